@@ -72,7 +72,9 @@ def lab(seed: int, jobs: int = 500) -> Workload:
             elif command not in commands:
                 commands[command] = medians[script] * random.lognormvariate(0.0, 0.6)
             seconds = commands[command] * random.lognormvariate(0.0, 0.08)
-            load = TraceJob(at=at, seconds=seconds, gpus=gpus[script], user=user, name=command)
+            load = TraceJob(
+                submit_time=at, duration=seconds, gpus=gpus[script], user=user, name=command
+            )
             found.append(load)
     return Workload(title="lab", jobs=found)
 
@@ -83,7 +85,7 @@ def measured(case: Case, moments: int) -> list[Score]:
     if case.known == LIMITS:
         load = limited(load, "guessed", SEED)
     silent = case.known != EPOCHS
-    assumed = ReplayAssumptions(limits=silent, steady=silent)
+    assumed = ReplayAssumptions(time_limits_only=silent, non_preemptible=silent)
     return calibrate(
         load, machines(case.size), case.policy, moments, assumed,
         commands=case.known == COMMANDS,

@@ -77,7 +77,7 @@ def read(directory: Path) -> tuple[list[Request], list[NodeFacts]]:
 
 def request(load: TraceJob) -> Request:
     """A pod as a request."""
-    models = tuple(model.lower() for model in load.models)
+    models = tuple(model.lower() for model in load.gpu_models)
     ask = GpuAsk(round(load.gpus * THOUSAND), models=models)
     return Request(
         gpus=ask if ask.amount else None, cpus=round(load.cpus * THOUSAND), memory=load.ram

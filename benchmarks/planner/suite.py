@@ -68,7 +68,10 @@ class Task:
         """What the workload does not say."""
         given = self.limits is not None
         return ReplayAssumptions(
-            restart=self.restart, known_after=self.known_after, limits=given, steady=given
+            restart_seconds=self.restart,
+            measured_after=self.known_after,
+            time_limits_only=given,
+            non_preemptible=given,
         )
 
 
@@ -141,7 +144,7 @@ def play(task: Task, folder: Path) -> Outcome:
     began = time.perf_counter()
     run = replay(load, list(load.nodes), task.policy, dict(task.parameters), task.assumed)
     took = time.perf_counter() - began
-    times = sorted(each.took for each in run.results)
+    times = sorted(each.completion_time for each in run.results)
     count = len(times)
     return Outcome(
         task=task,
@@ -149,7 +152,8 @@ def play(task: Task, folder: Path) -> Outcome:
         gpus=run.gpus,
         mean=fsum(times) / count,
         p99=times[min(int(count * 0.99), count - 1)],
-        makespan=max(each.end for each in run.results) - min(each.at for each in run.results),
+        makespan=max(each.end_time for each in run.results)
+        - min(each.submit_time for each in run.results),
         preemptions=sum(each.preemptions for each in run.results) / count,
         unfinished=run.unfinished,
         decision=run.cost.seconds / max(run.cost.events, 1),
@@ -163,8 +167,8 @@ def with_limits(load: Workload, kind: str) -> Workload:
     """The same jobs with other time limits; `equal`: all as long as the longest of them takes."""
     if kind != "equal":
         return limited(load, kind, SEED)
-    longest = ceil(max(job.seconds for job in load.jobs))
-    return replace(load, jobs=[replace(job, limit=longest) for job in load.jobs])
+    longest = ceil(max(job.duration for job in load.jobs))
+    return replace(load, jobs=[replace(job, time_limit=longest) for job in load.jobs])
 
 
 def _one(given: tuple[Task, Path]) -> Outcome:

@@ -21,7 +21,7 @@ def synthetic(jobs: int = JOBS, nodes: int = MACHINES) -> Workload:
     span = work / (nodes * EACH * LOAD)
     at = sorted(chance.uniform(0, span) for _ in range(jobs))
     loads = [
-        TraceJob(at=when, seconds=each, gpus=size)
+        TraceJob(submit_time=when, duration=each, gpus=size)
         for when, each, size in zip(at, seconds, sizes, strict=True)
     ]
     return Workload(title="synthetic", jobs=loads, nodes=machines(f"{nodes}x{EACH}"))

@@ -80,7 +80,7 @@ def easy(waiting: list[TraceJob], free: float, running: list[Held], now: float) 
 def shortest(
     waiting: list[TraceJob], free: float, running: list[Held], now: float
 ) -> list[TraceJob]:
-    return easy(sorted(waiting, key=lambda job: job.seconds), free, running, now)
+    return easy(sorted(waiting, key=lambda job: job.duration), free, running, now)
 
 
 def conservative(
@@ -108,8 +108,8 @@ def _most(taken: list[tuple[float, float, float]], start: float, end: float) -> 
 
 
 def _latest(job: TraceJob, now: float) -> float:
-    assert job.limit is not None
-    return now + job.limit + GRACE
+    assert job.time_limit is not None
+    return now + job.time_limit + GRACE
 
 
 def worked_out(jobs: list[TraceJob], choose: Choose) -> list[float]:
@@ -119,14 +119,14 @@ def worked_out(jobs: list[TraceJob], choose: Choose) -> list[float]:
     running: list[Held] = []
     coming = list(jobs)
     while coming or waiting or running:
-        now = min([job.at for job in coming[:1]] + [held.over for held in running])
+        now = min([job.submit_time for job in coming[:1]] + [held.over for held in running])
         running = [held for held in running if held.over > now]
-        while coming and coming[0].at <= now:
+        while coming and coming[0].submit_time <= now:
             waiting.append(coming.pop(0))
         free = GPUS - sum(held.gpus for held in running)
         for job in choose(waiting, free, running, now):
             begins[id(job)] = now
-            running.append(Held(job.gpus, now + job.seconds, _latest(job, now)))
+            running.append(Held(job.gpus, now + job.duration, _latest(job, now)))
             waiting = [each for each in waiting if each is not job]
     return [begins[id(job)] for job in jobs]
 
@@ -139,7 +139,7 @@ def all_different(seed: int, count: int) -> list[TraceJob]:
     for limit, gpus in zip(limits, sizes, strict=True):
         at += chance.expovariate(1.0) * 0.9 * 10 * count * 2.5 / GPUS
         seconds = limit * chance.uniform(0.2, 1.0)
-        jobs.append(TraceJob(at=at, seconds=seconds, gpus=gpus, limit=limit))
+        jobs.append(TraceJob(submit_time=at, duration=seconds, gpus=gpus, time_limit=limit))
     return jobs
 
 
@@ -169,8 +169,8 @@ def test_each_starts_when_anybody_can_work_out(
     cluster, alike = KINDS[kind]
     same = [alike(job) for job in jobs]
     run = replay(Workload(title="", jobs=same), machines(cluster), name)
-    begins = {each.job: each.begin for each in run.results}
+    begins = {each.job: each.start_time for each in run.results}
     expected = worked_out(jobs, choose)
     assert [begins[place] for place in range(len(jobs))] == pytest.approx(expected)
-    waited = [begin - job.at for begin, job in zip(expected, jobs, strict=True)]
+    waited = [begin - job.submit_time for begin, job in zip(expected, jobs, strict=True)]
     assert sum(wait > 60 for wait in waited) > 20, "there is a line to speak of"

@@ -107,11 +107,24 @@ def test_each_queue_by_itself(capsys: Captured) -> None:
 def test_geometric_means_by_hand() -> None:
     def workload(jct: dict[str, float]) -> Compared:
         runs = [
-            RunResult(policy=name, workload="", gpus=1, results=[
-                JobResult(job=0, at=0.0, gpus=1, begin=0.0, end=end, ran=end, service=end)
-            ])
+            RunResult(
+                policy=name,
+                workload="",
+                gpus=1,
+                results=[
+                    JobResult(
+                        job=0,
+                        submit_time=0.0,
+                        gpus=1,
+                        start_time=0.0,
+                        end_time=end,
+                        run_time=end,
+                        gpu_seconds=end,
+                    )
+                ],
+            )
             for name, end in jct.items()
-        ]  # fmt: skip
+        ]
         figures = [figures_of(run) for run in runs]
         return Compared(workload="", heading="", runs=runs, figures=figures, notes=[])
 
@@ -131,7 +144,7 @@ def test_a_parameter_with_two_values_makes_two_contenders() -> None:
 
 
 def test_only_the_first_jobs_on_as_many_machines_as_they_keep_busy() -> None:
-    jobs = [TraceJob(at=100.0 * n, seconds=800.0, gpus=8) for n in range(101)]
+    jobs = [TraceJob(submit_time=100.0 * n, duration=800.0, gpus=8) for n in range(101)]
     workload = Workload(title="even", jobs=jobs)
     asked = typed.asked(["x", "--first", "51", "--load", "50%"])
     found = prepared(workload, asked)
@@ -140,29 +153,33 @@ def test_only_the_first_jobs_on_as_many_machines_as_they_keep_busy() -> None:
 
 
 def test_the_heading_counts_as_people_do() -> None:
-    one = Workload(title="one", jobs=[TraceJob(at=0.0, seconds=60.0)], nodes=machines("1x1"))
+    one = Workload(
+        title="one", jobs=[TraceJob(submit_time=0.0, duration=60.0)], nodes=machines("1x1")
+    )
     assert heading(one) == "one: 1 job on 1 node with 1 GPU"
     two = Workload(title="two", jobs=[*one.jobs] * 2, nodes=machines("2x1"))
     assert heading(two) == "two: 2 jobs on 2 nodes with 2 GPUs"
 
 
 def test_guessed_limits_are_such_as_people_type() -> None:
-    jobs = [TraceJob(at=float(n), seconds=60.0 * (n + 1)) for n in range(2000)]
+    jobs = [TraceJob(submit_time=float(n), duration=60.0 * (n + 1)) for n in range(2000)]
     workload = Workload(title="many", jobs=jobs)
     found = limited(workload, "guessed", 1).jobs
-    limits = [job.limit or 0 for job in found]
+    limits = [job.time_limit or 0 for job in found]
     assert set(limits) <= set(TYPED) | {TYPED[-1] * n for n in range(2, 1000)}
-    assert all(limit >= job.seconds for limit, job in zip(limits, found, strict=True))
+    assert all(limit >= job.duration for limit, job in zip(limits, found, strict=True))
     assert len(Counter(limits)) > 5
-    assert [job.limit for job in limited(workload, "exact", 1).jobs[:2]] == [60, 120]
-    assert not any(job.limit for job in limited(workload, "none", 1).jobs)
+    assert [job.time_limit for job in limited(workload, "exact", 1).jobs[:2]] == [60, 120]
+    assert not any(job.time_limit for job in limited(workload, "none", 1).jobs)
     assert as_typed(31 * 86400) == 60 * 86400
 
 
 def test_a_job_that_ran_beyond_its_limit_is_not_cut_short() -> None:
-    workload = Workload(title="late", jobs=[TraceJob(at=0.0, seconds=70.5, limit=60)])
+    workload = Workload(
+        title="late", jobs=[TraceJob(submit_time=0.0, duration=70.5, time_limit=60)]
+    )
     found = limited(workload, None, 0)
-    assert found.jobs[0].limit == 71
+    assert found.jobs[0].time_limit == 71
     assert found.notes == ["1 job ran beyond the time limit: the limit is raised to the run time."]
 
 
@@ -282,11 +299,11 @@ def test_progress_is_drawn_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) 
     for screen, drawn in ((Terminal(), True), (StringIO(), False)):
         monkeypatch.setattr("sys.stderr", screen)
         meter = ProgressLine(200)
-        meter.about("reading trace.csv")
+        meter.show("reading trace.csv")
         assert ("reading trace.csv" in screen.getvalue()) is drawn
-        meter.start("trace, fifo")
-        meter.over(100)
-        meter.start("trace, planner")
+        meter.start_run("trace, fifo")
+        meter.end_run(100)
+        meter.start_run("trace, planner")
         meter.clear()
         assert ("trace, planner: 100 of 200 jobs, 50 %" in screen.getvalue()) is drawn
         assert bool(screen.getvalue()) is drawn

@@ -19,12 +19,12 @@ def played(jobs: list[TraceJob], machines: int = 4, policy: str = "planner") -> 
     nodes = list(pollux.read(SAMPLE).nodes)[:machines]
     workload = Workload(title="some", jobs=jobs)
     return Replay(
-        workload, nodes, policy, assumed=ReplayAssumptions(restart=RESTART), pieces=10_000
+        workload, nodes, policy, assumed=ReplayAssumptions(restart_seconds=RESTART), pieces=10_000
     ).run()
 
 
 def mean(run: RunResult) -> float:
-    return sum(each.end - each.at for each in run.results) / len(run.results)
+    return sum(each.end_time - each.submit_time for each in run.results) / len(run.results)
 
 
 class Linear:
@@ -33,40 +33,54 @@ class Linear:
     def rate(self, done: float, gpus: int, machines: int, model: str) -> float:
         return gpus
 
-    def beside(self, other: Speed, model: str) -> float:
+    def interference(self, other: Speed, model: str) -> float:
         return 0.0
 
 
 def one(elastic: bool) -> TraceJob:
     """The longest job of that kind."""
-    jobs = (each for each in pollux.read(SAMPLE).jobs if (each.most is not None) is elastic)
-    return max(jobs, key=lambda each: each.seconds)
+    jobs = (each for each in pollux.read(SAMPLE).jobs if (each.max_gpus is not None) is elastic)
+    return max(jobs, key=lambda each: each.duration)
 
 
 def test_all_epochs_together_take_what_they_take_and_so_does_the_first_start() -> None:
-    job = replace(one(elastic=True), at=0.0, most=None)
+    job = replace(one(elastic=True), submit_time=0.0, max_gpus=None)
     assert job.epochs is not None
     assert job.speed is not None
     speeds = {job.speed.rate(at / job.epochs, 4, 1, "") for at in range(job.epochs)}
     assert len(speeds) > 1
     (result,) = played([job]).results
-    assert result.end == pytest.approx(RESTART + job.seconds)
+    assert result.end_time == pytest.approx(RESTART + job.duration)
 
 
 def test_one_alone_spreads_over_machines_and_is_done_sooner() -> None:
-    job = TraceJob(at=0.0, seconds=40_000, most=16, speed=Linear(), epochs=40, at_once=True)
+    job = TraceJob(
+        submit_time=0.0,
+        duration=40_000,
+        max_gpus=16,
+        speed=Linear(),
+        epochs=40,
+        stops_immediately=True,
+    )
     run = played([job])
     (result,) = run.results
-    assert result.end < job.seconds / 8
-    assert len({piece.node for piece in run.pieces}) > 1
+    assert result.end_time < job.duration / 8
+    assert len({piece.node for piece in run.segments}) > 1
 
 
 def test_a_stop_for_another_number_of_gpus_is_a_resize_and_for_others_a_preemption() -> None:
-    job = TraceJob(at=0.0, seconds=40_000, most=16, speed=Linear(), epochs=40, at_once=True)
+    job = TraceJob(
+        submit_time=0.0,
+        duration=40_000,
+        max_gpus=16,
+        speed=Linear(),
+        epochs=40,
+        stops_immediately=True,
+    )
     run = played([job], machines=2)
     assert [(each.preemptions, each.resizes) for each in run.results] == [(0, 1)]
     assert (figures_of(run).preemptions, figures_of(run).resizes) == (0.0, 1.0)
-    short = TraceJob(at=1000.0, seconds=400, gpus=4, epochs=4)
+    short = TraceJob(submit_time=1000.0, duration=400, gpus=4, epochs=4)
     run = played([job, short], machines=1)
     assert [(each.preemptions, each.resizes) for each in run.results] == [(1, 0), (0, 0)]
     assert (figures_of(run).preemptions, figures_of(run).resizes) == (0.5, 0.0)
@@ -82,14 +96,14 @@ def test_under_the_planner_elastic_jobs_are_done_sooner_than_first_come_first_se
 def test_the_same_comes_out_each_time() -> None:
     jobs = pollux.read(SAMPLE).jobs
     first, second = played(jobs, machines=2), played(jobs, machines=2)
-    assert [(each.job, each.end) for each in first.results] == [
-        (each.job, each.end) for each in second.results
+    assert [(each.job, each.end_time) for each in first.results] == [
+        (each.job, each.end_time) for each in second.results
     ]
 
 
 def test_nobody_has_a_gpu_that_another_has() -> None:
     run = played(pollux.read(SAMPLE).jobs, machines=2)
-    moments = sorted({piece.begin for piece in run.pieces})
+    moments = sorted({piece.begin for piece in run.segments})
     for at in moments:
-        held = sum(each.gpus for each in run.pieces if each.begin <= at < each.end)
+        held = sum(each.gpus for each in run.segments if each.begin <= at < each.end)
         assert held <= 8

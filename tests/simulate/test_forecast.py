@@ -421,21 +421,21 @@ def test_a_machine_in_the_middle_of_its_work() -> None:
 
 def test_those_who_still_run_have_lasted_longer() -> None:
     plain = DurationDistribution(map(Life, [10.0, 20.0, 30.0, 40.0]))
-    assert plain.total(0.0, 0.5) == 20
-    assert plain.total(25.0, 0.5) == 30
+    assert plain.total_duration(0.0, 0.5) == 20
+    assert plain.total_duration(25.0, 0.5) == 30
     going = DurationDistribution(
         [*map(Life, [10.0, 20.0]), Life(30.0, ended=False), Life(40.0, ended=False)]
     )
-    assert going.total(0.0, 0.5) == 20
-    assert going.total(0.0, 0.25) > 20
-    assert plain.total(100.0, 0.5) == pytest.approx(100 * 2**0.5)
+    assert going.total_duration(0.0, 0.5) == 20
+    assert going.total_duration(0.0, 0.25) > 20
+    assert plain.total_duration(100.0, 0.5) == pytest.approx(100 * 2**0.5)
 
 
 def test_those_who_began_before_anybody_looked_count_from_there_on() -> None:
     """Of three that were seen from their beginning, two were short; a long one ran before."""
     late = [Life(1000.0, ended=True, entry=900.0)] * 3
     seen = DurationDistribution([Life(10.0), Life(10.0), Life(1000.0), *late])
-    assert seen.longer_than(10.0) == pytest.approx(1 / 3)
+    assert seen.survival_at(10.0) == pytest.approx(1 / 3)
 
 
 def test_of_one_that_was_cancelled_it_is_only_known_that_it_took_longer() -> None:
@@ -449,8 +449,8 @@ def test_of_one_that_was_cancelled_it_is_only_known_that_it_took_longer() -> Non
             story.fact(e.JobCancelled, job)
         story.exited(job)
     known = DurationModel(question(story.state, story.now, story.boot, {}), story.state)
-    assert known.lab.total(0.0, 0.5) == pytest.approx(5.0)
-    ends = {job: known._life(story.job(job)) for job in (gone, whole)}
+    assert known.all_durations.total_duration(0.0, 0.5) == pytest.approx(5.0)
+    ends = {job: known._observe(story.job(job)) for job in (gone, whole)}
     assert {job: life.ended for job, life in ends.items() if life} == {gone: False, whole: True}
 
 
@@ -471,7 +471,9 @@ def test_the_truth_is_in_the_range_about_as_often_as_it_should_be(policy: str) -
     for _ in range(120):
         at += random.expovariate(1 / 900.0)
         seconds = min(random.lognormvariate(7.3, 1.2), 40_000.0)
-        jobs.append(TraceJob(at=at, seconds=seconds, gpus=random.choice((1.0, 1.0, 2.0, 4.0))))
+        jobs.append(
+            TraceJob(submit_time=at, duration=seconds, gpus=random.choice((1.0, 1.0, 2.0, 4.0)))
+        )
     lab = Workload(title="lab", jobs=jobs)
     scores = calibrate(lab, boxes([(2, 4)]), policy, moments=4)
     count = sum(score.count for score in scores)

@@ -25,7 +25,7 @@ class Table:
     def rate(self, done: float, gpus: int, machines: int, model: str) -> float:
         return self.rates.get(model, 0.0)
 
-    def beside(self, other: Speed, model: str) -> float:
+    def interference(self, other: Speed, model: str) -> float:
         return self.left
 
 
@@ -34,18 +34,23 @@ def load(
 ) -> TraceJob:
     speed = Table(left, **rates)
     return TraceJob(
-        at=at, seconds=seconds, name=name, models=tuple(rates), speed=speed, steps=seconds
+        submit_time=at,
+        duration=seconds,
+        name=name,
+        gpu_models=tuple(rates),
+        speed=speed,
+        steps=seconds,
     )
 
 
 def played(jobs: list[TraceJob], nodes: list[NodeFacts], policy: str = "planner") -> RunResult:
-    run = Replay(Workload(title="", jobs=jobs, families=True), nodes, policy).run()
+    run = Replay(Workload(title="", jobs=jobs, profiled=True), nodes, policy).run()
     assert not run.unfinished
     return run
 
 
 def ends(run: RunResult) -> list[float]:
-    return [result.end for result in run.results]
+    return [result.end_time for result in run.results]
 
 
 def test_two_who_share_slow_each_other_down_until_one_is_over() -> None:
@@ -68,7 +73,7 @@ def test_two_who_do_not_get_more_done_together_take_turns() -> None:
 
 def test_a_gpu_that_two_share_is_in_use_once() -> None:
     jobs = [load(800.0, 0.8, v100=1.0), load(800.0, 0.8, v100=1.0)]
-    assert max(used for _, used in played(jobs, [box("a", 1, "v100")]).in_use) == 1.0
+    assert max(used for _, used in played(jobs, [box("a", 1, "v100")]).gpus_in_use) == 1.0
 
 
 def test_a_slow_gpu_takes_longer() -> None:
@@ -83,8 +88,8 @@ def test_a_sample_is_played_to_its_end_under_every_policy(policy: str) -> None:
     first, second = (Replay(workload, nodes, policy, pieces=100).run() for _ in range(2))
     assert first.unfinished == 0
     assert first.results == second.results
-    for piece in first.pieces:
-        models = workload.jobs[piece.job].models
+    for piece in first.segments:
+        models = workload.jobs[piece.job].gpu_models
         assert ("v100", "p100", "k80")[piece.node] in models
 
 
@@ -101,13 +106,17 @@ def workloads(draw: st.DrawFn) -> list[TraceJob]:
         seconds = draw(st.sampled_from([50.0, 900.0, 5000.0, 40_000.0]))
         jobs.append(
             TraceJob(
-                at=draw(st.sampled_from([0.0, 0.0, 700.0, 9000.0])), seconds=seconds, name=name,
-                gpus=draw(st.sampled_from([1.0, 1.0, 1.0, 2.0, 3.0])), steps=seconds,
-                models=draw(st.sampled_from([("v100", "k80"), ("v100",), ("k80",)])),
-                speed=speeds[name], steady=draw(st.booleans()),
+                submit_time=draw(st.sampled_from([0.0, 0.0, 700.0, 9000.0])),
+                duration=seconds,
+                name=name,
+                gpus=draw(st.sampled_from([1.0, 1.0, 1.0, 2.0, 3.0])),
+                steps=seconds,
+                gpu_models=draw(st.sampled_from([("v100", "k80"), ("v100",), ("k80",)])),
+                speed=speeds[name],
+                non_preemptible=draw(st.booleans()),
             )
-        )  # fmt: skip
-    return sorted(jobs, key=lambda each: each.at)
+        )
+    return sorted(jobs, key=lambda each: each.submit_time)
 
 
 @pytest.mark.parametrize("policy", ["planner", "makespan"])
@@ -116,5 +125,5 @@ def workloads(draw: st.DrawFn) -> list[TraceJob]:
 def test_whatever_the_speeds_everybody_comes_to_an_end(policy: str, jobs: list[TraceJob]) -> None:
     run = played(jobs, [box("a", 3, "v100"), box("b", 3, "k80")], policy)
     for load, result in zip(jobs, run.results, strict=True):
-        assert result.end - result.begin >= load.seconds - 1e-6
-        assert not (load.steady and result.preemptions)
+        assert result.end_time - result.start_time >= load.duration - 1e-6
+        assert not (load.non_preemptible and result.preemptions)

@@ -14,8 +14,8 @@ from stoker.simulate.replay.replay import Replay, ReplayAssumptions
 from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.workload import TraceJob, Workload
 
-AT_ONCE = ReplayAssumptions(restart=0.0, checkpoint=1.0)
-SOON = ReplayAssumptions(restart=5.0, checkpoint=30.0)
+AT_ONCE = ReplayAssumptions(restart_seconds=0.0, checkpoint_seconds=1.0)
+SOON = ReplayAssumptions(restart_seconds=5.0, checkpoint_seconds=30.0)
 MOST_STARTS = 12
 """So often a job is stopped and goes on at the most where others come and go."""
 MOST_TURNS = 500
@@ -36,19 +36,19 @@ class Watched(Replay):
         self.forgotten: list[tuple[float, int]] = []
         self.turns = (0.0, 0)
 
-    def _turn(self, wishes: list[object]) -> None:
+    def _cycle(self, wishes: list[object]) -> None:
         self.turns = (self.now, self.turns[1] + 1 if self.turns[0] == self.now else 0)
         assert self.turns[1] < MOST_TURNS, f"it goes in circles at {self.now}"
-        super()._turn(wishes)
+        super()._cycle(wishes)
 
     def _apply(self, fact: e.Event) -> list[object]:
         if isinstance(fact, e.AttemptPlanned):
             self.starts[fact.job] += 1
         return super()._apply(fact)
 
-    def _next(self, arrival: float) -> float:
-        moment = super()._next(arrival)
-        stopping = any(course.stop < inf for course in self.courses.values())
+    def _next_event_time(self, arrival: float) -> float:
+        moment = super()._next_event_time(arrival)
+        stopping = any(course.stop_time < inf for course in self.runs.values())
         first = next(iter(in_order(self.state.line, self.state.jobs, 1)), None)
         if moment > self.now and not stopping and first is not None and self._could_run(first):
             self.forgotten.append((self.now, first.id))
@@ -59,7 +59,7 @@ class Watched(Replay):
         state, later = self.state, self.state.cluster.shadow()
         for job in state.running.values():
             lower = job.priority < first.priority
-            if lower and not self.courses[job.id].load.steady and job.placement is not None:
+            if lower and not self.runs[job.id].job.non_preemptible and job.placement is not None:
                 later.release(job.placement)
         return place(later, state.effective(first, state.spec(first))) is not None
 
@@ -73,9 +73,9 @@ def lab(seed: int) -> list[TraceJob]:
         seconds = chance.lognormvariate(6, 1)
         jobs.append(
             TraceJob(
-                at=at, seconds=seconds, gpus=chance.choice(SIZES),
-                limit=int(10_000 + 10 * seconds + chance.random() * 200_000),
-                priority=chance.choice((0, 0, 1, 3)), steady=chance.random() < 0.3,
+                submit_time=at, duration=seconds, gpus=chance.choice(SIZES),
+                time_limit=int(10_000 + 10 * seconds + chance.random() * 200_000),
+                priority=chance.choice((0, 0, 1, 3)), non_preemptible=chance.random() < 0.3,
             )
         )  # fmt: skip
     return jobs
@@ -85,14 +85,16 @@ def lab(seed: int) -> list[TraceJob]:
 def test_nobody_is_stopped_for_one_who_may_not_start(assumed: ReplayAssumptions) -> None:
     """The gang is reserved from the end of the first on; the last would delay it."""
     jobs = [
-        TraceJob(at=0, seconds=1900, limit=2000, gpus=8, steady=True, priority=3),
-        TraceJob(at=1, seconds=400, limit=1500, gpus=8),
-        TraceJob(at=10, seconds=300, limit=1000, gpus=16, priority=3),
-        TraceJob(at=20, seconds=800, limit=9000, gpus=8, priority=1),
+        TraceJob(
+            submit_time=0, duration=1900, time_limit=2000, gpus=8, non_preemptible=True, priority=3
+        ),
+        TraceJob(submit_time=1, duration=400, time_limit=1500, gpus=8),
+        TraceJob(submit_time=10, duration=300, time_limit=1000, gpus=16, priority=3),
+        TraceJob(submit_time=20, duration=800, time_limit=9000, gpus=8, priority=1),
     ]
     for name in ("planner", "backfill", "conservative"):
         run = Watched(jobs, "2x8", name, assumed).run()
-        begins = {each.job: each.begin for each in run.results}
+        begins = {each.job: each.start_time for each in run.results}
         assert [begins[place] for place in range(4)] == pytest.approx([0, 1, 1900, 2200])
         assert not any(each.preemptions for each in run.results)
 

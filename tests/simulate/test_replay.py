@@ -24,7 +24,7 @@ from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.workload import TraceJob, Workload
 from stoker.store.memory import MemoryStore
 
-FREE = ReplayAssumptions(restart=0.0, checkpoint=1.0)
+FREE = ReplayAssumptions(restart_seconds=0.0, checkpoint_seconds=1.0)
 """Stopping costs nothing, as theory has it."""
 ORACLES = ("sjf", "srtf", "srsf")
 SMALL = 1e-6
@@ -38,17 +38,17 @@ def played(
 
 def mean(run: RunResult) -> float:
     assert run.unfinished == 0
-    return sum(each.took for each in run.results) / len(run.results)
+    return sum(each.completion_time for each in run.results) / len(run.results)
 
 
 def drawn(seed: int, count: int, spread: float, sizes: tuple[int, ...] = (1,)) -> list[TraceJob]:
     chance = Random(seed)
     jobs = [
-        TraceJob(at=float(round(chance.uniform(0, spread))), gpus=chance.choice(sizes),
-             seconds=float(round(chance.lognormvariate(6, 1.5)) + 1))
+        TraceJob(submit_time=float(round(chance.uniform(0, spread))), gpus=chance.choice(sizes),
+             duration=float(round(chance.lognormvariate(6, 1.5)) + 1))
         for _ in range(count)
     ]  # fmt: skip
-    return sorted(jobs, key=lambda job: job.at)
+    return sorted(jobs, key=lambda job: job.submit_time)
 
 
 # -- what theory says -----------------------------------------------------------------------
@@ -70,9 +70,9 @@ def test_all_at_once_the_shortest_first_is_the_optimum(name: str, gpus: int) -> 
     jobs = drawn(5, 20, 0.0)
     free = [0.0] * gpus
     ends = []
-    for job in sorted(jobs, key=lambda job: job.seconds):
+    for job in sorted(jobs, key=lambda job: job.duration):
         first = free.index(min(free))
-        free[first] += job.seconds
+        free[first] += job.duration
         ends.append(free[first])
     assert mean(played(jobs, f"1x{gpus}", name)) == pytest.approx(sum(ends) / len(ends))
 
@@ -87,18 +87,23 @@ def test_who_knows_more_does_better(seed: int) -> None:
 
 
 def test_fifo_ends_in_the_order_that_anybody_can_work_out() -> None:
-    jobs = [TraceJob(at=at, seconds=each, gpus=gpus)
+    jobs = [TraceJob(submit_time=at, duration=each, gpus=gpus)
             for at, each, gpus in ((0.0, 100.0, 1), (1.0, 50.0, 2), (2.0, 10.0, 1))]  # fmt: skip
-    assert [each.end for each in played(jobs, "1x2", "fifo").results] == [100, 150, 160]
-    assert [each.end for each in played(jobs, "1x2", "skip").results] == [100, 150, 12]
+    assert [each.end_time for each in played(jobs, "1x2", "fifo").results] == [100, 150, 160]
+    assert [each.end_time for each in played(jobs, "1x2", "skip").results] == [100, 150, 12]
 
 
 def test_a_preemption_waits_for_a_checkpoint_and_costs_a_restart() -> None:
-    jobs = [TraceJob(at=0.0, seconds=10_000.0), TraceJob(at=1250.0, seconds=100.0)]
-    run = played(jobs, "1x1", "planner", ReplayAssumptions(restart=60.0, checkpoint=500.0))
+    jobs = [
+        TraceJob(submit_time=0.0, duration=10_000.0),
+        TraceJob(submit_time=1250.0, duration=100.0),
+    ]
+    run = played(
+        jobs, "1x1", "planner", ReplayAssumptions(restart_seconds=60.0, checkpoint_seconds=500.0)
+    )
     long, short = run.results
-    assert (short.begin, short.end) == (1500.0, 1600.0)
-    assert (long.preemptions, long.end, long.ran) == (1, 10_160.0, 10_060.0)
+    assert (short.start_time, short.end_time) == (1500.0, 1600.0)
+    assert (long.preemptions, long.end_time, long.run_time) == (1, 10_160.0, 10_060.0)
 
 
 # -- what holds whatever comes --------------------------------------------------------------
@@ -106,16 +111,16 @@ def test_a_preemption_waits_for_a_checkpoint_and_costs_a_restart() -> None:
 LOADS = st.lists(
     st.builds(
         TraceJob,
-        at=st.integers(0, 4000).map(float),
-        seconds=st.sampled_from([5.0, 60.0, 400.0, 1500.0, 9000.0, 40_000.0]),
+        submit_time=st.integers(0, 4000).map(float),
+        duration=st.sampled_from([5.0, 60.0, 400.0, 1500.0, 9000.0, 40_000.0]),
         gpus=st.sampled_from([1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 0.5]),
-        steady=st.sampled_from([False, False, True]),
+        non_preemptible=st.sampled_from([False, False, True]),
         user=st.sampled_from(["ada", "bob"]),
         priority=st.sampled_from([0, 0, 0, 1]),
     ),
     min_size=1,
     max_size=14,
-).map(lambda jobs: sorted(jobs, key=lambda job: job.at))
+).map(lambda jobs: sorted(jobs, key=lambda job: job.submit_time))
 ALL = [name for name in POLICIES if name != "conservative"]
 """`conservative` is tried by itself, with time limits."""
 
@@ -123,8 +128,8 @@ ALL = [name for name in POLICIES if name != "conservative"]
 class Watched(Replay):
     """A replay that is looked at after every turn."""
 
-    def _turn(self, wishes: list[object]) -> None:
-        super()._turn(wishes)
+    def _cycle(self, wishes: list[object]) -> None:
+        super()._cycle(wishes)
         self.no_device_is_promised_twice()
         self.looked()
 
@@ -162,10 +167,10 @@ def whole(jobs: list[TraceJob], run: RunResult) -> None:
     assert (run.unfinished, len(run.results)) == (0, len(jobs))
     for each in run.results:
         load = jobs[each.job]
-        assert each.begin >= load.at
-        assert each.ran >= load.seconds - SMALL
-        assert each.service >= load.seconds * load.gpus - SMALL
-        assert each.preemptions == 0 or not load.steady
+        assert each.start_time >= load.submit_time
+        assert each.run_time >= load.duration - SMALL
+        assert each.gpu_seconds >= load.duration * load.gpus - SMALL
+        assert each.preemptions == 0 or not load.non_preemptible
 
 
 @settings(max_examples=60, deadline=None)
@@ -188,7 +193,7 @@ def test_nothing_that_fits_waits(jobs: list[TraceJob], name: str) -> None:
 def test_the_same_again_is_the_same(jobs: list[TraceJob], name: str) -> None:
     runs = [replay(Workload(title="", jobs=jobs), machines("2x4"), name) for _ in range(2)]
     assert runs[0].results == runs[1].results
-    assert runs[0].in_use == runs[1].in_use
+    assert runs[0].gpus_in_use == runs[1].gpus_in_use
 
 
 # -- reservations ---------------------------------------------------------------------------
@@ -197,8 +202,8 @@ def test_the_same_again_is_the_same(jobs: list[TraceJob], name: str) -> None:
 def limits(jobs: list[TraceJob], extra: list[int]) -> list[TraceJob]:
     """The same with time limits that are long enough, and nobody who can be stopped."""
     return [
-        TraceJob(at=job.at, seconds=job.seconds, gpus=max(job.gpus, 1.0),
-             limit=int(job.seconds) + extra[number % len(extra)], steady=True)
+        TraceJob(submit_time=job.submit_time, duration=job.duration, gpus=max(job.gpus, 1.0),
+             time_limit=int(job.duration) + extra[number % len(extra)], non_preemptible=True)
         for number, job in enumerate(jobs)
     ]  # fmt: skip
 
@@ -206,9 +211,9 @@ def limits(jobs: list[TraceJob], extra: list[int]) -> list[TraceJob]:
 class Restless(Replay):
     """Plans in every turn, whether or not there is a reason to."""
 
-    def _turn(self, wishes: list[object]) -> None:
+    def _cycle(self, wishes: list[object]) -> None:
         self.state.line.stirred = True
-        super()._turn(wishes)
+        super()._cycle(wishes)
 
 
 @settings(max_examples=60, deadline=None)
@@ -229,7 +234,7 @@ def test_nor_where_gangs_stand_in_line_and_many_make_room(seed: int, name: str) 
         seconds = random.choice([30, 300, 3000, 30_000]) * random.uniform(0.5, 1.5)
         gpus = random.choice([1, 1, 2, 3, 4, 5, 8, 8, 16])
         steady = random.random() < 0.2
-        jobs.append(TraceJob(at=at, seconds=seconds, gpus=gpus, steady=steady))
+        jobs.append(TraceJob(submit_time=at, duration=seconds, gpus=gpus, non_preemptible=steady))
     nodes = machines("4x8")
     found = [kind(Workload(title="", jobs=jobs), nodes, name).run() for kind in (Replay, Restless)]
     assert found[0].results == found[1].results
@@ -246,7 +251,7 @@ class Reserved(Watched):
         state = self.state
         for id, moment in list(self.by.items()):
             if id not in state.line:
-                assert self.courses.get(id) is None or self.now <= moment + SMALL
+                assert self.runs.get(id) is None or self.now <= moment + SMALL
                 del self.by[id]
         head = min(state.line.where, default=None)
         if head is not None:
@@ -265,8 +270,12 @@ def test_backfill_never_delays_a_reservation(
     jobs: list[TraceJob], extra: list[int], name: str
 ) -> None:
     given = limits(jobs, extra)
-    found = Reserved(Workload(title="", jobs=given), machines("2x4"), name,
-                     assumed=ReplayAssumptions(limits=True, steady=True))  # fmt: skip
+    found = Reserved(
+        Workload(title="", jobs=given),
+        machines("2x4"),
+        name,
+        assumed=ReplayAssumptions(time_limits_only=True, non_preemptible=True),
+    )
     whole(given, found.run())
 
 
@@ -279,11 +288,11 @@ def test_conservative_delays_nobody_by_those_who_come_later(jobs: list[TraceJob]
     their limits (`GRACE`), for which later ones are not made to pay.
     """
     given = limits(jobs, [0])
-    alone = ReplayAssumptions(limits=True, steady=True)
+    alone = ReplayAssumptions(time_limits_only=True, non_preemptible=True)
     ends = played(given, "1x8", "conservative", alone).results
     for number, each in enumerate(ends):
         before = played(given[: number + 1], "1x8", "conservative", alone).results
-        assert each.begin <= before[-1].begin + GRACE * (number + 1)
+        assert each.start_time <= before[-1].start_time + GRACE * (number + 1)
 
 
 # -- the bound on waiting -------------------------------------------------------------------
@@ -294,7 +303,7 @@ HURRIED = {"patience": PATIENCE, "overdue": TIMES, "floor": FLOOR, "fair": 0.5}
 
 def overdue_at(load: TraceJob) -> float:
     """From when on nobody passes a job that has not begun, by what is believed of a new one."""
-    return load.at + patience_of(policy("planner", HURRIED), FLOOR)
+    return load.submit_time + patience_of(policy("planner", HURRIED), FLOOR)
 
 
 def latest_start(number: int, jobs: list[TraceJob], results: list[JobResult]) -> float:
@@ -308,11 +317,11 @@ def latest_start(number: int, jobs: list[TraceJob], results: list[JobResult]) ->
     waits = CHECKPOINT + RESTART
     for other, result in enumerate(results):
         load = jobs[other]
-        if other == number or result.end <= moment:
+        if other == number or result.end_time <= moment:
             continue
         earlier = overdue_at(load) <= moment
-        if load.steady or earlier or result.begin < moment:
-            waits += load.seconds + CHECKPOINT + (result.preemptions + 1) * RESTART
+        if load.non_preemptible or earlier or result.start_time < moment:
+            waits += load.duration + CHECKPOINT + (result.preemptions + 1) * RESTART
     return moment + waits
 
 
@@ -321,28 +330,28 @@ def latest_start(number: int, jobs: list[TraceJob], results: list[JobResult]) ->
 def test_with_the_planner_everybody_starts_within_a_bound(jobs: list[TraceJob]) -> None:
     for job in jobs:
         job.priority = 0
-    assumed = ReplayAssumptions(checkpoint=CHECKPOINT, restart=RESTART)
+    assumed = ReplayAssumptions(checkpoint_seconds=CHECKPOINT, restart_seconds=RESTART)
     results = played(jobs, "2x4", "planner", assumed, **HURRIED).results
     for number, result in enumerate(results):
-        assert result.begin <= latest_start(number, jobs, results) + SMALL
+        assert result.start_time <= latest_start(number, jobs, results) + SMALL
 
 
 def stream() -> list[TraceJob]:
     """One that needs the whole machine, and short ones that never leave it free."""
-    wide = TraceJob(at=10.0, seconds=5000.0, gpus=4.0)
-    short = [TraceJob(at=50.0 * n, seconds=300.0, gpus=1.0) for n in range(800)]
-    return sorted([wide, *short], key=lambda job: job.at)
+    wide = TraceJob(submit_time=10.0, duration=5000.0, gpus=4.0)
+    short = [TraceJob(submit_time=50.0 * n, duration=300.0, gpus=1.0) for n in range(800)]
+    return sorted([wide, *short], key=lambda job: job.submit_time)
 
 
 def test_a_stream_of_short_jobs_starves_a_wide_one_only_without_patience() -> None:
     jobs = stream()
     number = next(n for n, job in enumerate(jobs) if job.gpus == 4.0)
-    assumed = ReplayAssumptions(checkpoint=CHECKPOINT, restart=RESTART)
+    assumed = ReplayAssumptions(checkpoint_seconds=CHECKPOINT, restart_seconds=RESTART)
     eager = played(jobs, "1x4", "planner", assumed, patience=0.0, ageing=1e9)
     fair = played(jobs, "1x4", "planner", assumed, **HURRIED, ageing=1e9)
-    assert fair.results[number].begin <= latest_start(number, jobs, fair.results)
-    assert fair.results[number].begin < 2000
-    assert eager.results[number].begin > 30_000
+    assert fair.results[number].start_time <= latest_start(number, jobs, fair.results)
+    assert fair.results[number].start_time < 2000
+    assert eager.results[number].start_time > 30_000
 
 
 # -- memory ---------------------------------------------------------------------------------
@@ -353,11 +362,11 @@ def test_of_jobs_that_all_differ_only_the_latest_are_remembered(
 ) -> None:
     monkeypatch.setattr(simulator, "KEEP_SPECS", 10)
     count = 4 * KEEP_FINISHED
-    jobs = [TraceJob(at=2000.0 * n, seconds=100.0 + n) for n in range(count)]
+    jobs = [TraceJob(submit_time=2000.0 * n, duration=100.0 + n) for n in range(count)]
     found = Replay(Workload(title="", jobs=jobs), machines("1x1"), "sjf", assumed=FREE)
     run = found.run()
-    assert [each.took for each in run.results] == [job.seconds for job in jobs]
-    assert len(found.specs) <= 2 * (KEEP_FINISHED + FORGET_BATCH) + 10 + 1 < count
+    assert [each.completion_time for each in run.results] == [job.duration for job in jobs]
+    assert len(found.spec_hashes) <= 2 * (KEEP_FINISHED + FORGET_BATCH) + 10 + 1 < count
 
 
 # -- the daemon decides the same ------------------------------------------------------------
@@ -403,7 +412,10 @@ def test_the_daemon_makes_the_same_decisions(name: str, monkeypatch: pytest.Monk
     jobs = drawn(3, 60, 8000, (1, 1, 2, 4, 6))
     for number, job in enumerate(jobs):
         job.user, job.priority = f"user{number % 3}", int(number % 11 == 0)
-        job.limit, job.steady = int(job.seconds * 1.5) if number % 4 == 0 else None, number % 7 == 0
+        job.time_limit, job.non_preemptible = (
+            int(job.duration * 1.5) if number % 4 == 0 else None,
+            number % 7 == 0,
+        )
     recorded = Recorded(Workload(title="", jobs=jobs), machines("2x4"), name)
     monkeypatch.setattr(simulator, "before_requests", recorded.before)
     monkeypatch.setattr(simulator, "after_requests", recorded.after)
@@ -433,8 +445,8 @@ def test_the_daemon_makes_the_same_decisions(name: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("seed", range(3))
 def test_estimates_that_are_off_by_two_cost_little(name: str, seed: int) -> None:
     jobs = drawn(seed, 300, 30_000)
-    exact = mean(played(jobs, "1x4", name, ReplayAssumptions(estimates=1.0)))
-    wrong = mean(played(jobs, "1x4", name, ReplayAssumptions(estimates=2.0, seed=seed)))
+    exact = mean(played(jobs, "1x4", name, ReplayAssumptions(estimate_error=1.0)))
+    wrong = mean(played(jobs, "1x4", name, ReplayAssumptions(estimate_error=2.0, seed=seed)))
     assert wrong < 1.5 * exact
 
 
@@ -443,21 +455,23 @@ def test_a_job_of_which_far_too_little_was_said_is_done_when_its_turn_has_come(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--expect 1h` on a job of 2.5 h, among others of half an hour that keep coming."""
-    late = TraceJob(at=0.0, gpus=1, seconds=9000.0)
-    others = [TraceJob(at=450.0 * n, gpus=1, seconds=1800.0) for n in range(1, 600)]
+    late = TraceJob(submit_time=0.0, gpus=1, duration=9000.0)
+    others = [TraceJob(submit_time=450.0 * n, gpus=1, duration=1800.0) for n in range(1, 600)]
     said = {9000.0: 3600.0, 1800.0: 1800.0}
-    monkeypatch.setattr(simulator, "_estimated", lambda load, _: said[load.seconds])
-    run = played([late, *others], "1x4", name, ReplayAssumptions(estimates=2.0))
+    monkeypatch.setattr(simulator, "_estimated", lambda load, _: said[load.duration])
+    run = played([late, *others], "1x4", name, ReplayAssumptions(estimate_error=2.0))
     assert run.unfinished == 0
-    took = {each.job: each.took for each in run.results}
+    took = {each.job: each.completion_time for each in run.results}
     assert took[0] < 2 * 9000
 
 
 def test_estimates_are_the_same_for_the_same_seed_and_others_for_another() -> None:
-    load = TraceJob(at=5.0, gpus=1, seconds=1000.0)
+    load = TraceJob(submit_time=5.0, gpus=1, duration=1000.0)
     drawn_twice = {
-        simulator._estimated(load, ReplayAssumptions(estimates=2.0, seed=7)) for _ in range(2)
+        simulator._estimated(load, ReplayAssumptions(estimate_error=2.0, seed=7)) for _ in range(2)
     }
     assert len(drawn_twice) == 1
-    assert simulator._estimated(load, ReplayAssumptions(estimates=2.0, seed=8)) not in drawn_twice
-    assert simulator._estimated(load, ReplayAssumptions(estimates=1.0)) == 1000.0
+    assert (
+        simulator._estimated(load, ReplayAssumptions(estimate_error=2.0, seed=8)) not in drawn_twice
+    )
+    assert simulator._estimated(load, ReplayAssumptions(estimate_error=1.0)) == 1000.0

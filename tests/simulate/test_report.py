@@ -64,12 +64,20 @@ def job(
     number: int, at: float, waits: float, runs: float, gpus: float = 1.0, **more: Any
 ) -> JobResult:
     begin = at + waits
-    return JobResult(job=number, at=at, gpus=gpus, begin=begin, end=begin + runs, ran=runs,
-                  service=runs * gpus, **more)  # fmt: skip
+    return JobResult(
+        job=number,
+        submit_time=at,
+        gpus=gpus,
+        start_time=begin,
+        end_time=begin + runs,
+        run_time=runs,
+        gpu_seconds=runs * gpus,
+        **more,
+    )
 
 
 def run(results: list[JobResult], policy: str = "fifo", **more: Any) -> RunResult:
-    settings: dict[str, Any] = {"gpus": 4, "cost": RunCost(), "machines": ["a"], **more}
+    settings: dict[str, Any] = {"gpus": 4, "cost": RunCost(), "node_names": ["a"], **more}
     return RunResult(policy=policy, workload="small", results=results, **settings)
 
 
@@ -81,7 +89,11 @@ def small(policy: str = "fifo", waits: float = 100.0, **more: Any) -> RunResult:
         job(2, 100, waits, 300, 8, user="ana", queue="night", preemptions=1),
     ]
     in_use = [(0.0, 1.0), (50.0, 3.0), (100.0, 2.0), (250.0, 0.0)]
-    settings: dict[str, Any] = {"in_use": in_use, "queued": [(0.0, 0), (100.0, 1)], **more}
+    settings: dict[str, Any] = {
+        "gpus_in_use": in_use,
+        "pending_jobs": [(0.0, 0), (100.0, 1)],
+        **more,
+    }
     return run(results, policy, **settings)
 
 
@@ -108,7 +120,16 @@ def test_times_of_three_jobs() -> None:
 
 def test_waiting_counts_what_came_after_a_preemption() -> None:
     """Submitted at 0, ran 10–20 and 50–60: it held nothing for 40 of 60 s."""
-    result = JobResult(job=0, at=0, gpus=1, begin=10, end=60, ran=20, service=20, preemptions=1)
+    result = JobResult(
+        job=0,
+        submit_time=0,
+        gpus=1,
+        start_time=10,
+        end_time=60,
+        run_time=20,
+        gpu_seconds=20,
+        preemptions=1,
+    )
     found = figures_of(run([result]))
     assert found.waiting is not None
     assert found.waiting.mean == 40
@@ -123,7 +144,7 @@ def test_use_is_weighted_by_time() -> None:
 
 
 def test_use_begins_with_the_first_submission() -> None:
-    late = run([job(0, 1000, 0, 100)], in_use=[(1000.0, 4.0), (1050.0, 0.0)])
+    late = run([job(0, 1000, 0, 100)], gpus_in_use=[(1000.0, 4.0), (1050.0, 0.0)])
     assert figures_of(late).busy_whole == pytest.approx(0.5)
     assert share_in_use(late, 900, 1100) == pytest.approx(50 / 200)
     # All was submitted at once: there is no time before the last submission.
@@ -288,8 +309,8 @@ def test_all_is_in_one_file(tmp_path: Path) -> None:
 
 def test_texts_cannot_leave_their_place() -> None:
     results = [job(0, 0, 0, 10, user=EVIL, queue=EVIL), job(1, 0, 0, 10, user="b", queue="c")]
-    evil = run(results, EVIL, machines=[EVIL], parameters={EVIL: 1.0}, notes=[EVIL],
-               pieces=[Segment(0, 0, 0, 1.0, 0.0, 10.0)])  # fmt: skip
+    evil = run(results, EVIL, node_names=[EVIL], parameters={EVIL: 1.0}, notes=[EVIL],
+               segments=[Segment(0, 0, 0, 1.0, 0.0, 10.0)])  # fmt: skip
     page = Page(html([evil], EVIL, [EVIL]))
     assert page.tags.count("script") == 2
     assert "img" not in page.tags
@@ -348,7 +369,7 @@ def test_pieces_are_kept_as_they_are() -> None:
         Segment(0, 0, 0, 1.0, 0.0, 100.0),
         Segment(1, 0, 1, 2.0, 50.0, 250.0),
     ]
-    found = cluster([small(pieces=pieces, machines=["a", "b"])])
+    found = cluster([small(segments=pieces, node_names=["a", "b"])])
     assert found is not None
     columns, tick = found["pieces"][0], found["tick"]
     begins = [sum(columns["begin"][: place + 1]) * tick for place in range(3)]
@@ -361,14 +382,14 @@ def test_pieces_are_kept_as_they_are() -> None:
 
 
 def test_a_job_that_did_not_end_is_in_the_picture() -> None:
-    found = cluster([small(pieces=[Segment(77, 0, 0, 1.0, 0.0, 10.0)])])
+    found = cluster([small(segments=[Segment(77, 0, 0, 1.0, 0.0, 10.0)])])
     assert found is not None
     assert (found["jobs"], found["at"], found["user"]) == ([77], [-1], [-1])
 
 
 def test_a_large_cluster_is_thinned_out_evenly() -> None:
     pieces = [Segment(node, node, 0, 8.0, 0.0, 10.0) for node in range(1000)]
-    found = cluster([small(pieces=pieces, machines=[f"n{node}" for node in range(1000)])])
+    found = cluster([small(segments=pieces, node_names=[f"n{node}" for node in range(1000)])])
     assert found is not None
     assert sum(found["sizes"]) <= LANES
     assert len(found["machines"]) == LANES // 8
@@ -379,7 +400,7 @@ def test_a_large_cluster_is_thinned_out_evenly() -> None:
 
 def test_all_runs_show_the_same_time() -> None:
     many = [Segment(number, 0, 0, 1.0, number, number + 5.5) for number in range(MOST + 500)]
-    found = cluster([small(pieces=many), small("sjf", pieces=many[: MOST - 500])])
+    found = cluster([small(segments=many), small("sjf", segments=many[: MOST - 500])])
     assert found is not None
     assert found["end"] * found["tick"] == pytest.approx(MOST, abs=found["tick"])
     first, second = found["pieces"]
@@ -410,7 +431,13 @@ def test_80000_jobs_under_four_policies_are_a_small_page() -> None:
         names = [f"node{number}" for number in range(12)]
         runs.append(
             run(
-                results, policy, gpus=96, machines=names, in_use=steps, queued=queued, pieces=pieces
+                results,
+                policy,
+                gpus=96,
+                node_names=names,
+                gpus_in_use=steps,
+                pending_jobs=queued,
+                segments=pieces,
             )
         )
     text = html(runs, "Large")

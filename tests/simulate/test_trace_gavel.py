@@ -42,7 +42,7 @@ def line_of(path: Path, place: int, cell: str) -> None:
 
 def test_jobs_come_by_time_with_their_gpus_and_kinds() -> None:
     found = gavel.read(SAMPLE / "jobs.trace").jobs
-    assert [(job.at, job.gpus, job.name) for job in found] == [
+    assert [(job.submit_time, job.gpus, job.name) for job in found] == [
         (0.0, 4.0, "ResNet-18 (batch size 128)"),
         (0.0, 1.0, LARGE),
         (0.0, 1.0, SMALL),
@@ -53,8 +53,8 @@ def test_jobs_come_by_time_with_their_gpus_and_kinds() -> None:
 
 def test_seconds_are_those_on_the_fastest_model() -> None:
     found = jobs()
-    assert found[f"{SMALL} × 1"].seconds == pytest.approx(4967 / 5.4461)  # a V100
-    assert found[f"{LARGE} × 1"].seconds == pytest.approx(1271 / 1.6777)  # a P100
+    assert found[f"{SMALL} × 1"].duration == pytest.approx(4967 / 5.4461)  # a V100
+    assert found[f"{LARGE} × 1"].duration == pytest.approx(1271 / 1.6777)  # a P100
 
 
 def test_the_rate_on_other_models_is_relative_to_the_fastest() -> None:
@@ -76,8 +76,8 @@ def test_gpus_of_several_machines_have_their_own_rate() -> None:
 
 def test_a_job_runs_only_on_models_on_which_it_fits() -> None:
     found = jobs()
-    assert found["ResNet-50 (batch size 128) × 2"].models == ("p100", "v100")
-    assert found[f"{SMALL} × 1"].models == ("k80", "p100", "v100")
+    assert found["ResNet-50 (batch size 128) × 2"].gpu_models == ("p100", "v100")
+    assert found[f"{SMALL} × 1"].gpu_models == ("k80", "p100", "v100")
 
 
 def test_what_remains_beside_another_is_relative_to_the_same_model_alone() -> None:
@@ -85,9 +85,9 @@ def test_what_remains_beside_another_is_relative_to_the_same_model_alone() -> No
     small, large = found[f"{SMALL} × 1"].speed, found[f"{LARGE} × 1"].speed
     assert small is not None
     assert large is not None
-    assert small.beside(large, "p100") == pytest.approx(1.5067 / 3.0735)
-    assert large.beside(small, "p100") == pytest.approx(0.8029 / 1.6777)
-    assert small.beside(small, "k80") == pytest.approx(0.4698 / 0.9816)
+    assert small.interference(large, "p100") == pytest.approx(1.5067 / 3.0735)
+    assert large.interference(small, "p100") == pytest.approx(0.8029 / 1.6777)
+    assert small.interference(small, "k80") == pytest.approx(0.4698 / 0.9816)
 
 
 def test_those_who_do_not_fit_or_were_never_tried_together_share_nothing() -> None:
@@ -97,27 +97,27 @@ def test_those_who_do_not_fit_or_were_never_tried_together_share_nothing() -> No
     assert small is not None
     assert large is not None
     assert four is not None
-    assert large.beside(large, "v100") == 0.0
-    assert small.beside(large, "k80") == 0.0
-    assert small.beside(four, "v100") == 0.0
-    assert small.beside(small, "a100") == 0.0
-    assert small.beside(Training.__new__(Training), "v100") == 0.0
+    assert large.interference(large, "v100") == 0.0
+    assert small.interference(large, "k80") == 0.0
+    assert small.interference(four, "v100") == 0.0
+    assert small.interference(small, "a100") == 0.0
+    assert small.interference(Training.__new__(Training), "v100") == 0.0
 
 
 def test_measurements_may_be_compressed(copy: Path) -> None:
     plain = copy.parent / "simulation_throughputs.json"
     plain.with_suffix(".json.gz").write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
-    seconds = [job.seconds for job in gavel.read(copy).jobs]
-    assert seconds == [job.seconds for job in gavel.read(SAMPLE / "jobs.trace").jobs]
+    seconds = [job.duration for job in gavel.read(copy).jobs]
+    assert seconds == [job.duration for job in gavel.read(SAMPLE / "jobs.trace").jobs]
 
 
 def test_older_files_without_directories_are_read_too(copy: Path) -> None:
     rows = [line.split("\t") for line in copy.read_text().splitlines()]
     copy.write_text("\n".join("\t".join([*row[:2], *row[3:]]) for row in rows))
     expected = gavel.read(SAMPLE / "jobs.trace").jobs
-    assert [(job.at, job.seconds) for job in gavel.read(copy).jobs] == [
-        (job.at, job.seconds) for job in expected
+    assert [(job.submit_time, job.duration) for job in gavel.read(copy).jobs] == [
+        (job.submit_time, job.duration) for job in expected
     ]
 
 

@@ -26,9 +26,11 @@ def test_the_sample_has_pods_and_machines():
     workload = openb.read(SAMPLE)
     assert (len(workload.jobs), len(workload.nodes)) == (51, 31)
     first = workload.jobs[0]
-    assert (first.at, first.seconds) == (0.0, 12902960 - 2690044)
-    assert (first.gpus, first.cpus, first.ram, first.models) == (0.46, 6.0, 12288, ())
-    assert [job.at for job in workload.jobs] == sorted(job.at for job in workload.jobs)
+    assert (first.submit_time, first.duration) == (0.0, 12902960 - 2690044)
+    assert (first.gpus, first.cpus, first.ram, first.gpu_models) == (0.46, 6.0, 12288, ())
+    assert [job.submit_time for job in workload.jobs] == sorted(
+        job.submit_time for job in workload.jobs
+    )
 
 
 def test_a_machine_has_pools_and_gpus_of_a_model(tmp_path: Path):
@@ -50,8 +52,12 @@ def test_a_pod_asks_for_parts_models_and_nothing(tmp_path: Path):
         )
     )  # fmt: skip
     assert [job.gpus for job in jobs.jobs] == [0.25, 8.0, 0.0, 2.0]
-    assert jobs.jobs[0].models == ("V100M16", "V100M32")
-    assert (jobs.jobs[0].cpus, jobs.jobs[0].at, jobs.jobs[1].at) == (0.5, 0.0, 1.0)
+    assert jobs.jobs[0].gpu_models == ("V100M16", "V100M32")
+    assert (jobs.jobs[0].cpus, jobs.jobs[0].submit_time, jobs.jobs[1].submit_time) == (
+        0.5,
+        0.0,
+        1.0,
+    )
     assert jobs.notes == [
         "1 job requests parts of several GPUs: rounded up to whole GPUs.",
         "No node table (*node_list*.csv) found in the same folder.",

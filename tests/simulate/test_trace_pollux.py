@@ -50,7 +50,7 @@ def refusal(path: Path) -> str:
 
 def test_jobs_are_elastic_unless_their_owner_saw_no_use_in_it() -> None:
     found = pollux.read(SAMPLE / "workloads" / "sample.csv")
-    assert [(job.name, job.at, job.gpus, job.most) for job in found.jobs] == [
+    assert [(job.name, job.submit_time, job.gpus, job.max_gpus) for job in found.jobs] == [
         ("cifar10", 0.0, 1, 64),
         ("ncf", 28.0, 1, None),
     ]
@@ -68,7 +68,7 @@ def test_one_gpu_does_all_its_work_in_the_seconds_of_the_job() -> None:
         assert isinstance(speed, Training)
         epochs = speed.epochs
         each = [1 / speed.rate(epoch / epochs, 1, 1, "") for epoch in range(epochs)]
-        assert sum(each) / epochs * job.seconds == pytest.approx(job.seconds)
+        assert sum(each) / epochs * job.duration == pytest.approx(job.duration)
 
 
 def test_without_noise_a_second_gpu_does_nothing(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_more_gpus_help_more_as_the_training_goes_on() -> None:
 def test_nobody_shares_a_gpu() -> None:
     speed = pollux.read(SAMPLE / "workloads" / "sample.csv").jobs[0].speed
     assert speed is not None
-    assert speed.beside(speed, "") == 0.0
+    assert speed.interference(speed, "") == 0.0
 
 
 def test_every_placement_up_to_the_whole_cluster_has_a_speed() -> None:

@@ -80,10 +80,10 @@ def test_the_first_line_tells_the_format(tmp_path: Path, line: str, format: str)
 @pytest.mark.parametrize("name", [*FILES, "pollux/workload.csv", "gavel/jobs.trace"])
 def test_jobs_are_in_order_and_the_first_is_submitted_at_0(name: str) -> None:
     jobs = recognise.read(SAMPLES / name).jobs
-    times = [job.at for job in jobs]
+    times = [job.submit_time for job in jobs]
     assert times == sorted(times)
     assert times[0] == 0.0
-    assert all(job.seconds > 0 and (job.gpus > 0 or job.cpus > 0) for job in jobs)
+    assert all(job.duration > 0 and (job.gpus > 0 or job.cpus > 0) for job in jobs)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -111,8 +111,8 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_do
     path = tmp_path / "jobs.csv"
     path.write_bytes("\ufeffSubmit Time;Duration;GPUs\r\n0;5;1\r\n\r\n9;5;2\r\n".encode())
     assert recognise.read(path).jobs == [
-        TraceJob(at=0.0, seconds=5.0, gpus=1.0),
-        TraceJob(at=9.0, seconds=5.0, gpus=2.0),
+        TraceJob(submit_time=0.0, duration=5.0, gpus=1.0),
+        TraceJob(submit_time=9.0, duration=5.0, gpus=2.0),
     ]
 
 
@@ -122,7 +122,7 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_do
 def test_philly_has_dates_and_virtual_clusters() -> None:
     found = recognise.read(SAMPLES / "csv/philly.csv")
     assert (found.title, len(found.jobs), found.notes) == ("philly", 42, [])
-    assert found.jobs[0] == TraceJob(at=0.0, seconds=1194.0, gpus=1.0, queue="6214e9")
+    assert found.jobs[0] == TraceJob(submit_time=0.0, duration=1194.0, gpus=1.0, queue="6214e9")
 
 
 def test_split_gives_each_virtual_cluster_a_workload_of_its_own() -> None:
@@ -130,7 +130,7 @@ def test_split_gives_each_virtual_cluster_a_workload_of_its_own() -> None:
     parts = recognise.split(whole)
     assert list(parts) == ["0e4a51", "11cb48", "6214e9", "6c71a0", "b436b2", "ed69ec"]
     assert sum(len(part.jobs) for part in parts.values()) == len(whole.jobs)
-    assert all(part.jobs[0].at == 0.0 for part in parts.values())
+    assert all(part.jobs[0].submit_time == 0.0 for part in parts.values())
     assert {job.queue for job in parts["b436b2"].jobs} == {"b436b2"}
     assert parts["b436b2"].title == "philly b436b2"
     assert whole == recognise.read(SAMPLES / "csv/philly.csv")  # nothing of it was changed
@@ -151,16 +151,26 @@ def test_a_table_with_every_column(tmp_path: Path) -> None:
     )
     assert recognise.read(path).jobs == [
         TraceJob(
-            at=0.0, seconds=3600.0, gpus=2.0, user="ada", name="resnet", queue="vc1", priority=3,
-            cpus=8.0, ram=65536, memory=10240, limit=86400, models=("V100", "A100"),
+            submit_time=0.0,
+            duration=3600.0,
+            gpus=2.0,
+            user="ada",
+            name="resnet",
+            queue="vc1",
+            priority=3,
+            cpus=8.0,
+            ram=65536,
+            gpu_memory=10240,
+            time_limit=86400,
+            gpu_models=("V100", "A100"),
         )
-    ]  # fmt: skip
+    ]
 
 
 def test_a_duration_is_the_time_between_start_and_end_where_none_is_given(tmp_path: Path) -> None:
     path = written(tmp_path, "submit,start,end,gpus\n0,10,70,1\n5,80,None,1\n6,,,1\n7,90,90,1\n")
     found = recognise.read(path)
-    assert [job.seconds for job in found.jobs] == [60.0]
+    assert [job.duration for job in found.jobs] == [60.0]
     assert found.notes == [
         "2 jobs skipped: not started or not ended.",
         "1 job skipped: the run time is zero.",
@@ -174,8 +184,8 @@ def test_units_stand_in_the_names_of_columns(tmp_path: Path) -> None:
         "1600000000500,2,1,1.5\n1600000001000,3,1,\n",
     )
     assert recognise.read(path).jobs == [
-        TraceJob(at=0.0, seconds=120.0, limit=5400),
-        TraceJob(at=0.5, seconds=180.0),
+        TraceJob(submit_time=0.0, duration=120.0, time_limit=5400),
+        TraceJob(submit_time=0.5, duration=180.0),
     ]
 
 
@@ -191,7 +201,7 @@ def test_jobs_without_gpus_are_kept_if_they_ask_for_processors(tmp_path: Path) -
 
 def test_without_times_of_submission_those_of_the_start_serve(tmp_path: Path) -> None:
     found = recognise.read(written(tmp_path, "start_time,end_time,num_gpus\n20,25,1\n10,15,1\n"))
-    assert [job.at for job in found.jobs] == [0.0, 10.0]
+    assert [job.submit_time for job in found.jobs] == [0.0, 10.0]
     assert found.notes == ["No submission times: the start times are used instead."]
 
 
@@ -381,7 +391,7 @@ def test_a_time_that_no_job_has_is_refused_with_its_line(
 def test_a_time_limit_of_more_than_ten_years_is_none(tmp_path: Path) -> None:
     rows = "0,5,1,1e300\n0,5,1,inf\n0,5,1,3600\n"
     found = recognise.read(written(tmp_path, f"submit_time,duration,num_gpus,limit\n{rows}"))
-    assert [job.limit for job in found.jobs] == [None, None, 3600]
+    assert [job.time_limit for job in found.jobs] == [None, None, 3600]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -441,8 +451,8 @@ def test_any_table_is_read_or_refused_in_a_sentence(
         jobs = columns.read(path).jobs
     except TraceError as error:
         said = str(error)
-    assert not jobs or jobs[0].at == 0.0
-    assert all(job.seconds > 0 and job.gpus > 0 for job in jobs)
+    assert not jobs or jobs[0].submit_time == 0.0
+    assert all(job.duration > 0 and job.gpus > 0 for job in jobs)
     assert jobs or (said.startswith(str(path)) and said.endswith("."))
 
 
@@ -452,8 +462,8 @@ def test_any_table_is_read_or_refused_in_a_sentence(
 def test_muri_counts_in_milliseconds() -> None:
     found = recognise.read(SAMPLES / "muri/trace.csv")
     assert found.jobs[:2] == [
-        TraceJob(at=0.0, seconds=2868294.0, gpus=1.0, name="dqn"),
-        TraceJob(at=201694.0, seconds=4472936.0, gpus=8.0, name="dqn"),
+        TraceJob(submit_time=0.0, duration=2868294.0, gpus=1.0, name="dqn"),
+        TraceJob(submit_time=201694.0, duration=4472936.0, gpus=8.0, name="dqn"),
     ]
     assert found.notes == [
         "All times in the file are milliseconds.",
@@ -470,7 +480,10 @@ def test_muri_needs_its_columns() -> None:
 
 def test_sacct_gives_what_jobs_asked_for() -> None:
     found = recognise.read(SAMPLES / "sacct/jobs.txt")
-    assert [(job.at, job.seconds, job.gpus, job.limit, job.models) for job in found.jobs] == [
+    assert [
+        (job.submit_time, job.duration, job.gpus, job.time_limit, job.gpu_models)
+        for job in found.jobs
+    ] == [
         (0.0, 5400.0, 1.0, 7200, ()),
         (30.0, 86410.0, 8.0, 86400, ("a100",)),
         (600.0, 1800.0, 1.0, None, ()),
@@ -498,7 +511,14 @@ def test_sacct_with_other_columns_numbers_for_times_and_a_bar_at_the_end(tmp_pat
         "7|1700000000|1700000100|1700000160|90|cpu=4,gres/gpu:a100=1,gres/gpu:v100=1|\n",
     )
     assert recognise.read(path).jobs == [
-        TraceJob(at=0.0, seconds=60.0, gpus=2.0, cpus=4.0, limit=5400, models=("a100", "v100"))
+        TraceJob(
+            submit_time=0.0,
+            duration=60.0,
+            gpus=2.0,
+            cpus=4.0,
+            time_limit=5400,
+            gpu_models=("a100", "v100"),
+        )
     ]
 
 
@@ -543,7 +563,13 @@ def test_bad_sacct_output_is_refused_with_its_line(
 def test_swf_has_processors_for_gpus_and_the_machine_of_its_header() -> None:
     found = recognise.read(SAMPLES / "swf/example.swf")
     assert found.jobs[0] == TraceJob(
-        at=0.0, seconds=8936.0, gpus=4.0, user="user5", name="program2", queue="queue2", limit=18472
+        submit_time=0.0,
+        duration=8936.0,
+        gpus=4.0,
+        user="user5",
+        name="program2",
+        queue="queue2",
+        time_limit=18472,
     )
     assert (len(found.jobs), len(found.nodes)) == (27, 16)
     assert {len(node.types["gpu"]) for node in found.nodes} == {8}
@@ -569,7 +595,7 @@ def test_swf_machines(tmp_path: Path, header: str, nodes: list[int], note: str) 
     found = recognise.read(written(tmp_path, header + line))
     assert [len(node.types["gpu"]) for node in found.nodes] == nodes
     assert found.notes == ["One processor is replayed as one GPU.", note]
-    assert found.jobs == [TraceJob(at=0.0, seconds=10.0)]
+    assert found.jobs == [TraceJob(submit_time=0.0, duration=10.0)]
 
 
 def test_bad_swf_is_refused_with_its_line(tmp_path: Path) -> None:
@@ -636,7 +662,7 @@ def test_machines_that_make_no_sense(text: str, sentence: str) -> None:
 
 
 def load(at: float, seconds: float, gpus: float, **more: object) -> TraceJob:
-    return TraceJob(at=at, seconds=seconds, gpus=gpus, **more)  # type: ignore[arg-type]
+    return TraceJob(submit_time=at, duration=seconds, gpus=gpus, **more)  # type: ignore[arg-type]
 
 
 def test_as_many_machines_as_the_load_asks_for() -> None:
@@ -662,9 +688,9 @@ def test_there_are_no_more_machines_than_all_jobs_at_once_could_use() -> None:
 
 def test_machines_have_the_models_cores_and_memory_that_jobs_ask_for() -> None:
     jobs = [
-        load(0, 100, 1, models=("a100",), cpus=48.0, ram=1000),
+        load(0, 100, 1, gpu_models=("a100",), cpus=48.0, ram=1000),
         load(0, 100, 1),
-        load(100, 100, 2, models=("v100",)),
+        load(100, 100, 2, gpu_models=("v100",)),
     ]
     nodes = sizing.sized(Workload(title="", jobs=jobs))
     assert [node.types["gpu"][0].model for node in nodes] == ["a100", "v100"]
@@ -680,7 +706,7 @@ def test_machines_are_of_the_model_on_which_jobs_are_fastest() -> None:
         def beside(self, other: object, model: str) -> float:
             return 0.0
 
-    job = load(0, 100, 4, models=("k80", "v100", "p100"), speed=Uneven())
+    job = load(0, 100, 4, gpu_models=("k80", "v100", "p100"), speed=Uneven())
     (node,) = sizing.sized(Workload(title="", jobs=[job]))
     assert {facts.model for facts in node.types["gpu"]} == {"v100"}
 
@@ -693,7 +719,7 @@ def test_jobs_of_processors_only_get_machines_without_gpus() -> None:
 
 def test_a_workload_is_fitted_to_machines_that_say_less() -> None:
     jobs = [
-        load(0, 1, 1, cpus=4.0, models=("a100",)),
+        load(0, 1, 1, cpus=4.0, gpu_models=("a100",)),
         load(1, 1, 0, cpus=4.0),
         load(2, 1, 64),
         load(3, 1, 16),
@@ -724,10 +750,10 @@ def test_a_workload_is_fitted_to_machines_that_say_less() -> None:
         ({"gpus": 1, "cpus": 65.0}, "2x8,cpus=64", False),
         ({"gpus": 16, "cpus": 65.0}, "2x8,cpus=64", True),
         ({"gpus": 1, "ram": 2048}, "2x8,ram=1G", False),
-        ({"gpus": 0.5, "memory": 2048}, "2x8,memory=1G", False),
-        ({"gpus": 8, "models": ("V100",)}, "1x8:tesla v100+1x8:k80", True),
-        ({"gpus": 9, "models": ("V100",)}, "1x8:tesla v100+1x8:k80", False),
-        ({"gpus": 9, "models": ("V100", "k80")}, "1x8:tesla v100+1x8:k80", True),
+        ({"gpus": 0.5, "gpu_memory": 2048}, "2x8,memory=1G", False),
+        ({"gpus": 8, "gpu_models": ("V100",)}, "1x8:tesla v100+1x8:k80", True),
+        ({"gpus": 9, "gpu_models": ("V100",)}, "1x8:tesla v100+1x8:k80", False),
+        ({"gpus": 9, "gpu_models": ("V100", "k80")}, "1x8:tesla v100+1x8:k80", True),
     ],
 )
 def test_a_job_is_kept_if_it_could_run_alone(

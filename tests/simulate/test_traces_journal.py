@@ -81,19 +81,55 @@ def filled(store: Store) -> Store:
 
 
 EXPECTED = [
-    TraceJob(at=0.0, seconds=300.0, gpus=1.0, user="ada", name="train", queue="default",
-             limit=7200, steady=True),
-    TraceJob(at=10.0, seconds=50.0, gpus=8.0, user="ada", name="train", queue="large", priority=5,
-         cpus=16.0, ram=200, models=("a100",), steady=True),
+    TraceJob(
+        submit_time=0.0,
+        duration=300.0,
+        gpus=1.0,
+        user="ada",
+        name="train",
+        queue="default",
+        time_limit=7200,
+        non_preemptible=True,
+    ),
+    TraceJob(
+        submit_time=10.0,
+        duration=50.0,
+        gpus=8.0,
+        user="ada",
+        name="train",
+        queue="large",
+        priority=5,
+        cpus=16.0,
+        ram=200,
+        gpu_models=("a100",),
+        non_preemptible=True,
+    ),
     # 400 s before and 400 s now for 4 of 10 epochs.
-    TraceJob(at=30.0, seconds=2000.0, gpus=2.0, user="ada", name="train", queue="default"),
+    TraceJob(
+        submit_time=30.0, duration=2000.0, gpus=2.0, user="ada", name="train", queue="default"
+    ),
     # Jobs of its name took 300 and 50 s.
-    TraceJob(at=8000.0, seconds=175.0, gpus=1.0, user="ada", name="train", queue="default",
-         limit=7200, steady=True),
+    TraceJob(
+        submit_time=8000.0,
+        duration=175.0,
+        gpus=1.0,
+        user="ada",
+        name="train",
+        queue="default",
+        time_limit=7200,
+        non_preemptible=True,
+    ),
     # Nothing is known of its like: what all took.
-    TraceJob(at=8500.0, seconds=175.0, gpus=0.0, user="ada", name="prepare", queue="default",
-             cpus=2.0),
-]  # fmt: skip
+    TraceJob(
+        submit_time=8500.0,
+        duration=175.0,
+        gpus=0.0,
+        user="ada",
+        name="prepare",
+        queue="default",
+        cpus=2.0,
+    ),
+]
 NOTES = [
     "1 job skipped: never ran.",
     (
@@ -194,12 +230,18 @@ def test_the_history_counts_all_attempts_and_the_gpus_really_held() -> None:
     found = history.read(SAMPLE)
     assert len(found.jobs) == 19
     assert found.jobs[0] == TraceJob(
-        at=0.0, seconds=13088.0, gpus=2.0, user="cleo", name="eval", queue="default", limit=28800,
-        steady=True,
-    )  # fmt: skip
-    assert found.jobs[3].seconds == 5539.0  # 4,639 in the first attempt, 900 in the second
+        submit_time=0.0,
+        duration=13088.0,
+        gpus=2.0,
+        user="cleo",
+        name="eval",
+        queue="default",
+        time_limit=28800,
+        non_preemptible=True,
+    )
+    assert found.jobs[3].duration == 5539.0  # 4,639 in the first attempt, 900 in the second
     (elastic,) = [job for job in found.jobs if job.name.endswith("batch 64")]
-    assert (elastic.gpus, elastic.seconds, elastic.steady) == (3.0, 5000.0, False)
+    assert (elastic.gpus, elastic.duration, elastic.non_preemptible) == (3.0, 5000.0, False)
     assert found.notes == [
         "1 job skipped: never ran.",
         "1 job elastic: replayed with the GPUs held last.",

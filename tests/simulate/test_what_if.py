@@ -74,35 +74,35 @@ RUNNING = [
 def test_what_runs_goes_on_where_it_is_and_what_waits_gets_what_is_left() -> None:
     waiting = [job(4, "2", limit=60), job(5, "0.5", limit=60), job(6, "1", limit=60)]
     found = answered(facts(RUNNING + waiting), question(policy="fifo")).before
-    assert found[1] == Forecast(begin=0.0, end=300.0)
+    assert found[1] == Forecast(start=0.0, end=300.0)
     assert found[2].end == pytest.approx(500.0)  # half of its epochs took 500 s
     assert found[3].end == 1000.0
-    assert found[4] == Forecast(begin=300.0, end=360.0)  # on machine a, when that is free
-    assert found[5] == Forecast(begin=0.0, end=60.0)  # beside job 3
-    assert found[6] == Forecast(begin=360.0, end=420.0)
+    assert found[4] == Forecast(start=300.0, end=360.0)  # on machine a, when that is free
+    assert found[5] == Forecast(start=0.0, end=60.0)  # beside job 3
+    assert found[6] == Forecast(start=360.0, end=420.0)
 
 
 def test_who_waits_for_another_job_runs_after_it() -> None:
     waiting = [job(4, limit=60), job(5, limit=60, depends="afterok:1"),
                job(6, limit=60, depends="afterany:4:77")]  # fmt: skip
     found = answered(facts(RUNNING + waiting), question(add=["gpus=4"])).after
-    assert found[4].begin == 0.0
-    assert found[5].begin == 300.0
-    assert found[6].begin == 60.0
+    assert found[4].start == 0.0
+    assert found[5].start == 300.0
+    assert found[6].start == 60.0
 
 
 def test_without_a_machine_its_jobs_go_on_elsewhere_from_what_they_have_saved() -> None:
     answer = answered(facts(RUNNING), question(remove=["b"]))
-    assert answer.before[2].begin == 0.0
+    assert answer.before[2].start == 0.0
     assert answer.after[1] == answer.before[1]
-    assert answer.after[2] == Forecast(begin=300.0, end=pytest.approx(800.0))
-    assert answer.after[3] == Forecast(begin=300.0, end=1400.0)  # it has saved nothing
+    assert answer.after[2] == Forecast(start=300.0, end=pytest.approx(800.0))
+    assert answer.after[3] == Forecast(start=300.0, end=1400.0)  # it has saved nothing
 
 
 def test_a_job_for_which_no_machine_is_left_is_named() -> None:
     waiting = [job(4, "1", request={"nodelist": ["b"]}, limit=60)]
     answer = answered(facts(RUNNING + waiting), question(remove=["b"]))
-    assert [each.id for each in answer.lost] == [4]
+    assert [each.id for each in answer.infeasible] == [4]
     assert "could no longer run: 4" in whatif_told.lines(answer)
 
 
@@ -128,8 +128,8 @@ def test_each_queue_keeps_its_own_policy_and_limits() -> None:
     }  # fmt: skip
     waiting = [job(n, limit=60, queue="slow") for n in (1, 2)]
     found = answered(facts(waiting, **more), question(add=["gpus=1"]))
-    assert found.lab.policies == {"*": ("auto", {}), "slow": ("fifo", {})}
-    assert [found.before[n].begin for n in (1, 2)] == [0.0, 60.0]
+    assert found.cluster.policies == {"*": ("auto", {}), "slow": ("fifo", {})}
+    assert [found.before[n].start for n in (1, 2)] == [0.0, 60.0]
 
 
 @pytest.mark.parametrize("trains", [False, True])
@@ -140,7 +140,7 @@ def test_auto_is_planner_as_soon_as_a_job_trains(trains: bool) -> None:
         for n, limit in limits.items()
     ]
     answer = answered(facts(waiting), question(policy="auto"))
-    begins = {n: answer.after[n].begin or 0.0 for n in limits}
+    begins = {n: answer.after[n].start or 0.0 for n in limits}
     assert (begins[3] < begins[2]) is trains, "the long one is passed under planner alone"
 
 
@@ -149,7 +149,9 @@ def test_a_policy_with_parameters_of_its_own() -> None:
     assert wanted.parameters == {"quantum": 1200.0, "hysteresis": 3.0}
     assert whatif.told(wanted) == "policy planner quantum=20m hysteresis=3"
     answer = answered(facts([job(1, limit=60)]), wanted)
-    assert answer.then.policies == {"*": ("planner", {"quantum": 1200.0, "hysteresis": 3.0})}
+    assert answer.changed_cluster.policies == {
+        "*": ("planner", {"quantum": 1200.0, "hysteresis": 3.0})
+    }
 
 
 def test_a_priority_does_not_help_one_that_is_held() -> None:
@@ -165,8 +167,8 @@ def test_priorities_by_word_and_number() -> None:
     waiting = [job(n, "2", limit=60, request={"machines": 2}) for n in (1, 2, 3)]
     given = facts(waiting, meant={"3": [3], "job1": [1]})
     answer = answered(given, question(priorities={"3": "high", "job1": "-5"}))
-    assert [answer.before[n].begin for n in (1, 2, 3)] == [0.0, 60.0, 120.0]
-    assert [answer.after[n].begin for n in (3, 2, 1)] == [0.0, 60.0, 120.0]
+    assert [answer.before[n].start for n in (1, 2, 3)] == [0.0, 60.0, 120.0]
+    assert [answer.after[n].start for n in (3, 2, 1)] == [0.0, 60.0, 120.0]
 
 
 def test_drained_and_silent_machines_are_not_there() -> None:
@@ -180,7 +182,7 @@ def test_drained_and_silent_machines_are_not_there() -> None:
 def test_held_jobs_and_later_ones_are_left_out_and_counted() -> None:
     waiting = [job(1, reason="JobHeldUser"), job(2, begin_at=str(NOW + 60)), job(3, limit=9)]
     answer = answered(facts(waiting), question(policy="fifo"))
-    assert [each.id for each in answer.today] == [3]
+    assert [each.id for each in answer.live_jobs] == [3]
     said = "2 jobs skipped: held, before the begin time, or dependent on such jobs."
     assert said in answer.notes
 
@@ -191,7 +193,7 @@ def test_those_who_wait_for_one_that_is_held_are_left_out_as_well() -> None:
         job(4, limit=9), job(5, depends="afterok:1?afterok:4", limit=9),
     ]  # fmt: skip
     answer = answered(facts(waiting), question(policy="fifo"))
-    assert [each.id for each in answer.today] == [4, 5]
+    assert [each.id for each in answer.live_jobs] == [4, 5]
     said = "3 jobs skipped: held, before the begin time, or dependent on such jobs."
     assert said in answer.notes
 
@@ -221,7 +223,7 @@ def test_a_question_in_words() -> None:
 
 
 def in_turn(forecasts: dict[int, Forecast], *jobs: int) -> list[int]:
-    return sorted(jobs, key=lambda job: forecasts[job].begin or inf)
+    return sorted(jobs, key=lambda job: forecasts[job].start or inf)
 
 
 def test_what_owners_said_and_what_was_measured_counts_for_the_planner() -> None:
@@ -244,13 +246,16 @@ def test_what_owners_said_and_what_was_measured_counts_for_the_planner() -> None
 def test_a_plain_job_whose_owner_said_how_long_it_takes_cannot_be_stopped() -> None:
     said = {"expected_seconds": 60, "remaining_seconds": 60, "estimate_seconds": 60}
     _, today, _ = labs.jobs_of(facts([job(1, training=said), job(2, training=TRAINS)]))
-    assert [(each.steady, each.reports) for each in today] == [(True, False), (False, True)]
+    assert [(each.non_preemptible, each.reports) for each in today] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 def test_new_machines_are_like_those_that_were_there() -> None:
     waiting = [job(1, "1", request={"cpus": "4"}, limit=60)]
     answer = answered(facts(waiting), question(add=["gpus=4"], remove=["a", "b"]))
-    assert answer.lost == []
+    assert answer.infeasible == []
 
 
 def test_a_paused_job_is_said_to_be_taken_to_go_on() -> None:

@@ -36,21 +36,21 @@ class SimulateArgs(Struct, kw_only=True):
     """What is to be simulated, and how to tell it."""
 
     traces: list[Path]
-    contenders: list[PolicyVariant]
+    variants: list[PolicyVariant]
     cluster: list[NodeFacts] | None
     """None: the trace's own, or as many as keep it busy."""
-    sized: bool
+    size_by_load: bool
     """Machines are counted by the load, even where the trace has some."""
-    load: float
+    target_load: float
     by_queue: bool
     format: str | None
     seed: int
-    first: int | None
-    assumed: ReplayAssumptions
+    max_jobs: int | None
+    assumptions: ReplayAssumptions
     limits: str | None
     html: Path | None
     json: bool
-    base: str | None
+    baseline: str | None
 
 
 class Parser(argparse.ArgumentParser):
@@ -95,27 +95,27 @@ def asked(argv: Sequence[str]) -> SimulateArgs:
         raise BadValue(f"--base {base} is not one of the compared policies: {names}.")
     return SimulateArgs(
         traces=[Path(each) for each in given.traces],
-        contenders=chosen,
+        variants=chosen,
         cluster=machines(given.cluster) if given.cluster not in (None, "auto") else None,
-        sized=sized,
-        load=0.8 if given.load is None else share(given.load, "--load", 10.0),
+        size_by_load=sized,
+        target_load=0.8 if given.load is None else share(given.load, "--load", 10.0),
         by_queue=given.by_queue,
         format=given.format,
         seed=seed,
-        first=whole(given.first, "--first", 1) if given.first is not None else None,
-        assumed=ReplayAssumptions(
-            known_after=known,
-            checkpoint=float(parse_duration(given.checkpoint, "--checkpoint")),
-            restart=float(parse_duration(given.restart, "--restart")),
-            steady=given.no_preempt or blind,
-            limits=blind,
-            estimates=factor(given.estimates, "--estimates") if given.estimates else None,
+        max_jobs=whole(given.first, "--first", 1) if given.first is not None else None,
+        assumptions=ReplayAssumptions(
+            measured_after=known,
+            checkpoint_seconds=float(parse_duration(given.checkpoint, "--checkpoint")),
+            restart_seconds=float(parse_duration(given.restart, "--restart")),
+            non_preemptible=given.no_preempt or blind,
+            time_limits_only=blind,
+            estimate_error=factor(given.estimates, "--estimates") if given.estimates else None,
             seed=seed,
         ),
         limits=given.limits,
         html=page(given.html),
         json=given.json,
-        base=base,
+        baseline=base,
     )
 
 

@@ -74,7 +74,7 @@ def simulate(args: Sequence[str]) -> int:
         return _list("--json" in args)
     wanted = asked(args)
     todo, none = _read(wanted, ProgressLine(0, quiet=wanted.json))
-    jobs = sum(len(each.jobs) for each in todo) * len(wanted.contenders)
+    jobs = sum(len(each.jobs) for each in todo) * len(wanted.variants)
     meter = ProgressLine(jobs, quiet=wanted.json)
     several = len(todo) > 1
     found: list[Compared] = []
@@ -85,7 +85,9 @@ def simulate(args: Sequence[str]) -> int:
             each = compared(todo.pop(), wanted, meter)
             meter.clear()
             if not wanted.json:
-                print("\n".join(told(each, wanted.base)), end="\n\n" if todo else "\n", flush=True)
+                print(
+                    "\n".join(told(each, wanted.baseline)), end="\n\n" if todo else "\n", flush=True
+                )
             if wanted.html is not None:
                 _page(each, wanted, len(found) if several else None)
             found.append(each)
@@ -95,7 +97,7 @@ def simulate(args: Sequence[str]) -> int:
         whole = _json(found, wanted, none)
         print(json.dumps(whole, indent=2 if sys.stdout.isatty() else None))
     elif several:
-        print("\n" + "\n".join(summary_lines(found, wanted.base)))
+        print("\n" + "\n".join(summary_lines(found, wanted.baseline)))
     for sentence in none:
         say(f"skipped: {sentence}")
     return wire.EXIT_OK
@@ -107,7 +109,7 @@ def _read(wanted: SimulateArgs, meter: ProgressLine) -> tuple[list[Workload], li
     none: list[str] = []
     try:
         for path in wanted.traces:
-            meter.about(f"reading {'standard input' if path == STDIN else path}")
+            meter.show(f"reading {'standard input' if path == STDIN else path}")
             for each in workloads(replace(wanted, traces=[path])):
                 if each.jobs:
                     todo.append(each)
@@ -147,13 +149,13 @@ def terminal_width() -> int | None:
 
 def _json(found: Sequence[Compared], wanted: SimulateArgs, none: Sequence[str]) -> dict[str, Any]:
     told = [
-        {**as_json(each.runs, wanted.base, each.figures), "notes": each.notes} for each in found
+        {**as_json(each.runs, wanted.baseline, each.figures), "notes": each.notes} for each in found
     ]
     whole: dict[str, Any] = {"seed": wanted.seed, "workloads": told}
     if none:
         whole["left_out"] = none
     if len(found) > 1:
-        whole["summary"] = summary_json(found, wanted.base)
+        whole["summary"] = summary_json(found, wanted.baseline)
     return whole
 
 
@@ -161,7 +163,7 @@ def _page(each: Compared, wanted: SimulateArgs, number: int | None) -> None:
     """Write the page of one workload, under a name of its own where there are several."""
     assert wanted.html is not None
     path = wanted.html if number is None else _numbered(wanted.html, number, each.workload)
-    write(path, each.runs, each.workload, each.notes, wanted.base, each.figures)
+    write(path, each.runs, each.workload, each.notes, wanted.baseline, each.figures)
     each.runs = [light(run) for run in each.runs]
     say(f"wrote {path}")
 

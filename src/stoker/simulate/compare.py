@@ -42,29 +42,29 @@ def workloads(asked: SimulateArgs) -> Iterator[Workload]:
 
 def prepared(workload: Workload, asked: SimulateArgs) -> Workload:
     """The first so many jobs, with limits, on machines that can run them."""
-    if asked.first is not None:
-        workload = replace(workload, jobs=workload.jobs[: asked.first])
+    if asked.max_jobs is not None:
+        workload = replace(workload, jobs=workload.jobs[: asked.max_jobs])
     workload = limited(workload, asked.limits, asked.seed)
     nodes: Sequence[NodeFacts] = workload.nodes
     if asked.cluster is not None:
         nodes = asked.cluster
-    elif asked.sized or not nodes:
-        nodes = sized(workload, asked.load)
+    elif asked.size_by_load or not nodes:
+        nodes = sized(workload, asked.target_load)
     return replace(fitted(workload, nodes), nodes=nodes)
 
 
 def compared(workload: Workload, asked: SimulateArgs, meter: ProgressLine) -> Compared:
     """Play it under each policy; what only a page needs is kept only for one."""
     gc.freeze()  # what was read stays to the end: the collector need not look through it again
-    titles = named(asked.contenders)
+    titles = named(asked.variants)
     runs, figures = [], []
-    for contender, label in zip(asked.contenders, titles, strict=True):
-        meter.start(f"{workload.title}, {label}")
+    for contender, label in zip(asked.variants, titles, strict=True):
+        meter.start_run(f"{workload.title}, {label}")
         run = replay(
             workload, list(workload.nodes), contender.policy, dict(contender.parameters),
-            asked.assumed, meter.heard, MOST_OF_ALL if asked.html else 0,
+            asked.assumptions, meter.update, MOST_OF_ALL if asked.html else 0,
         )  # fmt: skip
-        meter.over(len(workload.jobs))
+        meter.end_run(len(workload.jobs))
         run = replace(run, notes=[])  # those of the workload are told once, for all runs
         figures.append(figures_of(run, label))
         runs.append(run if asked.html else light(run))
@@ -79,7 +79,7 @@ def compared(workload: Workload, asked: SimulateArgs, meter: ProgressLine) -> Co
 
 def light(run: RunResult) -> RunResult:
     """A run without what only its page needs: a million results take their room."""
-    return replace(run, results=[], in_use=[], queued=[], pieces=[])
+    return replace(run, results=[], gpus_in_use=[], pending_jobs=[], segments=[])
 
 
 def named(contenders: Sequence[PolicyVariant]) -> list[str]:
@@ -97,9 +97,9 @@ def heading(workload: Workload) -> str:
     text = f"{workload.title}: {len(jobs):,} job{'s' * (len(jobs) != 1)}"
     text += f" on {len(nodes):,} node{'s' * (len(nodes) != 1)}"
     text += f" with {gpus:,} GPU{'s' * (gpus != 1)}"
-    span = jobs[-1].at - jobs[0].at if jobs else 0.0
+    span = jobs[-1].submit_time - jobs[0].submit_time if jobs else 0.0
     if span and gpus:
-        load = sum(job.gpus * job.seconds for job in jobs) / span / gpus
+        load = sum(job.gpus * job.duration for job in jobs) / span / gpus
         text += f", {100 * load:.0f} % load over {_long(span)}"
     return text
 

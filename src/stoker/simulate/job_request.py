@@ -16,15 +16,15 @@ def request_for(load: TraceJob, per_node: int, memory: int | None = None) -> Req
     if per_node and amount > per_node * THOUSAND:
         machines = -(-amount // (per_node * THOUSAND))
         amount = -(-amount // (machines * THOUSAND)) * THOUSAND
-    memory = memory if load.memory is None else load.memory
-    models = tuple(map(str.lower, load.models))
+    memory = memory if load.gpu_memory is None else load.gpu_memory
+    models = tuple(map(str.lower, load.gpu_models))
     ask = GpuAsk(
         amount,
         model=models[0] if len(models) == 1 else None,
         models=models if len(models) > 1 else (),
         memory=memory,
         beside=memory is not None,
-        most=load.most * THOUSAND if load.most is not None else None,
+        most=load.max_gpus * THOUSAND if load.max_gpus is not None else None,
     )
     return Request(
         gpus=ask if amount else None,

@@ -17,33 +17,33 @@ class ProgressLine:
 
     def __init__(self, jobs: int, quiet: bool = False) -> None:
         """`jobs` in all runs together; `quiet`: show nothing."""
-        self.all, self.before = jobs, 0
+        self.total_jobs, self.finished_runs_jobs = jobs, 0
         self.title = ""
-        self.begin = self.last = monotonic()
+        self.started_at = self.drawn_at = monotonic()
         self.shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
         self.calls = 0
 
-    def about(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Something that takes its time before the first run: what it is."""
         if self.shown:
             write_raw(sys.stderr, f"\r\x1b[K{clean(text[: _width() - 1])}")
 
-    def start(self, title: str) -> None:
+    def start_run(self, title: str) -> None:
         """A run begins."""
         self.title = title
         self._draw(0)
 
-    def heard(self, done: int) -> None:
+    def update(self, done: int) -> None:
         """So many jobs of this run have ended; cheap, since it is said at every event."""
         self.calls += 1
         if self.calls & 255:
             return
-        if self.shown and monotonic() - self.last >= OFTEN:
+        if self.shown and monotonic() - self.drawn_at >= OFTEN:
             self._draw(done)
 
-    def over(self, jobs: int) -> None:
+    def end_run(self, jobs: int) -> None:
         """A run is over."""
-        self.before += jobs
+        self.finished_runs_jobs += jobs
 
     def clear(self) -> None:
         """Leave the line empty."""
@@ -53,14 +53,14 @@ class ProgressLine:
     def _draw(self, done: int) -> None:
         if not self.shown:
             return
-        self.last = monotonic()
-        done += self.before
-        share = done / self.all if self.all else 0.0
-        text = f"{self.title}: {done:,} of {self.all:,} jobs, {100 * share:.0f} %"
-        spent = self.last - self.begin
+        self.drawn_at = monotonic()
+        done += self.finished_runs_jobs
+        share = done / self.total_jobs if self.total_jobs else 0.0
+        text = f"{self.title}: {done:,} of {self.total_jobs:,} jobs, {100 * share:.0f} %"
+        spent = self.drawn_at - self.started_at
         if share > 0.01 and spent > 1:
             text += f", {clock(spent * (1 - share) / share)} left"
-        self.about(text)
+        self.show(text)
 
 
 def clock(seconds: float) -> str:

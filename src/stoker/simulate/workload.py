@@ -20,16 +20,16 @@ class Speed(Protocol):
     def rate(self, done: float, gpus: int, machines: int, model: str) -> float:
         """Work per second, when a share `done` of it is behind; 1.0 is as it was recorded."""
 
-    def beside(self, other: Speed, model: str) -> float:
+    def interference(self, other: Speed, model: str) -> float:
         """What is left of that rate when another job shares its GPUs; 0.0: they do not fit."""
 
 
 class TraceJob(Struct, kw_only=True, gc=False):
     """One job of a workload."""
 
-    at: float
+    submit_time: float
     """Seconds from the beginning to its submission."""
-    seconds: float
+    duration: float
     """What it takes with what it asks for, alone, never stopped."""
     gpus: float = 1.0
     """In all. More than a machine has: as many machines as that takes. A fraction: of one GPU."""
@@ -41,25 +41,25 @@ class TraceJob(Struct, kw_only=True, gc=False):
     cpus: float = 0.0
     ram: int = 0
     """MiB."""
-    memory: int | None = None
+    gpu_memory: int | None = None
     """MiB of each GPU; one that says it may share its GPUs."""
-    limit: int | None = None
+    time_limit: int | None = None
     """Seconds that its owner allowed it."""
-    models: tuple[str, ...] = ()
+    gpu_models: tuple[str, ...] = ()
     """GPU models on which alone it runs; none: on any."""
-    most: int | None = None
+    max_gpus: int | None = None
     """An elastic job: `gpus` is the least, and this the most that it makes use of."""
     speed: Speed | None = None
     """None: it is as fast anywhere, and knows only the number of GPUs that it asks for."""
     steps: float | None = None
     """What it does in all, in steps that are the same for all of its name; None: unknown."""
-    steady: bool = False
+    non_preemptible: bool = False
     """It saves nothing on its way, so that it is never stopped."""
     epochs: int | None = None
     """Equal shares of its work, in each of which it may be differently fast; None: unknown."""
-    at_once: bool = False
+    stops_immediately: bool = False
     """It saves and stops as soon as it is asked to, not only at its next checkpoint."""
-    bare: bool = False
+    first_start_costs: bool = False
     """What it takes to start it is not in `seconds`: the first start costs as any other does."""
 
 
@@ -70,7 +70,7 @@ class Workload(Struct, kw_only=True):
     jobs: list[TraceJob]
     """By time of submission."""
     nodes: Sequence[NodeFacts] = ()
-    families: bool = False
+    profiled: bool = False
     """Jobs of one name are alike, and how fast they are was measured before: alone on each model
     of GPU, and beside each other. A planner that learns such things is told so at the beginning."""
     notes: list[str] = []

@@ -30,17 +30,17 @@ MOST = 5000
 class Arrival(Struct):
     """A job that somebody may submit."""
 
-    at: float
-    model: Job
+    submit_time: float
+    template: Job
     spec: Spec
-    seconds: float
+    duration: float
 
 
 class ArrivalModel:
     """What was submitted lately, to be drawn from."""
 
     def __init__(self, asked: Question, guesses: DurationModel) -> None:
-        self.asked, self.guesses = asked, guesses
+        self.input, self.durations = asked, guesses
         self.window = max(asked.at - asked.since, 0.0)
         batches: dict[float, list[Job]] = {}
         for job in sorted(asked.jobs, key=lambda job: job.submitted_at):
@@ -50,20 +50,20 @@ class ArrivalModel:
         self.batches = batches if len(batches) >= FEWEST else {}
         self.names = Counter(job.name for jobs in batches.values() for job in jobs)
 
-    def drawn(self, random: Random) -> list[Arrival]:
+    def sample(self, random: Random) -> list[Arrival]:
         """Those of one future, the first first."""
         found: list[Arrival] = []
-        for at, jobs in self._moments(random):
-            found += [self._again(job, at, random) for job in jobs]
+        for at, jobs in self._arrival_times(random):
+            found += [self._copy_of(job, at, random) for job in jobs]
             if len(found) >= MOST:
                 break
         return found
 
-    def _moments(self, random: Random) -> Iterator[tuple[float, list[Job]]]:
+    def _arrival_times(self, random: Random) -> Iterator[tuple[float, list[Job]]]:
         """The same pattern of days and nights, begun anywhere; each batch not once but as often
         as chance has it, so that the plays differ in how much there is to do.
         """
-        begin, window = self.asked.since, self.window
+        begin, window = self.input.since, self.window
         shift = random.uniform(0.0, window)
         moments = (
             sorted(((at - begin - shift) % window, at) for at in self.batches) if window else []
@@ -72,10 +72,10 @@ class ArrivalModel:
         for each in range(rounds):
             for after, at in moments:
                 for _ in range(_times(random)):
-                    yield self.asked.at + each * window + after, self.batches[at]
+                    yield self.input.at + each * window + after, self.batches[at]
 
-    def _again(self, job: Job, at: float, random: Random) -> Arrival:
-        spec = self.asked.specs[job.spec]
+    def _copy_of(self, job: Job, at: float, random: Random) -> Arrival:
+        spec = self.input.specs[job.spec]
         name = spec.name if self.names[job.name] > 1 else f"{job.name} again"
         spec = replace(
             spec, name=name, dependency=None, array_limit=None, deadline_at=None, on_end=None
@@ -83,7 +83,9 @@ class ArrivalModel:
         if job.finished:
             seconds = ran(job)
         else:
-            seconds = attained(job, self.asked.at) + self.guesses.of(job).left(random)
+            seconds = attained(job, self.input.at) + self.durations.estimate_of(job).remaining(
+                random
+            )
         return Arrival(at, job, spec, max(seconds, 1.0))
 
 

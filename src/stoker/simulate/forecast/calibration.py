@@ -70,11 +70,11 @@ class _Notes(RunRecorder):
         super().__init__(nodes, pieces)
         self.starts: dict[int, list[float]] = {}
 
-    def begun(self, id: int, load: TraceJob, at: float, placement: Placement) -> None:
-        super().begun(id, load, at, placement)
+    def attempt_started(self, id: int, load: TraceJob, at: float, placement: Placement) -> None:
+        super().attempt_started(id, load, at, placement)
         self.starts.setdefault(id, []).append(at)
 
-    def truth(self, kind: str, job: int, after: float) -> float | None:
+    def actual_time(self, kind: str, job: int, after: float) -> float | None:
         """What became of it; None when the run was over before."""
         if kind == "start":
             return next((at for at in self.starts.get(job, ()) if at >= after), None)
@@ -83,7 +83,7 @@ class _Notes(RunRecorder):
     @cached_property
     def ends(self) -> dict[int, float]:
         """When each job ended; asked for when all is over."""
-        return {result.job + 1: result.end for result in self.results}
+        return {result.job + 1: result.end_time for result in self.results}
 
 
 class _WithCommands(Replay):
@@ -94,17 +94,17 @@ class _WithCommands(Replay):
         parameters: dict[str, float] | None, assumed: ReplayAssumptions | None,
     ) -> None:  # fmt: skip
         super().__init__(workload, nodes, policy, parameters, assumed)
-        self.runs: dict[str, list[tuple[str, float]]] = {}
+        self.completed_runs: dict[str, list[tuple[str, float]]] = {}
 
     def _argv(self, id: int, load: TraceJob) -> tuple[str, ...]:
         return tuple(load.name.split()) or super()._argv(id, load)
 
-    def _over(self, id: int, course: JobRun, stopped: bool = False) -> list[object]:
+    def _end_attempt(self, id: int, course: JobRun, stopped: bool = False) -> list[object]:
         job = self.state.jobs[id]
         if not stopped:
-            run = command_key(job, self.state.spec(job)), course.load.seconds
-            self.runs.setdefault(name_key(job), []).insert(0, run)
-        return super()._over(id, course, stopped)
+            run = command_key(job, self.state.spec(job)), course.job.duration
+            self.completed_runs.setdefault(name_key(job), []).insert(0, run)
+        return super()._end_attempt(id, course, stopped)
 
 
 def calibrate(
@@ -121,7 +121,7 @@ def calibrate(
 
     With `commands`, the names of the jobs are commands with arguments, whose runs are history.
     """
-    arrivals = [load.at for load in workload.jobs]
+    arrivals = [load.submit_time for load in workload.jobs]
     first, last = int(len(arrivals) * FIRST), int(len(arrivals) * LAST)
     step = max((last - first) // moments, 1)
     todo = sorted({arrivals[at] for at in range(first, last, step)}, reverse=True)
@@ -132,13 +132,13 @@ def calibrate(
             todo.pop()
             runs = {}
             if isinstance(replay, _WithCommands):
-                runs = {name: some[:RUNS] for name, some in replay.runs.items()}
+                runs = {name: some[:RUNS] for name, some in replay.completed_runs.items()}
             asked = question(replay.state, replay.now, replay.now, runs)
             answer = foresee(msgspec.json.encode(asked), plays=plays, seed=len(todo))
             seen.extend(_noted(answer))
 
     replay = (_WithCommands if commands else Replay)(workload, nodes, policy, parameters, assumed)
-    replay.diary = notes = _Notes(nodes, 0)
+    replay.recorder = notes = _Notes(nodes, 0)
     replay.run(look)
     bases = ["", *dict.fromkeys(each.span.kind.value for each in seen)]
     return [_score(kind, basis, seen, notes) for kind in KINDS for basis in bases]
@@ -162,7 +162,7 @@ def _score(kind: str, basis: str, seen: Sequence[_Seen], notes: _Notes) -> Score
     count = early = late = 0
     errors: list[float] = []
     for each in seen:
-        real, span = notes.truth(kind, each.job, each.at), each.span
+        real, span = notes.actual_time(kind, each.job, each.at), each.span
         if each.kind != kind or real is None or (basis and span.kind != basis):
             continue
         if span.likely is None:

@@ -71,7 +71,7 @@ class DurationDistribution:
         known = sorted(lives, key=lambda life: (life.age, not life.ended))
         entries = sorted(life.entry for life in known)
         self.times: list[float] = []
-        self.left: list[float] = []
+        self.survival: list[float] = []
         """The share that lasts longer than each of these times."""
         share = 1.0
         for place, life in enumerate(known):
@@ -79,26 +79,26 @@ class DurationDistribution:
                 there = bisect_left(entries, life.age) - place
                 share *= 1 - 1 / max(there, 1)
                 self.times.append(life.age)
-                self.left.append(share)
+                self.survival.append(share)
 
     def __len__(self) -> int:
         return len(self.times)
 
-    def longer_than(self, age: float) -> float:
+    def survival_at(self, age: float) -> float:
         """The share that lasts longer."""
         place = bisect_right(self.times, age)
-        return self.left[place - 1] if place else 1.0
+        return self.survival[place - 1] if place else 1.0
 
-    def total(self, age: float, chance: float) -> float:
+    def total_duration(self, age: float, chance: float) -> float:
         """How long one lasts in all that has lasted so long: longer than this by that chance."""
-        share = self.longer_than(age)
+        share = self.survival_at(age)
         aim = chance * share
         for place in range(bisect_right(self.times, age), len(self.times)):
-            if self.left[place] <= aim:
+            if self.survival[place] <= aim:
                 return self.times[place]
         # Beyond all that was seen, half of them last half as long again: a power law.
         begin = max(age, self.times[-1] if self.times else 0.0)
-        end = self.longer_than(begin)
+        end = self.survival_at(begin)
         times = end / aim if aim > 0 and end > 0 else 1 / max(chance, 1e-9)
         return begin * min(float(max(times, 1.0) ** (1 / POWER)), LONGEST)
 
@@ -108,32 +108,35 @@ class DurationEstimate(Struct, frozen=True):
 
     kind: Kind
     basis: str
-    middle: float = 0.0
+    median: float = 0.0
     """The median; 0: as the lifetimes say."""
-    spread: float = 0.0
-    lifetimes: DurationDistribution | None = None
+    log_deviation: float = 0.0
+    distribution: DurationDistribution | None = None
     scale: float = 1.0
     """The factor of the lifetimes."""
     age: float = 0.0
-    most: float = inf
-    least: float = 0.0
+    max_remaining: float = inf
+    min_total: float = 0.0
     """A running job with the same command has lasted this long already."""
-    chance: float | None = None
+    quantile: float | None = None
     """The quantile that all jobs with the same command have in this future."""
 
-    def left(self, random: Random | None) -> float:
+    def remaining(self, random: Random | None) -> float:
         """Return a random sample; without `random` the median, else the bound if there is none."""
         if random is None and self.kind is Kind.LIMIT:
-            return self.most
+            return self.max_remaining
         if random is None and self.kind is Kind.UNKNOWN:
             return NEVER
-        wobble = exp(self.spread * random.gauss(0.0, 1.0)) if random is not None else 1.0
-        if self.lifetimes is None:
-            return min(max(self.middle * wobble, 1.0), self.most)
-        chance = 0.5 if random is None else self.chance or 1.0 - random.random()
-        total = self.lifetimes.total(max(self.age, self.least) / self.scale, chance) * self.scale
+        wobble = exp(self.log_deviation * random.gauss(0.0, 1.0)) if random is not None else 1.0
+        if self.distribution is None:
+            return min(max(self.median * wobble, 1.0), self.max_remaining)
+        chance = 0.5 if random is None else self.quantile or 1.0 - random.random()
+        total = (
+            self.distribution.total_duration(max(self.age, self.min_total) / self.scale, chance)
+            * self.scale
+        )
         # What is uncertain is the time that is left, not the time that has passed.
-        return min(max((total - self.age) * wobble, 1.0), self.most)
+        return min(max((total - self.age) * wobble, 1.0), self.max_remaining)
 
 
 class DurationModel:
@@ -141,27 +144,29 @@ class DurationModel:
 
     def __init__(self, asked: Question, state: State, random: Random | None = None) -> None:
         """With `random`, the recent jobs are a bootstrap sample."""
-        self.asked, self.state, self.random = asked, state, random
-        self.known: dict[int, DurationEstimate] = {}
-        self.common = exp(COMMON * random.gauss(0.0, 1.0)) if random is not None else 1.0
-        seen = [(job, life) for job in asked.jobs if (life := self._life(job)) is not None]
+        self.input, self.state, self.random = asked, state, random
+        self.estimates: dict[int, DurationEstimate] = {}
+        self.common_factor = exp(COMMON * random.gauss(0.0, 1.0)) if random is not None else 1.0
+        seen = [(job, life) for job in asked.jobs if (life := self._observe(job)) is not None]
         if random is not None and seen:
             seen = random.choices(seen, k=len(seen))
-        self.lab = DurationDistribution(life for _, life in seen)
+        self.all_durations = DurationDistribution(life for _, life in seen)
         sizes: dict[float, list[Life]] = {}
         for job, life in seen:
-            sizes.setdefault(self._size(job), []).append(life)
-        self.sizes = {size: DurationDistribution(some) for size, some in sizes.items()}
+            sizes.setdefault(self._gpu_count(job), []).append(life)
+        self.by_gpu_count = {size: DurationDistribution(some) for size, some in sizes.items()}
         limits = [(life, asked.specs[job.spec].limit) for job, life in seen]
-        self.used = DurationDistribution(_share(life, limit) for life, limit in limits if limit)
+        self.limit_use = DurationDistribution(
+            _share(life, limit) for life, limit in limits if limit
+        )
         self.runs: dict[tuple[str, str | None], DurationDistribution] = {}
         self.common_draws: dict[tuple[str, str], tuple[float, float]] = {}
-        self.oldest: dict[tuple[str, str], float] = {}
+        self.longest_running: dict[tuple[str, str], float] = {}
         going: dict[str, list[Life]] = {}
         for job in asked.jobs:
             if job.placement is not None and name_key(job) in asked.runs:
                 key, age = self._key(job), attained(job, asked.at)
-                self.oldest[key] = max(self.oldest.get(key, 0.0), age)
+                self.longest_running[key] = max(self.longest_running.get(key, 0.0), age)
                 going.setdefault(key[0], []).append(Life(age, ended=False))
         for name, runs in asked.runs.items():
             lives = (Life(seconds) for _, seconds in runs)
@@ -172,24 +177,24 @@ class DurationModel:
             for command, some in commands.items():
                 self.runs[name, command] = DurationDistribution(map(Life, some[:SAME_RUNS]))
 
-    def _life(self, job: Job) -> Life | None:
+    def _observe(self, job: Job) -> Life | None:
         """What was seen of one job; None if it has not run. Of whom has been measured, more."""
-        at, since = self.asked.at, self.asked.since
+        at, since = self.input.at, self.input.since
         age = ran(job) if job.finished else attained(job, at)
         if age <= 0:
             return None
         last = job.ended_at if job.finished and job.ended_at is not None else at
         entry = max(age - max(last - since, 0.0), 0.0)
-        left = None if job.finished else self._measured(job)
+        left = None if job.finished else self._measured_remaining(job)
         # Of one that was cancelled it is only known that it took longer.
         ended = job.finished and job.state is not JobState.CANCELLED
         return Life(age, ended, entry) if left is None else Life(age + left, entry=entry)
 
-    def _measured(self, job: Job) -> float | None:
+    def _measured_remaining(self, job: Job) -> float | None:
         """Seconds that it needs from now on, if its own epochs say so."""
-        spec = self.asked.specs[job.spec]
+        spec = self.input.specs[job.spec]
         epochs = epochs_of(job, spec)
-        progress, families, at = job.progress, self.state.rest.families, self.asked.at
+        progress, families, at = job.progress, self.state.rest.families, self.input.at
         if epochs is None or progress is None or progress.pace is None:
             return None
         left = remaining(families, self.state.cluster, job, spec, at) or 0.0
@@ -199,31 +204,31 @@ class DurationModel:
             left -= min(max(run, 0.0), max(left - progress.pace[2], 0.0))
         return left
 
-    def _size(self, job: Job) -> float:
-        return gpus_of(self.asked.specs[job.spec].request)
+    def _gpu_count(self, job: Job) -> float:
+        return gpus_of(self.input.specs[job.spec].request)
 
-    def of(self, job: Job) -> DurationEstimate:
+    def estimate_of(self, job: Job) -> DurationEstimate:
         """Return the distribution of one of them."""
-        if job.id not in self.known:
-            self.known[job.id] = self._guess(job)
-        return self.known[job.id]
+        if job.id not in self.estimates:
+            self.estimates[job.id] = self._estimate(job)
+        return self.estimates[job.id]
 
-    def _guess(self, job: Job) -> DurationEstimate:
-        spec, at = self.asked.specs[job.spec], self.asked.at
+    def _estimate(self, job: Job) -> DurationEstimate:
+        spec, at = self.input.specs[job.spec], self.input.at
         rest = self.state.rest
         if job.state is JobState.COMPLETING and job.ending != "stop":
             return DurationEstimate(Kind.ORDER, "the end that was requested", ENDING)
-        measured, age = self._measured(job), attained(job, at)
+        measured, age = self._measured_remaining(job), attained(job, at)
         if measured is not None:
             return DurationEstimate(Kind.EPOCHS, "its measured epochs", measured, MEASURED)
         most = max(spec.limit - age, 1.0) if spec.limit else inf
         left = remaining(rest.families, self.state.cluster, job, spec, at)
-        counts = left is not None and self._counts_epochs(job, spec)
+        counts = left is not None and self._has_epoch_estimate(job, spec)
         key = self._key(job)
         same = self.runs.get(key)
         if same is not None and not counts:
             basis = f"{_counted(len(same), 'earlier run')} of this command"
-            scale = exp(SAME / len(same) ** 0.5 * self._common(key)[0])
+            scale = exp(SAME / len(same) ** 0.5 * self._common_sample(key)[0])
             return DurationEstimate(Kind.RUNS, basis, 0, SAME, same, scale, age, most)
         if left is not None and counts:
             return DurationEstimate(
@@ -231,21 +236,26 @@ class DurationModel:
             )
         if left is not None:
             left = max(left, 0.1 * age)
-            return DurationEstimate(Kind.STATED, "its stated duration", left, SAID, most=most)
+            return DurationEstimate(
+                Kind.STATED, "its stated duration", left, SAID, max_remaining=most
+            )
         named = self.runs.get((key[0], None))
         if named is not None:
             basis = f"{_counted(len(named), 'run')} of {job.name} with other arguments"
-            normal, chance = self._common(key)
-            scale, least = exp(NAMED * normal) * self.common, self.oldest.get(key, 0.0)
+            normal, chance = self._common_sample(key)
+            scale, least = (
+                exp(NAMED * normal) * self.common_factor,
+                self.longest_running.get(key, 0.0),
+            )
             return DurationEstimate(
                 Kind.SIMILAR, basis, 0, SAME, named, scale, age, most, least, chance
             )
-        return self._from_others(job, spec.limit, age, most)
+        return self._estimate_from_others(job, spec.limit, age, most)
 
     def _key(self, job: Job) -> tuple[str, str]:
-        return name_key(job), command_key(job, self.asked.specs[job.spec])
+        return name_key(job), command_key(job, self.input.specs[job.spec])
 
-    def _common(self, key: tuple[str, str]) -> tuple[float, float]:
+    def _common_sample(self, key: tuple[str, str]) -> tuple[float, float]:
         """Return a normal and a uniform sample, the same for all runs of a command."""
         if self.random is None:
             return 0.0, 0.5
@@ -253,30 +263,34 @@ class DurationModel:
             self.common_draws[key] = self.random.gauss(0.0, 1.0), 1.0 - self.random.random()
         return self.common_draws[key]
 
-    def _counts_epochs(self, job: Job, spec: Spec) -> bool:
+    def _has_epoch_estimate(self, job: Job, spec: Spec) -> bool:
         if epochs_of(job, spec) is None:
             return False
-        found = estimate(self.state.rest.families, self.state.cluster, job, spec, self.asked.at)
+        found = estimate(self.state.rest.families, self.state.cluster, job, spec, self.input.at)
         return found.epoch_seconds is not None
 
-    def _from_others(
+    def _estimate_from_others(
         self, job: Job, limit: int | None, age: float, most: float
     ) -> DurationEstimate:
-        if limit and len(self.used) >= USED:
-            basis = f"its time limit and the share that {len(self.used)} other jobs used of theirs"
-            scale = limit * self.common**0.5
-            return DurationEstimate(Kind.SIMILAR, basis, 0, SMOOTH, self.used, scale, age, most)
+        if limit and len(self.limit_use) >= USED:
+            basis = (
+                f"its time limit and the share that {len(self.limit_use)} other jobs used of theirs"
+            )
+            scale = limit * self.common_factor**0.5
+            return DurationEstimate(
+                Kind.SIMILAR, basis, 0, SMOOTH, self.limit_use, scale, age, most
+            )
         if limit:
             half = max(limit / 2 - age, 0.2 * limit)
-            return DurationEstimate(Kind.LIMIT, "its time limit", half, 0.5, most=most)
-        alike = self.sizes.get(self._size(job))
-        found = alike if alike is not None and len(alike) >= ENOUGH else self.lab
+            return DurationEstimate(Kind.LIMIT, "its time limit", half, 0.5, max_remaining=most)
+        alike = self.by_gpu_count.get(self._gpu_count(job))
+        found = alike if alike is not None and len(alike) >= ENOUGH else self.all_durations
         kind, basis = Kind.SIMILAR, f"the durations of {len(found)} recent jobs"
         if len(found) < FEWEST_OTHERS:
             kind, basis = Kind.UNKNOWN, "no earlier run of its command and no time limit"
         if len(found):
             return DurationEstimate(
-                kind, basis, 0, SMOOTH, found, scale=self.common, age=age, most=most
+                kind, basis, 0, SMOOTH, found, scale=self.common_factor, age=age, max_remaining=most
             )
         middle, spread = NOTHING_KNOWN
         return DurationEstimate(kind, basis, max(middle, age), spread)

@@ -63,7 +63,7 @@ class ElasticSpeed:
             there = epoch_on(self.family, gpus, model or self.model)[0]
         return here / there if here and there else 1.0
 
-    def beside(self, other: Speed, model: str) -> float:
+    def interference(self, other: Speed, model: str) -> float:
         """Nothing is known of that."""
         return 1.0
 
@@ -72,7 +72,7 @@ class PredictedJob(TraceJob, kw_only=True):
     """A job as it is believed to be in one of the futures."""
 
     epochs: int | None = None
-    anew: bool = False
+    restarts_from_zero: bool = False
     """When it is stopped, all is to be done again."""
 
 
@@ -82,38 +82,38 @@ class FutureReplay(Replay):
     def __init__(self, asked: Question, state: State, guesses: DurationModel) -> None:
         nodes = list(asked.rest.nodes.values())
         super().__init__(Workload(title="", jobs=[]), nodes, USUAL.name, state=state)
-        self.now, self.guesses = asked.at, guesses
-        self.diary = self.watched = StartRecorder(state, self._kind_of)
-        self.waited = {job.id for job in asked.jobs if not job.finished}
+        self.now, self.durations = asked.at, guesses
+        self.recorder = self.start_recorder = StartRecorder(state, self._kind_of)
+        self.forecast_ids = {job.id for job in asked.jobs if not job.finished}
         """Jobs that are to be forecast."""
         self.halted = False
         """Whether nothing more happens: pending jobs wait for something that is not simulated."""
 
     def _kind_of(self, id: int) -> Kind:
-        guess = self.guesses.known.get(id)
+        guess = self.durations.estimates.get(id)
         return guess.kind if guess is not None else Kind.SIMILAR
 
     # -- the jobs that there are --------------------------------------------------------
 
-    def take(self, job: Job, left: float) -> None:
+    def add_job(self, job: Job, left: float) -> None:
         """A job needs so many seconds more."""
-        load = self._outline(job, left)
+        load = self._predict(job, left)
         if job.state in (JobState.CONFIGURING, JobState.QUEUED):
-            self._begin(job)
+            self._start_process(job)
         if job.state is JobState.COMPLETING and job.ending != "stop":
             left = ENDING
-        self.carry_on(job.id, load, left)
-        course = self.courses[job.id]
+        self.resume_job(job.id, load, left)
+        course = self.runs[job.id]
         if job.state is JobState.SUSPENDED:
             course.version += 1  # what was noted for its end does not count: it stands still
         elif job.state is JobState.COMPLETING and job.ending == "stop":
-            course.done = 0.0 if load.anew else course.done
-            course.stop = self.now + ENDING
-            self._later(course.stop, "stop", job.id, course.version)
+            course.work_done = 0.0 if load.restarts_from_zero else course.work_done
+            course.stop_time = self.now + ENDING
+            self._schedule(course.stop_time, "stop", job.id, course.version)
         elif job.placement is not None:
-            self._goes_on(job, load, course)
+            self._schedule_reports(job, load, course)
 
-    def _begin(self, job: Job) -> None:
+    def _start_process(self, job: Job) -> None:
         """Its process is being started: it is there in a moment."""
         boot, training = self.now, self.state.spec(job).training
         self._apply(
@@ -122,15 +122,15 @@ class FutureReplay(Replay):
         if training is not None:
             self._apply(e.TrainingBegan(at=self.now, job=job.id, attempt=job.attempt))
 
-    def _goes_on(self, job: Job, load: PredictedJob, course: JobRun) -> None:
+    def _schedule_reports(self, job: Job, load: PredictedJob, course: JobRun) -> None:
         progress = job.progress
-        if load.epochs and not load.steady and (progress is None or progress.pace is None):
-            first = course.when(max(self._known(load), course.done))
-            self._later(first, "known", job.id, course.version)
+        if load.epochs and not load.non_preemptible and (progress is None or progress.pace is None):
+            first = course.time_of(max(self._measured_work(load), course.work_done))
+            self._schedule(first, "known", job.id, course.version)
         if progress is not None and progress.stop is not None and not progress.stop.ignored:
-            self._ask_to_stop(job.id)
+            self._request_stop(job.id)
 
-    def _outline(self, job: Job, left: float) -> PredictedJob:
+    def _predict(self, job: Job, left: float) -> PredictedJob:
         spec = self.state.spec(job)
         training, progress = spec.training, job.progress
         epochs = epochs_of(job, spec)
@@ -139,8 +139,8 @@ class FutureReplay(Replay):
             done = max(epochs * progress.pace[2] - left, 0.0)
         reports = training is not None or (progress is not None and progress.listening)
         return PredictedJob(
-            at=job.submitted_at, seconds=max(done + left, 1.0), epochs=epochs,
-            steady=not reports, anew=spec.restartable and not reports,
+            submit_time=job.submitted_at, duration=max(done + left, 1.0), epochs=epochs,
+            non_preemptible=not reports, restarts_from_zero=spec.restartable and not reports,
             speed=self._speed(job, spec),
         )  # fmt: skip
 
@@ -154,14 +154,14 @@ class FutureReplay(Replay):
 
     # -- how it goes on -----------------------------------------------------------------
 
-    def play(self, newcomers: list[Arrival], turns: int, stop: float) -> None:
+    def simulate(self, newcomers: list[Arrival], turns: int, stop: float) -> None:
         """Until all are over of whom something is asked, or for as long as that is bearable."""
         end, place = self.now + HORIZON, 0
-        self._turn([])
+        self._cycle([])
         for _ in range(turns):
-            arrival = newcomers[place].at if place < len(newcomers) else inf
+            arrival = newcomers[place].submit_time if place < len(newcomers) else inf
             due = seconds_until_due(self.state, self.now, self.now)
-            moment = self.todo[0][0] if self.todo else inf
+            moment = self.timers[0][0] if self.timers else inf
             if due is not None:  # never twice at the same moment, however it is rounded
                 moment = min(moment, self.now + max(due, 0.01))
             self.halted = moment == inf
@@ -171,18 +171,18 @@ class FutureReplay(Replay):
             if self.now > end:
                 break
             wishes: list[object] = []
-            while place < len(newcomers) and newcomers[place].at <= self.now:
-                wishes += self._comes(newcomers[place])
+            while place < len(newcomers) and newcomers[place].submit_time <= self.now:
+                wishes += self._submit_arrival(newcomers[place])
                 place += 1
-            while self.todo and self.todo[0][0] <= self.now:
-                _, _, what, job, version = heappop(self.todo)
-                wishes += self._happens(what, job, version)
-            self._turn(wishes)
-            if self.watched.ends.keys() >= self.waited:
+            while self.timers and self.timers[0][0] <= self.now:
+                _, _, what, job, version = heappop(self.timers)
+                wishes += self._on_timer(what, job, version)
+            self._cycle(wishes)
+            if self.start_recorder.ends.keys() >= self.forecast_ids:
                 break
 
-    def _comes(self, newcomer: Arrival) -> list[object]:
-        id, spec, model = self.state.rest.next_id, newcomer.spec, newcomer.model
+    def _submit_arrival(self, newcomer: Arrival) -> list[object]:
+        id, spec, model = self.state.rest.next_id, newcomer.spec, newcomer.template
         hash = f"{model.spec} again {spec.name}"
         wishes: list[object] = []
         if hash not in self.state.specs:
@@ -192,25 +192,25 @@ class FutureReplay(Replay):
                 at=self.now, first=id, count=1, spec=hash, argv=("",), priority=model.priority
             )
         )
-        self.courses[id] = JobRun(self._outline(self.state.jobs[id], newcomer.seconds))
+        self.runs[id] = JobRun(self._predict(self.state.jobs[id], newcomer.duration))
         return wishes
 
-    def _epochs(self, load: TraceJob) -> int:
+    def _epoch_count(self, load: TraceJob) -> int:
         epochs = load.epochs if isinstance(load, PredictedJob) else None
-        return epochs or super()._epochs(load)
+        return epochs or super()._epoch_count(load)
 
-    def _known(self, load: TraceJob) -> float:
-        return load.seconds / self._epochs(load)
+    def _measured_work(self, load: TraceJob) -> float:
+        return load.duration / self._epoch_count(load)
 
-    def _carry_out(self, wish: object) -> list[object]:
-        wishes = super()._carry_out(wish)
+    def _execute(self, wish: object) -> list[object]:
+        wishes = super()._execute(wish)
         if isinstance(wish, EndAttempt):
-            job, course = self.state.jobs[wish.job], self.courses[wish.job]
+            job, course = self.state.jobs[wish.job], self.runs[wish.job]
             if job.finished:  # its time was up
-                self.watched.end(job.id, self.now)
-                del self.courses[job.id]
-            elif isinstance(course.load, PredictedJob) and course.load.anew:
-                course.done = 0.0
+                self.start_recorder.job_ended(job.id, self.now)
+                del self.runs[job.id]
+            elif isinstance(course.job, PredictedJob) and course.job.restarts_from_zero:
+                course.work_done = 0.0
         return wishes
 
 
@@ -230,13 +230,15 @@ def foresee(question: bytes, plays: int = PLAYS, seed: int = 0, seconds: float =
         guesses = DurationModel(asked, state, random)
         futures.append(_played(question, asked, guesses, random, turns, begin + seconds))
     still = _standing_still(state)
-    bounds = Bounds(state, middle.watched, cut=middle.now < asked.at + HORIZON)
+    bounds = Bounds(state, middle.start_recorder, cut=middle.now < asked.at + HORIZON)
     jobs = [
-        _foreseen(state, job, job.id in still, expected.of(job), bounds.of(job), futures)
+        _foreseen(
+            state, job, job.id in still, expected.estimate_of(job), bounds.bound_of(job), futures
+        )
         for job in asked.jobs
         if not job.finished
     ]
-    starts = middle.watched.starts
+    starts = middle.start_recorder.starts
     begun = [starts[each.job] for each in jobs if each.start and each.job in starts]
     return Outlook(
         at=asked.at, jobs=jobs, plays=len(futures), horizon=max(begun, default=None)
@@ -252,9 +254,9 @@ def _played(
     future = FutureReplay(again, _restored(again), guesses)
     for job in again.jobs:
         if not job.finished:
-            future.take(job, guesses.of(job).left(random))
-    others = ArrivalModel(asked, guesses).drawn(random) if random is not None else []
-    future.play(others, turns, stop)
+            future.add_job(job, guesses.estimate_of(job).remaining(random))
+    others = ArrivalModel(asked, guesses).sample(random) if random is not None else []
+    future.simulate(others, turns, stop)
     return future
 
 
@@ -314,19 +316,19 @@ def _foreseen(
         return Foreseen(job=job.id, never="a job that it depends on has failed")
     if still:
         return Foreseen(job=job.id, never="a job that it depends on is held or paused")
-    if all(future.halted and job.id not in future.watched.ends for future in futures):
+    if all(future.halted and job.id not in future.start_recorder.ends for future in futures):
         return Foreseen(job=job.id, never="it needs something whose end cannot be estimated")
     until = min(future.now for future in futures)
     kind = combined(bound.causes)
     start = None
     if job.placement is None:
         start = _samples(
-            [future.watched.starts.get(job.id) for future in futures], until, kind,
+            [future.start_recorder.starts.get(job.id) for future in futures], until, kind,
             _ahead_in_words(state, bound, kind), bound.latest_start,
         )  # fmt: skip
     whole = combined({*bound.causes, own.kind})
     end = _samples(
-        [future.watched.ends.get(job.id) for future in futures], until, whole,
+        [future.start_recorder.ends.get(job.id) for future in futures], until, whole,
         own.basis if whole is own.kind else _ahead_in_words(state, bound, whole),
         bound.latest_end,
     )  # fmt: skip

@@ -28,23 +28,23 @@ class StartRecorder(RunRecorder):
         self.state, self.kind_of = state, kind_of
         self.starts: dict[int, float] = {}
         self.ends: dict[int, float] = {}
-        self.places: dict[int, Placement] = {}
+        self.placements: dict[int, Placement] = {}
         """The placement of the last attempt of each job."""
         self.causes: dict[int, Causes] = {}
-        self.freed: Causes = {}
+        self.last_release: Causes = {}
         """What the last release of resources depended on."""
         self.released: dict[tuple[str, str, str], dict[Kind, tuple[int, int, int]]] = {}
         """By node, type and device: the largest amount and memory released, and the job."""
 
-    def begun(self, id: int, load: TraceJob, at: float, placement: Placement) -> None:
+    def attempt_started(self, id: int, load: TraceJob, at: float, placement: Placement) -> None:
         """Record the start of an attempt; the first one of a job counts."""
-        self.places[id] = placement
+        self.placements[id] = placement
         if id not in self.starts:
             self.starts[id], self.causes[id] = at, self._causes(placement)
 
     def _causes(self, placement: Placement) -> Causes:
         """Return the last release, and all releases without which the placement would not fit."""
-        found = dict(self.freed)
+        found = dict(self.last_release)
         for part in placement.parts:
             devices = self.state.cluster.nodes[part.node].by_name
             for take in part.takes:
@@ -55,31 +55,31 @@ class StartRecorder(RunRecorder):
                         found.setdefault(kind, first)
         return found
 
-    def over(
+    def attempt_ended(
         self, id: int, load: TraceJob, at: float, placement: Placement | None, ended: bool,
         resized: bool = False,
     ) -> None:  # fmt: skip
         """Record the end of an attempt, and perhaps of the job."""
         if ended:
-            self.end(id, at)
+            self.job_ended(id, at)
         else:
             self._release(id, self.causes.get(id, {}))
 
-    def end(self, id: int, at: float) -> None:
+    def job_ended(self, id: int, at: float) -> None:
         """Record the end of a job."""
         self.ends[id] = at
         self._release(id, {self.kind_of(id): id, **self.causes.get(id, {})})
 
     def _release(self, id: int, causes: Causes) -> None:
-        self.freed = causes
-        for part in self.places[id].parts if id in self.places else ():
+        self.last_release = causes
+        for part in self.placements[id].parts if id in self.placements else ():
             for take in part.takes:
                 known = self.released.setdefault((part.node, take.type, take.device), {})
                 for kind, job in causes.items():
                     amount, memory, first = known.get(kind, (0, 0, job))
                     known[kind] = max(amount, take.amount), max(memory, take.memory), first
 
-    def note(self, at: float, waiting: int) -> None:
+    def cycle_ended(self, at: float, waiting: int) -> None:
         """Do nothing: no curve is needed."""
 
 
@@ -100,29 +100,31 @@ class Bounds:
 
     def __init__(self, state: State, watched: StartRecorder, cut: bool) -> None:
         """`cut`: the simulation was ended before its horizon."""
-        self.state, self.watched, self.cut = state, watched, cut
-        unfinished = sorted(watched.places.keys() - watched.ends.keys())
-        self.unknown = [id for id in unfinished if watched.kind_of(id) is Kind.UNKNOWN]
+        self.state, self.recorder, self.truncated = state, watched, cut
+        unfinished = sorted(watched.placements.keys() - watched.ends.keys())
+        self.jobs_without_estimate = [
+            id for id in unfinished if watched.kind_of(id) is Kind.UNKNOWN
+        ]
         """Jobs without an estimate that hold resources until the end of the simulation."""
-        self.known: dict[int, Bound] = {}
+        self.bounds: dict[int, Bound] = {}
         ahead: list[Job] = []
         for job in in_order(state.line, state.jobs, len(state.jobs)):
-            self.known[job.id] = self._bound(job, ahead)
+            self.bounds[job.id] = self._bound(job, ahead)
             ahead.append(job)
 
-    def of(self, job: Job) -> Bound:
+    def bound_of(self, job: Job) -> Bound:
         """Return the bound of a start."""
-        return self.known.get(job.id) or self._bound(job, [])
+        return self.bounds.get(job.id) or self._bound(job, [])
 
     def _bound(self, job: Job, ahead: list[Job]) -> Bound:
-        start, end = self.watched.starts.get(job.id), self.watched.ends.get(job.id)
+        start, end = self.recorder.starts.get(job.id), self.recorder.ends.get(job.id)
         if start is None:
             return Bound(self._blockers(job))
-        causes, latest = self.watched.causes[job.id], start
+        causes, latest = self.recorder.causes[job.id], start
         # If other jobs end sooner than their limits, a job that was passed may start first.
-        for other in self._passed(job, ahead) if combined(causes) is Kind.LIMIT else ():
-            bound = self.known[other.id]
-            added = {self.watched.kind_of(other.id): other.id, **bound.causes}
+        for other in self._overtaken(job, ahead) if combined(causes) is Kind.LIMIT else ():
+            bound = self.bounds[other.id]
+            added = {self.recorder.kind_of(other.id): other.id, **bound.causes}
             if combined(added) is not Kind.LIMIT:
                 return Bound({**causes, **added}, after=other.id)
             if bound.latest_end is None:
@@ -132,24 +134,24 @@ class Bounds:
 
     def _blockers(self, job: Job) -> Causes:
         """Return what keeps a job from starting; it may just be behind all that were simulated."""
-        places = self.watched.places
+        places = self.recorder.placements
         near = [
             id
-            for id in self.unknown
+            for id in self.jobs_without_estimate
             if any(self._could_use(job, part.node) for part in places[id].parts)
         ]
-        found = near or ([] if self.cut else self.unknown)
-        freed = self.watched.freed
+        found = near or ([] if self.truncated else self.jobs_without_estimate)
+        freed = self.recorder.last_release
         return {**freed, Kind.UNKNOWN: found[0]} if found else freed
 
-    def _passed(self, job: Job, ahead: list[Job]) -> list[Job]:
+    def _overtaken(self, job: Job, ahead: list[Job]) -> list[Job]:
         """Return the jobs ahead of it that start later and could use one of its nodes."""
-        start = self.watched.starts[job.id]
-        nodes = [part.node for part in self.watched.places[job.id].parts]
+        start = self.recorder.starts[job.id]
+        nodes = [part.node for part in self.recorder.placements[job.id].parts]
         return [
             other
             for other in ahead
-            if self.watched.starts.get(other.id, inf) > start
+            if self.recorder.starts.get(other.id, inf) > start
             and any(self._could_use(other, node) for node in nodes)
         ]
 

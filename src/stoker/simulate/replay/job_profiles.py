@@ -25,20 +25,20 @@ class JobProfiles:
 
     def __init__(self, workload: Workload, nodes: list[NodeFacts], checkpoint: float) -> None:
         cards = [card for node in nodes for card in node.types.get(GPU, ())]
-        self.models = sorted({card.model for card in cards if card.model})
-        self.per_node = max((len(node.types.get(GPU, ())) for node in nodes), default=1)
+        self.gpu_models = sorted({card.model for card in cards if card.model})
+        self.gpus_per_node = max((len(node.types.get(GPU, ())) for node in nodes), default=1)
         self.samples: dict[tuple[str, float], TraceJob] = {}
         for load in workload.jobs:
             if load.steps and load.speed is not None:
                 self.samples.setdefault((family(load), load.gpus), load)
-        self.steps: dict[str, float] = {}
+        self.epoch_steps: dict[str, float] = {}
         """In an epoch, by family."""
         for (name, _), load in self.samples.items():
-            slowest = min((pace for _, pace in self._paces(load)), default=1.0)
+            slowest = min((pace for _, pace in self._steps_per_second(load)), default=1.0)
             steps = slowest * (checkpoint or SHORTEST)
-            self.steps[name] = min(steps, self.steps.get(name, steps))
+            self.epoch_steps[name] = min(steps, self.epoch_steps.get(name, steps))
         least = min((card.memory or 0 for card in cards), default=0)
-        self.memory = least // 2 if least else 1
+        self.reserved_memory = least // 2 if least else 1
         """What each job sets aside of a GPU: so much that two fit on it, and no third."""
 
     def with_memory(self, nodes: list[NodeFacts]) -> list[NodeFacts]:
@@ -54,48 +54,48 @@ class JobProfiles:
             for node in nodes
         ]  # fmt: skip
 
-    def epoch(self, load: TraceJob) -> float | None:
+    def epoch_work(self, load: TraceJob) -> float | None:
         """An epoch, in seconds of a job's work; None where nothing is known of it."""
-        steps = self.steps.get(family(load))
-        return steps * load.seconds / load.steps if steps and load.steps else None
+        steps = self.epoch_steps.get(family(load))
+        return steps * load.duration / load.steps if steps and load.steps else None
 
-    def shares(self, load: TraceJob) -> bool:
+    def may_share(self, load: TraceJob) -> bool:
         """Whether two of them on a GPU were measured: single ones only."""
-        return load.gpus == 1.0 and family(load) in self.steps
+        return load.gpus == 1.0 and family(load) in self.epoch_steps
 
-    def measured(self, warmup: float) -> Iterator[KindMeasured]:
+    def profile_events(self, warmup: float) -> Iterator[KindMeasured]:
         """All that is known beforehand."""
-        for name in self.steps:
+        for name in self.epoch_steps:
             sizes = [load for (each, _), load in self.samples.items() if each == name]
             yield KindMeasured(
                 at=0.0,
                 family=name,
                 paces=tuple(
-                    Pace(int(load.gpus), model, self.steps[name] / pace)
+                    Pace(int(load.gpus), model, self.epoch_steps[name] / pace)
                     for load in sizes
-                    for model, pace in self._paces(load)
+                    for model, pace in self._steps_per_second(load)
                 ),
                 beside={
-                    company(model, other): load.speed.beside(company_of.speed, model)
+                    company(model, other): load.speed.interference(company_of.speed, model)
                     for load in sizes
-                    if self.shares(load) and load.speed is not None
+                    if self.may_share(load) and load.speed is not None
                     for (other, _), company_of in self.samples.items()
-                    if self.shares(company_of) and company_of.speed is not None
-                    for model in self.models
+                    if self.may_share(company_of) and company_of.speed is not None
+                    for model in self.gpu_models
                 },
                 warmup=warmup,
             )
 
-    def _paces(self, load: TraceJob) -> Iterator[tuple[str, float]]:
+    def _steps_per_second(self, load: TraceJob) -> Iterator[tuple[str, float]]:
         """Steps per second on each model on which it runs at all."""
         assert load.speed is not None
         assert load.steps is not None
         gpus = int(load.gpus)
-        machines = -(-gpus // self.per_node)
-        for model in self.models:
+        machines = -(-gpus // self.gpus_per_node)
+        for model in self.gpu_models:
             rate = load.speed.rate(0.0, gpus, machines, model)
             if rate > 0.0:
-                yield model, load.steps / load.seconds * rate
+                yield model, load.steps / load.duration * rate
 
 
 def family(load: TraceJob) -> str:

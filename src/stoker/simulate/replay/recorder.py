@@ -18,110 +18,119 @@ class StepSeries:
 
     def __init__(self) -> None:
         self.points: list[tuple[float, float]] = []
-        self.apart = 0.0
+        self.min_spacing = 0.0
         """Points are at least so many seconds apart."""
-        self.last: tuple[float, float] | None = None
+        self.skipped_point: tuple[float, float] | None = None
 
-    def note(self, at: float, value: float) -> None:
+    def append(self, at: float, value: float) -> None:
         """From this moment on it is so much."""
-        if self.points and at - self.points[-1][0] < self.apart:
-            self.last = (at, value)
+        if self.points and at - self.points[-1][0] < self.min_spacing:
+            self.skipped_point = (at, value)
             return
-        self.last = None
+        self.skipped_point = None
         if self.points and self.points[-1][0] == at:
             self.points[-1] = (at, value)
             return
         self.points.append((at, value))
         if len(self.points) > MOST_POINTS:
             self.points = self.points[::2]
-            self.apart = (self.points[-1][0] - self.points[0][0]) / (MOST_POINTS / 2)
+            self.min_spacing = (self.points[-1][0] - self.points[0][0]) / (MOST_POINTS / 2)
 
-    def whole(self) -> list[tuple[float, float]]:
+    def all_points(self) -> list[tuple[float, float]]:
         """All of it, to its end."""
-        return [*self.points, self.last] if self.last is not None else self.points
+        return [*self.points, self.skipped_point] if self.skipped_point is not None else self.points
 
 
 class RunRecorder:
     """One run, as it goes."""
 
     def __init__(self, nodes: list[NodeFacts], pieces: int) -> None:
-        self.names = {each.name: number for number, each in enumerate(nodes)}
+        self.node_index = {each.name: number for number, each in enumerate(nodes)}
         self.gpus = sum(len(each.types.get(GPU, ())) for each in nodes)
-        self.first = {
+        self.gpu_index = {
             (each.name, card.name): at
             for each in nodes
             for at, card in enumerate(each.types.get(GPU, ()))
         } if pieces else {}  # fmt: skip
-        self.most = pieces
+        self.max_segments = pieces
         self.results: list[JobResult] = []
-        self.open: dict[int, JobResult] = {}
-        self.since: dict[int, float] = {}
-        self.pieces: list[Segment] = []
-        self.held = 0.0
-        self.shared: dict[tuple[str, str], int] = {}
+        self.unfinished: dict[int, JobResult] = {}
+        self.attempt_start: dict[int, float] = {}
+        self.segments: list[Segment] = []
+        self.gpus_held = 0.0
+        self.sharers: dict[tuple[str, str], int] = {}
         """How many share each GPU."""
-        self.use, self.queue = StepSeries(), StepSeries()
-        self.ended = 0
+        self.gpu_use, self.pending = StepSeries(), StepSeries()
+        self.ended_count = 0
 
-    def begun(self, id: int, load: TraceJob, at: float, placement: Placement) -> None:
+    def attempt_started(self, id: int, load: TraceJob, at: float, placement: Placement) -> None:
         """An attempt holds GPUs from now on."""
-        if id not in self.open:
-            self.open[id] = JobResult(
-                job=id - 1, at=load.at, gpus=load.gpus, begin=at, end=at, ran=0.0, service=0.0,
-                user=load.user, queue=load.queue,
-            )  # fmt: skip
-        self.since[id] = at
-        self.held += placement.gpu_amount / 1000 - self._with_others(placement, +1)
+        if id not in self.unfinished:
+            self.unfinished[id] = JobResult(
+                job=id - 1,
+                submit_time=load.submit_time,
+                gpus=load.gpus,
+                start_time=at,
+                end_time=at,
+                run_time=0.0,
+                gpu_seconds=0.0,
+                user=load.user,
+                queue=load.queue,
+            )
+        self.attempt_start[id] = at
+        self.gpus_held += placement.gpu_amount / 1000 - self._update_sharers(placement, +1)
 
-    def over(
+    def attempt_ended(
         self, id: int, load: TraceJob, at: float, placement: Placement | None, ended: bool,
         resized: bool = False,
     ) -> None:  # fmt: skip
         """An attempt is over, and perhaps the job."""
-        result, since = self.open[id], self.since.pop(id)
+        result, since = self.unfinished[id], self.attempt_start.pop(id)
         gpus = placement.gpu_amount / 1000 if placement is not None else 0.0
-        result.ran += at - since
-        result.service += (at - since) * gpus
-        self.held -= gpus
+        result.run_time += at - since
+        result.gpu_seconds += (at - since) * gpus
+        self.gpus_held -= gpus
         if placement is not None:
-            self.held += self._with_others(placement, -1)
-        if placement is not None and len(self.pieces) < self.most:
-            self._draw(id, since, at, placement)
+            self.gpus_held += self._update_sharers(placement, -1)
+        if placement is not None and len(self.segments) < self.max_segments:
+            self._add_segments(id, since, at, placement)
         if ended:
-            result.end = at
-            self.results.append(self.open.pop(id))
-            self.ended += 1
+            result.end_time = at
+            self.results.append(self.unfinished.pop(id))
+            self.ended_count += 1
         elif resized:
             result.resizes += 1
         else:
             result.preemptions += 1
 
-    def _with_others(self, placement: Placement, step: int) -> int:
+    def _update_sharers(self, placement: Placement, step: int) -> int:
         """How many of its GPUs are held by others as well, when it comes or has gone."""
         found = 0
         for part in placement.parts:
             for take in part.takes:
                 if take.shares:
                     gpu = (part.node, take.device)
-                    before = self.shared.get(gpu, 0)
-                    self.shared[gpu] = before + step
+                    before = self.sharers.get(gpu, 0)
+                    self.sharers[gpu] = before + step
                     found += min(before, before + step) > 0
         return found
 
-    def _draw(self, id: int, begin: float, end: float, placement: Placement) -> None:
+    def _add_segments(self, id: int, begin: float, end: float, placement: Placement) -> None:
         for part in placement.parts:
             takes = [take for take in part.takes if take.type == GPU]
             if takes:
-                first = min(self.first[part.node, take.device] for take in takes)
+                first = min(self.gpu_index[part.node, take.device] for take in takes)
                 gpus = sum(1.0 if take.shares else take.amount / 1000 for take in takes)
-                self.pieces.append(Segment(id - 1, self.names[part.node], first, gpus, begin, end))
+                self.segments.append(
+                    Segment(id - 1, self.node_index[part.node], first, gpus, begin, end)
+                )
 
-    def note(self, at: float, waiting: int) -> None:
+    def cycle_ended(self, at: float, waiting: int) -> None:
         """A turn is over."""
-        self.use.note(at, self.held)
-        self.queue.note(at, waiting)
+        self.gpu_use.append(at, self.gpus_held)
+        self.pending.append(at, waiting)
 
-    def told(
+    def result(
         self,
         policy: str,
         parameters: dict[str, float],
@@ -142,12 +151,12 @@ class RunRecorder:
             parameters=parameters,
             workload=workload.title,
             gpus=self.gpus,
-            machines=list(self.names),
+            node_names=list(self.node_index),
             results=sorted(self.results, key=lambda each: each.job),
             unfinished=unfinished,
-            in_use=self.use.whole(),
-            queued=[(at, int(value)) for at, value in self.queue.whole()],
-            pieces=self.pieces,
+            gpus_in_use=self.gpu_use.all_points(),
+            pending_jobs=[(at, int(value)) for at, value in self.pending.all_points()],
+            segments=self.segments,
             cost=cost,
             notes=workload.notes,
         )

@@ -23,15 +23,15 @@ class JobResult(Struct, kw_only=True, gc=False):
 
     job: int
     """Its number in the workload, from 0."""
-    at: float
+    submit_time: float
     """Submitted."""
     gpus: float
-    begin: float
+    start_time: float
     """Started for the first time."""
-    end: float
-    ran: float
+    end_time: float
+    run_time: float
     """Seconds in which it held GPUs."""
-    service: float
+    gpu_seconds: float
     """GPU-seconds that it held."""
     preemptions: int = 0
     """Stops at which it left all that it had to others."""
@@ -41,14 +41,14 @@ class JobResult(Struct, kw_only=True, gc=False):
     queue: str = ""
 
     @property
-    def took(self) -> float:
+    def completion_time(self) -> float:
         """From submission to end: its job completion time."""
-        return self.end - self.at
+        return self.end_time - self.submit_time
 
     @property
-    def waited(self) -> float:
+    def wait_time(self) -> float:
         """Seconds in which it held nothing."""
-        return self.took - self.ran
+        return self.completion_time - self.run_time
 
 
 class RunCost(Struct, kw_only=True):
@@ -70,15 +70,15 @@ class RunResult(Struct, kw_only=True):
     workload: str
     gpus: int
     """Of the whole cluster."""
-    machines: list[str] = []
+    node_names: list[str] = []
     """Names by number."""
     results: list[JobResult]
     unfinished: int = 0
-    in_use: list[tuple[float, float]] = []
+    gpus_in_use: list[tuple[float, float]] = []
     """GPUs held from this moment on; thinned out to at most some thousand points."""
-    queued: list[tuple[float, int]] = []
+    pending_jobs: list[tuple[float, int]] = []
     """Jobs that wait from this moment on; thinned out likewise."""
-    pieces: list[Segment] = []
+    segments: list[Segment] = []
     """For the first so many, as long as somebody asked for them."""
     cost: RunCost = field(default_factory=RunCost)
     notes: list[str] = []

@@ -27,10 +27,10 @@ def limited(workload: Workload, limits: str | None, seed: int) -> Workload:
     for job in workload.jobs:
         limit: int | None = None
         if limits == "exact":
-            limit = max(ceil(job.seconds), 1)
+            limit = max(ceil(job.duration), 1)
         elif limits == "guessed":
-            limit = as_typed(job.seconds * (1 + chance.lognormvariate(0.0, 1.0)))
-        jobs.append(replace(job, limit=limit))
+            limit = as_typed(job.duration * (1 + chance.lognormvariate(0.0, 1.0)))
+        jobs.append(replace(job, time_limit=limit))
     return replace(workload, jobs=jobs)
 
 
@@ -45,19 +45,21 @@ def as_typed(seconds: float) -> int:
 def _kept(workload: Workload, missing: bool) -> Workload:
     """As recorded: a job that ran beyond its limit, as some do while they are ended, may."""
     notes = list(workload.notes)
-    beyond = sum(job.limit is not None and job.limit < job.seconds for job in workload.jobs)
+    beyond = sum(
+        job.time_limit is not None and job.time_limit < job.duration for job in workload.jobs
+    )
     if beyond:
         notes.append(
             f"{many(beyond)} ran beyond the time limit: the limit is raised to the run time."
         )
         jobs = [
-            replace(job, limit=ceil(job.seconds))
-            if job.limit is not None and job.limit < job.seconds
+            replace(job, time_limit=ceil(job.duration))
+            if job.time_limit is not None and job.time_limit < job.duration
             else job
             for job in workload.jobs
         ]
         workload = replace(workload, jobs=jobs)
-    without = sum(job.limit is None for job in workload.jobs)
+    without = sum(job.time_limit is None for job in workload.jobs)
     if missing and without:
         notes.append(f"{many(without)} without a time limit.")
     return replace(workload, notes=notes)

@@ -29,7 +29,7 @@ def cluster(runs: Sequence[RunResult]) -> dict[str, Any] | None:
     shown = _shown(sizes)
     rows = {node: row for row, node in enumerate(shown)}
     most = min(MOST, MOST_OF_ALL // len(runs))
-    kept = [_first([piece for piece in run.pieces if piece.node in rows], most) for run in runs]
+    kept = [_first([piece for piece in run.segments if piece.node in rows], most) for run in runs]
     # All runs show the same time, so that they compare: until the first of them was cut off.
     until = min((moment for _, moment in kept if moment is not None), default=None)
     chosen = [
@@ -39,7 +39,7 @@ def cluster(runs: Sequence[RunResult]) -> dict[str, Any] | None:
     tick = max(end / TICKS, 1e-3)
     jobs = sorted({piece.job for pieces in chosen for piece in pieces})
     places = {job: place for place, job in enumerate(jobs)}
-    names = next(run.machines for run in runs if run.pieces)
+    names = next(run.node_names for run in runs if run.segments)
     return {
         "tick": tick,
         "end": round(end / tick),
@@ -56,7 +56,7 @@ def _sizes(runs: Sequence[RunResult]) -> dict[int, int]:
     """Return how many GPUs each machine has, as far as any job has shown."""
     found: dict[int, int] = {}
     for run in runs:
-        for piece in run.pieces:
+        for piece in run.segments:
             last = piece.gpu + max(1, math.ceil(piece.gpus))
             found[piece.node] = max(found.get(piece.node, 1), last)
     return dict(sorted(found.items()))
@@ -88,11 +88,11 @@ def _jobs(runs: Sequence[RunResult], jobs: Sequence[int], tick: float) -> dict[s
     facts = {each.job: each for run in runs for each in run.results if each.job in wanted}
     held: dict[str, float] = {}
     for each in facts.values():
-        held[each.user] = held.get(each.user, 0.0) + each.service
+        held[each.user] = held.get(each.user, 0.0) + each.gpu_seconds
     users = sorted(held, key=lambda user: (-held[user], user))
     places = {user: place for place, user in enumerate(users)}
     # A job that never ended has pieces, but no result to tell of.
-    at = [round(facts[job].at / tick) if job in facts else -1 for job in jobs]
+    at = [round(facts[job].submit_time / tick) if job in facts else -1 for job in jobs]
     return {
         "jobs": _steps(jobs),
         "at": at,

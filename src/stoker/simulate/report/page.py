@@ -68,14 +68,14 @@ def facts(
 ) -> dict[str, Any]:
     """All that the script draws."""
     figures = known.all_figures(runs) if figures is None else figures
-    end = max((each.end for run in runs for each in run.results), default=0.0)
-    last = max((each.at for run in runs for each in run.results), default=0.0)
+    end = max((each.end_time for run in runs for each in run.results), default=0.0)
+    last = max((each.submit_time for run in runs for each in run.results), default=0.0)
     spans = [end, last] if 0 < last < LONG * end else [end]
     against = known.base_of(figures, base) if figures else None
     return {
         "title": title,
         "gpus": runs[0].gpus if runs else 0,
-        "machines": len(runs[0].machines) if runs else 0,
+        "machines": len(runs[0].node_names) if runs else 0,
         "end": end,
         "last": last,
         "spans": spans,
@@ -113,9 +113,9 @@ def _run(run: RunResult, figures: RunStatistics, spans: Sequence[float]) -> dict
             group.name: [group.jobs, *map(_rough, (group.waiting.median, group.waiting.p90))]
             for group in figures.by_size
         },
-        "use": [_binned(run.in_use, each) for each in spans],
-        "most": max((waiting for _, waiting in run.queued), default=0),
-        "queue": [_binned(run.queued, each) for each in spans],
+        "use": [_binned(run.gpus_in_use, each) for each in spans],
+        "most": max((waiting for _, waiting in run.pending_jobs), default=0),
+        "queue": [_binned(run.pending_jobs, each) for each in spans],
     }
 
 

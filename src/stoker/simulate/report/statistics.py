@@ -122,9 +122,9 @@ MEASURES = (
 def figures_of(run: RunResult, label: str | None = None) -> RunStatistics:
     """Work out the figures of a run."""
     results = run.results
-    begin = min((each.at for each in results), default=0.0)
-    last = max((each.at for each in results), default=0.0)
-    end = max((each.end for each in results), default=0.0)
+    begin = min((each.submit_time for each in results), default=0.0)
+    last = max((each.submit_time for each in results), default=0.0)
+    end = max((each.end_time for each in results), default=0.0)
     preemptions = sum(each.preemptions for each in results)
     resizes = sum(each.resizes for each in results)
     jobs = times(results)
@@ -249,18 +249,18 @@ def times(results: Iterable[JobResult]) -> list[Times]:
     """Return what is reckoned with of each job, once for all: there may be a million."""
     found = []
     for each in results:
-        took = each.end - each.at
+        took = each.end_time - each.submit_time
         # Sums of many floats may fall a little short of what they stand for.
-        waited = max(0.0, took - each.ran)
-        found.append((took, waited, max(1.0, took / max(each.ran, SHORT)), each.service))
+        waited = max(0.0, took - each.run_time)
+        found.append((took, waited, max(1.0, took / max(each.run_time, SHORT)), each.gpu_seconds))
     return found
 
 
 def share_in_use(run: RunResult, begin: float, end: float) -> float | None:
     """Return the mean share of the cluster's GPUs held between two moments."""
-    if not run.in_use or not run.gpus or end <= begin:
+    if not run.gpus_in_use or not run.gpus or end <= begin:
         return None
-    return mean_between(run.in_use, begin, end) / run.gpus
+    return mean_between(run.gpus_in_use, begin, end) / run.gpus
 
 
 def mean_between(steps: Sequence[tuple[float, float]], begin: float, end: float) -> float:

@@ -68,7 +68,7 @@ def as_json(
     return {
         "workload": runs[0].workload if runs else "",
         "gpus": runs[0].gpus if runs else 0,
-        "machines": len(runs[0].machines) if runs else 0,
+        "machines": len(runs[0].node_names) if runs else 0,
         "base": against and against.label,
         "warnings": known.warnings(figures),
         "runs": [

@@ -123,7 +123,7 @@ def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[Node
     use; where jobs name GPU models, some of each.
     """
     jobs = workload.jobs
-    span = (jobs[-1].at - jobs[0].at) or max(job.seconds for job in jobs)
+    span = (jobs[-1].submit_time - jobs[0].submit_time) or max(job.duration for job in jobs)
     by_model: dict[str | None, list[TraceJob]] = {}
     for job in jobs:
         by_model.setdefault(_best(job), []).append(job)
@@ -145,7 +145,7 @@ def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[Node
     )  # fmt: skip
     cores = _each(jobs, lambda job: job.cpus, span * load, total, per_node)
     ram = _each(jobs, lambda job: job.ram, span * load, total, per_node)
-    memory = max((job.memory or 0 for job in jobs), default=0)
+    memory = max((job.gpu_memory or 0 for job in jobs), default=0)
     return _named(
         [(count, box("", gpus, model, cores, ram, memory)) for _, model, count, gpus in kinds]
     )
@@ -154,20 +154,20 @@ def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[Node
 def _best(job: TraceJob) -> str | None:
     """Of the models that will do, the one on which it is fastest, or else the one named first."""
     speed = job.speed
-    if speed is None or len(job.models) < 2:
-        return job.models[0] if job.models else None
-    return max(job.models, key=lambda model: speed.rate(0.0, ceil(job.gpus), 1, model))
+    if speed is None or len(job.gpu_models) < 2:
+        return job.gpu_models[0] if job.gpu_models else None
+    return max(job.gpu_models, key=lambda model: speed.rate(0.0, ceil(job.gpus), 1, model))
 
 
 def _work(jobs: Iterable[TraceJob]) -> float:
-    return sum(job.gpus * job.seconds for job in jobs)
+    return sum(job.gpus * job.duration for job in jobs)
 
 
 def _enough(jobs: Sequence[TraceJob], time: float, per_node: int) -> tuple[int, int]:
     """How many machines, and with how many GPUs each."""
     work = _work(jobs)
     if not work:
-        cores = sum(job.cpus * job.seconds for job in jobs) / time
+        cores = sum(job.cpus * job.duration for job in jobs) / time
         return max(ceil(min(cores, sum(job.cpus for job in jobs)) / _CORES), 1), 0
     largest, all_of_them = max(job.gpus for job in jobs), sum(job.gpus for job in jobs)
     return ceil(max(min(work / time, all_of_them), largest) / per_node), per_node
@@ -181,7 +181,7 @@ def _each(
     per_node: int,
 ) -> int:
     """What each of the machines must have of something: the usual, and enough for any job."""
-    mean = sum(amount(job) * job.seconds for job in jobs) / time / total
+    mean = sum(amount(job) * job.duration for job in jobs) / time / total
     largest = max(amount(job) / max(ceil(job.gpus / per_node), 1) for job in jobs)
     return ceil(max(mean, largest))
 
@@ -201,15 +201,15 @@ def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
         for field, nothing, words, known in (
             ("cpus", 0.0, "cores", CPU in types),
             ("ram", 0, "memory", MEMORY in types),
-            ("memory", None, "GPU memory", vram),
-            ("models", (), "GPU models", models),
+            ("gpu_memory", None, "GPU memory", vram),
+            ("gpu_models", (), "GPU models", models),
         )
         if not known and any(getattr(job, field) for job in workload.jobs)
     ]
     changes = {field: nothing for field, nothing, _ in lacking}
     jobs = [replace(job, **changes) for job in workload.jobs] if changes else workload.jobs
     room = Room(nodes)
-    kept = [job for job in jobs if room.has(job)]
+    kept = [job for job in jobs if room.may_run(job)]
     if len(kept) == len(jobs) and not changes:
         return workload
     notes = [f"Requested {words} ignored: no node specifies any." for *_, words in lacking]

@@ -16,9 +16,9 @@ class Room:
     """Machines, as far as it matters whether a job could ever run."""
 
     def __init__(self, nodes: Sequence[NodeFacts]) -> None:
-        self.alike: Counter[str] = Counter()
+        self.node_counts: Counter[str] = Counter()
         """How many machines there are of each kind."""
-        self.one = Cluster()
+        self.cluster = Cluster()
         """One of each."""
         names: dict[object, str] = {}
         same: dict[int, str] = {}  # machines that were typed share what is said of them
@@ -27,22 +27,22 @@ class Room:
             if name is None:
                 key = tuple(sorted(facts.types.items()))
                 name = same[id(facts.types)] = names.setdefault(key, facts.name)
-            if name not in self.alike:
-                self.one.join(facts, ())
-            self.alike[name] += 1
-        self.per_node = max((len(facts.types.get(GPU, ())) for facts in nodes), default=0)
+            if name not in self.node_counts:
+                self.cluster.join(facts, ())
+            self.node_counts[name] += 1
+        self.gpus_per_node = max((len(facts.types.get(GPU, ())) for facts in nodes), default=0)
         self._known: dict[Request, bool] = {}
 
-    def has(self, job: TraceJob) -> bool:
+    def may_run(self, job: TraceJob) -> bool:
         """Whether it could run if nothing else did."""
         if not job.gpus and not job.cpus:
             return False
-        request = request_for(job, self.per_node)
+        request = request_for(job, self.gpus_per_node)
         found = self._known.get(request)
         if found is None:
             able = (
-                self.alike[name]
-                for name, node in self.one.nodes.items()
+                self.node_counts[name]
+                for name, node in self.cluster.nodes.items()
                 if could_ever(node, request) is None
             )
             found = self._known[request] = sum(able) >= request.machines
@@ -51,13 +51,13 @@ class Room:
 
 def smallest(jobs: Sequence[TraceJob]) -> str:
     """What the smallest of these jobs asks for, in words."""
-    job = min(jobs, key=lambda each: (each.gpus, each.cpus, each.ram, each.memory or 0))
+    job = min(jobs, key=lambda each: (each.gpus, each.cpus, each.ram, each.gpu_memory or 0))
     parts = []
     if job.gpus or not job.cpus:
-        models = f" of model {' or '.join(job.models)}" if job.models else ""
+        models = f" of model {' or '.join(job.gpu_models)}" if job.gpu_models else ""
         parts.append(f"{job.gpus:g} GPU{'s' * (job.gpus != 1)}{models}")
-        if job.memory:
-            parts[0] += f" with {job.memory:,} MiB"
+        if job.gpu_memory:
+            parts[0] += f" with {job.gpu_memory:,} MiB"
     if job.cpus:
         parts.append(f"{job.cpus:g} core{'s' * (job.cpus != 1)}")
     if job.ram:

@@ -103,11 +103,11 @@ def gathered(
 
 def rebase(jobs: list[TraceJob]) -> None:
     """Sort in place by time of submission, and count time from the first."""
-    jobs.sort(key=lambda job: job.at)
-    first = jobs[0].at
+    jobs.sort(key=lambda job: job.submit_time)
+    first = jobs[0].submit_time
     if first:
         for job in jobs:
-            job.at -= first
+            job.submit_time -= first
 
 
 def many(count: int, verb: str = "") -> str:

@@ -22,23 +22,23 @@ _NO_TIME = "never ran"
 class Record(Struct, kw_only=True):
     """What is on record of one job."""
 
-    submitted: float
-    ran: float
+    submitted_at: float
+    run_seconds: float
     """Seconds in all its attempts so far."""
-    over: bool
+    is_finished: bool
     user: str
     name: str
     queue: str
     gpus: float
     priority: int = 0
-    held: int | None = None
+    last_gpus: int | None = None
     """GPUs that an elastic job had last."""
     cpus: float = 0.0
     ram: int = 0
-    memory: int | None = None
-    model: str | None = None
-    limit: int | None = None
-    steady: bool = False
+    gpu_memory: int | None = None
+    gpu_model: str | None = None
+    time_limit: int | None = None
+    non_preemptible: bool = False
     epochs_done: int = 0
     epochs: int | None = None
     expected: float | None = None
@@ -54,12 +54,12 @@ def workload(
     counts: Counter[str] = Counter()
     jobs, open_ended, elastic = [], 0, 0
     for each in known:
-        if each.over and not each.ran:
+        if each.is_finished and not each.run_seconds:
             counts[_NO_TIME] += 1
             continue
-        open_ended += not each.over
-        elastic += bool(each.held)
-        jobs.append(load_of(each, each.ran if each.over else likely.seconds(each)))
+        open_ended += not each.is_finished
+        elastic += bool(each.last_gpus)
+        jobs.append(load_of(each, each.run_seconds if each.is_finished else likely.seconds(each)))
     if not jobs:
         raise TraceError(f"{path or title} has no job that ran; submit some, or name another file.")
     notes = left_out(counts)
@@ -77,19 +77,19 @@ def workload(
 def load_of(each: Record, seconds: float) -> TraceJob:
     """A job that takes so many seconds in all."""
     return TraceJob(
-        at=each.submitted,
-        seconds=seconds,
-        gpus=max(each.gpus, each.held or 0.0),
+        submit_time=each.submitted_at,
+        duration=seconds,
+        gpus=max(each.gpus, each.last_gpus or 0.0),
         user=each.user,
         name=each.name,
         queue=each.queue,
         priority=each.priority,
         cpus=each.cpus,
         ram=each.ram,
-        memory=each.memory,
-        limit=each.limit,
-        models=(each.model,) if each.model else (),
-        steady=each.steady,
+        gpu_memory=each.gpu_memory,
+        time_limit=each.time_limit,
+        gpu_models=(each.gpu_model,) if each.gpu_model else (),
+        non_preemptible=each.non_preemptible,
     )
 
 
@@ -99,17 +99,22 @@ class Likely:
     def __init__(self, records: Iterable[Record]) -> None:
         took: dict[tuple[str, str], list[float]] = {}
         for each in records:
-            if each.over and each.ran:
-                took.setdefault((each.user, each.name), []).append(each.ran)
+            if each.is_finished and each.run_seconds:
+                took.setdefault((each.user, each.name), []).append(each.run_seconds)
         self._of_kind = {kind: median(times) for kind, times in took.items()}
         times = [time for kind in took.values() for time in kind]
         self._of_all = median(times) if times else _UNKNOWN
 
     def seconds(self, job: Record) -> float:
         """In all: what is measured counts more than what is said, and that more than its like."""
-        if job.epochs and job.epochs_done and job.ran:
-            return max(job.ran * job.epochs / job.epochs_done, job.ran)
-        guesses = (job.expected, self._of_kind.get((job.user, job.name)), job.limit, self._of_all)
+        if job.epochs and job.epochs_done and job.run_seconds:
+            return max(job.run_seconds * job.epochs / job.epochs_done, job.run_seconds)
+        guesses = (
+            job.expected,
+            self._of_kind.get((job.user, job.name)),
+            job.time_limit,
+            self._of_all,
+        )
         # One that has run longer than its like did is taken to be half done.
-        fitting = (guess for guess in guesses if guess and guess > job.ran)
-        return next(fitting, 2 * job.ran)
+        fitting = (guess for guess in guesses if guess and guess > job.run_seconds)
+        return next(fitting, 2 * job.run_seconds)

@@ -28,17 +28,17 @@ class RecordedJob(TraceJob, kw_only=True, gc=False):
     id: int
     label: str
     request: Request
-    depends: str | None = None
+    dependency: str | None = None
     state: str = ""
-    left: float
+    remaining: float
     """Seconds that it still needs."""
-    started: float | None = None
+    started_at: float | None = None
     placement: Placement | None = None
     reports: bool = False
     """It reports epochs."""
-    said: float | None = None
+    stated_seconds: float | None = None
     """How long it takes, by what its owner said."""
-    known: float | None = None
+    measured_seconds: float | None = None
     """The same of its present attempt, by what is known today."""
 
 
@@ -99,21 +99,21 @@ def jobs_of(facts: Facts) -> tuple[list[RecordedJob], list[RecordedJob], list[st
     every, today = [], []
     still: set[int] = set()
     empty = guessed = paused = 0
-    for view, record in sorted(records, key=lambda each: (each[1].submitted, each[0].id)):
-        if record.over and not record.ran:
+    for view, record in sorted(records, key=lambda each: (each[1].submitted_at, each[0].id)):
+        if record.is_finished and not record.run_seconds:
             empty += 1
             continue
-        seconds = record.ran if record.over else likely.seconds(record)
-        if not record.over and record.limit:
-            seconds = max(min(seconds, float(record.limit)), record.ran + 1)
-        guessed += not record.over
+        seconds = record.run_seconds if record.is_finished else likely.seconds(record)
+        if not record.is_finished and record.time_limit:
+            seconds = max(min(seconds, float(record.time_limit)), record.run_seconds + 1)
+        guessed += not record.is_finished
         paused += view.state == PAUSED
         own = _own(view, record, seconds, facts.now)
-        if not record.over and not _can_start(view, facts.now, still):
+        if not record.is_finished and not _can_start(view, facts.now, still):
             still.add(view.id)
             continue
         every.append(own)
-        if not record.over:
+        if not record.is_finished:
             today.append(own)
     notes = []
     if guessed:
@@ -151,24 +151,28 @@ def _can_start(view: View, now: float, still: set[int]) -> bool:
 def _own(view: View, record: Record, seconds: float, now: float) -> RecordedJob:
     load = load_of(record, seconds)
     # One that cannot be stopped begins anew whenever it has to.
-    done = record.ran if view.state != WAITING or not load.steady else 0.0
-    request = request_of(view.request, record.held)
+    done = record.run_seconds if view.state != WAITING or not load.non_preemptible else 0.0
+    request = request_of(view.request, record.last_gpus)
     left, training = max(seconds - done, 1.0), view.training
     started = cells.moment(view.started_at) - now if view.started_at else None
     return RecordedJob(
-        **{name: getattr(load, name) for name in TraceJob.__struct_fields__ if name != "at"},
-        at=load.at - now,
+        **{
+            name: getattr(load, name)
+            for name in TraceJob.__struct_fields__
+            if name != "submit_time"
+        },
+        submit_time=load.submit_time - now,
         id=view.id,
         label=view.label or str(view.id),
         request=request,
-        depends=view.depends,
+        dependency=view.depends,
         state=view.state,
-        left=left,
-        started=started,
+        remaining=left,
+        started_at=started,
         placement=_placement(view, request) if view.ended_at is None else None,
         reports=training is not None and training.saves,
-        said=training.expected_seconds if training is not None else None,
-        known=left - min(started or 0.0, 0.0) if _is_known(training) else None,
+        stated_seconds=training.expected_seconds if training is not None else None,
+        measured_seconds=left - min(started or 0.0, 0.0) if _is_known(training) else None,
     )
 
 

@@ -28,7 +28,7 @@ PIECES = 20_000
 class Forecast(Struct, kw_only=True):
     """When a job of today runs; seconds from now, None: never."""
 
-    begin: float | None
+    start: float | None
     end: float | None
 
 
@@ -65,38 +65,38 @@ class HistoryReplay(Replay):
             Workload(title=title, jobs=loads), lab.nodes, main_policy(lab), pieces=pieces,
             state=prepared(lab),
         )  # fmt: skip
-        self.numbers: dict[int, int] = {}
+        self.replay_ids: dict[int, int] = {}
         """By the jobs' own ids."""
-        self.depends: str | None = None
+        self.dependency: str | None = None
 
     def _submit(self, id: int, load: TraceJob) -> list[object]:
         assert isinstance(load, RecordedJob)
-        self.numbers[load.id], self.depends = id, load.depends
+        self.replay_ids[load.id], self.dependency = id, load.dependency
         return super()._submit(id, load)
 
-    def _apart(self, load: TraceJob) -> object:
+    def _spec_distinction(self, load: TraceJob) -> object:
         assert isinstance(load, RecordedJob)
-        return load.id if load.depends else None
+        return load.id if load.dependency else None
 
     def _training(self, load: TraceJob) -> Training | None:
         assert isinstance(load, RecordedJob)
-        found, said = super()._training(load), self._said(load)
+        found, said = super()._training(load), self._expected_seconds(load)
         if found is None or found.expected is not None or said is None:
             return found
         return replace(found, expected=ceil(said))
 
-    def _said(self, job: RecordedJob) -> float | None:
+    def _expected_seconds(self, job: RecordedJob) -> float | None:
         """How long it takes, as far as the planner may know it when it is submitted."""
-        return job.said
+        return job.stated_seconds
 
     def _request(self, load: TraceJob) -> Request:
         assert isinstance(load, RecordedJob)
         return load.request
 
     def _apply(self, fact: e.Event) -> list[object]:
-        if isinstance(fact, e.SpecRecorded) and self.depends:
-            known = {own: id for own, id in self.numbers.items() if id in self.courses}
-            depends = dependency_of(self.depends, known)
+        if isinstance(fact, e.SpecRecorded) and self.dependency:
+            known = {own: id for own, id in self.replay_ids.items() if id in self.runs}
+            depends = dependency_of(self.dependency, known)
             fact = replace(fact, spec=replace(fact.spec, dependency=depends))
         return super()._apply(fact)
 
@@ -111,11 +111,11 @@ def past(
     jobs: list[RecordedJob], lab: ClusterModel, label: str, pieces: bool, meter: ProgressLine
 ) -> RunResult:
     """All of them, from an empty lab on."""
-    meter.start(f"replay, {label}")
-    first = jobs[0].at
-    moved = [replace(job, at=job.at - first, placement=None) for job in jobs]
-    run = HistoryReplay(label, moved, lab, PIECES if pieces else 0).run(meter.heard)
-    meter.over(len(jobs))
+    meter.start_run(f"replay, {label}")
+    first = jobs[0].submit_time
+    moved = [replace(job, submit_time=job.submit_time - first, placement=None) for job in jobs]
+    run = HistoryReplay(label, moved, lab, PIECES if pieces else 0).run(meter.update)
+    meter.end_run(len(jobs))
     return replace(run, policy=label, parameters={})
 
 
@@ -129,54 +129,54 @@ class QueueReplay(HistoryReplay):
                 for node in lab.nodes for type, devices in node.types.items()
                 for device in devices}  # fmt: skip
         for id, job in enumerate(sorted(jobs, key=lambda each: each.id), 1):
-            self.now = min(job.at, 0.0)
+            self.now = min(job.submit_time, 0.0)
             self._submit(id, job)
         known = {each.id: each for each in jobs}
-        for own, id in self.numbers.items():
-            self._go_on(id, known[own], held)
+        for own, id in self.replay_ids.items():
+            self._resume(id, known[own], held)
         self.now = 0.0
         self.state.drift.not_before(0.0)
-        self._later(0.0, "look", 0, 0)
+        self._schedule(0.0, "look", 0, 0)
 
-    def _said(self, job: RecordedJob) -> float | None:
-        return job.known if job.known is not None else job.said
+    def _expected_seconds(self, job: RecordedJob) -> float | None:
+        return job.measured_seconds if job.measured_seconds is not None else job.stated_seconds
 
-    def _go_on(self, id: int, job: RecordedJob, held: set[tuple[str, str, str]]) -> None:
+    def _resume(self, id: int, job: RecordedJob, held: set[tuple[str, str, str]]) -> None:
         """Bring it to where it is, if its devices are there."""
         self.now = 0.0
-        placement, course = job.placement, self.courses[id]
+        placement, course = job.placement, self.runs[id]
         if placement is None or any(
             (part.node, take.type, take.device) not in held
             for part in placement.parts
             for take in part.takes
         ):
-            course.done = 0.0 if job.steady else job.seconds - job.left
+            course.work_done = 0.0 if job.non_preemptible else job.duration - job.remaining
             return
-        attempt, started = self.state.jobs[id].attempt, min(job.started or 0.0, 0.0)
+        attempt, started = self.state.jobs[id].attempt, min(job.started_at or 0.0, 0.0)
         self._apply(
             e.AttemptPlanned(at=started, job=id, attempt=attempt, placement=placement, boot=started)
         )
         self._apply(e.ProcessStarted(at=started, job=id, attempt=attempt, pid=1, boot=started))
-        self.carry_on(id, job, job.left)
-        if not job.steady:
-            self._train(id, job, self.courses[id])
+        self.resume_job(id, job, job.remaining)
+        if not job.non_preemptible:
+            self._resume_training(id, job, self.runs[id])
 
-    def _train(self, id: int, job: RecordedJob, course: JobRun) -> None:
+    def _resume_training(self, id: int, job: RecordedJob, course: JobRun) -> None:
         self._apply(e.TrainingBegan(at=0.0, job=id, attempt=course.attempt))
-        known = job.seconds * self.assumed.known_after
-        if course.done >= known:
-            self._counted(id, course, course.done)
+        known = job.duration * self.assumptions.measured_after
+        if course.work_done >= known:
+            self._report_epochs(id, course, course.work_done)
         else:
-            self._later(course.when(known), "known", id, course.version)
+            self._schedule(course.time_of(known), "known", id, course.version)
 
     def forecast(self) -> dict[int, Forecast]:
         """When each of them runs and ends, by its own id."""
         ended = {result.job + 1: result for result in self.run().results}
         found = {}
-        for own, id in self.numbers.items():
+        for own, id in self.replay_ids.items():
             result = ended.get(id)
             found[own] = Forecast(
-                begin=result.begin if result else None, end=result.end if result else None
+                start=result.start_time if result else None, end=result.end_time if result else None
             )
         return found
 

@@ -41,19 +41,19 @@ class WhatIfResult(Struct, kw_only=True):
 
     change: str
     facts: Facts
-    lab: ClusterModel
-    then: ClusterModel
+    cluster: ClusterModel
+    changed_cluster: ClusterModel
     runs: list[RunResult]
     """Of the past: as today, and as it would be; none if nothing has ended."""
     jobs: list[RecordedJob]
     """Those of the past, in the order of the runs."""
-    today: list[RecordedJob]
+    live_jobs: list[RecordedJob]
     before: dict[int, Forecast]
     after: dict[int, Forecast]
-    lost: list[RecordedJob]
+    infeasible: list[RecordedJob]
     """Jobs that could run no more."""
     notes: list[str]
-    assumed: str
+    assumptions: str
 
 
 class JobShift(Struct, kw_only=True):
@@ -78,11 +78,11 @@ def lines(answer: WhatIfResult) -> list[str]:
             text += _groups(title, groups(figures[0]), groups(figures[1]))
         text += _shifts(answer)
     text += _today(answer)
-    if answer.lost:
-        labels = ", ".join(job.label for job in answer.lost[:10])
-        more = f" and {len(answer.lost) - 10:,} more" if len(answer.lost) > 10 else ""
+    if answer.infeasible:
+        labels = ", ".join(job.label for job in answer.infeasible[:10])
+        more = f" and {len(answer.infeasible) - 10:,} more" if len(answer.infeasible) > 10 else ""
         text += ["", f"could no longer run: {labels}{more}"]
-    return [*text, "", *(f"note: {note}" for note in answer.notes), f"note: {answer.assumed}"]
+    return [*text, "", *(f"note: {note}" for note in answer.notes), f"note: {answer.assumptions}"]
 
 
 def _past(before: RunStatistics, after: RunStatistics) -> list[str]:
@@ -116,11 +116,11 @@ def _by_queue(figures: RunStatistics) -> list[Group]:
 
 
 def _past_heading(answer: WhatIfResult) -> str:
-    machines, gpus = len(answer.lab.nodes), _gpus(answer.lab)
+    machines, gpus = len(answer.cluster.nodes), _gpus(answer.cluster)
     text = f"{last(answer.facts.days)}: {len(answer.jobs):,} jobs on {machines}"
     text += f" node{'s' * (machines != 1)} with {gpus} GPU{'s' * (gpus != 1)}"
-    if answer.then.nodes != answer.lab.nodes:
-        text += f" → {len(answer.then.nodes)} with {_gpus(answer.then)}"
+    if answer.changed_cluster.nodes != answer.cluster.nodes:
+        text += f" → {len(answer.changed_cluster.nodes)} with {_gpus(answer.changed_cluster)}"
     return text
 
 
@@ -157,9 +157,13 @@ def shifts(answer: WhatIfResult) -> list[JobShift]:
         return []
     after = {result.job: result for result in answer.runs[1].results}
     found = [
-        JobShift(job=answer.jobs[each.job], before=each.took, after=after[each.job].took)
+        JobShift(
+            job=answer.jobs[each.job],
+            before=each.completion_time,
+            after=after[each.job].completion_time,
+        )
         for each in answer.runs[0].results
-        if each.job in after and abs(after[each.job].took - each.took) >= SAME
+        if each.job in after and abs(after[each.job].completion_time - each.completion_time) >= SAME
     ]
     return sorted(found, key=lambda shift: shift.after - shift.before)
 
@@ -183,10 +187,10 @@ def _shifts(answer: WhatIfResult) -> list[str]:
 
 def _today(answer: WhatIfResult) -> list[str]:
     """Today's jobs by when they would end; of many, those that gain or lose most."""
-    if not answer.today:
+    if not answer.live_jobs:
         return ["", "no pending or running jobs"]
     rows = [["job", "name", "user", "state", "ends in", "", "", ""]]
-    jobs = sorted(answer.today, key=lambda job: _end(answer.before[job.id]))
+    jobs = sorted(answer.live_jobs, key=lambda job: _end(answer.before[job.id]))
     shown = jobs
     if len(jobs) > SHOWN:
         ordered = sorted(jobs, key=lambda job: _moved(answer, job))
@@ -269,7 +273,7 @@ def as_json(answer: WhatIfResult) -> dict[str, Any]:
     return {
         "change": answer.change,
         "days": answer.facts.days,
-        "gpus": {"before": _gpus(answer.lab), "after": _gpus(answer.then)},
+        "gpus": {"before": _gpus(answer.cluster), "after": _gpus(answer.changed_cluster)},
         "past": figures_json(answer.runs) if answer.runs else None,
         "shifts": [
             {"id": each.job.id, "label": each.job.label, "name": each.job.name,
@@ -281,11 +285,11 @@ def as_json(answer: WhatIfResult) -> dict[str, Any]:
              "queue": job.queue, "state": job.state,
              "before": _told(answer.before[job.id], moment),
              "after": _told(answer.after[job.id], moment)}
-            for job in answer.today
+            for job in answer.live_jobs
         ],
-        "lost": [job.label for job in answer.lost],
+        "lost": [job.label for job in answer.infeasible],
         "notes": answer.notes,
-        "assumed": answer.assumed,
+        "assumed": answer.assumptions,
     }  # fmt: skip
 
 
@@ -299,4 +303,4 @@ def _moments(now: float) -> Callable[[float | None], str | None]:
 
 
 def _told(forecast: Forecast, moment: Callable[[float | None], str | None]) -> dict[str, Any]:
-    return {"starts_at": moment(forecast.begin), "ends_at": moment(forecast.end)}
+    return {"starts_at": moment(forecast.start), "ends_at": moment(forecast.end)}

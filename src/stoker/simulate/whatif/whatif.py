@@ -58,7 +58,7 @@ def what_if(args: Sequence[str]) -> int:
         print("\n".join(whatif_told.lines(answer)))
     if question.html is not None:
         if answer.runs:
-            notes = [answer.assumed, *answer.notes]
+            notes = [answer.assumptions, *answer.notes]
             write(question.html, answer.runs, f"what if: {answer.change}", notes)
             print(f"stoker: wrote {question.html}", file=sys.stderr)
         else:
@@ -158,9 +158,9 @@ def answered(facts: Facts, question: Question) -> WhatIfResult:
     before = QueueReplay(todays, lab).forecast() if todays else {}
     after = _after(todays, raised, then, gone)
     return WhatIfResult(
-        change=told(question), facts=facts, lab=lab, then=then, runs=runs, jobs=kept,
-        today=todays, before=before, after=after, lost=lost, notes=notes,
-        assumed=whatif_told.ASSUMED,
+        change=told(question), facts=facts, cluster=lab, changed_cluster=then, runs=runs, jobs=kept,
+        live_jobs=todays, before=before, after=after, infeasible=lost, notes=notes,
+        assumptions=whatif_told.ASSUMED,
     )  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def _after(
 ) -> dict[int, Forecast]:
     left = _raised([job for job in todays if job.id not in gone], raised)
     found = QueueReplay(left, then).forecast() if left else {}
-    return {job.id: found.get(job.id, Forecast(begin=None, end=None)) for job in todays}
+    return {job.id: found.get(job.id, Forecast(start=None, end=None)) for job in todays}
 
 
 def _raised(jobs: list[RecordedJob], raised: dict[int, int]) -> list[RecordedJob]:

@@ -83,7 +83,7 @@ class Measured:
         kind = self.kind if gpus == self.kind.gpus else Kind(self.kind.name, gpus)
         return self._alone(known + SPREAD if machines > 1 else known, kind) / self.steps
 
-    def beside(self, other: Speed, model: str) -> float:
+    def interference(self, other: Speed, model: str) -> float:
         """What is left of that beside another job; 0.0 where nobody has measured it."""
         known = self._model(model)
         if known is None or not isinstance(other, Measured):
@@ -130,11 +130,11 @@ def read(path: Path) -> Workload:
                 continue
             jobs.append(
                 TraceJob(
-                    at=at,
-                    seconds=seconds,
+                    submit_time=at,
+                    duration=seconds,
                     gpus=float(kind.gpus),
                     name=kind.name,
-                    models=speed.models,
+                    gpu_models=speed.models,
                     speed=speed,
                     steps=steps,
                 )
@@ -145,7 +145,7 @@ def read(path: Path) -> Workload:
         *left_out(counts),
     ]
     workload = gathered(path, jobs, notes)
-    workload.families = True
+    workload.profiled = True
     return workload
 
 

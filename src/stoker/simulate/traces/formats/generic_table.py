@@ -23,12 +23,12 @@ from stoker.simulate.workload import TraceJob, Workload
 Cell = Callable[[str], Any]
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "at": (
+    "submit_time": (
         "submission_time", "submit_time", "submitted_at", "submitted_time", "submit", "submitted",
         "submission", "arrival_time", "arrival", "arrive_time", "timestamp", "created_at",
         "creation_time", "create_time", "at", "time",
     ),
-    "seconds": (
+    "duration": (
         "duration", "run_time", "runtime", "running_time", "elapsed", "seconds", "service_time",
         "execution_time", "length",
     ),
@@ -47,9 +47,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "priority": ("priority",),
     "cpus": ("cpus", "num_cpus", "num_cpu", "cpu_num", "n_cpus", "ncpus", "cpu_count", "cpu"),
     "ram": ("memory", "mem", "ram"),
-    "memory": ("gpu_memory", "gpu_mem", "vram"),
-    "limit": ("limit", "timelimit", "time_limit", "walltime", "requested_time"),
-    "models": ("gpu_model", "gpu_type"),
+    "gpu_memory": ("gpu_memory", "gpu_mem", "vram"),
+    "time_limit": ("limit", "timelimit", "time_limit", "walltime", "requested_time"),
+    "gpu_models": ("gpu_model", "gpu_type"),
 }  # fmt: skip
 """What a column is called that holds a field of a job; the first one that is there counts."""
 
@@ -57,7 +57,7 @@ _UNITS = {
     "_ms": 0.001, "_s": 1.0, "_sec": 1.0, "_secs": 1.0, "_seconds": 1.0, "_min": 60.0,
     "_minutes": 60.0, "_h": 3600.0, "_hours": 3600.0,
 }  # fmt: skip
-_TIMES = ("at", "seconds", "start", "end", "limit")
+_TIMES = ("submit_time", "duration", "start", "end", "time_limit")
 _SIZES = {"_mib": 1.0, "_mb": 1.0, "_gib": 1024.0, "_gb": 1024.0}
 _YEAR = 365.25 * 86400
 _NEVER = "not started or not ended"
@@ -126,7 +126,7 @@ def absent_in(names: Sequence[str]) -> str | None:
 
 
 def _find(field: str, names: Sequence[str]) -> Column | None:
-    units = _UNITS if field in _TIMES else _SIZES if field in ("ram", "memory") else {}
+    units = _UNITS if field in _TIMES else _SIZES if field in ("ram", "gpu_memory") else {}
     for name in NAMES[field]:
         for ending, unit in {"": 1.0, **units}.items():
             if name + ending in names:
@@ -139,11 +139,11 @@ def _reader(field: str, unit: float) -> Cell:
     cell = _CELLS.get(field, _text)
     if unit == 1.0:
         return cell
-    if field in ("at", "start", "end"):
+    if field in ("submit_time", "start", "end"):
         return lambda text: _scaled_moment(text, unit)
-    if field == "limit":
+    if field == "time_limit":
         return lambda text: None if missing(text) else cells.limit_of(cells.number(text) * unit)
-    if field in ("ram", "memory"):
+    if field in ("ram", "gpu_memory"):
         return lambda text: 0 if missing(text) else round(cells.number(text) * unit)
     return lambda text: cells.bearable(cells.number(text) * unit)
 
@@ -167,9 +167,9 @@ def _header(path: Path, file: IO[str]) -> tuple[str, list[str]]:
 
 
 def _absent(found: Mapping[str, Column]) -> str | None:
-    if "at" not in found and "start" not in found:
+    if "submit_time" not in found and "start" not in found:
         return "submission times (submit_time)"
-    if "seconds" not in found and not ("start" in found and "end" in found):
+    if "duration" not in found and not ("start" in found and "end" in found):
         return "durations (duration, or start_time and end_time)"
     if "gpus" not in found:
         return "numbers of GPUs (num_gpus)"
@@ -185,8 +185,8 @@ def _read(
         raise TraceError(
             f"{path}, line 1: no column is recognised as {absent}; rename the column that has them."
         )
-    if "at" not in found:
-        found["at"] = found["start"]
+    if "submit_time" not in found:
+        found["submit_time"] = found["start"]
         notes.append("No submission times: the start times are used instead.")
     counts: Counter[str] = Counter()
     rows = _Rows(path, file, delimiter)
@@ -200,7 +200,7 @@ def _read(
             f"{path}, line {rows.line}: expected {len(names)} cells as in the header, "
             "found fewer; correct or delete the line."
         ) from None
-    far = _far_apart(path, delimiter, found["at"], jobs)
+    far = _far_apart(path, delimiter, found["submit_time"], jobs)
     return gathered(path, jobs, [*notes, *far, *left_out(counts), *_remarks(jobs)], ())
 
 
@@ -230,8 +230,8 @@ class _Rows:
 
 def _far_apart(path: Path, delimiter: str, column: Column, jobs: list[TraceJob]) -> list[str]:
     """A note on times that no one cluster has seen: dates and plain seconds in one column."""
-    first = min((job.at for job in jobs), default=0.0)
-    last = max((job.at for job in jobs), default=0.0)
+    first = min((job.submit_time for job in jobs), default=0.0)
+    last = max((job.submit_time for job in jobs), default=0.0)
     if last - first <= LONGEST:
         return []
     ends: dict[float, str] = {}
@@ -256,12 +256,12 @@ def _remarks(jobs: list[TraceJob]) -> list[str]:
 def _jobs(
     rows: Iterable[list[str]], width: int, found: Mapping[str, Column], counts: Counter[str]
 ) -> Iterator[TraceJob]:
-    at, gpus = found["at"], found["gpus"]
+    at, gpus = found["submit_time"], found["gpus"]
     lasting = _lasting(found)
     more = [
         (field, column.place, Memo(column.cell))
         for field, column in found.items()
-        if field not in ("at", "seconds", "start", "end", "gpus")
+        if field not in ("submit_time", "duration", "start", "end", "gpus")
     ]
     at_place, gpus_place = at.place, gpus.place
     at_cell, amounts = at.cell, Memo(gpus.cell)
@@ -289,7 +289,7 @@ def _jobs(
         if not amount and not values.get("cpus"):
             counts[_NOTHING] += 1
             continue
-        yield TraceJob(at=moment, seconds=seconds, gpus=amount, **values)
+        yield TraceJob(submit_time=moment, duration=seconds, gpus=amount, **values)
 
 
 def _located(error: BadCell, row: list[str], found: Mapping[str, Column]) -> BadCell:
@@ -306,7 +306,7 @@ def _located(error: BadCell, row: list[str], found: Mapping[str, Column]) -> Bad
 
 def _lasting(found: Mapping[str, Column]) -> Callable[[list[str]], float | None]:
     """How to tell from a row for how long the job ran; None: it did not end."""
-    duration, start, end = found.get("seconds"), found.get("start"), found.get("end")
+    duration, start, end = found.get("duration"), found.get("start"), found.get("end")
 
     def between(row: list[str]) -> float | None:
         if start is None or end is None:
@@ -367,7 +367,15 @@ def _models(text: str) -> tuple[str, ...]:
 
 
 _CELLS: dict[str, Cell] = {
-    "at": cells.moment, "start": cells.moment, "end": cells.moment, "seconds": cells.seconds,
-    "gpus": _amount, "cpus": _amount, "ram": _size, "memory": _memory, "limit": cells.limit,
-    "priority": _priority, "models": _models,
-}  # fmt: skip
+    "submit_time": cells.moment,
+    "start": cells.moment,
+    "end": cells.moment,
+    "duration": cells.seconds,
+    "gpus": _amount,
+    "cpus": _amount,
+    "ram": _size,
+    "gpu_memory": _memory,
+    "time_limit": cells.limit,
+    "priority": _priority,
+    "gpu_models": _models,
+}

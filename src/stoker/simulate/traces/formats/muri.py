@@ -13,8 +13,8 @@ from stoker.simulate.workload import Workload
 
 NEEDED = frozenset({"num_gpu", "submit_time", "duration", "iterations", "iteration_time"})
 _NAMES = {
-    "at": ("submit_time", 0.001),
-    "seconds": ("duration", 0.001),
+    "submit_time": ("submit_time", 0.001),
+    "duration": ("duration", 0.001),
     "gpus": ("num_gpu", 1.0),
     "name": ("model_name", 1.0),
 }

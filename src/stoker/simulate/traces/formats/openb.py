@@ -47,7 +47,7 @@ def read(path: Path) -> Workload:
             without["no creation or deletion time"] += 1
             continue
         job, inexact = _load(path, line, row)
-        if job.seconds <= 0:
+        if job.duration <= 0:
             without["the run time is zero"] += 1
             continue
         jobs.append(job)
@@ -84,12 +84,12 @@ def _load(path: Path, line: int, row: dict[str, str | None]) -> tuple[TraceJob, 
     models = (row.get("gpu_spec") or "").split("|")
     return (
         TraceJob(
-            at=begun,
-            seconds=seconds,
+            submit_time=begun,
+            duration=seconds,
             gpus=float(count) if count > 1 else count * milli / THOUSAND,
             cpus=_cell(path, line, row, "cpu_milli") / THOUSAND,
             ram=_cell(path, line, row, "memory_mib"),
-            models=tuple(model.strip() for model in models if model.strip()),
+            gpu_models=tuple(model.strip() for model in models if model.strip()),
         ),
         inexact,
     )

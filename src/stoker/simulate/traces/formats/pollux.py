@@ -68,15 +68,15 @@ def read(path: Path) -> Workload:
 def _load(application: Application, at: float, gpus: int, batch: int) -> TraceJob:
     speed = Training(application, batch if gpus == 1 else None)
     return TraceJob(
-        at=at,
-        seconds=speed.seconds,
+        submit_time=at,
+        duration=speed.seconds,
         gpus=1,
-        most=None if gpus == 1 else min(application.most, MACHINES * GPUS_EACH),
+        max_gpus=None if gpus == 1 else min(application.most, MACHINES * GPUS_EACH),
         name=application.name,
         speed=speed,
         epochs=speed.epochs,
-        at_once=True,
-        bare=True,
+        stops_immediately=True,
+        first_start_costs=True,
     )
 
 
@@ -97,7 +97,7 @@ class Training:
         epoch = min(int(done * self.epochs + SLACK), self.epochs - 1)
         return self.seconds / self.epochs / self._epoch(epoch, gpus, machines)
 
-    def beside(self, other: Speed, model: str) -> float:
+    def interference(self, other: Speed, model: str) -> float:
         """Nothing was measured of jobs that share a GPU, so none do."""
         return 0.0
 

@@ -143,16 +143,16 @@ class _Reader:
             self.counts[_NOTHING] += 1
             return None
         return TraceJob(
-            at=_read("Submit", cell("submit"), cells.moment),
-            seconds=seconds,
+            submit_time=_read("Submit", cell("submit"), cells.moment),
+            duration=seconds,
             gpus=counted.gpus,
             user=intern(cell("user")),
             name=intern(cell("jobname")),
             queue=intern(cell("partition")),
             cpus=counted.cpus,
             ram=counted.ram,
-            limit=self._limit(cell("timelimitraw"), cell("timelimit")),
-            models=(asked or counted).models,  # what it happened to get is not what it needs
+            time_limit=self._limit(cell("timelimitraw"), cell("timelimit")),
+            gpu_models=(asked or counted).models,  # what it happened to get is not what it needs
         )
 
     def _elapsed(self, cell: Callable[[str], str]) -> float:

@@ -104,7 +104,7 @@ def _records(path: Path, views: list[View]) -> Iterator[Record]:
     for view in views:
         try:
             record = record_of(view)
-            cells.bearable(record.ran)
+            cells.bearable(record.run_seconds)
         except ValueError as error:
             raise TraceError(f"{path}: job {view.id} cannot be read ({error}).") from error
         yield record
@@ -115,21 +115,21 @@ def record_of(view: View) -> Record:
     asked, training = view.request, view.training
     machines = asked.machines or 1
     return Record(
-        submitted=cells.moment(view.submitted_at),
-        ran=_ran(view),
-        over=view.ended_at is not None,
+        submitted_at=cells.moment(view.submitted_at),
+        run_seconds=_ran(view),
+        is_finished=view.ended_at is not None,
         user=view.user,
         name=training.family.removeprefix(f"{view.user}: ") if training else view.name,
         queue=view.queue,
         priority=view.priority,
         gpus=_amount(asked.gpus) * machines,
-        held=len(view.devices.get("gpu", ())) if asked.most_gpus else None,
+        last_gpus=len(view.devices.get("gpu", ())) if asked.most_gpus else None,
         cpus=_amount(asked.cpus) * machines,
         ram=(asked.memory or 0) * machines,
-        memory=asked.gpu_memory,
-        model=asked.model,
-        limit=view.limit,
-        steady=not (view.restartable or (training is not None and training.saves)),
+        gpu_memory=asked.gpu_memory,
+        gpu_model=asked.model,
+        time_limit=view.limit,
+        non_preemptible=not (view.restartable or (training is not None and training.saves)),
         epochs_done=training.epochs_done if training is not None else 0,
         epochs=training.epochs if training is not None else None,
         expected=training.estimate_seconds if training is not None else None,

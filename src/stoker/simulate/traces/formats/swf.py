@@ -89,13 +89,13 @@ def _job(cells: list[float], counts: Counter[str]) -> TraceJob | None:
         counts[_NOTHING] += 1
         return None
     return TraceJob(
-        at=_checked("submission", submit, in_our_time),
-        seconds=_checked("duration", run, bearable),
+        submit_time=_checked("submission", submit, in_our_time),
+        duration=_checked("duration", run, bearable),
         gpus=_checked("processors", float(int(processors)), lambda value: amount(str(value))),
         user=_numbered("user", user),
         name=_numbered("program", app),
         queue=_numbered("queue", queue),
-        limit=limit_of(int(limit)) if limit > 0 else None,
+        time_limit=limit_of(int(limit)) if limit > 0 else None,
     )
 
 
