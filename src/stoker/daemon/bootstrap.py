@@ -35,7 +35,7 @@ from stoker.daemon import unknown_attempts as recovered
 from stoker.daemon.context import RequestContext, system_clock
 from stoker.daemon.control.daemon import Daemon, JobSource, Reactor
 from stoker.daemon.gpus.monitor import GpuMonitor
-from stoker.daemon.handlers import nodes
+from stoker.daemon.nodes.configured import configured_names, configured_node_events
 from stoker.daemon.nodes.local_node import DeclaredResources, build_node_facts, probe_gpus
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.paths import DaemonPaths
@@ -120,7 +120,7 @@ def build_daemon(
     )
     desk = RequestContext(
         store, places.logs_dir(), facts.name, user, place=place, alerts=left,
-        engine=executor.commands.engine,
+        engine=executor.commands.engine, configured_nodes=configured_names,
     )  # fmt: skip
     fleet = ExecutorRegistry(
         executor,
@@ -219,7 +219,7 @@ def _take_over(
     What cannot be heeded of the configuration is returned, in words.
     """
     state, at = loop.engine.state, system_clock().wall
-    machines, unheeded = nodes.from_settings(state, config.nodes, facts.name, at)
+    machines, unheeded = configured_node_events(state, config.nodes, facts.name, at)
     boot = host.boot_id()
     same_boot = state.rest.boot in ("", boot)
     events: list[Event] = [

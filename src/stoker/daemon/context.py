@@ -43,6 +43,8 @@ class RequestContext(Struct):
     """When a job starts and ends, if there is a forecast."""
     foreseen_sweep: Callable[[Sweep, State, Instant], Told | None] = lambda *_: None
     """When the last trial of a sweep ends, if there is a forecast."""
+    configured_nodes: Callable[[], Collection[str]] = tuple
+    """Returns the names of the nodes in config.toml."""
     reading: Callable[[], Collection[int]] = tuple
     """Jobs that are over and whose figures are still being read."""
     faults: FaultTracker | None = None

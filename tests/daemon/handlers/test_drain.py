@@ -5,7 +5,7 @@ from typing import Any
 
 from core.scenario import Scenario
 from stoker.daemon.context import RequestContext
-from stoker.daemon.handlers import job_actions as acts
+from stoker.daemon.handlers.drain import drain, undrain
 from stoker.engine import Instant
 from stoker.schema.requests import Drain, Undrain
 from stoker.store.memory import MemoryStore
@@ -16,10 +16,11 @@ def test_running_tasks_of_an_array_are_named_by_their_labels(tmp_path: Path) -> 
     story.submit()
     array = story.submit(count=2, array=True)
     story.run(1, array)
-    desk = RequestContext(MemoryStore(), str(tmp_path), "box", "ana")
+    context = RequestContext(MemoryStore(), str(tmp_path), "box", "ana")
 
     def reply(body: Drain | Undrain) -> dict[str, Any]:
-        decided = acts.drain(desk, body)(story.state, Instant(story.now, story.now))
+        handler = drain(context, body) if isinstance(body, Drain) else undrain(context, body)
+        decided = handler(story.state, Instant(story.now, story.now))
         assert decided.reply is not None
         found: dict[str, Any] = decided.reply(story.state)
         return found

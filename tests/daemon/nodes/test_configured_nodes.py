@@ -9,7 +9,7 @@ import pytest
 from core.scenario import Afar
 from stoker.core import events as e
 from stoker.core.units import BadValue
-from stoker.daemon.handlers.nodes import from_settings
+from stoker.daemon.nodes.configured import configured_node_events
 from stoker.daemon.settings import ConfiguredNode, load
 
 ANT = {"ant": ConfiguredNode("ssh://ant")}
@@ -25,7 +25,7 @@ def start(
     story: Afar, wanted: Mapping[str, ConfiguredNode] = MappingProxyType({})
 ) -> tuple[list[str], list[str]]:
     """What a daemon that starts with these makes of it: kinds of facts, and warnings."""
-    events, warnings = from_settings(story.state, wanted, "box", story.now)
+    events, warnings = configured_node_events(story.state, wanted, "box", story.now)
     for event in events:
         story.tell(event)
     return [type(event).__name__ for event in events], warnings

@@ -23,7 +23,7 @@ from stoker.core.state import State
 from stoker.core.sweep import Board, trial_of
 from stoker.daemon.context import CommandHandler, RequestContext, system_clock
 from stoker.daemon.control.daemon import Reactor
-from stoker.daemon.handlers import queries as looks
+from stoker.daemon.handlers import queries
 from stoker.daemon.views import job as views
 from stoker.daemon.workers import forecast_client as outlook
 from stoker.engine import Instant
@@ -180,18 +180,20 @@ def test_queue_show_why_and_eta_have_one_estimate(outlooks: outlook.ForecastClie
     first, second, third = (story.submit(limit=limit) for limit in (100, 50, 10))
     story.run(first)
     now, desk = estimated(outlooks, story), outlooks.desk
-    listed = {each["id"]: each for each in reply(looks.views(desk, [1, 2, 3], 0), story, now)}
+    listed = {
+        each["id"]: each for each in reply(queries.list_views(desk, [1, 2, 3], 0), story, now)
+    }
     all_of_them = reply(outlook.told(outlooks, desk, [], 10), story, now)["jobs"]
     assert [each["id"] for each in all_of_them] == [first, second, third]
     for each in all_of_them:
         view = listed[each["id"]]
         assert view["foreseen"] == {key: each[key] for key in ("at", "start", "end", "never")}
-        why = reply(looks.explain(desk, str(each["id"])), story, now)
+        why = reply(queries.explain(desk, str(each["id"])), story, now)
         assert why["foreseen"] == view["foreseen"]
         assert why["expected_end"] == view["expected_end"] == each["end"]["likely"]
     assert listed[third]["expected_start"] == views.iso(story.now + 150)
     assert listed[third]["foreseen"]["start"]["kind"] == "limit"
-    why = reply(looks.explain(desk, str(second)), story, now)
+    why = reply(queries.explain(desk, str(second)), story, now)
     assert why["unblocks"] == [f"job {first} ends in at most 2 min"], "from the same estimate"
 
 
@@ -203,7 +205,7 @@ def test_a_pending_job_never_starts_now(outlooks: outlook.ForecastClient) -> Non
     estimated(outlooks, story)
     for later in (0.0, 50.0, 99.5, 100.0, 150.0, 599.0):
         now = Instant(story.now + later, story.now + later)
-        (view,) = reply(looks.views(outlooks.desk, [second], 0), story, now)
+        (view,) = reply(queries.list_views(outlooks.desk, [second], 0), story, now)
         start = view["expected_start"]
         assert start is None or start >= (views.iso(now.wall + 0.99) or "")
     assert view["foreseen"]["never"] is not None

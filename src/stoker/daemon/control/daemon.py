@@ -315,9 +315,8 @@ class Daemon:
             logger.warning("%s", self.engine.trouble or "the journal can be written again")
         if self.engine.state.boards and may_start:
             contain("sweeps", None, lambda: self.sweeps.after(self.engine.state))
-        contain(
-            "waiting requests", None, self.waits.check, self.engine.state, self.desk, self._last
-        )
+        now = system_clock()
+        contain("waiting requests", None, self.waits.check, self.engine.state, now, self._last)
         self.feeder.after(self._last)
         left = self.trainings.left.over and not self.engine.has_unrecorded
         if (self.engine.unforced or left) and not self.sync.is_requested:
@@ -387,7 +386,7 @@ class Daemon:
             contain("timers of sweeps", 1.0, self._sweeps.tick) if self._sweeps else None,
             contain("timers of eta", 1.0, self._outlooks.tick) if self._outlooks else None,
             1.0 if self.faults.is_failing(FLEET_EVENTS) else None,
-            self.waits.timeout(),
+            self.waits.timeout(now.boot),
             self.feeder.timeout(),
             1.0 if self.engine.owed else None,
             self.sync.seconds_left(),

@@ -1,1 +1,1 @@
-"""Request handlers."""
+"""Request handlers, one function per verb: `(State, Instant) -> CommandResult`, without I/O."""

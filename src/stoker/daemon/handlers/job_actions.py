@@ -1,116 +1,108 @@
-"""What owners do to their jobs: one function per verb."""
+"""Act on selected jobs: cancel, kill, pause, resume, hold, release, retry, dismiss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from msgspec.json import encode
-from msgspec.structs import replace
-
 from stoker.core import events as e
-from stoker.core.cluster import Node
-from stoker.core.dependency import Dependency
 from stoker.core.explain import silent_since
-from stoker.core.job import RANK_STEP, Job, Spec
+from stoker.core.job import Job
 from stoker.core.lifecycle import HOLDING, UNHAPPY, JobState
-from stoker.core.options import parse_signal, read
+from stoker.core.options import parse_signal
 from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon.context import CommandHandler, RequestContext
-from stoker.daemon.http.codec import moment
-from stoker.daemon.submission.checks import check_satisfiable, check_upload_paths
-from stoker.daemon.submission.spec import content_hash
-from stoker.daemon.submission.submit import option_context
-from stoker.daemon.submission.training import check_directories, check_epochs
-from stoker.daemon.views.job import elapsed
+from stoker.daemon.handlers.queries import parse_iso_time
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 from stoker.store.port import JobQuery
 
-Step = Callable[[State, Job, Instant], list[e.Event] | str]
-"""The facts for one job, or the sentence why not."""
-Whole = Callable[[int, float], e.Event]
-"""What it means for a sweep if all of it is meant."""
+MAX_FAILURES_RETRIED = 100_000
+
+JobStep = Callable[[State, Job, Instant], list[e.Event] | str]
+"""Returns the events for one job, or why the action does not apply to it."""
+SweepStep = Callable[[int, float], e.Event]
+"""Returns the event for a sweep that is selected as a whole."""
 
 
-def _each(
-    desk: RequestContext,
-    words: list[str],
-    step: Step,
-    recall: bool = False,
-    whole: Whole | None = None,
+def for_each_job(
+    context: RequestContext,
+    selectors: list[str],
+    step: JobStep,
+    sweep_step: SweepStep | None = None,
 ) -> CommandHandler:
-    """Do something to each selected job; those it makes no sense for are said, not failed."""
+    """Apply a step to each selected job; jobs that it does not apply to are skipped."""
 
-    def decide(state: State, now: Instant) -> CommandResult:
-        if not words:
+    def handle(state: State, now: Instant) -> CommandResult:
+        if not selectors:
             raise CommandRejected(
                 "No job was named. Use an id, a range, a name, last or all.", "usage"
             )
-        meant = _sweeps(words, state) if whole is not None else []
-        decision = _act(desk, desk.resolve(words, state), step, state, now, recall, meant)
-        if whole is not None:
-            decision.events += [whole(sweep, now.wall) for sweep in meant]
-        return decision
+        sweeps = _selected_sweeps(selectors, state) if sweep_step is not None else []
+        ids = context.resolve(selectors, state)
+        result = _apply_to_jobs(context, ids, step, state, now, sweeps=sweeps)
+        if sweep_step is not None:
+            result.events += [sweep_step(sweep, now.wall) for sweep in sweeps]
+        return result
 
-    return decide
+    return handle
 
 
-def _sweeps(words: list[str], state: State) -> list[int]:
-    """The sweeps that are meant as a whole, also with the trials they do not have yet."""
-    if "all" in words:
+def _selected_sweeps(selectors: list[str], state: State) -> list[int]:
+    """Return the sweeps that are selected as a whole, including trials still to be submitted."""
+    if "all" in selectors:
         return [sweep.id for sweep in state.sweeps.values() if sweep.open]
-    parts = [part.strip() for word in words for part in word.split(",")]
-    meant = (sweep_meant(part, state) for part in [*words, *parts])
-    return list(dict.fromkeys(id for id in meant if id is not None))
+    parts = [part.strip() for selector in selectors for part in selector.split(",")]
+    sweeps = (sweep_meant(part, state) for part in [*selectors, *parts])
+    return list(dict.fromkeys(id for id in sweeps if id is not None))
 
 
-def _act(
-    desk: RequestContext, ids: list[int], step: Step, state: State, now: Instant, recall: bool,
-    sweeps: Sequence[int] = (),
+def _apply_to_jobs(
+    context: RequestContext, ids: list[int], step: JobStep, state: State, now: Instant,
+    restore: bool = False, sweeps: Sequence[int] = (),
 ) -> CommandResult:  # fmt: skip
-    facts: list[e.Event] = []
+    """Apply a step to jobs; with `restore`, finished jobs are loaded from the store for it."""
+    events: list[e.Event] = []
     done: list[int] = []
     skipped: list[dict[str, Any]] = []
     boards: dict[int | None, None] = {}
-    """Sweeps whose trials come back to memory."""
     for id in ids:
-        job, spec = desk.job_and_spec(id, state)
-        found = step(state, job, now)
-        if isinstance(found, str):
-            skipped.append({"id": id, "label": job.label, "why": found})
+        job, spec = context.job_and_spec(id, state)
+        outcome = step(state, job, now)
+        if isinstance(outcome, str):
+            skipped.append({"id": id, "label": job.label, "why": outcome})
             continue
         if id not in state.jobs:
-            if not recall:
+            if not restore:
                 skipped.append({"id": id, "label": job.label, "why": "it has ended"})
                 continue
-            facts.append(e.JobRecalled(at=now.wall, job=job, spec=spec))
-        boards |= {job.array: None} if job.params is not None and found else {}
-        facts += found
+            events.append(e.JobRecalled(at=now.wall, job=job, spec=spec))
+        if job.params is not None and outcome:
+            boards[job.array] = None
+        events += outcome
         done.append(id)
-    facts = [*desk.restore_trials(list(boards), state, now.wall), *facts]
-
-    going = [id for id in sweeps if state.sweeps[id].open]
+    events = [*context.restore_trials(boards, state, now.wall), *events]
+    open_sweeps = [id for id in sweeps if state.sweeps[id].open]
 
     def reply(after: State) -> dict[str, Any]:
-        jobs = [after.jobs[id] for id in done]
-        told = {"done": [_shown(after, job) for job in jobs], "skipped": skipped}
-        return told | {"sweeps": going} if sweeps else told
+        views = [_action_view(after, after.jobs[id]) for id in done]
+        view = {"done": views, "skipped": skipped}
+        return view | {"sweeps": open_sweeps} if sweeps else view
 
-    return CommandResult(events=facts, reply=reply)
-
-
-def _shown(state: State, job: Job) -> dict[str, Any]:
-    """A job to which something was done; and who does not answer and so does not know of it."""
-    shown = {"id": job.id, "label": job.label, "state": job.state.value}
-    silent = list(silent_since(state, job))
-    return shown | {"unreachable": silent} if silent else shown
+    return CommandResult(events=events, reply=reply)
 
 
-def _spared(state: State, job: Job, body: r.End) -> str | None:
-    """Why a job that was selected is not meant, or None when it is."""
+def _action_view(state: State, job: Job) -> dict[str, Any]:
+    """Return a job after the action, with the nodes that cannot learn of it yet."""
+    view = {"id": job.id, "label": job.label, "state": job.state.value}
+    unreachable = list(silent_since(state, job))
+    return view | {"unreachable": unreachable} if unreachable else view
+
+
+def _skip_reason(state: State, job: Job, body: r.End) -> str | None:
+    """Return why the filters of a request exclude a selected job, or None."""
     spec = state.specs.get(job.spec)
     if body.door is not None and (spec is None or spec.door != body.door):
         return f"it was not submitted with {body.door}"
@@ -121,33 +113,33 @@ def _spared(state: State, job: Job, body: r.End) -> str | None:
     return None
 
 
-def cancel(desk: RequestContext, body: r.Cancel) -> CommandHandler:
+def cancel(context: RequestContext, body: r.Cancel) -> CommandHandler:
     """Cancel jobs."""
 
     def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
-        if not job.finished and (why_not := _spared(state, job, body)):
-            return why_not
+        if not job.finished and (excluded := _skip_reason(state, job, body)):
+            return excluded
         if job.finished:
             return f"it has already ended ({job.cause or job.state.value.lower()})"
         return [e.JobCancelled(at=now.wall, job=job.id)]
 
-    def whole(sweep: int, at: float) -> e.Event:
+    def sweep_step(sweep: int, at: float) -> e.Event:
         return e.SweepChanged(at=at, sweep=sweep, ended=True)
 
-    narrowed = body.only is not None or body.door is not None
-    return _each(desk, body.select, step, whole=None if narrowed else whole)
+    has_filter = body.only is not None or body.door is not None
+    return for_each_job(context, body.select, step, None if has_filter else sweep_step)
 
 
-def kill(desk: RequestContext, body: r.Kill) -> CommandHandler:
-    """Send a signal to running jobs; without one, end them at once."""
+def kill(context: RequestContext, body: r.Kill) -> CommandHandler:
+    """Send a signal to running jobs; without a signal, end jobs at once."""
     try:
         number = parse_signal(body.signal) if body.signal else None
     except BadValue as error:
         raise CommandRejected(str(error), "usage") from None
 
     def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
-        if not job.finished and (why_not := _spared(state, job, body)):
-            return why_not
+        if not job.finished and (excluded := _skip_reason(state, job, body)):
+            return excluded
         if number is None:
             if job.finished:
                 return "it has already ended"
@@ -156,10 +148,10 @@ def kill(desk: RequestContext, body: r.Kill) -> CommandHandler:
             return "it is not running"
         return [e.JobSignalled(at=now.wall, job=job.id, signal=number)]
 
-    return _each(desk, body.select, step)
+    return for_each_job(context, body.select, step)
 
 
-def pause(desk: RequestContext, body: r.Pause) -> CommandHandler:
+def pause(context: RequestContext, body: r.Pause) -> CommandHandler:
     """Suspend running jobs."""
 
     def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
@@ -167,10 +159,10 @@ def pause(desk: RequestContext, body: r.Pause) -> CommandHandler:
             return f"it is not running ({job.state.value.lower()}); to keep it from starting: hold"
         return [e.JobPaused(at=now.wall, job=job.id, boot=now.boot)]
 
-    return _each(desk, body.select, step)
+    return for_each_job(context, body.select, step)
 
 
-def resume(desk: RequestContext, body: r.Resume) -> CommandHandler:
+def resume(context: RequestContext, body: r.Resume) -> CommandHandler:
     """Continue suspended jobs."""
 
     def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
@@ -178,10 +170,10 @@ def resume(desk: RequestContext, body: r.Resume) -> CommandHandler:
             return f"it is not paused ({job.state.value.lower()})"
         return [e.JobResumed(at=now.wall, job=job.id, boot=now.boot)]
 
-    return _each(desk, body.select, step)
+    return for_each_job(context, body.select, step)
 
 
-def hold(desk: RequestContext, body: r.Hold) -> CommandHandler:
+def hold(context: RequestContext, body: r.Hold) -> CommandHandler:
     """Hold pending jobs."""
 
     def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
@@ -189,13 +181,13 @@ def hold(desk: RequestContext, body: r.Hold) -> CommandHandler:
             return f"it is not pending ({job.state.value.lower()})"
         return [] if job.held else [e.JobHeld(at=now.wall, job=job.id)]
 
-    def whole(sweep: int, at: float) -> e.Event:
+    def sweep_step(sweep: int, at: float) -> e.Event:
         return e.SweepChanged(at=at, sweep=sweep, held=True)
 
-    return _each(desk, body.select, step, whole=whole)
+    return for_each_job(context, body.select, step, sweep_step)
 
 
-def release(desk: RequestContext, body: r.Release) -> CommandHandler:
+def release(context: RequestContext, body: r.Release) -> CommandHandler:
     """Release held jobs."""
 
     def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
@@ -203,302 +195,69 @@ def release(desk: RequestContext, body: r.Release) -> CommandHandler:
             return "it is not held"
         return [e.JobReleased(at=now.wall, job=job.id)]
 
-    def whole(sweep: int, at: float) -> e.Event:
+    def sweep_step(sweep: int, at: float) -> e.Event:
         return e.SweepChanged(at=at, sweep=sweep, held=False, note="")
 
-    return _each(desk, body.select, step, whole=whole)
+    return for_each_job(context, body.select, step, sweep_step)
 
 
-def retry(desk: RequestContext, body: r.Retry) -> CommandHandler:
-    """Requeue finished jobs."""
+def retry(context: RequestContext, body: r.Retry) -> CommandHandler:
+    """Requeue finished jobs; of a sweep that is selected as a whole, only those that failed."""
 
-    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
-        if not job.finished:
-            return f"it has not ended ({job.state.value.lower()})"
-        if body.failed and job.state is JobState.COMPLETED:
-            return "it succeeded"
-        if job.array in whole and job.state is JobState.COMPLETED:
-            return "it succeeded; to requeue it, name it"
-        return [e.JobRetried(at=now.wall, job=job.id, same_devices=body.same_gpus)]
-
-    whole: list[int] = []
-    """Of these sweeps, only what has not succeeded is meant."""
-
-    def decide(state: State, now: Instant) -> CommandResult:
+    def handle(state: State, now: Instant) -> CommandResult:
+        sweeps: list[int] = []
         if body.select:
-            ids = desk.resolve(body.select, state)
-            whole[:] = _sweeps(body.select, state)
+            ids = context.resolve(body.select, state)
+            sweeps = _selected_sweeps(body.select, state)
         elif body.failed:
-            ids = _failed(desk, state, body)
+            ids = _failed_jobs(context, state, body)
         else:
             raise CommandRejected(
                 "No job was named. Use an id, a range, a name, last or --failed.", "usage"
             )
-        decision = _act(desk, ids, step, state, now, recall=True)
-        return CommandResult(reply=lambda _: {"count": len(ids)}) if body.dry_run else decision
 
-    return decide
+        def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
+            if not job.finished:
+                return f"it has not ended ({job.state.value.lower()})"
+            if body.failed and job.state is JobState.COMPLETED:
+                return "it succeeded"
+            if job.array in sweeps and job.state is JobState.COMPLETED:
+                return "it succeeded; to requeue it, name it"
+            return [e.JobRetried(at=now.wall, job=job.id, same_devices=body.same_gpus)]
+
+        result = _apply_to_jobs(context, ids, step, state, now, restore=True)
+        return CommandResult(reply=lambda _: {"count": len(ids)}) if body.dry_run else result
+
+    return handle
 
 
-def _failed(desk: RequestContext, state: State, body: r.Retry) -> list[int]:
-    """The failures that were not dismissed, or all of a period; interactive jobs never count."""
+def _failed_jobs(context: RequestContext, state: State, body: r.Retry) -> list[int]:
+    """Return the failures that were not dismissed, or all of a period, without interactive jobs."""
     if not (body.all or body.since):
         return sorted(id for id in state.unseen if not state.spec(state.jobs[id]).pty)
-    since = moment(body.since, "since")
-    states = [each.value for each in UNHAPPY]
-    rows = desk.store.past(JobQuery(states=states, since=since, limit=100_000))
-    found = {row.job.id: (row.job, row.spec) for row in rows}
-    found |= {id: (job, state.spec(job)) for id, job in state.jobs.items()}
+    since = parse_iso_time(body.since, "since")
+    states = [job_state.value for job_state in UNHAPPY]
+    rows = context.store.past(JobQuery(states=states, since=since, limit=MAX_FAILURES_RETRIED))
+    jobs = {row.job.id: (row.job, row.spec) for row in rows}
+    jobs |= {id: (job, state.spec(job)) for id, job in state.jobs.items()}
     return sorted(
         id
-        for id, (job, spec) in found.items()
+        for id, (job, spec) in jobs.items()
         if job.state in UNHAPPY and not spec.pty and (job.ended_at or 0.0) >= (since or 0.0)
     )
 
 
-def seen(desk: RequestContext, body: r.Seen) -> CommandHandler:
+def dismiss(context: RequestContext, body: r.Seen) -> CommandHandler:
     """Dismiss failures; without a selector, all of them."""
 
-    def decide(state: State, now: Instant) -> CommandResult:
-        ids = desk.resolve(body.select, state) if body.select else list(state.unseen)
-        fresh = tuple(id for id in ids if id in state.unseen)
-        shown = [
+    def handle(state: State, now: Instant) -> CommandResult:
+        ids = context.resolve(body.select, state) if body.select else list(state.unseen)
+        failures = tuple(id for id in ids if id in state.unseen)
+        done = [
             {"id": id, "label": state.jobs[id].label, "state": state.jobs[id].state.value}
-            for id in fresh
+            for id in failures
         ]
-        facts: list[e.Event] = [e.JobsSeen(at=now.wall, jobs=fresh)] if fresh else []
-        return CommandResult(events=facts, reply=lambda _: {"done": shown, "skipped": []})
+        events: list[e.Event] = [e.JobsSeen(at=now.wall, jobs=failures)] if failures else []
+        return CommandResult(events=events, reply=lambda _: {"done": done, "skipped": []})
 
-    return decide
-
-
-def edit(desk: RequestContext, body: r.Edit) -> CommandHandler:
-    """Change what pending jobs request, or the time limit and priority of running ones."""
-    fixed = {"array", "export", "env", "pty", "hold"} & set(body.options)
-    if fixed:
-        raise CommandRejected(f"--{fixed.pop()} cannot be changed after submission.", "usage")
-    overdue: list[str] = []
-    """Running jobs that have used more than the new time limit."""
-
-    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
-        if job.finished:
-            return f"it has ended ({job.state.value.lower()})"
-        if job.state is JobState.COMPLETING:
-            return "it is being ended"
-        spec = state.spec(job)
-        if job.holding:
-            return running(state, job, spec, now)
-        wanted = read(body.options, option_context(desk, state, now), before=spec)
-        fields = {k: v for k, v in wanted.fields.items() if v is not None or k in _CLEARABLE}
-        name = fields.pop("name", None) or job.name
-        if _leads_to(state, wanted.fields.get("dependency"), job.id):
-            raise BadValue("A job cannot depend on itself or on a job that depends on it.")
-        changed = replace(spec, request=wanted.request, **fields)
-        check_satisfiable(state, state.effective(job, changed))
-        check_upload_paths(changed.directory, fields.get("carry"))
-        check_directories(fields)
-        check_epochs(job, fields, spec.training)
-        hash, facts = _recorded(state, changed, now)
-        if changed.dependency is not None:
-            facts += desk.restore_jobs(sorted(changed.dependency.jobs()), state, now.wall)
-        begins = {"begin", "delay"} & set(body.options)
-        facts.append(
-            e.JobEdited(
-                at=now.wall, job=job.id, spec=hash, name=name,
-                priority=wanted.priority if wanted.priority is not None else job.priority,
-                begin_at=wanted.begin_at if begins else job.begin_at,
-            )
-        )  # fmt: skip
-        return facts
-
-    def running(state: State, job: Job, spec: Spec, now: Instant) -> list[e.Event] | str:
-        late = sorted(set(body.options) - _ADJUSTABLE)
-        if late:
-            return (
-                f"it is running and --{late[0].replace('_', '-')} counts only when a job starts; "
-                "of a running job, --time and --priority can be changed"
-            )
-        wanted = read(body.options, option_context(desk, state, now), before=spec)
-        limit = wanted.fields.get("limit", spec.limit)
-        if "limit" in wanted.fields and limit is not None and (elapsed(job, now) or 0) >= limit:
-            overdue.append(job.label)
-        hash, facts = _recorded(state, replace(spec, limit=limit), now)
-        priority = job.priority if wanted.priority is None else wanted.priority
-        edited = e.JobEdited(at=now.wall, job=job.id, spec=hash, name=job.name, priority=priority)
-        return [*facts, edited]
-
-    def whole(sweep: int, at: float) -> e.Event:
-        priority = body.options.get("priority")
-        given = isinstance(priority, int | str) and str(priority).lstrip("-").isdecimal()
-        return e.SweepChanged(at=at, sweep=sweep, priority=int(str(priority)) if given else None)
-
-    def decide(state: State, now: Instant) -> CommandResult:
-        if not body.options:
-            raise CommandRejected(
-                "Nothing to change. Name what to change, such as --priority 5.", "usage"
-            )
-        try:
-            decision = _each(desk, body.select, step, whole=whole)(state, now)
-        except BadValue as error:
-            raise CommandRejected(str(error), "usage") from None
-        return CommandResult(reply=lambda _: {"overdue": overdue}) if body.dry_run else decision
-
-    return decide
-
-
-_ADJUSTABLE = {"time", "priority", "nice"}
-"""What can be changed while a job runs."""
-
-
-def _recorded(state: State, spec: Spec, now: Instant) -> tuple[str, list[e.Event]]:
-    """The hash of a spec, and the event that records it unless it is known."""
-    hash = content_hash(encode(spec))
-    known = hash in state.specs
-    return hash, [] if known else [e.SpecRecorded(at=now.wall, hash=hash, spec=spec)]
-
-
-def _leads_to(state: State, dependency: Dependency | None, id: int) -> bool:
-    """Whether waiting for these jobs would end up at this one."""
-    todo = list(dependency.jobs()) if dependency else []
-    met: set[int] = set()
-    while todo:
-        other = todo.pop()
-        if other == id:
-            return True
-        job = state.jobs.get(other)
-        if other in met or job is None or job.finished:
-            continue
-        met.add(other)
-        further = state.spec(job).dependency
-        todo += further.jobs() if further else ()
-    return False
-
-
-_CLEARABLE = {"limit", "dependency", "comment", "group", "on_end", "output", "error"}
-
-
-def move(desk: RequestContext, body: r.Move) -> CommandHandler:
-    """Change the queue position: to the front, the back, or next to another job."""
-
-    def decide(state: State, now: Instant) -> CommandResult:
-        ids = desk.resolve(body.select, state) if body.select else []
-        if not ids:
-            raise CommandRejected("No job was named. Use an id, a range or a name.", "usage")
-        waiting = [state.jobs[id] for id in ids if _waits(state, id)]
-        skipped = [
-            {"id": id, "label": desk.job_and_spec(id, state)[0].label, "why": "it is not pending"}
-            for id in ids
-            if not _waits(state, id)
-        ]
-        facts = _moves(desk, body, waiting, state, now) if waiting else []
-        shown = [{"id": j.id, "label": j.label, "state": j.state.value} for j in waiting]
-        return CommandResult(events=facts, reply=lambda _: {"done": shown, "skipped": skipped})
-
-    return decide
-
-
-def _waits(state: State, id: int) -> bool:
-    job = state.jobs.get(id)
-    return job is not None and job.state is JobState.PENDING
-
-
-def _moves(
-    desk: RequestContext, body: r.Move, jobs: list[Job], state: State, now: Instant
-) -> list[e.Event]:
-    moved = {job.id for job in jobs}
-    pending = sorted(
-        (
-            job
-            for job in state.jobs.values()
-            if job.state is JobState.PENDING and job.id not in moved
-        ),
-        key=lambda job: (-job.priority, job.order),
-    )
-    if body.where in ("before", "after"):
-        others = desk.resolve([body.other], state) if body.other else []
-        if len(others) != 1 or not _waits(state, others[0]) or others[0] in moved:
-            raise CommandRejected(f"'{body.other}' is not another pending job.", "usage")
-        at = next(n for n, job in enumerate(pending) if job.id == others[0])
-        priority = pending[at].priority
-        at += body.where == "after"
-    else:
-        at = 0 if body.where == "first" else len(pending)
-        edge = pending[0 if body.where == "first" else -1] if pending else jobs[0]
-        pick = max if body.where == "first" else min
-        priority = pick(edge.priority, *(job.priority for job in jobs))
-    same = [job for job in pending if job.priority == priority]
-    before = pending[at - 1] if at and pending[at - 1] in same else None
-    after = pending[at] if at < len(pending) and pending[at] in same else None
-    low = before.order if before else (after.order if after else 0) - RANK_STEP * (len(jobs) + 1)
-    high = after.order if after else low + RANK_STEP * (len(jobs) + 1)
-    gap = (high - low) // (len(jobs) + 1)
-    if gap < 1:
-        raise CommandRejected(
-            "There is no position left between those two jobs; use --first.", "failed"
-        )
-    return [
-        e.JobMoved(at=now.wall, job=job.id, priority=priority, rank=low + gap * n)
-        for n, job in enumerate(jobs, 1)
-    ]
-
-
-def drain(desk: RequestContext, body: r.Drain | r.Undrain) -> CommandHandler:
-    """Drain devices, or open them again."""
-    closing = isinstance(body, r.Drain)
-
-    def decide(state: State, now: Instant) -> CommandResult:
-        if not body.devices:
-            raise CommandRejected("No device was named. Use a GPU's id, or all.", "usage")
-        named: dict[tuple[str, str, str], None] = {}
-        for word in body.devices:
-            for part in filter(None, word.split(",")):
-                named.update(dict.fromkeys(_devices(state, part.strip())))
-        devices = tuple(named)
-        running = [
-            job
-            for job in (state.running.values() if closing else ())
-            if job.placement is not None
-            and any(
-                (part.node, take.type, take.device) in named
-                for part in job.placement.parts
-                for take in part.takes
-            )
-        ]
-        fact: e.Event
-        if isinstance(body, r.Drain):
-            fact = e.DevicesDrained(at=now.wall, devices=devices, reason=body.reason)
-        else:
-            fact = e.DevicesUndrained(at=now.wall, devices=devices)
-        shown = [f"{node}/{type}:{name}" for node, type, name in devices]
-        whole = [node.name for node in state.cluster.nodes.values() if _all_of(node, named)]
-        reply = {
-            "devices": shown, "machines": whole, "running": [job.id for job in running],
-            "labels": [job.label for job in running],
-        }  # fmt: skip
-        return CommandResult(events=[fact], reply=lambda _: reply)
-
-    return decide
-
-
-def _all_of(node: Node, named: Container[tuple[str, str, str]]) -> bool:
-    """Whether these are all devices that a machine has."""
-    there = [(node.name, device.type, device.name) for device in node.devices() if not device.gone]
-    return len(there) > 1 and all(device in named for device in there)
-
-
-def _devices(state: State, word: str) -> list[tuple[str, str, str]]:
-    """The devices that a person means; a machine's name means all of it, `a:0` is `a/0`."""
-    nodes = state.cluster.nodes
-    head, colon, tail = word.partition(":")
-    found = state.cluster.find(word)
-    if not found and word in nodes:
-        found = state.cluster.find(f"{word}/all")
-    if not found and colon and head in nodes:
-        found = state.cluster.find(f"{head}/{tail}")
-    if not found:
-        raise CommandRejected(f"There is no device '{word}'; see stoker gpus.", "not_found")
-    several = list(dict.fromkeys(node.name for node, _ in found))
-    if len(several) > 1 and "/" not in word and word.rpartition(":")[2] != "all":
-        choices = " or ".join(f"{name}/{word}" for name in several[:4])
-        raise CommandRejected(f"'{word}' is on {len(several)} nodes; write {choices}.", "usage")
-    return [(node.name, device.type, device.name) for node, device in found]
+    return handle

@@ -1,4 +1,4 @@
-"""By what queues are worked off: shown, and chosen while everything goes on."""
+"""Show and choose the scheduling policies of queues."""
 
 from __future__ import annotations
 
@@ -15,148 +15,151 @@ from stoker.daemon.views.job import iso
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 
-ALL = "*"
-"""Every queue for which nothing else is said."""
-DEFAULT = "default"
-"""Where jobs go that name no queue."""
-
-# -- looking --------------------------------------------------------------------------------
+ALL_QUEUES = "*"
+"""Stands for every queue without a policy of its own."""
+DEFAULT_QUEUE = "default"
+"""The queue of jobs that name none."""
 
 
-def shown(desk: RequestContext) -> CommandHandler:
-    """What each queue goes by, and what else there is."""
+def show(context: RequestContext) -> CommandHandler:
+    """Return the policy of each queue, and all policies."""
 
-    def decide(state: State, now: Instant) -> CommandResult:
-        waiting = Counter(found.queue for found in state.line.where.values())
-        queues = [queue_view(state, name, waiting[name]) for name in known_queues(state)]
-        others = queue_view(state, ALL, 0)
-        return reply_only({"queues": [*queues, others], "policies": listed()})
+    def handle(state: State, now: Instant) -> CommandResult:
+        pending = Counter(job_class.queue for job_class in state.line.where.values())
+        queues = [queue_view(state, name, pending[name]) for name in known_queues(state)]
+        others = queue_view(state, ALL_QUEUES, 0)
+        return reply_only({"queues": [*queues, others], "policies": list_policies()})
 
-    return decide
+    return handle
 
 
-def listed() -> list[dict[str, Any]]:
-    """All policies, the one that chooses by itself first."""
-    found = [{"name": AUTO, "about": ABOUT_AUTO, "parameters": _figures(PLANNER)}]
-    return found + [
-        {"name": each.name, "about": each.about, "parameters": _figures(each)}
-        for each in POLICIES.values()
+def list_policies() -> list[dict[str, Any]]:
+    """Return all policies, the automatic choice first."""
+    auto = {"name": AUTO, "about": ABOUT_AUTO, "parameters": _parameters(PLANNER)}
+    return [auto] + [
+        {"name": rules.name, "about": rules.about, "parameters": _parameters(rules)}
+        for rules in POLICIES.values()
     ]
 
 
 def known_queues(state: State) -> list[str]:
-    """Queues that are defined, have jobs, or have a policy of their own."""
+    """Return the queues that are defined, have jobs, or have a policy of their own."""
     used = {spec.queue for spec in state.specs.values()}
-    names = {DEFAULT, *state.rest.queues, *used, *state.rest.policies} - {ALL}
-    return sorted(names, key=lambda name: (name != DEFAULT, name))
+    names = {DEFAULT_QUEUE, *state.rest.queues, *used, *state.rest.policies} - {ALL_QUEUES}
+    return sorted(names, key=lambda name: (name != DEFAULT_QUEUE, name))
 
 
-def queue_view(state: State, queue: str, waiting: int) -> dict[str, Any]:
-    """What a queue goes by now, and why."""
+def queue_view(state: State, queue: str, pending: int) -> dict[str, Any]:
+    """Return the policy of a queue, and why it has it."""
     defined = state.rest.queues.get(queue)
     return {
         "queue": queue,
         **_chosen(state, queue),
         "strict": defined is not None and defined.strict,
-        "waiting": waiting,
+        "waiting": pending,
         "running": state.queue_running.get(queue, 0),
     }
 
 
 def _chosen(state: State, queue: str) -> dict[str, Any]:
-    """The policy that was chosen for a queue, the one it comes to, and its parameters."""
-    said, changed = state.rest.policies.get(queue) or state.rest.policies.get(ALL, (USUAL.name, {}))
-    if said == AUTO and queue == ALL:
+    """Return the policy chosen for a queue, the policy that it results in, and its parameters."""
+    chosen, changed = state.rest.policies.get(queue) or state.rest.policies.get(
+        ALL_QUEUES, (USUAL.name, {})
+    )
+    if chosen == AUTO and queue == ALL_QUEUES:
         rules, name, about = policy(AUTO, changed), AUTO, ABOUT_AUTO
     else:
         rules = state.policy(queue)
         name, about = rules.name, rules.about
     return {
         "own": queue in state.rest.policies,
-        "chosen": said,
+        "chosen": chosen,
         "policy": name,
         "since": iso(_since(state, queue)),
         "about": about,
-        "why": _why(state, queue) if said == AUTO and queue != ALL else None,
-        "parameters": _figures(rules),
+        "why": _auto_reason(state, queue) if chosen == AUTO and queue != ALL_QUEUES else None,
+        "parameters": _parameters(rules),
         "changed": dict(changed),
     }
 
 
 def _since(state: State, queue: str) -> float | None:
-    """When that was chosen; of a queue without a policy of its own, also when it gave one up."""
-    known = state.rest.policies_since
-    told = [known[name] for name in (queue, ALL) if name in known]
-    return known.get(queue) if queue in state.rest.policies else max(told, default=None)
+    """Return when the policy was chosen; without one of its own, also when it was reset."""
+    since = state.rest.policies_since
+    times = [since[name] for name in (queue, ALL_QUEUES) if name in since]
+    return since.get(queue) if queue in state.rest.policies else max(times, default=None)
 
 
-def _why(state: State, queue: str) -> str:
-    """Why a queue that chooses by itself goes by what it does."""
+def _auto_reason(state: State, queue: str) -> str:
+    """Return why the automatic choice for a queue is what it is."""
     if queue in state.rest.reporting:
         return f"{PLANNER.name}, because a job has reported epochs"
     return f"{USUAL.name} until a job reports epochs"
 
 
-def _figures(rules: Policy) -> dict[str, float]:
+def _parameters(rules: Policy) -> dict[str, float]:
     return {name: getattr(rules, name) for name in counts_for(rules)}
 
 
 def summary(state: State) -> str:
-    """In a few words: what all queues go by, and those that go by something else."""
+    """Return the policy of all queues, and the queues with a policy of their own, as text."""
     policies = state.rest.policies
-    usual = policies.get(ALL, (USUAL.name, {}))[0]
-    own = [f"{queue}: {said}" for queue, (said, _) in policies.items() if queue != ALL]
-    return "; ".join([usual, *own])
+    general = policies.get(ALL_QUEUES, (USUAL.name, {}))[0]
+    own = [f"{queue}: {name}" for queue, (name, _) in policies.items() if queue != ALL_QUEUES]
+    return "; ".join([general, *own])
 
 
-# -- choosing -------------------------------------------------------------------------------
+def choose(context: RequestContext, body: r.Policy) -> CommandHandler:
+    """Set the policy of a queue; without a name, reset it to that of all queues."""
 
-
-def choose(desk: RequestContext, body: r.Policy) -> CommandHandler:
-    """Have a queue go by something else from now on; without a name, by what all others do."""
-
-    def decide(state: State, now: Instant) -> CommandResult:
+    def handle(state: State, now: Instant) -> CommandResult:
         try:
-            parameters = _checked(body)
+            parameters = _read_parameters(body)
         except BadValue as error:
             raise CommandRejected(str(error), "usage") from None
         queue = body.queue
-        chosen = body.name or (AUTO if queue == ALL else "")  # reset: as in a new home
-        wanted = (chosen, parameters) if chosen else None
-        before, same = _chosen(state, queue), state.rest.policies.get(queue) == wanted
-        facts: list[Event] = []
+        chosen = body.name or (
+            AUTO if queue == ALL_QUEUES else ""
+        )  # a reset of all: as in a new state
+        setting = (chosen, parameters) if chosen else None
+        before, same = _chosen(state, queue), state.rest.policies.get(queue) == setting
+        events: list[Event] = []
         if not same:
-            facts = [PolicyChosen(at=now.wall, queue=queue, name=chosen, parameters=parameters)]
+            events = [PolicyChosen(at=now.wall, queue=queue, name=chosen, parameters=parameters)]
 
         def reply(after: State) -> dict[str, Any]:
-            others = [name for name in after.rest.policies if name != ALL] if queue == ALL else []
+            others = (
+                [name for name in after.rest.policies if name != ALL_QUEUES]
+                if queue == ALL_QUEUES
+                else []
+            )
             return {
                 "queue": queue,
                 "before": before,
                 "after": _chosen(after, queue),
                 "changed": not same,
-                "waiting": _waiting(after, queue, others),
+                "waiting": _reordered(after, queue, others),
                 "preempts": _preempts(after, queue),
                 "kept": others,
-                "known": queue == ALL or _is_known(after, queue),
+                "known": queue == ALL_QUEUES or _is_known(after, queue),
             }
 
-        return CommandResult(events=facts, reply=reply)
+        return CommandResult(events=events, reply=reply)
 
-    return decide
+    return handle
 
 
-def _waiting(state: State, queue: str, others: list[str]) -> int:
-    """How many ready jobs stand anew."""
+def _reordered(state: State, queue: str, others: list[str]) -> int:
+    """Return how many pending jobs the policy reorders."""
     return sum(
-        found.queue == queue if queue != ALL else found.queue not in others
-        for found in state.line.where.values()
+        job_class.queue == queue if queue != ALL_QUEUES else job_class.queue not in others
+        for job_class in state.line.where.values()
     )
 
 
 def _preempts(state: State, queue: str) -> bool:
-    """Whether those who run may have to make room for others of equal priority."""
-    if queue != ALL:
+    """Return True if a running job may be preempted by one of equal priority."""
+    if queue != ALL_QUEUES:
         return state.policy(queue).preempts
     own = state.rest.policies
     return any(state.policy(name).preempts for name in known_queues(state) if name not in own)
@@ -164,11 +167,11 @@ def _preempts(state: State, queue: str) -> bool:
 
 def _is_known(state: State, queue: str) -> bool:
     used = any(spec.queue == queue for spec in state.specs.values())
-    return used or queue == DEFAULT or queue in state.rest.queues
+    return used or queue == DEFAULT_QUEUE or queue in state.rest.queues
 
 
-def _checked(body: r.Policy) -> dict[str, float]:
-    """The parameters in seconds and numbers; raises BadValue, also for a name that is none."""
+def _read_parameters(body: r.Policy) -> dict[str, float]:
+    """Return the parameters as numbers; raise BadValue for an unknown policy or parameter."""
     if not body.name:
         if body.parameters:
             raise BadValue(

@@ -1,8 +1,9 @@
-"""Questions: the queue, one job, why it waits, the past, the machine."""
+"""Queries: list jobs, explain, history, logs, GPUs, queues, counts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -24,10 +25,10 @@ from stoker.daemon.views.placement import machines
 from stoker.engine import PLANNING, CommandRejected, CommandResult, Instant
 from stoker.store.port import JobQuery
 
-PAGE = 1000
-MOST = 1_000_000
-AT_ONCE = 250
-"""Views built in one turn of the loop: a long listing must not hold anybody up."""
+DEFAULT_PAGE_SIZE = 1000
+MAX_JOBS_LISTED = 1_000_000
+VIEWS_PER_TURN = 250
+"""Views built in one turn of the daemon; a long listing must not delay other requests."""
 
 
 class JobFilter(Struct, frozen=True):
@@ -40,13 +41,13 @@ class JobFilter(Struct, frozen=True):
     limit: int
     tail: int
     fold: bool = False
-    """Sweeps stand for their trials."""
+    """Show sweeps instead of their trials."""
     arrays: bool = False
-    """Members of an array that are pending alike, or failed alike, are one row."""
+    """Show members of an array that are pending or failed alike as one row."""
 
 
-def known_states(states: list[str]) -> list[str]:
-    """States by name; refuses what is none."""
+def check_states(states: list[str]) -> list[str]:
+    """Return names of job states; reject an unknown one."""
     for state in states:
         if state not in JobState.__members__:
             known = ", ".join(JobState.__members__)
@@ -54,120 +55,121 @@ def known_states(states: list[str]) -> list[str]:
     return states
 
 
-def choose(
-    desk: RequestContext, words: list[str], wanted: JobFilter, general: Callable[[], dict[str, Any]]
+def list_ids(
+    context: RequestContext,
+    selectors: list[str],
+    job_filter: JobFilter,
+    general: Callable[[], dict[str, Any]],
 ) -> CommandHandler:
-    """The ids that a listing shows, how many there are besides, and `general` facts."""
+    """Return the ids that a listing shows, how many more there are, and the `general` fields."""
 
-    def decide(state: State, now: Instant) -> CommandResult:
-        narrowed = bool(wanted.states or wanted.user or wanted.queue or wanted.door)
-        most = MOST if narrowed else wanted.limit
-        fold = wanted.fold and not words
-        arrays = wanted.arrays and not words
-        if arrays and not narrowed:
-            rows = _current_rows(state, most, fold)
+    def handle(state: State, now: Instant) -> CommandResult:
+        filtered = bool(job_filter.states or job_filter.user or job_filter.queue or job_filter.door)
+        limit = MAX_JOBS_LISTED if filtered else job_filter.limit
+        fold = job_filter.fold and not selectors
+        arrays = job_filter.arrays and not selectors
+        if arrays and not filtered:
+            rows = _current_rows(state, limit, fold)
         else:
-            chosen = desk.resolve(words, state) if words else _current(state, most, fold)
-            if narrowed:
-                chosen = [id for id in chosen if _matches(*desk.job_and_spec(id, state), wanted)]
-            jobs = [state.jobs[id] for id in chosen] if arrays else []
-            rows = array_rows.rows(jobs) if arrays else [[id] for id in chosen]
+            ids = context.resolve(selectors, state) if selectors else _current(state, limit, fold)
+            if filtered:
+                ids = [id for id in ids if _matches(*context.job_and_spec(id, state), job_filter)]
+            jobs = [state.jobs[id] for id in ids] if arrays else []
+            rows = array_rows.rows(jobs) if arrays else [[id] for id in ids]
         total = sum(map(len, rows))
-        if not (narrowed or words):
+        if not (filtered or selectors):
             total = state.live + len(state.unseen) - (_folded(state) if fold else 0)
-        rows = rows[: wanted.limit]
+        rows = rows[: job_filter.limit]
         more = max(total - sum(map(len, rows)), 0)
         members = {row[0]: array_rows.summary(row, state) for row in rows if len(row) > 1}
-        sweeps = [sweep_view(desk, state, state.sweeps[id], now) for id in state.boards
+        sweeps = [sweep_view(context, state, state.sweeps[id], now) for id in state.boards
                   if fold and state.sweeps[id].open]  # fmt: skip
         return reply_only(
             {"ids": [row[0] for row in rows], "members": members, "more": more,
              "counts": counts(state), "now": iso(now.wall), "sweeps": sweeps, **general()}
         )  # fmt: skip
 
-    return decide
+    return handle
 
 
-def _matches(job: Job, spec: Spec, wanted: JobFilter) -> bool:
+def _matches(job: Job, spec: Spec, job_filter: JobFilter) -> bool:
     return (
-        (not wanted.states or job.state.value in wanted.states)
-        and (not wanted.user or job.user == wanted.user)
-        and (not wanted.queue or spec.queue == wanted.queue)
-        and (not wanted.door or spec.door == wanted.door)
+        (not job_filter.states or job.state.value in job_filter.states)
+        and (not job_filter.user or job.user == job_filter.user)
+        and (not job_filter.queue or spec.queue == job_filter.queue)
+        and (not job_filter.door or spec.door == job_filter.door)
     )
 
 
-def views(desk: RequestContext, ids: list[int], tail: int) -> CommandHandler:
-    """Some jobs, whole, with their estimates if there is a forecast."""
+def list_views(context: RequestContext, ids: list[int], tail: int) -> CommandHandler:
+    """Return the views of jobs, with their estimates if there is a forecast."""
 
-    def decide(state: State, now: Instant) -> CommandResult:
-        shown = []
+    def handle(state: State, now: Instant) -> CommandResult:
+        job_views = []
         for id in ids:
-            job, spec = desk.job_and_spec(id, state)
-            view = job_view(job, spec, state, now, desk.logs, tail, desk.live)
-            if uploads := _uploads(desk, job):
+            job, spec = context.job_and_spec(id, state)
+            view = job_view(job, spec, state, now, context.logs, tail, context.live)
+            if uploads := _uploads(context, job):
                 view |= {"uploads": uploads, "reason_text": _upload_text(uploads)}
-            view.update(_estimate(desk.foreseen(id, state, now)))
-            shown.append(view)
-        return reply_only(shown)
+            view.update(_estimate(context.foreseen(id, state, now)))
+            job_views.append(view)
+        return reply_only(job_views)
 
-    return decide
+    return handle
 
 
-def _estimate(told: Told | None) -> dict[str, Any]:
-    """Show an estimate with its two moments by themselves, for columns of lists."""
-    if told is None:
+def _estimate(forecast: Told | None) -> dict[str, Any]:
+    """Return the fields of an estimate; its likely start and end also as columns for lists."""
+    if forecast is None:
         return {}
-    found = estimate_view(told)
-    start, end = found["start"] or {}, found["end"] or {}
+    view = estimate_view(forecast)
+    start, end = view["start"] or {}, view["end"] or {}
     return {
-        "expected_start": start.get("likely"), "expected_end": end.get("likely"), "foreseen": found,
+        "expected_start": start.get("likely"), "expected_end": end.get("likely"), "foreseen": view,
     }  # fmt: skip
 
 
-def _uploads(desk: RequestContext, job: Job) -> list[dict[str, Any]]:
-    return desk.uploads(job) if job.state is JobState.CONFIGURING else []
+def _uploads(context: RequestContext, job: Job) -> list[dict[str, Any]]:
+    return context.uploads(job) if job.state is JobState.CONFIGURING else []
 
 
 def _upload_text(uploads: list[dict[str, Any]]) -> str:
-    return "; ".join(each["text"] for each in uploads)
+    return "; ".join(upload["text"] for upload in uploads)
 
 
 def _folded(state: State) -> int:
-    """How many jobs of the listing are shown as part of their sweeps."""
+    """Return how many jobs of the listing are shown as part of their sweeps."""
     sweeps = (state.sweeps[id] for id in state.boards)
-    unseen = sum(state.jobs[id].params is not None for id in state.unseen)
-    return sum(sweep.unfinished for sweep in sweeps) + unseen
+    failed = sum(state.jobs[id].params is not None for id in state.unseen)
+    return sum(sweep.unfinished for sweep in sweeps) + failed
 
 
 def _current(state: State, limit: int, fold: bool = False) -> list[int]:
-    """Running first, then waiting in the order they would start, then unseen failures, newest
-    first.
-    """
+    """Return running jobs, pending ones in queue order, failures not dismissed, newest first."""
     if fold and state.sweeps:
         hidden = state.sweeps
         running = sorted(id for id, job in state.running.items() if job.params is None)
-        unseen = [id for id in state.unseen if state.jobs[id].params is None]
+        failures = [id for id in state.unseen if state.jobs[id].params is None]
     else:
-        hidden, running, unseen = {}, sorted(state.running), list(state.unseen)
+        hidden, running, failures = {}, sorted(state.running), list(state.unseen)
     ready = [job.id for job in in_order(state.line, state.jobs, limit, hidden)]
-    waiting: list[int] = []
+    blocked: list[int] = []
     if len(ready) < limit:
         for id, job in state.jobs.items():
             if hidden and job.params is not None:
                 continue
             if job.state is JobState.PENDING and id not in state.line:
-                waiting.append(id)
-                if len(waiting) >= limit:
+                blocked.append(id)
+                if len(blocked) >= limit:
                     break
-    failed = sorted((state.jobs[id].ended_at or 0.0, id) for id in unseen)
-    return [*running, *ready, *waiting, *(id for _, id in reversed(failed))]
+    failed = sorted((state.jobs[id].ended_at or 0.0, id) for id in failures)
+    return [*running, *ready, *blocked, *(id for _, id in reversed(failed))]
 
 
 def _current_rows(state: State, limit: int, fold: bool) -> list[list[int]]:
-    """Return the same as `_current` by rows, members of arrays together."""
+    """Return the same jobs as `_current`, with members of an array in one row."""
     hidden = state.sweeps if fold else {}
-    shown = [job for job in state.running.values() if not hidden or job.params is None]
+    running = [job for job in state.running.values() if not hidden or job.params is None]
     ready = in_rows(state.line, state.jobs, limit, hidden)
     blocked: list[Job] = []
     if state.live - len(state.running) > len(state.line):
@@ -181,65 +183,65 @@ def _current_rows(state: State, limit: int, fold: bool) -> list[list[int]]:
     failed = [state.jobs[id] for id in state.unseen]
     failed = [job for job in failed if not hidden or job.params is None]
     failed.sort(key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)
-    first = [[job.id] for job in sorted(shown, key=lambda job: job.id)]
-    return [*first, *ready, *array_rows.rows(blocked), *array_rows.rows(failed)]
+    running_rows = [[job.id] for job in sorted(running, key=lambda job: job.id)]
+    return [*running_rows, *ready, *array_rows.rows(blocked), *array_rows.rows(failed)]
 
 
 def counts(state: State) -> dict[str, int]:
-    """How many jobs stand where."""
-    found: dict[str, int] = {}
+    """Return the number of jobs per state; finished jobs only if failed and not dismissed."""
+    numbers: dict[str, int] = {}
     for job in state.running.values():
-        found[job.state.value] = found.get(job.state.value, 0) + 1
+        numbers[job.state.value] = numbers.get(job.state.value, 0) + 1
     pending = state.live - len(state.running)
     if pending:
-        found["PENDING"] = pending
+        numbers["PENDING"] = pending
     for id in state.unseen:
         name = state.jobs[id].state.value
-        found[name] = found.get(name, 0) + 1
-    return found
+        numbers[name] = numbers.get(name, 0) + 1
+    return numbers
 
 
-def explain(desk: RequestContext, word: str) -> CommandHandler:
-    """Why a job is pending or in its current state."""
+def explain(context: RequestContext, selector: str) -> CommandHandler:
+    """Return why a job is pending or in its current state."""
 
-    def decide(state: State, now: Instant) -> CommandResult:
-        id = desk.resolve_one(word, state)
-        job, _ = desk.job_and_spec(id, state)
-        found = {"id": job.id, "label": job.label, "state": job.state.value, "name": job.name}
+    def handle(state: State, now: Instant) -> CommandResult:
+        id = context.resolve_one(selector, state)
+        job, _ = context.job_and_spec(id, state)
+        view = {"id": job.id, "label": job.label, "state": job.state.value, "name": job.name}
         if id not in state.jobs:
             text = how_it_ended(job)
-            return reply_only({**found, "reason": None, "text": text, "nodes": [], "ahead": []})
-        failing = desk.faults.sentence(PLANNING) if desk.faults is not None else None
+            return reply_only({**view, "reason": None, "text": text, "nodes": [], "ahead": []})
+        failing = context.faults.sentence(PLANNING) if context.faults is not None else None
         if failing is not None and job.state is JobState.PENDING:
-            # The explanation asks the same code that fails.
+            # An explanation would run the planner code that fails.
             text = f"no job is started because of an internal error: {failing}"
             unknown: dict[str, Any] = {"nodes": [], "ahead": []}
-            return reply_only({**found, "reason": "PlanningFailed", "text": text, **unknown})
+            return reply_only({**view, "reason": "PlanningFailed", "text": text, **unknown})
 
         def ends(other: Job) -> Span | None:
-            told = desk.foreseen(other.id, state, now)
-            return told.end if told is not None else None
+            forecast = context.foreseen(other.id, state, now)
+            return forecast.end if forecast is not None else None
 
-        answer = why(state, job, now.wall, now.boot, ends)
+        explanation = why(state, job, now.wall, now.boot, ends)
         return reply_only(
             {
-                **found,
-                "reason": answer.reason,
-                "text": _upload_text(_uploads(desk, job)) or answer.text,
-                "position": answer.position,
-                "ahead": list(answer.ahead),
-                "coming": list(answer.coming),
-                "standing": to_builtins(answer.standing),
-                "before": to_builtins(answer.before),
-                "unblocks": list(answer.unblocks),
-                "room": list(answer.room),
+                **view,
+                "reason": explanation.reason,
+                "text": _upload_text(_uploads(context, job)) or explanation.text,
+                "position": explanation.position,
+                "ahead": list(explanation.ahead),
+                "coming": list(explanation.coming),
+                "standing": to_builtins(explanation.standing),
+                "before": to_builtins(explanation.before),
+                "unblocks": list(explanation.unblocks),
+                "room": list(explanation.room),
                 "expected_start": None,
                 "expected_end": None,
-                **_estimate(desk.foreseen(id, state, now)),
+                **_estimate(context.foreseen(id, state, now)),
                 "nodes": [
                     {
-                        "node": view.node,
-                        "fits_empty": view.fits_empty,
+                        "node": node.node,
+                        "fits_empty": node.fits_empty,
                         "constraints": [
                             {
                                 "name": c.name,
@@ -248,19 +250,19 @@ def explain(desk: RequestContext, word: str) -> CommandHandler:
                                 "text": c.text,
                                 "details": list(c.details),
                             }
-                            for c in view.constraints
+                            for c in node.constraints
                         ],
                     }
-                    for view in answer.nodes
+                    for node in explanation.nodes
                 ],
             }
         )
 
-    return decide
+    return handle
 
 
 class LogFiles(Struct, frozen=True):
-    """Where the output of one attempt is."""
+    """Paths of the output of one attempt."""
 
     job: int
     attempt: int
@@ -268,21 +270,23 @@ class LogFiles(Struct, frozen=True):
     err: str | None
 
 
-def log_of(desk: RequestContext, word: str, attempt: int | None, part: int) -> CommandHandler:
-    """Return the files of the first job that a selector means, of its last attempt unless said."""
+def jobs_for_log(
+    context: RequestContext, selector: str, attempt: int | None, part: int
+) -> CommandHandler:
+    """Return the log files of the first selected job; by default of its last attempt."""
 
-    def decide(state: State, now: Instant) -> CommandResult:
-        job, spec = desk.job_and_spec(desk.resolve_one(word, state), state)
+    def handle(state: State, now: Instant) -> CommandResult:
+        job, spec = context.job_and_spec(context.resolve_one(selector, state), state)
         number = _last_begun(job) if attempt is None else attempt
-        node = _node_of(job, part) or desk.node
-        out, err = log_paths(replace(job, attempt=number), spec, node, desk.logs, part)
+        node = _node_of(job, part) or context.node
+        out, err = log_paths(replace(job, attempt=number), spec, node, context.logs, part)
         return reply_only(LogFiles(job.id, number, out, err))
 
-    return decide
+    return handle
 
 
 def _node_of(job: Job, part: int) -> str | None:
-    """Return where a part of a job runs, or ran."""
+    """Return the node on which a part of a job runs or ran."""
     names = machines(job)
     if part and part >= len(names):
         has = f"{len(names)} parts, counted from 0" if len(names) > 1 else "one part only"
@@ -291,64 +295,66 @@ def _node_of(job: Job, part: int) -> str | None:
 
 
 def _last_begun(job: Job) -> int:
-    """Return the attempt whose log is worth reading: the last that began, unless none has."""
-    waits = job.state is JobState.PENDING and bool(job.past)
-    return job.past[-1].attempt if waits else job.attempt
+    """Return the last attempt that started, or the current one if none has."""
+    is_requeued = job.state is JobState.PENDING and bool(job.past)
+    return job.past[-1].attempt if is_requeued else job.attempt
 
 
-def attempt_over(id: int, attempt: int, fleet: ExecutorRegistry) -> CommandHandler:
-    """Whether an attempt can write no more; if it can, let its output be copied here quickly."""
+def is_attempt_over(id: int, attempt: int, registry: ExecutorRegistry) -> CommandHandler:
+    """Return whether an attempt has ended; if not, have its output copied here more often."""
 
-    def decide(state: State, now: Instant) -> CommandResult:
+    def handle(state: State, now: Instant) -> CommandResult:
         job = state.jobs.get(id)
         over = job is None or job.finished or job.attempt > attempt
         if not over:
-            fleet.follow(id)
+            registry.follow(id)
         return reply_only(over)
 
-    return decide
+    return handle
 
 
-def metrics_of(desk: RequestContext, word: str) -> CommandHandler:
-    """Return id, label and attempt of the one job that a selector means."""
+def job_for_metrics(context: RequestContext, selector: str) -> CommandHandler:
+    """Return id, label and attempt of the only job that a selector names."""
 
-    def decide(state: State, now: Instant) -> CommandResult:
-        job, _ = desk.job_and_spec(desk.resolve_one(word, state), state)
-        count = len(desk.resolve([word], state))
+    def handle(state: State, now: Instant) -> CommandResult:
+        job, _ = context.job_and_spec(context.resolve_one(selector, state), state)
+        count = len(context.resolve([selector], state))
         if count > 1:
-            text = f"'{word}' selects {count} jobs; name one of them, such as {job.label}."
+            text = f"'{selector}' selects {count} jobs; name one of them, such as {job.label}."
             raise CommandRejected(text, "usage")
         return reply_only((job.id, job.label, job.attempt))
 
-    return decide
+    return handle
 
 
-def history(desk: RequestContext, words: list[str], wanted: JobQuery) -> CommandHandler:
-    """Finished jobs, oldest first."""
+def history(context: RequestContext, selectors: list[str], query: JobQuery) -> CommandHandler:
+    """Return finished jobs, oldest first."""
 
-    def decide(state: State, now: Instant) -> CommandResult:
-        if words:
-            ids = desk.resolve(words, state)
-            rows = [desk.job_and_spec(id, state) for id in ids[: wanted.limit]]
+    def handle(state: State, now: Instant) -> CommandResult:
+        if selectors:
+            ids = context.resolve(selectors, state)
+            rows = [context.job_and_spec(id, state) for id in ids[: query.limit]]
             return reply_only(
-                {"jobs": [job_view(j, s, state, now, desk.logs) for j, s in rows], "more": 0}
+                {"jobs": [job_view(j, s, state, now, context.logs) for j, s in rows], "more": 0}
             )
-        if wanted.door in state.rest.cleared:
-            wanted.since = max(wanted.since or 0.0, state.rest.cleared[wanted.door])
-        shown = desk.store.past(wanted)
-        more = desk.store.count_past(wanted) - len(shown)
+        visible = query
+        if query.door in state.rest.cleared:
+            hidden_until = state.rest.cleared[query.door]
+            visible = replace(query, since=max(query.since or 0.0, hidden_until))
+        stored = context.store.past(visible)
+        more = context.store.count_past(visible) - len(stored)
         return reply_only(
             {
-                "jobs": [job_view(each.job, each.spec, None, now, desk.logs) for each in shown],
+                "jobs": [job_view(row.job, row.spec, None, now, context.logs) for row in stored],
                 "more": more,
             }
         )
 
-    return decide
+    return handle
 
 
-def valid_states(states: list[str]) -> list[str] | None:
-    """Finished states by name, or none given."""
+def check_finished_states(states: list[str]) -> list[str] | None:
+    """Return names of finished states, None if there are none; reject any other name."""
     known = {state.value for state in FINISHED}
     for state in states:
         if state not in known:
@@ -358,35 +364,45 @@ def valid_states(states: list[str]) -> list[str] | None:
     return states or None
 
 
-Figures = Callable[[str], dict[str, dict[str, Any]]]
-"""The last figures of a machine's GPUs, by UUID."""
+GpuReadings = Callable[[str], dict[str, dict[str, Any]]]
+"""Returns the last readings of a node's GPUs, by UUID."""
 
 
-def gpus(figures: Figures, notes: Callable[[], list[str]]) -> CommandHandler:
-    """Every GPU with its use."""
+def list_gpus(readings: GpuReadings, notes: Callable[[], list[str]]) -> CommandHandler:
+    """Return every GPU with its use."""
 
-    def decide(state: State, now: Instant) -> CommandResult:
-        shown = []
+    def handle(state: State, now: Instant) -> CommandResult:
+        views = []
         for node in state.cluster.nodes.values():
-            use = figures(node.name)
+            use = readings(node.name)
             for device in node.types.get("gpu", ()):
                 view = gpu_view(node, device, state, use.get(device.facts.uuid or "", {}))
-                for each in view["jobs"]:
-                    started = state.jobs[each["id"]].started_boot
-                    each["elapsed"] = round(now.boot - started, 3) if started is not None else None
-                shown.append(view)
-        machines = list(dict.fromkeys([*state.cluster.nodes, *state.rest.remotes]))
+                for job in view["jobs"]:
+                    started = state.jobs[job["id"]].started_boot
+                    job["elapsed"] = round(now.boot - started, 3) if started is not None else None
+                views.append(view)
+        nodes = list(dict.fromkeys([*state.cluster.nodes, *state.rest.remotes]))
         note = "; ".join(notes()) or None
-        return reply_only({"gpus": shown, "machines": machines, "note": note})
+        return reply_only({"gpus": views, "machines": nodes, "note": note})
 
-    return decide
+    return handle
 
 
-def queues(desk: RequestContext) -> CommandHandler:
-    """The named queues."""
+def list_queues(context: RequestContext) -> CommandHandler:
+    """Return the named queues."""
 
-    def decide(state: State, now: Instant) -> CommandResult:
-        shown = [queue_view(queue, state) for queue in state.rest.queues.values()]
-        return reply_only({"queues": shown})
+    def handle(state: State, now: Instant) -> CommandResult:
+        views = [queue_view(queue, state) for queue in state.rest.queues.values()]
+        return reply_only({"queues": views})
 
-    return decide
+    return handle
+
+
+def parse_iso_time(text: str | None, name: str) -> float | None:
+    """Return the Unix time of an ISO time, None without one."""
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise CommandRejected(f"'{name}' must be an ISO time, not '{text}'.", "usage") from None

@@ -1,8 +1,7 @@
-"""Requests that are answered when jobs have finished."""
+"""POST /wait: requests that get their reply when jobs have finished."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,63 +12,79 @@ from stoker.core.explain import reason
 from stoker.core.lifecycle import JobState
 from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
-from stoker.daemon.context import RequestContext, system_clock
+from stoker.daemon.context import RequestContext
 from stoker.daemon.views.job import job_view
 from stoker.engine import CommandRejected, CommandResult, Instant
 
-SHOWN = 10_000
-"""A wait over more jobs than this is answered with the worst of them only."""
+MAX_VIEWS = 10_000
+"""The reply about more jobs than this has the view of the one with the highest exit code only."""
 
 
 class JobWaiter:
-    """Somebody waits for these jobs. Registered by the turn that reads the selectors."""
+    """One wait request: a command that registers itself with JobWaiters once it is handled."""
 
     def __init__(
-        self, waits: JobWaiters, desk: RequestContext, words: list[str], any: bool,
+        self, waiters: JobWaiters, context: RequestContext, selectors: list[str], any: bool,
         timeout: float | None,
-        done: Callable[[Any, CommandRejected | None], None],
+        on_done: Callable[[Any, CommandRejected | None], None],
     ) -> None:  # fmt: skip
-        self.waits, self.desk, self.words, self.any = waits, desk, words, any
-        self.until = time.monotonic() + timeout if timeout is not None else None
-        self.done = done
+        self.waiters, self.context, self.selectors, self.any = waiters, context, selectors, any
+        self.timeout, self.on_done = timeout, on_done
+        self.deadline_boot: float | None = None
         self.ids: list[int] = []
-        self.left: set[int] = set()
+        self.unfinished: set[int] = set()
         self.sweeps: list[int] = []
-        """Sweeps meant as a whole, also with the trials that they do not have yet."""
-        self.judged = False
-        """Whether a sweep is meant whose trials are compared."""
-        self.gone = False
+        """Sweeps that are selected as a whole and still get trials."""
+        self.compares_trials = False
+        """Whether a selected sweep has a metric, so that its end needs all metric points."""
+        self.disconnected = False
 
     def handle(self, state: State, now: Instant) -> CommandResult:
-        """Find out who is meant."""
-        if not self.words:
+        """Resolve the selectors."""
+        if not self.selectors:
             raise CommandRejected(
                 "No job was named. Use an id, a range, a name, last or all.", "usage"
             )
-        self.ids = self.desk.resolve(self.words, state)
-        self.left = {id for id in self.ids if id in state.jobs and not state.jobs[id].finished}
-        meant = (sweep_meant(word, state) for word in self.words)
-        whole = [id for id in meant if id is not None]
+        self.ids = self.context.resolve(self.selectors, state)
+        self.unfinished = {
+            id for id in self.ids if id in state.jobs and not state.jobs[id].finished
+        }
+        sweeps = [sweep_meant(selector, state) for selector in self.selectors]
+        whole = [id for id in sweeps if id is not None]
         self.sweeps = [id for id in whole if state.sweeps[id].asks]
-        self.judged = any(state.sweeps[id].metric is not None for id in whole)
+        self.compares_trials = any(state.sweeps[id].metric is not None for id in whole)
+        if self.timeout is not None:
+            self.deadline_boot = now.boot + self.timeout
         return CommandResult()
 
-    def reads(self, desk: RequestContext) -> bool:
-        """Whether figures are still to come: a sweep is over when it is known who is the best."""
-        reading = desk.reading()
+    def reply(self, value: Any) -> None:
+        """Register with JobWaiters, which sends the reply later."""
+        self.waiters.add(self)
+
+    def reject(self, rejection: CommandRejected) -> None:
+        """Send the rejection at once."""
+        self.on_done(None, rejection)
+
+    def disconnect(self) -> None:
+        """The client has closed the connection: send no reply."""
+        self.disconnected = True
+
+    def reads_metrics(self) -> bool:
+        """Return True if metric points of the jobs are still being read."""
+        reading = self.context.reading()
         return any(id in reading for id in self.ids) if reading else False
 
-    def look_for_more(self, state: State, events: Sequence[Event]) -> bool:
-        """Trials that were thought of meanwhile; whether there may be more of them."""
+    def add_new_trials(self, state: State, events: Sequence[Event]) -> bool:
+        """Add trials submitted since; return True if the sweeps may get more of them."""
         for event in events:
             if isinstance(event, JobsSubmitted) and event.sweep in self.sweeps:
-                fresh = range(event.first, event.first + event.count)
-                self.ids += fresh
-                self.left |= {id for id in fresh if not state.jobs[id].finished}
+                added = range(event.first, event.first + event.count)
+                self.ids += added
+                self.unfinished |= {id for id in added if not state.jobs[id].finished}
         return any(state.sweeps[id].wanting for id in self.sweeps)
 
-    def notes(self, state: State) -> list[str]:
-        """Why sweeps cannot go on that would have to."""
+    def blocked_sweeps(self, state: State) -> list[str]:
+        """Return a message per sweep that wants more trials and cannot get them."""
         sweeps = [state.sweeps[id] for id in self.sweeps]
         return [
             f"sweep {sweep.id} cannot continue: {sweep.note}"
@@ -77,88 +92,81 @@ class JobWaiter:
             if sweep.wanting and sweep.note
         ]
 
-    def reply(self, value: Any) -> None:
-        """From here on the list of waits looks after it."""
-        self.waits.waiting.append(self)
-        self.waits.fresh.append(self)
-
-    def reject(self, rejection: CommandRejected) -> None:
-        """Nobody is meant."""
-        self.done(None, rejection)
+    def never_starting(self, state: State, at: float) -> list[tuple[int, str]]:
+        """Return jobs whose dependency can no longer be met, with the reason."""
+        never = []
+        for id in self.unfinished:
+            job = state.jobs[id]
+            depends = job.state is JobState.PENDING and state.spec(job).dependency is not None
+            if depends and dependency_standing(state, job, at)[0] is Standing.NEVER:
+                never.append((id, f"{reason(state, job, at)[1]}"))
+        return never
 
 
 class JobWaiters:
-    """Everybody who waits."""
+    """All wait requests without a reply."""
 
     def __init__(self) -> None:
         self.waiting: list[JobWaiter] = []
-        self.fresh: list[JobWaiter] = []
+        self._added: list[JobWaiter] = []
 
-    def timeout(self) -> float | None:
-        """Seconds until somebody's patience ends."""
-        ends = [wait.until for wait in self.waiting if wait.until is not None]
-        return max(min(ends) - time.monotonic(), 0.0) if ends else None
+    def add(self, waiter: JobWaiter) -> None:
+        """Register a request; the next check looks at all of its jobs."""
+        self.waiting.append(waiter)
+        self._added.append(waiter)
 
-    def check(self, state: State, desk: RequestContext, events: Sequence[Event]) -> None:
-        """Answer whoever need not wait any longer."""
+    def timeout(self, boot: float) -> float | None:
+        """Return the seconds until the earliest deadline."""
+        deadlines = [w.deadline_boot for w in self.waiting if w.deadline_boot is not None]
+        return max(min(deadlines) - boot, 0.0) if deadlines else None
+
+    def check(self, state: State, now: Instant, events: Sequence[Event]) -> None:
+        """Reply to the requests whose jobs have finished, cannot finish, or are overdue."""
         if not self.waiting:
             return
-        fresh, self.fresh = self.fresh, []
-        touched = {
+        added, self._added = self._added, []
+        changed = {
             id for id in (getattr(event, "job", None) for event in events) if type(id) is int
         }
-        failed = {
-            id
-            for id in touched
-            if id in state.jobs and state.jobs[id].finished and state.dependents.get(id)
-        }
-        now = time.monotonic()
-        for wait in self.waiting[:]:
-            more = wait.look_for_more(state, events) if wait.sweeps else False
-            wait.left -= {
+        dependency_ended = any(
+            id in state.jobs and state.jobs[id].finished and state.dependents.get(id)
+            for id in changed
+        )
+        for waiter in self.waiting[:]:
+            is_new = waiter in added
+            more = waiter.add_new_trials(state, events) if waiter.sweeps else False
+            waiter.unfinished -= {
                 id
-                for id in (wait.left if wait in fresh else wait.left & touched)
+                for id in (waiter.unfinished if is_new else waiter.unfinished & changed)
                 if id not in state.jobs or state.jobs[id].finished
             }
-            more = more or (wait.judged and not wait.left and wait.reads(desk))
-            notes = wait.notes(state) if wait.sweeps and not wait.left else []
-            stuck = self._stuck(wait, state, wait in fresh or bool(failed))
-            over = not (wait.left or more) or (wait.any and len(wait.left) < len(wait.ids))
-            timed_out = wait.until is not None and now >= wait.until
-            if over or timed_out or wait.gone or notes or (stuck and len(stuck) == len(wait.left)):
-                self.waiting.remove(wait)
-                if not wait.gone:
-                    wait.done({**_result(wait, state, desk, stuck, over), "notes": notes}, None)
-
-    @staticmethod
-    def _stuck(wait: JobWaiter, state: State, look: bool) -> list[tuple[int, str]]:
-        """Jobs that can never start, because what they wait for ended the wrong way."""
-        found = []
-        for id in wait.left if look else ():
-            job = state.jobs[id]
-            waits = job.state is JobState.PENDING and state.spec(job).dependency is not None
-            if waits and dependency_standing(state, job, system_clock().wall)[0] is Standing.NEVER:
-                found.append((id, f"{reason(state, job, system_clock().wall)[1]}"))
-        return found
+            done = not waiter.unfinished
+            more = more or (waiter.compares_trials and done and waiter.reads_metrics())
+            notes = waiter.blocked_sweeps(state) if waiter.sweeps and done else []
+            never = waiter.never_starting(state, now.wall) if is_new or dependency_ended else []
+            finished = (done and not more) or (
+                waiter.any and len(waiter.unfinished) < len(waiter.ids)
+            )
+            deadline = waiter.deadline_boot
+            timed_out = deadline is not None and now.boot >= deadline
+            all_stuck = bool(never) and len(never) == len(waiter.unfinished)
+            if finished or timed_out or waiter.disconnected or notes or all_stuck:
+                self.waiting.remove(waiter)
+                if not waiter.disconnected:
+                    result = _result(waiter, state, now, never, finished)
+                    waiter.on_done({**result, "notes": notes}, None)
 
 
 def _result(
-    wait: JobWaiter, state: State, desk: RequestContext, stuck: list[tuple[int, str]], over: bool
+    waiter: JobWaiter, state: State, now: Instant, never: list[tuple[int, str]], finished: bool
 ) -> dict[str, Any]:
-    now = system_clock()
-    shown = wait.ids
-    found = [desk.job_and_spec(id, state) for id in shown] if len(shown) <= SHOWN else []
-    worst = None
-    if not found:
-        # Too many to show: what matters is the highest code and who had it.
-        for id in shown:
-            job, spec = desk.job_and_spec(id, state)
-            if worst is None or (job.result or 0) > (worst[0].result or 0):
-                worst = (job, spec)
-        found = [worst] if worst else []
+    context, ids = waiter.context, waiter.ids
+    if len(ids) > MAX_VIEWS:
+        ids = [max(ids, key=lambda job: context.job_and_spec(job, state)[0].result or 0)]
+    jobs = [context.job_and_spec(id, state) for id in ids]
     return {
-        "finished": over,
-        "count": len(shown),
-        "jobs": [job_view(job, spec, state, now, desk.logs) for job, spec in found],
-        "stuck": [{"id": id, "text": text} for id, text in stuck],
+        "finished": finished,
+        "count": len(waiter.ids),
+        "jobs": [job_view(job, spec, state, now, context.logs) for job, spec in jobs],
+        "stuck": [{"id": id, "text": text} for id, text in never],
     }

@@ -6,7 +6,6 @@ import logging
 from asyncio import CancelledError
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -88,16 +87,6 @@ def number(text: str | None, what: str) -> int:
     if not text.isdecimal() or len(text) > 15:
         raise CommandRejected(f"'{what}' must be a whole number, not '{text}'.", "usage")
     return int(text)
-
-
-def moment(text: str | None, what: str) -> float | None:
-    """A Unix time from an ISO one in a query."""
-    if not text:
-        return None
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        raise CommandRejected(f"'{what}' must be an ISO time, not '{text}'.", "usage") from None
 
 
 class AuthMiddleware:

@@ -21,9 +21,16 @@ from stoker.daemon import settings
 from stoker.daemon.context import CommandHandler, reply_only
 from stoker.daemon.control.daemon import Daemon, QueuedCommand
 from stoker.daemon.control.hooks import hook_view, record_path
-from stoker.daemon.handlers import job_actions as acts
-from stoker.daemon.handlers import nodes, policies, queues
-from stoker.daemon.handlers import queries as looks
+from stoker.daemon.handlers import (
+    drain,
+    edit,
+    job_actions,
+    nodes,
+    policies,
+    queries,
+    queues,
+    reorder,
+)
 from stoker.daemon.handlers.wait import JobWaiter
 from stoker.daemon.http import credentials as keys
 from stoker.daemon.http.auth import entrance_of, hang_up
@@ -34,7 +41,6 @@ from stoker.daemon.http.codec import (
     Stream,
     disconnected,
     listed,
-    moment,
     number,
     read_body,
     reply,
@@ -126,12 +132,12 @@ class Api:
     async def jobs(self, request: Request) -> Response:
         """The queue, or selected jobs: built in pages, so that the loop goes on in between."""
         query = request.query_params
-        wanted = looks.JobFilter(
-            states=looks.known_states(listed(query.get("state"))),
+        wanted = queries.JobFilter(
+            states=queries.check_states(listed(query.get("state"))),
             user=query.get("user", ""),
             queue=query.get("queue", ""),
             door=query.get("door", ""),
-            limit=min(number(query.get("limit"), "limit") or looks.PAGE, looks.MOST),
+            limit=_page_size(query.get("limit")),
             tail=min(number(query.get("tail"), "tail"), 100),
             fold=query.get("fold") in ("1", "true"),
             arrays=query.get("arrays") in ("1", "true"),
@@ -144,11 +150,11 @@ class Api:
 
         if query.get("estimate") in ("1", "true"):
             await self._forecast(queue=not words)
-        found = await self.ask(looks.choose(self.desk, words, wanted, general))
+        found = await self.ask(queries.list_ids(self.desk, words, wanted, general))
         ids, members, jobs = found.pop("ids"), found.pop("members"), []
-        for start in range(0, len(ids), looks.AT_ONCE):
-            page = ids[start : start + looks.AT_ONCE]
-            jobs += await self.ask(looks.views(self.desk, page, wanted.tail))
+        for start in range(0, len(ids), queries.VIEWS_PER_TURN):
+            page = ids[start : start + queries.VIEWS_PER_TURN]
+            jobs += await self.ask(queries.list_views(self.desk, page, wanted.tail))
         for job in jobs:
             if job["id"] in members:
                 job["members"] = members[job["id"]]
@@ -207,14 +213,14 @@ class Api:
     async def why(self, request: Request) -> Response:
         """Why a job is pending or in its current state."""
         await self._forecast()
-        return reply(await self.ask(looks.explain(self.desk, request.path_params["selector"])))
+        return reply(await self.ask(queries.explain(self.desk, request.path_params["selector"])))
 
     async def eta(self, request: Request) -> Response:
         """Expected start and end of jobs; a new forecast is waited for, but not for long."""
         from stoker.daemon.workers import forecast_client as outlook
 
         query = request.query_params
-        limit = min(number(query.get("limit"), "limit") or looks.PAGE, looks.MOST)
+        limit = _page_size(query.get("limit"))
         over, done = self._way_back()
 
         def look(state: State, now: Instant) -> CommandResult:
@@ -234,7 +240,7 @@ class Api:
         word, asked = request.path_params["selector"], query.get("attempt")
         attempt = number(asked, "attempt") if asked else None
         part = number(query.get("part"), "part")
-        found = await self.ask(looks.log_of(self.desk, word, attempt, part))
+        found = await self.ask(queries.jobs_for_log(self.desk, word, attempt, part))
         path = found.err if query.get("stream") == "err" and found.err else found.out
         start = 0
         if query.get("tail"):
@@ -245,7 +251,7 @@ class Api:
             start = start_since(path, number(query["since"], "since"))
         body = whole(path, start)
         if query.get("follow") in ("1", "true"):
-            over = looks.attempt_over(found.job, found.attempt, self.loop.fleet)
+            over = queries.is_attempt_over(found.job, found.attempt, self.loop.fleet)
             body = follow(path, start, lambda: self.ask(over))
         return Stream(body, headers=HEADERS, media_type="application/octet-stream")
 
@@ -253,7 +259,7 @@ class Api:
         """The metrics that a job has reported, as curves."""
         query = request.query_params
         word = request.path_params["selector"]
-        job, label, attempt = await self.ask(looks.metrics_of(self.desk, word))
+        job, label, attempt = await self.ask(queries.job_for_metrics(self.desk, word))
         names = [name for name in (query.get("names") or "").split(",") if name]
         points = min(max(number(query.get("points"), "points") or POINTS, 8), MOST_POINTS)
         view = await asyncio.to_thread(self.series.read, job, attempt, names, points)
@@ -272,7 +278,7 @@ class Api:
                 return reply({})
             return reply(future.result())
         finally:
-            waiting.gone = True
+            waiting.disconnect()
             watcher.cancel()
 
     # -- machine ------------------------------------------------------------------------
@@ -284,36 +290,36 @@ class Api:
 
         def look(state: State, now: Instant) -> CommandResult:
             watch.look(lambda: done(None, None))
-            return nodes.glance(fleet)(state, now)
+            return nodes.refresh_reachable(fleet)(state, now)
 
         await self.ask(look)
         await asyncio.wait([fresh], timeout=PROBE_SECONDS)
 
         def figures(node: str) -> dict[str, dict[str, Any]]:
-            return watch.latest if node == self.desk.node else nodes.figures(fleet, node)
+            return watch.latest if node == self.desk.node else nodes.gpu_readings(fleet, node)
 
         return reply(
-            await self.ask(looks.gpus(figures, lambda: nodes.gpu_notes(fleet, watch.note)))
+            await self.ask(queries.list_gpus(figures, lambda: nodes.gpu_notes(fleet, watch.note)))
         )
 
     async def nodes(self, request: Request) -> Response:
         """Every machine."""
-        return reply(await self.ask(nodes.listed(self.loop.fleet, self.loop.since)))
+        return reply(await self.ask(nodes.list_nodes(self.loop.fleet, self.loop.since)))
 
     async def look_at_nodes(self, request: Request) -> Response:
         """All nodes and their state."""
         body = await read_body(request, requests.LookAtNodes)
         fleet = self.loop.fleet
-        asked = await self.ask(nodes.look(fleet, body.names))
-        for _ in range(nodes.PATIENCE * 20):
-            if await self.ask(nodes.looked(fleet, asked)):
+        asked = await self.ask(nodes.refresh(fleet, body.names))
+        for _ in range(nodes.MAX_REFRESH_SECONDS * 20):
+            if await self.ask(nodes.refreshed(fleet, asked)):
                 break
             await asyncio.sleep(0.05)
-        return reply(await self.ask(nodes.listed(fleet, self.loop.since)))
+        return reply(await self.ask(nodes.list_nodes(fleet, self.loop.since)))
 
     async def queues(self, request: Request) -> Response:
         """The named queues."""
-        return reply(await self.ask(looks.queues(self.desk)))
+        return reply(await self.ask(queries.list_queues(self.desk)))
 
     async def delete_queue(self, request: Request) -> Response:
         """Delete a named queue."""
@@ -321,22 +327,22 @@ class Api:
 
     async def policies(self, request: Request) -> Response:
         """What the queues go by."""
-        return reply(await self.ask(policies.shown(self.desk)))
+        return reply(await self.ask(policies.show(self.desk)))
 
     async def history(self, request: Request) -> Response:
         """Finished jobs."""
         query = request.query_params
         wanted = JobQuery(
-            states=looks.valid_states(listed(query.get("state"))),
+            states=queries.check_finished_states(listed(query.get("state"))),
             user=query.get("user"),
             name=query.get("name"),
             queue=query.get("queue"),
             door=query.get("door"),
-            since=moment(query.get("since"), "since"),
-            until=moment(query.get("until"), "until"),
+            since=queries.parse_iso_time(query.get("since"), "since"),
+            until=queries.parse_iso_time(query.get("until"), "until"),
             limit=min(number(query.get("limit"), "limit") or 100, 1_000_000),
         )
-        return reply(await self.ask(looks.history(self.desk, query.getlist("select"), wanted)))
+        return reply(await self.ask(queries.history(self.desk, query.getlist("select"), wanted)))
 
     # -- daemon -------------------------------------------------------------------------
 
@@ -358,13 +364,13 @@ class Api:
                     "log": places.daemon_log(),
                     "mode": self.mode,
                     "draining": loop.draining,
-                    "counts": looks.counts(state),
+                    "counts": queries.counts(state),
                     "policy": policies.summary(state),
                     "gpus": sum(
                         len(node.types.get("gpu", ())) for node in state.cluster.nodes.values()
                     ),
                     "node": self.desk.node,
-                    **nodes.roll(loop.fleet, state),
+                    **nodes.summary(loop.fleet, state),
                     "store": self.desk.place,
                     "listeners": listeners,
                     "thresholds": loop.watch.limits(),
@@ -390,7 +396,7 @@ class Api:
         if body.mode == "cancel":
             live = await self.ask(self._start_no_more)
             if live:
-                await self.ask(acts.cancel(self.desk, requests.Cancel(select=live)))
+                await self.ask(job_actions.cancel(self.desk, requests.Cancel(select=live)))
             text = f"{_counted(running)} being cancelled." if running else NOTHING
         elif running:
             text = (
@@ -470,6 +476,11 @@ class Api:
         return reply(document())
 
 
+def _page_size(limit: str | None) -> int:
+    size = number(limit, "limit") or queries.DEFAULT_PAGE_SIZE
+    return min(size, queries.MAX_JOBS_LISTED)
+
+
 def _at_home(body: Sent) -> Sent:
     """A submission from another machine begins with the environment that is here."""
     if body.own_environment:
@@ -511,21 +522,21 @@ def _act(api: Api, handler: Any, body_type: Any) -> Callable[[Request], Awaitabl
 
 
 VERBS: dict[str, tuple[Any, Any]] = {
-    "cancel": (acts.cancel, requests.Cancel),
-    "kill": (acts.kill, requests.Kill),
-    "pause": (acts.pause, requests.Pause),
-    "resume": (acts.resume, requests.Resume),
-    "hold": (acts.hold, requests.Hold),
-    "release": (acts.release, requests.Release),
-    "retry": (acts.retry, requests.Retry),
-    "edit": (acts.edit, requests.Edit),
-    "move": (acts.move, requests.Move),
-    "seen": (acts.seen, requests.Seen),
-    "drain": (acts.drain, requests.Drain),
-    "undrain": (acts.drain, requests.Undrain),
+    "cancel": (job_actions.cancel, requests.Cancel),
+    "kill": (job_actions.kill, requests.Kill),
+    "pause": (job_actions.pause, requests.Pause),
+    "resume": (job_actions.resume, requests.Resume),
+    "hold": (job_actions.hold, requests.Hold),
+    "release": (job_actions.release, requests.Release),
+    "retry": (job_actions.retry, requests.Retry),
+    "edit": (edit.edit, requests.Edit),
+    "move": (reorder.move, requests.Move),
+    "seen": (job_actions.dismiss, requests.Seen),
+    "drain": (drain.drain, requests.Drain),
+    "undrain": (drain.undrain, requests.Undrain),
     "queues": (queues.define_queue, requests.Queue),
     "policies": (policies.choose, requests.Policy),
-    "clear": (queues.clear, requests.Clear),
+    "clear": (queues.hide_history, requests.Clear),
     "nodes": (nodes.add, requests.AddNode),
     "nodes/remove": (nodes.remove, requests.RemoveNode),
 }

@@ -1,0 +1,137 @@
+"""Change submitted jobs."""
+
+from __future__ import annotations
+
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from stoker.core import events as e
+from stoker.core.dependency import Dependency
+from stoker.core.job import Job, Spec
+from stoker.core.lifecycle import JobState
+from stoker.core.options import read
+from stoker.core.state import State
+from stoker.core.units import BadValue
+from stoker.daemon.context import CommandHandler, RequestContext
+from stoker.daemon.handlers.job_actions import for_each_job
+from stoker.daemon.submission.checks import check_satisfiable, check_upload_paths
+from stoker.daemon.submission.spec import content_hash
+from stoker.daemon.submission.submit import option_context
+from stoker.daemon.submission.training import check_directories, check_epochs
+from stoker.daemon.views.job import elapsed
+from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.schema import requests as r
+
+FIXED_OPTIONS = {"array", "export", "env", "pty", "hold"}
+"""Options that cannot be changed after submission."""
+RUNNING_OPTIONS = {"time", "priority", "nice"}
+"""Options that can be changed while a job runs."""
+CLEARABLE_FIELDS = {"limit", "dependency", "comment", "group", "on_end", "output", "error"}
+"""Fields of a Spec that an option can set back to none."""
+
+
+def edit(context: RequestContext, body: r.Edit) -> CommandHandler:
+    """Change what pending jobs request, or the time limit and priority of running ones."""
+    fixed = FIXED_OPTIONS & set(body.options)
+    if fixed:
+        raise CommandRejected(f"--{fixed.pop()} cannot be changed after submission.", "usage")
+
+    def handle(state: State, now: Instant) -> CommandResult:
+        if not body.options:
+            raise CommandRejected(
+                "Nothing to change. Name what to change, such as --priority 5.", "usage"
+            )
+        overdue: list[str] = []
+
+        def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
+            if job.finished:
+                return f"it has ended ({job.state.value.lower()})"
+            if job.state is JobState.COMPLETING:
+                return "it is being ended"
+            if job.holding:
+                return _edit_running(context, body, state, job, now, overdue)
+            return _edit_pending(context, body, state, job, now)
+
+        try:
+            result = for_each_job(context, body.select, step, sweep_step)(state, now)
+        except BadValue as error:
+            raise CommandRejected(str(error), "usage") from None
+        return CommandResult(reply=lambda _: {"overdue": overdue}) if body.dry_run else result
+
+    def sweep_step(sweep: int, at: float) -> e.Event:
+        priority = body.options.get("priority")
+        given = isinstance(priority, int | str) and str(priority).lstrip("-").isdecimal()
+        return e.SweepChanged(at=at, sweep=sweep, priority=int(str(priority)) if given else None)
+
+    return handle
+
+
+def _edit_pending(
+    context: RequestContext, body: r.Edit, state: State, job: Job, now: Instant
+) -> list[e.Event]:
+    spec = state.spec(job)
+    wanted = read(body.options, option_context(context, state, now), before=spec)
+    fields = {k: v for k, v in wanted.fields.items() if v is not None or k in CLEARABLE_FIELDS}
+    name = fields.pop("name", None) or job.name
+    if _leads_to(state, wanted.fields.get("dependency"), job.id):
+        raise BadValue("A job cannot depend on itself or on a job that depends on it.")
+    changed = replace(spec, request=wanted.request, **fields)
+    check_satisfiable(state, state.effective(job, changed))
+    check_upload_paths(changed.directory, fields.get("carry"))
+    check_directories(fields)
+    check_epochs(job, fields, spec.training)
+    hash, events = _record_spec(state, changed, now)
+    if changed.dependency is not None:
+        events += context.restore_jobs(sorted(changed.dependency.jobs()), state, now.wall)
+    sets_begin = {"begin", "delay"} & set(body.options)
+    edited = e.JobEdited(
+        at=now.wall, job=job.id, spec=hash, name=name,
+        priority=wanted.priority if wanted.priority is not None else job.priority,
+        begin_at=wanted.begin_at if sets_begin else job.begin_at,
+    )  # fmt: skip
+    return [*events, edited]
+
+
+def _edit_running(
+    context: RequestContext, body: r.Edit, state: State, job: Job, now: Instant, overdue: list[str]
+) -> list[e.Event] | str:
+    """Return the events; a job that has used up its new time limit is added to `overdue`."""
+    too_late = sorted(set(body.options) - RUNNING_OPTIONS)
+    if too_late:
+        return (
+            f"it is running and --{too_late[0].replace('_', '-')} counts only when a job starts; "
+            "of a running job, --time and --priority can be changed"
+        )
+    spec = state.spec(job)
+    wanted = read(body.options, option_context(context, state, now), before=spec)
+    limit = wanted.fields.get("limit", spec.limit)
+    if "limit" in wanted.fields and limit is not None and (elapsed(job, now) or 0) >= limit:
+        overdue.append(job.label)
+    hash, events = _record_spec(state, replace(spec, limit=limit), now)
+    priority = job.priority if wanted.priority is None else wanted.priority
+    edited = e.JobEdited(at=now.wall, job=job.id, spec=hash, name=job.name, priority=priority)
+    return [*events, edited]
+
+
+def _record_spec(state: State, spec: Spec, now: Instant) -> tuple[str, list[e.Event]]:
+    """Return the hash of a spec, and the event that records it unless it is known."""
+    hash = content_hash(encode(spec))
+    known = hash in state.specs
+    return hash, [] if known else [e.SpecRecorded(at=now.wall, hash=hash, spec=spec)]
+
+
+def _leads_to(state: State, dependency: Dependency | None, id: int) -> bool:
+    """Return True if a chain of dependencies leads to this job."""
+    queue = list(dependency.jobs()) if dependency else []
+    visited: set[int] = set()
+    while queue:
+        other = queue.pop()
+        if other == id:
+            return True
+        job = state.jobs.get(other)
+        if other in visited or job is None or job.finished:
+            continue
+        visited.add(other)
+        indirect = state.spec(job).dependency
+        queue += indirect.jobs() if indirect else ()
+    return False

@@ -1,0 +1,87 @@
+"""Change the queue order of pending jobs."""
+
+from __future__ import annotations
+
+from stoker.core import events as e
+from stoker.core.job import RANK_STEP, Job
+from stoker.core.lifecycle import JobState
+from stoker.core.state import State
+from stoker.daemon.context import CommandHandler, RequestContext
+from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.schema import requests as r
+
+
+def move(context: RequestContext, body: r.Move) -> CommandHandler:
+    """Move pending jobs to the front, to the back, or next to another job."""
+
+    def handle(state: State, now: Instant) -> CommandResult:
+        ids = context.resolve(body.select, state) if body.select else []
+        if not ids:
+            raise CommandRejected("No job was named. Use an id, a range or a name.", "usage")
+        pending = [state.jobs[id] for id in ids if _is_pending(state, id)]
+        skipped = [
+            {
+                "id": id,
+                "label": context.job_and_spec(id, state)[0].label,
+                "why": "it is not pending",
+            }
+            for id in ids
+            if not _is_pending(state, id)
+        ]
+        events = _moves(context, body, pending, state, now) if pending else []
+        done = [{"id": job.id, "label": job.label, "state": job.state.value} for job in pending]
+        return CommandResult(events=events, reply=lambda _: {"done": done, "skipped": skipped})
+
+    return handle
+
+
+def _is_pending(state: State, id: int) -> bool:
+    job = state.jobs.get(id)
+    return job is not None and job.state is JobState.PENDING
+
+
+def _moves(
+    context: RequestContext, body: r.Move, jobs: list[Job], state: State, now: Instant
+) -> list[e.Event]:
+    moved = {job.id for job in jobs}
+    others = sorted(
+        (
+            job
+            for job in state.jobs.values()
+            if job.state is JobState.PENDING and job.id not in moved
+        ),
+        key=lambda job: (-job.priority, job.order),
+    )
+    position, priority = _target(context, body, jobs, others, state)
+    same = [job for job in others if job.priority == priority]
+    before = others[position - 1] if position and others[position - 1] in same else None
+    after = others[position] if position < len(others) and others[position] in same else None
+    low = before.order if before else (after.order if after else 0) - RANK_STEP * (len(jobs) + 1)
+    high = after.order if after else low + RANK_STEP * (len(jobs) + 1)
+    gap = (high - low) // (len(jobs) + 1)
+    if gap < 1:
+        raise CommandRejected(
+            "There is no position left between those two jobs; use --first.", "failed"
+        )
+    return [
+        e.JobMoved(at=now.wall, job=job.id, priority=priority, rank=low + gap * n)
+        for n, job in enumerate(jobs, 1)
+    ]
+
+
+def _target(
+    context: RequestContext, body: r.Move, jobs: list[Job], others: list[Job], state: State
+) -> tuple[int, int]:
+    """Return the position among the other pending jobs, and the priority to get there."""
+    if body.where in ("before", "after"):
+        named = context.resolve([body.other], state) if body.other else []
+        ids = [job.id for job in others]
+        if len(named) != 1 or named[0] not in ids:
+            raise CommandRejected(f"'{body.other}' is not another pending job.", "usage")
+        position = ids.index(named[0])
+        return position + (body.where == "after"), others[position].priority
+    first = body.where == "first"
+    edge = others[0 if first else -1] if others else jobs[0]
+    pick = max if first else min
+    priority = pick(edge.priority, *(job.priority for job in jobs))
+    return 0 if first else len(others), priority
