@@ -133,7 +133,7 @@ class World:
             *first_events(shared=True),
             *submission(spec_of(Request(nodes=(NAME,)), directory=str(place / "work")), jobs),
         ])  # fmt: skip
-        self.loop.trainings.begin()
+        self.loop.trainings.start()
         self.turn()
 
     # -- the near side ------------------------------------------------------------------

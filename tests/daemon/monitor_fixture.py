@@ -56,7 +56,7 @@ class MonitorFixture:
         self.trainings = TrainingMonitor(
             str(self.home), self.poller, self.couriers, lambda: self.state
         )
-        self.trainings.begin()
+        self.trainings.start()
 
     def write(self, *lines: dict[str, Any] | bytes) -> None:
         """Append to the report, as the library does."""
@@ -68,7 +68,7 @@ class MonitorFixture:
     def heed(self, *facts: e.Event) -> list[e.Event]:
         """One turn of the loop, with its facts applied to the job's progress."""
         self.poller.wait(0)
-        told = self.trainings.heed(list(facts))
+        told = self.trainings.enrich_events(list(facts))
         for fact in told:
             if isinstance(fact, e.TrainingBegan):
                 changes.on_training_began(self.state, fact)
@@ -76,7 +76,7 @@ class MonitorFixture:
                 progress = self.job.progress or Progress()
                 metrics = progress.metrics if fact.metrics is None else fact.metrics
                 self.job.progress = replace(progress, epochs=fact.done, metrics=metrics)
-        self.trainings.after(told)
+        self.trainings.on_events(told)
         return told
 
     def exit(self, code: int = 0, part: int | None = None) -> list[e.Event]:

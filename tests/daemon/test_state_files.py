@@ -232,15 +232,15 @@ def test_reports_are_read_now_and_then_once_their_directory_is_deleted(tmp_path:
     class Looks:
         looked = 0
 
-        def look_around(self) -> None:
+        def on_overflow(self) -> None:
             self.looked += 1
 
     poller, listener = Reactor(), Looks()
-    ears = ReportWatcher(str(tmp_path / "training"), poller, cast("Any", listener))
-    ears.begin()
-    assert ears.wait() is None
+    watcher = ReportWatcher(str(tmp_path / "training"), poller, cast("Any", listener))
+    watcher.start()
+    assert watcher.seconds_until_poll() is None
     (tmp_path / "training").rmdir()
     poller.wait(1.0)
-    ears.look_if_due()
+    watcher.poll_if_due()
     assert listener.looked == 1
-    assert ears.wait() is not None
+    assert watcher.seconds_until_poll() is not None

@@ -143,8 +143,8 @@ class Host:
         fleet = SimpleNamespace(
             gangs=SimpleNamespace(adopt=_ignore), of_this_machine=list, sync=_ignore
         )
-        left = SimpleNamespace(look_at_all=_ignore, take=list)
-        trainings = SimpleNamespace(heed=list, begin=_ignore, left=left)
+        cleanup = SimpleNamespace(scan=_ignore, take_removable=list)
+        trainings = SimpleNamespace(enrich_events=list, start=_ignore, cleanup=cleanup)
         return SimpleNamespace(
             store=self.store, executor=self.executor, engine=self.engine, desk=desk, fleet=fleet,
             trainings=trainings, home=str(self.place),

@@ -40,7 +40,7 @@ from stoker.daemon.nodes.local_node import DeclaredResources, build_node_facts, 
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.state_lock import on_shared_file_system
-from stoker.daemon.training import cleanup as leftovers
+from stoker.daemon.training.cleanup import expired_checkpoints, remove_in_background
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.cgroup import Cgroups
 from stoker.executors.local.executor import LocalExecutor
@@ -260,7 +260,7 @@ def _take_over(
         _adopt(loop, jobs, same_boot=True)
     _say_what_is_held(loop, [event.job for event in lost if isinstance(event, JobHeld)])
     loop.fleet.sync(loop.engine.state)
-    loop.trainings.begin()
+    loop.trainings.start()
     loop.store.force()
     if not loop.engine.has_unrecorded:  # else what proves an end is all there is of it
         unsettled = {f"{job}.{attempt}" for job, attempt in executor.attempts}
@@ -291,7 +291,7 @@ def _record(loop: Daemon) -> None:
     """Put what the executor has found out into the journal."""
     while loop.executor.facts:
         found, loop.executor.facts = loop.executor.facts, []
-        loop.engine.cycle(loop.trainings.heed(loop.fleet.of_this_machine(found)))
+        loop.engine.cycle(loop.trainings.enrich_events(loop.fleet.of_this_machine(found)))
 
 
 def _after_a_loss(loop: Daemon, at: float) -> list[Event]:
@@ -346,11 +346,11 @@ def _needed(loop: Daemon) -> set[str]:
 
 def _sweep(loop: Daemon, at: float) -> None:
     """Remove what training jobs have left that are over; only now are all ends on disk."""
-    state, left = loop.engine.state, loop.trainings.left
-    left.look_at_all(state)
+    state, reports = loop.engine.state, loop.trainings.cleanup
+    reports.scan(state)
     place, install = f"{loop.home}/checkpoints", loop.executor.install
-    over = left.take() + leftovers.checkpoints(place, install, state, loop.store, at)
-    leftovers.remove_in_background(over)
+    over = reports.take_removable() + expired_checkpoints(place, install, state, loop.store, at)
+    remove_in_background(over)
 
 
 def _names_of_old(state: State, now: str) -> list[str]:

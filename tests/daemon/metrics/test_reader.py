@@ -13,10 +13,10 @@ from stoker.core.events import NodeAdded
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.daemon.control.daemon import Reactor
-from stoker.daemon.metrics import reader as trails
-from stoker.daemon.reports.attempt_report import Key
+from stoker.daemon.metrics import reader
 from stoker.daemon.reports.format import Point
-from stoker.daemon.training import monitor as training
+from stoker.daemon.reports.paths import AttemptId
+from stoker.daemon.training import monitor
 from stoker.daemon.training.cleanup import remove
 from stoker.daemon.training.monitor import TrainingMonitor
 
@@ -27,14 +27,16 @@ class Board:
     def __init__(self) -> None:
         self.points: list[Point] = []
         self.again: list[bool] = []
-        self.ends: list[Key] = []
+        self.ends: list[AttemptId] = []
 
-    def news(self, job: Job, key: Key, points: list[Point], again: bool) -> list[e.Event]:
+    def on_points(
+        self, job: Job, key: AttemptId, points: list[Point], again: bool
+    ) -> list[e.Event]:
         self.points += points
         self.again.append(again)
         return []
 
-    def over(self, job: Job, key: Key) -> list[e.Event]:
+    def on_end(self, job: Job, key: AttemptId) -> list[e.Event]:
         self.ends.append(key)
         return [e.TrialMeasured(at=1.0, job=key[0], attempt=key[1], value=1.0, final=True)]
 
@@ -51,21 +53,20 @@ class Trial(MonitorFixture):
         self.board = Board()
         self.poller = Reactor()
         self.trainings = TrainingMonitor(
-            str(self.home), self.poller, self.couriers, lambda: self.state
+            str(self.home), self.poller, self.couriers, lambda: self.state, self.board
         )
-        self.trainings.scores = self.board
-        self.trainings.begin()
+        self.trainings.start()
 
     def finish(self) -> None:
         """The core has heard of its end."""
         self.job.state = JobState.COMPLETED
         self.state.running.pop(7, None)
-        self.trainings.after([e.WaitOver(at=1.0, job=7)])
+        self.trainings.on_events([e.WaitOver(at=1.0, job=7)])
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "PAUSE", 0.0)
+    monkeypatch.setattr(monitor, "READ_INTERVAL_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -129,15 +130,15 @@ def test_a_new_daemon_says_that_it_reads_them_again(trial: Trial) -> None:
 def test_a_long_report_is_read_to_its_end_after_the_attempt_has_ended(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trails, "PIECE", 1000)
-    monkeypatch.setattr(trails, "TURN", 4000)
+    monkeypatch.setattr(reader, "PIECE", 1000)
+    monkeypatch.setattr(reader, "MAX_PER_TURN", 4000)
     trial.write(*(point(step) for step in range(500)))
     assert kinds(trial.exit()) == ["EpochsCounted", "ProcessExited"]
     read = len(trial.board.points)
     assert 0 < read < 100
-    assert trial.trainings.busy
+    assert trial.trainings.is_reading_ended
     trial.finish()
-    assert trial.trainings.left.take() == []  # it is still needed
+    assert trial.trainings.cleanup.take_removable() == []  # it is still needed
     trial.write(point(999))  # by somebody whom it left behind
     for _ in range(500):
         if trial.board.ends:
@@ -147,23 +148,23 @@ def test_a_long_report_is_read_to_its_end_after_the_attempt_has_ended(
         trial.heed()
         assert len(trial.board.points) - before < 100
     assert trial.board.steps == [float(step) for step in range(500)]
-    assert (trial.board.ends, trial.trainings.busy) == ([(7, 0)], False)
-    assert trial.trainings.left.take() == [str(trial.directory)]
+    assert (trial.board.ends, trial.trainings.is_reading_ended) == ([(7, 0)], False)
+    assert trial.trainings.cleanup.take_removable() == [str(trial.directory)]
     assert trial.trainings.tick() is None
 
 
 def test_a_daemon_that_died_over_it_leaves_the_rest_to_the_next(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trails, "PIECE", 1000)
-    monkeypatch.setattr(trails, "TURN", 4000)
+    monkeypatch.setattr(reader, "PIECE", 1000)
+    monkeypatch.setattr(reader, "MAX_PER_TURN", 4000)
     trial.write(*(point(step) for step in range(100)))
     trial.exit()
     trial.finish()
     assert trial.board.ends == []
     trial.listen()
-    trial.trainings.left.look_at_all(trial.state)
-    assert trial.trainings.left.take() == []
+    trial.trainings.cleanup.scan(trial.state)
+    assert trial.trainings.cleanup.take_removable() == []
     for _ in range(100):
         trial.heed()
     assert trial.board.steps == [float(step) for step in range(100)]
@@ -185,23 +186,23 @@ def test_what_is_heard_of_another_machine_is_kept_and_told(trial: Trial, tmp_pat
     trial.job.placement = Placement("there", ())
     trial.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
     data = b"".join(json.dumps(point(step)).encode() + b"\n" for step in range(3))
-    trial.trainings.heard((7, 0), None, data[:90], 0)
+    trial.trainings.on_report_data((7, 0), None, data[:90], 0)
     trial.heed()
-    trial.trainings.heard((7, 0), None, data[60:], 60)
+    trial.trainings.on_report_data((7, 0), None, data[60:], 60)
     trial.exit()
     assert trial.board.steps == [0.0, 1.0, 2.0]
     kept = tmp_path / "series" / "7.0"
     assert kept.read_bytes() == data
     trial.finish()
-    remove(trial.trainings.left.take())
+    remove(trial.trainings.cleanup.take_removable())
     assert kept.read_bytes() == data
 
 
 def test_of_another_machine_only_figures_are_kept(trial: Trial, tmp_path: Path) -> None:
     trial.job.placement = Placement("there", ())
     trial.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
-    trial.trainings.heard((7, 0), None, b'{"k":"hello"}\n', 0)
+    trial.trainings.on_report_data((7, 0), None, b'{"k":"hello"}\n', 0)
     trial.exit()
     trial.finish()
-    remove(trial.trainings.left.take())
+    remove(trial.trainings.cleanup.take_removable())
     assert list((tmp_path / "series").iterdir()) == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.daemon.metrics.downsample import Downsampler
-from stoker.daemon.metrics.store import MetricsStore, Series
+from stoker.daemon.metrics.store import JobSeries, MetricsStore
 from stoker.daemon.training.cleanup import remove
 
 
@@ -24,7 +24,7 @@ def write(path: Path, *points: Any) -> None:
 
 
 def curve(home: Path, last: int = 0, points: int = 100) -> list[list[Any]]:
-    series = Series(str(home), 1, points)
+    series = JobSeries(str(home), 1, points)
     series.read(last)
     found: list[list[Any]] = series.view([])["series"].get("loss", [])
     return [[step, value] for step, value, _ in found]

@@ -94,7 +94,7 @@ def take_over(loop: Daemon) -> None:
     loop.engine.cycle([started])
     loop.fleet.gangs.adopt(loop.engine.state.running.values())
     loop.fleet.sync(loop.engine.state)
-    loop.trainings.begin()
+    loop.trainings.start()
 
 
 def serve(loop: Daemon, until: Callable[[], bool]) -> None:

@@ -20,16 +20,21 @@ from stoker.core.job import Job, Progress, Spec, Stop
 from stoker.core.lifecycle import JobState
 from stoker.core.rest import Away
 from stoker.daemon.reports import format as reports
-from stoker.daemon.reports import watcher as ears_module
+from stoker.daemon.reports import watcher as watcher_module
 from stoker.daemon.reports.format import TrainingReport
-from stoker.daemon.training import monitor as training
-from stoker.daemon.training.cleanup import GOING, ReportCleanup, checkpoints, remove
+from stoker.daemon.training import monitor, report_events
+from stoker.daemon.training.cleanup import (
+    REMOVING_PREFIX,
+    ReportCleanup,
+    expired_checkpoints,
+    remove,
+)
 from stoker.store.port import JobQuery, StoredJob
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "PAUSE", 0.0)
+    monkeypatch.setattr(monitor, "READ_INTERVAL_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -147,9 +152,9 @@ def test_one_that_has_stopped_and_lives_on_is_told_once(
     assert lingers(stage) == []
     wait = stage.trainings.tick()
     assert wait is not None
-    assert 0 < wait <= training.LINGER
+    assert 0 < wait <= report_events.STOP_GRACE_SECONDS
     stage.listen()  # the next daemon hears it anew
-    monkeypatch.setattr(training, "LINGER", 0.0)
+    monkeypatch.setattr(report_events, "STOP_GRACE_SECONDS", 0.0)
     assert lingers(stage) == []
     (fact,) = lingers(stage)
     assert isinstance(fact, e.StopOverdue)
@@ -161,7 +166,7 @@ def test_one_that_has_stopped_and_lives_on_is_told_once(
 def test_one_that_is_paused_or_out_of_reach_has_time_to_end(
     stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "LINGER", 0.0)
+    monkeypatch.setattr(report_events, "STOP_GRACE_SECONDS", 0.0)
     stage.write(HELLO, start(0), {"k": "stopped", "e": 0, "t": 1.0})
     stage.job.state = JobState.SUSPENDED
     assert lingers(stage) == []
@@ -175,7 +180,7 @@ def test_one_that_is_paused_or_out_of_reach_has_time_to_end(
 def test_one_that_is_over_in_time_does_not_linger(
     stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "LINGER", 0.0)
+    monkeypatch.setattr(report_events, "STOP_GRACE_SECONDS", 0.0)
     stage.write(HELLO, start(0), {"k": "stopped", "e": 0, "t": 1.0})
     stage.job.state = JobState.COMPLETING
     assert lingers(stage) == []
@@ -325,7 +330,7 @@ def test_a_report_of_any_size_is_read_in_pieces_and_its_end_counts(
     assert isinstance(told[-1], e.ProcessExited)
     assert told[-1].stopped
     assert max(asked) <= reports.CHUNK
-    assert sum(asked) <= reports.LEAP + 2 * reports.CHUNK
+    assert sum(asked) <= reports.MAX_BACKLOG + 2 * reports.CHUNK
 
 
 def test_a_report_that_is_cut_short_is_read_anew(stage: MonitorFixture) -> None:
@@ -357,10 +362,10 @@ def test_in_whatever_pieces_a_report_comes_it_says_the_same(
 ) -> None:
     data = b"".join(lines)
     whole, parts = TrainingReport(), TrainingReport()
-    whole.take(data)
+    whole.feed(data)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for a, b in pairwise(places):
-        parts.take(data[a:b])
+        parts.feed(data[a:b])
     assert vars(parts) == vars(whole)
 
 
@@ -382,7 +387,7 @@ def test_a_daemon_that_begins_anew_tells_no_fact_twice_and_loses_none(
     told += stage.exit(1)
     stage.trainings.close()
     once = TrainingReport()
-    once.take(b"".join(lines))
+    once.feed(b"".join(lines))
     assert kinds(told).count("TrainingBegan") == (once.epoch is not None)
     assert counted(told) == sorted(set(counted(told)))
     assert max(counted(told), default=0) == once.counted
@@ -396,7 +401,7 @@ def test_a_daemon_that_begins_anew_tells_no_fact_twice_and_loses_none(
 def test_a_busy_report_is_read_now_and_then_but_at_once_when_its_attempt_ends(
     stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "PAUSE", 3600.0)
+    monkeypatch.setattr(monitor, "READ_INTERVAL_SECONDS", 3600.0)
     stage.write(HELLO, start(0))
     assert kinds(stage.heed()) == ["TrainingBegan"]
     stage.write(start(0), start(1))
@@ -413,10 +418,10 @@ def test_a_watch_that_the_kernel_ends_as_it_is_renewed_is_renewed_again(
     """It may give us the number of the watch that is just about to end, and then end that."""
     stage.write(HELLO, start(0))
     assert kinds(stage.heed()) == ["TrainingBegan"]
-    ears = stage.trainings.ears
-    assert ears.inotify is not None
-    for watch in [watch for watch, job in ears.jobs.items() if job]:
-        ears.inotify.unwatch(watch)  # behind the back of whoever has just renewed it
+    watcher = stage.trainings.watcher
+    assert watcher.inotify is not None
+    for watch in [watch for watch, job in watcher.jobs.items() if job]:
+        watcher.inotify.unwatch(watch)  # behind the back of whoever has just renewed it
     stage.heed()
     stage.write(start(1))
     assert counted(stage.heed()) == [1]
@@ -436,8 +441,8 @@ def test_without_help_from_the_kernel_it_looks_around(
     def refused() -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(ears_module, "Inotify", refused)
-    monkeypatch.setattr(ears_module, "LOOK", 0.0)
+    monkeypatch.setattr(watcher_module, "Inotify", refused)
+    monkeypatch.setattr(watcher_module, "POLL_SECONDS", 0.0)
     stage = MonitorFixture(tmp_path)
     assert stage.heed() == []
     stage.write(HELLO, start(0))
@@ -455,12 +460,12 @@ def test_when_the_kernel_has_no_more_watches_it_looks_around(
     def refused(path: str) -> int:
         raise OSError(28, "No space left on device", path)
 
-    assert stage.trainings.ears.inotify is not None
-    monkeypatch.setattr(stage.trainings.ears.inotify, "watch_file", refused)
-    monkeypatch.setattr(ears_module, "LOOK", 0.0)
+    assert stage.trainings.watcher.inotify is not None
+    monkeypatch.setattr(stage.trainings.watcher.inotify, "watch_file", refused)
+    monkeypatch.setattr(watcher_module, "POLL_SECONDS", 0.0)
     stage.write(HELLO, start(0))
     assert kinds(stage.heed()) == ["TrainingBegan"]
-    assert stage.trainings.ears.inotify is None
+    assert stage.trainings.watcher.inotify is None
     stage.write(start(1))
     assert counted(stage.heed()) == [1]
 
@@ -470,12 +475,12 @@ def test_when_the_kernel_has_no_more_watches_it_looks_around(
 
 def test_a_wish_to_stop_is_a_file_and_a_new_daemon_repeats_it(stage: MonitorFixture) -> None:
     stage.job.progress = Progress(listening=True, stop=Stop("job 9 needs\nits GPU", 1.0))
-    stage.trainings.ask_to_stop(7, 0)
+    stage.trainings.stops.send(7, 0)
     stop = stage.directory / "stop"
     assert stop.read_text() == "job 9 needs its GPU\n"
     assert stage.directory.stat().st_mode & 0o777 == 0o700
     stop.unlink()
-    stage.trainings.ask_to_stop(7, 1)
+    stage.trainings.stops.send(7, 1)
     assert not stop.exists()
     stage.listen()
     assert stop.exists()
@@ -486,23 +491,23 @@ def test_a_wish_is_taken_back_unless_they_have_agreed_where_they_stop(
     stage: MonitorFixture,
 ) -> None:
     stop = stage.directory / "stop"
-    stage.trainings.ask_to_stop(7, 0)
-    stage.trainings.let_go_on(7, 1)  # another attempt
+    stage.trainings.stops.send(7, 0)
+    stage.trainings.stops.withdraw(7, 1)  # another attempt
     assert stop.exists()
-    stage.trainings.let_go_on(7, 0)
-    stage.trainings.let_go_on(7, 0)
+    stage.trainings.stops.withdraw(7, 0)
+    stage.trainings.stops.withdraw(7, 0)
     assert not stop.exists()
-    stage.trainings.ask_to_stop(7, 0)
+    stage.trainings.stops.send(7, 0)
     (stage.directory / "stop_at").write_text("3")
-    stage.trainings.let_go_on(7, 0)
+    stage.trainings.stops.withdraw(7, 0)
     assert stop.exists()
     (stage.directory / "stop_at").unlink()
     stage.write(HELLO, start(0), {"k": "stop_at", "e": 2, "t": 1.0})
     stage.heed()
-    stage.trainings.let_go_on(7, 0)
+    stage.trainings.stops.withdraw(7, 0)
     assert stop.exists()
     afar(stage, "there")
-    stage.trainings.let_go_on(7, 0)
+    stage.trainings.stops.withdraw(7, 0)
     assert stop.exists()
 
 
@@ -510,7 +515,7 @@ def test_a_stop_request_that_cannot_be_written_is_logged(
     stage: MonitorFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.directory.write_text("in the way")
-    stage.trainings.ask_to_stop(7, 0)
+    stage.trainings.stops.send(7, 0)
     assert "stop for job 7: " in caplog.text
 
 
@@ -549,16 +554,16 @@ def test_what_is_heard_of_another_machine_counts_as_if_it_were_here(stage: Monit
     stage.write(HELLO, start(4))  # not of the part that speaks for all
     assert stage.heed() == []
     data = "".join(json.dumps(line) + "\n" for line in (HELLO, start(0), end(0), start(1))).encode()
-    stage.trainings.heard((7, 0), 1, data)
-    stage.trainings.heard((7, 1), 0, data)
+    stage.trainings.on_report_data((7, 0), 1, data)
+    stage.trainings.on_report_data((7, 1), 0, data)
     assert stage.heed() == []
-    stage.trainings.heard((7, 0), 0, data[:50], 0)
-    stage.trainings.heard((7, 0), 0, data[20:], 20)
+    stage.trainings.on_report_data((7, 0), 0, data[:50], 0)
+    stage.trainings.on_report_data((7, 0), 0, data[20:], 20)
     assert kinds(stage.heed()) == ["TrainingBegan", "EpochsCounted"]
     stage.job.progress = Progress(listening=True, stop=Stop("make room", 1.0))
-    stage.trainings.ask_to_stop(7, 0)
+    stage.trainings.stops.send(7, 0)
     assert stage.couriers.told == [("stop", (7, 0), "make room")]
-    stage.trainings.heard((7, 0), None, b'{"k":"stop_at","e":3}\n')
+    stage.trainings.on_report_data((7, 0), None, b'{"k":"stop_at","e":3}\n')
     stage.heed()
     assert (stage.directory / "stop_at").read_text() == "3\n"
 
@@ -588,19 +593,19 @@ def test_reports_go_when_their_job_is_over_or_a_later_attempt_has_ended(
 ) -> None:
     stage.write(HELLO)
     stage.heed()
-    left = stage.trainings.left
+    cleanup = stage.trainings.cleanup
     stage.job.attempt, stage.job.state = 1, JobState.PENDING  # the first attempt has ended
     seen = e.WaitOver(at=1.0, job=7)
-    stage.trainings.after([seen])
-    assert left.take() == []
+    stage.trainings.on_events([seen])
+    assert cleanup.take_removable() == []
     stage.job.attempt = 2
-    stage.trainings.after([seen])
-    assert left.take() == [str(stage.directory)]
-    left.keep((7, 1))
+    stage.trainings.on_events([seen])
+    assert cleanup.take_removable() == [str(stage.directory)]
+    cleanup.add((7, 1))
     stage.job.state = JobState.CANCELLED
-    stage.trainings.after([e.JobCancelled(at=1.0, job=7)])
-    assert left.take() == [str(stage.home / "training" / "7.1")]
-    assert left.kept == {}
+    stage.trainings.on_events([e.JobCancelled(at=1.0, job=7)])
+    assert cleanup.take_removable() == [str(stage.home / "training" / "7.1")]
+    assert cleanup._attempts == {}
 
 
 def test_a_sweep_removes_what_belongs_to_no_unfinished_job_and_nothing_else(
@@ -611,11 +616,11 @@ def test_a_sweep_removes_what_belongs_to_no_unfinished_job_and_nothing_else(
     for name in names:
         (root / name).mkdir()
     (root / "4.0").symlink_to(tmp_path)
-    left = ReportCleanup(str(root))
-    left.look_at_all(stage.state)
-    remove(left.take())
+    cleanup = ReportCleanup(str(root), lambda _: False)
+    cleanup.scan(stage.state)
+    remove(cleanup.take_removable())
     assert sorted(path.name for path in root.iterdir()) == ["1.x", "7.0", "99.0", "notes"]
-    assert left.kept == {7: {0}}
+    assert cleanup._attempts == {7: {0}}
 
 
 class Records:
@@ -641,13 +646,13 @@ def test_checkpoints_of_ours_go_two_weeks_after_the_end_of_their_job(
     )
     for name, days in {
         "abcdef01-3": 20.0, "abcdef01-4": 20.0, "abcdef01-5": 20.0, "abcdef01-6": 3.0,
-        "abcdef01-7": 20.0, "ffffffff-3": 20.0, "mine": 20.0, f"{GOING}2": 0.0,
+        "abcdef01-7": 20.0, "ffffffff-3": 20.0, "mine": 20.0, f"{REMOVING_PREFIX}2": 0.0,
     }.items():  # fmt: skip
         (root / name / "deep").mkdir(parents=True)
         touched(root / name, days)
     ended = {3: now - 15 * day, 4: now - 13 * day, 6: now - 15 * day}
     records: Any = Records(ended, stage.state.specs["s"])
-    remove(checkpoints(str(root), "abcdef012345", stage.state, records, now))
+    remove(expired_checkpoints(str(root), "abcdef012345", stage.state, records, now))
     # 4 is too young, nobody knows of 5, 6 was touched, 7 runs, the others are not ours.
     assert sorted(path.name for path in root.iterdir()) == [
         "abcdef01-4", "abcdef01-5", "abcdef01-6", "abcdef01-7", "ffffffff-3", "mine",

@@ -40,8 +40,8 @@ def heard(scores: TrialScorer, job: Job, *values: float) -> float | None:
     """What an attempt came to that reported these."""
     key = (job.id, job.attempt)
     points = [Point(float(step), 1.0, {"loss": value}) for step, value in enumerate(values)]
-    scores.news(job, key, points, False)
-    [final] = scores.over(job, key)
+    scores.on_points(job, key, points, False)
+    [final] = scores.on_end(job, key)
     return final.value  # type: ignore[attr-defined]
 
 

@@ -19,9 +19,9 @@ from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
 from stoker.core.job import Job, Source
 from stoker.daemon.control.daemon import Reactor
-from stoker.daemon.reports.attempt_report import Key
-from stoker.daemon.reports.format import Point, points_of
-from stoker.daemon.training import monitor as training
+from stoker.daemon.reports.format import Point, parse_points
+from stoker.daemon.reports.paths import AttemptId
+from stoker.daemon.training import monitor
 from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.daemon.workers import scraper_client as scraper
 from stoker.scraper import extractors as figures
@@ -197,7 +197,7 @@ class Helper:
     @property
     def steps(self) -> list[float | None]:
         data = self.report.read_bytes() if self.report.exists() else b""
-        return [point.step for point in points_of(data.rpartition(b"\n")[0])]
+        return [point.step for point in parse_points(data.rpartition(b"\n")[0])]
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -273,7 +273,7 @@ def test_so_many_figures_that_a_line_cannot_hold_them_stand_in_several() -> None
     values = {f"figure {number}": float(number) for number in range(500)}
     lines = scrape.lines(figures.Point(values, 3.0, 1.0, "0", 77))
     assert max(len(line) for line in lines) < 4096
-    found = points_of(b"".join(lines).rstrip(b"\n"))
+    found = parse_points(b"".join(lines).rstrip(b"\n"))
     assert {name: value for point in found for name, value in point.values.items()} == values
     assert {point.step for point in found} == {3.0}
 
@@ -286,13 +286,15 @@ class Board:
 
     def __init__(self) -> None:
         self.steps: list[float | None] = []
-        self.ends: list[Key] = []
+        self.ends: list[AttemptId] = []
 
-    def news(self, job: Job, key: Key, points: list[Point], again: bool) -> list[e.Event]:
+    def on_points(
+        self, job: Job, key: AttemptId, points: list[Point], again: bool
+    ) -> list[e.Event]:
         self.steps += [point.step for point in points]
         return []
 
-    def over(self, job: Job, key: Key) -> list[e.Event]:
+    def on_end(self, job: Job, key: AttemptId) -> list[e.Event]:
         self.ends.append(key)
         return []
 
@@ -309,10 +311,9 @@ class Searched(MonitorFixture):
         self.log = self.home / "logs" / "7.out"
         self.board, self.poller = Board(), Reactor()
         self.trainings = TrainingMonitor(
-            str(self.home), self.poller, self.couriers, lambda: self.state
+            str(self.home), self.poller, self.couriers, lambda: self.state, self.board
         )
-        self.trainings.scores = self.board
-        self.trainings.begin()
+        self.trainings.start()
 
     def until(self, what: Any, seconds: float = 30) -> None:
         """Turn after turn, as the loop does."""
@@ -326,7 +327,7 @@ class Searched(MonitorFixture):
 
 @pytest.fixture
 def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(training, "PAUSE", 0.0)
+    monkeypatch.setattr(monitor, "READ_INTERVAL_SECONDS", 0.0)
     stage = Searched(tmp_path)
     yield stage
     stage.trainings.close()
@@ -342,7 +343,7 @@ def test_what_is_found_in_the_output_is_told_and_the_end_when_all_is_found(
         log.write("1 loss=2\n2 loss=1")
     (fact,) = [fact for fact in searched.exit() if isinstance(fact, e.ProcessExited)]
     assert fact.code == 0  # at once: nobody waits for the search
-    assert searched.trainings.busy
+    assert searched.trainings.is_reading_ended
     searched.until(lambda: searched.board.ends == [(7, 0)])
     assert searched.board.steps == [0.0, 1.0, 2.0]
 
@@ -352,7 +353,7 @@ def test_one_on_another_machine_too_beside_what_it_reports_itself(searched: Sear
     searched.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
     searched.trainings.close()
     searched.listen()
-    searched.trainings.heard((7, 0), None, b'{"k":"metrics","s":9,"v":{"acc":1.0}}\n', 0)
+    searched.trainings.on_report_data((7, 0), None, b'{"k":"metrics","s":9,"v":{"acc":1.0}}\n', 0)
     searched.log.write_text("0 loss=3\n")
     searched.until(lambda: sorted(searched.board.steps) == [0.0, 9.0])  # type: ignore[type-var]
     assert searched.trainings.live(7)["metrics"] == {"loss": 3, "acc": 1.0}

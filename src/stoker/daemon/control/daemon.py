@@ -198,10 +198,11 @@ class Daemon:
         self.faults = desk.faults = faults or FaultTracker(system_clock)
         self.engine = Engine(store, system_clock, self.carry_out, self.publish, self.faults)
         fleet.compose, fleet.state = self.compose, lambda: self.engine.state
-        self.trainings = TrainingMonitor(self.home, poller, fleet, fleet.state)
-        fleet.heard = self.trainings.heard
-        self.trainings.scores = TrialScorer(fleet.state)
-        self.engine.needs = desk.reading = self.trainings.trails.reading
+        self.trainings = TrainingMonitor(
+            self.home, poller, fleet, fleet.state, TrialScorer(fleet.state)
+        )
+        fleet.heard = self.trainings.on_report_data
+        self.engine.needs = desk.reading = self.trainings.metrics.jobs_being_read
         self._sweeps: SweepController | None = None
         self._outlooks: ForecastClient | None = None
         self.inbox: SimpleQueue[Command] = SimpleQueue()
@@ -318,7 +319,7 @@ class Daemon:
         now = system_clock()
         contain("waiting requests", None, self.waits.check, self.engine.state, now, self._last)
         self.feeder.after(self._last)
-        left = self.trainings.left.over and not self.engine.has_unrecorded
+        left = self.trainings.cleanup.has_removable and not self.engine.has_unrecorded
         if (self.engine.unforced or left) and not self.sync.is_requested:
             self.sync.request()
 
@@ -354,7 +355,7 @@ class Daemon:
         facts = contain(
             "container logs", facts, mark_container_failures, facts, state, self.desk.logs
         )
-        facts = contain("training reports", facts, self.trainings.heed, facts)
+        facts = contain("training reports", facts, self.trainings.enrich_events, facts)
         if self.watch.pending is not None:
             # First what was seen of the GPUs: it tells whose fault it was that memory ran out.
             facts = contain("GPU readings", nothing, self.watch.facts, state) + facts
@@ -403,7 +404,7 @@ class Daemon:
     def _idle_left(self, state: State) -> float | None:
         if self.exit_when_idle is None:
             return None
-        if state.live or self.readers or self.waits.waiting or self.trainings.busy:
+        if state.live or self.readers or self.waits.waiting or self.trainings.is_reading_ended:
             self.idle_since = None
             return None
         now = time.monotonic()
@@ -441,9 +442,9 @@ class Daemon:
                 self.executor.signal(wish)
                 self.fleet.signal(wish)
             case i.AskToStop():
-                self.trainings.ask_to_stop(wish.job, wish.attempt)
+                self.trainings.stops.send(wish.job, wish.attempt)
             case i.LetGoOn():
-                self.trainings.let_go_on(wish.job, wish.attempt)
+                self.trainings.stops.withdraw(wish.job, wish.attempt)
             case i.SuspendAttempt():
                 self.executor.suspend(wish.job, wish.attempt)
                 self.fleet.suspend(wish.job, wish.attempt)
@@ -539,7 +540,7 @@ class Daemon:
         contain = self.faults.contain
         contain("logging events", None, log_events, events)
         contain("publishing to the fleet", None, self.fleet.after, self.engine.state, events)
-        contain("publishing to training reports", None, self.trainings.after, events)
+        contain("publishing to training reports", None, self.trainings.on_events, events)
         if self._outlooks is not None:
             contain("publishing to eta", None, self._outlooks.after, events)
         for reader in self.readers[:]:
@@ -559,7 +560,9 @@ class Daemon:
             # Some ends are not even committed: what proves them stays.
             return AfterSync(starts=starts)
         claims, self.executor.settled = self.executor.settled, []
-        return AfterSync(claims, self.fleet.take_settled(), self.trainings.left.take(), starts)
+        return AfterSync(
+            claims, self.fleet.take_settled(), self.trainings.cleanup.take_removable(), starts
+        )
 
     def _after_sync(self) -> None:
         """What has waited for the disk goes out to other machines."""
@@ -600,7 +603,7 @@ class Daemon:
         self.draining = True
 
     def _finish_when_drained(self) -> None:
-        if self.draining and not self.engine.state.running and not self.trainings.busy:
+        if self.draining and not self.engine.state.running and not self.trainings.is_reading_ended:
             self.done = True
 
     def leave(self) -> None:

@@ -1,1 +1,1 @@
-"""Metric series of jobs and trials."""
+"""Metric series: read from reports, scored for sweeps, kept on disk, downsampled for views."""

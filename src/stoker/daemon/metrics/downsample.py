@@ -1,4 +1,4 @@
-"""A curve of any length in bounded room: where points are left out, the extremes stay."""
+"""Min/max-preserving downsampling of a series in bounded memory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from math import isfinite
 from typing import Any, Final
 
 Point = tuple[int, float | None, float, float | None]
-"""Its number, its step, its value, and when."""
+"""Index, step, value, timestamp."""
 VALUE: Final = 2
 
 
 class Bucket:
-    """Neighbours on a curve: the first and the last of them, the lowest and the highest."""
+    """Adjacent points of a series: the first, the last, the minimum and the maximum."""
 
     __slots__ = ("first", "high", "last", "low")
 
@@ -19,7 +19,7 @@ class Bucket:
         self.first = self.last = self.low = self.high = point
 
     def add(self, point: Point) -> None:
-        """One more, at its end."""
+        """Append a point."""
         value = point[VALUE]
         self.last = point
         if value < self.low[VALUE]:
@@ -29,62 +29,63 @@ class Bucket:
         elif self.low[VALUE] != self.low[VALUE]:  # NaN is neither lower nor higher than anything
             self.low = self.high = point
 
-    def join(self, other: Bucket) -> None:
-        """Those of the next bucket, too."""
-        for point in (other.low, other.high, other.last):
+    def merge(self, following: Bucket) -> None:
+        """Append the points of the bucket that follows."""
+        for point in (following.low, following.high, following.last):
             self.add(point)
 
     def points(self) -> list[Point]:
-        """Up to four, in order."""
+        """Return up to four points, in order."""
         return sorted({self.first, self.low, self.high, self.last}, key=lambda point: point[0])
 
 
 class Downsampler:
-    """Points in the order in which they came, at most so many.
+    """A series reduced to at most `max_points`, in the order in which points were added.
 
-    Once there are too many, neighbours share a bucket; when there are too many buckets, neighbours
-    are joined. So one pass is enough, whatever the length.
+    Above that number, adjacent points share a bucket; with too many buckets, adjacent ones are
+    merged. So one pass is enough for any length.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = max(most, 8)
+    def __init__(self, max_points: int) -> None:
+        self.max_points = max(max_points, 8)
         self.count = 0
         self._buckets: list[Bucket] = []
-        self._width = 1
+        self._bucket_size = 1
 
     def add(self, step: float | None, value: float, at: float | None) -> None:
-        """One more point; without a step, its number is where it stands."""
-        number = self.count
-        self.count = number + 1
-        point = (number, step, value, at)
-        if number % self._width:
+        """Append a point; without a step, its index is its step."""
+        index = self.count
+        self.count = index + 1
+        point = (index, step, value, at)
+        if index % self._bucket_size:
             self._buckets[-1].add(point)
             return
         self._buckets.append(Bucket(point))
-        if len(self._buckets) > (self.most if self._width == 1 else self.most // 4):
-            self._join(8 if self._width == 1 else 2)
+        is_exact = self._bucket_size == 1
+        if len(self._buckets) > (self.max_points if is_exact else self.max_points // 4):
+            self._merge_buckets(8 if is_exact else 2)
 
-    def _join(self, by: int) -> None:
-        joined = self._buckets[::by]
-        for place, bucket in enumerate(joined):
-            for other in self._buckets[place * by + 1 : (place + 1) * by]:
-                bucket.join(other)
-        self._buckets, self._width = joined, self._width * by
+    def _merge_buckets(self, factor: int) -> None:
+        merged = self._buckets[::factor]
+        for index, bucket in enumerate(merged):
+            for following in self._buckets[index * factor + 1 : (index + 1) * factor]:
+                bucket.merge(following)
+        self._buckets, self._bucket_size = merged, self._bucket_size * factor
 
     def points(self) -> list[list[float | None]]:
-        """What is left, in order."""
-        return [_told(point) for bucket in self._buckets for point in bucket.points()]
+        """Return the remaining points, in order."""
+        return [_to_view(point) for bucket in self._buckets for point in bucket.points()]
 
     def summary(self) -> dict[str, Any]:
-        """The last value and the extremes, exactly."""
+        """Return the exact count, last value and extremes."""
         whole = Bucket(self._buckets[0].first)
         for bucket in self._buckets:
-            whole.join(bucket)
+            whole.merge(bucket)
         ends = {"last": whole.last, "min": whole.low, "max": whole.high}
-        return {"count": self.count, **{name: _told(point) for name, point in ends.items()}}
+        return {"count": self.count, **{name: _to_view(point) for name, point in ends.items()}}
 
 
-def _told(point: Point) -> list[float | None]:
-    """Step, value and when; a value that is no number is none."""
-    number, step, value, at = point
-    return [number if step is None else step, value if isfinite(value) else None, at]
+def _to_view(point: Point) -> list[float | None]:
+    """Return step, value and timestamp; None for a value that is not finite."""
+    index, step, value, at = point
+    return [index if step is None else step, value if isfinite(value) else None, at]

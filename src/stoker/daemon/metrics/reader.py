@@ -1,8 +1,8 @@
-"""The figures of sweeps' trials, point by point: none is skipped, however many there are.
+"""MetricsReader: every metric point of running and just-ended trials, in bounded pieces.
 
-What a trial has reported is read on its own, beside what its attempt says of epochs and stops: the
-reader of those may leap to the end of a long report, this one must not. An attempt's end is told
-at once, and whatever is left of its points afterwards, in pieces, so that the loop never waits.
+Points are read separately from epochs and stops: that reader may skip to the end of a long
+report, this one must not. The end of an attempt is published at once, the remaining points in
+pieces afterwards, so that the loop never waits.
 """
 
 from __future__ import annotations
@@ -17,274 +17,285 @@ from msgspec import Struct
 from stoker.core.events import Event
 from stoker.core.job import Job
 from stoker.core.state import State
-from stoker.daemon.metrics.store import kept
-from stoker.daemon.reports.attempt_report import Key
-from stoker.daemon.reports.format import LONGEST, Point, open_regular, points_of
-from stoker.daemon.training.cleanup import attempt_of, names_in
+from stoker.daemon.metrics.store import archived_report
+from stoker.daemon.reports.format import MAX_LINE, Point, open_regular, parse_points
+from stoker.daemon.reports.paths import (
+    AttemptId,
+    list_directory,
+    parse_attempt_name,
+    report_directory,
+)
 
 PIECE = 128 * 1024
 """Bytes of one report that are read at a time."""
-TURN = 4 * PIECE
+MAX_PER_TURN = 4 * PIECE
 """Bytes of all reports together that are read in one turn of the loop."""
-TOLD = "told"
-"""A file beside a report: its end was told, so that the next daemon need not."""
+PUBLISHED_MARK = "told"
+"""A file beside a report: all of its points were published, so the next daemon skips it."""
 
 
-class Scores(Protocol):
-    """Who wants to know the figures of trials."""
+class TrialMetricsSink(Protocol):
+    """Turns metric points of trials into events."""
 
-    def news(self, job: Job, key: Key, points: list[Point], again: bool) -> list[Event]:
-        """These came next. `again`: an earlier daemon may have told them, or some of them."""
+    def on_points(self, job: Job, key: AttemptId, points: list[Point], again: bool) -> list[Event]:
+        """Handle the next points. `again`: an earlier daemon may have published some of them."""
 
-    def over(self, job: Job, key: Key) -> list[Event]:
-        """The attempt has ended, and that was all. A new daemon may say so once more."""
+    def on_end(self, job: Job, key: AttemptId) -> list[Event]:
+        """Handle the end of an attempt's points. A new daemon may repeat it."""
 
 
-class Scrapes(Protocol):
-    """Who finds the figures of jobs that do not report them."""
+class MetricsScraper(Protocol):
+    """Extracts metrics of jobs that do not report them."""
 
-    def watch(self, job: Job, attempt: int, began: float | None = None) -> None:
-        """Look for those of this attempt from now on; nothing older than its beginning is its."""
+    def watch(self, job: Job, attempt: int, started_at: float | None = None) -> None:
+        """Scrape an attempt from now on; files older than its start belong to others."""
 
     def finish(self, job: Job, attempt: int) -> None:
-        """It has ended: look at the rest, then say so."""
+        """Scrape what an ended attempt has left, then list it in `take_finished`."""
 
-    def take_finished(self) -> list[Key]:
-        """Those of which all was found, since the last time."""
+    def take_finished(self) -> list[AttemptId]:
+        """Return the attempts that were scraped completely since the last call."""
 
 
 class MetricsFile(Struct):
-    """A file that holds points, and how far it has been read."""
+    """A file with metric points, and how far it was read."""
 
     path: str
-    again: int
-    """Up to here an earlier daemon may have read it."""
+    read_before: int
+    """Up to this offset an earlier daemon may have read it."""
     offset: int = 0
-    rest: bytes = b""
-    """The beginning of a line whose end has not come."""
+    partial: bytes = b""
+    """The beginning of a line that is not complete yet."""
     end: int | None = None
-    """How long it was when its attempt was over: what is added to it later is not of that."""
+    """Its size when the attempt ended: what is appended later is ignored."""
 
     @property
-    def read_through(self) -> bool:
-        """Whether there is nothing more to come."""
-        return self.end is not None and self.offset >= min(self.end, size_of(self.path))
+    def is_complete(self) -> bool:
+        """Return True if everything was read and nothing more counts."""
+        return self.end is not None and self.offset >= min(self.end, file_size(self.path))
 
-    def read(self, most: int) -> tuple[list[Point], bool]:
-        """The next points, and whether there is more."""
+    def read(self, max_bytes: int) -> tuple[list[Point], bool]:
+        """Return the next points, and whether there is more."""
         fd = open_regular(self.path)
         if fd is None:
             return [], False
         try:
             size = os.fstat(fd).st_size
-            if size < self.offset:  # somebody has cut it short
-                self.offset, self.rest = 0, b""
+            if size < self.offset:  # the file was truncated
+                self.offset, self.partial = 0, b""
             if self.end is not None:
                 size = min(size, self.end)
-            data = os.pread(fd, min(most, max(size - self.offset, 0)), self.offset)
+            data = os.pread(fd, min(max_bytes, max(size - self.offset, 0)), self.offset)
         except OSError:
             return [], False
         finally:
             os.close(fd)
         self.offset += len(data)
-        whole, _, self.rest = (self.rest + data).rpartition(b"\n")
-        if len(self.rest) > LONGEST:  # its end will be no line of ours either
-            self.rest = self.rest[: LONGEST + 1]
-        return points_of(whole), bool(data) and self.offset < size
+        whole, _, self.partial = (self.partial + data).rpartition(b"\n")
+        if len(self.partial) > MAX_LINE:  # too long for a line of the library, however it ends
+            self.partial = self.partial[: MAX_LINE + 1]
+        return parse_points(whole), bool(data) and self.offset < size
 
 
 class AttemptMetrics(Struct):
-    """One attempt whose points somebody wants, or that is still being searched for some."""
+    """One attempt with points to read, or that is still being scraped."""
 
     job: Job
-    key: Key
-    places: list[MetricsFile]
+    key: AttemptId
+    files: list[MetricsFile]
     ended: bool = False
-    searched: bool = True
-    """Whether nobody is going to add to it any more, once it has ended."""
+    scraped: bool = True
+    """False while the scraper may still append points."""
 
     @property
-    def read_through(self) -> bool:
-        """Whether all of its points were told."""
-        return self.ended and self.searched and all(place.read_through for place in self.places)
+    def is_complete(self) -> bool:
+        """Return True if all points of an ended attempt were read."""
+        return self.ended and self.scraped and all(file.is_complete for file in self.files)
 
-    def settle(self) -> None:
-        """Nothing that matters is added from now on."""
-        for place in self.places:
-            place.end = size_of(place.path)
+    def freeze(self) -> None:
+        """Ignore what is appended to its files from now on."""
+        for file in self.files:
+            file.end = file_size(file.path)
 
 
 class MetricsReader:
-    """Reads the points of all trials that run, and of those that have just ended."""
+    """Reads the points of all running trials, and of those that have just ended."""
 
     def __init__(
-        self, home: str, state: Callable[[], State], release: Callable[[Key], None]
+        self,
+        home: str,
+        state: Callable[[], State],
+        scraper: MetricsScraper,
+        trial_metrics: TrialMetricsSink | None,
+        on_complete: Callable[[AttemptId], None],
     ) -> None:
-        self.home, self.state, self.release = home, state, release
-        self.scores: Scores | None = None
-        self.scrapes: Scrapes | None = None
-        self.trails: dict[Key, AttemptMetrics] = {}
-        self.behind: dict[Key, None] = {}
-        """Those with more to read, the one that has waited longest first."""
-        self.begun = False
-        """Until then, what there is was there for an earlier daemon, too."""
-        self._unmarked: list[Key] = []
-        self._closed: set[Key] = set()
-        """Those that were closed before we had looked around."""
+        """`on_complete` is called when all points of an ended attempt were published."""
+        self.home, self.state, self.scraper = home, state, scraper
+        self.trial_metrics, self.on_complete = trial_metrics, on_complete
+        self.attempts: dict[AttemptId, AttemptMetrics] = {}
+        self.backlog: dict[AttemptId, None] = {}
+        """Attempts with more to read, the one that was read longest ago first."""
+        self.started = False
+        """Until then, content of files may have been read by an earlier daemon."""
+        self._unmarked: list[AttemptId] = []
+        self._closed_before_start: set[AttemptId] = set()
 
-    # -- who has one --------------------------------------------------------------------
+    # -- attempts -----------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Go on where the last daemon was: also with what it had not read of ended attempts."""
+    def start(self) -> None:
+        """Continue where the last daemon was, also with what it had not read of ended attempts."""
         running = {(job.id, job.attempt) for job in self.state().running.values()}
-        for name in names_in(f"{self.home}/training"):
-            key = attempt_of(name)
+        for name in list_directory(f"{self.home}/training"):
+            key = parse_attempt_name(name)
             job = self.state().jobs.get(key[0]) if key is not None else None
             if key is None or job is None or key in running or key[1] > job.attempt:
                 continue
-            if key in self._closed:
+            if key in self._closed_before_start:
                 continue
-            if self._concerns(job) and not os.path.lexists(f"{self._directory(key)}/{TOLD}"):
-                self._leave(self._trail(job, key))
+            if self._has_metrics(job) and not os.path.lexists(self._mark(key)):
+                self._end(self._attempt(job, key))
         for job in self.state().running.values():
-            self.started(job)
+            self.start_scraping(job)
             if job.params is not None:
-                self._trail(job, (job.id, job.attempt))
-        self.begun = True
+                self._attempt(job, (job.id, job.attempt))
+        self.started = True
 
-    def started(self, job: Job, at: float | None = None) -> None:
-        """An attempt runs: if its figures must be searched for, that begins."""
-        if self.scrapes is not None and self._source(job):
-            self.scrapes.watch(job, job.attempt, at)
+    def start_scraping(self, job: Job, started_at: float | None = None) -> None:
+        """Start to scrape a running attempt if its job says where its metrics are."""
+        if self._is_scraped(job):
+            self.scraper.watch(job, job.attempt, started_at)
 
-    def _concerns(self, job: Job) -> bool:
-        return job.params is not None or self._source(job)
+    def _has_metrics(self, job: Job) -> bool:
+        return job.params is not None or self._is_scraped(job)
 
-    def _source(self, job: Job) -> bool:
+    def _is_scraped(self, job: Job) -> bool:
         return self.state().spec(job).source is not None
 
-    def _directory(self, key: Key) -> str:
-        return f"{self.home}/training/{key[0]}.{key[1]}"
+    def _mark(self, key: AttemptId) -> str:
+        return f"{report_directory(self.home, key)}/{PUBLISHED_MARK}"
 
-    def _trail(self, job: Job, key: Key) -> AttemptMetrics:
-        trail = self.trails.get(key)
-        if trail is None:
-            paths = (f"{self._directory(key)}/report", kept(self.home, key))
-            places = [MetricsFile(path, 0 if self.begun else size_of(path)) for path in paths]
-            searched = self.scrapes is None or not self._source(job)
-            if job.params is None or self.scores is None:
-                places = []  # nobody asks
-            trail = self.trails[key] = AttemptMetrics(job, key, places, searched=searched)
-        return trail
+    def _attempt(self, job: Job, key: AttemptId) -> AttemptMetrics:
+        attempt = self.attempts.get(key)
+        if attempt is None:
+            paths = (f"{report_directory(self.home, key)}/report", archived_report(self.home, key))
+            files = [MetricsFile(path, 0 if self.started else file_size(path)) for path in paths]
+            if job.params is None or self.trial_metrics is None:
+                files = []  # no points are needed
+            scraped = not self._is_scraped(job)
+            attempt = self.attempts[key] = AttemptMetrics(job, key, files, scraped=scraped)
+        return attempt
 
     # -- reading ------------------------------------------------------------------------
 
-    def hear(self, job: Job) -> list[Event]:
-        """There may be more of a running attempt."""
-        if job.params is None or self.scores is None:
+    def read_running(self, job: Job) -> list[Event]:
+        """Read the next points of a running attempt."""
+        if job.params is None or self.trial_metrics is None:
             return []
-        return self._read(self._trail(job, (job.id, job.attempt)))
+        return self._read(self._attempt(job, (job.id, job.attempt)))
 
-    def end(self, job: Job) -> list[Event]:
-        """Its attempt is over: what is left of it now, if that is little."""
-        if not self._concerns(job):
+    def end_attempt(self, job: Job) -> list[Event]:
+        """Handle the end of a job's attempt: read the remaining points if they are few."""
+        if not self._has_metrics(job):
             return []
-        trail = self._trail(job, (job.id, job.attempt))
-        self._leave(trail)
-        told: list[Event] = []
-        for _ in range(TURN // PIECE):
-            told += self._read(trail)
-            if trail.key not in self.behind:
+        attempt = self._attempt(job, (job.id, job.attempt))
+        self._end(attempt)
+        events: list[Event] = []
+        for _ in range(MAX_PER_TURN // PIECE):
+            events += self._read(attempt)
+            if attempt.key not in self.backlog:
                 break
-        return told + self._close(trail) if trail.read_through else told
+        return events + self._close(attempt) if attempt.is_complete else events
 
-    def _leave(self, trail: AttemptMetrics) -> None:
-        trail.ended = True
-        if trail.searched:
-            trail.settle()
-        elif self.scrapes is not None:
-            self.scrapes.finish(trail.job, trail.key[1])
-        self.behind[trail.key] = None
+    def _end(self, attempt: AttemptMetrics) -> None:
+        attempt.ended = True
+        if attempt.scraped:
+            attempt.freeze()
+        else:
+            self.scraper.finish(attempt.job, attempt.key[1])
+        self.backlog[attempt.key] = None
 
-    def turn(self) -> list[Event]:
-        """Go on with those that have more, a bounded piece of it."""
-        for key in self.scrapes.take_finished() if self.scrapes is not None else ():
-            if key in self.trails:
-                self.trails[key].searched = True
-                self.trails[key].settle()
-                self.behind[key] = None
-        told: list[Event] = []
-        for key in list(self.behind)[: TURN // PIECE]:
-            trail = self.trails.get(key)
-            if trail is None:
-                del self.behind[key]
+    def read_backlog(self) -> list[Event]:
+        """Read a bounded piece of the attempts with more to read."""
+        for key in self.scraper.take_finished():
+            if key in self.attempts:
+                self.attempts[key].scraped = True
+                self.attempts[key].freeze()
+                self.backlog[key] = None
+        events: list[Event] = []
+        for key in list(self.backlog)[: MAX_PER_TURN // PIECE]:
+            attempt = self.attempts.get(key)
+            if attempt is None:
+                del self.backlog[key]
                 continue
-            told += self._read(trail)
-            if trail.read_through:
-                told += self._close(trail)
-        return told
+            events += self._read(attempt)
+            if attempt.is_complete:
+                events += self._close(attempt)
+        return events
 
-    def wait(self) -> float | None:
-        """Seconds until a turn is wanted; None: something has to happen first."""
-        return 0.0 if self.behind else None
+    def seconds_until_read(self) -> float | None:
+        """Return 0 if there is more to read, None if something has to happen first."""
+        return 0.0 if self.backlog else None
 
-    def _read(self, trail: AttemptMetrics) -> list[Event]:
-        told: list[Event] = []
-        self.behind.pop(trail.key, None)
-        for place in trail.places:
-            again = place.offset < place.again
-            points, more = place.read(PIECE)
-            if points and self.scores is not None and trail.job.params is not None:
-                told += self.scores.news(self._job(trail), trail.key, points, again)
+    def _read(self, attempt: AttemptMetrics) -> list[Event]:
+        events: list[Event] = []
+        self.backlog.pop(attempt.key, None)
+        for file in attempt.files:
+            again = file.offset < file.read_before
+            points, more = file.read(PIECE)
+            if points and self.trial_metrics is not None and attempt.job.params is not None:
+                job = self._latest_job(attempt)
+                events += self.trial_metrics.on_points(job, attempt.key, points, again)
             if more:
-                self.behind[trail.key] = None
-        return told
+                self.backlog[attempt.key] = None
+        return events
 
-    def _close(self, trail: AttemptMetrics) -> list[Event]:
-        """All was told: its files may go when their time has come."""
-        key = trail.key
-        del self.trails[key]
-        self.behind.pop(key, None)
+    def _close(self, attempt: AttemptMetrics) -> list[Event]:
+        """Drop an attempt with all points published, so that its files may be removed."""
+        key = attempt.key
+        del self.attempts[key]
+        self.backlog.pop(key, None)
         self._unmarked.append(key)
-        if not self.begun:
-            self._closed.add(key)
-        job = self._job(trail)
-        told = [] if self.scores is None or job.params is None else self.scores.over(job, key)
-        self.release(key)
-        return told
+        if not self.started:
+            self._closed_before_start.add(key)
+        job = self._latest_job(attempt)
+        events: list[Event] = []
+        if self.trial_metrics is not None and job.params is not None:
+            events = self.trial_metrics.on_end(job, key)
+        self.on_complete(key)
+        return events
 
-    def _job(self, trail: AttemptMetrics) -> Job:
-        return self.state().jobs.get(trail.key[0], trail.job)
+    def _latest_job(self, attempt: AttemptMetrics) -> Job:
+        return self.state().jobs.get(attempt.key[0], attempt.job)
 
-    def mark(self) -> None:
-        """A turn begins: what was told in the one before is on record, and is not told again."""
-        marked, self._unmarked = self._unmarked, []
-        for key in marked:
+    def mark_published(self) -> None:
+        """Mark attempts closed in the turn before, which is on record now, as published."""
+        unmarked, self._unmarked = self._unmarked, []
+        for key in unmarked:
             job = self.state().jobs.get(key[0])
-            if job is not None and not job.finished:  # else the whole directory goes
+            if job is not None and not job.finished:  # else the whole directory is removed
                 with contextlib.suppress(OSError):
                     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                    os.close(os.open(f"{self._directory(key)}/{TOLD}", flags, 0o600))
+                    os.close(os.open(self._mark(key), flags, 0o600))
 
-    def keeps(self, key: Key) -> bool:
-        """Whether what this attempt has left is still needed."""
-        return key in self.trails
+    def is_pending(self, key: AttemptId) -> bool:
+        """Return True if files of this attempt are still to be read."""
+        return key in self.attempts
 
-    def reading(self) -> set[int]:
-        """Jobs that are over, or have another attempt, and of whose figures some are to come."""
-        return {key[0] for key, trail in self.trails.items() if trail.ended}
+    def jobs_being_read(self) -> set[int]:
+        """Return jobs with an ended attempt that has metrics still to be read."""
+        return {key[0] for key, attempt in self.attempts.items() if attempt.ended}
 
-    def gone(self, job: int) -> None:
-        """Forget attempts that are no more; what has been told as ended is closed by itself."""
-        for key in [key for key in self.trails if key[0] == job]:
-            found = self.state().jobs.get(job)
-            current = found is not None and found.holding and found.attempt == key[1]
-            if not current and not self.trails[key].ended:
-                del self.trails[key]
+    def forget_stale(self, job: int) -> None:
+        """Drop attempts of a job that no longer exist; ended ones close by themselves."""
+        for key in [key for key in self.attempts if key[0] == job]:
+            latest = self.state().jobs.get(job)
+            is_current = latest is not None and latest.holding and latest.attempt == key[1]
+            if not is_current and not self.attempts[key].ended:
+                del self.attempts[key]
 
 
-def size_of(path: str) -> int:
-    """Bytes of a file; none where there is none."""
+def file_size(path: str) -> int:
+    """Return the bytes of a file, 0 if there is none."""
     try:
         return os.lstat(path).st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""What trials report of the figure that their sweep looks at."""
+"""TrialScorer: metric points -> TrialMeasured events at rungs and ends."""
 
 from __future__ import annotations
 
@@ -13,81 +13,87 @@ from stoker.core.job import Job, Score
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
 from stoker.core.trials import sweep_of
-from stoker.daemon.reports.attempt_report import Key
 from stoker.daemon.reports.format import Point
+from stoker.daemon.reports.paths import AttemptId
 
 
 class TrialProgress(Struct):
-    """How one attempt of a trial stands."""
+    """The metric of one attempt of a trial so far."""
 
-    rung: int
-    """The next rung."""
+    next_rung: int
     step: float
     last: float | None = None
     best: float | None = None
-    heard: bool = False
+    has_points: bool = False
 
 
 class TrialScorer:
-    """Listens to trials, and tells the engine the little that it needs to know of it."""
+    """Follows the metric that each sweep optimizes, and publishes it where the core needs it."""
 
     def __init__(self, state: Callable[[], State]) -> None:
         self.state = state
-        self.standings: dict[Key, TrialProgress] = {}
+        self._progress: dict[AttemptId, TrialProgress] = {}
 
-    def news(self, job: Job, key: Key, points: list[Point], again: bool) -> list[e.Event]:
-        """These were reported: a fact for every rung that the trial has come to."""
+    def on_points(
+        self, job: Job, key: AttemptId, points: list[Point], again: bool
+    ) -> list[e.Event]:
+        """Return an event for every rung that the trial has reached with these points."""
         sweep = sweep_of(self.state(), job)
         if sweep is None or sweep.metric is None:
             return []
-        standing = self.standings.get(key)
-        if standing is None:
-            # Reports without a step are counted, in each attempt anew: one that goes on from a
-            # checkpoint is then compared late, but never before its time.
+        progress = self._progress.get(key)
+        if progress is None:
+            # Points without a step are counted, in each attempt from 0: a trial that resumes
+            # from a checkpoint is then compared late, but never too early.
             score = job.score or Score()
             best = score.value if sweep.best_of else None  # that of earlier attempts counts
-            standing = self.standings[key] = TrialProgress(len(score.rungs), 0.0, best=best)
-        told: list[e.Event] = []
+            progress = self._progress[key] = TrialProgress(len(score.rungs), 0.0, best=best)
+        events: list[e.Event] = []
         for point in points:
             value = point.values.get(sweep.metric)
             if value is not None:
-                told += self._heard(key, sweep, standing, point.step, value)
-        return told
+                events += self._add_point(key, sweep, progress, point.step, value)
+        return events
 
-    def _heard(
-        self, key: Key, sweep: Sweep, standing: TrialProgress, step: float | None, value: float
+    def _add_point(
+        self,
+        key: AttemptId,
+        sweep: Sweep,
+        progress: TrialProgress,
+        step: float | None,
+        value: float,
     ) -> list[e.Event]:
-        standing.heard = True
-        standing.step = step if step is not None else standing.step + 1
-        standing.last = value if isfinite(value) else None
-        better = standing.last is not None and (
-            standing.best is None or sweep.better(standing.last, standing.best)
+        progress.has_points = True
+        progress.step = step if step is not None else progress.step + 1
+        progress.last = value if isfinite(value) else None
+        is_better = progress.last is not None and (
+            progress.best is None or sweep.better(progress.last, progress.best)
         )
-        standing.best = standing.last if better else standing.best
+        progress.best = progress.last if is_better else progress.best
         rungs = sweep.rule.rungs if sweep.rule is not None else ()
-        told: list[e.Event] = []
-        while standing.rung < len(rungs) and standing.step >= rungs[standing.rung]:
-            told.append(
+        events: list[e.Event] = []
+        while progress.next_rung < len(rungs) and progress.step >= rungs[progress.next_rung]:
+            events.append(
                 e.TrialMeasured(
-                    at=time.time(), job=key[0], attempt=key[1], step=standing.step,
-                    rung=standing.rung, value=self._worth(sweep, standing),
+                    at=time.time(), job=key[0], attempt=key[1], step=progress.step,
+                    rung=progress.next_rung, value=self._objective(sweep, progress),
                 )
             )  # fmt: skip
-            standing.rung += 1
-        return told
+            progress.next_rung += 1
+        return events
 
-    def over(self, job: Job, key: Key) -> list[e.Event]:
-        """An attempt is over: what it came to."""
-        sweep, standing = sweep_of(self.state(), job), self.standings.pop(key, None)
-        if sweep is None or standing is None or not standing.heard:
+    def on_end(self, job: Job, key: AttemptId) -> list[e.Event]:
+        """Return the final value of an attempt that has ended."""
+        sweep, progress = sweep_of(self.state(), job), self._progress.pop(key, None)
+        if sweep is None or progress is None or not progress.has_points:
             return []
         return [
             e.TrialMeasured(
-                at=time.time(), job=job.id, attempt=key[1], step=standing.step, final=True,
-                value=self._worth(sweep, standing),
+                at=time.time(), job=job.id, attempt=key[1], step=progress.step, final=True,
+                value=self._objective(sweep, progress),
             )
         ]  # fmt: skip
 
     @staticmethod
-    def _worth(sweep: Sweep, standing: TrialProgress) -> float | None:
-        return standing.best if sweep.best_of else standing.last
+    def _objective(sweep: Sweep, progress: TrialProgress) -> float | None:
+        return progress.best if sweep.best_of else progress.last

@@ -1,7 +1,7 @@
-"""The figures that jobs have reported, over all their attempts: kept as files, read as curves.
+"""MetricsStore: metric series on disk, read back downsampled.
 
-While an attempt runs, its report is the record; when its directory goes, the report stays behind
-under `series`. Reports of attempts on other machines are written there as they are heard.
+While an attempt runs, its report is the record; when its directory is removed, the report is
+archived under `series`. Reports of remote attempts are written there as they arrive.
 """
 
 from __future__ import annotations
@@ -15,29 +15,34 @@ from typing import Any
 from msgspec import Struct
 
 from stoker.daemon.metrics.downsample import Downsampler
-from stoker.daemon.reports.format import EXACT, LONGEST, Line, moment, open_regular, parse_all
+from stoker.daemon.reports.format import (
+    MAX_EXACT_INTEGER,
+    MAX_LINE,
+    Line,
+    open_regular,
+    parse_lines,
+    timestamp,
+)
+from stoker.daemon.reports.paths import AttemptId, attempt_name, report_directory
 
 PIECE = 256 * 1024
-FOUND = ".found"
-"""After the name of a file: what was found in the output of an attempt on another machine."""
-POINTS, MOST_POINTS = 500, 1_000_000
-"""Points of each curve, unless other numbers are asked for; and how many can be."""
-SMALL = 10_000
-"""Curves with so many points are kept, for whoever asks again."""
-MOST_NAMES = 1000
-"""Curves of one job; more are somebody's mistake."""
-
-Key = tuple[int, int]
+SCRAPED_SUFFIX = ".found"
+"""Suffix of the archived metrics that were scraped from the log of a remote attempt."""
+DEFAULT_POINTS, MAX_POINTS = 500, 1_000_000
+"""Points per series: unless the request names a number, and at most."""
+MAX_CACHED_POINTS = 10_000
+"""Series with at most so many points stay in memory for the next request."""
+MAX_SERIES_PER_JOB = 1000
 
 
-def kept(home: str, key: Key) -> str:
-    """Where the report of an attempt on another machine is kept, and of any that is over."""
-    return f"{home}/series/{key[0]}.{key[1]}"
+def archived_report(home: str, key: AttemptId) -> str:
+    """Return the path of the report of a remote attempt, and of any that has ended."""
+    return f"{home}/series/{attempt_name(key)}"
 
 
-def mirror(home: str, key: Key, data: bytes, offset: int) -> None:
-    """Keep a piece of a report that is on another machine, at its place in it."""
-    path = kept(home, key)
+def append_remote_report(home: str, key: AttemptId, data: bytes, offset: int) -> None:
+    """Write bytes of a report on a remote node at their offset in the local copy."""
+    path = archived_report(home, key)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with contextlib.suppress(OSError):
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
@@ -48,170 +53,176 @@ def mirror(home: str, key: Key, data: bytes, offset: int) -> None:
             os.close(fd)
 
 
-def keep(directory: str) -> None:
-    """An attempt's directory is about to be removed: keep its figures, if there are any."""
+def archive_metrics(directory: str) -> None:
+    """Move the report out of a report directory that is about to be removed, if it has metrics."""
     root, name = os.path.split(directory)
-    home, what = os.path.split(root)
-    if what != "training":
+    home, parent = os.path.split(root)
+    if parent != "training":
         return
     path, report = f"{home}/series/{name}", f"{directory}/report"
     with contextlib.suppress(OSError):
-        if os.path.lexists(path) and not _holds_figures(path):
+        if os.path.lexists(path) and not _has_metrics(path):
             os.unlink(path)
-        if _holds_figures(report):
+        if _has_metrics(report):
             os.makedirs(f"{home}/series", 0o700, exist_ok=True)
-            os.rename(report, f"{path}{FOUND}" if os.path.lexists(path) else path)
+            os.rename(report, f"{path}{SCRAPED_SUFFIX}" if os.path.lexists(path) else path)
 
 
-def _holds_figures(path: str) -> bool:
+def _has_metrics(path: str) -> bool:
     fd = open_regular(path)
     if fd is None:
         return False
     with os.fdopen(fd, "rb", buffering=0) as file:
-        before = b""
+        overlap = b""
         while data := file.read(PIECE):
-            if b'"metrics"' in before + data:
+            if b'"metrics"' in overlap + data:
                 return True
-            before = data[-16:]
+            overlap = data[-16:]
     return False
 
 
-class Source(Struct):
-    """A report, and how far it has been read."""
+class ReportFile(Struct):
+    """The report of one attempt, and how far it was read."""
 
     path: str
     attempt: int = 0
-    before: float = inf
+    before_step: float = inf
     """Points at this step or later were measured again by a later attempt."""
-    epoch: float = inf
-    """The same for points that have no step."""
+    before_epoch: float = inf
+    """The same for points without a step."""
     offset: int = 0
-    rest: bytes = b""
+    partial: bytes = b""
 
-    def lines(self) -> Iterator[list[Line]]:
-        """What was added, piece by piece."""
+    def read_lines(self) -> Iterator[list[Line]]:
+        """Yield the lines that were appended since the last call, in pieces."""
         fd = open_regular(self.path)
         if fd is None:
             return
         try:
             while data := os.pread(fd, PIECE, self.offset):
                 self.offset += len(data)
-                whole, _, self.rest = (self.rest + data).rpartition(b"\n")
+                whole, _, self.partial = (self.partial + data).rpartition(b"\n")
                 if whole:
-                    yield parse_all(whole)
-                if len(self.rest) > LONGEST:
-                    self.rest = self.rest[: LONGEST + 1]
+                    yield parse_lines(whole)
+                if len(self.partial) > MAX_LINE:
+                    self.partial = self.partial[: MAX_LINE + 1]
         finally:
             os.close(fd)
 
 
-class Series:
-    """The curves of one job, thinned to so many points each; read on as its reports grow."""
+class JobSeries:
+    """All metric series of one job, downsampled; continued as its reports grow."""
 
-    def __init__(self, home: str, job: int, most: int) -> None:
-        self.home, self.job, self.most = home, job, most
+    def __init__(self, home: str, job: int, max_points: int) -> None:
+        self.home, self.job, self.max_points = home, job, max_points
         self.count = 0
-        """Points in all, before any were left out."""
-        self._curves: dict[str, Downsampler] = {}
-        self._sources: list[Source] = []
+        """Number of points before downsampling."""
+        self._series: dict[str, Downsampler] = {}
+        self._files: list[ReportFile] = []
 
-    def read(self, last: int) -> None:
-        """Take what is there of all attempts up to this one."""
-        sources = _sources(self.home, self.job, last)
-        if list(map(_identity, sources)) != list(map(_identity, self._sources)):
-            # Another attempt: what counts of those before has changed.
-            self._sources, self._curves, self.count = sources, {}, 0
-        for source, now in zip(self._sources, sources, strict=True):
-            source.path = now.path  # it may have moved
-        for source in self._sources:
-            for lines in source.lines():
+    def read(self, last_attempt: int) -> None:
+        """Read what is new in the reports of all attempts up to this one."""
+        files = _report_files(self.home, self.job, last_attempt)
+        if list(map(_identity, files)) != list(map(_identity, self._files)):
+            # With another attempt, other points of the earlier ones count.
+            self._files, self._series, self.count = files, {}, 0
+        for file, latest in zip(self._files, files, strict=True):
+            file.path = latest.path  # it may have been archived
+        for file in self._files:
+            for lines in file.read_lines():
                 for line in lines:
                     if line.k == "metrics":
-                        self._take(source, line)
+                        self._add_line(file, line)
 
-    def _take(self, source: Source, line: Line) -> None:
+    def _add_line(self, file: ReportFile, line: Line) -> None:
         step, values = line.s, line.v
         if not isinstance(values, dict):
             return
         if step is None:
-            if line.e is not None and line.e >= source.epoch:
+            if line.e is not None and line.e >= file.before_epoch:
                 return
-        elif not step < source.before:
+        elif not step < file.before_step:
             return
-        at = moment(line.t)
+        at = timestamp(line.t)
         for name, value in values.items():
-            if type(value) is not float and (type(value) is not int or abs(value) >= EXACT):
+            if type(value) is not float and (
+                type(value) is not int or abs(value) >= MAX_EXACT_INTEGER
+            ):
                 continue
-            curve = self._curves.get(name) or self._curve(name)
-            if curve is None:
+            series = self._series.get(name) or self._add_series(name)
+            if series is None:
                 continue
             self.count += 1
-            curve.add(step, float(value), at)
+            series.add(step, float(value), at)
 
-    def _curve(self, name: str) -> Downsampler | None:
-        """One that is new, unless there are too many; half a letter is none."""
+    def _add_series(self, name: str) -> Downsampler | None:
+        """Return a new series unless there are too many; replace lone surrogates in its name."""
         name = name.encode("utf-8", "replace").decode()
-        if name not in self._curves and len(self._curves) < MOST_NAMES:
-            self._curves[name] = Downsampler(self.most)
-        return self._curves.get(name)
+        if name not in self._series and len(self._series) < MAX_SERIES_PER_JOB:
+            self._series[name] = Downsampler(self.max_points)
+        return self._series.get(name)
 
     def view(self, names: list[str]) -> dict[str, Any]:
-        """The curves of these names, or all, in the order in which they came up."""
-        chosen = {name: curve for name, curve in self._curves.items() if not names or name in names}
+        """Return the series of these names, or all, in the order of their first points."""
+        selected = {
+            name: series for name, series in self._series.items() if not names or name in names
+        }
         return {
-            "names": list(self._curves),
-            "series": {name: curve.points() for name, curve in chosen.items()},
-            "summary": {name: curve.summary() for name, curve in chosen.items()},
+            "names": list(self._series),
+            "series": {name: series.points() for name, series in selected.items()},
+            "summary": {name: series.summary() for name, series in selected.items()},
             "count": self.count,
         }
 
 
-def _sources(home: str, job: int, last: int) -> list[Source]:
-    """The reports of a job, oldest first, each with the step from which on it was overtaken."""
-    found: list[Source] = []
-    before = epoch = inf
-    for attempt in range(last, -1, -1):
-        path = kept(home, (job, attempt))
-        there = (f"{home}/training/{job}.{attempt}/report", f"{path}{FOUND}", path)
-        mine = [Source(path, attempt, before, epoch) for path in there if os.path.lexists(path)]
-        for source in mine:
-            step, began = _first(source.path)
-            before, epoch = min(before, step), min(epoch, began)
-        found += mine
-    return found[::-1]
+def _report_files(home: str, job: int, last_attempt: int) -> list[ReportFile]:
+    """Return the reports of a job, oldest first, each with where a later attempt repeats it."""
+    files: list[ReportFile] = []
+    before_step = before_epoch = inf
+    for attempt in range(last_attempt, -1, -1):
+        archived = archived_report(home, (job, attempt))
+        report = f"{report_directory(home, (job, attempt))}/report"
+        of_attempt = [
+            ReportFile(path, attempt, before_step, before_epoch)
+            for path in (report, f"{archived}{SCRAPED_SUFFIX}", archived)
+            if os.path.lexists(path)
+        ]
+        for file in of_attempt:
+            step, epoch = _first_point(file.path)
+            before_step, before_epoch = min(before_step, step), min(before_epoch, epoch)
+        files += of_attempt
+    return files[::-1]
 
 
-def _first(path: str) -> tuple[float, float]:
-    """The first step that a report tells, and the first epoch of what it tells without one."""
-    for lines in Source(path).lines():
+def _first_point(path: str) -> tuple[float, float]:
+    """Return the step of a report's first point; of a point without a step, its epoch."""
+    for lines in ReportFile(path).read_lines():
         for line in lines:
             if line.k == "metrics" and isinstance(line.v, dict):
-                return (line.s, inf) if line.s is not None else (inf, _epoch(line))
+                if line.s is not None:
+                    return line.s, inf
+                return inf, inf if line.e is None else line.e
     return inf, inf
 
 
-def _epoch(line: Line) -> float:
-    return inf if line.e is None else line.e
-
-
-def _identity(source: Source) -> tuple[int, float, float]:
-    return source.attempt, source.before, source.epoch
+def _identity(file: ReportFile) -> tuple[int, float, float]:
+    return file.attempt, file.before_step, file.before_epoch
 
 
 class MetricsStore:
-    """The series that were asked for lately, so that a look at one that grows reads the rest."""
+    """Reads metric series; the latest ones stay in memory, so that only new lines are read."""
 
-    def __init__(self, home: str, most: int = 32) -> None:
-        self.home, self.most = home, most
-        self._known: dict[tuple[int, int], Series] = {}
+    def __init__(self, home: str, max_cached: int = 32) -> None:
+        self.home, self.max_cached = home, max_cached
+        self._cache: dict[tuple[int, int], JobSeries] = {}
 
-    def read(self, job: int, last: int, names: list[str], points: int) -> dict[str, Any]:
-        """The curves of a job over all attempts up to the last one. May take a while."""
-        series = self._known.pop((job, points), None) or Series(self.home, job, points)
-        series.read(last)
+    def read(self, job: int, last_attempt: int, names: list[str], points: int) -> dict[str, Any]:
+        """Return the series of a job over all attempts up to the last one. Blocks on files."""
+        series = self._cache.pop((job, points), None) or JobSeries(self.home, job, points)
+        series.read(last_attempt)
         view = series.view(names)
-        if points <= SMALL:
-            self._known[job, points] = series
-        while len(self._known) > self.most:
-            self._known.pop(next(iter(self._known)), None)
+        if points <= MAX_CACHED_POINTS:
+            self._cache[job, points] = series
+        while len(self._cache) > self.max_cached:
+            self._cache.pop(next(iter(self._cache)), None)
         return view

@@ -1,1 +1,1 @@
-"""Training reports: format, files, watching."""
+"""Report files of training attempts: format, directories, control files, change notification."""

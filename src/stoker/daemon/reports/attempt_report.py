@@ -1,81 +1,47 @@
-"""One training attempt that speaks: what it has said, what was told of it, and its notes."""
+"""AttemptReport: the report of one running attempt and what was already published from it."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
+from collections.abc import Mapping
 from math import inf
-from typing import Protocol
 
 from msgspec import Struct, field
 
+from stoker.core.job import Job
 from stoker.daemon.reports.format import TrainingReport, read_on
-
-Key = tuple[int, int]
-
-logger = logging.getLogger(__name__)
-
-
-class Messengers(Protocol):
-    """Who reaches attempts on other machines."""
-
-    def ask_to_stop(self, key: Key, why: str) -> None:
-        """Ask the first part of an attempt to stop at its next safe point."""
-
-    def name_stop(self, key: Key, part: int, epoch: int) -> None:
-        """Tell another part before which epoch all of them stop."""
+from stoker.daemon.reports.paths import AttemptId
 
 
 class AttemptReport(Struct):
-    """An attempt that has said something, and what has become of that."""
+    """The report of one attempt, how far it was read, and what was published."""
 
-    key: Key
+    key: AttemptId
     path: str | None
-    """Its directory; None when it is on another machine."""
+    """Its directory; None if the attempt runs on a remote node."""
     report: TrainingReport = field(default_factory=TrainingReport)
-    beside: str | None = None
-    """For one on another machine: where the figures are that were found in its output here."""
-    aside: TrainingReport = field(default_factory=TrainingReport)
-    """What stands there."""
+    local_copy: str | None = None
+    """For a remote attempt: the local directory with metrics scraped from its mirrored log."""
+    local_metrics: TrainingReport = field(default_factory=TrainingReport)
+    """The report in `local_copy`."""
     read_at: float = -inf
-    began: bool = False
-    """Whether we have told that it trains."""
-    told: int = 0
-    """How many epochs we have told."""
-    figures: dict[str, float] | None = None
-    """The metrics that we have told last."""
-    named: int | None = None
-    """The epoch that was told to its other parts."""
-    due: float | None = None
-    """When it must be over, having said that it stops; infinity once that was told."""
+    began_published: bool = False
+    epochs_published: int = 0
+    metrics_published: dict[str, float] | None = None
+    forwarded_stop_epoch: int | None = None
+    """The stop epoch that was sent to the other parts."""
+    stop_deadline: float | None = None
+    """When the attempt must have ended after it reported a stop; inf once StopOverdue was sent."""
 
     def read(self) -> bool:
-        """Take a piece of what is in files here; whether there is more."""
+        """Read the next chunk of the local report file; return True if there is more."""
         if self.path is not None:
             return bool(read_on(f"{self.path}/report", self.report))
-        if self.beside is not None:
-            return bool(read_on(f"{self.beside}/report", self.aside))
+        if self.local_copy is not None:
+            return bool(read_on(f"{self.local_copy}/report", self.local_metrics))
         return False
 
 
-def leave_word(path: str, name: str, text: str, label: str) -> None:
-    """Write a file into an attempt's directory, whole or not at all."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        os.makedirs(path, 0o700, exist_ok=True)
-        fd = os.open(f"{path}/{name}.new", flags | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, f"{text}\n".encode())
-        finally:
-            os.close(fd)
-        os.rename(f"{path}/{name}.new", f"{path}/{name}")
-    except OSError as error:
-        logger.warning("cannot write %s/%s for job %s: %s", path, name, label, error)
-
-
-def take_back(path: str) -> None:
-    """Take back the wish to stop, unless its processes have agreed by now where they do."""
-    if not os.path.lexists(f"{path}/stop_at"):
-        with contextlib.suppress(OSError):
-            os.unlink(f"{path}/stop")
+def current_report(reports: Mapping[int, AttemptReport], job: Job) -> AttemptReport | None:
+    """Return the report of a job's current attempt, None if there is none yet."""
+    report = reports.get(job.id)
+    return report if report is not None and report.key[1] == job.attempt else None

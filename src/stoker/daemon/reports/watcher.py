@@ -1,4 +1,4 @@
-"""Hearing at once that a training job has written something, as far as the kernel helps."""
+"""ReportWatcher: inotify on report directories, polling as fallback."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Protocol
 from stoker.executors.linux.inotify import Inotify
 from stoker.executors.local.executor import Poller
 
-LOOK = 1.0
-"""Seconds between looks where the kernel does not tell us."""
-NO_MORE = (errno.ENOSPC, errno.ENOMEM)
-"""What the kernel says when it has no more watches."""
+POLL_SECONDS = 1.0
+"""Poll interval where inotify is not available."""
+OUT_OF_WATCHES = (errno.ENOSPC, errno.ENOMEM)
+"""What inotify_add_watch fails with at the kernel's limit of watches."""
 ROOT = 0
-"""What the directory of all reports is watched for; no job has this number."""
+"""Stands for the directory of all reports where a job id is expected; no job has this id."""
 
 
 class ReportListener(Protocol):
-    """Who wants to know."""
+    """Receives the changes that a ReportWatcher sees."""
 
-    def appeared(self, job: int) -> None:
-        """There is a directory that seems to be of this job."""
+    def on_created(self, job: int) -> None:
+        """Handle a new directory that, by its name, belongs to this job."""
 
-    def grew(self, job: int) -> None:
-        """There may be something new in its report."""
+    def on_changed(self, job: int) -> None:
+        """Handle a possible change of a job's report."""
 
-    def look_around(self) -> None:
-        """Anything may have happened."""
+    def on_overflow(self) -> None:
+        """Handle lost notifications: any report may have changed."""
 
 
 class ReportWatcher:
@@ -39,82 +39,82 @@ class ReportWatcher:
         self.root, self.poller, self.listener = root, poller, listener
         self.inotify: Inotify | None = None
         self.jobs: dict[int, int] = {}
-        """Jobs by the kernel's numbers for watches."""
+        """Job by inotify watch descriptor."""
         self.directories: dict[int, int] = {}
-        """The watch on each job's directory, while there is no report in it."""
-        self.look_at = 0.0
+        """Watch on each job's directory, while it contains no report."""
+        self.next_poll = 0.0
 
-    def begin(self) -> None:
-        """Listen from now on."""
+    def start(self) -> None:
+        """Watch from now on."""
         with contextlib.suppress(OSError):
             os.makedirs(self.root, 0o700, exist_ok=True)
         try:
             self.inotify = Inotify()
             self.jobs[self.inotify.watch_directory(self.root)] = ROOT
-            self.poller.watch(self.inotify.fd, self._changed)
+            self.poller.watch(self.inotify.fd, self._read_changes)
         except OSError:
             self.close()
 
     def close(self) -> None:
-        """Hear no more: who still wants to know must look."""
+        """Stop using inotify; `poll_if_due` polls from now on."""
         inotify, self.inotify = self.inotify, None
         if inotify is not None:
             self.poller.unwatch(inotify.fd)
             inotify.close()
         self.jobs, self.directories = {}, {}
 
-    def _changed(self) -> None:
+    def _read_changes(self) -> None:
         for change in self.inotify.changes() if self.inotify is not None else []:
             if change.over:
-                # Of a file, each change ends its watch; and one that was renewed in the very
-                # moment in which the kernel ended it has ended as well. So look, and renew it.
+                # Watches on files are one-shot, and a watch that was renewed while the kernel
+                # removed it is gone as well. So report a change: reading renews the watch.
                 ended = self.jobs.pop(change.watch, None)
                 if ended == ROOT:  # the directory of all reports was deleted
                     self.close()
                     return
                 if ended is not None:
-                    self.listener.grew(ended)
+                    self.listener.on_changed(ended)
                 continue
             job, name = self.jobs.get(change.watch), change.name.partition(".")[0]
             if change.lost:
-                self.listener.look_around()
+                self.listener.on_overflow()
             elif job:
-                self.listener.grew(job)
+                self.listener.on_changed(job)
             elif job == ROOT and name.isdecimal():
-                self.listener.appeared(int(name))
+                self.listener.on_created(int(name))
 
-    def attend(self, job: int, path: str) -> None:
-        """Hear of the next thing that is written in a job's directory. Then read what is there."""
+    def watch_job(self, job: int, path: str) -> None:
+        """Watch for the next write in a job's directory; read the report after this call."""
         try:
             if self.inotify is not None:
-                self._attend(self.inotify, job, path)
+                self._watch_job(self.inotify, job, path)
         except OSError as error:
-            if error.errno in NO_MORE:
+            if error.errno in OUT_OF_WATCHES:
                 self.close()
 
-    def _attend(self, inotify: Inotify, job: int, path: str) -> None:
+    def _watch_job(self, inotify: Inotify, job: int, path: str) -> None:
         for _ in range(2):
             with contextlib.suppress(FileNotFoundError):
                 self.jobs[inotify.watch_file(f"{path}/report")] = job
                 self.forget(job)
                 return
-            if job not in self.directories:  # and a report may appear before that is watched
+            if job not in self.directories:  # the report may be created before this watch exists
                 watch = self.directories[job] = inotify.watch_directory(path)
                 self.jobs[watch] = job
 
     def forget(self, job: int) -> None:
-        """Its directory does not matter any more."""
+        """Stop watching a job's directory."""
         watch = self.directories.pop(job, None)
         if watch is not None and self.inotify is not None:
             self.inotify.unwatch(watch)
 
-    def look_if_due(self) -> None:
-        """Where nobody tells us, look."""
+    def poll_if_due(self) -> None:
+        """Without inotify, have the listener check all reports once per interval."""
         now = time.monotonic()
-        if self.inotify is None and now >= self.look_at:
-            self.look_at = now + LOOK
-            self.listener.look_around()
+        if self.inotify is None and now >= self.next_poll:
+            self.next_poll = now + POLL_SECONDS
+            self.listener.on_overflow()
 
-    def wait(self) -> float | None:
-        """Seconds until the next look; None: there is no need for one."""
-        return None if self.inotify is not None else max(self.look_at - time.monotonic(), 0.0)
+    def seconds_until_poll(self) -> float | None:
+        """Return the seconds until the next poll, None if inotify works."""
+        return None if self.inotify is not None else max(self.next_poll - time.monotonic(), 0.0)

@@ -45,7 +45,7 @@ from stoker.daemon.http.codec import (
     read_body,
     reply,
 )
-from stoker.daemon.metrics.store import MOST_POINTS, POINTS, MetricsStore
+from stoker.daemon.metrics.store import DEFAULT_POINTS, MAX_POINTS, MetricsStore
 from stoker.daemon.nodes import local_node as machine
 from stoker.daemon.routes.event_stream import Batches, EventSubscriber
 from stoker.daemon.routes.log_stream import follow, start_of_tail, start_since, whole
@@ -261,7 +261,7 @@ class Api:
         word = request.path_params["selector"]
         job, label, attempt = await self.ask(queries.job_for_metrics(self.desk, word))
         names = [name for name in (query.get("names") or "").split(",") if name]
-        points = min(max(number(query.get("points"), "points") or POINTS, 8), MOST_POINTS)
+        points = min(max(number(query.get("points"), "points") or DEFAULT_POINTS, 8), MAX_POINTS)
         view = await asyncio.to_thread(self.series.read, job, attempt, names, points)
         return reply({"job": job, "label": label, **view})
 

@@ -1,1 +1,1 @@
-"""Training jobs: reports in, stop requests out."""
+"""Training jobs: read their reports, publish events, request stops, remove what is left."""

@@ -1,4 +1,4 @@
-"""What training jobs leave behind and nobody needs any more."""
+"""ReportCleanup: removes report and checkpoint directories that are no longer needed."""
 
 from __future__ import annotations
 
@@ -10,27 +10,22 @@ from collections.abc import Callable, Iterable
 from stoker.core.contract import unique_id
 from stoker.core.job import Job
 from stoker.core.state import State
-from stoker.daemon.metrics import store as series
+from stoker.daemon.metrics.store import archive_metrics
+from stoker.daemon.reports.paths import AttemptId, attempt_name, list_directory, parse_attempt_name
 from stoker.store.port import JobQuery, Store
 
-KEEP_CHECKPOINTS = 14 * 86400.0
-"""Seconds that checkpoints in our own directory outlive their job."""
-GOING = ".going-"
-"""Before the names of directories that are being removed."""
-
-
-def attempt_of(name: str) -> tuple[int, int] | None:
-    """The attempt to which a directory of this name belongs."""
-    job, _, attempt = name.partition(".")
-    return (int(job), int(attempt)) if job.isdecimal() and attempt.isdecimal() else None
+CHECKPOINT_RETENTION_SECONDS = 14 * 86400.0
+"""How long checkpoints in stoker's own directory outlive their job."""
+REMOVING_PREFIX = ".going-"
+"""Prefix of directories that are being removed."""
 
 
 def remove(paths: Iterable[str]) -> None:
-    """Remove directories, whatever is in them, but for the figures that stand in reports."""
+    """Remove directories with their content, except the metrics in reports."""
     from shutil import rmtree
 
     for path in paths:
-        series.keep(path)
+        archive_metrics(path)
         if os.path.islink(path) or not os.path.isdir(path):
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -39,103 +34,107 @@ def remove(paths: Iterable[str]) -> None:
 
 
 class ReportCleanup:
-    """The directories in which attempts have left reports."""
+    """Tracks report directories and which of them may be removed."""
 
-    def __init__(self, root: str) -> None:
-        self.root = root
-        self.kept: dict[int, set[int]] = {}
-        """The attempts of each job that have one."""
-        self.over: list[str] = []
-        """Those that nobody needs once what is on record is on disk."""
-        self.needed: Callable[[tuple[int, int]], bool] = lambda _: False
-        """Whether what an attempt has left is still to be read, though it is over."""
+    def __init__(self, root: str, is_in_use: Callable[[AttemptId], bool]) -> None:
+        """`is_in_use`: whether an attempt's report is still to be read, though it has ended."""
+        self.root, self.is_in_use = root, is_in_use
+        self._attempts: dict[int, set[int]] = {}
+        """Attempts with a directory, by job."""
+        self._removable: list[str] = []
 
-    def keep(self, key: tuple[int, int]) -> None:
-        """This attempt has one."""
-        self.kept.setdefault(key[0], set()).add(key[1])
+    @property
+    def is_empty(self) -> bool:
+        """Return True if no report directory is known."""
+        return not self._attempts
 
-    def look_at(self, id: int, job: Job | None) -> None:
-        """How a job stands has changed."""
-        kept = self.kept.get(id)
-        if kept is None:
+    @property
+    def has_removable(self) -> bool:
+        """Return True if there is something to remove after the next sync."""
+        return bool(self._removable)
+
+    def add(self, key: AttemptId) -> None:
+        """Record that an attempt has a report directory."""
+        self._attempts.setdefault(key[0], set()).add(key[1])
+
+    def update(self, id: int, job: Job | None) -> None:
+        """Mark directories of a job removable that its current state no longer needs."""
+        attempts = self._attempts.get(id)
+        if attempts is None:
             return
-        over = {
+        unneeded = {
             attempt
-            for attempt in kept
-            if not wanted(job, attempt) and not self.needed((id, attempt))
+            for attempt in attempts
+            if not _is_needed(job, attempt) and not self.is_in_use((id, attempt))
         }
-        self.over += [f"{self.root}/{id}.{attempt}" for attempt in sorted(over)]
-        kept -= over
-        if not kept:
-            del self.kept[id]
+        self._removable += [
+            f"{self.root}/{attempt_name((id, attempt))}" for attempt in sorted(unneeded)
+        ]
+        attempts -= unneeded
+        if not attempts:
+            del self._attempts[id]
 
-    def look_at_all(self, state: State) -> None:
-        """Find out what earlier daemons have left."""
-        for name in names_in(self.root):
-            key = attempt_of(name)
+    def scan(self, state: State) -> None:
+        """Find the directories that earlier daemons have left."""
+        for name in list_directory(self.root):
+            key = parse_attempt_name(name)
             if key is not None and key[0] < state.rest.next_id:
-                self.keep(key)  # later ones are of jobs that a damaged journal has lost
-        for id in list(self.kept):
-            self.look_at(id, state.jobs.get(id))
+                self.add(key)  # higher ids belong to jobs that a damaged journal has lost
+        for id in list(self._attempts):
+            self.update(id, state.jobs.get(id))
 
-    def take(self) -> list[str]:
-        """Those that may go as soon as what is on record is on disk."""
-        over, self.over = self.over, []
-        return over
+    def take_removable(self) -> list[str]:
+        """Return and forget the directories that may be removed after the next sync."""
+        removable, self._removable = self._removable, []
+        return removable
 
 
-def wanted(job: Job | None, attempt: int) -> bool:
-    """What an attempt left is kept until the next one has ended, too."""
+def _is_needed(job: Job | None, attempt: int) -> bool:
+    """Return True until the attempt after this one has ended, too."""
     return job is not None and not job.finished and attempt >= job.attempt - 1
 
 
-def checkpoints(root: str, install: str, state: State, store: Store, now: float) -> list[str]:
-    """Checkpoints whose jobs ended long ago, under names that are not used again."""
+def expired_checkpoints(
+    root: str, install: str, state: State, store: Store, now: float
+) -> list[str]:
+    """Rename checkpoint directories of jobs that ended long ago, and return the new paths."""
     prefix = unique_id(install, 0).removesuffix("0")
-    old: dict[int, str] = {}
-    over = []
-    for name in names_in(root):
+    candidates: dict[int, str] = {}
+    expired = []
+    for name in list_directory(root):
         path, number = f"{root}/{name}", name.removeprefix(prefix)
-        if name.startswith(GOING):
-            over.append(path)
-        elif number != name and number.isdecimal() and _untouched(path, now):
+        if name.startswith(REMOVING_PREFIX):
+            expired.append(path)
+        elif number != name and number.isdecimal() and _is_old(path, now):
             job = state.jobs.get(int(number))
             if job is None or job.finished:
-                old[int(number)] = path
-    for id in _ended_before(now - KEEP_CHECKPOINTS, old, state, store):
-        going = f"{root}/{GOING}{id}-{os.getpid()}"
+                candidates[int(number)] = path
+    for id in _ended_before(now - CHECKPOINT_RETENTION_SECONDS, candidates, state, store):
+        path = f"{root}/{REMOVING_PREFIX}{id}-{os.getpid()}"
         with contextlib.suppress(OSError):
-            os.rename(old[id], going)
-            over.append(going)
-    return over
+            os.rename(candidates[id], path)
+            expired.append(path)
+    return expired
 
 
-def _ended_before(moment: float, ids: Iterable[int], state: State, store: Store) -> list[int]:
-    """Those of these finished jobs that ended before; of some, nobody knows any more."""
-    found = {id: state.jobs[id] for id in ids if id in state.jobs}
-    asked = [id for id in ids if id not in found]
-    rows = store.past(JobQuery(ids=asked, limit=len(asked))) if asked else []
-    found |= {row.job.id: row.job for row in rows}
-    return [id for id, job in found.items() if job.ended_at is not None and job.ended_at < moment]
+def _ended_before(time: float, ids: Iterable[int], state: State, store: Store) -> list[int]:
+    """Return those of these finished jobs that ended before a time; unknown jobs are left out."""
+    jobs = {id: state.jobs[id] for id in ids if id in state.jobs}
+    unloaded = [id for id in ids if id not in jobs]
+    rows = store.past(JobQuery(ids=unloaded, limit=len(unloaded))) if unloaded else []
+    jobs |= {row.job.id: row.job for row in rows}
+    return [id for id, job in jobs.items() if job.ended_at is not None and job.ended_at < time]
 
 
-def _untouched(path: str, now: float) -> bool:
-    """Whether it is old enough to ask the store about: most of what is there is not."""
+def _is_old(path: str, now: float) -> bool:
+    """Return True if a directory was not changed lately; only then is the store queried."""
     try:
-        return os.lstat(path).st_mtime < now - KEEP_CHECKPOINTS
+        return os.lstat(path).st_mtime < now - CHECKPOINT_RETENTION_SECONDS
     except OSError:
         return False
 
 
-def names_in(root: str) -> list[str]:
-    """What lies in a directory; nothing if there is none."""
-    try:
-        return os.listdir(root)
-    except OSError:
-        return []
-
-
 def remove_in_background(paths: list[str]) -> None:
-    """Checkpoints are large: nobody waits for them to go."""
+    """Remove directories in a thread: checkpoints are large."""
     if paths:
         _thread.start_new_thread(remove, (paths,))

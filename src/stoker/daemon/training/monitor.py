@@ -1,8 +1,8 @@
-"""Training jobs and the daemon leave each other word in files: what is read, and what follows.
+"""TrainingMonitor: decides which reports to read when, and for how long.
 
-An attempt's library writes `report` and `steps` in a directory of its own; the daemon answers with
-`stop` and `stop_at`. A report is only ever added to, and read again from its start by the next
-daemon: facts come of it only where it says more than what is on record.
+The training library writes `report` and `steps` into the attempt's report directory; the daemon
+replies with control files. A report is append-only and read again from its start by the next
+daemon: events are published only for content that is not on record.
 """
 
 from __future__ import annotations
@@ -13,378 +13,266 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from msgspec.structs import replace
-
 from stoker.core import contract
 from stoker.core import events as e
-from stoker.core.job import Job, Progress
-from stoker.core.lifecycle import JobState
+from stoker.core.job import Job
 from stoker.core.state import State
-from stoker.daemon.metrics.reader import MetricsReader, Scores
-from stoker.daemon.metrics.store import mirror
-from stoker.daemon.reports.attempt_report import (
-    AttemptReport,
-    Key,
-    Messengers,
-    leave_word,
-    take_back,
-)
-from stoker.daemon.reports.format import CHUNK, LEAP, moment, read_steps, seconds
+from stoker.daemon.metrics.reader import MetricsReader, TrialMetricsSink
+from stoker.daemon.metrics.store import append_remote_report
+from stoker.daemon.reports.attempt_report import AttemptReport, current_report
+from stoker.daemon.reports.format import CHUNK, MAX_BACKLOG, read_steps, seconds, timestamp
+from stoker.daemon.reports.paths import AttemptId
 from stoker.daemon.reports.watcher import ReportWatcher
 from stoker.daemon.training.cleanup import ReportCleanup
+from stoker.daemon.training.report_events import new_events, overdue_stops, with_stop_flag
+from stoker.daemon.training.stop_requests import RemoteControl, StopRequests, is_local
 from stoker.daemon.workers.scraper_client import ScraperClient
 from stoker.executors.agent.session.session import Poller
 
-PAUSE = 0.25
-"""Seconds between two looks at one report, however much is written to it."""
-STOPS = 75
-"""How processes exit that stop because they were asked to."""
-LINGER = 30.0
-"""Seconds within which an attempt is over that has said that it stops: a wrapper may go on."""
+READ_INTERVAL_SECONDS = 0.25
+"""Minimum time between two reads of one report, however much is written to it."""
 
 
 class TrainingMonitor:
-    """Listens to training attempts and speaks to them."""
+    """Reads the reports of running attempts and publishes their content as events."""
 
     def __init__(
-        self, home: str, poller: Poller, fleet: Messengers, state: Callable[[], State]
+        self,
+        home: str,
+        poller: Poller,
+        remote: RemoteControl,
+        state: Callable[[], State],
+        trial_metrics: TrialMetricsSink | None = None,
     ) -> None:
-        self.home, self.root = home, f"{home}/training"
-        self.fleet, self.state = fleet, state
-        self.hearings: dict[int, AttemptReport] = {}
-        """By job: only its current attempt has a say."""
+        self.home, self.state = home, state
+        root = f"{home}/training"
+        self.reports: dict[int, AttemptReport] = {}
+        """By job: only the current attempt is read."""
         self.dirty: set[int] = set()
-        """Jobs whose reports may have grown."""
-        self.ears = ReportWatcher(self.root, poller, self)
-        self.left = ReportCleanup(self.root)
-        self.trails = MetricsReader(home, state, self._all_told)
-        self.scraper = self.trails.scrapes = ScraperClient(home, poller, state)
-        self.left.needed = self.trails.keeps
+        """Jobs with reports that may have grown."""
+        self.watcher = ReportWatcher(root, poller, self)
+        self.scraper = ScraperClient(home, poller, state)
+        self.metrics = MetricsReader(
+            home, state, self.scraper, trial_metrics, self._on_metrics_complete
+        )
+        self.cleanup = ReportCleanup(root, self.metrics.is_pending)
+        self.stops = StopRequests(home, remote, state, self.reports, self.cleanup.add)
 
     @property
-    def scores(self) -> Scores | None:
-        """Who wants to know the figures of trials."""
-        return self.trails.scores
+    def is_reading_ended(self) -> bool:
+        """Return True while metrics of attempts that have ended are still being read."""
+        return bool(self.metrics.jobs_being_read())
 
-    @scores.setter
-    def scores(self, scores: Scores | None) -> None:
-        self.trails.scores = scores
+    # -- reports ------------------------------------------------------------------------
 
-    @property
-    def busy(self) -> bool:
-        """Whether attempts that are over are still being read."""
-        return any(trail.ended for trail in self.trails.trails.values())
-
-    # -- listening ----------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """Listen from now on, also to what an earlier daemon started."""
-        self.ears.begin()
-        self.trails.begin()
+    def start(self) -> None:
+        """Read reports from now on, also of attempts that an earlier daemon started."""
+        self.watcher.start()
+        self.metrics.start()
         for job in self.state().running.values():
-            self._find(job)
+            self._find_report(job)
             progress = job.progress
             if progress is not None and progress.listening and progress.stop is not None:
-                self.ask_to_stop(job.id, job.attempt)
+                self.stops.send(job.id, job.attempt)
 
-    def appeared(self, job: int) -> None:
-        """There is a directory that seems to be of this job."""
-        found = self.state().running.get(job)
-        if found is not None:
-            self._find(found)
+    def on_created(self, job: int) -> None:
+        """Handle a new directory that, by its name, belongs to this job."""
+        running = self.state().running.get(job)
+        if running is not None:
+            self._find_report(running)
 
-    def grew(self, job: int) -> None:
-        """There may be something new in its report."""
+    def on_changed(self, job: int) -> None:
+        """Handle a possible change of a job's report."""
         self.dirty.add(job)
 
-    def look_around(self) -> None:
-        """Anything may have happened."""
+    def on_overflow(self) -> None:
+        """Handle lost notifications: any report may have changed."""
         for job in self.state().running.values():
-            self._find(job)
+            self._find_report(job)
 
-    def _find(self, job: Job) -> AttemptReport | None:
-        """Listen to a job's current attempt, if that has anything to say."""
-        hearing = self._hearing(job)
-        if hearing is None or (hearing.beside is None and self._searched(job)):
+    def _find_report(self, job: Job) -> AttemptReport | None:
+        """Start to read the report of a job's current attempt if there is one."""
+        current = current_report(self.reports, job)
+        if current is None or (current.local_copy is None and self._is_scraped(job)):
             path = contract.reports(self.home, job)
-            here = self._here(job)
-            if os.path.isdir(path) and (here or self._searched(job)):
-                hearing = hearing or self._listen_to(job, path if here else None)
-                hearing.beside = None if here else path
-                self.left.keep(hearing.key)
-        if hearing is not None and (hearing.path or hearing.beside) is not None:
+            local = is_local(job, self.state())
+            if os.path.isdir(path) and (local or self._is_scraped(job)):
+                current = current or self._add_report(job, path if local else None)
+                current.local_copy = None if local else path
+                self.cleanup.add(current.key)
+        if current is not None and (current.path or current.local_copy) is not None:
             self.dirty.add(job.id)
-        return hearing
+        return current
 
-    def _searched(self, job: Job) -> bool:
-        """Whether its figures are searched for, so that there are some here in any case."""
+    def _is_scraped(self, job: Job) -> bool:
+        """Return True if metrics are scraped from its output, so that there is a local report."""
         return self.state().spec(job).source is not None
 
-    def _hearing(self, job: Job) -> AttemptReport | None:
-        hearing = self.hearings.get(job.id)
-        return hearing if hearing is not None and hearing.key[1] == job.attempt else None
+    def _add_report(self, job: Job, path: str | None) -> AttemptReport:
+        current = self.reports[job.id] = AttemptReport((job.id, job.attempt), path)
+        self.cleanup.add(current.key)
+        return current
 
-    def _listen_to(self, job: Job, path: str | None) -> AttemptReport:
-        hearing = self.hearings[job.id] = AttemptReport((job.id, job.attempt), path)
-        self.left.keep(hearing.key)
-        return hearing
-
-    def _here(self, job: Job) -> bool:
-        """Whether the part that speaks for all of it is on this machine."""
-        return job.placement is not None and job.placement.node not in self.state().rest.remotes
-
-    def heard(self, key: Key, part: int | None, data: bytes, offset: int | None = None) -> None:
-        """This was added to a report on another machine, at this place in it."""
+    def on_report_data(
+        self, key: AttemptId, part: int | None, data: bytes, offset: int | None = None
+    ) -> None:
+        """Handle bytes that were appended to a report on a remote node, at this offset."""
         job = self.state().running.get(key[0])
-        if job is None or job.attempt != key[1] or part or self._here(job):
+        if job is None or job.attempt != key[1] or part or is_local(job, self.state()):
             return
-        hearing = self._hearing(job) or self._listen_to(job, None)
-        report = hearing.report
-        mirror(self.home, key, data, report.offset if offset is None else offset)
+        current = current_report(self.reports, job) or self._add_report(job, None)
+        report = current.report
+        append_remote_report(self.home, key, data, report.offset if offset is None else offset)
         if offset is not None and offset < report.offset:
             data = data[report.offset - offset :]
         elif offset is not None and offset > report.offset:
             report.continue_at(offset)
-        report.take(data)
+        report.feed(data)
         self.dirty.add(job.id)
 
-    # -- facts --------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------
 
-    def heed(self, facts: list[e.Event]) -> list[e.Event]:
-        """Add what reports say; of an attempt that is over, before its end."""
-        self.trails.mark()
-        told: list[e.Event] = []
-        started: dict[Key, float] = {}
-        for fact in facts:
-            match fact:
+    def enrich_events(self, events: list[e.Event]) -> list[e.Event]:
+        """Return the events with those from reports added, of an ended attempt before its end."""
+        self.metrics.mark_published()
+        enriched: list[e.Event] = []
+        started: dict[AttemptId, float] = {}
+        for event in events:
+            match event:
                 case e.ProcessStarted():
-                    started.setdefault((fact.job, fact.attempt), fact.at)
-                    self._search(fact)
+                    started.setdefault((event.job, event.attempt), event.at)
+                    self._start_scraping(event)
                 case e.ProcessExited() | e.AttemptLost():
-                    told += self._last_words(fact, started.get((fact.job, fact.attempt)))
+                    enriched += self._final_events(event, started.get((event.job, event.attempt)))
                     continue
-            told.append(fact)
+            enriched.append(event)
         now = time.monotonic()
-        self.ears.look_if_due()
-        for id in [id for id in self.dirty if self._wait(id, now) <= 0]:
+        self.watcher.poll_if_due()
+        for id in [id for id in self.dirty if self._seconds_until_read(id, now) <= 0]:
             self.dirty.discard(id)
             job = self.state().running.get(id)
-            hearing = self._hearing(job) if job is not None else None
-            if job is None or hearing is None:
+            current = current_report(self.reports, job) if job is not None else None
+            if job is None or current is None:
                 continue
-            if job.started_at is None and hearing.key not in started:
-                hearing.read_at = now  # it was faster than the word of its start
+            if job.started_at is None and current.key not in started:
+                current.read_at = now  # its first report came before the event of its start
                 self.dirty.add(id)
                 continue
-            self._read(hearing, now)
-            told += self.trails.hear(job)
-            told += self._news(job, hearing, started.get(hearing.key))
-        return told + self.trails.turn() + self._lingering(now)
+            self._read(current, now)
+            enriched += self.metrics.read_running(job)
+            enriched += self._new_events(job, current, started.get(current.key))
+        enriched += self.metrics.read_backlog()
+        return enriched + overdue_stops(self.reports.values(), self.state(), now)
 
-    def _search(self, fact: e.ProcessStarted) -> None:
-        """An attempt has begun: if its figures are to be searched for, that begins, too."""
-        job = self.state().running.get(fact.job)
-        if job is not None and job.attempt == fact.attempt and self._searched(job):
-            self.left.keep((job.id, job.attempt))
-            self.trails.started(job, fact.at)
+    def _start_scraping(self, event: e.ProcessStarted) -> None:
+        """Start to scrape metrics of an attempt that has started, if its job says where."""
+        job = self.state().running.get(event.job)
+        if job is not None and job.attempt == event.attempt and self._is_scraped(job):
+            self.cleanup.add((job.id, job.attempt))
+            self.metrics.start_scraping(job, event.at)
 
-    def _lingering(self, now: float) -> list[e.Event]:
-        """Attempts that have stopped and saved, of which something runs on nevertheless."""
-        told: list[e.Event] = []
-        for hearing in self.hearings.values():
-            job = self.state().running.get(hearing.key[0])
-            if job is None or hearing.due is None or now < hearing.due:
-                continue
-            if job.attempt == hearing.key[1] and job.state is JobState.RUNNING and self._near(job):
-                hearing.due = inf
-                told.append(
-                    e.StopOverdue(at=time.time(), job=job.id, attempt=job.attempt, has_saved=True)
-                )
-            else:  # paused, or out of reach: it cannot end now
-                hearing.due = now + LINGER
-        return told
+    def _seconds_until_read(self, id: int, now: float) -> float:
+        current = self.reports.get(id)
+        return current.read_at + READ_INTERVAL_SECONDS - now if current is not None else 0.0
 
-    def _near(self, job: Job) -> bool:
-        """Whether all of its machines answer."""
-        away, placement = self.state().rest.away, job.placement
-        return placement is not None and not any(part.node in away for part in placement.parts)
-
-    def _wait(self, id: int, now: float) -> float:
-        hearing = self.hearings.get(id)
-        return hearing.read_at + PAUSE - now if hearing is not None else 0.0
-
-    def _read(self, hearing: AttemptReport, now: float) -> None:
-        """Take a piece of its report."""
-        hearing.read_at = now
-        path = hearing.path or hearing.beside
+    def _read(self, current: AttemptReport, now: float) -> None:
+        """Read the next chunk of a report."""
+        current.read_at = now
+        path = current.path or current.local_copy
         if path is not None:
-            self.ears.attend(hearing.key[0], path)
-            if hearing.read():
-                self.dirty.add(hearing.key[0])
+            self.watcher.watch_job(current.key[0], path)
+            if current.read():
+                self.dirty.add(current.key[0])
 
-    def _last_words(
-        self, fact: e.ProcessExited | e.AttemptLost, started: float | None
+    def _final_events(
+        self, end: e.ProcessExited | e.AttemptLost, started_at: float | None
     ) -> list[e.Event]:
-        """The end of an attempt or of a part of it, after what it said before."""
-        job = self.state().running.get(fact.job)
-        if job is None or job.attempt != fact.attempt:
-            return [fact]
-        hearing = self._find(job)
-        points = self.trails.end(job) if not fact.part else []
-        if hearing is None:
-            return [*points, fact]
-        report = hearing.report
-        for _ in range(LEAP // CHUNK + 2):
-            if not hearing.read():
+        """Return the end of an attempt or part, preceded by what was not published yet."""
+        job = self.state().running.get(end.job)
+        if job is None or job.attempt != end.attempt:
+            return [end]
+        current = self._find_report(job)
+        trial_events = self.metrics.end_attempt(job) if not end.part else []
+        if current is None:
+            return [*trial_events, end]
+        for _ in range(MAX_BACKLOG // CHUNK + 2):
+            if not current.read():
                 break
-        if fact.part is None:
+        if end.part is None:
             self.dirty.discard(job.id)
-        told = self._news(job, hearing, started, fact)
-        if isinstance(fact, e.ProcessExited):
-            named = report.stopped or report.stop_at is not None
-            stopped = (named and fact.code == STOPS) if fact.part else report.stopped
-            fact = replace(fact, stopped=stopped) if stopped else fact
-        return [*told, *points, fact]
+        events = self._new_events(job, current, started_at, end)
+        if isinstance(end, e.ProcessExited):
+            end = with_stop_flag(end, current.report)
+        return [*events, *trial_events, end]
 
-    def _news(
-        self, job: Job, hearing: AttemptReport, started: float | None, end: e.Event | None = None
+    def _new_events(
+        self,
+        job: Job,
+        current: AttemptReport,
+        started_at: float | None,
+        end: e.Event | None = None,
     ) -> list[e.Event]:
-        """What a report says that is not on record."""
-        report, progress = hearing.report, job.progress or Progress()
-        self._pass_on(job, hearing)
-        told: list[e.Event] = []
-        if report.epoch is not None and not (hearing.began or progress.listening):
-            # Not before: one that never begins an epoch cannot stop at one either.
-            hearing.began = True
-            told.append(e.TrainingBegan(at=time.time(), job=job.id, attempt=job.attempt))
-        if report.stopped and hearing.due is None:
-            hearing.due = time.monotonic() + LINGER
-        done = report.counted
-        if isinstance(end, e.ProcessExited) and end.code == 0 and not (end.part or report.stopped):
-            done = max(done, report.finished)  # a clean end: its saving code has run
+        self.stops.forward_stop_epoch(job, current)
         training = self.state().spec(job).training
-        if training is not None and training.epochs is not None:
-            done = min(done, training.epochs)
-        before = max(progress.epochs, hearing.told)
-        figures = progress.metrics if hearing.figures is None else hearing.figures
-        latest = hearing.aside.figures | report.figures
-        metrics = latest if latest and latest != figures else None
-        if done <= before and (metrics is None or end is None):
-            return told
-        if metrics is not None:
-            hearing.figures = metrics
-        more, done = done > before, max(done, before)
-        hearing.told = done
-        epoch, step = report.lately(before, done)
-        began = job.started_at if job.started_at is not None else started
-        warmup = None
-        if more and before <= progress.since and began is not None and report.first is not None:
-            warmup = seconds(report.first - began)
-        told.append(
-            e.EpochsCounted(
-                at=time.time(), job=job.id, attempt=job.attempt, done=done, seconds=epoch,
-                step=step, warmup=warmup, metrics=metrics,
-                total=report.total if report.total != progress.total else None,
-            )
-        )  # fmt: skip
-        return told
+        max_epochs = training.epochs if training is not None else None
+        return new_events(job, current, max_epochs, started_at, end)
 
     def tick(self) -> float | None:
-        """Seconds until a report is to be read, unless something happens."""
+        """Return the seconds until a report is to be read; manage the scraper process."""
         now = time.monotonic()
-        waits = [max(self._wait(id, now), 0.0) for id in self.dirty]
-        dues = (hearing.due for hearing in self.hearings.values())
-        waits += [max(due - now, 0.0) for due in dues if due is not None and due < inf]
-        if self.state().running and (wait := self.ears.wait()) is not None:
+        waits = [max(self._seconds_until_read(id, now), 0.0) for id in self.dirty]
+        deadlines = (current.stop_deadline for current in self.reports.values())
+        waits += [max(at - now, 0.0) for at in deadlines if at is not None and at < inf]
+        if self.state().running and (wait := self.watcher.seconds_until_poll()) is not None:
             waits.append(wait)
-        waits += [wait for wait in (self.trails.wait(), self.scraper.tick()) if wait is not None]
+        others = (self.metrics.seconds_until_read(), self.scraper.tick())
+        waits += [wait for wait in others if wait is not None]
         return min(waits) if waits else None
 
     def live(self, job: int) -> dict[str, Any]:
-        """How far an attempt is at this moment; nothing when it has said nothing."""
-        hearing = self.hearings.get(job)
-        if hearing is None:
+        """Return the current epoch, step and metrics of a job; empty without a report."""
+        current = self.reports.get(job)
+        if current is None:
             return {}
-        report = hearing.report
-        metrics = hearing.aside.metrics | report.metrics
+        report = current.report
+        metrics = current.local_metrics.metrics | report.metrics
         if not report.hello and not metrics:
             return {}
-        found: dict[str, Any] = {
+        view: dict[str, Any] = {
             "epoch": report.epoch, "step": None, "step_seconds": None,
-            "metrics": metrics, "at": report.at or hearing.aside.at,
+            "metrics": metrics, "at": report.at or current.local_metrics.at,
         }  # fmt: skip
-        steps = read_steps(f"{hearing.path}/steps") if hearing.path is not None else None
+        steps = read_steps(f"{current.path}/steps") if current.path is not None else None
         if steps is not None and steps.e is not None and steps.e >= (report.epoch or 0):
-            at = max(moment(steps.t) or 0.0, report.at or 0.0) or None
-            found |= {"epoch": steps.e, "step": steps.n, "at": at}
-            found["step_seconds"] = seconds(steps.s)
-        return found
+            at = max(timestamp(steps.t) or 0.0, report.at or 0.0) or None
+            view |= {"epoch": steps.e, "step": steps.n, "at": at}
+            view["step_seconds"] = seconds(steps.s)
+        return view
 
-    # -- speaking -----------------------------------------------------------------------
+    # -- ended attempts -----------------------------------------------------------------
 
-    def ask_to_stop(self, id: int, attempt: int) -> None:
-        """Ask an attempt to stop at its next safe point; asking twice is asking once."""
-        job = self.state().running.get(id)
-        if job is None or job.attempt != attempt:
+    def on_events(self, events: Sequence[e.Event]) -> None:
+        """Drop the reports of attempts that have ended, and mark their directories removable."""
+        if not self.reports and self.cleanup.is_empty:
             return
-        stop = job.progress.stop if job.progress is not None else None
-        why = " ".join(stop.why.split()) if stop is not None else "asked to stop"
-        if self._here(job):
-            self._leave_word(job, "stop", why)
-        else:
-            self.fleet.ask_to_stop((id, attempt), why)
-
-    def let_go_on(self, id: int, attempt: int) -> None:
-        """Take the wish back, unless its processes have agreed by now where they stop.
-
-        On another machine it stays: what stops there without need goes on at once.
-        """
-        job = self.state().running.get(id)
-        if job is None or job.attempt != attempt or not self._here(job):
-            return
-        hearing = self._hearing(job)
-        if hearing is None or hearing.report.stop_at is None:
-            take_back(contract.reports(self.home, job))
-
-    def _pass_on(self, job: Job, hearing: AttemptReport) -> None:
-        """The first part has said before which epoch all stop: tell those on other machines."""
-        epoch = hearing.report.stop_at
-        if epoch is None or epoch == hearing.named or job.placement is None:
-            return
-        hearing.named = epoch
-        remotes = self.state().rest.remotes
-        for rank, part in enumerate(job.placement.more, 1):
-            if part.node in remotes:
-                self.fleet.name_stop(hearing.key, rank, epoch)
-            else:
-                self._leave_word(job, "stop_at", str(epoch))
-
-    def _leave_word(self, job: Job, name: str, text: str) -> None:
-        leave_word(contract.reports(self.home, job), name, text, job.label)
-        self.left.keep((job.id, job.attempt))
-
-    # -- what is over -------------------------------------------------------------------
-
-    def after(self, events: Sequence[e.Event]) -> None:
-        """Keep up with what was decided."""
-        if not self.hearings and not self.left.kept:
-            return
-        told = (getattr(event, "job", None) for event in events)
-        for id in {id for id in told if type(id) is int}:
-            job, hearing = self.state().jobs.get(id), self.hearings.get(id)
-            current = job is not None and job.holding and self._hearing(job) is not None
-            if hearing is not None and not current:
-                del self.hearings[id]
+        ids = (getattr(event, "job", None) for event in events)
+        for id in {id for id in ids if type(id) is int}:
+            job, report = self.state().jobs.get(id), self.reports.get(id)
+            is_current = (
+                job is not None and job.holding and current_report(self.reports, job) is not None
+            )
+            if report is not None and not is_current:
+                del self.reports[id]
                 self.dirty.discard(id)
-                self.ears.forget(id)
-            self.trails.gone(id)
-            self.left.look_at(id, job)
+                self.watcher.forget(id)
+            self.metrics.forget_stale(id)
+            self.cleanup.update(id, job)
 
-    def _all_told(self, key: Key) -> None:
-        """All points of an attempt that is over were told."""
-        self.left.look_at(key[0], self.state().jobs.get(key[0]))
+    def _on_metrics_complete(self, key: AttemptId) -> None:
+        """Handle the end of reading: all metric points of an ended attempt were published."""
+        self.cleanup.update(key[0], self.state().jobs.get(key[0]))
 
     def close(self) -> None:
-        """Stop listening; the files stay for the next daemon."""
-        self.ears.close()
+        """Stop reading; the files stay for the next daemon."""
+        self.watcher.close()
         self.scraper.close()

@@ -20,8 +20,7 @@ from msgspec.structs import replace
 from stoker.core.job import Job
 from stoker.core.launch import fill, log_paths
 from stoker.core.state import State
-from stoker.daemon.reports.attempt_report import Key
-from stoker.daemon.training.cleanup import attempt_of
+from stoker.daemon.reports.paths import AttemptId, attempt_name, parse_attempt_name
 from stoker.executors.agent.session.session import Poller
 
 if TYPE_CHECKING:
@@ -45,25 +44,25 @@ class ScraperClient:
 
     def __init__(self, home: str, poller: Poller, state: Callable[[], State]) -> None:
         self.home, self.poller, self.state = home, poller, state
-        self.orders: dict[Key, dict[str, Any]] = {}
+        self.orders: dict[AttemptId, dict[str, Any]] = {}
         """What is watched."""
-        self.finishing: set[Key] = set()
+        self.finishing: set[AttemptId] = set()
         self.process: LineSubprocess | None = None
         self.leaving: list[LineSubprocess] = []
         self.failures = 0
         self.start_at: float | None = None
         self.heard_at = 0.0
         """When it last said something, or was first asked to."""
-        self._finished: list[Key] = []
+        self._finished: list[AttemptId] = []
 
     # -- what is wanted -----------------------------------------------------------------
 
-    def watch(self, job: Job, attempt: int, began: float | None = None) -> None:
+    def watch(self, job: Job, attempt: int, started_at: float | None = None) -> None:
         """Look for the figures of this attempt from now on."""
         key = (job.id, attempt)
         if key in self.orders:
             return
-        self.orders[key] = order = self._order(job, attempt, began)
+        self.orders[key] = order = self._order(job, attempt, started_at)
         with contextlib.suppress(OSError):  # if we die before anything is found, it is seen by this
             os.makedirs(os.path.dirname(order["report"]), 0o700, exist_ok=True)
         if self.process is not None:
@@ -81,9 +80,9 @@ class ScraperClient:
             self.heard_at = time.monotonic()
         self.finishing.add(key)
         if self.process is not None:
-            self._send({"finish": _name(key)})
+            self._send({"finish": attempt_name(key)})
 
-    def take_finished(self) -> list[Key]:
+    def take_finished(self) -> list[AttemptId]:
         """Those of which all was found, since the last time."""
         finished, self._finished = self._finished, []
         return finished
@@ -101,7 +100,7 @@ class ScraperClient:
         else:
             files = [fill(spec.source.text, ran, spec, node)]
         return {
-            "watch": _name((job.id, attempt)), "kind": spec.source.kind, "files": files,
+            "watch": attempt_name((job.id, attempt)), "kind": spec.source.kind, "files": files,
             "text": spec.source.text, "name": spec.source.name or "value",
             "report": f"{self.home}/training/{job.id}.{attempt}/report",
             "since": (job.submitted_at if began is None else began) - EARLIER,
@@ -117,20 +116,20 @@ class ScraperClient:
             self._died(f"it answered {line[:80]!r}")
             return
         if "trouble" in answer:
-            key = attempt_of(answer["trouble"])
+            key = parse_attempt_name(answer["trouble"])
             if key is not None:
                 self._give_up(key, answer["why"])
         elif "finished" in answer:
-            key = attempt_of(answer["finished"])
+            key = parse_attempt_name(answer["finished"])
             if key is not None and key in self.finishing:
                 self._done(key)
 
-    def _done(self, key: Key) -> None:
+    def _done(self, key: AttemptId) -> None:
         self.orders.pop(key, None)
         self.finishing.discard(key)
         self._finished.append(key)
 
-    def _give_up(self, key: Key, why: str) -> None:
+    def _give_up(self, key: AttemptId, why: str) -> None:
         """Its figures are not looked for any more."""
         job = self.state().jobs.get(key[0])
         label = job.label if job else key[0]
@@ -174,7 +173,7 @@ class ScraperClient:
         for order in self.orders.values():
             self._send(order)
         for key in self.finishing:
-            self._send({"finish": _name(key)})
+            self._send({"finish": attempt_name(key)})
 
     def _send(self, message: dict[str, Any]) -> None:
         if self.process is not None:
@@ -184,7 +183,7 @@ class ScraperClient:
         """It says nothing: whom it was busy with is not looked at again."""
         assert self.process is not None
         with contextlib.suppress(OSError), open(f"/proc/{self.process.process.pid}/comm") as file:
-            key = attempt_of(file.read().strip())
+            key = parse_attempt_name(file.read().strip())
             if key in self.orders:
                 self._give_up(key, f"it has not ended for {PATIENCE:.0f} s")
         self._died("it has hung")
@@ -213,7 +212,3 @@ class ScraperClient:
         for process in self.leaving:
             with contextlib.suppress(Exception):  # one that cannot even die is left alone
                 process.process.wait(1.0)
-
-
-def _name(key: Key) -> str:
-    return f"{key[0]}.{key[1]}"

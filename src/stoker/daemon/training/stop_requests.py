@@ -1,0 +1,85 @@
+"""StopRequests: ask attempts to stop at a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from stoker.core import contract
+from stoker.core.job import Job
+from stoker.core.state import State
+from stoker.daemon.reports import control_files
+from stoker.daemon.reports.attempt_report import AttemptReport, current_report
+from stoker.daemon.reports.paths import AttemptId
+
+
+class RemoteControl(Protocol):
+    """Writes control files for attempts on remote nodes."""
+
+    def ask_to_stop(self, key: AttemptId, why: str) -> None:
+        """Ask the first part of an attempt to stop at its next checkpoint."""
+
+    def name_stop(self, key: AttemptId, part: int, epoch: int) -> None:
+        """Send the epoch before which all parts stop to another part."""
+
+
+class StopRequests:
+    """Sends and withdraws stop requests, on this node by control files."""
+
+    def __init__(
+        self,
+        home: str,
+        remote: RemoteControl,
+        state: Callable[[], State],
+        reports: Mapping[int, AttemptReport],
+        on_written: Callable[[AttemptId], None],
+    ) -> None:
+        """`on_written` is called with an attempt whose report directory now exists."""
+        self.home, self.remote, self.state = home, remote, state
+        self.reports, self.on_written = reports, on_written
+
+    def send(self, id: int, attempt: int) -> None:
+        """Ask an attempt to stop at its next checkpoint; may be repeated."""
+        job = self.state().running.get(id)
+        if job is None or job.attempt != attempt:
+            return
+        stop = job.progress.stop if job.progress is not None else None
+        reason = " ".join(stop.why.split()) if stop is not None else "asked to stop"
+        if is_local(job, self.state()):
+            self._write(job, control_files.STOP, reason)
+        else:
+            self.remote.ask_to_stop((id, attempt), reason)
+
+    def withdraw(self, id: int, attempt: int) -> None:
+        """Withdraw a stop request unless the processes have agreed on a stop epoch.
+
+        On a remote node it stays: an attempt that stops there without need is requeued at once.
+        """
+        job = self.state().running.get(id)
+        if job is None or job.attempt != attempt or not is_local(job, self.state()):
+            return
+        current = current_report(self.reports, job)
+        if current is None or current.report.stop_at is None:
+            control_files.remove_stop(contract.reports(self.home, job))
+
+    def forward_stop_epoch(self, job: Job, current: AttemptReport) -> None:
+        """Send the stop epoch that the first part has reported to the parts on other nodes."""
+        epoch = current.report.stop_at
+        if epoch is None or epoch == current.forwarded_stop_epoch or job.placement is None:
+            return
+        current.forwarded_stop_epoch = epoch
+        remotes = self.state().rest.remotes
+        for rank, part in enumerate(job.placement.more, 1):
+            if part.node in remotes:
+                self.remote.name_stop(current.key, rank, epoch)
+            else:
+                self._write(job, control_files.STOP_AT, str(epoch))
+
+    def _write(self, job: Job, name: str, text: str) -> None:
+        control_files.write(contract.reports(self.home, job), name, text, job.label)
+        self.on_written((job.id, job.attempt))
+
+
+def is_local(job: Job, state: State) -> bool:
+    """Return True if the first part of a job, which writes the report, is on this node."""
+    return job.placement is not None and job.placement.node not in state.rest.remotes
