@@ -1,6 +1,6 @@
-"""The cycle: receive, decide and apply, plan, journal, carry out, publish.
+"""The cycle: apply events, handle commands, plan, commit; what follows from it is returned.
 
-Three drivers turn it: the daemon and `feed` with real clocks and processes, the simulator
+Three callers run it: the daemon and `feed` with real clocks and processes, the simulation tests
 with a virtual clock and modelled ones.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stoker.core.clock import seconds_until_due
 from stoker.core.cycle import before_requests, planned, unloaded
@@ -24,16 +24,16 @@ from stoker.faults import FaultTracker
 from stoker.store.port import Batch, Store, StoreError, StoreFull
 
 TIMERS, PLANNING, UNLOADING = STAGES = ("timers", "planning", "unloading finished jobs")
-"""What a cycle does besides events and requests; one that fails is paused, the others go on."""
+"""What a cycle does besides events and commands; a stage that fails is paused, the others run."""
 EVENTS = "events"
-MAX_SET_ASIDE = 1000
+MAX_SET_ASIDE_EVENTS = 1000
 """Events that could not be applied and are tried again."""
-LEAST_SLEEP_SECONDS = 1.0
+MIN_SLEEP_SECONDS = 1.0
 """What is due while a stage is paused may stay due: that must not keep the processor busy."""
 
 
 class CommandRejected(Exception):
-    """A request that is not granted: a sentence, and the kind of error it is."""
+    """A command that is not carried out: a message for its sender, and an error code."""
 
     def __init__(self, message: str, code: str = "failed") -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class CommandRejected(Exception):
 
 
 class CommandResult(Struct):
-    """What a request comes to: facts, what must be stored with them, and the answer."""
+    """What a handler decides: events, what must be stored with them, and the reply."""
 
     events: list[Event] = []
     reply: Callable[[State], Any] | None = None
@@ -49,11 +49,11 @@ class CommandResult(Struct):
     secrets: dict[str, bytes] = {}
     key: tuple[str, int, int] | None = None
     durable: bool = True
-    """Whether a submission must be on disk before it is answered: somebody relies on it."""
+    """Whether a submission must be on disk before the reply, since its sender relies on it."""
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether it is a submission whose answer promises that it is on disk."""
+        """Whether it is a submission whose reply promises that it is on disk."""
         return self.durable and any(
             type(event) is JobsSubmitted or type(event) is SweepDefined for event in self.events
         )
@@ -67,312 +67,391 @@ class Instant(Struct, frozen=True):
 
 
 class Command(Protocol):
-    """A request waiting for its answer."""
+    """Something that a client wants done."""
 
     def handle(self, state: State, now: Instant) -> CommandResult:
-        """Say what the request comes to, or raise Refusal."""
+        """Return the events and the reply, or raise CommandRejected."""
 
     def reply(self, value: Any) -> None:
-        """The request is granted and on record."""
+        """Take the reply: the command is carried out and in the journal."""
 
     def reject(self, rejection: CommandRejected) -> None:
-        """The request is not granted; nothing changed."""
+        """Take the rejection: nothing has changed."""
+
+
+class Reply(Struct):
+    """The outcome of one command, ready to be sent."""
+
+    command: Command
+    value: Any = None
+    rejection: CommandRejected | None = None
+
+    def send(self) -> None:
+        """Pass the outcome to the command."""
+        if self.rejection is not None:
+            self.command.reject(self.rejection)
+        else:
+            self.command.reply(self.value)
+
+
+class CycleResult(Struct):
+    """What follows from a cycle; all of it is in the journal.
+
+    The caller executes the instructions, sends the replies and publishes the events, in this
+    order, and then handles the error. One cycle may make several commits: their results are
+    joined in the order of the commits.
+    """
+
+    seq: int
+    """The journal's number of the last event."""
+    events: list[Event] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    error: Exception | None = None
+    """What ended the cycle early; commits made before it are part of the result."""
+
+    def raise_error(self) -> None:
+        """Raise what ended the cycle early, if anything did."""
+        if self.error is not None:
+            raise self.error
+
+    def reject(self, commands: Iterable[Command], rejection: CommandRejected) -> None:
+        """Add the same rejection for each of these commands."""
+        self.replies += [Reply(command, rejection=rejection) for command in commands]
 
 
 class Engine:
-    """One state, one store, one line of time."""
+    """One state and its store; `cycle` is the only way to change them."""
 
     def __init__(
-        self,
-        store: Store,
-        clock: Callable[[], Instant],
-        carry_out: Callable[[list[Instruction]], None],
-        publish: Callable[[int, Sequence[Event]], None],
-        faults: FaultTracker | None = None,
+        self, store: Store, clock: Callable[[], Instant], faults: FaultTracker | None = None
     ) -> None:
-        """Without `faults` an internal error is raised: tests and simulations look for them."""
+        """Without `faults` an internal error ends the cycle: tests want to see it."""
         self.store = store
         self.clock = clock
-        self.carry_out = carry_out
-        self.publish = publish
         self.faults = faults
-        self.stale = False
-        """Whether memory must be read back before anything else: an attempt at that has failed."""
+        self.seq: int
+        self.state: State
+        self.store_error: str | None = None
+        """Why nothing can be written (disk full); None while commits succeed."""
+        self.unsynced = False
+        """Whether something is committed but not yet on disk."""
+        self.unwritten_events: list[Event] = []
+        """Events that could not be written yet (disk full): they are never dropped."""
         self.set_aside: list[Event] = []
         """Events that could not be applied because of an internal error: they are tried again."""
+        self._is_stale = False
+        """Whether the state must be read back before anything else, since that has failed."""
         self._excerpt = ""
-        """The state as the last internal error has left it, in words."""
-        self.owed: list[Event] = []
-        """Facts that could not be written yet (disk full): they are never dropped."""
-        self.trouble: str | None = None
-        self.needs: Callable[[], Container[int]] = tuple
-        """Jobs that must not leave memory, since something of them is still to be heard."""
-        self.planning = True
-        """False while draining: what runs goes on, nothing new starts."""
-        self.unforced = False
-        """Whether something is committed but not yet on disk."""
+        """A description of the state at the last internal error."""
+        self._scheduling_enabled = True
+        self._pinned_jobs: Callable[[], Container[int]] = tuple
         self.reload()
 
     @property
-    def has_unrecorded(self) -> bool:
+    def has_unrecorded_events(self) -> bool:
         """Whether events are known that are not in the journal yet."""
-        return bool(self.owed or self.set_aside)
+        return bool(self.unwritten_events or self.set_aside)
+
+    def mark_synced(self) -> None:
+        """Take note that everything committed so far is on disk, or about to be."""
+        self.unsynced = False
 
     def reload(self) -> None:
-        """Forget memory and read the state back from the store."""
-        self.stale = True
+        """Discard the state and read it back from the store."""
+        self._is_stale = True
         snapshot = self.store.load()
         self.seq = snapshot.seq
         self.state = restore(
             snapshot.rest, snapshot.specs, snapshot.jobs, snapshot.sweeps, snapshot.members
         )
-        self.stale = False
+        self._is_stale = False
 
-    def cycle(self, events: Iterable[Event] = (), asks: Sequence[Command] = ()) -> None:
-        """Turn once. Nothing is acknowledged or carried out before it is on record."""
-        events = [*self.owed, *events]
-        self.owed = []
-        self._reload_if_stale(events, asks)
-        stages = [stage for stage in STAGES if not self._is_failing(stage)]
-        error = self._turn(events, asks, stages)
-        if error is not None:
-            self._turn_apart(events, asks, stages, error)
-        self._retry()
+    def cycle(
+        self,
+        events: Iterable[Event] = (),
+        commands: Sequence[Command] = (),
+        scheduling_enabled: bool = True,
+        pinned_jobs: Callable[[], Container[int]] = tuple,
+    ) -> CycleResult:
+        """Run one cycle and return what follows from it; nothing of it is done before.
+
+        Without `scheduling_enabled` no job is started; `pinned_jobs` must stay in memory, since
+        events of theirs are still expected.
+        """
+        self._scheduling_enabled, self._pinned_jobs = scheduling_enabled, pinned_jobs
+        result = CycleResult(self.seq)
+        try:
+            self._cycle(result, events, commands)
+        except Exception as error:  # noqa: BLE001 - the caller raises it, after what was committed
+            result.error = error
+        return result
 
     def seconds_until_due(self, now: Instant) -> float | None:
-        """Return how long until the passing of time, or a pause, has something to bring about."""
+        """Return the seconds until a timer or the end of a pause needs a cycle."""
         wait = seconds_until_due(self.state, now.wall, now.boot)
         retry = self.faults.seconds_until_retry((*STAGES, EVENTS)) if self.faults else None
         if retry is None:
             return wait
-        return retry if wait is None else min(retry, max(wait, LEAST_SLEEP_SECONDS))
+        return retry if wait is None else min(retry, max(wait, MIN_SLEEP_SECONDS))
 
-    # -- one turn -----------------------------------------------------------------------
+    # -- one cycle ----------------------------------------------------------------------
 
-    def _turn(
-        self, events: list[Event], asks: Sequence[Command], stages: Sequence[str]
+    def _cycle(
+        self, result: CycleResult, events: Iterable[Event], commands: Sequence[Command]
+    ) -> None:
+        events = [*self.unwritten_events, *events]
+        self.unwritten_events = []
+        if self._is_stale:
+            self._discard(result, events, commands)
+        stages = [stage for stage in STAGES if not self._is_failing(stage)]
+        error = self._run(result, events, commands, stages)
+        if error is not None:
+            self._run_in_parts(result, events, commands, stages, error)
+        self._retry(result)
+
+    def _run(
+        self,
+        result: CycleResult,
+        events: list[Event],
+        commands: Sequence[Command],
+        stages: Sequence[str],
     ) -> Exception | None:
-        """Decide, commit and carry out; return an internal error, after which nothing happened."""
-        turn = _CycleBatch(self.state)
+        """Decide and commit; return an internal error, after which nothing has changed."""
+        batch = _CycleBatch(self.state)
         try:
-            self._decide(turn, events, asks, stages)
-            if turn.events:
-                self.seq = self.store.commit(turn.batch(), force=turn.force)
+            self._decide(batch, events, commands, stages)
+            if batch.events:
+                self.seq = self.store.commit(batch.to_store(), force=batch.must_sync)
         except StoreFull as full:
-            self._out_of_room(full, events, asks)
+            self._on_disk_full(result, full, events, commands)
             return None
         except StoreError as error:
-            self.owed += events
-            self._give_up(asks, CommandRejected(str(error), "unavailable"))
+            self.unwritten_events += events
+            self._give_up(result, commands, CommandRejected(str(error), "unavailable"))
             raise
         except Exception as error:
             if self.faults is None:
-                self.owed = events if asks else []  # with requests, one of those may be at fault
-                self._give_up(asks, _internal(error))
+                # With commands, one of these may be at fault, and the events are good.
+                self.unwritten_events = events if commands else []
+                self._give_up(result, commands, _internal(error))
                 raise
             self._excerpt = excerpt(self.state)
-            self._discard(events, asks)
+            self._discard(result, events, commands)
             return error
-        if turn.events:
-            self.unforced = not turn.force
-            self._room_again()
-        self._finish(turn)
+        if batch.events:
+            self.unsynced = not batch.must_sync
+            self._on_disk_recovered()
+        self._add(result, batch)
+        if batch.repeated:
+            self._cycle(result, [], batch.repeated)
         return None
 
-    def _discard(self, events: list[Event], asks: Sequence[Command]) -> None:
-        """Go back to what is on record; if that cannot be read, the whole turn is put off."""
+    def _decide(
+        self,
+        batch: _CycleBatch,
+        events: list[Event],
+        commands: Sequence[Command],
+        stages: Sequence[str],
+    ) -> None:
+        state, now = self.state, self.clock()
+        for event in events:
+            batch.apply(event)
+        for event in before_requests(state, now.wall, now.boot) if TIMERS in stages else ():
+            batch.apply(event)
+        for command in commands:
+            try:
+                decision = command.handle(state, now)
+            except CommandRejected as rejection:
+                batch.outcomes.append((command, rejection))
+                continue
+            if decision.key is not None and decision.key[0] in batch.keys:
+                batch.repeated.append(command)  # it finds the first of this key in the journal
+                continue
+            lost = self.store.lost() if decision.is_acknowledged else None
+            if lost is not None:
+                batch.outcomes.append((command, CommandRejected(lost, "unavailable")))
+                continue
+            batch.accept(decision)
+            batch.outcomes.append((command, decision))
+        if PLANNING in stages:
+            for event in planned(state, now.wall, now.boot, self._scheduling_enabled):
+                batch.apply(event)
+        for event in unloaded(state, now.wall, self._pinned_jobs) if UNLOADING in stages else ():
+            batch.apply(event)
+
+    def _add(self, result: CycleResult, batch: _CycleBatch) -> None:
+        """Add to the result what is in the journal now."""
+        if batch.events:
+            result.seq = self.seq
+            result.events += batch.events
+            result.instructions += batch.instructions
+        for command, outcome in batch.outcomes:
+            if isinstance(outcome, CommandRejected):
+                result.replies.append(Reply(command, rejection=outcome))
+            else:
+                self._add_reply(result, command, outcome)
+
+    def _add_reply(self, result: CycleResult, command: Command, decision: CommandResult) -> None:
+        """Evaluate the reply now: a later commit of this cycle may change the state."""
+        try:
+            value = decision.reply(self.state) if decision.reply else None
+        except Exception as error:
+            why = "The request was carried out, but its reply failed."
+            result.reject([command], _internal(error, why))
+            if self.faults is None:
+                raise
+            self.faults.record("answering a request", error)
+        else:
+            result.replies.append(Reply(command, value))
+
+    def _discard(
+        self, result: CycleResult, events: list[Event], commands: Sequence[Command]
+    ) -> None:
+        """Return to what is in the journal; if that cannot be read, postpone the events."""
         try:
             self.reload()
         except Exception as error:
-            self.owed += events
-            for ask in asks:
-                ask.reject(CommandRejected(f"The state cannot be read: {error}", "unavailable"))
+            self.unwritten_events += events
+            why = f"The state cannot be read: {error}"
+            result.reject(commands, CommandRejected(why, "unavailable"))
             raise
 
-    def _finish(self, turn: _CycleBatch) -> None:
-        """What the turn has decided is on record: carry it out, answer and publish it."""
-        if turn.wishes:
-            self._contain("executing instructions", self.carry_out, turn.wishes)
-        for ask, refusal, decision in turn.answers:
-            if refusal is not None:
-                self._contain("answering a request", ask.reject, refusal)
-            elif decision is not None:
-                self._contain("answering a request", self._answer, ask, decision)
-        if turn.events:
-            self._contain("publishing events", self.publish, self.seq, turn.events)
-        if turn.later:
-            self.cycle(asks=turn.later)
-
-    def _answer(self, ask: Command, decision: CommandResult) -> None:
-        try:
-            reply = decision.reply(self.state) if decision.reply else None
-        except Exception as error:
-            ask.reject(_internal(error, "The request was carried out, but its reply failed."))
-            raise
-        ask.reply(reply)
-
-    def _contain(self, what: str, call: Callable[..., None], *args: Any) -> None:
-        if self.faults is None:
-            call(*args)
-        else:
-            self.faults.contain(what, None, call, *args)
-
-    def _reload_if_stale(self, events: list[Event], asks: Sequence[Command]) -> None:
-        if self.stale:
-            self._discard(events, asks)
+    def _give_up(
+        self, result: CycleResult, commands: Sequence[Command], rejection: CommandRejected
+    ) -> None:
+        """Reject the commands, and return to what is in the journal."""
+        result.reject(commands, rejection)
+        self.reload()
 
     # -- internal errors ----------------------------------------------------------------
 
-    def _turn_apart(
-        self, events: list[Event], asks: Sequence[Command], stages: list[str], error: Exception
+    def _run_in_parts(
+        self,
+        result: CycleResult,
+        events: list[Event],
+        commands: Sequence[Command],
+        stages: list[str],
+        error: Exception,
     ) -> None:
-        """Repeat a failed turn in parts, so that only the one at fault has no effect."""
+        """Repeat a failed run in parts, so that only the part at fault has no effect."""
         parts: list[_Part] = [
             *(([event], [], []) for event in events),
-            *(([], [ask], []) for ask in asks),
+            *(([], [command], []) for command in commands),
             *(([], [], [stage]) for stage in stages),
         ]
         while parts:
             part, *parts = parts
             try:
-                found = self._turn(*part)
+                part_error = self._run(result, *part)
             except BaseException:
-                self.owed += [event for events, _, _ in parts for event in events]
-                for _, rest, _ in parts:
-                    for ask in rest:
-                        ask.reject(
-                            CommandRejected(f"not decided because of {error!r}", "unavailable")
-                        )
+                self.unwritten_events += [event for events, _, _ in parts for event in events]
+                rejection = CommandRejected(f"not decided because of {error!r}", "unavailable")
+                result.reject([command for _, some, _ in parts for command in some], rejection)
                 raise
-            if found is not None:
-                self._blame(part, found)
+            if part_error is not None:
+                self._isolate(result, part, part_error)
 
-    def _blame(self, part: _Part, error: Exception) -> None:
-        """One event, request or stage is at fault: report it, and go on without it."""
+    def _isolate(self, result: CycleResult, part: _Part, error: Exception) -> None:
+        """Report the event, command or stage that is at fault, and continue without it."""
         faults = self.faults
         assert faults is not None
-        for event in part[0]:
-            logged = f"{event}\n{self._excerpt}"
-            faults.pause(EVENTS, error, logged)
-            self.set_aside = [*self.set_aside, event][-MAX_SET_ASIDE:]
-        for ask in part[1]:
-            faults.record(f"request {getattr(ask, 'name', '')}".strip(), error, self._excerpt)
-            ask.reject(_internal(error))
-        for stage in part[2]:
+        events, commands, stages = part
+        for event in events:
+            faults.pause(EVENTS, error, f"{event}\n{self._excerpt}")
+            self.set_aside = [*self.set_aside, event][-MAX_SET_ASIDE_EVENTS:]
+        for command in commands:
+            name = f"request {getattr(command, 'name', '')}".strip()
+            faults.record(name, error, self._excerpt)
+        result.reject(commands, _internal(error))
+        for stage in stages:
             faults.pause(stage, error, self._excerpt)
 
-    def _retry(self) -> None:
-        """Try again what was paused, each by itself, when its pause is over."""
+    def _retry(self, result: CycleResult) -> None:
+        """Try again what was paused, one part at a time, when its pause is over."""
         faults = self.faults
         if faults is None:
             return
         for stage in STAGES:
-            possible = stage != PLANNING or self.planning
-            if possible and faults.is_failing(stage) and faults.may_retry(stage):
-                error = self._turn([], [], [stage])
-                if error is not None:
-                    self._blame(([], [], [stage]), error)
-                else:
-                    faults.resolve(stage)
+            possible = stage != PLANNING or self._scheduling_enabled
+            is_due = possible and faults.is_failing(stage) and faults.may_retry(stage)
+            if is_due and self._retry_part(result, ([], [], [stage])):
+                faults.resolve(stage)
         if self.set_aside and faults.may_retry(EVENTS):
             events, self.set_aside = self.set_aside, []
             for event in events:
-                error = self._turn([event], [], [])
-                if error is not None:
-                    self._blame(([event], [], []), error)
+                self._retry_part(result, ([event], [], []))
             if not self.set_aside:
                 faults.resolve(EVENTS)
+
+    def _retry_part(self, result: CycleResult, part: _Part) -> bool:
+        error = self._run(result, *part)
+        if error is not None:
+            self._isolate(result, part, error)
+        return error is None
 
     def _is_failing(self, stage: str) -> bool:
         return self.faults is not None and self.faults.is_failing(stage)
 
     # -- a full disk --------------------------------------------------------------------
 
-    def _room_again(self) -> None:
-        """A commit went through: if the disk was full, set the reserve aside again."""
-        if self.trouble is not None:
-            self.trouble = None
-            restore = getattr(self.store, "set_ballast", None)
-            if restore is not None:
-                restore()
-
-    def _give_up(self, asks: Sequence[Command], refusal: CommandRejected) -> None:
-        """Nothing of this turn happened: say so, and go back to what is on record."""
-        for ask in asks:
-            ask.reject(refusal)
-        self.reload()
-
-    def _decide(
-        self, turn: _CycleBatch, events: list[Event], asks: Sequence[Command], stages: Sequence[str]
+    def _on_disk_full(
+        self,
+        result: CycleResult,
+        full: StoreFull,
+        events: list[Event],
+        commands: Sequence[Command],
     ) -> None:
-        state, now = self.state, self.clock()
-        for event in events:
-            turn.apply(event)
-        for event in before_requests(state, now.wall, now.boot) if TIMERS in stages else ():
-            turn.apply(event)
-        for ask in asks:
-            try:
-                decision = ask.handle(state, now)
-            except CommandRejected as refusal:
-                turn.answers.append((ask, refusal, None))
-                continue
-            if decision.key is not None and decision.key[0] in turn.keys:
-                turn.later.append(ask)  # a repeated request: it will find the first on record
-                continue
-            lost = self.store.lost() if decision.is_acknowledged else None
-            if lost is not None:
-                turn.answers.append((ask, CommandRejected(lost, "unavailable"), None))
-                continue
-            turn.take(decision)
-            turn.answers.append((ask, None, decision))
-        if PLANNING in stages:
-            for event in planned(state, now.wall, now.boot, self.planning):
-                turn.apply(event)
-        for event in unloaded(state, now.wall, self.needs) if UNLOADING in stages else ():
-            turn.apply(event)
-
-    def _out_of_room(self, full: StoreFull, facts: list[Event], asks: Sequence[Command]) -> None:
-        """Disk full: refuse requests, give up the ballast, and write the facts alone."""
+        """Release the reserved space for the events alone; reject commands that need space."""
         self.reload()
-        self.trouble = str(full)
-        self._write_or_owe(full, facts)
-        for ask in asks:
-            self._answer_unwritten(ask, full)
+        self.store_error = str(full)
+        if events:
+            self._write_events(result, full, events)
+        for command in commands:
+            self._reply_without_writing(result, command, full)
 
-    def _answer_unwritten(self, ask: Command, full: StoreFull) -> None:
-        """A request that changes nothing needs no room."""
+    def _write_events(self, result: CycleResult, full: StoreFull, events: list[Event]) -> None:
+        release = getattr(self.store, "drop_ballast", None)
+        if release is None or not release():
+            self.unwritten_events += events
+            return
+        enabled, self._scheduling_enabled = self._scheduling_enabled, False
         try:
-            decision = ask.handle(self.state, self.clock())
-        except CommandRejected as refusal:
-            ask.reject(refusal)
+            self._cycle(result, events, ())
+        finally:
+            self._scheduling_enabled = enabled
+            self.store_error = str(full)
+
+    def _reply_without_writing(
+        self, result: CycleResult, command: Command, full: StoreFull
+    ) -> None:
+        """Reply to a command that changes nothing: it needs no space."""
+        try:
+            decision = command.handle(self.state, self.clock())
+        except CommandRejected as rejection:
+            result.reject([command], rejection)
             return
         except Exception as error:
             if self.faults is None:
                 raise
-            self._blame(([], [ask], []), error)
+            self._isolate(result, ([], [command], []), error)
             return
         if decision.events:
-            ask.reject(CommandRejected(str(full), "no_room"))
+            result.reject([command], CommandRejected(str(full), "no_room"))
         else:
-            self._contain("answering a request", self._answer, ask, decision)
+            self._add_reply(result, command, decision)
 
-    def _write_or_owe(self, full: StoreFull, facts: list[Event]) -> None:
-        drop = getattr(self.store, "drop_ballast", None)
-        if not facts:
-            return
-        if drop is not None and drop():
-            planning, self.planning = self.planning, False
-            try:
-                self.cycle(facts)
-            finally:
-                self.planning = planning
-                self.trouble = str(full)
-        else:
-            self.owed += facts
+    def _on_disk_recovered(self) -> None:
+        """After a commit: if the disk was full, reserve the space again."""
+        if self.store_error is not None:
+            self.store_error = None
+            reserve = getattr(self.store, "set_ballast", None)
+            if reserve is not None:
+                reserve()
 
 
 _Part = tuple[list[Event], list[Command], list[str]]
-"""Some events, requests and stages of a turn."""
+"""Some events, commands and stages of a cycle."""
 
 
 def _internal(
@@ -382,40 +461,41 @@ def _internal(
 
 
 class _CycleBatch:
-    """What one cycle has gathered so far."""
+    """What goes into one commit, and what follows from it."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.events: list[Event] = []
-        self.wishes: list[Instruction] = []
-        self.answers: list[tuple[Command, CommandRejected | None, CommandResult | None]] = []
+        self.instructions: list[Instruction] = []
+        self.outcomes: list[tuple[Command, CommandRejected | CommandResult]] = []
         self.blobs: dict[str, bytes] = {}
         self.secrets: dict[str, bytes] = {}
         self.keys: dict[str, tuple[str, int, int]] = {}
-        self.later: list[Command] = []
+        self.repeated: list[Command] = []
+        """Commands with a key that another one of this batch has: they are handled after it."""
         self.specs: dict[str, Spec] = {}
-        self.force = False
+        self.must_sync = False
 
     def apply(self, event: Event) -> None:
-        """Let a fact change the state, and remember it for the journal."""
+        """Change the state by an event, and keep the event for the journal."""
         if type(event) is SpecRecorded:
             self.specs[event.hash] = event.spec
-        self.wishes += apply(self.state, event)
+        self.instructions += apply(self.state, event)
         self.events.append(event)
 
-    def take(self, decision: CommandResult) -> None:
-        """A granted request: its facts, and what is stored beside them."""
+    def accept(self, decision: CommandResult) -> None:
+        """Apply the events of a command, and keep what is stored with them."""
         for event in decision.events:
             self.apply(event)
-        # Acknowledged work is on disk before the answer goes out.
-        self.force = self.force or decision.is_acknowledged
+        # An acknowledged submission is on disk before its reply is sent.
+        self.must_sync = self.must_sync or decision.is_acknowledged
         self.blobs.update(decision.blobs)
         self.secrets.update(decision.secrets)
         if decision.key is not None:
             self.keys[decision.key[0]] = decision.key
 
-    def batch(self) -> Batch:
-        """All that changed, for one transaction."""
+    def to_store(self) -> Batch:
+        """Everything that changed, for one transaction."""
         state = self.state
         batch = Batch(
             events=self.events,

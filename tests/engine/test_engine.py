@@ -1,6 +1,6 @@
 """The cycle: what is acknowledged is on record, and what is on record is carried out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -8,9 +8,16 @@ import pytest
 from simulation import requests as ask
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.instructions import Instruction, StartProcess
+from stoker.core.instructions import StartProcess
 from stoker.core.state import State
-from stoker.engine import CommandRejected, CommandResult, Engine, Instant
+from stoker.engine import (
+    Command,
+    CommandRejected,
+    CommandResult,
+    CycleResult,
+    Engine,
+    Instant,
+)
 from stoker.faults import FaultTracker
 from stoker.store.memory import MemoryStore, Rows
 from stoker.store.port import Batch, JobQuery, StoreError, StoreFenced, StoreFull
@@ -66,20 +73,28 @@ class EngineFixture:
         self.log: list[object] = []
         self.now = 1000.0
         self.faults = FaultTracker(self.clock) if contained else None
-        self.engine = Engine(self.store, self.clock, self.carry_out, self.publish, self.faults)
-        self.engine.cycle([e.NodeJoined(at=self.now, facts=NODE)])
+        self.engine = Engine(self.store, self.clock, self.faults)
+        self.cycle([e.NodeJoined(at=self.now, facts=NODE)])
         self.log.clear()
         self.keys = 0
 
     def clock(self) -> Instant:
         return Instant(self.now, self.now)
 
-    def carry_out(self, wishes: list[Instruction]) -> None:
-        self.log.append(("carried out at", self.store.load().seq))
-        self.log += wishes
-
-    def publish(self, seq: int, events: object) -> None:
-        self.log.append(("published", seq))
+    def cycle(
+        self, events: Sequence[e.Event] = (), commands: Sequence[Command] = (), **options: Any
+    ) -> CycleResult:
+        """Run a cycle, send its replies, and raise its error."""
+        result = self.engine.cycle(events, commands, **options)
+        if result.instructions:
+            self.log.append(("executed at", self.store.load().seq))
+            self.log += result.instructions
+        for reply in result.replies:
+            reply.send()
+        if result.events:
+            self.log.append(("published", result.seq))
+        result.raise_error()
+        return result
 
     def asking(self, decide: ask.Decide) -> Asking:
         return Asking(decide, self.store)
@@ -90,7 +105,7 @@ class EngineFixture:
 
     def submit(self, **more: Any) -> Asking:
         asked = self.submission(**more)
-        self.engine.cycle(asks=[asked])
+        self.cycle(commands=[asked])
         return asked
 
     def exit(self, job: int, attempt: int = 0) -> e.ProcessExited:
@@ -109,7 +124,7 @@ def test_a_request_is_on_record_before_it_is_carried_out_and_then_answered(room:
     asked = room.submit()
     assert asked.answers == [(1, 1)]
     carried, start, published = room.log
-    assert carried == ("carried out at", room.engine.seq)
+    assert carried == ("executed at", room.engine.seq)
     assert isinstance(start, StartProcess)
     assert published == ("published", room.engine.seq)
 
@@ -126,25 +141,25 @@ def test_a_submission_is_forced_to_disk_with_or_without_a_key(room: EngineFixtur
         ]
         return CommandResult(events=facts)
 
-    room.engine.cycle(asks=[room.asking(without_key)])
+    room.cycle(commands=[room.asking(without_key)])
     assert room.store.forced[-1] is True
 
 
 def test_what_is_not_forced_stays_so_until_it_is(room: EngineFixture):
     room.submit()
-    assert room.engine.unforced is False
-    room.engine.cycle([room.exit(1)])
-    assert room.engine.unforced is True
-    room.engine.cycle()
-    assert room.engine.unforced is True
+    assert room.engine.unsynced is False
+    room.cycle([room.exit(1)])
+    assert room.engine.unsynced is True
+    room.cycle()
+    assert room.engine.unsynced is True
     room.submit()
-    assert room.engine.unforced is False
+    assert room.engine.unsynced is False
 
 
 def test_a_refused_request_changes_nothing(room: EngineFixture):
     asked = room.asking(ask.cancel(99))
     seq = room.engine.seq
-    room.engine.cycle(asks=[asked])
+    room.cycle(commands=[asked])
     assert [each.message for each in asked.refusals] != []
     assert room.engine.seq == seq
     assert room.log == []
@@ -153,7 +168,7 @@ def test_a_refused_request_changes_nothing(room: EngineFixture):
 def test_the_same_request_twice_in_one_cycle_is_one_submission(room: EngineFixture):
     first, second = room.submission("same"), room.submission("same")
     other = room.submission()
-    room.engine.cycle(asks=[first, second, other])
+    room.cycle(commands=[first, second, other])
     assert first.answers == second.answers == [(1, 1)]
     assert other.answers == [(2, 1)]
     assert sorted(room.engine.state.jobs) == [1, 2]
@@ -170,7 +185,7 @@ def test_when_the_commit_fails_nothing_happened(room: EngineFixture):
     room.store.failure = lambda _: StoreError("the disk is on fire")
     asked = room.submission()
     with pytest.raises(StoreError):
-        room.engine.cycle(asks=[asked])
+        room.cycle(commands=[asked])
     assert asked.answers == []
     assert [each.code for each in asked.refusals] == ["unavailable"]
     assert room.log == []
@@ -183,9 +198,9 @@ def test_facts_of_a_failed_commit_are_kept_for_the_next(room: EngineFixture):
     room.submit()
     room.store.failure = lambda _: StoreError("locked")
     with pytest.raises(StoreError):
-        room.engine.cycle([room.exit(1)])
+        room.cycle([room.exit(1)])
     room.store.failure = lambda _: None
-    room.engine.cycle()
+    room.cycle()
     assert room.states() == ["COMPLETED"]
 
 
@@ -193,7 +208,7 @@ def test_who_was_fenced_off_writes_nothing_and_says_so(room: EngineFixture):
     room.store.another().claim()
     asked = room.submission()
     with pytest.raises(StoreFenced):
-        room.engine.cycle(asks=[asked])
+        room.cycle(commands=[asked])
     assert asked.refusals
     assert room.log == []
 
@@ -206,10 +221,10 @@ def test_a_bug_in_a_request_leaves_the_state_as_it_was(room: EngineFixture):
 
     asked = room.asking(broken)
     with pytest.raises(KeyError):
-        room.engine.cycle([room.exit(1)], [asked])
+        room.cycle([room.exit(1)], [asked])
     assert [each.code for each in asked.refusals] == ["internal"]
     assert room.engine.state.jobs[1].held is False
-    room.engine.cycle()
+    room.cycle()
     assert room.states() == ["COMPLETED"]
 
 
@@ -217,25 +232,24 @@ def test_on_a_full_disk_requests_are_refused_and_ends_are_still_recorded(room: E
     room.submit()
     room.store.failure = lambda _: StoreFull("full") if room.store.ballast else None
     asked = room.submission()
-    room.engine.cycle([room.exit(1)], [asked])
+    room.cycle([room.exit(1)], [asked])
     assert [each.message for each in asked.refusals] == ["full"]
     assert room.states() == ["COMPLETED"]
     assert room.store.ballast is False
-    assert room.engine.trouble == "full"
-    assert room.engine.planning is True
+    assert room.engine.store_error == "full"
 
 
 def test_with_no_ballast_left_facts_are_owed_and_never_dropped(room: EngineFixture):
     room.submit(count=3)
     room.store.failure = lambda _: StoreFull("full")
-    room.engine.cycle([room.exit(1)])
-    room.engine.cycle([room.exit(2)])
+    room.cycle([room.exit(1)])
+    room.cycle([room.exit(2)])
     assert room.states() == ["CONFIGURING", "CONFIGURING", "PENDING"]
-    assert [fact.job for fact in room.engine.owed] == [1, 2]  # type: ignore[attr-defined]
+    assert [fact.job for fact in room.engine.unwritten_events] == [1, 2]  # type: ignore[attr-defined]
     room.store.failure = lambda _: None
-    room.engine.cycle()
+    room.cycle()
     assert room.states() == ["COMPLETED", "COMPLETED", "CONFIGURING"]
-    assert (room.engine.owed, room.engine.trouble) == ([], None)
+    assert (room.engine.unwritten_events, room.engine.store_error) == ([], None)
 
 
 def test_a_full_disk_starts_nothing(room: EngineFixture):
@@ -246,38 +260,73 @@ def test_a_full_disk_starts_nothing(room: EngineFixture):
 
 
 def test_while_draining_nothing_starts(room: EngineFixture):
-    room.engine.planning = False
-    room.submit()
+    room.cycle(commands=[room.submission()], scheduling_enabled=False)
     assert room.states() == ["PENDING"]
-    room.engine.planning = True
-    room.engine.cycle()
+    room.cycle()
     assert room.states() == ["CONFIGURING"]
 
 
 def test_ends_of_many_jobs_at_once_are_all_on_record_before_any_is_forgotten(room: EngineFixture):
     room.submit(count=500, held=True)
-    room.engine.cycle(asks=[room.asking(ask.cancel(id)) for id in range(1, 501)])
-    room.engine.cycle([e.JobsSeen(at=0, jobs=())])
+    room.cycle(commands=[room.asking(ask.cancel(id)) for id in range(1, 501)])
+    room.cycle([e.JobsSeen(at=0, jobs=())])
     assert len(room.engine.state.jobs) < 500
     rows = room.store.past(JobQuery(ids=list(range(1, 501))))
     assert {row.job.state.value for row in rows} == {"CANCELLED"}
 
 
 def test_a_job_of_which_something_is_still_to_be_heard_is_not_forgotten(room: EngineFixture):
-    room.engine.needs = lambda: {1}
     room.submit(count=500, held=True)
-    room.engine.cycle(asks=[room.asking(ask.cancel(id)) for id in range(1, 501)])
-    room.engine.cycle([e.JobsSeen(at=0, jobs=())])
+    cancels = [room.asking(ask.cancel(id)) for id in range(1, 501)]
+    room.cycle(commands=cancels, pinned_jobs=lambda: {1})
+    room.cycle([e.JobsSeen(at=0, jobs=())], pinned_jobs=lambda: {1})
     assert 1 in room.engine.state.jobs
     assert 2 not in room.engine.state.jobs
 
 
 def test_a_forgotten_job_can_be_retried(room: EngineFixture):
     room.submit(count=500, held=True)
-    room.engine.cycle(asks=[room.asking(ask.cancel(id)) for id in range(1, 501)])
-    room.engine.cycle([e.JobsSeen(at=0, jobs=())])
+    room.cycle(commands=[room.asking(ask.cancel(id)) for id in range(1, 501)])
+    room.cycle([e.JobsSeen(at=0, jobs=())])
     assert 1 not in room.engine.state.jobs
-    room.engine.cycle(asks=[room.asking(ask.retry(1))])
+    room.cycle(commands=[room.asking(ask.retry(1))])
     assert room.engine.state.jobs[1].attempt == 1
     room.engine.reload()
     assert room.engine.state.jobs[1].state.value == "CONFIGURING"
+
+
+# -- one cycle, several commits -------------------------------------------------------------
+
+
+def test_results_of_several_commits_are_joined_in_order(room: EngineFixture):
+    before = room.engine.seq
+    first, again, other = room.submission("same"), room.submission("same"), room.submission()
+    result = room.cycle(commands=[first, again, other])
+    assert result.seq == room.engine.seq == before + len(result.events)
+    assert [reply.command for reply in result.replies] == [first, other, again]
+    starts = [each for each in result.instructions if isinstance(each, StartProcess)]
+    assert [start.job for start in starts] == [1, 2]
+
+
+def test_instructions_of_a_commit_are_returned_with_the_error_of_the_next(room: EngineFixture):
+    commits: list[Batch] = []
+
+    def fail_second(batch: Batch) -> Exception | None:
+        commits.append(batch)
+        return StoreFenced("another daemon") if len(commits) == 2 else None
+
+    room.store.failure = fail_second
+
+    def answered_twice(state: State, now: Instant, store: Any) -> CommandResult:
+        event = e.JobsSeen(at=now.wall, jobs=())
+        return CommandResult(events=[event], key=("same", 1, 1))
+
+    first, again = room.submission("same"), room.asking(answered_twice)
+    result = room.engine.cycle(commands=[first, again])
+    assert isinstance(result.error, StoreFenced)
+    assert [type(each) for each in result.instructions] == [StartProcess]
+    assert result.seq == room.store.load().seq
+    for reply in result.replies:
+        reply.send()
+    assert first.answers == [(1, 1)]
+    assert [each.code for each in again.refusals] == ["unavailable"]

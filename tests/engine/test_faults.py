@@ -57,7 +57,7 @@ def turn_at(
     room: EngineFixture, now: float, *events: e.Event, asks: tuple[Asking, ...] = ()
 ) -> None:
     room.now = now
-    room.engine.cycle(events, asks)
+    room.cycle(events, asks)
 
 
 # -- the planner --------------------------------------------------------------------------
@@ -177,8 +177,8 @@ def test_while_draining_a_failing_planner_is_not_said_to_work_again(
 ):
     fail("planned", 2)
     room.submit()
-    room.engine.planning = False
-    turn_at(room, 1100)
+    room.now = 1100
+    room.cycle(scheduling_enabled=False)
     assert faults(room).is_failing(PLANNING)
 
 
@@ -192,7 +192,7 @@ def test_failing_timers_do_not_keep_jobs_from_starting_nor_the_processor_busy(
     assert room.states() == ["PENDING", "CONFIGURING"]
     fail("before_requests", float("inf"))
     room.now = 1040
-    room.engine.cycle()  # what is due stays due
+    room.cycle()  # what is due stays due
     wait = room.engine.seconds_until_due(room.clock())
     assert wait is not None
     assert wait >= 1.0
@@ -244,29 +244,14 @@ def test_an_event_that_cannot_be_applied_is_set_aside_and_tried_again(
     fail("apply", 3, lambda _, event: isinstance(event, e.ProcessExited) and event.job == 1)
     turn_at(room, 1001, room.exit(1), room.exit(2))
     assert room.states() == ["CONFIGURING", "COMPLETED"]
-    assert room.engine.has_unrecorded
+    assert room.engine.has_unrecorded_events
     assert faults(room).is_failing(EVENTS)
     turn_at(room, 1002)
     assert room.states() == ["CONFIGURING", "COMPLETED"]
     turn_at(room, 1004)
     assert room.states() == ["COMPLETED", "COMPLETED"]
-    assert not room.engine.has_unrecorded
+    assert not room.engine.has_unrecorded_events
     assert not faults(room).is_failing(EVENTS)
-
-
-# -- after the commit ---------------------------------------------------------------------
-
-
-def test_an_executor_that_fails_keeps_nobody_from_being_answered(
-    room: EngineFixture, monkeypatch: pytest.MonkeyPatch
-):
-    def carry_out(_: object) -> None:
-        raise RuntimeError("no such device")
-
-    monkeypatch.setattr(room.engine, "carry_out", carry_out)
-    assert room.submit().answers == [(1, 1)]
-    assert ("published", room.engine.seq) in room.log
-    assert "executing instructions" in faults(room).report()[0]
 
 
 # -- the store ----------------------------------------------------------------------------

@@ -427,13 +427,12 @@ def test_the_daemon_makes_the_same_decisions(name: str, monkeypatch: pytest.Monk
     published: list[e.Event] = []
     store = MemoryStore()
     store.claim()
-    engine = Engine(
-        store, lambda: Instant(clock[0], clock[0]), lambda wishes: None,
-        lambda seq, events: published.extend(events),
-    )  # fmt: skip
+    engine = Engine(store, lambda: Instant(clock[0], clock[0]))
     for at, facts in recorded.turns:
         clock[0] = at
-        engine.cycle(facts)
+        result = engine.cycle(facts)
+        result.raise_error()
+        published += result.events
     decided = [each for each in published if isinstance(each, DECISIONS)]
     assert decided == recorded.decided
 

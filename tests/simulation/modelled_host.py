@@ -21,7 +21,7 @@ from simulation.simulated_daemon import Decide, Wanted
 from simulation.virtual_clock import VirtualClock
 from stoker.core.clock import seconds_until_due
 from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.events import ForeignUseChanged
+from stoker.core.events import Event, ForeignUseChanged
 from stoker.core.instructions import EndAttempt, Instruction, SignalAttempt, StartProcess
 from stoker.core.job import Job, Retry
 from stoker.core.launch import launch
@@ -30,7 +30,7 @@ from stoker.core.request import GpuAsk, Request
 from stoker.daemon import bootstrap as setup
 from stoker.daemon.context import RequestContext
 from stoker.daemon.settings import Settings
-from stoker.engine import Engine
+from stoker.engine import CycleResult, Engine
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local import executor as local
@@ -133,10 +133,9 @@ class Host:
             grace=2.0, holds=holds,
         )  # fmt: skip
         executor.commands = Unchanged()  # type: ignore[assignment]
-        self.engine = Engine(self.store, self.world.moment, self._carry_out, lambda *_: None)
+        self.engine = Engine(self.store, self.world.moment)
         desk = RequestContext(self.store, self.logs, "box", "ada")
         setup._take_over(self._loop(desk), term, machine(), Settings(), self.run)
-        self.engine.planning = True
 
     def _loop(self, desk: RequestContext) -> Any:
         """What the start of a daemon needs of its loop, without nodes elsewhere and trainings."""
@@ -147,7 +146,7 @@ class Host:
         trainings = SimpleNamespace(enrich_events=list, start=_ignore, cleanup=cleanup)
         return SimpleNamespace(
             store=self.store, executor=self.executor, engine=self.engine, desk=desk, fleet=fleet,
-            trainings=trainings, home=str(self.place),
+            trainings=trainings, home=str(self.place), record=self._record,
         )  # fmt: skip
 
     def _open_store(self) -> Store:
@@ -248,10 +247,21 @@ class Host:
         facts, self.executor.facts = self.executor.facts, []
         # As in the daemon's loop: what could not be written is written with the next cycle.
         with contextlib.suppress(StoreError):
-            self.engine.cycle(facts, [wanted.ask(self.store) for wanted in self.waiting])
+            commands = [wanted.ask(self.store) for wanted in self.waiting]
+            self._act_on(self.engine.cycle(facts, commands))
 
-    def _carry_out(self, wishes: list[Instruction]) -> None:
-        for wish in wishes:
+    def _record(self, events: list[Event]) -> None:
+        self._act_on(self.engine.cycle(events, scheduling_enabled=False))
+
+    def _act_on(self, result: CycleResult) -> None:
+        """Do with the result of a cycle what the daemon does."""
+        self._execute(result.instructions)
+        for reply in result.replies:
+            reply.send()
+        result.raise_error()
+
+    def _execute(self, instructions: list[Instruction]) -> None:
+        for wish in instructions:
             if isinstance(wish, StartProcess):
                 self._start_process(wish)
             elif isinstance(wish, EndAttempt):

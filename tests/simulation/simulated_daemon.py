@@ -30,7 +30,14 @@ from stoker.core.instructions import (
 )
 from stoker.core.launch import launch
 from stoker.core.state import State
-from stoker.engine import Command, CommandRejected, CommandResult, Engine, Instant
+from stoker.engine import (
+    Command,
+    CommandRejected,
+    CommandResult,
+    CycleResult,
+    Engine,
+    Instant,
+)
 from stoker.store.port import Store
 
 FORCE_AFTER = 0.05
@@ -110,21 +117,19 @@ class SimulatedDaemon:
         term = self.store.claim()
         store = cast("Store", FusedStore(self.store, self.fuse))
         self.executor = Fleet(self.world, self.facts.name, self.machines, self.faults)
-        self.engine = Engine(store, self.world.moment, self._carry_out, self._publish)
+        self.engine = Engine(store, self.world.moment)
         state, now, boot = self.engine.state, self.world.moment(), self.world.boot_id
         self.executor.adopt(list(state.running.values()), state.rest.boot == boot)
         self.fuse.pass_by("adopted")
-        self.engine.planning = False  # not before it is known what runs
-        self.engine.cycle(
-            [
-                DaemonStarted(
-                    at=now.wall, term=term, boot=boot, pid=1, version="simulated", clock=now.boot
-                ),
-                NodeJoined(at=now.wall, facts=self.facts),
-                *self.executor.take_facts(),
-            ]
-        )
-        self.engine.planning = True
+        events = [
+            DaemonStarted(
+                at=now.wall, term=term, boot=boot, pid=1, version="simulated", clock=now.boot
+            ),
+            NodeJoined(at=now.wall, facts=self.facts),
+            *self.executor.take_facts(),
+        ]
+        # Nothing is started before it is known what runs.
+        self._act_on(self.engine.cycle(events, scheduling_enabled=False))
         self.executor.follow(self.engine.state)
         self._force()
 
@@ -193,25 +198,35 @@ class SimulatedDaemon:
         self.executor.tick(self.world.moment().boot)
         self.fuse.pass_by("before the reports are read")
         asks = [wanted.ask(self.store) for wanted in self.waiting]
-        self.engine.cycle(self.executor.take_facts(), asks)
+        self._act_on(self.engine.cycle(self.executor.take_facts(), asks))
         self.fuse.pass_by("before machines are reached")
         self.executor.follow(self.engine.state)
         self.waiting = [wanted for wanted in self.waiting if not wanted.answered]
-        if self.engine.unforced:
+        if self.engine.unsynced:
             self.world.after(FORCE_AFTER, self._force)
         self.fuse.pass_by("after the turn")
 
     def _force(self) -> None:
         if not self.executor.facts:
             self.store.force()
-            self.engine.unforced = False
+            self.engine.mark_synced()
             self.executor.settle()
 
-    def _carry_out(self, wishes: list[Instruction]) -> None:
-        for wish in wishes:
+    def _act_on(self, result: CycleResult) -> None:
+        """Do with the result of a cycle what the daemon does."""
+        self._execute(result.instructions)
+        for reply in result.replies:
+            reply.send()
+        assert result.seq == self.engine.seq
+        self.published += result.events
+        result.raise_error()
+
+    def _execute(self, instructions: list[Instruction]) -> None:
+        for wish in instructions:
             self.fuse.pass_by(f"before {type(wish).__name__}")
             self._one(wish)
-        self.fuse.pass_by("carried out")
+        if instructions:
+            self.fuse.pass_by("executed")
 
     def _one(self, wish: Instruction) -> None:
         executor = self.executor
@@ -251,10 +266,6 @@ class SimulatedDaemon:
             machine.desk.told[wish.job, wish.attempt] = LaunchInfo(tuple(part.names("gpu")), done)
             cards = facts.types.get("gpu", ())
             machine.desk.cards = {card.name: card.memory or 1 << 40 for card in cards}
-
-    def _publish(self, seq: int, events: Sequence[Event]) -> None:
-        assert seq == self.engine.seq
-        self.published += events
 
     # -- time ---------------------------------------------------------------------------
 

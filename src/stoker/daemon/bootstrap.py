@@ -236,10 +236,9 @@ def _take_over(
         *machines,
         *(NodeRemoved(at=at, name=name) for name in _names_of_old(state, facts.name)),
     ]  # fmt: skip
-    loop.engine.planning = False
     executor = loop.executor
     lost = _after_a_loss(loop, at)
-    loop.engine.cycle([*events, *lost])
+    loop.record([*events, *lost])
     executor.adoption.logs = lambda job: log_paths(
         job, loop.engine.state.spec(job), facts.name, loop.desk.logs
     )
@@ -254,7 +253,7 @@ def _take_over(
         executor.adoption.decide()
         _record(loop)
         jobs, alerts = recovered.recover(
-            unknown, lambda: loop.engine.state, loop.desk, executor.adoption, loop.engine.cycle
+            unknown, lambda: loop.engine.state, loop.desk, executor.adoption, loop.record
         )
         loop.store.warnings().extend(alerts)
         _adopt(loop, jobs, same_boot=True)
@@ -262,7 +261,7 @@ def _take_over(
     loop.fleet.sync(loop.engine.state)
     loop.trainings.start()
     loop.store.force()
-    if not loop.engine.has_unrecorded:  # else what proves an end is all there is of it
+    if not loop.engine.has_unrecorded_events:  # else what proves an end is all there is of it
         unsettled = {f"{job}.{attempt}" for job, attempt in executor.attempts}
         executor.exits.drop({link.pid for link in executor.keepers}, unsettled)
         executor.adoption.sweep(loop.engine.state.rest.next_id)
@@ -291,7 +290,7 @@ def _record(loop: Daemon) -> None:
     """Put what the executor has found out into the journal."""
     while loop.executor.facts:
         found, loop.executor.facts = loop.executor.facts, []
-        loop.engine.cycle(loop.trainings.enrich_events(loop.fleet.of_this_machine(found)))
+        loop.record(loop.trainings.enrich_events(loop.fleet.of_this_machine(found)))
 
 
 def _after_a_loss(loop: Daemon, at: float) -> list[Event]:

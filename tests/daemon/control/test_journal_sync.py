@@ -213,8 +213,8 @@ def test_proof_of_ends_that_are_not_even_committed_is_kept(loop: Daemon, tmp_pat
     claim = tmp_path / "7.0"
     claim.touch()
     loop.executor.settled.append(str(claim))
-    loop.engine.owed = cast("Any", ["an end"])
+    loop.engine.unwritten_events = cast("Any", ["an end"])
     assert loop._take_waiting() == AfterSync()
-    loop.engine.owed = []
+    loop.engine.unwritten_events = []
     assert loop._take_waiting() == AfterSync(claims=[str(claim)])
     assert os.path.exists(claim)

@@ -35,7 +35,14 @@ from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.settings import Settings
 from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.daemon.views.job import job_view
-from stoker.engine import Command, CommandRejected, CommandResult, Engine, Instant
+from stoker.engine import (
+    Command,
+    CommandRejected,
+    CommandResult,
+    CycleResult,
+    Engine,
+    Instant,
+)
 from stoker.executors.local.executor import LocalExecutor
 from stoker.faults import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import Store, StoreError, StoreFenced
@@ -196,13 +203,13 @@ class Daemon:
         self.home = os.path.dirname(desk.logs)
         self.feeder = feeder or JobSource()
         self.faults = desk.faults = faults or FaultTracker(system_clock)
-        self.engine = Engine(store, system_clock, self.carry_out, self.publish, self.faults)
+        self.engine = Engine(store, system_clock, self.faults)
         fleet.compose, fleet.state = self.compose, lambda: self.engine.state
         self.trainings = TrainingMonitor(
             self.home, poller, fleet, fleet.state, TrialScorer(fleet.state)
         )
         fleet.heard = self.trainings.on_report_data
-        self.engine.needs = desk.reading = self.trainings.metrics.jobs_being_read
+        desk.reading = self.trainings.metrics.jobs_being_read
         self._sweeps: SweepController | None = None
         self._outlooks: ForecastClient | None = None
         self.inbox: SimpleQueue[Command] = SimpleQueue()
@@ -228,7 +235,6 @@ class Daemon:
         poller.watch(self._bell, self._ring)
         self.sync = JournalSync(store, self.wake)
         self.files: StateFiles | None = None
-        self._last: Sequence[Event] = ()
 
     # -- from other threads -------------------------------------------------------------
 
@@ -300,11 +306,42 @@ class Daemon:
         """Turn the engine once, and tell everybody who waits."""
         state, contain = self.engine.state, self.faults.contain
         may_start = self.starting and not self.draining
-        self.engine.planning = may_start and self._gpus_known(state, bool(asks))
-        self._last = ()
-        full = self.engine.trouble
+        scheduling_enabled = may_start and self._gpus_known(state, bool(asks))
+        store_error = self.engine.store_error
+        result = self.engine.cycle(
+            facts, asks, scheduling_enabled, self.trainings.metrics.jobs_being_read
+        )
+        self._finish(result)
+        if self.engine.store_error != store_error:
+            logger.warning("%s", self.engine.store_error or "the journal can be written again")
+        if self.engine.state.boards and may_start:
+            contain("sweeps", None, lambda: self.sweeps.after(self.engine.state))
+        now = system_clock()
+        contain("waiting requests", None, self.waits.check, self.engine.state, now, result.events)
+        self.feeder.after(result.events)
+        left = self.trainings.cleanup.has_removable and not self.engine.has_unrecorded_events
+        if (self.engine.unsynced or left) and not self.sync.is_requested:
+            self.sync.request()
+
+    def record(self, events: list[Event]) -> None:
+        """Enter events in the journal before the loop runs; nothing is started."""
+        self._act_on(self.engine.cycle(events, scheduling_enabled=False))
+
+    def _act_on(self, result: CycleResult) -> None:
+        """Execute, reply and publish what is in the journal; then raise what ended the cycle."""
+        contain = self.faults.contain
+        if result.instructions:
+            contain("executing instructions", None, self.carry_out, result.instructions)
+        for reply in result.replies:
+            contain("answering a request", None, reply.send)
+        if result.events:
+            contain("publishing events", None, self.publish, result.seq, result.events)
+        result.raise_error()
+
+    def _finish(self, result: CycleResult) -> None:
+        """Act on the result of a cycle; the daemon survives every error but fencing."""
         try:
-            self.engine.cycle(facts, asks)
+            self._act_on(result)
         except StoreFenced:
             self.done = True
             raise
@@ -312,16 +349,6 @@ class Daemon:
             logger.error("%s", error)  # noqa: TRY400 - the sentence says it all
         except Exception as error:  # noqa: BLE001 - not even the state could be read back
             self.faults.record("the cycle", error)
-        if self.engine.trouble != full:
-            logger.warning("%s", self.engine.trouble or "the journal can be written again")
-        if self.engine.state.boards and may_start:
-            contain("sweeps", None, lambda: self.sweeps.after(self.engine.state))
-        now = system_clock()
-        contain("waiting requests", None, self.waits.check, self.engine.state, now, self._last)
-        self.feeder.after(self._last)
-        left = self.trainings.cleanup.has_removable and not self.engine.has_unrecorded
-        if (self.engine.unforced or left) and not self.sync.is_requested:
-            self.sync.request()
 
     @property
     def sweeps(self) -> SweepController:
@@ -389,7 +416,7 @@ class Daemon:
             1.0 if self.faults.is_failing(FLEET_EVENTS) else None,
             self.waits.timeout(now.boot),
             self.feeder.timeout(),
-            1.0 if self.engine.owed else None,
+            1.0 if self.engine.unwritten_events else None,
             self.sync.seconds_left(),
             self.files.seconds_left() if self.files is not None else None,
             PROBE_PATIENCE / 2 if self.probe_asked is not None else None,
@@ -461,7 +488,7 @@ class Daemon:
             if self.files is not None:
                 self.faults.contain("state directories", None, self.files.ensure_directories)
             self.executor.start(wish, self.compose(wish, wish.placement))
-        elif self.engine.unforced:
+        elif self.engine.unsynced:
             # Nothing is done on another machine that we might forget: first to disk with it.
             self.unsent.append(wish)
             self.sync.request(0.0)
@@ -536,7 +563,6 @@ class Daemon:
 
     def publish(self, seq: int, events: Sequence[Event]) -> None:
         """Tell readers of the event stream. They never make us wait."""
-        self._last = [*self._last, *events]  # one turn may bring several cycles
         contain = self.faults.contain
         contain("logging events", None, log_events, events)
         contain("publishing to the fleet", None, self.fleet.after, self.engine.state, events)
@@ -551,12 +577,12 @@ class Daemon:
     def _sync_when_due(self) -> None:
         """Put commits on disk in the background; what relies on them waits for that."""
         if self.sync.is_due:
-            self.engine.unforced = False
+            self.engine.mark_synced()
             self.sync.begin(self._take_waiting())
 
     def _take_waiting(self) -> AfterSync:
         starts, self.unsent = self.unsent, []
-        if self.engine.has_unrecorded or self.executor.facts or self.fleet.pending:
+        if self.engine.has_unrecorded_events or self.executor.facts or self.fleet.pending:
             # Some ends are not even committed: what proves them stays.
             return AfterSync(starts=starts)
         claims, self.executor.settled = self.executor.settled, []
@@ -630,5 +656,5 @@ class Daemon:
         self.sync.close(waiting)
         self.store.close()
         self.executor.close(
-            finished=not self.engine.state.running, recorded=not self.engine.has_unrecorded
+            finished=not self.engine.state.running, recorded=not self.engine.has_unrecorded_events
         )

@@ -182,7 +182,7 @@ class Api:
     def _general(self) -> dict[str, Any]:
         """What is said about the daemon itself; only for the loop's own thread."""
         loop = self.loop
-        notes = (loop.engine.trouble, loop.store.lost(), loop.sync.error, loop.watch.note)
+        notes = (loop.engine.store_error, loop.store.lost(), loop.sync.error, loop.watch.note)
         more = [text for text in notes if text]
         warnings = [*loop.store.warnings(), *more, *loop.executor.holds.problems.values()]
         return {"seq": loop.engine.seq, "warnings": warnings}
