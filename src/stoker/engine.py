@@ -437,7 +437,7 @@ class Engine:
             self._isolate(result, ([], [command], []), error)
             return
         if decision.events:
-            result.reject([command], CommandRejected(str(full), "no_room"))
+            result.reject([command], CommandRejected(str(full), "disk_full"))
         else:
             self._add_reply(result, command, decision)
 

@@ -41,11 +41,11 @@ ERRORS: dict[str, tuple[int, int]] = {
     "not_found": (404, EXIT_NOT_FOUND),
     "permission": (403, EXIT_PERMISSION),
     "impossible": (422, EXIT_IMPOSSIBLE),
-    "full": (429, EXIT_FAILED),
+    "queue_full": (429, EXIT_FAILED),
     "too_large": (413, EXIT_USAGE),
     "unavailable": (503, EXIT_UNREACHABLE),
-    "no_room": (503, EXIT_DISK_FULL),
-    "gone": (503, EXIT_UNREACHABLE),
+    "disk_full": (503, EXIT_DISK_FULL),
+    "stopping": (503, EXIT_UNREACHABLE),
 }
 """Error code -> (HTTP status, exit code of the command)."""
 

@@ -46,7 +46,7 @@ def test_a_call_makes_room_for_a_more_urgent_job_and_goes_on(
     (tmp_path / "go").touch()
     first, second, last = future.result(SOON)
     assert (first, second >= 3, last >= second) == (0, True, True)
-    past = client.show(future).past[0]
+    past = client.show(future).attempts[0]
     assert (past.exit_code, past.cause) == (75, f"stopped: job {urgent.label} needs its resources")
 
 
@@ -60,4 +60,4 @@ def test_a_call_whose_time_is_up_goes_on_but_not_for_ever(
     assert caught.value.exit_code == 124
     job = client.show(future)
     assert job.attempt == 1
-    assert job.past[0].cause == "asked to be requeued (exit 75)"
+    assert job.attempts[0].cause == "asked to be requeued (exit 75)"

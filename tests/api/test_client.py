@@ -38,7 +38,7 @@ def test_options_are_those_of_the_flags(client: stoker.Client) -> None:
         ["true"], gpus=2, time=timedelta(minutes=90), name="x", label=["a"], priority=3,
         hold=True, env={"GREETING": "hello"}, comment="note",
     )  # fmt: skip
-    assert (job.name, job.limit, job.labels, job.priority) == ("x", 5400, ["a"], 3)
+    assert (job.name, job.time_limit, job.labels, job.priority) == ("x", 5400, ["a"], 3)
     assert (job.state, job.reason, job.comment) == ("PENDING", "JobHeldUser", "note")
     assert job.raw["request"]["gpus"] == "2"
     edited = client.edit(job, name="y", priority=4)
@@ -80,7 +80,7 @@ def test_a_job_that_can_never_start_is_not_waited_for(client: stoker.Client) -> 
     with pytest.raises(stoker.StokerError, match=f"Job {waits.label} can never start: ."):
         client.wait(waits, timeout=SOON)
     client.cancel(waits)
-    client.seen(failed)
+    client.dismiss(failed)
 
 
 def test_the_verbs_that_change_jobs(client: stoker.Client, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_signal_of_ones_own(client: stoker.Client) -> None:
     assert client.kill(job, signal=signal.SIGUSR1).done
     ended = client.wait(job, timeout=SOON)[0]
     assert (ended.cause, ended.result) == ("killed by SIGUSR1", 138)
-    client.seen(job)
+    client.dismiss(job)
 
 
 def test_the_output_of_a_job_as_it_is_written(client: stoker.Client, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_history(client: stoker.Client) -> None:
     job = client.run("exit 9", name="historic", timeout=SOON)
     assert [each.id for each in client.history(name="historic")] == [job.id]
     assert client.history(name="historic", since=datetime.now(UTC) + timedelta(days=1)) == []
-    client.seen(job)
+    client.dismiss(job)
 
 
 def test_errors_by_kind_with_the_servers_sentence(client: stoker.Client) -> None:

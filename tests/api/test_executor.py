@@ -214,7 +214,7 @@ def test_a_call_that_can_never_start_is_not_waited_for(
     with pytest.raises(stoker.StokerError, match="can never start"):
         executor.submit(add, 1).result(SOON)
     client.cancel(client.jobs("add", state="PENDING"))
-    client.seen(fails)
+    client.dismiss(fails)
 
 
 # -------------------------------------------------------------------------------- cancelling

@@ -4,7 +4,7 @@ from client.fake_daemon import view
 from stoker.cli.session.editor import as_text, changes, fields
 from stoker.client.errors import UsageError
 
-JOB = view(42, limit=3600, priority=0)
+JOB = view(42, time_limit=3600, priority=0)
 
 
 def test_nothing_edited_is_nothing_changed() -> None:

@@ -22,8 +22,8 @@ def job(number: int, **changes: Any) -> dict[str, Any]:
                 **changes)  # fmt: skip
 
 
-RUNS = {"state": "RUNNING", "short": "R", "node": "box", "elapsed": 4000.0, "limit": 86400,
-        "left": 82400.0, "devices": {"gpu": ["0", "1"]}}  # fmt: skip
+RUNS = {"state": "RUNNING", "state_code": "R", "node": "box", "elapsed": 4000.0,
+        "time_limit": 86400, "time_left": 82400.0, "devices": {"gpu": ["0", "1"]}}  # fmt: skip
 TRAINS = {"epochs_done": 3, "epochs": 90, "listening": True}
 PLAIN = {"epochs_done": 0, "epochs": None, "listening": False}
 """What the daemon tells of a job whose GPU memory was measured and that counts no epochs."""
@@ -110,15 +110,15 @@ A100 = {
     "node": "box", "id": "0", "index": 0, "model": "NVIDIA A100-SXM4-80GB", "memory": 81920,
     "memory_used": 39936, "utilization": 97, "temperature": 61, "state": "busy", "free": "0",
     "jobs": [{"label": "7", "name": "resnet50-imagenet-baseline", "user": "ana", "share": "1"}],
-    "foreign": [], "stranger": None,
+    "foreign": [], "foreign_process": None,
 }  # fmt: skip
 CARDS = [
     A100,
-    {**A100, "id": "1", "jobs": [], "state": "foreign", "stranger": "the stoker of bo"},
-    {**A100, "id": "2", "jobs": [], "state": "foreign", "stranger": "eve's python (pid 8)",
+    {**A100, "id": "1", "jobs": [], "state": "foreign", "foreign_process": "the stoker of bo"},
+    {**A100, "id": "2", "jobs": [], "state": "foreign", "foreign_process": "eve's python (pid 8)",
      "foreign": [{"pid": 8, "user": "eve", "command": "/usr/bin/python x.py", "memory": 39000}]},
     {**A100, "id": "3", "jobs": [], "state": "foreign",
-     "stranger": "other processes (49% of its memory)"},
+     "foreign_process": "other processes (49% of its memory)"},
     {**A100, "id": "4", "state": "shared",
      "jobs": [{**A100["jobs"][0], "share": "0.5"},  # type: ignore[index]
               {"label": "8", "name": "evaluate", "user": "bo", "share": "0.5"}]},
@@ -189,7 +189,7 @@ def test_at_80_columns_other_columns_go_before_the_reason_is_cut(
 ) -> None:
     soon = times.iso(time.time() + 70 * 60 + 1)
     when = {"low": soon, "likely": soon, "high": soon, "kind": "limit"}
-    runs = {**RUNS, "elapsed": elapsed, "left": left}
+    runs = {**RUNS, "elapsed": elapsed, "time_left": left}
     views = [
         job(1, **runs, foreseen={"at": None, "start": None, "end": when}),
         job(2, reason=reason, foreseen={"at": None, "start": when, "end": when}),
@@ -213,8 +213,8 @@ def test_a_long_list_of_nodes_does_not_take_the_place_of_the_name() -> None:
 
 # --------------------------------------------------------------------------------- watch
 
-FAILED = view(9, state="FAILED", short="F", cause="exit 3", result=3, label="9_298", name="eval",
-              tail=["loading", "FileNotFoundError: val.h5"],
+FAILED = view(9, state="FAILED", state_code="F", cause="exit 3", result=3, label="9_298",
+              name="eval", tail=["loading", "FileNotFoundError: val.h5"],
               members={"label": "9_[0-299]", "count": 300, "causes": {"exit 3": 300}})  # fmt: skip
 WAITS = view(72, label="70_2", name="grid", members={"label": "70_[2-9%2]", "count": 8})
 REPLY = {"jobs": [*TWO, WAITS, FAILED], "more": 30,

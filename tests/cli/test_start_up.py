@@ -36,7 +36,7 @@ def imported_by(*argv: str) -> set[str]:
     ids=" ".join,
 )  # fmt: skip
 def test_a_command_imports_nothing_heavy(fake: FakeDaemon, argv: tuple[str, ...]) -> None:
-    jobs = [view(1), view(2, state="RUNNING", short="R", node="box", elapsed=5.0)]
+    jobs = [view(1), view(2, state="RUNNING", state_code="R", node="box", elapsed=5.0)]
     fake.answers = {
         "GET /v1/jobs": (200, {"jobs": jobs, "more": 0, "counts": {"PENDING": 1}}),
         "GET /v1/gpus": (200, {"gpus": []}),

@@ -38,7 +38,7 @@ def trial(number: int, value: float | None, state: str = "COMPLETED", **more: An
     params = {"lr": [0.1, 0.01][number % 2], "bs": 16 * (number + 1), "seed": 1}
     return {
         "id": 18 + number, "label": f"17_{number}", "number": number, "state": state,
-        "short": state[:2], "params": params, "value": value, "step": 9.0, "stopped": False,
+        "state_code": state[:2], "params": params, "value": value, "step": 9.0, "stopped": False,
         "attempt": 0, "started_at": "2026-11-15T20:31:02Z", "ended_at": None, "elapsed": 61.0,
         "cause": None, "node": "box", "devices": {}, **more,
     }  # fmt: skip
@@ -414,7 +414,7 @@ def test_edit(ready: FakeDaemon, capsys: Captured) -> None:
 
 
 def test_the_queue_has_one_line_per_sweep(ready: FakeDaemon, capsys: Captured) -> None:
-    jobs = [view(2, state="RUNNING", short="R", node="box"), view(1)]
+    jobs = [view(2, state="RUNNING", state_code="R", node="box"), view(1)]
     held = {**SWEEP, "label": "9", "state": "HELD", "held": True}
     reply = {"jobs": jobs, "sweeps": [SWEEP, held], "more": 0, "counts": {}}
     ready.answers["GET /v1/jobs"] = (200, reply)

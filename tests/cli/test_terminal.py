@@ -22,7 +22,7 @@ from stoker.cli import output
 from stoker.cli.output.progress import elapsed
 from stoker.cli.session import live as watch
 
-RUNNING = {"state": "RUNNING", "short": "R", "node": "box"}
+RUNNING = {"state": "RUNNING", "state_code": "R", "node": "box"}
 
 
 class OnTerminal:

@@ -27,7 +27,7 @@ TRAINING: dict[str, Any] = {
 def trains(number: int = 7, **changes: Any) -> dict[str, Any]:
     """A running training job as the API shows it."""
     request = {**view(number)["request"], "gpu_memory": 6000, "most_gpus": "4"}
-    running = {"state": "RUNNING", "short": "R", "node": "box", "request": request}
+    running = {"state": "RUNNING", "state_code": "R", "node": "box", "request": request}
     return view(number, **{**running, "training": {**TRAINING, **changes}})
 
 
@@ -151,7 +151,7 @@ def test_the_queue_shows_epochs_where_there_are_some(fake: FakeDaemon, capsys: C
 
 
 def test_history_shows_epochs(fake: FakeDaemon, capsys: Captured) -> None:
-    answer(fake, {**trains(epochs=None), "result": 0, "state": "COMPLETED", "short": "CD"})
+    answer(fake, {**trains(epochs=None), "result": 0, "state": "COMPLETED", "state_code": "CD"})
     assert main(["history"]) == 0
     heading, line = capsys.readouterr().out.splitlines()
     assert heading.split()[4:7] == ["TIME", "EPOCHS", "GPUS"]

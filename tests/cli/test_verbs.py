@@ -19,9 +19,9 @@ from stoker.main import main
 
 Captured = pytest.CaptureFixture[str]
 
-RUNNING = {"state": "RUNNING", "short": "R", "node": "box", "devices": {"gpu": ["0", "1"]},
-           "elapsed": 75.0, "limit": 3600, "left": 3525.0}  # fmt: skip
-FAILED = {"state": "FAILED", "short": "F", "cause": "exit 3", "exit_code": 3, "result": 3,
+RUNNING = {"state": "RUNNING", "state_code": "R", "node": "box", "devices": {"gpu": ["0", "1"]},
+           "elapsed": 75.0, "time_limit": 3600, "time_left": 3525.0}  # fmt: skip
+FAILED = {"state": "FAILED", "state_code": "F", "cause": "exit 3", "exit_code": 3, "result": 3,
           "ended_at": "2026-11-15T20:40:00Z", "tail": ["Traceback", "ValueError: nan"]}  # fmt: skip
 
 
@@ -266,11 +266,11 @@ def test_several_logs_have_headings(
     fake.answers["GET /v1/jobs"] = listing(view(1), view(2, **FAILED))
     fake.answers["GET /v1/jobs/1/log"] = chunked(b"a\n")
     fake.answers["GET /v1/jobs/2/log"] = chunked(b"b\n")
-    fake.answers["POST /v1/seen"] = (200, {"done": [], "skipped": []})
+    fake.answers["POST /v1/jobs/dismiss"] = (200, {"done": [], "skipped": []})
     assert main(["logs", "--tail", "3", "--since", "5m", "1-2"]) == 0
     assert capsysbinary.readouterr().out == b"==> 1 train <==\na\n\n==> 2 train <==\nb\n"
     assert "/log?tail=3&since=300" in fake.requests[1][1]
-    assert fake.bodies("/v1/seen") == [{"select": ["2"]}]
+    assert fake.bodies("/v1/jobs/dismiss") == [{"select": ["2"]}]
 
 
 def test_lines_of_several_jobs_come_with_their_job_in_front(
@@ -358,7 +358,7 @@ def test_what_is_waited_for_does_not_change_meanwhile(fake: FakeDaemon) -> None:
 
 
 def test_the_log_of_an_attempt_that_never_was(fake: FakeDaemon, capsys: Captured) -> None:
-    fake.answers["GET /v1/jobs"] = listing(view(5, **{**FAILED, "attempt": 1, "seen": True}))
+    fake.answers["GET /v1/jobs"] = listing(view(5, **{**FAILED, "attempt": 1, "dismissed": True}))
     fake.answers["GET /v1/jobs/5/log"] = chunked(b"first\n")
     assert main(["logs", "--attempt", "9", "5"]) == 3
     assert capsys.readouterr().err == "stoker: There is no attempt 9 of job 5.\n"
@@ -371,7 +371,7 @@ def test_the_log_of_an_attempt_that_never_was(fake: FakeDaemon, capsys: Captured
 def earlier(number: int, **changes: Any) -> dict[str, Any]:
     """A job in its second attempt."""
     past = [{"attempt": 0, "started_at": None, "ended_at": None, "cause": "stopped"}]
-    return view(number, **{"attempt": 1, "past": past, "log": f"/l/{number}.1.out", **changes})
+    return view(number, **{"attempt": 1, "attempts": past, "log": f"/l/{number}.1.out", **changes})
 
 
 def test_a_log_of_a_later_attempt_says_where_the_earlier_one_is(
@@ -400,7 +400,7 @@ def test_who_asks_for_something_else_is_not_told_of_earlier_attempts(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("changes", [{"log": "/x/mine.out"}, {"past": []}])
+@pytest.mark.parametrize("changes", [{"log": "/x/mine.out"}, {"attempts": []}])
 def test_where_there_is_no_other_log_none_is_mentioned(
     fake: FakeDaemon, capsys: Captured, changes: dict[str, Any]
 ) -> None:
@@ -488,7 +488,7 @@ def test_show_of_what_is_over_and_of_what_was_asked(fake: FakeDaemon, capsys: Ca
              "begin_at": "2026-11-15T20:35:00Z", "environment_hash": "abc"}  # fmt: skip
     over = {**RUNNING, **FAILED, **asked}
     fake.answers["GET /v1/jobs"] = listing(view(42, **over))
-    fake.answers["POST /v1/seen"] = (200, {"done": [], "skipped": []})
+    fake.answers["POST /v1/jobs/dismiss"] = (200, {"done": [], "skipped": []})
     assert main(["show", "42", "-v"]) == 0
     told = dict(line[2:].split(None, 1) for line in capsys.readouterr().out.splitlines()[1:])
     text = str(told)
@@ -594,7 +594,7 @@ def test_adding_machines_says_what_they_have(
         (tmp_path / f"{name}.yaml").write_text(lines)
     files = [str(tmp_path / f"{name}.yaml") for name in ("gpu1", "gpu2")]
     fake.answers["POST /v1/nodes"] = (200, {"configured": True, "changed": True})
-    fake.answers["POST /v1/nodes/look"] = (200, {"nodes": [HERE, AFAR, SILENT]})
+    fake.answers["POST /v1/nodes/refresh"] = (200, {"nodes": [HERE, AFAR, SILENT]})
     assert main(["nodes", "add", *files]) == 1
     out, err = capsys.readouterr()
     assert out == "gpu1 is up: 2 x T4, 8 cores, 4 GiB of memory free\n"
@@ -736,14 +736,14 @@ def test_history_filters_and_csv(fake: FakeDaemon, capsys: Captured) -> None:
 
 def test_csv_holds_no_python(fake: FakeDaemon, capsys: Captured) -> None:
     past = [{"attempt": 0, "cause": "exit 3", "exit_code": None}]
-    job = view(7, labels=["a", "b"], past=past, devices={"gpu": ["0"]}, seen=True)
+    job = view(7, labels=["a", "b"], attempts=past, devices={"gpu": ["0"]}, dismissed=True)
     fake.answers["GET /v1/history"] = (200, {"jobs": [job], "more": 0})
     main(["history", "--csv"])
     row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert json.loads(row["past"]) == past
+    assert json.loads(row["attempts"]) == past
     assert json.loads(row["labels"]) == ["a", "b"]
     assert json.loads(row["devices"]) == {"gpu": ["0"]}
-    assert row["seen"] == "true"
+    assert row["dismissed"] == "true"
     main(["history", "-o", "past,labels", "--no-header"])
     assert "'" not in capsys.readouterr().out
 

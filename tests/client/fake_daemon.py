@@ -14,15 +14,15 @@ View = dict[str, Any]
 
 BASE: View = {
     "id": 1, "label": "1", "name": "train", "user": "ana", "queue": "default", "group": None,
-    "labels": [], "state": "PENDING", "short": "PD", "reason": None, "reason_text": None,
+    "labels": [], "state": "PENDING", "state_code": "PD", "reason": None, "reason_text": None,
     "priority": 0, "command": "python train.py", "directory": "/x", "shell": "/bin/sh",
     "request": {"gpus": "1", "model": None, "min_vram": None, "gpu_memory": None, "cpus": None,
                 "memory": None, "resources": {}, "exclusive": False},
     "node": None, "devices": {}, "gpu_uuids": [], "attempt": 0, "pid": None,
     "submitted_at": "2026-11-15T20:31:02.512Z", "started_at": None, "ended_at": None,
-    "elapsed": None, "limit": None, "left": None, "expected_start": None, "exit_code": None,
-    "signal": None, "cause": None, "enforced": None, "leftovers": None, "log": "/l/1.out",
-    "error_log": None, "log_bytes": 0, "array": None, "depends": None, "seen": False,
+    "elapsed": None, "time_limit": None, "time_left": None, "expected_start": None,
+    "exit_code": None, "signal": None, "cause": None, "termination_note": None, "log": "/l/1.out",
+    "error_log": None, "log_bytes": 0, "array": None, "depends": None, "dismissed": False,
     "comment": None, "result": None,
 }  # fmt: skip
 

@@ -165,7 +165,7 @@ class AutoEnv:
         if ids:
             self.client.cancel(ids)
             assert self.client.wait(ids, timeout=30)["finished"]
-        self.client.clear("auto")
+        self.client.hide_history("auto")
         shutil.rmtree(self.user)
         self.user.mkdir(mode=0o700)
 

@@ -368,7 +368,7 @@ def test_aut_31_run_prints_the_id_and_returns_at_once(wide: AutoEnv) -> None:
     assert re.fullmatch(r"Task id: [1-9]\d*\n", first)
     assert int(second.split()[-1]) == int(first.split()[-1]) + 1
     view = wide.running(int(second.split()[-1]))
-    assert (view["priority"], view["request"]["gpus"], view["door"]) == (7, "2", "auto")
+    assert (view["priority"], view["request"]["gpus"], view["client"]) == (7, "2", "auto")
 
 
 def test_aut_31_what_makes_no_sense_is_refused_and_not_queued(wide: AutoEnv) -> None:

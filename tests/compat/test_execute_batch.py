@@ -474,7 +474,7 @@ def test_mls_60_a_gpu_that_others_begin_to_use_is_waited_for(hall: BatchEnv) -> 
     hall.one.gpus([{}])
 
     def stranger(gpu: dict[str, Any]) -> bool:
-        return gpu["node"].startswith("batch-") and gpu["stranger"] is not None
+        return gpu["node"].startswith("batch-") and gpu["foreign_process"] is not None
 
     def found(name: str) -> dict[str, Any] | None:
         jobs = hall.client.jobs(limit=1000)["jobs"]
@@ -485,7 +485,7 @@ def test_mls_60_a_gpu_that_others_begin_to_use_is_waited_for(hall: BatchEnv) -> 
     appears(hall.user / "job_results/late.sh.1.out", "begun\n")
     busy = {"utilization.gpu": 80, "memory.used": 9000}
     hall.one.gpus([busy], [{"gpu": 0, "used_memory": 9000}])
-    until(lambda: hall.client.look_at_nodes() and any(map(stranger, hall.client.gpus()["gpus"])))
+    until(lambda: hall.client.refresh_nodes() and any(map(stranger, hall.client.gpus()["gpus"])))
     (hall.one.home / "go").touch()
     until((hall.user / "job_results/late.sh.1").exists)
     waiting = until(lambda: found("late.sh.2"))
@@ -758,7 +758,7 @@ def test_a_run_that_was_killed_keeps_its_lines_while_they_run(hall: BatchEnv) ->
     appears(hall.user / "job_results/b.sh.1.out", "begun\n")
     first.kill()
     first.communicate(timeout=40)
-    (job,) = hall.client.jobs(door="execute_batch", state="RUNNING")["jobs"]
+    (job,) = hall.client.jobs(client="execute_batch", state="RUNNING")["jobs"]
     whose = f"execute_batch (job {job['id']})"
     second = hall.batch(script, "--machines", machine, *SMALL)
     assert second.returncode == 0, second
@@ -801,8 +801,8 @@ def test_a_line_whose_gpu_a_stranger_took_goes_to_a_free_one(hall: BatchEnv) -> 
     hall.one.gpus([busy, {}], [{"gpu": 0, "used_memory": 9000}])
     until(
         lambda: (
-            hall.client.look_at_nodes()
-            and any(gpu["stranger"] is not None for gpu in hall.client.gpus()["gpus"])
+            hall.client.refresh_nodes()
+            and any(gpu["foreign_process"] is not None for gpu in hall.client.gpus()["gpus"])
         )
     )
     for name in ("go.1", "go"):

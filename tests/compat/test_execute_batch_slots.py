@@ -216,7 +216,7 @@ def view(
 
 
 def book(index: int, **more: Any) -> dict[str, Any]:
-    return {"node": "n", "index": index, "free": "1", "drained": None, "stranger": None,
+    return {"node": "n", "index": index, "free": "1", "drained": None, "foreign_process": None,
             "memory_left": RTX, **more}  # fmt: skip
 
 
@@ -249,7 +249,9 @@ def test_a_reserved_gpu_is_a_whole_one_and_a_share_part_of_the_overload() -> Non
 
 
 def test_only_a_gpu_that_was_busy_from_the_start_is_used_in_spite_of_others() -> None:
-    one, other = asked(Need(gpu_share=100), view(), book(0, stranger="ana's python"), book(1))
+    one, other = asked(
+        Need(gpu_share=100), view(), book(0, foreign_process="ana's python"), book(1)
+    )
     assert one["explicit"] is True
     assert "explicit" not in other
 
@@ -261,7 +263,7 @@ def test_a_drained_gpu_is_left_alone() -> None:
 
 def test_mls_31_a_whole_machine_with_or_without_gpus() -> None:
     assert asked(Need(reserve=True), view(), book(0), book(1)) == [{"exclusive": True, "gpus": "1"}]
-    (job,) = asked(Need(reserve=True, gpu=False), view(gpus=1), book(0, stranger="ana"))
+    (job,) = asked(Need(reserve=True, gpu=False), view(gpus=1), book(0, foreign_process="ana"))
     assert job == {"exclusive": True, "gpus": "0", "explicit": True}
 
 

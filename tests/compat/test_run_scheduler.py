@@ -84,7 +84,7 @@ def sent(home: Path) -> Iterator[FakeDaemon]:
     reply = {"first": 4, "last": 4, "count": 1, "label": "4", "warnings": []}
     daemon.answers["POST /v1/jobs"] = (200, reply)
     training = {"uuid": "0123abcd-4"}
-    jobs = {"jobs": [view(4, training=training, door="run-scheduler")], "more": 0, "counts": {}}
+    jobs = {"jobs": [view(4, training=training, client="run-scheduler")], "more": 0, "counts": {}}
     daemon.answers["GET /v1/jobs"] = (200, jobs)
     yield daemon
     daemon.close()

@@ -768,7 +768,7 @@ def test_a_line_that_cannot_be_stored_now_is_tried_again_and_one_that_never_can_
     work = Slots(lines, named_slots(["--gpus", "0"]), Outputs(str(tmp_path)))
     lot = work.next(0)
     assert lot is not None
-    assert work.refused(lot, StokerError("The disk is full.", 4, "no_room")) is None
+    assert work.refused(lot, StokerError("The disk is full.", 4, "disk_full")) is None
     assert work.openings(0, 0) == 0
     assert work.due() is not None
     assert work.code == 0

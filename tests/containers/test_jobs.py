@@ -175,7 +175,7 @@ def test_its_exit_code_is_the_containers_and_nothing_is_left(
 ) -> None:
     failed = ship.result("--image", IMAGE, "echo out; echo err >&2; exit 7")
     assert (failed["state"], failed["exit_code"]) == ("FAILED", 7)
-    assert failed["enforced"] is None
+    assert failed["termination_note"] is None
     assert sorted(ship.output(failed["id"]).split()) == ["err", "out"]
     killed = ship.result("--image", IMAGE, "python3 -c 'import os; os.abort()'; exit $?")
     assert killed["exit_code"] == 134
@@ -233,7 +233,7 @@ def test_a_cancelled_container_ends_at_once_and_leaves_nothing(
     ship.client.cancel([job])
     end = ship.end_of(job, seconds=25)
     assert (end["state"], end["exit_code"]) == ("CANCELLED", 143)
-    assert end["enforced"] is None, "it needed no force"
+    assert end["termination_note"] is None, "it needed no force"
     assert ship.output(job).split() == ["ready", "heard", "TERM"], "it ended; nothing came next"
     assert podman.containers(ship) == []
 

@@ -11,7 +11,7 @@ from typing import Any
 from stoker.core.cluster import Cluster, Node
 from stoker.core.job import Job
 from stoker.core.state import State
-from stoker.daemon import main
+from stoker.daemon.__main__ import main
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.nodes.gang import GangCoordinator
 from stoker.daemon.nodes.registry import ExecutorRegistry

@@ -104,7 +104,7 @@ def test_an_archive_that_escapes_does_not(target: Target) -> None:
     job = target.box.submit("-w", "evil", "--no-send", "true")
     end = target.box.end_of(job)
     assert end["result"] == 0
-    assert "would be outside the directory" in end["enforced"]
+    assert "would be outside the directory" in end["termination_note"]
     assert not list(target.box.user.parent.rglob("*escaped*"))
     assert not Path("/tmp/through").exists()
     assert sorted(path.name for path in target.box.user.iterdir()) == []

@@ -31,7 +31,7 @@ def test_a_job_that_saves_on_a_signal_makes_room_and_goes_on(box: DaemonFixture,
     (box.user / "done").touch()
     view = box.end_of(job)
     assert (view["state"], view["attempt"]) == ("COMPLETED", 1)
-    assert view["past"][0]["cause"].startswith("stopped: job ")
+    assert view["attempts"][0]["cause"].startswith("stopped: job ")
 
 
 def test_one_that_does_not_catch_its_signal_is_left_alone(box: DaemonFixture) -> None:

@@ -292,7 +292,7 @@ def test_time_limit_and_priority_of_a_running_job_can_be_changed(one: DaemonFixt
     one.crash()
     one.up()
     now = one.job(job)
-    assert (now["state"], now["priority"], now["limit"]) == ("RUNNING", 4, 7200)
+    assert (now["state"], now["priority"], now["time_limit"]) == ("RUNNING", 4, 7200)
     until(lambda: one.client.edit([job], {"time": "1s"}, dry_run=True) == {"overdue": [job]})
     assert one.stoker("edit", job, "--time", "1s").returncode == 0
     assert one.end_of(job)["state"] == "TIMEOUT"
@@ -331,7 +331,7 @@ def test_retry_failed_means_the_failures_that_are_still_listed(box: DaemonFixtur
     old, new = box.submit("exit 1"), box.submit("exit 2")
     for job in (old, new):
         box.end_of(job)
-    box.client.act("seen", [old])
+    box.client.act("jobs/dismiss", [old])
     box.client.retry([], failed=True)
     assert box.end_of(new)["attempt"] == 1
     assert box.job(old)["attempt"] == 0

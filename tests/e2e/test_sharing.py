@@ -110,7 +110,7 @@ def test_out_of_memory_it_goes_on_from_its_checkpoint_with_more(
     until(lambda: len(journal(box, "MemoryMeasured")) > 1)
     go(box, "a0")  # its next epoch needs what b has
     until(lambda: box.job(a)["attempt"] == 1)
-    assert "out of memory" in box.job(a)["past"][0]["cause"]
+    assert "out of memory" in box.job(a)["attempts"][0]["cause"]
     all_the_way(box, "a", 3)
     all_the_way(box, "b")
     assert box.end_of(b)["state"] == "COMPLETED"

@@ -97,7 +97,7 @@ def test_what_a_job_leaves_in_the_background_is_ended_with_it_and_said(box: Daem
     pid = int((box.user / "pid").read_text())
     assert not alive(pid)
     assert (ended["state"], ended["result"]) == ("COMPLETED", 0)
-    assert "left 1 process behind" in ended["enforced"]
+    assert "left 1 process behind" in ended["termination_note"]
 
 
 def test_a_daemon_that_a_job_leaves_in_a_session_of_its_own_is_ended_too(
@@ -112,7 +112,7 @@ def test_a_daemon_that_a_job_leaves_in_a_session_of_its_own_is_ended_too(
         assert b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert not alive(pid)
     assert ended["result"] == 4
-    assert "left 1 process behind" in ended["enforced"]
+    assert "left 1 process behind" in ended["termination_note"]
 
 
 FLEES = "(env -i setsid sh -c 'echo $$ > pid; exec sleep 300' </dev/null >/dev/null 2>&1 &)"
@@ -153,7 +153,10 @@ def test_a_process_that_fled_from_a_job_that_has_ended_is_ended_and_said(
     job = box.submit("--gpus", "1", f"{FLEES}; until [ -s pid ]; do sleep 0.05; done; exit 4")
     ended = box.end_of(job)
     assert not alive(int((box.user / "pid").read_text()))
-    assert (ended["result"], ended["enforced"]) == (4, "left 1 process behind, ended with the job")
+    assert (ended["result"], ended["termination_note"]) == (
+        4,
+        "left 1 process behind, ended with the job",
+    )
 
 
 def test_kill_ends_a_chain_of_processes_that_fork_and_exit(idle: DaemonFixture) -> None:

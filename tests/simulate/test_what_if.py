@@ -40,7 +40,7 @@ def ended(id: int, seconds: float, before: float, gpus: str = "1", **more: Any) 
     """One that ended some time ago, as soon as it had run."""
     past = [{"started_at": ago(before + seconds), "ended_at": ago(before)}]
     return {**job(id, gpus, "COMPLETED", **more), "submitted_at": ago(before + seconds),
-            "ended_at": ago(before), "past": past}  # fmt: skip
+            "ended_at": ago(before), "attempts": past}  # fmt: skip
 
 
 def facts(queue: list[Any], history: list[Any] | None = None, **more: Any) -> Facts:
@@ -65,14 +65,14 @@ def question(**more: Any) -> Question:
 
 TRAINS = {"epochs_done": 5, "epochs": 10, "ran_seconds": 500.0, "family": "ann: net"}
 RUNNING = [
-    running(1, "2", "a", ["0", "1"], 300, limit=600),
+    running(1, "2", "a", ["0", "1"], 300, time_limit=600),
     running(2, "1", "b", ["0"], 500, training=TRAINS),
-    running(3, "0.5", "b", ["1"], 100, limit=1100),
+    running(3, "0.5", "b", ["1"], 100, time_limit=1100),
 ]
 
 
 def test_what_runs_goes_on_where_it_is_and_what_waits_gets_what_is_left() -> None:
-    waiting = [job(4, "2", limit=60), job(5, "0.5", limit=60), job(6, "1", limit=60)]
+    waiting = [job(4, "2", time_limit=60), job(5, "0.5", time_limit=60), job(6, "1", time_limit=60)]
     found = answered(facts(RUNNING + waiting), question(policy="fifo")).before
     assert found[1] == Forecast(start=0.0, end=300.0)
     assert found[2].end == pytest.approx(500.0)  # half of its epochs took 500 s
@@ -83,8 +83,8 @@ def test_what_runs_goes_on_where_it_is_and_what_waits_gets_what_is_left() -> Non
 
 
 def test_who_waits_for_another_job_runs_after_it() -> None:
-    waiting = [job(4, limit=60), job(5, limit=60, depends="afterok:1"),
-               job(6, limit=60, depends="afterany:4:77")]  # fmt: skip
+    waiting = [job(4, time_limit=60), job(5, time_limit=60, depends="afterok:1"),
+               job(6, time_limit=60, depends="afterany:4:77")]  # fmt: skip
     found = answered(facts(RUNNING + waiting), question(add=["gpus=4"])).after
     assert found[4].start == 0.0
     assert found[5].start == 300.0
@@ -100,7 +100,7 @@ def test_without_a_machine_its_jobs_go_on_elsewhere_from_what_they_have_saved() 
 
 
 def test_a_job_for_which_no_machine_is_left_is_named() -> None:
-    waiting = [job(4, "1", request={"nodelist": ["b"]}, limit=60)]
+    waiting = [job(4, "1", request={"nodelist": ["b"]}, time_limit=60)]
     answer = answered(facts(RUNNING + waiting), question(remove=["b"]))
     assert [each.id for each in answer.infeasible] == [4]
     assert "could no longer run: 4" in whatif_told.lines(answer)
@@ -126,7 +126,7 @@ def test_each_queue_keeps_its_own_policy_and_limits() -> None:
         "policies": [{"queue": "*", "chosen": "auto"},
                      {"queue": "slow", "chosen": "fifo", "own": True}],
     }  # fmt: skip
-    waiting = [job(n, limit=60, queue="slow") for n in (1, 2)]
+    waiting = [job(n, time_limit=60, queue="slow") for n in (1, 2)]
     found = answered(facts(waiting, **more), question(add=["gpus=1"]))
     assert found.cluster.policies == {"*": ("auto", {}), "slow": ("fifo", {})}
     assert [found.before[n].start for n in (1, 2)] == [0.0, 60.0]
@@ -136,7 +136,7 @@ def test_each_queue_keeps_its_own_policy_and_limits() -> None:
 def test_auto_is_planner_as_soon_as_a_job_trains(trains: bool) -> None:
     limits = {1: 1200, 2: 72_000, 3: 4800}
     waiting = [
-        job(n, "4", limit=limit, request={"gpus": "2", "machines": 2}, restartable=trains)
+        job(n, "4", time_limit=limit, request={"gpus": "2", "machines": 2}, restartable=trains)
         for n, limit in limits.items()
     ]
     answer = answered(facts(waiting), question(policy="auto"))
@@ -148,7 +148,7 @@ def test_a_policy_with_parameters_of_its_own() -> None:
     wanted = whatif.asked(["-", "--policy", "planner", "quantum=20m", "hysteresis=3", "--json"])
     assert wanted.parameters == {"quantum": 1200.0, "hysteresis": 3.0}
     assert whatif.told(wanted) == "policy planner quantum=20m hysteresis=3"
-    answer = answered(facts([job(1, limit=60)]), wanted)
+    answer = answered(facts([job(1, time_limit=60)]), wanted)
     assert answer.changed_cluster.policies == {
         "*": ("planner", {"quantum": 1200.0, "hysteresis": 3.0})
     }
@@ -156,7 +156,7 @@ def test_a_policy_with_parameters_of_its_own() -> None:
 
 def test_a_priority_does_not_help_one_that_is_held() -> None:
     held = job(7, reason="JobHeldUser")
-    given = facts([job(1, limit=60), held], meant={"7": [7]})
+    given = facts([job(1, time_limit=60), held], meant={"7": [7]})
     with pytest.raises(
         BadValue, match=r"7 is held, before its begin time, or depends on such a job"
     ):
@@ -164,7 +164,7 @@ def test_a_priority_does_not_help_one_that_is_held() -> None:
 
 
 def test_priorities_by_word_and_number() -> None:
-    waiting = [job(n, "2", limit=60, request={"machines": 2}) for n in (1, 2, 3)]
+    waiting = [job(n, "2", time_limit=60, request={"machines": 2}) for n in (1, 2, 3)]
     given = facts(waiting, meant={"3": [3], "job1": [1]})
     answer = answered(given, question(priorities={"3": "high", "job1": "-5"}))
     assert [answer.before[n].start for n in (1, 2, 3)] == [0.0, 60.0, 120.0]
@@ -180,7 +180,7 @@ def test_drained_and_silent_machines_are_not_there() -> None:
 
 
 def test_held_jobs_and_later_ones_are_left_out_and_counted() -> None:
-    waiting = [job(1, reason="JobHeldUser"), job(2, begin_at=str(NOW + 60)), job(3, limit=9)]
+    waiting = [job(1, reason="JobHeldUser"), job(2, begin_at=str(NOW + 60)), job(3, time_limit=9)]
     answer = answered(facts(waiting), question(policy="fifo"))
     assert [each.id for each in answer.live_jobs] == [3]
     said = "2 jobs skipped: held, before the begin time, or dependent on such jobs."
@@ -190,7 +190,7 @@ def test_held_jobs_and_later_ones_are_left_out_and_counted() -> None:
 def test_those_who_wait_for_one_that_is_held_are_left_out_as_well() -> None:
     waiting = [
         job(1, reason="JobHeldUser"), job(2, depends="afterok:1"), job(3, depends="afterany:2"),
-        job(4, limit=9), job(5, depends="afterok:1?afterok:4", limit=9),
+        job(4, time_limit=9), job(5, depends="afterok:1?afterok:4", time_limit=9),
     ]  # fmt: skip
     answer = answered(facts(waiting), question(policy="fifo"))
     assert [each.id for each in answer.live_jobs] == [4, 5]
@@ -199,7 +199,7 @@ def test_those_who_wait_for_one_that_is_held_are_left_out_as_well() -> None:
 
 
 def test_of_many_jobs_those_are_shown_that_move_most() -> None:
-    waiting = [job(n, "2", limit=60, request={"machines": 2}) for n in range(1, 31)]
+    waiting = [job(n, "2", time_limit=60, request={"machines": 2}) for n in range(1, 31)]
     answer = answered(facts(waiting, meant={"30": [30]}), question(priorities={"30": "high"}))
     text = whatif_told.lines(answer)
     heading = "today: 30 jobs; earlier: 1, later: 29; on average they end in 15.5 min → 15.5 min"
@@ -228,10 +228,12 @@ def in_turn(forecasts: dict[int, Forecast], *jobs: int) -> list[int]:
 
 def test_what_owners_said_and_what_was_measured_counts_for_the_planner() -> None:
     """All GPUs are in use for an hour; then the shortest goes first, and each needs them all."""
-    holds = [running(n, "2", node, ["0", "1"], 60, limit=3660) for n, node in ((1, "a"), (2, "b"))]
+    holds = [
+        running(n, "2", node, ["0", "1"], 60, time_limit=3660) for n, node in ((1, "a"), (2, "b"))
+    ]
     gang = {"machines": 2}
     waiting = [
-        job(3, "2", request=gang, limit=7200),
+        job(3, "2", request=gang, time_limit=7200),
         job(4, "2", request=gang, training={"expected_seconds": 1200, "remaining_seconds": 1200,
                                             "estimate_seconds": 1200}),
         job(5, "2", request=gang, training={**TRAINS, "remaining_seconds": 500.0,
@@ -253,12 +255,12 @@ def test_a_plain_job_whose_owner_said_how_long_it_takes_cannot_be_stopped() -> N
 
 
 def test_new_machines_are_like_those_that_were_there() -> None:
-    waiting = [job(1, "1", request={"cpus": "4"}, limit=60)]
+    waiting = [job(1, "1", request={"cpus": "4"}, time_limit=60)]
     answer = answered(facts(waiting), question(add=["gpus=4"], remove=["a", "b"]))
     assert answer.infeasible == []
 
 
 def test_a_paused_job_is_said_to_be_taken_to_go_on() -> None:
-    paused = {**running(1, "2", "a", ["0", "1"], 60, limit=3660), "state": "SUSPENDED"}
+    paused = {**running(1, "2", "a", ["0", "1"], 60, time_limit=3660), "state": "SUSPENDED"}
     answer = answered(facts([paused]), question(policy="fifo"))
     assert "1 job paused: assumed to resume now." in answer.notes

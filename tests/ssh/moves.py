@@ -62,7 +62,7 @@ def shut(machine: SshHost) -> None:
 def reopen(box: DaemonFixture, machine: SshHost) -> None:
     """Take connections again, and have the daemon try at once."""
     machine.start_sshd()
-    box.client.look_at_nodes([machine.name])
+    box.client.refresh_nodes([machine.name])
 
 
 def bytes_of(box: DaemonFixture, job: int) -> bytes:

@@ -202,7 +202,7 @@ def test_what_cannot_be_listed_on_a_full_disk_stays_there(field: Field) -> None:
     end = box.end_of(job)
     assert end["result"] == 9
     if not (box.user / "made").exists():
-        assert ".stoker/kept/" in end["enforced"]
+        assert ".stoker/kept/" in end["termination_note"]
         kept = list((small.home / ".stoker/kept").glob("*/made"))
         assert kept[0].read_text() == "kept\n"
 

@@ -99,7 +99,7 @@ def test_nobody_runs_when_one_cannot_be_ready(field: tuple[DaemonFixture, SshClu
     until(lambda: box.job(job)["state"] == "PENDING")
     lab.b.start_sshd()
     assert box.end_of(job)["result"] == 0
-    assert box.job(job)["past"][-1]["exit_code"] == 0
+    assert box.job(job)["attempts"][-1]["exit_code"] == 0
 
 
 def test_all_machines_and_logs_are_shown_also_when_it_is_over(

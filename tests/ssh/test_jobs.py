@@ -55,7 +55,7 @@ def test_the_time_limit_of_a_running_job_can_be_changed(
     job = on(box, lab.a, "sleep 300", "--time", "1h")
     until(lambda: lab.a.pids("sleep 300"))
     assert box.stoker("edit", str(job), "--time", "2h").returncode == 0
-    assert box.job(job)["limit"] == 7200
+    assert box.job(job)["time_limit"] == 7200
     box.stoker("edit", str(job), "--time", "1s")
     assert box.end_of(job)["state"] == "TIMEOUT"
     assert lab.a.pids("sleep 300") == []
@@ -143,7 +143,7 @@ def test_what_a_job_leaves_behind_is_ended_with_it(field: tuple[DaemonFixture, S
     end = box.end_of(job)
     assert end["result"] == 0
     assert lab.a.pids("sleep 304") == []
-    assert "behind" in end["enforced"]
+    assert "behind" in end["termination_note"]
 
 
 def test_a_slurm_script_finds_its_tools_on_a_node(field: tuple[DaemonFixture, SshCluster]) -> None:

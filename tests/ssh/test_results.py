@@ -28,7 +28,10 @@ def test_a_file_edited_here_while_the_job_runs_is_not_overwritten(
     let_go(lab.a)
     end = box.end_of(job)
     assert end["result"] == 0
-    assert end["enforced"] == f"train.py was changed locally; the job's version is train.py.{job}"
+    assert (
+        end["termination_note"]
+        == f"train.py was changed locally; the job's version is train.py.{job}"
+    )
     assert (box.user / "train.py").read_text() == "mine\n"
     assert (box.user / f"train.py.{job}").read_text() == "old\nits\n"
     assert (box.user / "log").read_text() == "old\nits\n"
@@ -73,7 +76,8 @@ def test_modes_links_and_directories_come_back_as_they_were(field: Field, size: 
         end = box.end_of(job)
         assert end["result"] == 0, box.output(job)
         assert (
-            end["enforced"] == "the link outside points outside the job directory and was not "
+            end["termination_note"]
+            == "the link outside points outside the job directory and was not "
             "fetched"
         )
         into = box.user / "res%" / each.name / f"0-{job}"

@@ -201,7 +201,7 @@ def test_a_machine_that_restarts_gives_back_what_was_saved_by_tar_too(
     go(machine, 0, 1)
     until(lambda: done(box, job) == 2)
     machine.fake_reboot()
-    box.client.look_at_nodes([machine.name])
+    box.client.refresh_nodes([machine.name])
     box.says(job, "begins plain 2 11 model-1\n")
     assert checkpoints(box, job) == {"model-1": "11"}
     go(machine, 2)
@@ -362,7 +362,7 @@ def test_kub_02_and_06_an_image_is_run_where_it_is_and_a_missing_data_directory_
         job = int(done.stdout.rpartition("-")[2])
         end = box.end_of(job)
         assert (end["result"], end["nodes"]) == (0, ["h"]), box.output(job)
-        assert [each["cause"].partition(":")[0] for each in end["past"][:-1]] == past
+        assert [each["cause"].partition(":")[0] for each in end["attempts"][:-1]] == past
         assert "so there is no /data in the container" in box.output(job)
     told = (h.home / "told").read_text()
     assert ",target=/custom\n" in told

@@ -240,9 +240,9 @@ class Client(Sweeps):
         reply = self.link.act("move", selectors(which), where=where, other=beside)
         return Changed.of(reply)
 
-    def seen(self, *which: Which) -> Changed:
-        """Take failures off the bare listing."""
-        return self._act("seen", which)
+    def dismiss(self, *which: Which) -> Changed:
+        """Dismiss failures: they are no longer listed."""
+        return self._act("jobs/dismiss", which)
 
     # -- manage ---------------------------------------------------------------------------
 

@@ -117,7 +117,7 @@ _KINDS = {
     "not_found": NotFound,
     "permission": PermissionDenied,
     "impossible": Impossible,
-    "full": Full,
+    "queue_full": Full,
 }
 
 

@@ -57,7 +57,7 @@ class Job(Value, frozen=True, kw_only=True):
     nodes: list[str] = []
     devices: dict[str, list[str]] = {}
     attempt: int = 0
-    past: list[Attempt] = []
+    attempts: list[Attempt] = []
     pid: int | None = None
     submitted_at: datetime | None = None
     started_at: datetime | None = None
@@ -65,7 +65,7 @@ class Job(Value, frozen=True, kw_only=True):
     expected_start: datetime | None = None
     expected_end: datetime | None = None
     elapsed: float | None = None
-    limit: float | None = None
+    time_limit: float | None = None
     exit_code: int | None = None
     signal: int | None = None
     cause: str | None = None

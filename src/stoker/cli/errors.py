@@ -64,7 +64,7 @@ def _report(error: Exception, program: str, is_json: bool) -> int:
     elif isinstance(error, OSError):
         full = is_disk_full(error)
         exit_code = wire.EXIT_DISK_FULL if full else wire.EXIT_FAILED
-        error = StokerError(describe_os_error(error), exit_code, "no_room" if full else "failed")
+        error = StokerError(describe_os_error(error), exit_code, "disk_full" if full else "failed")
     if not isinstance(error, StokerError):
         raise error
     if output.wants_json or is_json:

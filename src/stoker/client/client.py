@@ -130,9 +130,9 @@ class Client:
         """Change the order of pending jobs."""
         return self.act("move", select, where=where, other=other)
 
-    def seen(self, select: Sequence[str]) -> dict[str, Any]:
-        """Take failures off the bare listing."""
-        return self.act("seen", select)
+    def dismiss(self, select: Sequence[str]) -> dict[str, Any]:
+        """Dismiss failures: they are no longer listed."""
+        return self.act("jobs/dismiss", select)
 
     def act(self, verb: str, select: Sequence[str], **more: object) -> dict[str, Any]:
         """Apply one of the verbs above to the selected jobs."""
@@ -186,9 +186,9 @@ class Client:
         """Remove a node; with `force`, abandon the jobs that run there."""
         return self._post("/nodes/remove", {"name": name, "force": force})
 
-    def look_at_nodes(self, names: Sequence[str] = ()) -> dict[str, Any]:
+    def refresh_nodes(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """Refresh and list nodes."""
-        return self._post("/nodes/look", {"names": list(names)})
+        return self._post("/nodes/refresh", {"names": list(names)})
 
     def drain(self, devices: Sequence[str], reason: str | None = None) -> dict[str, Any]:
         """Start no more jobs on these devices; running jobs continue."""
@@ -229,9 +229,9 @@ class Client:
             "/policies", {"queue": queue, "name": name, "parameters": dict(parameters or {})}
         )
 
-    def clear(self, door: str) -> dict[str, Any]:
-        """Wipe what a front door shows of the past."""
-        return self._post("/clear", {"door": door})
+    def hide_history(self, client: str) -> dict[str, Any]:
+        """Hide earlier jobs from the history of a compatibility command."""
+        return self._post("/history/hide", {"client": client})
 
     def listen(
         self, address: str, *, tls: bool = False, note: Mapping[str, str] | None = None
@@ -377,7 +377,7 @@ def _error(reply: transport.Reply) -> StokerError:
         message, code, exit_code = str(error["message"]), str(error["code"]), int(error["exit"])
     except (ValueError, KeyError, TypeError, ConnectionBroken):
         return StokerError(f"The daemon answered {reply.status} without a reason.")
-    if code == "gone":
+    if code == "stopping":
         stopping = ConnectionBroken(message)
         stopping.answered = True
         return stopping

@@ -89,7 +89,7 @@ def _run(words: BatchArguments, command: str, name: str) -> int:
         **travel(
             words.lists.get("--copy-forward", ["./"]), words.lists.get("--copy-backwards", [])
         ),
-        "name": name, "door": DOOR, "verbatim": True, "cpus": "0",
+        "name": name, "client": DOOR, "verbatim": True, "cpus": "0",
     }  # fmt: skip
     client = connect()
     claims = JobLocks(client)
@@ -199,8 +199,8 @@ def _follow(client: Client, label: str) -> int:
     errors.join()
     if view["exit_code"] is None:
         output.say(f"{DOOR}: {output.clean(view['cause'])}")
-    elif view["enforced"]:
-        output.say(f"{DOOR}: {output.clean(view['enforced'])}")
+    elif view["termination_note"]:
+        output.say(f"{DOOR}: {output.clean(view['termination_note'])}")
     return int(view["result"])
 
 

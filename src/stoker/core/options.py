@@ -64,8 +64,8 @@ KNOWN = {
     "deadline", "hold", "priority", "nice", "qos", "account", "requeue", "no_requeue", "retries",
     "retry_on", "signal", "export", "mail_type", "mail_user", "comment", "label", "group", "env",
     "slurm_env", "no_slurm_env", "delay", "pty", "on_end", "time_request", "explicit", "feed",
-    "door", "share", "verbatim", "send", "no_send", "bring", "no_bring", "bring_into", "leave_out",
-    "if_unreachable", "no_threads",
+    "client", "share", "verbatim", "send", "no_send", "bring", "no_bring", "bring_into",
+    "leave_out", "if_unreachable", "no_threads",
 } | training_options.KNOWN  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def _plain_fields(words: dict[str, str], options: Options) -> dict[str, Any]:
     for key, field in (
         ("name", "name"), ("output", "output"), ("error", "error"), ("chdir", "directory"),
         ("queue", "queue"), ("comment", "comment"), ("group", "group"), ("on_end", "on_end"),
-        ("feed", "feed"), ("door", "door"), ("account", "account"),
+        ("feed", "feed"), ("client", "door"), ("account", "account"),
     ):  # fmt: skip
         if key in words:
             if "\0" in words[key]:

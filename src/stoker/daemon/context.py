@@ -135,7 +135,7 @@ class RequestContext(Struct):
 
 def daemon_stopping() -> CommandRejected:
     """The answer to whoever asks a daemon that has just ended."""
-    return CommandRejected("The daemon has just ended. Try again.", "daemon_stopping")
+    return CommandRejected("The daemon has just ended. Try again.", "stopping")
 
 
 def reply_only(value: Any) -> CommandResult:

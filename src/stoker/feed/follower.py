@@ -149,9 +149,11 @@ class QueueFollower:
     def _one(self, view: dict[str, Any]) -> None:
         self.mine.discard(view["id"])
         self.running.discard(view["id"])
-        started = bool(view["started_at"] or view.get("past"))
+        started = bool(view["started_at"] or view.get("attempts"))
         self.work.ended(
-            FinishedJob(view["id"], view["state"], started, view.get("enforced"), lambda: view)
+            FinishedJob(
+                view["id"], view["state"], started, view.get("termination_note"), lambda: view
+            )
         )
 
     def _listen_for_signals(self) -> None:
@@ -209,8 +211,8 @@ class QueueFollower:
                     "not_found",
                 )
             for gpu in meant:
-                if gpu.get("stranger"):
-                    self.work.warn(in_use(name, gpu["stranger"]))
+                if gpu.get("foreign_process"):
+                    self.work.warn(in_use(name, gpu["foreign_process"]))
 
 
 def _answers_to(gpu: dict[str, Any], name: str) -> bool:

@@ -72,8 +72,8 @@ class Select(Body):
 class End(Select):
     """Jobs to end, but only some of those selected."""
 
-    door: Word | None = None
-    """Only those that came through this front door."""
+    client: Word | None = None
+    """Only jobs that this client submitted."""
     only: Annotated[str, Meta(pattern="^(waiting|running)$")] | None = None
 
 
@@ -132,7 +132,7 @@ class Move(Select):
     other: Word | None = None
 
 
-class Seen(Select):
+class Dismiss(Select):
     """Dismiss failures."""
 
 
@@ -182,8 +182,8 @@ class RemoveNode(Body):
     force: bool = False
 
 
-class LookAtNodes(Body):
-    """Have machines looked at now."""
+class RefreshNodes(Body):
+    """Measure nodes now."""
 
     names: Words = []
 
@@ -216,10 +216,10 @@ class Policy(Body):
     """Numbers (times in seconds), or as people type them: `20m`."""
 
 
-class Clear(Body):
-    """Clear the history that a compatibility command shows."""
+class HideHistory(Body):
+    """Hide earlier jobs from the history of a client."""
 
-    door: Word
+    client: Word
 
 
 class Listen(Body):

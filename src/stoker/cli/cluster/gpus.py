@@ -146,7 +146,7 @@ def owners(gpu: dict[str, Any]) -> str:
     """Return the names of the users of a GPU; the mark of one whose users are not known."""
     jobs = [str(job.get("user") or "?") for job in gpu.get("jobs") or ()]
     processes = [str(each.get("user") or "?") for each in gpu.get("foreign") or ()]
-    mark = str(gpu.get("stranger") or "")
+    mark = str(gpu.get("foreign_process") or "")
     stoker = [mark.removeprefix(STOKER)] if mark.startswith(STOKER) else []
     return ", ".join(dict.fromkeys([*jobs, *stoker, *processes])) or mark.partition(" (")[0]
 
@@ -162,7 +162,7 @@ def users(gpu: dict[str, Any], args: Args, short: bool = False) -> str:
             share = f" ({sizes.rounded(job['memory'])})"
         name = f" {job['name']}" if names and job.get("name") else ""
         parts.append(f"{job.get('user') or '?'}: job {job['label']}{name}{share}")
-    mark = str(gpu.get("stranger") or "")
+    mark = str(gpu.get("foreign_process") or "")
     if mark.startswith(STOKER):
         parts.append(f"{mark.removeprefix(STOKER)}: stoker")
     for process in processes:

@@ -83,7 +83,7 @@ def _add(words: list[str], args: Args) -> int:
             )
     names = [name for name, _, _ in machines]
     with elapsed(f"reaching {', '.join(names)}"):
-        found = client.look_at_nodes(names)
+        found = client.refresh_nodes(names)
     views = [view for view in found["nodes"] if view["name"] in names]
     if args.flag("json"):
         output.emit({"nodes": views})

@@ -93,7 +93,7 @@ def _table(views: list[dict[str, Any]], verbose: bool) -> tuple[list[Column], li
 
 
 def _row(view: dict[str, Any], verbose: bool) -> list[str]:
-    tint = colour.STATE_COLOURS.get(str(view["short"]), "")
+    tint = colour.STATE_COLOURS.get(str(view["state_code"]), "")
     result = view.get("result")
     return [
         str(view["label"]),

@@ -89,7 +89,7 @@ def _mention_earlier(views: list[dict[str, Any]], args: Args) -> None:
     if len(views) != 1 or args.count("attempt") is not None:
         return
     view, attempt = views[0], int(views[0]["attempt"])
-    earlier = [int(past["attempt"]) for past in view.get("past") or ()]
+    earlier = [int(past["attempt"]) for past in view.get("attempts") or ()]
     earlier = [each for each in earlier if each < attempt]
     own = str(view["log"]).endswith(f"/{view['id']}.{attempt}.out")
     if not earlier or not own or (args.flag("stderr") and view.get("error_log")):
@@ -153,6 +153,8 @@ def _heading(view: dict[str, Any], count: int, number: int) -> None:
 
 def _seen(client: Client, views: list[dict[str, Any]]) -> None:
     """A failure whose log was read leaves the bare listing."""
-    failed = [str(view["label"]) for view in views if view.get("result") and not view.get("seen")]
+    failed = [
+        str(view["label"]) for view in views if view.get("result") and not view.get("dismissed")
+    ]
     if failed:
         mark_seen(client, failed)

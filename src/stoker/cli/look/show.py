@@ -24,14 +24,15 @@ TIMES = {"submitted_at": "submitted", "started_at": "started", "ended_at": "ende
          "begin_at": "not before",
          "deadline_at": "deadline", "unreachable_since": "last heard of"}  # fmt: skip
 NAMES = {"on_end": "when it ends", "retry": "tried again", "warning_signal": "warned by",
-         "environment_hash": "environment", "enforced": "note"}  # fmt: skip
+         "environment_hash": "environment", "termination_note": "note",
+         "time_limit": "limit", "time_left": "left"}  # fmt: skip
 MOST = 100_000
 POOL = "pool"
 """The device of cores and of memory: what a job has of them is what it asks for."""
-DURATIONS = ("elapsed", "limit", "left")
+DURATIONS = ("elapsed", "time_limit", "time_left")
 SIZES = ("memory", "gpu_memory", "min_vram")
-SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "devices", "reason",
-                     "reason_text", "array", "tail", "seen", "result", "past", "nodes",
+SKIPPED = frozenset({"id", "label", "name", "state", "state_code", "request", "devices", "reason",
+                     "reason_text", "array", "tail", "dismissed", "result", "attempts", "nodes",
                      "parts", "unreachable", "training", "container", "params", "objective",
                      "restartable", "foreseen", "hook", "expected_start",
                      "expected_end", "uploads"})  # fmt: skip
@@ -58,7 +59,7 @@ def main(argv: list[str]) -> int:
         lines = "\n\n".join("\n".join(told(view, args.flag("verbose"))) for view in views).split(
             "\n"
         )
-        failed = [str(v["label"]) for v in views if v.get("result") and not v.get("seen")]
+        failed = [str(v["label"]) for v in views if v.get("result") and not v.get("dismissed")]
         if failed:
             from stoker.cli.session.follow import mark_seen
 
@@ -118,12 +119,12 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     for key, value in view.items():
         if key == "node" and view.get("parts"):
             found.append(("nodes", text(view["nodes"])))
-        if key in alike or value is None or value in ("", [], {}) or (over and key == "left"):
+        if key in alike or value is None or value in ("", [], {}) or (over and key == "time_left"):
             continue
         if key in TIMES:
             found.append((TIMES[key], _time(value, verbose)))
         elif key in DURATIONS:
-            found.append((key, times.duration(value)))
+            found.append((NAMES.get(key, key), times.duration(value)))
         elif key == "retry":
             found.append((NAMES[key], _retry(value)))
         elif key == "warning_signal":
@@ -135,7 +136,7 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
             if part.get(key):
                 found.append((f"{what} {rank}", f"{text(part[key])} ({part['node']})"))
     found += _hook(view.get("hook"))
-    for past in view.get("past") or ():
+    for past in view.get("attempts") or ():
         if past["attempt"] == view["attempt"]:
             continue
         cause = output.clean(past.get("cause") or "").rstrip(".")

@@ -119,7 +119,7 @@ def _params(view: dict[str, Any]) -> str:
 
 def queue_row(view: dict[str, Any]) -> list[str]:
     """Return one line of the queue."""
-    short = str(view["short"])
+    short = str(view["state_code"])
     return [
         str((view.get("members") or view)["label"]),
         str(view.get("name") or ""),
@@ -134,7 +134,7 @@ def queue_row(view: dict[str, Any]) -> list[str]:
 
 def _left(view: dict[str, Any]) -> str:
     """Return the time until its limit, or that a training job should still take if it has none."""
-    left = view.get("left")
+    left = view.get("time_left")
     if left is None and view.get("state") == "RUNNING":
         left = (view.get("training") or {}).get("remaining_seconds")
     return times.duration(left) or "-"

@@ -260,7 +260,7 @@ def _state(trial: dict[str, Any]) -> str:
     """A trial that was stopped early ended well, and is worth a word of its own."""
     if trial.get("stopped"):
         return Cell("STOPPED", "dim")
-    return Cell(trial["state"], colour.STATE_COLOURS.get(str(trial["short"]), ""))
+    return Cell(trial["state"], colour.STATE_COLOURS.get(str(trial["state_code"]), ""))
 
 
 def _is_bad(trial: dict[str, Any]) -> bool:

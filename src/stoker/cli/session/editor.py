@@ -40,7 +40,7 @@ def fields(view: dict[str, Any]) -> dict[str, str]:
     for key, name in FROM_REQUEST.items():
         value = request.get(name)
         found[key] = f"{value}M" if value is not None and key in MEMORY else value
-    limit = view.get("limit")
+    limit = view.get("time_limit")
     found["time"] = None if limit is None else f"{limit:.0f}s"
     found["dependency"] = view.get("depends")
     return {key: "" if value is None else str(value) for key, value in found.items()}

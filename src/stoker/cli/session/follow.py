@@ -86,7 +86,7 @@ def mark_seen(client: Client, labels: Sequence[str]) -> None:
     from stoker.client.errors import StokerError
 
     try:
-        client.seen(labels)
+        client.dismiss(labels)
     except StokerError as error:
         output.say(f"stoker: {error.message}")
 

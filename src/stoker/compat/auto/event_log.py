@@ -45,7 +45,7 @@ class EventLog:
         views = known(client, list({int(event["job"]): None for _, event in told}))
         for kind, event in told:
             view = views.get(int(event["job"]))
-            if view is None or view["door"] != DOOR or not self._is_news(kind, event):
+            if view is None or view["client"] != DOOR or not self._is_news(kind, event):
                 continue
             line = _line(kind, event, view)
             if line is not None:

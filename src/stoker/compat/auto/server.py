@@ -217,7 +217,7 @@ class Server:
 
 def _count(client: Client, states: str) -> int:
     """Return how many tasks are in these states."""
-    reply = client.jobs(door=DOOR, state=states, limit=1)
+    reply = client.jobs(client=DOOR, state=states, limit=1)
     return len(reply["jobs"]) + int(reply["more"])
 
 

@@ -33,7 +33,7 @@ def run(args: Args) -> int:
     if command is None or not command.strip():
         raise UsageError('No command given. Example: auto run --cmd "COMMAND"')
     options: dict[str, object] = {
-        "door": DOOR,
+        "client": DOOR,
         "queue": DOOR,
         "gpus": str(whole(args, "num_gpus", 1, 0, 100_000)),
         "priority": str(USUAL_PRIORITY - whole(args, "priority", USUAL_PRIORITY, -(10**9))),
@@ -51,7 +51,7 @@ def run(args: Args) -> int:
         try:
             reply = server.client.submit(submission)
         except StokerError as error:
-            if error.code == "full":
+            if error.code == "queue_full":
                 return _full(server.client, args)
             if error.code == "impossible":
                 error.exit_code = wire.EXIT_USAGE  # no server could make sense of it
@@ -90,7 +90,7 @@ def _full(client: Client, args: Args) -> int:
     most = next((q["max_waiting"] for q in client.queues()["queues"] if q["name"] == DOOR), None)
     sentence = f"Reaching the maximum number ({most}) of pending tasks to run!"
     if args.flag("json"):
-        raise StokerError(sentence, code="full")
+        raise StokerError(sentence, code="queue_full")
     print(sentence)
     return wire.EXIT_FAILED
 
@@ -98,7 +98,7 @@ def _full(client: Client, args: Args) -> int:
 def status(args: Args) -> int:
     """Print what runs and what waits."""
     with reach(args) as server:
-        views = server.client.jobs(door=DOOR, state=tasks.UNFINISHED, limit=MOST)["jobs"]
+        views = server.client.jobs(client=DOOR, state=tasks.UNFINISHED, limit=MOST)["jobs"]
     pending = [view for view in views if view["state"] == "PENDING"]
     running = [view for view in views if view["state"] != "PENDING"]
     if args.flag("json"):
@@ -135,7 +135,7 @@ def _end(
         views = known(server.client, ids)
         # In one request: what one task gives back must not start another that is then ended too.
         select = [str(id) for id in views]
-        reply = server.client.act("cancel", select, door=DOOR, only=only) if select else {}
+        reply = server.client.act("cancel", select, client=DOOR, only=only) if select else {}
     left = {id: "there is no such task" for id in ids if id not in views}
     left |= {each["id"]: hints.get(each["why"], each["why"]) for each in reply.get("skipped", ())}
     done = [view for id, view in views.items() if id not in left]
@@ -174,7 +174,7 @@ def _ended(client: Client, states: str, most: int) -> list[dict[str, Any]]:
     """Return the latest tasks that ran, oldest first; those cancelled before are left out."""
     limit = most
     while True:
-        reply = client.history(door=DOOR, state=states, limit=limit)
+        reply = client.history(client=DOOR, state=states, limit=limit)
         found = [view for view in reply["jobs"] if not _never_ran(view)]
         if len(found) >= most or not reply.get("more") or limit >= MOST:
             return found[-most:]
@@ -188,7 +188,7 @@ def _never_ran(view: dict[str, Any]) -> bool:
 def clean(args: Args) -> int:
     """Forget the tasks that have ended."""
     with reach(args) as server:
-        server.client.clear(DOOR)
+        server.client.hide_history(DOOR)
     if args.flag("json"):
         output.emit({"cleared": DOOR})
     else:
@@ -242,6 +242,6 @@ def _all_ours(client: Client, ids: list[int]) -> list[dict[str, Any]]:
     """Return the tasks of these ids, or say which is none."""
     views = known(client, ids)
     for id in ids:
-        if id not in views or views[id]["door"] != DOOR:
+        if id not in views or views[id]["client"] != DOOR:
             raise StokerError(f"There is no task {id}.", wire.EXIT_NOT_FOUND, "not_found")
     return list(views.values())

@@ -65,7 +65,7 @@ class Batch:
             "shell": shell(),
             "umask": umask(),
         }
-        self.options = {**carried, "door": DOOR, "verbatim": True}
+        self.options = {**carried, "client": DOOR, "verbatim": True}
         self.names = {slot.member.node: slot.member.typed for slot in plan.slots}
         self.running: dict[int, Job] = {}
         self.maybe_over: set[int] = set()
@@ -162,7 +162,7 @@ class Batch:
                 tell(job.slot.typed(job.line.command, reply))
             return
         heappush(self.free, (job.slot.number, job.slot))
-        if reply.code in ("no_room", "full", "unavailable"):
+        if reply.code in ("disk_full", "queue_full", "unavailable"):
             self.todo.append(job.line)
             self.todo.sort(key=lambda line: -line.number)
             self._later(reply)
@@ -266,8 +266,8 @@ class Batch:
         if not job.slot.member.view["shared"]:
             for path in brought_nothing(self.options, job.line.directory):
                 self._say(f"{job.line.name}: --copy-backwards {path}: the job wrote nothing there")
-        if view["enforced"]:
-            self._say(f"{job.line.name}: {output.clean(view['enforced'])}")
+        if view["termination_note"]:
+            self._say(f"{job.line.name}: {output.clean(view['termination_note'])}")
         if view["state"] == "COMPLETED":
             tell(f"finished: {job.line.name}; {job.line.command}")
             return

@@ -27,7 +27,7 @@ def _is_vacant(slot: Slot, node: dict[str, Any] | None, gpus: Sequence[dict[str,
     strangers = "explicit" not in slot.options
     if "exclusive" in slot.options:
         return not node["jobs"] and not (
-            strangers and any(gpu["stranger"] is not None for gpu in there)
+            strangers and any(gpu["foreign_process"] is not None for gpu in there)
         )
     pools = node["resources"]
     cores, memory = float(slot.options["cpus"]), int(slot.options["mem"].removesuffix("M"))
@@ -40,6 +40,6 @@ def _is_vacant(slot: Slot, node: dict[str, Any] | None, gpus: Sequence[dict[str,
         gpu["index"] == slot.gpu
         and gpu["drained"] is None
         and 1 - float(gpu["held"]) >= asked
-        and not (strangers and gpu["stranger"] is not None)
+        and not (strangers and gpu["foreign_process"] is not None)
         for gpu in there
     )

@@ -82,7 +82,7 @@ class JobLocks:
         """The job of this name in this directory that has not ended, if there is one."""
         here = os.path.realpath(".")
         for door in DOORS:
-            for view in self.client.jobs(door=door, limit=MOST)["jobs"]:
+            for view in self.client.jobs(client=door, limit=MOST)["jobs"]:
                 same = view["name"] == name and os.path.realpath(view["directory"]) == here
                 if same and view["state"] not in FINISHED:
                     return str(view["label"])

@@ -48,7 +48,7 @@ def _gpu(seen: dict[str, Any], book: dict[str, Any]) -> Gpu | None:
             memory = min(memory, int(book["memory_left"]))
     held = round(float(book.get("held", 0)) * THOUSAND)
     used = int(seen["utilization"] or 0) * THOUSAND // 100
-    return Gpu(int(seen["index"]), memory, used, held, book.get("stranger") is not None)
+    return Gpu(int(seen["index"]), memory, used, held, book.get("foreign_process") is not None)
 
 
 def options(

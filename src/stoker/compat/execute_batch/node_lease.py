@@ -114,7 +114,7 @@ class NodeLease:
 
     def look(self) -> list[tuple[Member, str]]:
         """See how they are now; those that do not answer, and why."""
-        views = self.client.look_at_nodes([member.node for member in self.members])["nodes"]
+        views = self.client.refresh_nodes([member.node for member in self.members])["nodes"]
         by_name = {view["name"]: view for view in views}
         silent = []
         for member in self.members:

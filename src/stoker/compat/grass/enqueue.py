@@ -89,7 +89,7 @@ def _submission(asked: GrassArguments, variables: list[str], command: list[str])
 
 def _asked_for(queue: str, needs: dict[str, int]) -> dict[str, Any]:
     """Return a job's needs as the daemon has them. Cores are counted by a queue that has them."""
-    options: dict[str, Any] = {"queue": queue, "door": queues.NAME, "cpus": "0"}
+    options: dict[str, Any] = {"queue": queue, "client": queues.NAME, "cpus": "0"}
     if "gpu" in needs:
         options["gpus"] = written(needs["gpu"])
     named = {inside(kind): written(amount) for kind, amount in needs.items() if kind != "gpu"}

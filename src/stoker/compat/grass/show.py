@@ -113,7 +113,7 @@ def job(view: dict[str, Any]) -> dict[str, Any]:
 def _words(view: dict[str, Any]) -> list[str]:
     """Return a command's words; a job that came in another way may be a line for a shell."""
     text = str(view["command"])
-    if view["door"] != queues.NAME:
+    if view["client"] != queues.NAME:
         return [text]
     from shlex import split
 
@@ -122,7 +122,7 @@ def _words(view: dict[str, Any]) -> list[str]:
 
 def _variables(view: dict[str, Any]) -> list[str]:
     mark, _, names = str(view["comment"] or "").partition(" ")
-    return names.split() if view["door"] == queues.NAME and mark == "env:" else []
+    return names.split() if view["client"] == queues.NAME and mark == "env:" else []
 
 
 def status(view: dict[str, Any]) -> str:

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
 def _counted(client: Client) -> tuple[int, int]:
     """Return how many unfinished jobs did not come through here, and how many wait at all."""
     unfinished = "PENDING,CONFIGURING,QUEUED,RUNNING,SUSPENDED,COMPLETING"
-    reply = client.jobs(door=NAME, state=unfinished, limit=1)
+    reply = client.jobs(client=NAME, state=unfinished, limit=1)
     ours = len(reply["jobs"]) + int(reply["more"])
     counts = reply["counts"]
     total = sum(count for state, count in counts.items() if state not in wire.FINISHED)

@@ -82,7 +82,7 @@ def _submission(typed: RunSchedulerArguments) -> dict[str, Any]:
         "options": {
             **_files(typed),
             "name": typed.name,
-            "door": NAME,
+            "client": NAME,
             # What was typed, for scheduler-state --extended.
             "comment": typed.written,
             "distributed": True,

@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
         output.say(f"{NAME}: {jobs.unique(view)} has not started yet{why}")
         return 0
     _copy(client, view)
-    if view.get("result") and not view.get("seen"):
+    if view.get("result") and not view.get("dismissed"):
         from stoker.cli.session.follow import mark_seen
 
         mark_seen(client, [label])
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
 
 def _began(view: dict[str, Any]) -> list[int]:
     """Return the attempts that have printed anything, or could have."""
-    found = {int(past["attempt"]) for past in view.get("past") or ()}
+    found = {int(past["attempt"]) for past in view.get("attempts") or ()}
     if view["state"] != "PENDING" and view.get("started_at"):
         found.add(int(view["attempt"]))
     return sorted(found)

@@ -45,7 +45,7 @@ def found(client: Client | None, word: str) -> dict[str, Any]:
         if error.code != "not_found":
             raise
         raise no_such(word) from None
-    if view["door"] != NAME or (word != number and unique(view) != word):
+    if view["client"] != NAME or (word != number and unique(view) != word):
         raise no_such(word)
     return view
 

@@ -80,9 +80,9 @@ def _typed(argv: list[str]) -> tuple[BatchArguments, int | None]:
 
 def _chosen(client: Client, last: int | None) -> list[dict[str, Any]]:
     """Return the jobs to show, the newest last."""
-    waiting = client.jobs(door=DOOR, state=UNFINISHED, limit=MOST)["jobs"]
+    waiting = client.jobs(client=DOOR, state=UNFINISHED, limit=MOST)["jobs"]
     # The newest to end are not the newest to be submitted, but they are among them.
-    ended = client.history(door=DOOR, limit=max(1000, last or 0))["jobs"]
+    ended = client.history(client=DOOR, limit=max(1000, last or 0))["jobs"]
     ended.sort(key=lambda view: int(view["id"]))
     views = {view["id"]: view for view in [*(ended if last else ended[-USUAL:]), *waiting]}
     found = sorted(views.values(), key=lambda view: int(view["id"]))

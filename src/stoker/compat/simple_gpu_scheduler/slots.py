@@ -24,7 +24,7 @@ class Slot:
             "use_gpus": name,
             "explicit": True,
             "share": f"{share / THOUSAND:.3f}",
-            "door": DOOR,
+            "client": DOOR,
             "verbatim": True,
         }
 

@@ -112,7 +112,7 @@ class Slots(JobStream):
         if error.code == "unavailable":
             text = f"{error.message} Running commands continue; the others are not run."
             return StokerError(text, wire.EXIT_FAILED, error.code)
-        if error.code in ("no_room", "full"):
+        if error.code in ("disk_full", "queue_full"):
             self.lines.put_back(command.line)
             self.not_before = time.monotonic() + TRY_AGAIN
             self.warn(f"{error.message} Trying again later.")

@@ -104,8 +104,8 @@ def _action_view(state: State, job: Job) -> dict[str, Any]:
 def _skip_reason(state: State, job: Job, body: r.End) -> str | None:
     """Return why the filters of a request exclude a selected job, or None."""
     spec = state.specs.get(job.spec)
-    if body.door is not None and (spec is None or spec.door != body.door):
-        return f"it was not submitted with {body.door}"
+    if body.client is not None and (spec is None or spec.door != body.client):
+        return f"it was not submitted with {body.client}"
     if body.only == "waiting" and job.holding:
         return "it is running"
     if body.only == "running" and job.state is JobState.PENDING:
@@ -126,7 +126,7 @@ def cancel(context: RequestContext, body: r.Cancel) -> CommandHandler:
     def sweep_step(sweep: int, at: float) -> e.Event:
         return e.SweepChanged(at=at, sweep=sweep, ended=True)
 
-    has_filter = body.only is not None or body.door is not None
+    has_filter = body.only is not None or body.client is not None
     return for_each_job(context, body.select, step, None if has_filter else sweep_step)
 
 
@@ -247,7 +247,7 @@ def _failed_jobs(context: RequestContext, state: State, body: r.Retry) -> list[i
     )
 
 
-def dismiss(context: RequestContext, body: r.Seen) -> CommandHandler:
+def dismiss(context: RequestContext, body: r.Dismiss) -> CommandHandler:
     """Dismiss failures; without a selector, all of them."""
 
     def handle(state: State, now: Instant) -> CommandResult:

@@ -89,12 +89,12 @@ def _known_capacity(state: State, queue: str, type: str, device: str) -> int | N
     return ANY_CAPACITY
 
 
-def hide_history(context: RequestContext, body: r.Clear) -> CommandHandler:
+def hide_history(context: RequestContext, body: r.HideHistory) -> CommandHandler:
     """Hide finished jobs from the history of a compat command; the store keeps them."""
 
     def handle(state: State, now: Instant) -> CommandResult:
-        event = e.RecordsCleared(at=now.wall, door=body.door)
-        return CommandResult(events=[event], reply=lambda _: {"door": body.door})
+        event = e.RecordsCleared(at=now.wall, door=body.client)
+        return CommandResult(events=[event], reply=lambda _: {"client": body.client})
 
     return handle
 

@@ -136,7 +136,7 @@ class Api:
             states=queries.check_states(listed(query.get("state"))),
             user=query.get("user", ""),
             queue=query.get("queue", ""),
-            door=query.get("door", ""),
+            door=query.get("client", ""),
             limit=_page_size(query.get("limit")),
             tail=min(number(query.get("tail"), "tail"), 100),
             fold=query.get("fold") in ("1", "true"),
@@ -306,9 +306,9 @@ class Api:
         """Every machine."""
         return reply(await self.ask(nodes.list_nodes(self.loop.fleet, self.loop.since)))
 
-    async def look_at_nodes(self, request: Request) -> Response:
+    async def refresh_nodes(self, request: Request) -> Response:
         """All nodes and their state."""
-        body = await read_body(request, requests.LookAtNodes)
+        body = await read_body(request, requests.RefreshNodes)
         fleet = self.loop.fleet
         asked = await self.ask(nodes.refresh(fleet, body.names))
         for _ in range(nodes.MAX_REFRESH_SECONDS * 20):
@@ -337,7 +337,7 @@ class Api:
             user=query.get("user"),
             name=query.get("name"),
             queue=query.get("queue"),
-            door=query.get("door"),
+            door=query.get("client"),
             since=queries.parse_iso_time(query.get("since"), "since"),
             until=queries.parse_iso_time(query.get("until"), "until"),
             limit=min(number(query.get("limit"), "limit") or 100, 1_000_000),
@@ -531,12 +531,12 @@ VERBS: dict[str, tuple[Any, Any]] = {
     "retry": (job_actions.retry, requests.Retry),
     "edit": (edit.edit, requests.Edit),
     "move": (reorder.move, requests.Move),
-    "seen": (job_actions.dismiss, requests.Seen),
+    "jobs/dismiss": (job_actions.dismiss, requests.Dismiss),
     "drain": (drain.drain, requests.Drain),
     "undrain": (drain.undrain, requests.Undrain),
     "queues": (queues.define_queue, requests.Queue),
     "policies": (policies.choose, requests.Policy),
-    "clear": (queues.hide_history, requests.Clear),
+    "history/hide": (queues.hide_history, requests.HideHistory),
     "nodes": (nodes.add, requests.AddNode),
     "nodes/remove": (nodes.remove, requests.RemoveNode),
 }
@@ -571,7 +571,7 @@ def application(loop: Daemon, mode: str, ports: TcpListeners) -> ASGIApp:
         ("/backup", api.backup),
         ("/listen", api.listen),
         ("/thresholds", api.thresholds),
-        ("/nodes/look", api.look_at_nodes),
+        ("/nodes/refresh", api.refresh_nodes),
         *((f"/{verb}", _act(api, handler, body)) for verb, (handler, body) in VERBS.items()),
     ]
     routes = [Route(wire.PREFIX + path, handler, methods=["GET"]) for path, handler in get]

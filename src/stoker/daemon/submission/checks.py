@@ -119,7 +119,7 @@ def check_queue_limits(state: State, spec: Spec) -> None:
             raise CommandRejected(
                 f"Queue '{queue.name}' has {pending} pending jobs, and its limit is"
                 f" {queue.max_waiting}. Try again later.",
-                "full",
+                "queue_full",
             )
 
 

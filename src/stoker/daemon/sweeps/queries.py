@@ -160,7 +160,7 @@ def trial_view(job: Job, spec: Spec, now: Instant) -> dict[str, Any]:
         "label": job.label,
         "number": job.index,
         "state": job.state.value,
-        "short": SHORT[job.state],
+        "state_code": SHORT[job.state],
         "params": decode(job.params or "{}"),
         "value": score.value if score is not None else None,
         "step": score.step if score is not None else None,

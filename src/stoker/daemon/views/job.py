@@ -49,7 +49,7 @@ def job_view(
         "name": job.name,
         "user": job.user,
         "state": job.state.value,
-        "short": SHORT[job.state],
+        "state_code": SHORT[job.state],
         "reason": code,
         "reason_text": phrase,
         **_asked(job, spec),
@@ -102,7 +102,7 @@ def _asked(job: Job, spec: Spec) -> dict[str, Any]:
         "on_end": spec.on_end,
         "warning_signal": f"{warning.signal}@{warning.seconds}" if warning else None,
         "feed": spec.feed,
-        "door": spec.door,
+        "client": spec.door,
         "container": container_view(spec.container),
         "restartable": spec.restartable,
     }
@@ -159,8 +159,8 @@ def _times(job: Job, spec: Spec, now: Instant) -> dict[str, Any]:
         "expected_start": None,
         "expected_end": None,
         "elapsed": ran,
-        "limit": spec.limit,
-        "left": _left(job, spec.limit, ran),
+        "time_limit": spec.limit,
+        "time_left": _left(job, spec.limit, ran),
     }
 
 
@@ -171,9 +171,9 @@ def _outcome(job: Job) -> dict[str, Any]:
         "signal": job.signal,
         "cause": job.cause,
         "result": job.result,
-        "enforced": job.note,
-        "seen": job.seen,
-        "past": [
+        "termination_note": job.note,
+        "dismissed": job.seen,
+        "attempts": [
             {
                 "attempt": past.attempt,
                 "started_at": iso(past.started_at),
@@ -308,7 +308,7 @@ def gpu_view(node: Node, device: Device, state: State, reading: dict[str, Any]) 
         "memory_left": device.memory_free - device.stranger_memory if facts.memory else None,
         "jobs": jobs,
         "foreign": reading.get("foreign", []),
-        "stranger": device.stranger,
+        "foreign_process": device.stranger,
     }
 
 

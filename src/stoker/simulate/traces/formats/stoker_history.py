@@ -69,8 +69,8 @@ class View(Struct):
     devices: dict[str, list[str]] = {}
     ended_at: str | None = None
     elapsed: float | None = None
-    limit: int | None = None
-    past: list[Attempt] = []
+    time_limit: int | None = None
+    attempts: list[Attempt] = []
     training: Trained | None = None
 
 
@@ -128,7 +128,7 @@ def record_of(view: View) -> Record:
         ram=(asked.memory or 0) * machines,
         gpu_memory=asked.gpu_memory,
         gpu_model=asked.model,
-        time_limit=view.limit,
+        time_limit=view.time_limit,
         non_preemptible=not (view.restartable or (training is not None and training.saves)),
         epochs_done=training.epochs_done if training is not None else 0,
         epochs=training.epochs if training is not None else None,
@@ -142,7 +142,7 @@ def _ran(view: View) -> float:
         return view.training.ran_seconds
     spans = [
         cells.moment(each.ended_at) - cells.moment(each.started_at)
-        for each in view.past
+        for each in view.attempts
         if each.started_at is not None
     ]
     if view.ended_at is None and view.elapsed is not None:
