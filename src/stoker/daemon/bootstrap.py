@@ -340,7 +340,7 @@ def _for_a_new_home(loop: Daemon, at: float) -> list[Event]:
 def _needed(loop: Daemon) -> set[str]:
     """Environments of trials that are yet to be thought of."""
     waiting = [sweep for sweep in loop.engine.state.sweeps.values() if sweep.wanting]
-    return {loop.sweeps.kept(sweep).spec.environment for sweep in waiting}
+    return {loop.sweeps.stored(sweep).spec.environment for sweep in waiting}
 
 
 def _sweep(loop: Daemon, at: float) -> None:

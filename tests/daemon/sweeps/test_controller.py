@@ -7,7 +7,7 @@ from stoker.core.job import Job, Score
 from stoker.core.sweep import Sweep, Trial
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.reports.format import Point
-from stoker.daemon.sweeps.controller import IN_A_ROW, in_vain, told
+from stoker.daemon.sweeps.controller import MAX_FAILURES, all_trials_failed, trial_message
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from stoker.daemon.sweeps.controller import IN_A_ROW, in_vain, told
     ],
 )
 def test_only_what_came_to_its_end_teaches_anything(state, score, heard):
-    found = told(Trial(2, 0, '{"x":1}', state, score))
+    found = trial_message(Trial(2, 0, '{"x":1}', state, score))
     assert (found["state"], found["value"]) == heard
     assert found["params"] == {"x": 1}
 
@@ -58,11 +58,11 @@ def test_the_best_of_all_attempts_counts_or_the_last_figure():
 
 def test_whoever_only_fails_is_not_asked_for_more_until_its_owner_says_so():
     sweep = Sweep(id=1, name="", user="", identity="", definition="", method="", created_at=0.0)
-    sweep.counts = {"failed": IN_A_ROW - 1}
-    assert not in_vain(sweep)
-    sweep.counts = {"failed": IN_A_ROW}
-    assert in_vain(sweep)
-    sweep.forgiven = IN_A_ROW
-    assert not in_vain(sweep)
-    sweep.forgiven, sweep.counts = 0, {"failed": IN_A_ROW, "stopped": 1}
-    assert not in_vain(sweep)
+    sweep.counts = {"failed": MAX_FAILURES - 1}
+    assert not all_trials_failed(sweep)
+    sweep.counts = {"failed": MAX_FAILURES}
+    assert all_trials_failed(sweep)
+    sweep.forgiven = MAX_FAILURES
+    assert not all_trials_failed(sweep)
+    sweep.forgiven, sweep.counts = 0, {"failed": MAX_FAILURES, "stopped": 1}
+    assert not all_trials_failed(sweep)

@@ -315,7 +315,7 @@ class Daemon:
         if self.engine.store_error != store_error:
             logger.warning("%s", self.engine.store_error or "the journal can be written again")
         if self.engine.state.boards and may_start:
-            contain("sweeps", None, lambda: self.sweeps.after(self.engine.state))
+            contain("sweeps", None, lambda: self.sweeps.supply_trials(self.engine.state))
         now = system_clock()
         contain("waiting requests", None, self.waits.check, self.engine.state, now, result.events)
         self.feeder.after(result.events)

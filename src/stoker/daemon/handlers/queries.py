@@ -18,7 +18,7 @@ from stoker.core.policy.order import in_order, in_rows
 from stoker.core.state import State
 from stoker.daemon.context import CommandHandler, RequestContext, reply_only
 from stoker.daemon.nodes.registry import ExecutorRegistry
-from stoker.daemon.sweeps.queries import sweep_view
+from stoker.daemon.sweeps.views import sweep_view
 from stoker.daemon.views import array_rows
 from stoker.daemon.views.job import estimate_view, gpu_view, iso, job_view, queue_view
 from stoker.daemon.views.placement import machines

@@ -50,8 +50,8 @@ from stoker.daemon.nodes import local_node as machine
 from stoker.daemon.routes.event_stream import Batches, EventSubscriber
 from stoker.daemon.routes.log_stream import follow, start_of_tail, start_since, whole
 from stoker.daemon.submission.submit import handle_submit
-from stoker.daemon.sweeps import queries as sweep_view
-from stoker.daemon.sweeps import submit as sweep_intake
+from stoker.daemon.sweeps import queries as sweep_queries
+from stoker.daemon.sweeps.submit import handle_submit_sweep
 from stoker.daemon.views.job import iso
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.probes.gpu_reading import Reading
@@ -190,25 +190,27 @@ class Api:
     async def sweep(self, request: Request) -> Response:
         """A sweep, new or again."""
         body = _at_home(await read_body(request, requests.Sweep))
-        decide = await asyncio.to_thread(sweep_intake.submit, self.desk, body)
+        decide = await asyncio.to_thread(handle_submit_sweep, self.desk, body)
         return reply(await self.ask(decide))
 
     async def sweeps(self, request: Request) -> Response:
         """Unfinished sweeps, or all of them."""
         await self._forecast(queue=True)
         all = request.query_params.get("all") in ("1", "true")
-        return reply(await self.ask(sweep_view.listed(self.desk, all)))
+        return reply(await self.ask(sweep_queries.list_sweeps(self.desk, all)))
 
     async def one_sweep(self, request: Request) -> Response:
         """A sweep with all its trials."""
         await self._forecast(queue=True)
-        return reply(await self.ask(sweep_view.whole(self.desk, request.path_params["sweep"])))
+        return reply(
+            await self.ask(sweep_queries.show_sweep(self.desk, request.path_params["sweep"]))
+        )
 
     async def change_sweep(self, request: Request) -> Response:
         """Change a sweep."""
         body = await read_body(request, requests.ChangeSweep)
         word = request.path_params["sweep"]
-        return reply(await self.ask(sweep_view.change(self.desk, word, body)))
+        return reply(await self.ask(sweep_queries.change_sweep(self.desk, word, body)))
 
     async def why(self, request: Request) -> Response:
         """Why a job is pending or in its current state."""

@@ -1,1 +1,1 @@
-"""Sweeps."""
+"""Sweeps: submission, supply of trials, queries and views."""
