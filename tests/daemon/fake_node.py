@@ -87,10 +87,9 @@ def build_loop(place: Path, store: MemoryStore) -> Daemon:
         ExecutorPaths(str(place / "run"), str(place / "exits"), str(place / "scripts"), str(place)),
         INSTALL, [], poller, lambda _: b"", lambda _: None,
     )  # fmt: skip
-    watch = GpuMonitor("here", Reading(), INSTALL, Thresholds(), local.holds, poller.watch,
-                     poller.unwatch)  # fmt: skip
-    fleet = ExecutorRegistry(local, "here", poller, watch.rules, watch.gauges, str(place / "run"),
-                  str(place / "notes"), str(place / "logs"))  # fmt: skip
+    watch = GpuMonitor("here", Reading(), INSTALL, Thresholds(), local.holds, poller)
+    fleet = ExecutorRegistry(local, "here", poller, watch.thresholds, watch.memory,
+                  str(place / "run"), str(place / "notes"), str(place / "logs"))  # fmt: skip
     desk = RequestContext(store, str(place / "logs"), "here", "me")
     return Daemon(store, local, poller, desk, Settings(), watch, fleet, str(place))
 

@@ -1,31 +1,19 @@
 """The real helper process and the real nvidia-ml-py against the stand-in library."""
 
 import os
-import select
 import subprocess
 import sys
-import time
 
 from fakes.nvml import FakeNvml, Gpu, Process, claims
+from probes.probe_loop import ProbeLoop
+from stoker.daemon.gpus.probe_client import read_once
 from stoker.probes.gpu_reading import GpuProcess, Reading
-from stoker.probes.probe_client import ProbeProcess, read_once
 
 TIMEOUT = 30
 
 
 def look(nvml: FakeNvml) -> Reading:
     return read_once(TIMEOUT, nvml.env())
-
-
-def answer(probe: ProbeProcess) -> Reading:
-    probe.ask()
-    deadline = time.monotonic() + TIMEOUT
-    while time.monotonic() < deadline:
-        select.select([probe], [], [], 1)
-        reading = probe.receive()
-        if reading is not None:
-            return reading
-    raise AssertionError("no answer")
 
 
 def test_a_gpu_is_read_with_all_its_fields(nvml):
@@ -149,13 +137,13 @@ def test_processes_grow_shrink_and_end_between_two_looks(nvml, tmp_path):
     room = tmp_path / "room"
     room.mkdir()
     nvml.set([Gpu(uuid="GPU-a", memory_used=50, claims=room)])
-    probe = ProbeProcess(nvml.env())
+    probe = ProbeLoop(nvml.env())
     try:
         for size in (100, 4000, 30):
             (room / str(os.getpid())).write_text(str(size))
             (room / str(os.getppid())).write_text("7")
             (room / str(2**22 + 7)).write_text("900")  # nobody is called that
-            (use,) = answer(probe).use
+            (use,) = probe.read().use
             assert {process.pid: process.memory for process in use.processes} == {
                 os.getpid(): size, os.getppid(): 7,
             }  # fmt: skip
@@ -200,28 +188,28 @@ def test_the_stand_in_runs_out_of_memory_as_a_gpu_does(nvml, tmp_path):
 def test_a_driver_that_vanishes_and_returns_is_found_again_by_the_same_process(nvml):
     gpus = [Gpu(uuid="GPU-a")]
     nvml.set(gpus)
-    probe = ProbeProcess(nvml.env())
+    probe = ProbeLoop(nvml.env())
     try:
-        assert answer(probe).facts[0].uuid == "GPU-a"
+        assert probe.read().facts[0].uuid == "GPU-a"
         nvml.set(gpus, gone=True)
-        gone = answer(probe)
+        gone = probe.read()
         assert gone.facts == ()
         assert "NVIDIA driver" in (gone.error or "")
         nvml.set(gpus)
-        back = answer(probe)
+        back = probe.read()
         assert (back.facts[0].uuid, back.error) == ("GPU-a", None)
-        assert probe.generation == 1
+        assert probe.pids == {probe.pid}
     finally:
         probe.close()
 
 
 def test_a_lost_gpu_that_returns_is_read_again_by_the_same_process(nvml):
     nvml.set([Gpu(uuid="GPU-a", lost=True)])
-    probe = ProbeProcess(nvml.env())
+    probe = ProbeLoop(nvml.env())
     try:
-        assert "GPU is lost" in (answer(probe).error or "")
+        assert "GPU is lost" in (probe.read().error or "")
         nvml.set([Gpu(uuid="GPU-a")])
-        back = answer(probe)
+        back = probe.read()
         assert (back.facts[0].uuid, back.error) == ("GPU-a", None)
     finally:
         probe.close()

@@ -16,7 +16,7 @@ import stoker.executors.agent.session
 from e2e.daemon_fixture import state_of, until
 from stoker.core.units import THOUSAND
 from stoker.probes import host
-from stoker.probes.gpu_samples import NOBODYS, key_of, samples
+from stoker.probes.gpu_samples import UNKNOWN_ATTEMPT, build_samples, parse_token
 from stoker.probes.remote_facts import BadReport, Owner, RemoteFacts, node_facts, parse
 
 PLACE = Path(stoker.executors.agent.session.__file__).parent
@@ -158,7 +158,7 @@ def test_gpus_and_who_is_on_them(machine: Machine, process: "subprocess.Popen[by
     assert (owner.token, owner.session) == ("abc.7.1", pid)
     assert owner.command.startswith("sh -c read x a word two lines xxx")
     assert len(owner.command) == 200
-    sample = samples(look.reading, look.ours("abc", {}), look.identify)["GPU-a"].sample
+    sample = build_samples(look.reading, look.ours("abc", {}), look.identify)["GPU-a"].sample
     assert (sample.ours_memory, sample.strangers) == (300, ())
     assert not list(machine.run.glob("driver*"))
 
@@ -248,7 +248,7 @@ def test_mls_53_figures_that_the_driver_does_not_know_are_none() -> None:
 
 def test_processes_are_ours_by_token_or_session_and_the_dead_are_nobody() -> None:
     look = parse(WHOLE.encode())
-    seen = samples(look.reading, look.ours("abc", {}), look.identify)["GPU-a"]
+    seen = build_samples(look.reading, look.ours("abc", {}), look.identify)["GPU-a"]
     sample = seen.sample
     assert seen.shares == {(7, 1): 300}
     assert (sample.ours, sample.ours_memory) == (True, 300)
@@ -298,7 +298,7 @@ def test_any_bytes_are_read_or_refused(text: bytes) -> None:
     except BadReport:
         return
     msgspec.json.encode(node_facts("any", look))  # as the journal does
-    samples(look.reading, look.ours("abc", {}), look.identify)
+    build_samples(look.reading, look.ours("abc", {}), look.identify)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_numbers_and_texts_from_a_node_are_bounded() -> None:
     assert look.reading.facts[0].model.isprintable()
     assert look.memory_total == 0
     assert len(look.owners[78].user) == 100
-    assert 77 not in look.owners or look.ours("abc", {})(77) == NOBODYS
+    assert 77 not in look.owners or look.ours("abc", {})(77) == UNKNOWN_ATTEMPT
 
 
 def test_two_gpus_with_one_index_are_one() -> None:
@@ -341,9 +341,9 @@ def test_two_gpus_with_one_index_are_one() -> None:
 
 
 def test_a_token_with_a_number_out_of_bounds_names_no_attempt() -> None:
-    assert key_of(f"abc.{'9' * 5000}.0", "abc") == NOBODYS
-    assert key_of("abc.\u0663.0", "abc") == NOBODYS
-    assert key_of("abc.7.1.", "abc") == (7, 1)
+    assert parse_token(f"abc.{'9' * 5000}.0", "abc") == UNKNOWN_ATTEMPT
+    assert parse_token("abc.\u0663.0", "abc") == UNKNOWN_ATTEMPT
+    assert parse_token("abc.7.1.", "abc") == (7, 1)
 
 
 @given(st.integers(0, len(WHOLE)))

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
-from stoker.probes.gpu_samples import NOBODYS, key_of, samples
+from stoker.probes.gpu_samples import UNKNOWN_ATTEMPT, build_samples, parse_token
 
 
 def reading(*processes: GpuProcess, known: bool = True) -> Reading:
@@ -27,7 +27,7 @@ def test_processes_are_divided_into_ours_and_strangers_and_the_dead_left_out():
         GpuProcess(pid=other, memory=200),
         GpuProcess(pid=2**22 + 7, memory=100),
     )
-    seen = samples(looked, lambda pid: (7, 1) if pid == here else None)["GPU-a"]
+    seen = build_samples(looked, lambda pid: (7, 1) if pid == here else None)["GPU-a"]
     assert seen.shares == {(7, 1): 300}
     sample = seen.sample
     assert (sample.ours, sample.ours_memory) == (True, 300)
@@ -38,13 +38,13 @@ def test_processes_are_divided_into_ours_and_strangers_and_the_dead_left_out():
 
 def test_our_memory_is_unknown_when_one_of_our_processes_does_not_say():
     looked = reading(GpuProcess(pid=1, memory=300), GpuProcess(pid=2, memory=None))
-    seen = samples(looked, lambda _pid: (7, 1))["GPU-a"]
+    seen = build_samples(looked, lambda _pid: (7, 1))["GPU-a"]
     assert (seen.sample.ours, seen.sample.ours_memory) == (True, None)
     assert seen.shares == {(7, 1): None}
 
 
 def test_without_our_processes_our_memory_is_zero():
-    seen = samples(reading(known=False), lambda _pid: (7, 1))["GPU-a"]
+    seen = build_samples(reading(known=False), lambda _pid: (7, 1))["GPU-a"]
     assert seen.shares == {}
     sample = seen.sample
     assert (sample.ours, sample.ours_memory, sample.processes_known) == (False, 0, False)
@@ -58,7 +58,7 @@ def test_memory_is_summed_over_the_processes_of_each_attempt():
         GpuProcess(pid=4, memory=7),
     )
     whose = {1: (7, 1), 2: (7, 1), 3: (8, 1), 4: (9, 2)}
-    seen = samples(looked, whose.get)["GPU-a"]
+    seen = build_samples(looked, whose.get)["GPU-a"]
     assert seen.shares == {(7, 1): 350, (8, 1): None, (9, 2): 7}
     assert seen.sample.ours_memory is None
 
@@ -69,10 +69,10 @@ def test_memory_is_summed_over_the_processes_of_each_attempt():
         ("abc.7.1", (7, 1)),
         ("abc.7.1.", (7, 1)),  # as on machines over SSH
         ("abc.12.0", (12, 0)),
-        ("abc.7", NOBODYS),
-        ("abc.x.1", NOBODYS),
-        ("abc.7.1..", NOBODYS),
-        ("abc.².1", NOBODYS),
+        ("abc.7", UNKNOWN_ATTEMPT),
+        ("abc.x.1", UNKNOWN_ATTEMPT),
+        ("abc.7.1..", UNKNOWN_ATTEMPT),
+        ("abc.².1", UNKNOWN_ATTEMPT),
         ("ab.7.1", None),
         ("abcd.7.1", None),
         ("abc", None),
@@ -82,4 +82,4 @@ def test_memory_is_summed_over_the_processes_of_each_attempt():
     ],
 )
 def test_a_token_names_its_attempt(token, key):
-    assert key_of(token, "abc") == key
+    assert parse_token(token, "abc") == key

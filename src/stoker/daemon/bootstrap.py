@@ -115,8 +115,7 @@ def build_daemon(
         install,
         config.foreign.thresholds,
         executor.holds,
-        poller.watch,
-        poller.unwatch,
+        poller,
     )
     desk = RequestContext(
         store, places.logs_dir(), facts.name, user, place=place, alerts=left,
@@ -126,8 +125,8 @@ def build_daemon(
         executor,
         facts.name,
         poller,
-        watch.rules,
-        watch.gauges,
+        watch.thresholds,
+        watch.memory,
         os.path.dirname(places.socket_path()),
         f"{kept.state}/afar",
         desk.logs,

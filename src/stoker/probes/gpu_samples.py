@@ -1,4 +1,4 @@
-"""From a reading to samples: whose process is whose on every GPU."""
+"""GPU reading -> samples: which process on a GPU belongs to which attempt, which is foreign."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from stoker.core.foreign import Sample, Stranger
 from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
 from stoker.probes.host import process_info
 
-Key = tuple[int, int]
+AttemptId = tuple[int, int]
 """A job and the number of its attempt."""
-NOBODYS: Key = (0, 0)
+UNKNOWN_ATTEMPT: AttemptId = (0, 0)
 """Ours by its token, which names no attempt."""
 _NUMBERS = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
-"""A process may have put any token into its environment: longer numbers are none of ours."""
-Whose = Callable[[int], Key | None]
-"""The attempt that a pid belongs to; None: it is not ours."""
+"""A process may put any token into its environment: longer numbers are not valid."""
+OwnerOf = Callable[[int], AttemptId | None]
+"""Returns the attempt that a pid belongs to; None for a foreign process."""
 Identify = Callable[[int], tuple[str, str] | None]
-"""The user and the command behind a pid, as far as they are known; None: there is no such."""
+"""Returns user and command of a pid, as far as known; None if there is no such process."""
 
 
-class Seen(Struct, frozen=True):
-    """One look at one GPU, and what of its memory is whose."""
+class GpuSample(Struct, frozen=True):
+    """One reading of one GPU, and its memory by attempt."""
 
     sample: Sample
-    shares: dict[Key, int | None]
-    """MiB by attempt, over all its processes; None where one of them does not say."""
+    shares: dict[AttemptId, int | None]
+    """MiB by attempt, over all its processes; None if it is unknown for one of them."""
 
 
-def key_of(token: str | None, install: str) -> Key | None:
-    """The attempt that a token of this install names; None: it is not of this install."""
-    first, _, rest = (token or "").partition(".")
-    if first != install or not rest:
+def parse_token(token: str | None, install: str) -> AttemptId | None:
+    """Return the attempt that a token names; None for a token of another install."""
+    token_install, _, attempt = (token or "").partition(".")
+    if token_install != install or not attempt:
         return None
-    # On machines over SSH it ends in a point.
-    numbers = _NUMBERS.fullmatch(rest.removesuffix("."))
-    return (int(numbers[1]), int(numbers[2])) if numbers is not None else NOBODYS
+    # On nodes over SSH it ends in a point.
+    numbers = _NUMBERS.fullmatch(attempt.removesuffix("."))
+    return (int(numbers[1]), int(numbers[2])) if numbers is not None else UNKNOWN_ATTEMPT
 
 
-def identify_here(pid: int) -> tuple[str, str] | None:
-    """Who a process on this very machine is. Drivers list the dead for a while."""
+def identify_local(pid: int) -> tuple[str, str] | None:
+    """Return user and command of a process on this node; drivers list dead ones for a while."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -54,21 +54,25 @@ def identify_here(pid: int) -> tuple[str, str] | None:
     return (info.user, info.command) if info else ("", "")
 
 
-def samples(reading: Reading, whose: Whose, identify: Identify = identify_here) -> dict[str, Seen]:
-    """Return what is seen of each GPU, by UUID."""
+def build_samples(
+    reading: Reading, owner_of: OwnerOf, identify: Identify = identify_local
+) -> dict[str, GpuSample]:
+    """Return a sample of each GPU, by UUID."""
     facts = {gpu.uuid: gpu for gpu in reading.facts}
-    return {use.uuid: _seen(facts.get(use.uuid), use, whose, identify) for use in reading.use}
+    return {use.uuid: _sample(facts.get(use.uuid), use, owner_of, identify) for use in reading.use}
 
 
-def _seen(facts: GpuFacts | None, use: GpuUse, whose: Whose, identify: Identify) -> Seen:
-    shares: dict[Key, int | None] = {}
-    strangers = []
+def _sample(
+    facts: GpuFacts | None, use: GpuUse, owner_of: OwnerOf, identify: Identify
+) -> GpuSample:
+    shares: dict[AttemptId, int | None] = {}
+    foreign = []
     for process in use.processes:
-        key = whose(process.pid)
+        key = owner_of(process.pid)
         if key is not None:
             shares[key] = _sum(shares.get(key, 0), process.memory)
-        elif (who := identify(process.pid)) is not None:
-            strangers.append(_stranger(process, *who))
+        elif (identity := identify(process.pid)) is not None:
+            foreign.append(_foreign_process(process, *identity))
     known = [memory for memory in shares.values() if memory is not None]
     sample = Sample(
         uuid=use.uuid,
@@ -77,17 +81,17 @@ def _seen(facts: GpuFacts | None, use: GpuUse, whose: Whose, identify: Identify)
         utilization=use.utilization,
         ours=bool(shares),
         ours_memory=sum(known) if len(known) == len(shares) else None,
-        strangers=tuple(strangers),
+        strangers=tuple(foreign),
         processes_known=use.processes_known,
     )
-    return Seen(sample, shares)
+    return GpuSample(sample, shares)
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
 
 
-def _stranger(process: GpuProcess, user: str, command: str) -> Stranger:
+def _foreign_process(process: GpuProcess, user: str, command: str) -> Stranger:
     return Stranger(
         pid=process.pid,
         user=user,

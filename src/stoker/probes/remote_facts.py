@@ -13,7 +13,7 @@ from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU
 from stoker.core.text import printable
 from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
-from stoker.probes.gpu_samples import Key, Whose, key_of
+from stoker.probes.gpu_samples import AttemptId, OwnerOf, parse_token
 from stoker.probes.node_devices import gpus, pools
 
 _NUMBER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
@@ -34,7 +34,7 @@ class BadReport(ValueError):
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose a process on a GPU is; all unknown where the machine hides other users' processes."""
+    """OwnerOf a process on a GPU is; all unknown where the machine hides other users' processes."""
 
     user: str = ""
     command: str = ""
@@ -69,15 +69,15 @@ class RemoteFacts(msgspec.Struct, frozen=True, kw_only=True):
     owners: dict[int, Owner] = {}
     """Who is on the GPUs; a process that is missing here has ended."""
 
-    def ours(self, install: str, sessions: Mapping[int, Key]) -> Whose:
+    def ours(self, install: str, sessions: Mapping[int, AttemptId]) -> OwnerOf:
         """Tell whose a process is, by the session of an attempt or the token of this install."""
 
-        def whose(pid: int) -> Key | None:
+        def whose(pid: int) -> AttemptId | None:
             owner = self.owners.get(pid)
             if owner is None:
                 return None
             by_session = sessions.get(owner.session) if owner.session is not None else None
-            return by_session or key_of(owner.token, install)
+            return by_session or parse_token(owner.token, install)
 
         return whose
 

@@ -20,13 +20,13 @@ class Far:
     def __init__(self, **thresholds: float) -> None:
         self.story = Scenario(gpus=0)
         self.story.tell(NodeJoined(at=self.story.now, facts=node_facts("far", look(IDLE))))
-        self.rules = ForeignUsageThresholds(Thresholds(leave_seconds=0, **thresholds))
-        self.judge = ForeignUsageDetector("far", self.rules, GpuMemoryTracker())
+        self.thresholds = ForeignUsageThresholds(Thresholds(leave_seconds=0, **thresholds))
+        self.detector = ForeignUsageDetector("far", self.thresholds, GpuMemoryTracker())
 
     def sees(self, text: str) -> list[Event]:
         """What a look changes; it is told to the core."""
         seen = look(text)
-        events = self.judge.facts(
+        events = self.detector.update(
             self.story.state, seen.reading, seen.ours("abc", {}), seen.identify
         )
         for event in events:
@@ -45,12 +45,12 @@ def test_a_stranger_far_away_is_named_once_and_leaves_once() -> None:
     assert isinstance(event, ForeignUseChanged)
     assert (event.node, event.device, event.memory) == ("far", "0", 4000)
     assert event.stranger == "alice's python (pid 77)"
-    assert far.judge.latest["GPU-a"]["foreign"][0]["user"] == "alice"
+    assert far.detector.latest["GPU-a"]["foreign"][0]["user"] == "alice"
     assert far.sees(ALICE) == []
     far.sees(IDLE)  # the memory is gone at once, he himself after a moment without him
     far.sees(IDLE)
     assert far.story.state.cluster.nodes["far"].types["gpu"][0].stranger is None
-    assert far.judge.latest["GPU-a"]["foreign"] == []
+    assert far.detector.latest["GPU-a"]["foreign"] == []
 
 
 def test_our_own_and_the_dead_are_no_strangers_far_away() -> None:
@@ -68,11 +68,11 @@ def test_a_gpu_that_the_driver_no_longer_shows_is_out_of_use() -> None:
 
 def test_a_change_of_the_rules_reaches_every_judge() -> None:
     first, second = Far(), Far()
-    second.judge.rules = first.rules
+    second.detector.thresholds = first.thresholds
     full = GPU.format(used=30_000) + "end\n"
-    first.rules.change(load=None, memory=0.5, processes=None)
+    first.thresholds.change(load=None, memory=0.5, processes=None)
     assert first.sees(full) == second.sees(full) == []
-    first.rules.change(load=None, memory=0.2, processes=None)
+    first.thresholds.change(load=None, memory=0.2, processes=None)
     assert first.sees(full)
     assert second.sees(full)
-    assert first.rules.view() == {"load": 0.1, "memory": 0.2, "processes": True}
+    assert first.thresholds.view() == {"load": 0.1, "memory": 0.2, "processes": True}

@@ -18,19 +18,20 @@ from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
 from stoker.core.foreign import Thresholds
 from stoker.core.request import Request
+from stoker.daemon.control.daemon import Reactor
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
 from stoker.daemon.gpus.memory import (
-    CONTEXT,
-    SETTLE,
+    MIN_CONTEXT_MIB,
+    SETTLE_SECONDS,
     GpuMemoryTracker,
     NodeMemoryMeter,
-    worth_telling,
+    is_significant,
 )
-from stoker.daemon.gpus.monitor import INTERVAL, GpuMonitor
+from stoker.daemon.gpus.monitor import POLL_SECONDS, GpuMonitor
 from stoker.daemon.gpus.process_owners import ProcessOwners
 from stoker.executors.linux.process_tree import TOKEN
 from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
-from stoker.probes.gpu_samples import samples
+from stoker.probes.gpu_samples import build_samples
 from stoker.probes.remote_facts import parse
 
 Uses = dict[str, list[tuple[int, int | None]]]
@@ -51,8 +52,8 @@ class MemoryFixture:
     def __init__(self, name: str = "here", count: int = 2) -> None:
         self.story, self.name, self.count = Scenario(gpus=0), name, count
         self.story.tell(e.NodeJoined(at=self.story.now, facts=machine(name, count)))
-        self.gauges = GpuMemoryTracker()
-        self.meter = NodeMemoryMeter(name, self.gauges)
+        self.tracker = GpuMemoryTracker()
+        self.meter = NodeMemoryMeter(name, self.tracker)
         self.now = 1000.0
         self.pids: dict[int, tuple[int, int]] = {}
 
@@ -80,9 +81,11 @@ class MemoryFixture:
 
     def sees(self, uses: Uses, used: int | None = None, known: bool = True) -> list[Any]:
         """What a look changes: jobs and MiB. It is told to the core."""
-        self.now += INTERVAL
-        found = samples(self.reading(uses, used, known), self.pids.get, lambda _: ("eve", "python"))
-        events = self.meter.facts(self.story.state, found, self.now)
+        self.now += POLL_SECONDS
+        found = build_samples(
+            self.reading(uses, used, known), self.pids.get, lambda _: ("eve", "python")
+        )
+        events = self.meter.update(self.story.state, found, self.now)
         for event in events:
             self.story.tell(event)
         assert all(isinstance(event, e.MemoryMeasured) for event in events)
@@ -90,7 +93,7 @@ class MemoryFixture:
 
     def settle(self) -> None:
         """Look at nothing until what was there before cannot matter any more."""
-        for _ in range(int(SETTLE / INTERVAL) + 1):
+        for _ in range(int(SETTLE_SECONDS / POLL_SECONDS) + 1):
             assert self.sees({}) == []
 
 
@@ -98,8 +101,7 @@ def test_kub_63_memory_is_summed_over_gpus_and_process_tree() -> None:
     box = MemoryFixture()
     job = box.job(gpus(2), 10, 11, 12)
     assert box.sees({"0": [(10, 1000), (11, 500)], "1": [(10, 100), (12, 700)]}) == [(job, 1500)]
-    assert box.gauges.now(job) == {"0": 1500, "1": 800}
-    assert box.gauges.total(job) == 2300
+    assert box.tracker.current(job) == {"0": 1500, "1": 800}
     assert box.story.job(job).progress.peak == 1500
 
 
@@ -107,14 +109,14 @@ def test_kub_63_a_job_that_is_on_no_gpu_has_none() -> None:
     box = MemoryFixture()
     job = box.job(gpus(2), 10)
     assert box.sees({"0": [(99, 4000)]}) == []
-    assert (box.gauges.now(job), box.gauges.total(job)) == ({}, None)
+    assert box.tracker.current(job) == {}
 
 
 def test_kub_19_every_job_on_a_shared_gpu_has_its_own_figure() -> None:
     box = MemoryFixture(count=1)
     first, second = box.job(gpus(0.5), 10, 11), box.job(gpus(0.5), 20)
     assert box.sees({"0": [(10, 1000), (20, 3000), (11, 24)]}) == [(first, 1024), (second, 3000)]
-    assert box.gauges.now(second) == {"0": 3000}
+    assert box.tracker.current(second) == {"0": 3000}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_kub_19_every_job_on_a_shared_gpu_has_its_own_figure() -> None:
     ],
 )  # fmt: skip
 def test_only_a_rise_that_matters_is_told(told: int, peak: int, worth: bool) -> None:
-    assert worth_telling(told, peak) is worth
+    assert is_significant(told, peak) is worth
 
 
 def test_what_shrinks_is_shown_and_not_told() -> None:
@@ -133,11 +135,11 @@ def test_what_shrinks_is_shown_and_not_told() -> None:
     job = box.job(gpus(1), 10)
     assert box.sees({"0": [(10, 5000)]}) == [(job, 5000)]
     assert box.sees({"0": [(10, 200)]}) == []
-    assert box.gauges.now(job) == {"0": 200}
+    assert box.tracker.current(job) == {"0": 200}
     assert box.sees({"0": [(10, 5010)]}) == []
     assert box.sees({"0": [(10, 6000)]}) == [(job, 6000)]
     assert box.sees({}) == []
-    assert box.gauges.now(job) == {}
+    assert box.tracker.current(job) == {}
 
 
 def test_after_a_restart_nothing_is_told_twice() -> None:
@@ -156,11 +158,11 @@ def test_only_current_attempts_of_jobs_that_ask_for_gpus_are_measured() -> None:
     box.pids[30] = 12345, 1
     box.story.exited(over)
     assert box.sees({"0": [(10, 500), (20, 500), (30, 500)]}) == []
-    assert box.gauges.now(plain) == box.gauges.now(over) == {}
+    assert box.tracker.current(plain) == box.tracker.current(over) == {}
 
 
 def test_the_largest_part_of_an_attempt_on_several_machines_counts() -> None:
-    story, gauges = Scenario(gpus=0), GpuMemoryTracker()
+    story, tracker = Scenario(gpus=0), GpuMemoryTracker()
     for name in ("a", "b"):
         story.tell(e.NodeJoined(at=story.now, facts=machine(name, 1)))
     job = story.submit(gpus(1))
@@ -169,14 +171,13 @@ def test_the_largest_part_of_an_attempt_on_several_machines_counts() -> None:
     story.about(e.AttemptPlanned, job, placement=placement, boot=story.boot)
     key = (job, story.job(job).attempt)
     # Both looks are in before the core has heard of either: the smaller is no news then.
-    (first,) = gauges.take(story.state, "b", {key: {"0": 4000}})
+    (first,) = tracker.update(story.state, "b", {key: {"0": 4000}})
     assert isinstance(first, e.MemoryMeasured)
     assert first.memory == 4000
-    assert gauges.take(story.state, "a", {key: {"0": 3000}}) == []
-    assert gauges.now(job) == {"a/0": 3000, "b/0": 4000}
-    assert gauges.total(job) == 7000
-    gauges.clear("b")
-    assert gauges.now(job) == {"a/0": 3000}
+    assert tracker.update(story.state, "a", {key: {"0": 3000}}) == []
+    assert tracker.current(job) == {"a/0": 3000, "b/0": 4000}
+    tracker.clear("b")
+    assert tracker.current(job) == {"a/0": 3000}
 
 
 LOOKS = st.lists(
@@ -198,7 +199,7 @@ def test_told_peaks_only_grow_and_are_never_far_below_the_truth(
         sizes = {"0": [(10, first or 0), (11, second or 0)], "1": [(10, other or 0)]}
         peak = max(peak, (first or 0) + (second or 0), other or 0)
         told += [memory for id, memory in box.sees(sizes) if id == job]
-        assert not worth_telling(told[-1], peak)
+        assert not is_significant(told[-1], peak)
     assert told == sorted(set(told))
     assert told[-1] <= peak
 
@@ -212,7 +213,7 @@ def test_an_attempt_alone_on_a_gpu_has_all_that_is_used_there() -> None:
     assert box.sees({"0": [(10, None)]}, used=3000) == []  # that may be what was there before
     box.settle()
     assert box.sees({"0": [(10, None)]}, used=3000) == [(job, 3000)]
-    assert box.gauges.now(job) == {"0": 3000}
+    assert box.tracker.current(job) == {"0": 3000}
 
 
 def test_a_process_that_does_not_say_makes_the_sum_of_the_others_worthless() -> None:
@@ -229,7 +230,7 @@ def test_an_attempt_whose_processes_cannot_be_seen_has_what_came_with_it(known: 
     assert box.sees({}, used=400, known=known) == []  # the driver's own
     job = box.job(gpus(1))
     box.settle()
-    assert box.sees({}, used=400 + CONTEXT - 1, known=known) == []
+    assert box.sees({}, used=400 + MIN_CONTEXT_MIB - 1, known=known) == []
     assert box.sees({}, used=2400, known=known) == [(job, 2400)]
 
 
@@ -271,7 +272,7 @@ def test_nothing_is_guessed_while_the_leavings_of_another_attempt_are_there() ->
 
 
 def test_memory_is_measured_on_a_machine_over_ssh() -> None:
-    story, gauges = Scenario(gpus=0), GpuMemoryTracker()
+    story, tracker = Scenario(gpus=0), GpuMemoryTracker()
     story.tell(e.NodeJoined(at=story.now, facts=machine("far", 1)))
     job = story.submit(gpus(1))
     story.plan()
@@ -283,9 +284,9 @@ def test_memory_is_measured_on_a_machine_over_ssh() -> None:
         b"owner 77 70 me - python x\n"
         b"owner 78 78 me abc.%d.%d. python child\nowner 79 79 eve - x\nend\n" % (job, attempt)
     )
-    judge = ForeignUsageDetector("far", ForeignUsageThresholds(Thresholds()), gauges)
+    detector = ForeignUsageDetector("far", ForeignUsageThresholds(Thresholds()), tracker)
     ours = look.ours("abc", {70: (job, attempt)})
-    events = judge.facts(story.state, look.reading, ours, look.identify)
+    events = detector.update(story.state, look.reading, ours, look.identify)
     told = [event for event in events if isinstance(event, e.MemoryMeasured)]
     assert [(event.job, event.attempt, event.memory) for event in told] == [(job, attempt, 4050)]
 
@@ -320,15 +321,15 @@ def test_a_process_is_told_by_its_session_its_token_or_its_ancestors(
     family: tuple[int, dict[str, int]],
 ) -> None:
     leader, pids = family
-    by_session = ProcessOwners("other").whose({leader: (9, 3)})
+    by_session = ProcessOwners("other").lookup({leader: (9, 3)})
     assert by_session(leader) == by_session(pids["child"]) == (9, 3)
     assert by_session(pids["away"]) == by_session(pids["bare"]) == (9, 3)
-    by_token = ProcessOwners("abc").whose({})
+    by_token = ProcessOwners("abc").lookup({})
     for pid in (leader, *pids.values()):
         assert os.getsid(pid) == leader or pid in (pids["away"], pids["bare"])
         assert by_token(pid) == (7, 1)
     assert by_token(os.getpid()) is None
-    assert ProcessOwners("ab").whose({})(leader) is None
+    assert ProcessOwners("ab").lookup({})(leader) is None
     assert by_token(2**22 + 7) is None
 
 
@@ -337,12 +338,12 @@ def test_a_process_stays_whose_it_was_when_its_family_is_gone(
 ) -> None:
     _, pids = family
     bare, owners = pids["bare"], ProcessOwners("abc")
-    assert owners.whose({})(bare) == (7, 1)
+    assert owners.lookup({})(bare) == (7, 1)
     parent = parent_of(bare)
     os.kill(parent, signal.SIGKILL)
     until(lambda: parent_of(bare) != parent)
-    assert owners.whose({})(bare) == (7, 1)
-    assert ProcessOwners("abc").whose({})(bare) is None
+    assert owners.lookup({})(bare) == (7, 1)
+    assert ProcessOwners("abc").lookup({})(bare) is None
 
 
 def parent_of(pid: int) -> int:
@@ -363,22 +364,20 @@ def test_a_look_can_be_had_at_once() -> None:
     gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia", pci=None)
     first = Reading(facts=(gpu,))
     holds: Any = NoHolds()
-    watch = GpuMonitor(
-        "here", first, "abc", Thresholds(), holds, lambda _fd, _do: None, lambda _fd: None
-    )
+    watch = GpuMonitor("here", first, "abc", Thresholds(), holds, Reactor())
     try:
         state = Scenario(gpus=0).state
         done: list[int] = []
-        watch.look(lambda: done.append(1))
+        watch.keep_fresh(lambda: done.append(1))
         assert not done, "nothing has been read yet"
-        watch.facts(state)
+        watch.take_events(state)
         assert done == [1]
-        watch.when = time.monotonic() + 600  # no look is due for long
+        watch.read_at = time.monotonic() + 600  # no look is due for long
         watch.tick(state)
-        assert watch.process.waiting_since is None
-        watch.look_now()
+        assert watch.probe.asked_at is None
+        watch.poll_now()
         watch.tick(state)
-        assert watch.process.waiting_since is not None
-        assert not watch.at_once
+        assert watch.probe.asked_at is not None
+        assert not watch._poll_now
     finally:
         watch.close()

@@ -1,5 +1,7 @@
 """Forecasts in the daemon: the helper process, its failures, and one estimate for all commands."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,40 +42,42 @@ def outlooks(tmp_path: Path) -> Iterator[outlook.ForecastClient]:
     found = outlook.ForecastClient(desk, Reactor())
     yield found
     found.close()
-    for process in found.leaving:
-        process.process.wait(10)
+    found.process.close(10)
 
 
 def settle(outlooks: outlook.ForecastClient) -> None:
     """Let the process say what it has to say."""
     for _ in range(1000):
-        if outlooks.process is None:
+        if not outlooks.process.is_running:
             return
-        outlooks.poller.wait(0.05)  # type: ignore[attr-defined]
+        outlooks.process.poller.wait(0.05)  # type: ignore[attr-defined]
     pytest.fail("it does not end")
 
 
 def test_the_answer_is_kept_until_something_happens(outlooks: outlook.ForecastClient) -> None:
     state, done = State(), []
-    assert outlooks.look(state, system_clock(), lambda: done.append(1)) == outlook.FIRST
+    assert (
+        outlooks.refresh(state, system_clock(), lambda: done.append(1))
+        == outlook.FIRST_WAIT_SECONDS
+    )
     assert not done
     settle(outlooks)
-    assert outlooks.trouble is None
+    assert outlooks.error is None
     assert outlooks.latest is not None
     assert done == [1]
-    outlooks.after([e.JobsSeen(at=0.0, jobs=())])
-    assert not outlooks.look(state, system_clock(), lambda: done.append(2)), (
+    outlooks.on_events([e.JobsSeen(at=0.0, jobs=())])
+    assert not outlooks.refresh(state, system_clock(), lambda: done.append(2)), (
         "there is nothing to wait for"
     )
-    assert (outlooks.process, done) == (None, [1, 2])
-    outlooks.after([e.JobHeld(at=0.0, job=1)])
-    assert outlooks.look(state, system_clock()) == outlook.NEXT
-    second = outlooks.process
-    assert second is not None
-    outlooks.look(state, system_clock())
-    assert outlooks.process is second, "one at a time"
+    assert (outlooks.process.is_running, done) == (False, [1, 2])
+    outlooks.on_events([e.JobHeld(at=0.0, job=1)])
+    assert outlooks.refresh(state, system_clock()) == outlook.NEXT_WAIT_SECONDS
+    second = outlooks.process.pid
+    assert second
+    outlooks.refresh(state, system_clock())
+    assert outlooks.process.pid == second, "one at a time"
     outlooks.close()
-    assert outlooks.process is None
+    assert not outlooks.process.is_running
 
 
 @pytest.mark.parametrize(
@@ -85,11 +89,11 @@ def test_one_that_fails_is_told(
 ) -> None:
     monkeypatch.setattr(outlook, "COMMAND", ("-c", code))
     done: list[int] = []
-    outlooks.look(State(), system_clock(), lambda: done.append(1))
+    outlooks.refresh(State(), system_clock(), lambda: done.append(1))
     settle(outlooks)
     assert outlooks.latest is None
-    assert outlooks.trouble is not None
-    assert why in outlooks.trouble
+    assert outlooks.error is not None
+    assert why in outlooks.error
     assert done == [1]
 
 
@@ -97,20 +101,20 @@ def test_one_that_is_killed_is_started_anew_and_what_there_is_says_so(
     outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = State()
-    outlooks.look(state, system_clock())
+    outlooks.refresh(state, system_clock())
     settle(outlooks)
     first = outlooks.latest
     assert first is not None
-    outlooks.after([e.JobHeld(at=0.0, job=1)])
+    outlooks.on_events([e.JobHeld(at=0.0, job=1)])
     with monkeypatch.context() as slow:
         slow.setattr(outlook, "COMMAND", ("-c", "import time; time.sleep(600)"))
-        outlooks.look(state, system_clock())
-    assert outlooks.process is not None
-    outlooks.process.process.kill()
+        outlooks.refresh(state, system_clock())
+    assert outlooks.process.is_running
+    os.kill(outlooks.process.pid, signal.SIGKILL)
     settle(outlooks)
     assert outlooks.latest is first
 
-    decide = outlook.told(outlooks, outlooks.desk, [], 10)
+    decide = outlook.handle_eta(outlooks, outlooks.context, [], 10)
     reply = decide(state, system_clock()).reply
     assert reply is not None
     said = reply(state)
@@ -119,53 +123,50 @@ def test_one_that_is_killed_is_started_anew_and_what_there_is_says_so(
     assert said["newer"], "nobody has to ask again"
     settle(outlooks)
     assert outlooks.latest is not first
-    assert outlooks.trouble is None
+    assert outlooks.error is None
 
 
 def test_one_that_dies_again_and_again_is_not_started_for_every_answer(
     outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = State()
-    outlooks.look(state, system_clock())
+    outlooks.refresh(state, system_clock())
     settle(outlooks)
     monkeypatch.setattr(outlook, "COMMAND", ("-c", "raise SystemExit('no luck')"))
-    outlooks.after([e.JobHeld(at=0.0, job=1)])
+    outlooks.on_events([e.JobHeld(at=0.0, job=1)])
     for times in (1, 2):
-        outlooks.look(state, system_clock())
+        outlooks.refresh(state, system_clock())
         settle(outlooks)
-        assert outlooks.failed == times
-    reply = outlook.told(outlooks, outlooks.desk, [], 10)(state, system_clock()).reply
+        assert outlooks.restarts.failures == times
+    reply = outlook.handle_eta(outlooks, outlooks.context, [], 10)(state, system_clock()).reply
     assert reply is not None
     assert not reply(state)["newer"]
-    outlooks.look(state, system_clock())
-    assert outlooks.process is not None, "a client that asks has another try"
+    outlooks.refresh(state, system_clock())
+    assert outlooks.process.is_running, "a client that asks has another try"
 
 
 def test_one_that_hangs_is_given_up(
     outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outlook, "COMMAND", ("-c", "import time; time.sleep(600)"))
-    outlooks.look(State(), system_clock())
-    process = outlooks.process
-    assert process is not None
+    outlooks.refresh(State(), system_clock())
     left = outlooks.tick()
     assert left is not None
     assert left > 0
-    monkeypatch.setattr(outlook, "PATIENCE", 0.0)
+    monkeypatch.setattr(outlook, "TIMEOUT_SECONDS", 0.0)
     assert outlooks.tick() is None
-    assert outlooks.trouble is not None
-    assert "took longer" in outlooks.trouble
-    process.process.wait(10)
-    outlooks.tick()
-    assert outlooks.leaving == []
+    assert outlooks.error is not None
+    assert "took longer" in outlooks.error
+    outlooks.process.close(10)
+    assert outlooks.process.reap()
 
 
 def estimated(outlooks: outlook.ForecastClient, story: Scenario) -> Instant:
     """Have a forecast of the jobs of a story."""
     asked = question(story.state, story.now, story.now, {})
-    outlooks._heard(msgspec.json.encode(foresee(msgspec.json.encode(asked))))
-    outlooks.desk.foreseen = outlooks.of
-    outlooks.desk.foreseen_sweep = outlooks.of_sweep
+    outlooks._on_reply(msgspec.json.encode(foresee(msgspec.json.encode(asked))))
+    outlooks.context.foreseen = outlooks.forecast
+    outlooks.context.foreseen_sweep = outlooks.forecast_sweep
     return Instant(story.now, story.now)
 
 
@@ -179,11 +180,11 @@ def test_queue_show_why_and_eta_have_one_estimate(outlooks: outlook.ForecastClie
     story = Scenario(gpus=1)
     first, second, third = (story.submit(limit=limit) for limit in (100, 50, 10))
     story.run(first)
-    now, desk = estimated(outlooks, story), outlooks.desk
+    now, desk = estimated(outlooks, story), outlooks.context
     listed = {
         each["id"]: each for each in reply(queries.list_views(desk, [1, 2, 3], 0), story, now)
     }
-    all_of_them = reply(outlook.told(outlooks, desk, [], 10), story, now)["jobs"]
+    all_of_them = reply(outlook.handle_eta(outlooks, desk, [], 10), story, now)["jobs"]
     assert [each["id"] for each in all_of_them] == [first, second, third]
     for each in all_of_them:
         view = listed[each["id"]]
@@ -205,14 +206,14 @@ def test_a_pending_job_never_starts_now(outlooks: outlook.ForecastClient) -> Non
     estimated(outlooks, story)
     for later in (0.0, 50.0, 99.5, 100.0, 150.0, 599.0):
         now = Instant(story.now + later, story.now + later)
-        (view,) = reply(queries.list_views(outlooks.desk, [second], 0), story, now)
+        (view,) = reply(queries.list_views(outlooks.context, [second], 0), story, now)
         start = view["expected_start"]
         assert start is None or start >= (views.iso(now.wall + 0.99) or "")
     assert view["foreseen"]["never"] is not None
 
 
 def test_completed_runs_are_told_apart_by_their_commands(outlooks: outlook.ForecastClient) -> None:
-    store = outlooks.desk.store
+    store = outlooks.context.store
     runs = [done(1, 10.0), done(2, 20.0, command=("train", "1")), done(3, 30.0, user="bob")]
     store.commit(batch(*runs), force=False)
     (newest, seconds), (older, _) = outlooks._runs_of(done(9, 90.0))
@@ -225,26 +226,26 @@ def test_lists_do_not_cause_a_forecast_more_often_than_every_two_seconds(
     outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story = Scenario(gpus=1)
-    assert not outlooks.look_for_a_list(story.state, system_clock(), list), "there is no job"
+    assert not outlooks.refresh_for_list(story.state, system_clock(), list), "there is no job"
     story.submit()
-    assert outlooks.look_for_a_list(story.state, system_clock(), list) == outlook.LIST_WAIT
+    assert outlooks.refresh_for_list(story.state, system_clock(), list) == outlook.LIST_WAIT_SECONDS
     settle(outlooks)
-    outlooks.after([e.JobHeld(at=0.0, job=1)])
-    monkeypatch.setattr(outlook, "LIST_EVERY", 1000.0)
-    assert not outlooks.look_for_a_list(story.state, system_clock(), list)
-    assert outlooks.process is None
-    outlooks.after([e.JobsSubmitted(at=0.0, first=2, count=1, spec="")])
-    assert outlooks.look_for_a_list(story.state, system_clock(), list) == outlook.LIST_WAIT
-    assert outlooks.process is not None
+    outlooks.on_events([e.JobHeld(at=0.0, job=1)])
+    monkeypatch.setattr(outlook, "LIST_INTERVAL_SECONDS", 1000.0)
+    assert not outlooks.refresh_for_list(story.state, system_clock(), list)
+    assert not outlooks.process.is_running
+    outlooks.on_events([e.JobsSubmitted(at=0.0, first=2, count=1, spec="")])
+    assert outlooks.refresh_for_list(story.state, system_clock(), list) == outlook.LIST_WAIT_SECONDS
+    assert outlooks.process.is_running
 
 
 def test_lists_do_not_wait_for_a_forecast_that_takes_long(outlooks: outlook.ForecastClient) -> None:
     story = Scenario(gpus=1)
     story.submit()
     estimated(outlooks, story)
-    outlooks.took = outlook.LIST_WAIT + 0.1
-    assert not outlooks.look_for_a_list(story.state, system_clock(), list)
-    assert outlooks.process is not None, "the next list has it"
+    outlooks.duration = outlook.LIST_WAIT_SECONDS + 0.1
+    assert not outlooks.refresh_for_list(story.state, system_clock(), list)
+    assert outlooks.process.is_running, "the next list has it"
 
 
 def test_an_edited_job_has_no_estimate_until_the_next_forecast(
@@ -253,13 +254,13 @@ def test_an_edited_job_has_no_estimate_until_the_next_forecast(
     """Not even a list uses the one before, however recent it is or however long it took."""
     story, done = Scenario(gpus=1), list[int]()
     story.run(job := story.submit(limit=600))
-    outlooks.look(story.state, Instant(story.now, story.now))
+    outlooks.refresh(story.state, Instant(story.now, story.now))
     settle(outlooks)
-    monkeypatch.setattr(outlook, "LIST_EVERY", 1000.0)
+    monkeypatch.setattr(outlook, "LIST_INTERVAL_SECONDS", 1000.0)
     now = Instant(story.now, story.now)
 
     def end() -> float | None:
-        found = outlooks.of(job, story.state, now)
+        found = outlooks.forecast(job, story.state, now)
         assert found is not None
         assert (found.end is None) == (found.never == OUT_OF_DATE)
         return found.end.likely if found.end is not None else None
@@ -271,15 +272,15 @@ def test_an_edited_job_has_no_estimate_until_the_next_forecast(
         edit = e.JobEdited(at=story.now, job=job, spec=f"{limit}", name="job", priority=0)
         story.tell(edit)
         if limit == 7200:  # a forecast without the edit is being computed
-            outlooks.after([e.JobHeld(at=0.0, job=2)])
-            outlooks.look(State(), now, lambda: done.append(1))
+            outlooks.on_events([e.JobHeld(at=0.0, job=2)])
+            outlooks.refresh(State(), now, lambda: done.append(1))
         else:
-            monkeypatch.setattr(outlook, "QUICK", 0.0)
-        outlooks.after([edit])
+            monkeypatch.setattr(outlook, "QUICK_SECONDS", 0.0)
+        outlooks.on_events([edit])
         assert end() is None
-        before = outlooks.process
-        assert outlooks.look_for_a_list(story.state, now, lambda: done.append(2)) > 0
-        assert outlooks.process not in (None, before)
+        before = outlooks.process.pid
+        assert outlooks.refresh_for_list(story.state, now, lambda: done.append(2)) > 0
+        assert outlooks.process.pid not in (0, before)
         settle(outlooks)
         assert end() == story.now + limit
     assert done == [1, 2, 2], "the first one has waited for the forecast with the edit"
@@ -292,17 +293,17 @@ def test_a_sweep_ends_with_its_last_trial(outlooks: outlook.ForecastClient) -> N
         2: Samples(at=[at + 30] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),
     }
     jobs = [Foreseen(job=id, end=each) for id, each in samples.items()]
-    outlooks._heard(msgspec.json.encode(Outlook(at=at, jobs=jobs, plays=9)))
+    outlooks._on_reply(msgspec.json.encode(Outlook(at=at, jobs=jobs, plays=9)))
     story = Scenario(gpus=1)
     sweep = a_sweep(1, total=2, issued=2, counts={"waiting": 2})
     for id in (story.submit(), story.submit()):
         story.job(id).params, story.job(id).array, story.job(id).index = "{}", 1, id
         story.state.boards.setdefault(1, Board()).trials[id] = trial_of(story.job(id))
-    found = outlooks.of_sweep(sweep, story.state, Instant(at, at))
+    found = outlooks.forecast_sweep(sweep, story.state, Instant(at, at))
     assert found is not None
     assert found.end is not None
     assert (found.end.likely, found.end.kind) == (at + 30, Kind.RUNS)
-    found = outlooks.of_sweep(replace(sweep, total=4), story.state, Instant(at, at))
+    found = outlooks.forecast_sweep(replace(sweep, total=4), story.state, Instant(at, at))
     assert found is not None
     assert found.end is not None
     assert (found.end.likely, found.end.kind) == (at + 60, Kind.SIMILAR), "two are yet to come"

@@ -12,7 +12,7 @@ import pytest
 
 from stoker.daemon.control.daemon import Reactor
 from stoker.daemon.workers import sampler_client as sampler_module
-from stoker.daemon.workers.sampler_client import RESTARTS, SamplerClient
+from stoker.daemon.workers.sampler_client import RESTART_DELAYS, SamplerClient
 
 DEFINITION: dict[str, Any] = {
     "name": "t", "method": "tpe", "seed": 1, "samples": 20, "command": ["true"],
@@ -74,17 +74,16 @@ class SamplerFixture:
     @property
     def pid(self) -> int:
         """The child that runs now."""
-        assert self.sampler.process is not None
-        return self.sampler.process.process.pid
+        return self.sampler.process.pid
 
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[SamplerFixture]:
-    monkeypatch.setattr(sampler_module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(sampler_module, "RESTART_DELAYS", (0.01, 0.02, 0.04))
     stage = SamplerFixture()
     yield stage
     stage.sampler.close()
-    stage.until(lambda: stage.sampler.tick() is None and not stage.sampler.leaving)
+    stage.until(lambda: stage.sampler.tick() is None and stage.sampler.process.reap())
     assert not stage.poller.callbacks
     stage.poller.epoll.close()
 
@@ -155,9 +154,9 @@ def test_one_question_at_a_time_for_each_sweep(
     echo()
     for sweep in (1, 1, 2, 1):
         stage.ask(sweep)
-    assert stage.sampler.asking(1)
+    assert stage.sampler.sessions[1].question is not None
     stage.until(lambda: stage.answers[1] and stage.answers[2])
-    assert not stage.sampler.asking(1)
+    assert stage.sampler.sessions[1].question is None
     stage.heard(2)  # whatever else it had to say has come by now
     assert len(stage.answers[1]) == 1
 
@@ -185,7 +184,6 @@ def test_it_never_waits_for_a_child_that_does_not_read(
     echo(text=wait + ECHO)
     trials = [running(number, note="x") for number in range(20_000)]
     stage.ask(trials=trials)
-    assert stage.sampler.process is not None
     assert len(stage.sampler.process._unsent) > 500_000
     stage.poller.wait(0.05)
     assert not stage.answers[1]
@@ -200,7 +198,7 @@ def test_a_child_that_dies_over_a_question_has_a_successor(
 ) -> None:
     tries = tmp_path / "tries"
     act = f"f = open({str(tries)!r}, 'a'); f.write('x'); f.close(); "
-    act += f"os.path.getsize({str(tries)!r}) <= {RESTARTS} and os._exit(3)"
+    act += f"os.path.getsize({str(tries)!r}) <= {len(RESTART_DELAYS)} and os._exit(3)"
     echo(act)
     stage.ask(2, [running(5)])
     begin, tell, _ = stage.heard(1, [running(0)])
@@ -208,7 +206,7 @@ def test_a_child_that_dies_over_a_question_has_a_successor(
     stage.until(lambda: stage.answers[2])
     begin, tell, _ = stage.answers[2][0][0]
     assert (begin["sweep"], tell["tell"]) == (2, [running(5)])
-    assert tries.read_text() == "x" * (RESTARTS + 2)
+    assert tries.read_text() == "x" * (len(RESTART_DELAYS) + 2)
 
 
 def test_a_child_that_always_dies_is_given_up_with_its_last_words(
@@ -230,7 +228,7 @@ def test_a_child_killed_between_questions_is_not_missed(
     stage.heard(trials=[running(0)])
     before = stage.pid
     os.kill(before, signal.SIGKILL)
-    stage.until(lambda: stage.sampler.process is None)
+    stage.until(lambda: not stage.sampler.process.is_running)
     _, tell, _ = stage.heard(trials=[running(0)])
     assert stage.pid != before
     assert tell["tell"] == [running(0)]
@@ -254,11 +252,11 @@ def test_a_child_that_talks_nonsense_is_given_up(
 def test_a_child_that_hangs_is_given_up(stage: SamplerFixture, echo: Callable[..., None]) -> None:
     echo("time.sleep(1000)")
     stage.ask()
-    for _ in range(RESTARTS + 1):
-        stage.until(lambda: stage.sampler.process is not None)
-        question = stage.sampler.talks[1].question
+    for _ in range(len(RESTART_DELAYS) + 1):
+        stage.until(lambda: stage.sampler.process.is_running)
+        question = stage.sampler.sessions[1].question
         assert question is not None
-        question.since -= sampler_module.PATIENCE
+        question.asked_at -= sampler_module.ANSWER_TIMEOUT_SECONDS
         stage.sampler.tick()
     assert stage.answers[1] == [
         ([], "the process that suggests parameters has failed: it has not answered for 10 minutes",
@@ -288,13 +286,13 @@ def test_the_process_ends_with_the_last_sweep(
     stage.heard()
     pid = stage.pid
     stage.sampler.forget(1)
-    assert stage.sampler.process is None
-    stage.until(lambda: not stage.sampler.leaving)
+    assert not stage.sampler.process.is_running
+    stage.until(stage.sampler.process.reap)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
 def test_nothing_is_started_before_the_first_question(stage: SamplerFixture) -> None:
-    assert stage.sampler.process is None
+    assert not stage.sampler.process.is_running
     assert stage.sampler.tick() is None
     assert not stage.poller.callbacks

@@ -362,9 +362,7 @@ def test_one_on_another_machine_too_beside_what_it_reports_itself(searched: Sear
 def test_a_process_that_is_killed_is_followed_by_another(searched: Searched) -> None:
     searched.log.write_text("0 loss=3\n")
     searched.until(lambda: searched.board.steps == [0.0])
-    process = searched.trainings.scraper.process
-    assert process is not None
-    process.process.send_signal(signal.SIGKILL)
+    os.kill(searched.trainings.scraper.process.pid, signal.SIGKILL)
     searched.log.write_text("0 loss=3\n1 loss=2\n")
     searched.until(lambda: len(searched.board.steps) == 2)
     searched.exit()
@@ -377,10 +375,8 @@ def test_one_that_hangs_after_the_end_is_ended_and_that_is_said_once(
 ) -> None:
     searched.log.write_text("0 loss=3\n")
     searched.until(lambda: searched.board.steps == [0.0])
-    process = searched.trainings.scraper.process
-    assert process is not None
-    process.process.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(scraper, "PATIENCE", 0.2)
+    os.kill(searched.trainings.scraper.process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(scraper, "FINISH_TIMEOUT_SECONDS", 0.2)
     searched.exit()
     searched.until(lambda: searched.board.ends == [(7, 0)])
     assert caplog.text.count("metrics of job 7 are no longer scraped") == 1

@@ -367,8 +367,8 @@ class Daemon:
             from stoker.daemon.workers.forecast_client import ForecastClient
 
             self._outlooks = ForecastClient(self.desk, self.poller)
-            self.desk.foreseen = self._outlooks.of
-            self.desk.foreseen_sweep = self._outlooks.of_sweep
+            self.desk.foreseen = self._outlooks.forecast
+            self.desk.foreseen_sweep = self._outlooks.forecast_sweep
         return self._outlooks
 
     def _facts(self) -> list[Event]:
@@ -383,15 +383,15 @@ class Daemon:
             "container logs", facts, mark_container_failures, facts, state, self.desk.logs
         )
         facts = contain("training reports", facts, self.trainings.enrich_events, facts)
-        if self.watch.pending is not None:
+        if self.watch.has_reading:
             # First what was seen of the GPUs: it tells whose fault it was that memory ran out.
-            facts = contain("GPU readings", nothing, self.watch.facts, state) + facts
+            facts = contain("GPU readings", nothing, self.watch.take_events, state) + facts
             self.probe_asked = None
         return facts
 
     def _gpus_known(self, state: State, asked: bool) -> bool:
         """Never give out a GPU on the word of an old look at it."""
-        if not self.watch.stale():
+        if not self.watch.is_stale():
             return True
         if not len(state.line):
             return not asked  # what is asked for now is looked at in the next turn
@@ -568,7 +568,7 @@ class Daemon:
         contain("publishing to the fleet", None, self.fleet.after, self.engine.state, events)
         contain("publishing to training reports", None, self.trainings.on_events, events)
         if self._outlooks is not None:
-            contain("publishing to eta", None, self._outlooks.after, events)
+            contain("publishing to eta", None, self._outlooks.on_events, events)
         for reader in self.readers[:]:
             contain("the event stream", None, reader, seq, events)
 

@@ -1,1 +1,1 @@
-"""GPU monitoring."""
+"""GPU monitoring: readings of the driver, foreign processes, memory per attempt."""

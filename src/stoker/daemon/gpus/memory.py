@@ -1,7 +1,7 @@
-"""How much GPU memory attempts use, on all machines: now for people, at most for the planner.
+"""GpuMemoryTracker: GPU memory per attempt, current and peak, on all nodes.
 
-A look every two seconds misses what comes and goes between two of them. The driver would keep
-the true peak of each process, but only where root has switched its accounting on.
+Readings every two seconds miss short peaks. The driver keeps the true peak of each process only
+if root has enabled its accounting.
 """
 
 from __future__ import annotations
@@ -13,154 +13,151 @@ from stoker.core.cluster import Device
 from stoker.core.events import Event, MemoryMeasured
 from stoker.core.request import GPU
 from stoker.core.state import State
-from stoker.probes.gpu_samples import Key, Seen
+from stoker.probes.gpu_samples import AttemptId, GpuSample
 
-WORTH, SHARE = 64, 0.05
-"""A rise of so many MiB, or of this share, is worth telling."""
-SETTLE = 5.0
+SIGNIFICANT_MIB, SIGNIFICANT_FRACTION = 64, 0.05
+"""A higher peak is published if it exceeds the last one by either."""
+SETTLE_SECONDS = 5.0
 """For so long after an attempt has left a GPU, memory there may still be its own."""
-CONTEXT = 64
-"""MiB: nobody computes on a GPU with less."""
+MIN_CONTEXT_MIB = 64
+"""No process computes on a GPU with less."""
 
-Used = dict[Key, dict[str, int]]
+Used = dict[AttemptId, dict[str, int]]
 """MiB by attempt and GPU."""
 
 
 class GpuMemoryTracker:
-    """What every running attempt uses: one object for all machines."""
+    """GPU memory of every running attempt: one object for all nodes."""
 
     def __init__(self) -> None:
-        self._now: dict[Key, dict[str, dict[str, int]]] = {}
-        """MiB by attempt, machine and GPU."""
-        self._told: dict[Key, int] = {}
+        self._current: dict[AttemptId, dict[str, dict[str, int]]] = {}
+        """MiB by attempt, node and GPU."""
+        self._published: dict[AttemptId, int] = {}
 
-    def now(self, job: int) -> dict[str, int]:
-        """MiB by GPU at the last look; on several machines, a GPU is called MACHINE/GPU."""
-        found: dict[str, int] = {}
-        for (id, _), nodes in self._now.items():
+    def current(self, job: int) -> dict[str, int]:
+        """Return MiB by GPU at the last reading; for multi-node jobs, by NODE/GPU."""
+        used: dict[str, int] = {}
+        for (id, _), nodes in self._current.items():
             if id == job:
                 for devices in nodes.values():
-                    found.update(devices)
-        return found
-
-    def total(self, job: int) -> int | None:
-        """MiB on all its GPUs together; None: it has not been seen on any."""
-        found = self.now(job)
-        return sum(found.values()) if found else None
+                    used.update(devices)
+        return used
 
     def clear(self, node: str) -> None:
-        """Nothing is known any more about a machine."""
-        for nodes in self._now.values():
+        """Forget the readings of a node."""
+        for nodes in self._current.values():
             nodes.pop(node, None)
 
-    def take(self, state: State, node: str, used: Used) -> list[Event]:
-        """A machine was looked at: what of it is news to the core."""
+    def update(self, state: State, node: str, used: Used) -> list[Event]:
+        """Store a node's reading; return events for peaks that are significantly higher."""
         self.clear(node)
         keys = {(job.id, job.attempt) for job in state.running.values()}
-        self._now = {key: nodes for key, nodes in self._now.items() if key in keys and nodes}
-        self._told = {key: told for key, told in self._told.items() if key in keys}
+        self._current = {
+            key: nodes for key, nodes in self._current.items() if key in keys and nodes
+        }
+        self._published = {key: peak for key, peak in self._published.items() if key in keys}
         events: list[Event] = []
         for key, devices in used.items():
-            if key in keys and devices and _asks_for_gpus(state, key):
-                self._now.setdefault(key, {})[node] = _named(state, node, key, devices)
-                events += self._news(state, key, max(devices.values()))
+            if key in keys and devices and _requests_gpus(state, key):
+                self._current.setdefault(key, {})[node] = _qualified(state, node, key, devices)
+                events += self._new_peak(state, key, max(devices.values()))
         return events
 
-    def _news(self, state: State, key: Key, peak: int) -> list[Event]:
+    def _new_peak(self, state: State, key: AttemptId, peak: int) -> list[Event]:
         job, attempt = key
         progress = state.jobs[job].progress
-        # What the journal says was told, perhaps by a daemon before us.
-        on_record = (progress.peak or 0) if progress is not None else 0
-        told = max(self._told.get(key, 0), on_record)
-        if not worth_telling(told, peak):
+        # An earlier daemon may have published a peak: that is in the journal.
+        recorded = (progress.peak or 0) if progress is not None else 0
+        if not is_significant(max(self._published.get(key, 0), recorded), peak):
             return []
-        self._told[key] = peak
+        self._published[key] = peak
         return [MemoryMeasured(at=time.time(), job=job, attempt=attempt, memory=peak)]
 
 
 class NodeMemoryMeter:
-    """Reads the gauges of one machine."""
+    """Attributes the memory in use on one node's GPUs to attempts."""
 
-    def __init__(self, node: str, gauges: GpuMemoryTracker) -> None:
-        self.node, self.gauges = node, gauges
-        self._tenants: dict[str, tuple[frozenset[Key], float]] = {}
-        """Who holds a GPU, and since when that has been so."""
+    def __init__(self, node: str, tracker: GpuMemoryTracker) -> None:
+        self.node, self.tracker = node, tracker
+        self._attempts: dict[str, tuple[frozenset[AttemptId], float]] = {}
+        """The attempts on a GPU, and since when."""
         self._idle: dict[str, int] = {}
-        """MiB in use on a GPU while no attempt held it."""
+        """MiB in use on a GPU while no attempt was on it."""
 
-    def facts(self, state: State, seen: Mapping[str, Seen], now: float) -> list[Event]:
-        """What a look at the GPUs says about the attempts on them."""
-        holders = _holders(state, self.node)
+    def update(self, state: State, samples: Mapping[str, GpuSample], now: float) -> list[Event]:
+        """Process a reading of the node's GPUs; return events for new peaks."""
+        attempts_by_gpu = _attempts_by_gpu(state, self.node)
         used: Used = {}
         for device in state.cluster.nodes[self.node].types.get(GPU, ()):
-            found = seen.get(device.facts.uuid or "")
-            if found is not None:
-                tenants = frozenset(holders.get(device.name, ()))
-                for key, memory in self._of(device, found, tenants, now).items():
+            sample = samples.get(device.facts.uuid or "")
+            if sample is not None:
+                attempts = frozenset(attempts_by_gpu.get(device.name, ()))
+                for key, memory in self._attribute(device, sample, attempts, now).items():
                     used.setdefault(key, {})[device.name] = memory
-        return self.gauges.take(state, self.node, used)
+        return self.tracker.update(state, self.node, used)
 
-    def _of(
-        self, device: Device, seen: Seen, tenants: frozenset[Key], now: float
-    ) -> dict[Key, int]:
-        """MiB by attempt on one GPU."""
-        whole = self._whole(device, seen, tenants, now)
-        known = {key: memory for key, memory in seen.shares.items() if memory is not None}
-        return {**known, **whole}
+    def _attribute(
+        self, device: Device, gpu_sample: GpuSample, attempts: frozenset[AttemptId], now: float
+    ) -> dict[AttemptId, int]:
+        """Return MiB by attempt on one GPU."""
+        inferred = self._infer(device, gpu_sample, attempts, now)
+        known = {key: memory for key, memory in gpu_sample.shares.items() if memory is not None}
+        return {**known, **inferred}
 
-    def _whole(
-        self, device: Device, seen: Seen, tenants: frozenset[Key], now: float
-    ) -> dict[Key, int]:
-        """All that is in use, when the driver does not say by whom and it can be one only."""
-        sample = seen.sample
-        before, since = self._tenants.get(sample.uuid, (None, now))
-        if before != tenants:
+    def _infer(
+        self, device: Device, gpu_sample: GpuSample, attempts: frozenset[AttemptId], now: float
+    ) -> dict[AttemptId, int]:
+        """Attribute all memory to the only attempt if the driver does not list its processes."""
+        sample = gpu_sample.sample
+        before, since = self._attempts.get(sample.uuid, (None, now))
+        if before != attempts:
             since = now
-        self._tenants[sample.uuid] = tenants, since
-        if sample.memory_used is None or now - since < SETTLE:
+        self._attempts[sample.uuid] = attempts, since
+        if sample.memory_used is None or now - since < SETTLE_SECONDS:
             return {}
-        if not tenants:
+        if not attempts:
             self._idle[sample.uuid] = sample.memory_used
-        all_keys = tenants | seen.shares.keys()
-        if len(all_keys) != 1 or sample.strangers or device.stranger is not None:
+        candidates = attempts | gpu_sample.shares.keys()
+        if len(candidates) != 1 or sample.strangers or device.stranger is not None:
             return {}
-        (key,) = all_keys
-        if key in seen.shares:
-            return {key: sample.memory_used} if seen.shares[key] is None else {}
-        # Its processes are not listed: it has none there, or we cannot see them from where we are.
-        risen = sample.memory_used - self._idle.get(sample.uuid, 0)
-        return {key: sample.memory_used} if risen >= CONTEXT else {}
+        (key,) = candidates
+        if key in gpu_sample.shares:
+            return {key: sample.memory_used} if gpu_sample.shares[key] is None else {}
+        # Its processes are not listed: there are none, or they are in another pid namespace.
+        increase = sample.memory_used - self._idle.get(sample.uuid, 0)
+        return {key: sample.memory_used} if increase >= MIN_CONTEXT_MIB else {}
 
 
-def worth_telling(told: int, peak: int) -> bool:
-    """Whether a peak is so much above the one that was told."""
-    rise = peak - told
-    return rise > 0 and (rise >= WORTH or rise >= told * SHARE)
+def is_significant(published: int, peak: int) -> bool:
+    """Return True if a peak is so much above the published one that the core should know."""
+    increase = peak - published
+    return increase > 0 and (
+        increase >= SIGNIFICANT_MIB or increase >= published * SIGNIFICANT_FRACTION
+    )
 
 
-def _asks_for_gpus(state: State, key: Key) -> bool:
+def _requests_gpus(state: State, key: AttemptId) -> bool:
     return state.spec(state.jobs[key[0]]).request.gpus is not None
 
 
-def _named(state: State, node: str, key: Key, devices: dict[str, int]) -> dict[str, int]:
+def _qualified(state: State, node: str, key: AttemptId, devices: dict[str, int]) -> dict[str, int]:
     placement = state.jobs[key[0]].placement
     if placement is None or not placement.more:
         return devices
     return {f"{node}/{name}": memory for name, memory in devices.items()}
 
 
-def _holders(state: State, node: str) -> dict[str, set[Key]]:
-    """Which attempts hold the GPUs of a machine."""
-    found: dict[str, set[Key]] = {}
+def _attempts_by_gpu(state: State, node: str) -> dict[str, set[AttemptId]]:
+    attempts: dict[str, set[AttemptId]] = {}
     for job in state.running.values():
         part = job.placement.on(node) if job.placement is not None else None
         for name in part.names(GPU) if part is not None else ():
-            found.setdefault(name, set()).add((job.id, job.attempt))
-    return found
+            attempts.setdefault(name, set()).add((job.id, job.attempt))
+    return attempts
 
 
-def sessions_on(state: State, node: str) -> dict[int, Key]:
-    """The attempts that run on a machine, by the session of their first part."""
+def sessions_on(state: State, node: str) -> dict[int, AttemptId]:
+    """Return the attempts on a node by the session id of their first part."""
     return {
         job.pid: (job.id, job.attempt)
         for job in state.running.values()

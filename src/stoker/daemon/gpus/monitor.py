@@ -1,4 +1,4 @@
-"""Keeping an eye on real GPUs: who else is on them, asked only while somebody cares."""
+"""GpuMonitor: polls the probe process while fresh readings are needed."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from stoker.core.foreign import Thresholds
 from stoker.core.state import State
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
 from stoker.daemon.gpus.memory import GpuMemoryTracker, sessions_on
+from stoker.daemon.gpus.probe_client import ProbeClient
 from stoker.daemon.gpus.process_owners import ProcessOwners
+from stoker.executors.agent.session.session import Poller
 from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.probes.gpu_reading import Reading
-from stoker.probes.probe_client import ProbeProcess
 
 logger = logging.getLogger(__name__)
 
-INTERVAL = 2.0
-FRESH = 4.0
-"""A look at a GPU older than this is no reason to put a job there."""
-HUNG = 10.0
-"""A driver that has not answered for so long is given up on."""
-INTEREST = 10.0
+POLL_SECONDS = 2.0
+STALE_SECONDS = 4.0
+"""No job is started on a GPU with an older reading."""
+DRIVER_TIMEOUT_SECONDS = 10.0
+KEEP_FRESH_SECONDS = 10.0
+"""How long polling continues after a request for readings."""
 
 
 class GpuMonitor:
-    """Asks the probe process, has its answers judged, and reports changes as facts."""
+    """Reads the GPUs of this node and publishes changes as events."""
 
     def __init__(
         self,
@@ -36,132 +37,107 @@ class GpuMonitor:
         first: Reading,
         install: str,
         thresholds: Thresholds,
-        holds: GpuLocks,
-        register: Callable[[int, Callable[[], None]], None],
-        unregister: Callable[[int], None],
+        locks: GpuLocks,
+        poller: Poller,
     ) -> None:
         self.owners = ProcessOwners(install)
-        self.register, self.unregister = register, unregister
         self.enabled = bool(first.facts)
-        self.process = ProbeProcess()
-        self.registered = (-1, -1)
-        self.rules = ForeignUsageThresholds(thresholds)
-        self.gauges = GpuMemoryTracker()
-        """The GPU memory of attempts on all machines."""
-        self.judge = ForeignUsageDetector(node, self.rules, self.gauges, holds.holder)
+        self.probe = ProbeClient(poller, self._on_reading)
+        self.thresholds = ForeignUsageThresholds(thresholds)
+        self.memory = GpuMemoryTracker()
+        """GPU memory of attempts on all nodes."""
+        self.detector = ForeignUsageDetector(node, self.thresholds, self.memory, locks.holder)
         self.note = first.error
-        self.when = time.monotonic()
-        self.wanted_until = 0.0
-        self.at_once = False
-        self.pending: Reading | None = first if self.enabled else None
-        self.waiting: list[Callable[[], None]] = []
+        """What is wrong with the GPUs or the driver."""
+        self.read_at = time.monotonic()
+        self._keep_fresh_until = 0.0
+        self._poll_now = False
+        self._pending: Reading | None = first if self.enabled else None
+        self._waiting: list[Callable[[], None]] = []
         """Called after the next reading."""
 
-    def look(self, done: Callable[[], None]) -> None:
-        """Keep the figures current for a while; `done` is called when they are."""
-        self.wanted_until = time.monotonic() + INTEREST
-        if self.stale() or (self.enabled and not self.latest):
-            self.waiting.append(done)
+    def keep_fresh(self, on_fresh: Callable[[], None]) -> None:
+        """Poll for a while even if no job needs it; call back when the readings are fresh."""
+        self._keep_fresh_until = time.monotonic() + KEEP_FRESH_SECONDS
+        if self.is_stale() or (self.enabled and not self.latest):
+            self._waiting.append(on_fresh)
         else:
-            done()
+            on_fresh()
 
-    def look_now(self) -> None:
-        """Something has happened on the GPUs: do not wait for the next look to be due."""
-        self.at_once = self.enabled
+    def poll_now(self) -> None:
+        """Read the GPUs again without waiting for the next poll."""
+        self._poll_now = self.enabled
 
     @property
     def latest(self) -> dict[str, dict[str, Any]]:
-        """The last figures of every GPU, by UUID."""
-        return self.judge.latest
+        """The latest statistics of every GPU, by UUID."""
+        return self.detector.latest
 
-    def limits(self) -> dict[str, Any]:
-        """From when on a GPU counts as used by others."""
-        return self.rules.view()
-
-    def set_limits(
+    def set_thresholds(
         self, load: float | None, memory: float | None, processes: bool | None
     ) -> dict[str, Any]:
-        """Change that, and look again before anything is put on a GPU."""
-        self.rules.change(load, memory, processes)
-        self.when -= FRESH
-        return self.limits()
+        """Change when a GPU counts as used by others; requires a new reading before a start."""
+        self.thresholds.change(load, memory, processes)
+        self.read_at -= STALE_SECONDS
+        return self.thresholds.view()
 
-    def cares(self, state: State) -> bool:
-        """Whether the figures matter now."""
+    def is_needed(self, state: State) -> bool:
+        """Return True if fresh readings are needed now."""
         if not self.enabled:
             return False
-        return bool(len(state.line) or state.running) or time.monotonic() < self.wanted_until
+        return bool(len(state.line) or state.running) or time.monotonic() < self._keep_fresh_until
 
-    def stale(self) -> bool:
-        """Whether a GPU must be looked at again before it is given to anybody."""
-        return self.enabled and time.monotonic() - self.when > FRESH
+    def is_stale(self) -> bool:
+        """Return True if a GPU must be read again before a job may start on it."""
+        return self.enabled and time.monotonic() - self.read_at > STALE_SECONDS
 
     def tick(self, state: State) -> float | None:
-        """Ask when it is time; seconds until the next look."""
-        if not self.cares(state):
+        """Poll when it is time; return the seconds until the next check."""
+        if not self.is_needed(state):
             return None
         now = time.monotonic()
-        since = self.process.waiting_since
-        if since is not None:
-            if now - since > HUNG:
-                self._forget_descriptor()
-                self.process.abandon()
-                self._set_note(f"the GPU driver has not answered for {HUNG:.0f} s")
-                self.when = now  # go by the last verdicts rather than stop for ever
+        asked_at = self.probe.asked_at
+        if asked_at is not None:
+            if now - asked_at > DRIVER_TIMEOUT_SECONDS:
+                self.probe.abandon()
+                self._set_note(
+                    f"the GPU driver has not answered for {DRIVER_TIMEOUT_SECONDS:.0f} s"
+                )
+                self.read_at = now  # use the last reading rather than block all starts
             return 1.0
-        if self.at_once or now - self.when >= INTERVAL:
-            self._ask()
+        if self._poll_now or now - self.read_at >= POLL_SECONDS:
+            self._poll_now = False
+            self.probe.ask()
             return 1.0
-        return max(INTERVAL - (now - self.when), 0.05)
-
-    def _ask(self) -> None:
-        self.at_once = False
-        try:
-            self.process.ask()
-        except OSError as error:
-            self._set_note(f"the GPU probe cannot be started: {error.strerror}")
-            self.when = time.monotonic()
-            return
-        self.process.reap()
-        current = (self.process.fileno(), self.process.generation)
-        if current != self.registered:
-            self._forget_descriptor()
-            self.registered = current
-            self.register(current[0], self._answer)
+        return max(POLL_SECONDS - (now - self.read_at), 0.05)
 
     def _set_note(self, note: str | None) -> None:
         if note != self.note:
             logger.warning("%s", note or "the GPU probe works again")
         self.note = note
 
-    def _forget_descriptor(self) -> None:
-        if self.registered[0] >= 0:
-            self.unregister(self.registered[0])
-            self.registered = (-1, -1)
+    def _on_reading(self, reading: Reading) -> None:
+        self._pending = reading
 
-    def _answer(self) -> None:
-        fd = self.registered[0]
-        reading = self.process.receive()
-        if self.process.fileno() != fd:
-            self._forget_descriptor()
-        if reading is not None:
-            self.pending = reading
+    @property
+    def has_reading(self) -> bool:
+        """Return True if there is a reading that `take_events` has not processed."""
+        return self._pending is not None
 
-    def facts(self, state: State) -> list[Event]:
-        """What a new reading changes."""
-        reading, self.pending = self.pending, None
+    def take_events(self, state: State) -> list[Event]:
+        """Return the events that a new reading causes."""
+        reading, self._pending = self._pending, None
         if reading is None:
             return []
-        self.when = time.monotonic()
+        self.read_at = time.monotonic()
         self._set_note(reading.error)
-        whose = self.owners.whose(sessions_on(state, self.judge.node))
-        facts = self.judge.facts(state, reading, whose)
-        waiting, self.waiting = self.waiting, []
-        for done in waiting:
-            done()
-        return facts
+        owner_of = self.owners.lookup(sessions_on(state, self.detector.node))
+        events = self.detector.update(state, reading, owner_of)
+        waiting, self._waiting = self._waiting, []
+        for on_fresh in waiting:
+            on_fresh()
+        return events
 
     def close(self) -> None:
-        """Let the probe process go."""
-        self._forget_descriptor()
-        self.process.close()
+        """End the probe process."""
+        self.probe.close()

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU, MEMORY
 from stoker.core.units import THOUSAND
+from stoker.daemon.gpus.probe_client import read_once
 from stoker.probes import host
 from stoker.probes import node_devices as devices
 from stoker.probes.declared_resources import (
@@ -19,7 +20,6 @@ from stoker.probes.declared_resources import (
     parse_resources,
 )
 from stoker.probes.gpu_reading import Reading
-from stoker.probes.probe_client import read_once
 
 SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/kfd", "/dev/dxg")
 """Where one of these is, a GPU driver is: only then is it worth asking."""

@@ -485,7 +485,7 @@ class ExecutorRegistry:
             # An attempt that the journal does not know uses its GPU like anything else.
             return key if (key := ours(pid)) in running else None
 
-        told = machine.judge.facts(state, look.reading, whose, look.identify)
+        told = machine.judge.update(state, look.reading, whose, look.identify)
         if not self._may_change(machine, len(told)):
             told = []
         if not machine.told:

@@ -88,7 +88,7 @@ class Api:
 
     def _live(self, job: int) -> dict[str, Any]:
         """What a running job does right now; only for the loop's own thread."""
-        memory = self.loop.watch.gauges.now(job)
+        memory = self.loop.watch.memory.current(job)
         more = {"memory": max(memory.values())} if memory else {}
         return {**self.loop.trainings.live(job), **more}
 
@@ -172,7 +172,7 @@ class Api:
         def look(state: State, now: Instant) -> CommandResult:
             if queue and state.live == len(state.running) and not state.boards:
                 return reply_only(0.0)
-            told = self.loop.outlooks.look_for_a_list(state, now, lambda: done(None, None))
+            told = self.loop.outlooks.refresh_for_list(state, now, lambda: done(None, None))
             return reply_only(told)
 
         seconds = await self.ask(look)
@@ -219,20 +219,20 @@ class Api:
 
     async def eta(self, request: Request) -> Response:
         """Expected start and end of jobs; a new forecast is waited for, but not for long."""
-        from stoker.daemon.workers import forecast_client as outlook
+        from stoker.daemon.workers.forecast_client import handle_eta
 
         query = request.query_params
         limit = _page_size(query.get("limit"))
         over, done = self._way_back()
 
         def look(state: State, now: Instant) -> CommandResult:
-            return reply_only(self.loop.outlooks.look(state, now, lambda: done(None, None)))
+            return reply_only(self.loop.outlooks.refresh(state, now, lambda: done(None, None)))
 
         await asyncio.wait([over], timeout=await self.ask(look))
         words = query.getlist("select")
 
         def tell(state: State, now: Instant) -> CommandResult:
-            return outlook.told(self.loop.outlooks, self.desk, words, limit)(state, now)
+            return handle_eta(self.loop.outlooks, self.desk, words, limit)(state, now)
 
         return reply(await self.ask(tell))
 
@@ -291,7 +291,7 @@ class Api:
         fresh, done = self._way_back()
 
         def look(state: State, now: Instant) -> CommandResult:
-            watch.look(lambda: done(None, None))
+            watch.keep_fresh(lambda: done(None, None))
             return nodes.refresh_reachable(fleet)(state, now)
 
         await self.ask(look)
@@ -375,7 +375,7 @@ class Api:
                     **nodes.summary(loop.fleet, state),
                     "store": self.desk.place,
                     "listeners": listeners,
-                    "thresholds": loop.watch.limits(),
+                    "thresholds": loop.watch.thresholds.view(),
                     **self._general(),
                     "faults": loop.faults.report(),
                 }
@@ -448,7 +448,7 @@ class Api:
 
         def decide(state: Any, now: Any) -> Any:
             fleet.look_now(list(fleet.machines))
-            return reply_only(watch.set_limits(body.load, body.memory, body.processes))
+            return reply_only(watch.set_thresholds(body.load, body.memory, body.processes))
 
         return reply(await self.ask(decide))
 

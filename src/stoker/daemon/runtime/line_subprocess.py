@@ -1,126 +1,215 @@
-"""A helper process that talks in lines: its pipes, and its last words."""
+"""LineSubprocess: a child that talks in lines over non-blocking pipes."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from stoker.executors.agent.session.session import Poller
 
 CHUNK = 1 << 16
-LAST_WORDS = 4096
-MOST_CHUNKS = 16
-"""A pipe holds no more; who goes on talking is not listened to for ever."""
+MAX_CHUNKS = 16
+"""Chunks of stderr read after the end; a pipe holds no more."""
+MAX_STDERR = 4096
+MAX_LINE = 256 << 20
+_RESET = [
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGPIPE,
+]  # fmt: skip
 
 
 class LineSubprocess:
-    """Started when made; a new object for each start. Nothing here waits."""
+    """A Python child process, started on demand and again after it has ended. Never blocks."""
 
     def __init__(
         self,
         poller: Poller,
-        heard: Callable[[bytes], None],
-        died: Callable[[str], None],
-        command: tuple[str, ...],
+        on_line: Callable[[bytes], None],
+        on_exit: Callable[[str], None],
+        env: Mapping[str, str] | None = None,
     ) -> None:
-        """`heard` gets every line; `died` is told once, in words, when it is over by itself.
-
-        The `command` is Python's: what comes after its own name.
-        """
-        self.poller, self.heard, self.died = poller, heard, died
+        """`on_line` gets every line; `on_exit` the reason when the child ends by itself."""
+        self.poller, self.on_line, self.on_exit, self.env = poller, on_line, on_exit, env
+        self.pid = 0
+        self._stdin = self._stdout = self._stderr = -1
         self._unsent = b""
-        self._line = b""
-        self._said = b""
-        self._closed = False
-        self.process = subprocess.Popen(
-            [sys.executable, *command],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-            start_new_session=True,  # a ^C at our terminal is not meant for it
-        )  # fmt: skip
-        into, out, err = self.process.stdin, self.process.stdout, self.process.stderr
-        assert into is not None
-        assert out is not None
-        assert err is not None
-        self._in, self._out, self._err = into.fileno(), out.fileno(), err.fileno()
-        for fd in (self._in, self._out, self._err):
+        self._line = bytearray()
+        self._errors = b""
+        self._killed: list[int] = []
+        """Children that were killed and have not been reaped yet."""
+
+    @property
+    def is_running(self) -> bool:
+        """Return True between `start` and the end of the child."""
+        return self.pid != 0
+
+    def start(self, command: Sequence[str]) -> bool:
+        """Start `python COMMAND`; after a failure, `on_exit` is called and False returned."""
+        child_stdin, self._stdin = os.pipe()
+        self._stdout, child_stdout = os.pipe()
+        self._stderr, child_stderr = os.pipe()
+        for fd in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(fd, False)
-        poller.watch(self._out, self._hear)
-        poller.watch(self._err, self._take)
-
-    def send(self, data: bytes) -> None:
-        """Write now what there is room for, the rest as room comes."""
-        waiting = bool(self._unsent)
-        self._unsent += data
-        if not waiting:
-            self._write()
-
-    def _write(self) -> None:
-        if self._closed:
-            return
+        actions: list[tuple[int, int] | tuple[int, int, int]] = [
+            (os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_descriptors()
+        ]
+        actions += [
+            (os.POSIX_SPAWN_DUP2, child_stdin, 0),
+            (os.POSIX_SPAWN_DUP2, child_stdout, 1),
+            (os.POSIX_SPAWN_DUP2, child_stderr, 2),
+        ]
         try:
-            sent = os.write(self._in, self._unsent)
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, *command],
+                os.environ if self.env is None else self.env,
+                file_actions=actions,
+                setsid=True,  # a ^C at the daemon's terminal is not meant for the child
+                setsigmask=(),
+                setsigdef=_RESET,
+            )
+        except OSError as error:
+            self._close_pipes()
+            self.on_exit(f"it cannot be started: {os.strerror(error.errno or 0)}")
+            return False
+        finally:
+            for fd in (child_stdin, child_stdout, child_stderr):
+                os.close(fd)
+        self._unsent, self._line, self._errors = b"", bytearray(), b""
+        self.poller.watch(self._stdout, self._read_stdout)
+        self.poller.watch(self._stderr, self._drain_stderr)
+        return True
+
+    def send(self, data: bytes) -> bool:
+        """Write what the pipe takes now, the rest later; return False if the child is gone."""
+        has_backlog = bool(self._unsent)
+        self._unsent += data
+        return has_backlog or self._write()
+
+    def _write(self) -> bool:
+        if not self.pid:
+            return False
+        try:
+            sent = os.write(self._stdin, self._unsent)
         except BlockingIOError:
             sent = 0
         except BrokenPipeError:
-            return  # the end of its output tells the rest
+            return False  # the end of its stdout gives the reason
         self._unsent = self._unsent[sent:]
         if self._unsent:
-            self.poller.watch_room(self._in, self._write)
+            self.poller.watch_room(self._stdin, self._continue_writing)
+        return True
 
-    def _hear(self) -> None:
+    def _continue_writing(self) -> None:
+        self._write()
+
+    def _read_stdout(self) -> None:
         try:
-            chunk = os.read(self._out, CHUNK)
+            chunk = os.read(self._stdout, CHUNK)
         except BlockingIOError:
             return
         if not chunk:
-            self._over()
+            self._end(self._exit_reason())
             return
-        *lines, self._line = (self._line + chunk).split(b"\n")
+        head, *tail = chunk.split(b"\n")
+        self._line += head
+        if len(self._line) > MAX_LINE:
+            self._end("it sent too much data")
+        if not tail:
+            return
+        lines, self._line = [bytes(self._line), *tail[:-1]], bytearray(tail[-1])
+        pid = self.pid
         for line in lines:
-            if not self._closed:  # by what was heard just before
-                self.heard(line)
+            if pid and self.pid == pid:  # else a line before has ended this child
+                self.on_line(line)
 
-    def _take(self) -> None:
-        self._listen()
+    def _drain_stderr(self) -> None:
+        self._read_stderr()
 
-    def _listen(self) -> bool:
-        """Take in what it says on stderr; whether it said anything."""
+    def _read_stderr(self) -> bool:
+        """Keep the last bytes of stderr; return True if there were any."""
         try:
-            chunk = os.read(self._err, CHUNK)
+            chunk = os.read(self._stderr, CHUNK)
         except BlockingIOError:
             return False
         if not chunk:
-            self.poller.unwatch(self._err)
-        self._said = (self._said + chunk)[-LAST_WORDS:]
+            self.poller.unwatch(self._stderr)
+        self._errors = (self._errors + chunk)[-MAX_STDERR:]
         return bool(chunk)
 
-    def _over(self) -> None:
-        """It closed its output: what it said last is why."""
-        for _ in range(MOST_CHUNKS):
-            if not self._listen():
+    def _exit_reason(self) -> str:
+        """Return the last line of stderr, or the signal that has ended the child."""
+        for _ in range(MAX_CHUNKS):
+            if not self._read_stderr():
                 break
-        lines = self._said.decode(errors="replace").split("\n")
-        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        code = self.process.poll()
-        if not said and code is not None and code < 0:
-            said = f"it was killed by {signal.Signals(-code).name}"
-        self.died(said or "it ended without an error message")
+        lines = self._errors.decode(errors="replace").split("\n")
+        reason = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if not reason and (number := _ending_signal(self.pid)):
+            reason = f"it was killed by {signal.Signals(number).name}"
+        return reason or "it ended without an error message"
 
-    def close(self) -> None:
-        """For good; `reap` collects what is left."""
-        if self._closed:
+    def _end(self, reason: str) -> None:
+        self.stop()
+        self.on_exit(reason)
+
+    def stop(self) -> None:
+        """Kill the child, if there is one, without waiting for its end; no callback follows."""
+        pid, self.pid = self.pid, 0
+        if not pid:
             return
-        self._closed = True
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            assert stream is not None
-            self.poller.unwatch(stream.fileno())
-            stream.close()
-        if self.process.poll() is None:
-            self.process.kill()
+        self._close_pipes()
+        # A child that was not reaped keeps its pid, so the signal cannot hit another process.
+        if not _reap(pid):
+            os.kill(pid, signal.SIGKILL)
+            self._killed.append(pid)
 
     def reap(self) -> bool:
-        """Whether it is dead and buried; never waits."""
-        return self.process.poll() is not None
+        """Collect killed children without waiting; return True if none is left."""
+        self._killed = [pid for pid in self._killed if not _reap(pid)]
+        return not self._killed
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Stop the child and wait for its end for a while; it may be stuck in a driver."""
+        self.stop()
+        deadline = time.monotonic() + timeout
+        while not self.reap() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _close_pipes(self) -> None:
+        for fd in (self._stdin, self._stdout, self._stderr):
+            self.poller.unwatch(fd)
+            os.close(fd)
+        self._stdin = self._stdout = self._stderr = -1
+
+
+def _reap(pid: int) -> bool:
+    """Collect a child if it has ended; return True if it is gone."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
+
+
+def _ending_signal(pid: int) -> int:
+    """Return the signal that a child was killed by, 0 for none; does not collect the child."""
+    try:
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    killed = (os.CLD_KILLED, os.CLD_DUMPED)
+    return result.si_status if result is not None and result.si_code in killed else 0
+
+
+def _inheritable_descriptors() -> list[int]:
+    """Return descriptors above stderr that a child would inherit (locks held for shims)."""
+    inheritable = []
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        try:
+            if fd > 2 and os.get_inheritable(fd):
+                inheritable.append(fd)
+        except OSError:
+            pass  # the descriptor of this listing itself
+    return inheritable

@@ -1,1 +1,1 @@
-"""Clients of helper processes."""
+"""Clients of the daemon's helper processes: forecasts, samplers, scraped metrics."""

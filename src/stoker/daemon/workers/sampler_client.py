@@ -1,14 +1,13 @@
-"""The daemon's end of the process that suggests points: ask, go on working, be told.
+"""SamplerClient: asks the Optuna process for parameter sets.
 
-Made for the epoll loop: nothing here waits. The process is started with the first question and
-ends when no sweep needs it any more. It remembers what it was told, hence so do we; a new one is
-told everything again.
+Made for the epoll loop: nothing here blocks. The process is started with the first question and
+stopped when no sweep needs it. It keeps the trials that it was sent, so the client tracks those;
+a new process gets everything again.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,21 +15,20 @@ from typing import Any
 import msgspec
 
 from stoker.daemon.runtime.line_subprocess import LineSubprocess
+from stoker.daemon.workers.restart_policy import RestartPolicy
 from stoker.executors.agent.session.session import Poller
 
 logger = logging.getLogger(__name__)
 
-Answer = Callable[[list[dict[str, Any]], str | None, bool], None]
-"""Called with the points, or none and a sentence; True when there are no others in the space."""
+OnAnswer = Callable[[list[dict[str, Any]], str | None, bool], None]
+"""Called with points, error, exhausted: True if the search space has no other points."""
 
 COMMAND = ("-P", "-m", "stoker.sweep.sampler_process")
-"""-P: the directory where the daemon happens to stand must not lend it its modules."""
-RESTARTS = 3
-"""So often in a row a process that died over a question gets a successor."""
-FIRST_PAUSE = 0.5
-PATIENCE = 600.0
-"""A question that takes longer has hung."""
-WHAT_COUNTS = ("method", "parameters", "seed")
+"""-P: modules in the daemon's working directory must not be imported."""
+RESTART_DELAYS = (0.5, 1.0, 2.0)
+ANSWER_TIMEOUT_SECONDS = 600.0
+SAMPLER_FIELDS = ("method", "parameters", "seed")
+"""Fields of a sweep's definition that its sampler depends on."""
 
 
 class Reply(msgspec.Struct):
@@ -44,37 +42,34 @@ class Reply(msgspec.Struct):
 
 
 class PendingQuestion(msgspec.Struct):
-    """A question that is open, with all that a new process would have to be told."""
+    """A question without an answer, with everything that a new process needs for it."""
 
     id: str
     count: int
     trials: list[dict[str, Any]]
-    answer: Answer
-    since: float
+    on_answer: OnAnswer
+    asked_at: float
 
 
 class SweepSession(msgspec.Struct):
-    """What is known of one sweep, here and in the process."""
+    """What the client and the process know of one sweep."""
 
     definition: dict[str, Any]
     generation: int = 1
-    told: dict[int, dict[str, Any]] | None = None
-    """None: this process has not heard of the sweep."""
+    sent: dict[int, dict[str, Any]] | None = None
+    """Trials that the process was sent, by number; None if it does not know the sweep."""
     question: PendingQuestion | None = None
 
 
 class SamplerClient:
-    """Asks one process about all sweeps that need a model."""
+    """Asks one process for parameter sets of all sweeps that need a model."""
 
     def __init__(self, poller: Poller) -> None:
-        self.poller = poller
-        self.talks: dict[int, SweepSession] = {}
-        self.process: LineSubprocess | None = None
-        self.leaving: list[LineSubprocess] = []
-        """Processes that were let go and have not died yet."""
-        self.failures = 0
-        self.start_at: float | None = None
-        self._last = 0
+        self.sessions: dict[int, SweepSession] = {}
+        self.process = LineSubprocess(poller, self._on_reply, self._on_exit)
+        self.restarts = RestartPolicy(RESTART_DELAYS)
+        self.restart_at: float | None = None
+        self._last_question = 0
 
     def ask(
         self,
@@ -82,157 +77,154 @@ class SamplerClient:
         definition: dict[str, Any],
         trials: list[dict[str, Any]],
         count: int,
-        answer: Answer,
+        on_answer: OnAnswer,
     ) -> None:
-        """Have `answer` called with up to `count` points that none of the `trials` has.
+        """Have `on_answer` called with up to `count` points that none of the `trials` has.
 
-        One question per sweep: while one is open, another is dropped. What was answered before
-        and is not among the trials by now is taken as never suggested.
+        One question per sweep: while one is open, another is dropped. An earlier answer that is
+        not among the trials by now counts as never suggested.
         """
-        talk = self._talk(sweep, definition)
-        if talk.question is not None:
+        session = self._session(sweep, definition)
+        if session.question is not None:
             return
-        self._last += 1
-        talk.question = PendingQuestion(f"r{self._last}", count, trials, answer, time.monotonic())
-        if self.process is not None:
-            self._put(sweep, talk, talk.question)
-        elif self.start_at is None:
+        self._last_question += 1
+        session.question = PendingQuestion(
+            f"r{self._last_question}", count, trials, on_answer, time.monotonic()
+        )
+        if self.process.is_running:
+            self._send_question(sweep, session, session.question)
+        elif self.restart_at is None:
             self._start()
 
-    def asking(self, sweep: int) -> bool:
-        """Whether a question about this sweep is open."""
-        talk = self.talks.get(sweep)
-        return talk is not None and talk.question is not None
-
     def forget(self, sweep: int) -> None:
-        """Nothing more will be asked about this sweep; an open question stays unanswered."""
-        talk = self.talks.pop(sweep, None)
-        if talk is None:
+        """Drop a sweep; an open question is not answered."""
+        session = self.sessions.pop(sweep, None)
+        if session is None:
             return
-        if not self.talks:
+        if not self.sessions:
             self.close()
-        elif self.process is not None and talk.told is not None:
+        elif session.sent is not None:
             self._send({"sweep": sweep, "forget": True})
 
     def tick(self) -> float | None:
-        """Start, or give up on, the process when it is time; seconds until the next look."""
+        """Start or stop the process when it is time; return the seconds until then."""
         now = time.monotonic()
-        self.leaving = [process for process in self.leaving if not process.reap()]
-        if self.start_at is not None and now >= self.start_at:
+        self.process.reap()
+        if self.restart_at is not None and now >= self.restart_at:
             self._start()
-        asked = [talk.question.since for talk in self.talks.values() if talk.question is not None]
-        moments = [] if self.start_at is None else [self.start_at]
-        if asked and self.process is not None:
-            moments.append(min(asked) + PATIENCE)
-            if now >= moments[-1]:
-                self._died(f"it has not answered for {PATIENCE / 60:.0f} minutes")
+        times = [] if self.restart_at is None else [self.restart_at]
+        questions = self._open_questions()
+        if questions and self.process.is_running:
+            deadline = min(question.asked_at for question in questions) + ANSWER_TIMEOUT_SECONDS
+            if now >= deadline:
+                self._fail(f"it has not answered for {ANSWER_TIMEOUT_SECONDS / 60:.0f} minutes")
                 return self.tick()
-        return max(min(moments) - now, 0.0) if moments else None
+            times.append(deadline)
+        return max(min(times) - now, 0.0) if times else None
 
     def close(self) -> None:
-        """Let the process go, and all sweeps with it."""
-        self.talks.clear()
-        self.failures, self.start_at = 0, None
-        self._let_go()
+        """Stop the process and drop all sweeps."""
+        self.sessions.clear()
+        self.restarts.reset()
+        self.restart_at = None
+        self.process.stop()
 
-    # -- out ----------------------------------------------------------------------------
+    # -- questions ----------------------------------------------------------------------
 
-    def _talk(self, sweep: int, definition: dict[str, Any]) -> SweepSession:
-        """How many samples are wanted, or what is run with them, is nothing to a sampler."""
-        brief = {key: definition[key] for key in WHAT_COUNTS if key in definition}
-        brief["metric"] = {"goal": (definition.get("metric") or {}).get("goal") or "minimize"}
-        talk = self.talks.get(sweep)
-        if talk is None:
-            talk = self.talks[sweep] = SweepSession(brief)
-        elif talk.definition != brief:
-            talk.definition, talk.told = brief, None
-            talk.generation += 1
-        return talk
+    def _open_questions(self) -> list[PendingQuestion]:
+        questions = (session.question for session in self.sessions.values())
+        return [question for question in questions if question is not None]
 
-    def _put(self, sweep: int, talk: SweepSession, question: PendingQuestion) -> None:
-        """Tell what the process does not know yet, then ask."""
+    def _session(self, sweep: int, definition: dict[str, Any]) -> SweepSession:
+        """Return the session of a sweep, begun again if its sampler's definition has changed."""
+        relevant = {key: definition[key] for key in SAMPLER_FIELDS if key in definition}
+        relevant["metric"] = {"goal": (definition.get("metric") or {}).get("goal") or "minimize"}
+        session = self.sessions.get(sweep)
+        if session is None:
+            session = self.sessions[sweep] = SweepSession(relevant)
+        elif session.definition != relevant:
+            session.definition, session.sent = relevant, None
+            session.generation += 1
+        return session
+
+    def _send_question(self, sweep: int, session: SweepSession, question: PendingQuestion) -> None:
+        """Send the trials that the process does not know yet, then the question."""
         messages: list[dict[str, Any]] = []
-        if talk.told is None:
-            talk.told = {}
+        if session.sent is None:
+            session.sent = {}
             messages.append(
-                {"sweep": sweep, "generation": talk.generation, "definition": talk.definition}
+                {
+                    "sweep": sweep,
+                    "generation": session.generation,
+                    "definition": session.definition,
+                }
             )
-        news = []
+        unsent = []
         for trial in question.trials:
-            brief = _brief(trial)
-            if talk.told.get(brief["trial"]) != brief:
-                talk.told[brief["trial"]] = brief
-                news.append(brief)
-        if news:
-            messages.append({"sweep": sweep, "tell": news})
+            brief = _sampler_view(trial)
+            if session.sent.get(brief["trial"]) != brief:
+                session.sent[brief["trial"]] = brief
+                unsent.append(brief)
+        if unsent:
+            messages.append({"sweep": sweep, "tell": unsent})
         messages.append({"sweep": sweep, "ask": question.count, "id": question.id})
         self._send(*messages)
 
     def _send(self, *messages: dict[str, Any]) -> None:
-        assert self.process is not None
         self.process.send(b"".join(msgspec.json.encode(message) + b"\n" for message in messages))
 
-    # -- in -----------------------------------------------------------------------------
-
-    def _heard(self, line: bytes) -> None:
+    def _on_reply(self, line: bytes) -> None:
         try:
             reply = msgspec.json.decode(line, type=Reply)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            self._died(f"it answered {line[:80]!r}")
+            self._fail(f"it answered {line[:80]!r}")
             return
-        talk = self.talks.get(reply.sweep)
-        question = talk.question if talk is not None else None
-        if talk is None or question is None or question.id != reply.id:
+        session = self.sessions.get(reply.sweep)
+        question = session.question if session is not None else None
+        if session is None or question is None or question.id != reply.id:
             return  # about a sweep that was forgotten meanwhile
-        self.failures = 0
-        talk.question = None
-        question.answer(reply.points, reply.error, reply.done)
+        self.restarts.reset()
+        session.question = None
+        question.on_answer(reply.points, reply.error, reply.done)
 
-    # -- life and death -----------------------------------------------------------------
+    # -- the process --------------------------------------------------------------------
 
     def _start(self) -> None:
-        self.start_at = None
-        try:
-            self.process = LineSubprocess(self.poller, self._heard, self._died, COMMAND)
-        except OSError as error:
-            self._died(f"it cannot be started: {os.strerror(error.errno or 0)}")
-            return
-        for sweep, talk in self.talks.items():
-            talk.told = None
-            if talk.question is not None:
-                self._put(sweep, talk, talk.question)
+        self.restart_at = None
+        if self.process.start(COMMAND):
+            for sweep, session in self.sessions.items():
+                session.sent = None
+                if session.question is not None:
+                    self._send_question(sweep, session, session.question)
 
-    def _died(self, why: str) -> None:
-        logger.warning("the sampler process failed: %s", why)
-        self._let_go()
-        now = time.monotonic()
-        questions = [talk.question for talk in self.talks.values() if talk.question is not None]
+    def _fail(self, reason: str) -> None:
+        self.process.stop()
+        self._on_exit(reason)
+
+    def _on_exit(self, reason: str) -> None:
+        logger.warning("the sampler process failed: %s", reason)
+        for session in self.sessions.values():
+            session.sent = None
+        questions = self._open_questions()
         if not questions:
-            return  # the next question starts another
-        if self.failures < RESTARTS:
-            self.start_at = now + FIRST_PAUSE * 2**self.failures
-            self.failures += 1
+            return  # the next question starts another process
+        delay = self.restarts.record_failure()
+        if delay is not None:
+            now = time.monotonic()
+            self.restart_at = now + delay
             for question in questions:
-                question.since = now
+                question.asked_at = now
             return
-        self.failures = 0
-        for talk in self.talks.values():
-            talk.question = None
+        self.restarts.reset()
+        for session in self.sessions.values():
+            session.question = None
+        error = f"the process that suggests parameters has failed: {reason}"
         for question in questions:
-            question.answer([], f"the process that suggests parameters has failed: {why}", False)
-
-    def _let_go(self) -> None:
-        process, self.process = self.process, None
-        for talk in self.talks.values():
-            talk.told = None
-        if process is not None:
-            process.close()
-            if not process.reap():
-                self.leaving.append(process)
+            question.on_answer([], error, False)
 
 
-def _brief(trial: dict[str, Any]) -> dict[str, Any]:
-    """What a sampler learns from a trial: while it runs, only that it does."""
+def _sampler_view(trial: dict[str, Any]) -> dict[str, Any]:
+    """Return what a sampler uses of a trial: no value while it runs."""
     state = trial["state"]
     brief = {"trial": trial["trial"], "params": trial["params"], "state": state}
     if state in {"complete", "pruned"}:

@@ -1,0 +1,3 @@
+from fakes.nvml import nvml
+
+__all__ = ["nvml"]
