@@ -65,8 +65,8 @@ def _resolve_verb(word: str) -> str:
         return ALIASES[word]
     if word in OTHER_TOOLS:
         raise UsageError(f"There is no command {word!r} in stoker. Use: stoker {OTHER_TOOLS[word]}")
-    from stoker.cli.options.suggest import nearest
+    from stoker.cli.options.suggest import closest_match
 
-    guess = nearest(word, [*VERBS, *ALIASES])
+    guess = closest_match(word, [*VERBS, *ALIASES])
     hint = f"Did you mean `stoker {guess}`?" if guess else "See: stoker --help"
     raise UsageError(f"There is no command {word!r}. {hint}")

@@ -100,20 +100,22 @@ def test_one_job_in_sentences(fake: FakeDaemon, capsys: Captured) -> None:
 
 def test_the_basis_is_marked_in_columns_and_said_in_sentences() -> None:
     similar = span(HOUR, 2.2 * HOUR, 3.2 * HOUR, "similar", "2 runs of a.py with other arguments")
-    assert estimates.cell(similar) == "in ~2 h (60 min - 3 h)"
-    assert estimates.cell(similar, ranged=False) == "in ~2 h"
-    assert estimates.sentence(similar).startswith("in about 2 h, at ")
-    assert estimates.sentence(similar).endswith(", from 2 runs of a.py with other arguments")
+    assert estimates.estimate_cell(similar) == "in ~2 h (60 min - 3 h)"
+    assert estimates.estimate_cell(similar, ranged=False) == "in ~2 h"
+    assert estimates.estimate_sentence(similar).startswith("in about 2 h, at ")
+    assert estimates.estimate_sentence(similar).endswith(
+        ", from 2 runs of a.py with other arguments"
+    )
     bound = span(HOUR, 2.2 * HOUR, 2.2 * HOUR, "limit", "its time limit")
-    assert estimates.cell(bound) == "in <2 h"
-    assert estimates.sentence(bound).startswith("in 2 h at the latest, at ")
-    assert estimates.cell(bound, verbose=True).startswith("<")
+    assert estimates.estimate_cell(bound) == "in <2 h"
+    assert estimates.estimate_sentence(bound).startswith("in 2 h at the latest, at ")
+    assert estimates.estimate_cell(bound, verbose=True).startswith("<")
 
 
 def test_what_has_not_happened_is_never_now() -> None:
     late = span(-60, -50, -40)
-    assert estimates.cell(late) == "in 1 s"
-    assert estimates.sentence(late).startswith("in about 1 s, at ")
+    assert estimates.estimate_cell(late) == "in 1 s"
+    assert estimates.estimate_sentence(late).startswith("in about 1 s, at ")
 
 
 def test_what_lies_too_far_ahead(fake: FakeDaemon, capsys: Captured) -> None:
@@ -121,7 +123,7 @@ def test_what_lies_too_far_ahead(fake: FakeDaemon, capsys: Captured) -> None:
     fake.answers["GET /v1/eta"] = reply(far)
     main(["eta", "2"])
     assert "later than was simulated" in capsys.readouterr().out
-    assert estimates.cell(far["start"]) == "after 3 days"
+    assert estimates.estimate_cell(far["start"]) == "after 3 days"
     fake.answers["GET /v1/eta"] = reply(foreseen(2, never="it is held"))
     main(["eta", "2"])
     assert "There is no estimate: it is held." in capsys.readouterr().out

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.options import Option, parse
-from stoker.cli.options.directives import read as read_directives
+from stoker.cli.options.directives import read_directives
 from stoker.cli.options.job import JOB, SUBMIT, job_options
 from stoker.cli.verbs import ALIASES, OTHER_TOOLS, VERBS, module_of
 from stoker.client.errors import UsageError
 from stoker.core import options, units
-from stoker.main import _verb
+from stoker.main import _resolve_verb
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -94,7 +94,7 @@ def test_scripts_of_the_documentation_are_read(page: Path) -> None:
 @pytest.mark.parametrize("word", OTHER_TOOLS)
 def test_verbs_of_other_tools_are_answered_with_ours(word: str) -> None:
     with pytest.raises(UsageError) as error:
-        _verb(word)
+        _resolve_verb(word)
     answer = error.value.message.partition("Use: stoker ")[2].split()
     assert answer[0] in VERBS
     if len(answer) > 1:

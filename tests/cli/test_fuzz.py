@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stoker.cli.options import parse
 from stoker.cli.options.job import JOB, SUBMIT, job_options
 from stoker.cli.output import times
-from stoker.cli.session import spans
+from stoker.cli.session import format_labels
 from stoker.client.errors import UsageError
 
 NAMES = [name for option in (*JOB, *SUBMIT) for name in option.names]
@@ -25,14 +25,14 @@ def test_any_command_line(argv: list[str], command: bool) -> None:
 
 @given(st.text(max_size=20) | st.from_regex(r"[0-9dhms.:T-]{1,20}", fullmatch=True))
 def test_any_time(text: str) -> None:
-    for read in (times.parse_duration, times.parse_moment):
+    for read in (times.parse_duration, times.parse_time):
         with contextlib.suppress(UsageError):
             assert times.iso(read(text)).endswith("Z")
 
 
 @given(st.lists(st.integers(min_value=0, max_value=300), unique=True).map(sorted))
 def test_spans_say_the_same_in_fewer_words(numbers: list[int]) -> None:
-    text = spans([str(number) for number in numbers])
+    text = format_labels([str(number) for number in numbers])
     if " more" in text or not numbers:
         return
     found: list[int] = []

@@ -67,7 +67,7 @@ FORESEEN = {"foreseen": {"at": None, "end": {
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])
 def test_no_line_of_the_queue_wraps(width: int) -> None:
     several = [*TWO, job(3, user="bo", **START, **FORESEEN, params={"lr": 0.1, "width": 1024})]
-    assert max(map(table.wide, screen(several, width))) <= width
+    assert max(map(table.display_width, screen(several, width))) <= width
 
 
 def test_the_user_is_the_first_to_go_unless_there_are_several() -> None:
@@ -135,9 +135,9 @@ GPU  MODEL     TEMP  UTIL  MEMORY  STATE    FREE  USED BY
 
 def test_gpus_at_80_columns_keep_the_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "terminal_width", lambda: 80)
-    assert gpus.drawn({"gpus": CARDS}, Args({}, [])) == GPUS_AT_80.splitlines()
+    assert gpus.gpu_lines({"gpus": CARDS}, Args({}, [])) == GPUS_AT_80.splitlines()
     monkeypatch.setattr(table, "terminal_width", lambda: 160)
-    first = gpus.drawn({"gpus": CARDS}, Args({}, []))[1]
+    first = gpus.gpu_lines({"gpus": CARDS}, Args({}, []))[1]
     assert first == (
         "0    NVIDIA A100-SXM4-80GB  61°C  ████▉ 97%  39936/81920 MiB  busy        0  "
         "ana: job 7 resnet50-imagenet-baseline"
@@ -250,7 +250,7 @@ def test_a_watched_queue_has_counts_gpus_and_failures_on_top() -> None:
 def test_a_watched_queue_fits_the_screen(height: int, width: int) -> None:
     lines = watched(height, width)
     assert len(lines) <= height
-    assert max(map(table.wide, lines)) <= width
+    assert max(map(table.display_width, lines)) <= width
     many = watched(height, width, jobs=[*TWO * 40, *[FAILED] * 20])
     assert len(many) <= height
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.options import submission
-from stoker.cli.options.submission import build
+from stoker.cli.options.submission import build_submission
 from stoker.client import submit_environment as surroundings
 from stoker.client.errors import UsageError
 from stoker.core import contract
@@ -20,7 +20,7 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def what(*argv: str) -> dict[str, object]:
-    return dict(build(argv, "submit")[0]["what"])
+    return dict(build_submission(argv, "submit")[0]["what"])
 
 
 def test_one_word_that_is_no_file_is_a_shell_line(here: Path) -> None:
@@ -34,7 +34,7 @@ def test_several_words_are_an_argv(here: Path) -> None:
 def test_a_file_alone_is_a_script_with_its_directives(here: Path) -> None:
     text = "#!/bin/sh\n#SBATCH --gpus 2 --time 10\necho\n"
     (here / "train.sh").write_text(text)
-    body, _ = build(["--time", "20", "train.sh"], "submit")
+    body, _ = build_submission(["--time", "20", "train.sh"], "submit")
     assert body["what"] == {"script": text, "script_name": "train.sh", "args": []}
     assert body["options"] == {"gpus": "2", "time": "20", "slurm_env": True}
 
@@ -42,7 +42,7 @@ def test_a_file_alone_is_a_script_with_its_directives(here: Path) -> None:
 def test_an_executable_script_alone_is_a_script_too(here: Path) -> None:
     (here / "train.sh").write_text("#!/bin/sh\n#STOKER --gpus 2\n")
     (here / "train.sh").chmod(0o755)
-    assert build(["./train.sh"], "submit")[0]["options"] == {"gpus": "2"}
+    assert build_submission(["./train.sh"], "submit")[0]["options"] == {"gpus": "2"}
     assert what("./train.sh", "a") == {"argv": ["./train.sh", "a"]}
 
 
@@ -84,7 +84,7 @@ def test_flags_win_over_variables_and_those_over_directives(
     monkeypatch.setenv("SBATCH_GPUS", "2")
     monkeypatch.setenv("STOKER_GPUS", "3")
     monkeypatch.setenv("SBATCH_MEM_PER_NODE", "2G")
-    options = build(["--mem", "4G", "s"], "submit")[0]["options"]
+    options = build_submission(["--mem", "4G", "s"], "submit")[0]["options"]
     assert options == {
         "gpus": "3", "time": "2", "mem": "4G", "comment": "c", "slurm_env": True
     }  # fmt: skip
@@ -96,7 +96,7 @@ def test_inside_a_job_its_own_variables_are_not_options(
     monkeypatch.setenv("STOKER_JOB_ID", "5")
     monkeypatch.setenv("STOKER_GPUS", "4")
     monkeypatch.setenv("STOKER_TOKEN", "secret")
-    body, _ = build(["true"], "submit")
+    body, _ = build_submission(["true"], "submit")
     assert body["options"] == {}
     assert "STOKER_TOKEN" not in body["environment"]
     assert body["environment"]["STOKER_HOME"] == str(here)
@@ -117,12 +117,12 @@ def told(distributed: bool, nodes: int = 1) -> set[str]:
 def test_a_job_that_a_training_job_submits_is_another_one() -> None:
     names = told(distributed=True) | told(distributed=False) | told(distributed=True, nodes=2)
     mine = dict.fromkeys(names, "1") | {"STOKER_JOB_ID": "5", "STOKER_REPORTS": "/h/training/5.0"}
-    assert submission.environment({**mine, "MINE": "2"}) == {"MINE": "2"}
+    assert submission.job_environment({**mine, "MINE": "2"}) == {"MINE": "2"}
     assert names <= surroundings.TRAINING
     # Outside of one, they are as good as any other.
-    assert submission.environment({"BATCH_SIZE": "8", "JOB_UUID": "x"})["BATCH_SIZE"] == "8"
+    assert submission.job_environment({"BATCH_SIZE": "8", "JOB_UUID": "x"})["BATCH_SIZE"] == "8"
     outside = {"BATCH_SIZE": "8", "STOKER_JOB_ID": "5"}  # a job that does not train
-    assert submission.environment(outside) == {"BATCH_SIZE": "8"}
+    assert submission.job_environment(outside) == {"BATCH_SIZE": "8"}
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_a_job_that_a_training_job_submits_is_another_one() -> None:
 )
 def test_our_copy_of_the_library_is_not_passed_on(path: str, left: str | None) -> None:
     inside = {"STOKER_JOB_ID": "5", "STOKER_REPORTS": "/h/training/5.0", "PYTHONPATH": path}
-    assert submission.environment(inside).get("PYTHONPATH") == left
-    assert submission.environment({"PYTHONPATH": path}) == {"PYTHONPATH": path}
+    assert submission.job_environment(inside).get("PYTHONPATH") == left
+    assert submission.job_environment({"PYTHONPATH": path}) == {"PYTHONPATH": path}
 
 
 def test_variables_given_twice_are_all_sent(here: Path) -> None:
     (here / "s").write_text("#STOKER --env A=1 --env B=1\n")
-    options = build(["--env", "A=2", "s"], "submit")[0]["options"]
+    options = build_submission(["--env", "A=2", "s"], "submit")[0]["options"]
     assert options == {"env": ["A=1", "B=1", "A=2"]}
 
 
@@ -152,7 +152,7 @@ def test_where_we_are_goes_along(here: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PWD", "/somewhere/else")
     before = os.umask(0o027)
     try:
-        body, _ = build(["-D", "sub", "true"], "submit")
+        body, _ = build_submission(["-D", "sub", "true"], "submit")
     finally:
         os.umask(before)
     assert body["umask"] == 0o027
@@ -172,14 +172,14 @@ def gone(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_from_a_deleted_directory_another_can_be_named(gone: None) -> None:
-    body, _ = build(["-D", "/tmp", "true"], "submit")
+    body, _ = build_submission(["-D", "/tmp", "true"], "submit")
     assert body["directory"] == body["options"]["chdir"] == "/tmp"
 
 
 @pytest.mark.parametrize("argv", [["true"], ["-D", "sub", "true"]])
 def test_a_deleted_directory_is_a_sentence(gone: None, argv: list[str]) -> None:
     with pytest.raises(UsageError, match="no longer exists"):
-        build(argv, "submit")
+        build_submission(argv, "submit")
 
 
 @pytest.mark.parametrize("word", ["train.sh", "./train", "/no/such", "ls"])
@@ -217,18 +217,18 @@ def test_a_shell_that_is_not_there_is_not_used(monkeypatch: pytest.MonkeyPatch) 
 def test_variables_that_are_not_text_are_left_out_and_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert submission.environment({"A": "1", "B": "\udcff"}) == {"A": "1"}
+    assert submission.job_environment({"A": "1", "B": "\udcff"}) == {"A": "1"}
     assert "B" in capsys.readouterr().err
 
 
 def test_results_come_back_to_a_directory_as_it_is_named_here(here: Path) -> None:
     for typed, meant in (("out", f"{here}/out"), ("/x/../y", "/y"), ("~/r", f"{Path.home()}/r")):
-        body, _ = build(["--bring-into", typed, "true"], "submit")
+        body, _ = build_submission(["--bring-into", typed, "true"], "submit")
         assert body["options"] == {"bring_into": meant}
 
 
 def test_only_what_was_typed_is_filled_in(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "100%j").mkdir()
     monkeypatch.chdir(here / "100%j")
-    body, _ = build(["--bring-into", "res/%a", "true"], "submit")
+    body, _ = build_submission(["--bring-into", "res/%a", "true"], "submit")
     assert body["options"] == {"bring_into": f"{here}/100%%j/res/%a"}

@@ -59,7 +59,7 @@ WHOLE: dict[str, Any] = {
 
 
 def definition(*argv: str) -> dict[str, Any]:
-    return sweep_words.definition_of(sweep_words.typed(argv))
+    return sweep_words.build_definition(sweep_words.parse_sweep(argv))
 
 
 def refused(*argv: str) -> str:
@@ -165,7 +165,7 @@ def test_a_file_without_a_suffix_is_known_by_its_text(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_line_that_was_typed_for_hydra(typed: str, kept: str, said: str | None) -> None:
     doubts: list[str] = []
-    found = sweep_words.definition_of(sweep_words.typed(typed.split()), doubts)
+    found = sweep_words.build_definition(sweep_words.parse_sweep(typed.split()), doubts)
     assert " ".join(found["command"]) == kept
     assert len(doubts) == (said is not None)
     assert said is None or said in doubts[0]
@@ -342,12 +342,12 @@ def test_show_without_a_name_is_the_newest(ready: FakeDaemon, capsys: Captured) 
 
 def test_the_largest_is_first_where_larger_is_better() -> None:
     reply = {**WHOLE, "sweep": {**SWEEP, "goal": "maximize"}}
-    assert [found["number"] for found in sweep_show.ranked(reply)] == [0, 1, 2, 4, 3]
+    assert [found["number"] for found in sweep_show.ranked_trials(reply)] == [0, 1, 2, 4, 3]
 
 
 def test_what_failed_on_its_way_is_not_compared(ready: FakeDaemon) -> None:
     trials = [trial(0, 0.9), trial(1, 0.1, "FAILED"), trial(2, 0.2, "CANCELLED"), trial(3, 0.5)]
-    found = sweep_show.ranked({**WHOLE, "trials": trials})
+    found = sweep_show.ranked_trials({**WHOLE, "trials": trials})
     assert [each["number"] for each in found] == [3, 0, 1, 2]
 
 
@@ -362,11 +362,13 @@ def test_what_failed_on_its_way_is_not_compared(ready: FakeDaemon) -> None:
 def test_a_metric_that_nobody_reports_is_said(source: dict[str, str], said: str) -> None:
     definition = {**WHOLE["definition"], "metric": {"name": "loss", "source": source}}
     silent = {**WHOLE, "definition": definition, "trials": [trial(0, None)]}
-    assert "no trial has reported 'loss'" in sweep_show.unheard(silent)
-    assert said in sweep_show.unheard(silent)
-    assert sweep_show.unheard({**silent, "trials": [trial(0, None), trial(1, 0.5)]}) == ""
+    assert "no trial has reported 'loss'" in sweep_show.missing_metric_text(silent)
+    assert said in sweep_show.missing_metric_text(silent)
+    assert (
+        sweep_show.missing_metric_text({**silent, "trials": [trial(0, None), trial(1, 0.5)]}) == ""
+    )
     none = {**SWEEP, "counts": {"running": 1}}
-    assert sweep_show.unheard({**silent, "sweep": none}) == ""
+    assert sweep_show.missing_metric_text({**silent, "sweep": none}) == ""
 
 
 def test_show_as_csv_and_json(ready: FakeDaemon, capsys: Captured) -> None:

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from stoker.cli import output
 from stoker.cli.output import colour
-from stoker.cli.output.table import Cell, Column, render, shorten, wide
-from stoker.cli.session.live import Screen, fitted
+from stoker.cli.output.table import Cell, Column, display_width, render, shorten
+from stoker.cli.session.live import Screen, fit_lines
 from stoker.terminal import COLOURS
 
 COLUMNS = (Column("ID", right=True), Column("NAME", cut=True), Column("ST"))
@@ -23,7 +23,7 @@ def test_without_a_width_nothing_is_cut() -> None:
 
 def test_a_terminal_cuts_only_what_may_be_cut() -> None:
     line = render(COLUMNS, [["123456789012", "x" * 500, "R"]], header=False, width=40)[0]
-    assert wide(line) == 40
+    assert display_width(line) == 40
     assert line.startswith("123456789012  xxx")
     assert line.endswith("…  R")
 
@@ -43,13 +43,13 @@ def test_names_cannot_steer_the_terminal() -> None:
 
 
 def test_wide_letters_take_two_cells() -> None:
-    assert wide("日本") == 4
+    assert display_width("日本") == 4
     assert shorten("日本語", 5) == "日本…"
 
 
 @given(st.text(), st.integers(min_value=1, max_value=30))
 def test_what_is_shortened_fits(text: str, width: int) -> None:
-    assert wide(shorten(text, width)) <= max(width, 1)
+    assert display_width(shorten(text, width)) <= max(width, 1)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_colour_follows_the_usual_variables(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(output, "is_terminal", lambda _: False)
-    assert colour.wanted() is wanted
+    assert colour.is_enabled() is wanted
 
 
 @pytest.mark.parametrize(("term", "wanted"), [("xterm", True), ("dumb", False)])
@@ -81,13 +81,13 @@ def test_a_dumb_terminal_has_no_colour(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(output, "is_terminal", lambda _: True)
-    assert colour.wanted() is wanted
+    assert colour.is_enabled() is wanted
 
 
 def test_a_screen_counts_what_did_not_fit() -> None:
-    lines = fitted([str(i) for i in range(50)], height=10, width=80)
+    lines = fit_lines([str(i) for i in range(50)], height=10, width=80)
     assert (len(lines), lines[-1]) == (10, "… 41 more lines")
-    assert fitted(["x" * 100], height=10, width=80) == ["x" * 79 + "…"]
+    assert fit_lines(["x" * 100], height=10, width=80) == ["x" * 79 + "…"]
 
 
 def test_only_lines_that_changed_are_written_again() -> None:

@@ -165,11 +165,11 @@ def test_watching_redraws_and_leaves_the_terminal_as_it_was(fake: FakeDaemon) ->
     fake.answers["GET /v1/jobs"] = (200, {"jobs": [view(1)], "more": 0, "counts": {}})
     fake.answers["GET /v1/gpus"] = (200, {"gpus": []})
     terminal = OnTerminal("--watch", "0.1")
-    terminal.until(watch.ENTER.encode())
+    terminal.until(watch.ENTER_SCREEN.encode())
     soon(lambda: len(fake.requests) >= 6)
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.ends() == 0
-    assert terminal.seen.endswith(watch.LEAVE.encode())
+    assert terminal.seen.endswith(watch.LEAVE_SCREEN.encode())
 
 
 def test_watching_follows_the_size_of_the_terminal_and_outlives_the_daemon(

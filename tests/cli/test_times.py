@@ -40,12 +40,12 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 def test_typed_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_800_000_000.0
-    assert times.parse_moment("2h", now) == now - 7200
-    assert times.parse_moment("now-1day", now) == now - 86400
-    assert times.parse_moment("now", now) == now
-    assert times.parse_moment("2026-11-15T20:31:02Z", now) == times.epoch("2026-11-15T20:31:02Z")
-    assert times.parse_moment("2026-11-15", now) == time.mktime((2026, 11, 15, 0, 0, 0, 0, 0, -1))
-    assert times.parse_moment("today", now) <= now < times.parse_moment("today", now) + 86400
+    assert times.parse_time("2h", now) == now - 7200
+    assert times.parse_time("now-1day", now) == now - 86400
+    assert times.parse_time("now", now) == now
+    assert times.parse_time("2026-11-15T20:31:02Z", now) == times.epoch("2026-11-15T20:31:02Z")
+    assert times.parse_time("2026-11-15", now) == time.mktime((2026, 11, 15, 0, 0, 0, 0, 0, -1))
+    assert times.parse_time("today", now) <= now < times.parse_time("today", now) + 86400
 
 
 def test_relative_times_are_for_people() -> None:

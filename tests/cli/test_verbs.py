@@ -319,7 +319,7 @@ def test_an_error_while_one_of_several_jobs_is_followed_ends_it_all() -> None:
 def test_more_jobs_than_are_followed_at_once_are_followed_in_turn(
     capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stoker.cli.session.follow_many.AT_ONCE", 2)
+    monkeypatch.setattr("stoker.cli.session.follow_many.MAX_CONNECTIONS", 2)
     labels = [str(number) for number in range(10, 20)]
     follow_many(labels, lambda label, target: target.write(b"done\n") and None)
     lines = capsysbinary.readouterr().out.decode().splitlines()
@@ -433,7 +433,7 @@ def test_wait_for_what_is_not_there(fake: FakeDaemon) -> None:
             ["retry", "--since", "2026-11-01"],
             "retry",
             {"select": [], "failed": True, "same_gpus": False, "all": True,
-             "since": times.iso(times.parse_moment("2026-11-01"))},
+             "since": times.iso(times.parse_time("2026-11-01"))},
         ),
         (["edit", "7", "--priority", "5"], "edit", {"select": ["7"], "options": {"priority": "5"}}),
         (["move", "7", "--first"], "move", {"select": ["7"], "where": "first", "other": None}),

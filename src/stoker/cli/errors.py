@@ -33,9 +33,9 @@ def _filtered(stream: Any, coloured: Callable[[], bool] = lambda: False) -> Any:
 
 
 def _is_coloured() -> bool:
-    from stoker.cli.output.colour import wanted
+    from stoker.cli.output.colour import is_enabled
 
-    return wanted()
+    return is_enabled()
 
 
 def _exit_code(run: Callable[[], int], program: str, is_json: bool) -> int:

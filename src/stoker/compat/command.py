@@ -158,8 +158,8 @@ def _check_options(args: Args, action: str) -> None:
 
 
 def _unknown_name(word: str, choices: dict[str, str] | list[str]) -> UsageError:
-    from stoker.cli.options.suggest import nearest
+    from stoker.cli.options.suggest import closest_match
 
-    guess = nearest(word, choices)
+    guess = closest_match(word, choices)
     hint = f"Did you mean {guess}?" if guess else "To list them: stoker compat"
     return UsageError(f"There is no compatibility command {word!r}. {hint}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from stoker.cli.options.submission import environment
+from stoker.cli.options.submission import job_environment
 from stoker.client.submit_environment import current_directory, shell, umask
 
 NO_GPU = "this machine has no GPU: one core per line (name devices with --gpus)"
@@ -23,6 +23,6 @@ class SubmitEnvironment:
 
     def __init__(self) -> None:
         self.directory = current_directory()
-        self.environment = environment(os.environ)
+        self.environment = job_environment(os.environ)
         self.shell = shell()
         self.umask = umask()

@@ -69,19 +69,19 @@ def start(args: Args) -> int:
     """Start a daemon in the background."""
     if args.flag("foreground"):
         return run(args)
-    running = _running()
+    running = _daemon_status()
     if running is not None:
-        wanted = [*_declared(args), *(["--db", "URL"] if args.text("db") else [])]
+        wanted = [*_daemon_arguments(args), *(["--db", "URL"] if args.text("db") else [])]
         if wanted:
             raise StokerError(
                 f"A daemon is already running (pid {running['pid']}). To change its options: "
                 f"stoker daemon restart {' '.join(wanted)}"
             )
-        return _told(running, args, f"the daemon is already running (pid {running['pid']})")
+        return _print_reply(running, args, f"the daemon is already running (pid {running['pid']})")
     from stoker.client.autostart import start_daemon
 
-    pid = start_daemon([*_declared(args), *_store(args)])
-    return _told(_running() or {"pid": pid}, args, f"started the daemon (pid {pid})")
+    pid = start_daemon([*_daemon_arguments(args), *_pass_store(args)])
+    return _print_reply(_daemon_status() or {"pid": pid}, args, f"started the daemon (pid {pid})")
 
 
 def stop(args: Args) -> int:
@@ -89,25 +89,29 @@ def stop(args: Args) -> int:
     if args.flag("drain") and args.flag("cancel"):
         raise UsageError("Give --drain or --cancel, not both.")
     mode = "drain" if args.flag("drain") else "cancel" if args.flag("cancel") else "leave"
-    running = _running()
+    running = _daemon_status()
     if running is None:
         silent = lock_holder()
         if silent is not None:
-            text = _stop_silent(silent, mode)
-            return _told({"running": [], "pid": silent, "text": text}, args, text)
-        return _told({"running": [], "text": "no daemon is running"}, args, "no daemon is running")
+            text = _stop_by_signal(silent, mode)
+            return _print_reply({"running": [], "pid": silent, "text": text}, args, text)
+        return _print_reply(
+            {"running": [], "text": "no daemon is running"}, args, "no daemon is running"
+        )
     pid = int(running["pid"])
     reply = _stop_and_wait(pid, mode, quiet=args.flag("json"))
     count = len(reply.get("running") or ())
-    return _told({**reply, "pid": pid}, args, f"stopped the daemon (pid {pid}){_left(mode, count)}")
+    return _print_reply(
+        {**reply, "pid": pid}, args, f"stopped the daemon (pid {pid}){_jobs_text(mode, count)}"
+    )
 
 
-def _stop_silent(pid: int, mode: str = "leave") -> str:
+def _stop_by_signal(pid: int, mode: str = "leave") -> str:
     """End a daemon that does not answer, by a signal; what it runs goes on."""
     import signal
 
     if mode != "leave" or not _is_daemon(pid):
-        raise DaemonUnreachable(_silent(pid))
+        raise DaemonUnreachable(_not_answering_text(pid))
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -122,7 +126,7 @@ def _stop_silent(pid: int, mode: str = "leave") -> str:
     )
 
 
-def _silent(pid: int) -> str:
+def _not_answering_text(pid: int) -> str:
     """Say what is wrong with a daemon that has the state and does not answer, and what to do."""
     path = places.socket_path()
     missing = "" if os.path.exists(path) else f" at {path}, which is missing"
@@ -143,7 +147,7 @@ def _is_daemon(pid: int) -> bool:
         return False
 
 
-def _left(mode: str, count: int) -> str:
+def _jobs_text(mode: str, count: int) -> str:
     """Return what became of the jobs that ran."""
     if not count or mode == "drain":
         return ""
@@ -158,7 +162,7 @@ def _left(mode: str, count: int) -> str:
 
 def restart(args: Args) -> int:
     """Replace the daemon; running jobs continue and are recovered."""
-    running = _running()
+    running = _daemon_status()
     if running is not None:
         gpus, resources = _gpus(args), args.text("resources")
         # A daemon that could not come back is not let go.
@@ -166,25 +170,25 @@ def restart(args: Args) -> int:
         if args.text("listen") is not None:
             check["listen"] = args.text("listen")
         if args.text("db") is not None:
-            check["db"] = _named_store(args)
+            check["db"] = _store_option(args)
         _stop_and_wait(int(running["pid"]), "leave", quiet=True, **check)
     elif (silent := lock_holder()) is not None:
-        _stop_silent(silent)
+        _stop_by_signal(silent)
     return start(args)
 
 
 def status(args: Args) -> int:
     """Describe the daemon; exit code 4 when none runs."""
-    running = _running()
+    running = _daemon_status()
     if running is None:
         silent = lock_holder()
         if silent is not None:
-            raise DaemonUnreachable(_silent(silent))
+            raise DaemonUnreachable(_not_answering_text(silent))
         raise DaemonUnreachable("No daemon is running. Submitting a job starts it.")
     if args.flag("json"):
         output.emit(running)
         return 0
-    from stoker.cli.output.job_table import summary, text
+    from stoker.cli.output.job_table import counts_text, text
     from stoker.cli.output.times import absolute, relative
 
     for key, value in running.items():
@@ -194,7 +198,7 @@ def status(args: Args) -> int:
         if key == "since":
             shown = f"{relative(value)} ({absolute(value)})"
         elif key == "counts":
-            shown = summary(value)
+            shown = counts_text(value)
         elif key in ("warnings", "faults"):
             shown = f"\n{'':<12}".join(output.clean(each) for each in value)
         print(f"{key.replace('_', ' '):<11} {shown}")
@@ -215,7 +219,7 @@ def run(args: Args) -> int:
     from stoker.client.autostart import daemon_command
 
     sys.stdout.flush()
-    command = daemon_command(*_declared(args), *_store(args))
+    command = daemon_command(*_daemon_arguments(args), *_pass_store(args))
     os.execv(command[0], command)
 
 
@@ -228,7 +232,7 @@ def install(args: Args) -> int:
             "Every user can read a systemd unit. Set the database in config.toml instead: "
             '[store] url = "postgresql://…"'
         )
-    return install_unit(_declared(args), only_print=args.flag("print"))
+    return install_unit(_daemon_arguments(args), only_print=args.flag("print"))
 
 
 ACTIONS = {
@@ -248,14 +252,14 @@ def _client() -> Client:
     return client
 
 
-def _running() -> dict[str, Any] | None:
+def _daemon_status() -> dict[str, Any] | None:
     try:
         return _client().daemon()
     except DaemonUnreachable:
         return None
 
 
-def _declared(args: Args) -> list[str]:
+def _daemon_arguments(args: Args) -> list[str]:
     """Return the arguments that tell a daemon what it has."""
     found = []
     for name in ("gpus", "resources", "listen", "idle-exit"):
@@ -277,22 +281,22 @@ def _gpus(args: Args) -> str | None:
     return ",".join(name if "=" in name else f"{name}={size}" for name in gpus.split(","))
 
 
-def _named_store(args: Args) -> str | None:
+def _store_option(args: Args) -> str | None:
     """Return the store that --db names; `postgres` is the one that STOKER_DB names, if any."""
     value = args.text("db")
     return os.environ.get("STOKER_DB") or value if value == "postgres" else value
 
 
-def _store(args: Args) -> list[str]:
+def _pass_store(args: Args) -> list[str]:
     """Hand the store to a daemon, by a variable: a command line is for all to see."""
-    value = _named_store(args)
+    value = _store_option(args)
     if value is None:
         return []
     os.environ[wire.STORE_OPTION_VARIABLE] = value
     return ["--db", "-"]
 
 
-def _told(reply: dict[str, Any], args: Args, text: str) -> int:
+def _print_reply(reply: dict[str, Any], args: Args, text: str) -> int:
     if args.flag("json"):
         output.emit(reply)
     else:

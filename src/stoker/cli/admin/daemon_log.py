@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-LINES = 50
+DEFAULT_LINES = 50
 PAUSE_SECONDS = 0.2
 """A file does not report that it grew, so a follower looks."""
 
@@ -28,8 +28,8 @@ def show(lines: int | None, *, follow: bool) -> int:
         raise StokerError(
             f"There is no log yet: no daemon has run here ({path}).", wire.EXIT_NOT_FOUND
         ) from None
-    text = _whole_lines(file) if follow else file.read()
-    last = _last(path, text, LINES if lines is None else lines)
+    text = _read_whole_lines(file) if follow else file.read()
+    last = _last_lines(path, text, DEFAULT_LINES if lines is None else lines)
     if output.wants_json:
         output.emit({"log": path, "lines": [output.clean(line) for line in last]})
         return 0
@@ -38,26 +38,26 @@ def show(lines: int | None, *, follow: bool) -> int:
         sys.stdout.flush()
         time.sleep(PAUSE_SECONDS)
         replaced = _was_replaced(path, file)  # asked first: its last lines come before the new file
-        _print(_decoded(_whole_lines(file)))
+        _print(_split_lines(_read_whole_lines(file)))
         if replaced:
             file.close()
             file = open(path, "rb")  # noqa: SIM115
     return 0
 
 
-def _last(path: str, text: bytes, count: int) -> list[str]:
+def _last_lines(path: str, text: bytes, count: int) -> list[str]:
     """Return the last lines; just after a rotation most of them are in the file before."""
-    lines = _decoded(text)
+    lines = _split_lines(text)
     if count and len(lines) < count:
         try:
             with open(f"{path}.1", "rb") as earlier:
-                lines = _decoded(earlier.read()) + lines
+                lines = _split_lines(earlier.read()) + lines
         except FileNotFoundError:
             pass
     return lines[-count:]
 
 
-def _whole_lines(file: BinaryIO) -> bytes:
+def _read_whole_lines(file: BinaryIO) -> bytes:
     """Return what was added since the last read, without a line that is being written."""
     text = file.read()
     unfinished = len(text) - text.rfind(b"\n") - 1
@@ -72,7 +72,7 @@ def _was_replaced(path: str, file: BinaryIO) -> bool:
         return False  # between the two steps of a rotation
 
 
-def _decoded(text: bytes) -> list[str]:
+def _split_lines(text: bytes) -> list[str]:
     return text.decode("utf-8", "replace").removesuffix("\n").split("\n") if text else []
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stoker.cli.options import Option, parse
 from stoker.cli.output.progress import elapsed
-from stoker.cli.session import confirm, connect_existing, report, selected
+from stoker.cli.session import confirm, connect_existing, print_result, require_selectors
 
 USAGE = ("cancel [OPTIONS] JOB ...",)
 OPTIONS = (Option("-y/--yes", None, "do not ask for confirmation", key="yes"),)
@@ -16,10 +16,10 @@ OPTIONS = (Option("-y/--yes", None, "do not ask for confirmation", key="yes"),)
 def main(argv: list[str]) -> int:
     """Cancel what was selected."""
     args = parse(OPTIONS, argv, verb="cancel")
-    select = selected(args, "cancel")
+    select = require_selectors(args, "cancel")
     client = connect_existing()
     if not confirm(args, client, "Cancel"):
         return 1
     with elapsed("cancelling"):
         reply = client.cancel(select)
-    return report(reply, args, "cancelled")
+    return print_result(reply, args, "cancelled")

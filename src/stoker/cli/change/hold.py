@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
-from stoker.cli.session import connect_existing, report, selected
+from stoker.cli.session import connect_existing, print_result, require_selectors
 
 USAGE = ("hold [OPTIONS] JOB ...",)
 OPTIONS: tuple[Option, ...] = ()
@@ -12,6 +12,6 @@ OPTIONS: tuple[Option, ...] = ()
 def main(argv: list[str]) -> int:
     """Hold what was selected."""
     args = parse(OPTIONS, argv, verb="hold")
-    select = selected(args, "hold")
+    select = require_selectors(args, "hold")
     client = connect_existing()
-    return report(client.hold(select), args, "held")
+    return print_result(client.hold(select), args, "held")

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
-from stoker.cli.session import confirm, connect_existing, report, selected
+from stoker.cli.session import confirm, connect_existing, print_result, require_selectors
 
 USAGE = ("kill [-s SIGNAL] JOB ...",)
 OPTIONS = (
@@ -18,17 +18,17 @@ OPTIONS = (
 
 def main(argv: list[str]) -> int:
     """Signal or end what was selected."""
-    args = parse(OPTIONS, _spelled_out(argv), verb="kill")
-    select = selected(args, "kill")
+    args = parse(OPTIONS, _expand_signal(argv), verb="kill")
+    select = require_selectors(args, "kill")
     client = connect_existing()
     if not confirm(args, client, "Kill"):
         return 1
     signal = args.text("signal")
     past = f"sent {signal} to" if signal else "killed"
-    return report(client.kill(select, signal), args, past)
+    return print_result(client.kill(select, signal), args, past)
 
 
-def _spelled_out(argv: list[str]) -> list[str]:
+def _expand_signal(argv: list[str]) -> list[str]:
     """Rewrite kill(1)'s `-USR1` as `-s USR1`; also `-9`, when a job is named after it."""
     first = argv[0] if argv else ""
     name = first[1:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
-from stoker.cli.session import connect_existing, report, selected
+from stoker.cli.session import connect_existing, print_result, require_selectors
 from stoker.client.errors import UsageError
 
 USAGE = ("move JOB ... --first | --last | --before JOB | --after JOB",)
@@ -18,11 +18,11 @@ OPTIONS = (
 def main(argv: list[str]) -> int:
     """Move what was selected."""
     args = parse(OPTIONS, argv, verb="move")
-    select = selected(args, "move")
+    select = require_selectors(args, "move")
     places = [where for where in ("first", "last", "before", "after") if args.flag(where)]
     if len(places) != 1:
         raise UsageError(
             "No position given. Use one of --first, --last, --before JOB, --after JOB."
         )
     reply = connect_existing().move(select, places[0], args.text(places[0]))
-    return report(reply, args, "moved")
+    return print_result(reply, args, "moved")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
-from stoker.cli.session import connect_existing, report, selected
+from stoker.cli.session import connect_existing, print_result, require_selectors
 
 USAGE = ("pause JOB ...",)
 OPTIONS: tuple[Option, ...] = ()
@@ -12,5 +12,5 @@ OPTIONS: tuple[Option, ...] = ()
 def main(argv: list[str]) -> int:
     """Pause what was selected."""
     args = parse(OPTIONS, argv, verb="pause")
-    select = selected(args, "pause")
-    return report(connect_existing().pause(select), args, "paused")
+    select = require_selectors(args, "pause")
+    return print_result(connect_existing().pause(select), args, "paused")

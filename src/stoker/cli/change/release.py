@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
-from stoker.cli.session import connect_existing, report, selected
+from stoker.cli.session import connect_existing, print_result, require_selectors
 
 USAGE = ("release [OPTIONS] JOB ...",)
 OPTIONS: tuple[Option, ...] = ()
@@ -12,6 +12,6 @@ OPTIONS: tuple[Option, ...] = ()
 def main(argv: list[str]) -> int:
     """Release what was selected."""
     args = parse(OPTIONS, argv, verb="release")
-    select = selected(args, "release")
+    select = require_selectors(args, "release")
     client = connect_existing()
-    return report(client.release(select), args, "released")
+    return print_result(client.release(select), args, "released")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
-from stoker.cli.session import connect_existing, report, selected
+from stoker.cli.session import connect_existing, print_result, require_selectors
 
 USAGE = ("resume [OPTIONS] JOB ...",)
 OPTIONS: tuple[Option, ...] = ()
@@ -12,6 +12,6 @@ OPTIONS: tuple[Option, ...] = ()
 def main(argv: list[str]) -> int:
     """Resume what was selected."""
     args = parse(OPTIONS, argv, verb="resume")
-    select = selected(args, "resume")
+    select = require_selectors(args, "resume")
     client = connect_existing()
-    return report(client.resume(select), args, "resumed")
+    return print_result(client.resume(select), args, "resumed")

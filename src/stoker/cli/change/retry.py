@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stoker.cli import output
 from stoker.cli.options import Option, parse
-from stoker.cli.session import asked, connect_existing, report, selected
+from stoker.cli.session import ask_yes_no, connect_existing, print_result, require_selectors
 
 USAGE = ("retry [OPTIONS] JOB ...", "retry --failed [JOB ...]", "retry --all-failed [--since TIME]")
 OPTIONS = (
@@ -34,12 +34,12 @@ def main(argv: list[str]) -> int:
     if since is not None:
         from stoker.cli.output import times
 
-        options["since"] = times.iso(times.parse_moment(since))
-    select = args.words if failed else selected(args, "retry")
+        options["since"] = times.iso(times.parse_time(since))
+    select = args.words if failed else require_selectors(args, "retry")
     client = connect_existing()
     ask = failed and not (select or args.flag("yes") or args.flag("json"))
     if ask and output.is_terminal(0) and output.is_terminal(2):
         count = int(client.retry(select, **options, dry_run=True)["count"])
-        if count > ASK_ABOVE and not asked(f"Requeue {count:,} failed jobs?"):
+        if count > ASK_ABOVE and not ask_yes_no(f"Requeue {count:,} failed jobs?"):
             return 1
-    return report(client.retry(select, **options), args, "requeued")
+    return print_result(client.retry(select, **options), args, "requeued")

@@ -22,24 +22,24 @@ OPTIONS = (Option("--reason", "TEXT", "reason, shown by `gpus` and `why`"),)
 def main(argv: list[str]) -> int:
     """Drain the devices named."""
     args = parse(OPTIONS, argv, verb="drain")
-    reply = connect().drain(devices(args.words, "drain"), args.text("reason"))
+    reply = connect().drain(split_devices(args.words, "drain"), args.text("reason"))
     if args.flag("json"):
         output.emit(reply)
         return 0
     running = reply.get("labels") or []
     still = f"; jobs still running there: {', '.join(running)}" if running else ""
-    output.say(f"stoker: draining {names(reply)}{still}")
+    output.say(f"stoker: draining {drained_names(reply)}{still}")
     return 0
 
 
-def names(reply: dict[str, Any]) -> str:
+def drained_names(reply: dict[str, Any]) -> str:
     """Return what was named: machines of which nothing was left out, then devices."""
     whole: list[str] = reply.get("machines") or []
     rest = [name for name in reply["devices"] if name.partition("/")[0] not in whole]
     return ", ".join([*whole, *rest])
 
 
-def devices(words: list[str], verb: str) -> list[str]:
+def split_devices(words: list[str], verb: str) -> list[str]:
     """Return the devices named, `2,3` as two."""
     found = [name.strip() for word in words for name in word.split(",") if name.strip()]
     if not found:

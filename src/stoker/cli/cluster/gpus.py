@@ -6,7 +6,7 @@ from stoker.cli import output
 from stoker.cli.options import WATCH, Args, Option, parse
 from stoker.cli.output import colour, sizes, table
 from stoker.cli.output.table import Cell, Column
-from stoker.cli.session import viewer
+from stoker.cli.session import connect_without_start
 from stoker.client.errors import StokerError
 
 TYPE_CHECKING = False
@@ -35,25 +35,27 @@ COLUMNS = (
     Column("USED BY", cut=True),
 )
 BAR = "▏▎▍▌▋▊▉█"
-FILLERS = ("NVIDIA", "AMD", "GeForce", "Tesla", "Instinct", "SXM", "PCI", "HBM", "MIG")
+UNINFORMATIVE_PARTS = ("NVIDIA", "AMD", "GeForce", "Tesla", "Instinct", "SXM", "PCI", "HBM", "MIG")
 """Words of a model's name that tell nothing between the GPUs of one lab."""
-STOKER = "the stoker of "
+OTHER_DAEMON = "the stoker of "
 """Begins the mark of a GPU that another user's daemon has locked."""
 
 
 def main(argv: list[str]) -> int:
     """Print the GPUs once, or again and again."""
     args = parse(OPTIONS, argv, verb="gpus")
-    client = viewer()
+    client = connect_without_start()
     if args.flag("watch"):
-        from stoker.cli.session.live import seconds, watch
+        from stoker.cli.session.live import watch, watch_interval
 
-        return watch(seconds(args) or 2.0, client.gpus, lambda reply, _: drawn(reply, args))
+        return watch(
+            watch_interval(args) or 2.0, client.gpus, lambda reply, _: gpu_lines(reply, args)
+        )
     reply = client.gpus()
     if args.flag("json"):
-        output.emit({**reply, "gpus": asked_for(reply["gpus"], args.text("id"))})
+        output.emit({**reply, "gpus": select_gpus(reply["gpus"], args.text("id"))})
         return 0
-    lines = drawn(reply, args)
+    lines = gpu_lines(reply, args)
     if lines:
         print("\n".join(lines))
     if not reply["gpus"]:
@@ -63,7 +65,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def asked_for(gpus: list[dict[str, Any]], ids: str | None) -> list[dict[str, Any]]:
+def select_gpus(gpus: list[dict[str, Any]], ids: str | None) -> list[dict[str, Any]]:
     """Return the GPUs named by id or index, all when none is named."""
     if ids is None:
         return gpus
@@ -82,19 +84,19 @@ def _names(gpu: dict[str, Any]) -> set[str]:
     return {*ids, *(f"{node}/{id}" for id in ids), node}
 
 
-def drawn(reply: dict[str, Any], args: Args) -> list[str]:
+def gpu_lines(reply: dict[str, Any], args: Args) -> list[str]:
     """Return the list as lines."""
-    gpus = asked_for(reply["gpus"], args.text("id"))
+    gpus = select_gpus(reply["gpus"], args.text("id"))
     if not gpus:
         return []
-    coloured, width = colour.wanted(), table.terminal_width()
+    coloured, width = colour.is_enabled(), table.terminal_width()
     several = len({*(reply.get("machines") or ()), *(gpu["node"] for gpu in reply["gpus"])}) > 1
     header = not args.flag("no_header")
     lines: list[str] = []
     for short in (False, True):
         rows = [_row(gpu, args, several, short, bars=width is not None) for gpu in gpus]
         whole = table.render(COLUMNS, rows, header=header)
-        if width is None or short or max(map(table.wide, whole)) <= width:
+        if width is None or short or max(map(table.display_width, whole)) <= width:
             lines = table.render(COLUMNS, rows, header=header, width=width, coloured=coloured)
             break
     return lines
@@ -129,7 +131,9 @@ def _memory(used: int | None, total: int | None, short: bool) -> str:
 
 def short_model(name: str) -> str:
     """Return `A100-80G` for NVIDIA A100-SXM4-80GB: no maker, no form factor."""
-    words = [word for word in name.replace("-", " ").split() if not word.startswith(FILLERS)]
+    words = [
+        word for word in name.replace("-", " ").split() if not word.startswith(UNINFORMATIVE_PARTS)
+    ]
     words = [word[:-1] if word.endswith("GB") and word[0].isdigit() else word for word in words]
     return "-".join(words) or name
 
@@ -147,7 +151,7 @@ def owners(gpu: dict[str, Any]) -> str:
     jobs = [str(job.get("user") or "?") for job in gpu.get("jobs") or ()]
     processes = [str(each.get("user") or "?") for each in gpu.get("foreign") or ()]
     mark = str(gpu.get("foreign_process") or "")
-    stoker = [mark.removeprefix(STOKER)] if mark.startswith(STOKER) else []
+    stoker = [mark.removeprefix(OTHER_DAEMON)] if mark.startswith(OTHER_DAEMON) else []
     return ", ".join(dict.fromkeys([*jobs, *stoker, *processes])) or mark.partition(" (")[0]
 
 
@@ -163,8 +167,8 @@ def users(gpu: dict[str, Any], args: Args, short: bool = False) -> str:
         name = f" {job['name']}" if names and job.get("name") else ""
         parts.append(f"{job.get('user') or '?'}: job {job['label']}{name}{share}")
     mark = str(gpu.get("foreign_process") or "")
-    if mark.startswith(STOKER):
-        parts.append(f"{mark.removeprefix(STOKER)}: stoker")
+    if mark.startswith(OTHER_DAEMON):
+        parts.append(f"{mark.removeprefix(OTHER_DAEMON)}: stoker")
     for process in processes:
         command = str(process.get("command") or "?")
         if not args.flag("command"):

@@ -14,7 +14,7 @@ from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.output import colour, table, times
 from stoker.cli.output.progress import elapsed
 from stoker.cli.output.table import Cell, Column
-from stoker.cli.session import viewer
+from stoker.cli.session import connect_without_start
 from stoker.client.client import connect
 from stoker.client.errors import StokerError, UsageError
 
@@ -55,15 +55,17 @@ def main(argv: list[str]) -> int:
         raise UsageError(
             f"There is no action '{output.clean(verb)}' of nodes. Use add, remove or list."
         )
-    client = viewer()
+    client = connect_without_start()
     if args.flag("watch"):
-        from stoker.cli.session.live import seconds, watch
+        from stoker.cli.session.live import watch, watch_interval
 
-        return watch(seconds(args) or 2.0, client.nodes, lambda reply, _: _drawn(reply, args))
+        return watch(
+            watch_interval(args) or 2.0, client.nodes, lambda reply, _: _node_lines(reply, args)
+        )
     if args.flag("json"):
         output.emit(client.nodes())
     else:
-        print("\n".join(_drawn(client.nodes(), args)))
+        print("\n".join(_node_lines(client.nodes(), args)))
     return 0
 
 
@@ -71,7 +73,7 @@ def main(argv: list[str]) -> int:
 
 
 def _add(words: list[str], args: Args) -> int:
-    machines = _named(words, args.text("key"))
+    machines = _parse_nodes(words, args.text("key"))
     client = connect()
     shared, force = args.flag("shared"), args.flag("force")
     for name, address, key in machines:
@@ -95,7 +97,7 @@ def _add(words: list[str], args: Args) -> int:
             for note in view["notes"]:
                 output.say(f"stoker: {view['name']}: {output.clean(note)}")
         else:
-            silent.append(f"{view['name']} cannot be reached yet: {_why(view)}")
+            silent.append(f"{view['name']} cannot be reached yet: {_unreachable_reason(view)}")
     if silent:
         raise StokerError(
             f"Added, but {'; '.join(silent)}. The daemon keeps trying; see stoker nodes."
@@ -103,7 +105,7 @@ def _add(words: list[str], args: Args) -> int:
     return 0
 
 
-def _named(words: list[str], key: str | None) -> list[NodeEntry]:
+def _parse_nodes(words: list[str], key: str | None) -> list[NodeEntry]:
     """Return the machines that the words mean, all of them checked before one is added."""
     files = [word for word in words if word.endswith((".yaml", ".yml"))]
     if files and len(files) == len(words):
@@ -166,14 +168,14 @@ def _remove(names: list[str], args: Args) -> int:
 # -- the list -----------------------------------------------------------------------------
 
 
-def _drawn(reply: dict[str, Any], args: Args) -> list[str]:
+def _node_lines(reply: dict[str, Any], args: Args) -> list[str]:
     """Return the list as lines, with as much beside each machine as there is room for."""
     nodes, verbose = reply["nodes"], args.flag("verbose")
-    header, coloured = not args.flag("no_header"), colour.wanted()
+    header, coloured = not args.flag("no_header"), colour.is_enabled()
     width = table.terminal_width()
     for more in (("ADDRESS", "NOTE"), ("NOTE",), ()):
-        columns, rows = table_of(nodes, more, verbose=verbose)
-        wide = max(map(table.wide, table.render(columns, rows, header=header)), default=0)
+        columns, rows = node_table(nodes, more, verbose=verbose)
+        wide = max(map(table.display_width, table.render(columns, rows, header=header)), default=0)
         if width is None or wide <= width:
             break
     lines = table.render(columns, rows, header=header, width=width, coloured=coloured)
@@ -183,7 +185,7 @@ def _drawn(reply: dict[str, Any], args: Args) -> list[str]:
     return [*lines, "", *notes]
 
 
-def table_of(
+def node_table(
     nodes: list[dict[str, Any]], more: tuple[str, ...] = (), *, verbose: bool = False
 ) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows: one column per kind of resource, then `more`."""
@@ -202,7 +204,7 @@ def table_of(
             [
                 str(node["name"]),
                 Cell(state, STATES.get(state, "")),
-                times.moment(node.get("since"), verbose),
+                times.list_time(node.get("since"), verbose),
                 *(_amounts(kind, held.get(kind), state) for kind in kinds),
                 str(node.get("jobs", 0)),
                 *(last[title] for title in more),
@@ -217,22 +219,22 @@ def _amounts(kind: str, held: dict[str, Any] | None, state: str) -> str:
         return "-"
     scale, unit = (1024, "G") if kind == "mem" else (1, "")
     known = state not in ("unreachable", "connecting")
-    free = _short(float(held["free"]) / scale) if known else "-"
-    return f"{free}/{_short(float(held['total']) / scale)}{unit}"
+    free = _short_number(float(held["free"]) / scale) if known else "-"
+    return f"{free}/{_short_number(float(held['total']) / scale)}{unit}"
 
 
-def _short(amount: float) -> str:
+def _short_number(amount: float) -> str:
     """Return an amount with one figure behind the point where that says something."""
     return f"{round(amount, 1 if amount < 10 else None):g}"
 
 
 def _note(node: dict[str, Any], verbose: bool) -> str:
     if node.get("why"):
-        return output.clean(node["why"]) if verbose else _why(node)
+        return output.clean(node["why"]) if verbose else _unreachable_reason(node)
     return output.clean("; ".join(node.get("notes") or ()))
 
 
-def _why(node: dict[str, Any]) -> str:
+def _unreachable_reason(node: dict[str, Any]) -> str:
     """Return why a machine does not answer, without what stands beside it anyhow."""
     text = output.clean(node.get("why") or "it has not answered yet").removeprefix("ssh: ")
     if text.startswith("connect to host "):

@@ -11,7 +11,7 @@ from stoker.cli import output
 from stoker.cli.options import VERBOSE, Args, Option, parse
 from stoker.cli.output import colour, table, times
 from stoker.cli.output.table import Column
-from stoker.cli.session import viewer
+from stoker.cli.session import connect_without_start
 from stoker.client.client import connect
 from stoker.client.errors import UsageError
 
@@ -31,8 +31,8 @@ OPTIONS = (
     Option("--no-header", None, "print no header line"),
     VERBOSE,
 )
-TIMES = frozenset(("floor", "quantum", "patience"))
-ALL = "*"
+DURATION_PARAMETERS = frozenset(("floor", "quantum", "patience"))
+DEFAULT = "*"
 
 
 def main(argv: list[str]) -> int:
@@ -44,23 +44,25 @@ def main(argv: list[str]) -> int:
     if args.flag("reset"):
         if args.words or args.flag("list"):
             raise UsageError("--reset takes no policy: stoker policy --reset [--queue Q]")
-        return _choose("", {}, args)
+        return _set_policy("", {}, args)
     if args.words:
         if args.flag("list"):
             raise UsageError("Write stoker policy --list, or stoker policy NAME to set one.")
-        return _choose(*_typed(args.words), args)
-    reply = viewer().policies()
+        return _set_policy(*_parse_policy(args.words), args)
+    reply = connect_without_start().policies()
     if args.flag("json"):
-        output.emit(reply["policies"] if args.flag("list") else _only(reply["queues"], args))
+        output.emit(
+            reply["policies"] if args.flag("list") else _filter_queue(reply["queues"], args)
+        )
         return 0
-    print("\n".join(_all(reply, args) if args.flag("list") else _queues(reply, args)))
+    print("\n".join(_policy_lines(reply, args) if args.flag("list") else _queue_lines(reply, args)))
     if queue and not args.flag("list") and not any(v["queue"] == queue for v in reply["queues"]):
         said = output.clean(queue)
-        output.say(f"stoker: queue '{said}' has no policy of its own; it uses {ALL}")
+        output.say(f"stoker: queue '{said}' has no policy of its own; it uses {DEFAULT}")
     return 0
 
 
-def _typed(words: list[str]) -> tuple[str, dict[str, object]]:
+def _parse_policy(words: list[str]) -> tuple[str, dict[str, object]]:
     """Return a policy's name and its parameters: `planner quantum=20m hysteresis=3`."""
     names = [word for word in words if "=" not in word]
     if len(names) != 1:
@@ -83,25 +85,29 @@ def _typed(words: list[str]) -> tuple[str, dict[str, object]]:
 # -- choosing -------------------------------------------------------------------------------
 
 
-def _choose(name: str, parameters: dict[str, object], args: Args) -> int:
-    reply = connect().choose_policy(name, parameters, args.text("queue") or ALL)
+def _set_policy(name: str, parameters: dict[str, object], args: Args) -> int:
+    reply = connect().choose_policy(name, parameters, args.text("queue") or DEFAULT)
     if args.flag("json"):
         output.emit(reply)
         return 0
-    for line in told(reply):
+    for line in change_lines(reply):
         output.say(f"stoker: {line}")
     return 0
 
 
-def told(reply: dict[str, Any]) -> list[str]:
+def change_lines(reply: dict[str, Any]) -> list[str]:
     """Return what was changed, in lines."""
-    queue, before, after = reply["queue"], _called(reply["before"]), _called(reply["after"])
-    where = "all queues" if queue == ALL else f"queue {queue}"
+    queue, before, after = (
+        reply["queue"],
+        _policy_text(reply["before"]),
+        _policy_text(reply["after"]),
+    )
+    where = "all queues" if queue == DEFAULT else f"queue {queue}"
     kept = reply.get("kept") or []
     if kept:
         where += f" but {', '.join(kept)}"
     if not reply["changed"]:
-        use = "use" if queue == ALL else "uses"
+        use = "use" if queue == DEFAULT else "uses"
         return [f"{where} already {use} {after}; nothing changed"]
     waiting = int(reply["waiting"])
     reordered = (
@@ -115,7 +121,7 @@ def told(reply: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _called(choice: dict[str, Any]) -> str:
+def _policy_text(choice: dict[str, Any]) -> str:
     """Return a policy's name, with what it comes to and the parameters that were changed."""
     text = str(choice["chosen"])
     if choice["policy"] != text:
@@ -127,26 +133,26 @@ def _called(choice: dict[str, Any]) -> str:
 # -- showing --------------------------------------------------------------------------------
 
 
-def _only(views: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
+def _filter_queue(views: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
     """Return the queue that was asked for; one that nobody knows stands as all others do."""
     queue = args.text("queue")
     if queue is None:
         return views
     found = [view for view in views if view["queue"] == queue]
-    return found or [view for view in views if view["queue"] == ALL]
+    return found or [view for view in views if view["queue"] == DEFAULT]
 
 
-def _queues(reply: dict[str, Any], args: Args) -> list[str]:
+def _queue_lines(reply: dict[str, Any], args: Args) -> list[str]:
     columns = [
         Column("QUEUE"), Column("POLICY"), Column("SINCE"), Column("PENDING", right=True),
         Column("RUNNING", right=True), Column("PARAMETERS"), Column("ABOUT", cut=True),
     ]  # fmt: skip
-    views = _only(reply["queues"], args)
+    views = _filter_queue(reply["queues"], args)
     rows = [_row(view, args.flag("verbose")) for view in views]
     lines = _table(columns, rows, args)
     if not args.flag("no_header") and not args.flag("verbose") and output.is_terminal(1):
         hint = "All policies: stoker policy --list   Set one: stoker policy NAME [--queue QUEUE]"
-        lines += ["", colour.paint(hint, "dim") if colour.wanted() else hint]
+        lines += ["", colour.paint(hint, "dim") if colour.is_enabled() else hint]
     return lines
 
 
@@ -157,17 +163,17 @@ def _row(view: dict[str, Any], verbose: bool) -> list[str]:
     about = view["why"] or view["about"]
     if view["strict"]:
         about = f"strict queue without backfill; otherwise {about}"
-    others = view["queue"] == ALL
+    others = view["queue"] == DEFAULT
     counts = ["", ""] if others else [str(view["waiting"]), str(view["running"])]
     figures = view["parameters"]
     if not verbose:  # what is off is not worth a word, unless somebody has chosen that
         chosen = view["changed"]
         figures = {name: value for name, value in figures.items() if value or name in chosen}
-    since = times.moment(view.get("since"), verbose) or "-"
+    since = times.list_time(view.get("since"), verbose) or "-"
     return [view["queue"], policy, since, *counts, _parameters(figures) or "-", about]
 
 
-def _all(reply: dict[str, Any], args: Args) -> list[str]:
+def _policy_lines(reply: dict[str, Any], args: Args) -> list[str]:
     columns = [Column("POLICY"), Column("ABOUT", cut=True)]
     rows = [[each["name"], each["about"]] for each in reply["policies"]]
     if args.flag("verbose"):
@@ -179,7 +185,7 @@ def _all(reply: dict[str, Any], args: Args) -> list[str]:
 
 def _table(columns: list[Column], rows: list[list[str]], args: Args) -> list[str]:
     header, width = not args.flag("no_header"), table.terminal_width()
-    return table.render(columns, rows, header=header, width=width, coloured=colour.wanted())
+    return table.render(columns, rows, header=header, width=width, coloured=colour.is_enabled())
 
 
 def _parameters(figures: dict[str, float]) -> str:
@@ -188,7 +194,7 @@ def _parameters(figures: dict[str, float]) -> str:
 
 
 def _figure(name: str, value: float) -> str:
-    if name not in TIMES:
+    if name not in DURATION_PARAMETERS:
         return f"{value:g}"
     for unit, seconds in (("d", 86400), ("h", 3600), ("m", 60)):
         if value and value % seconds == 0:

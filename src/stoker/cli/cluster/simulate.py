@@ -41,10 +41,10 @@ OPTIONS = (
 def main(argv: list[str]) -> NoReturn:
     """Become the simulator, which is too heavy for a command's start-up."""
     parse(OPTIONS, argv, verb="simulate")
-    become("simulate", argv)
+    exec_simulator("simulate", argv)
 
 
-def become(verb: str, argv: list[str]) -> NoReturn:
+def exec_simulator(verb: str, argv: list[str]) -> NoReturn:
     """Replace this process with the simulator's; its exit code is the command's."""
     import os
     import sys

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli import output
-from stoker.cli.cluster.drain import devices, names
+from stoker.cli.cluster.drain import drained_names, split_devices
 from stoker.cli.options import Option, parse
 from stoker.client.client import connect
 
@@ -14,9 +14,9 @@ OPTIONS: tuple[Option, ...] = ()
 def main(argv: list[str]) -> int:
     """Undrain the devices named."""
     args = parse(OPTIONS, argv, verb="undrain")
-    reply = connect().undrain(devices(args.words, "undrain"))
+    reply = connect().undrain(split_devices(args.words, "undrain"))
     if args.flag("json"):
         output.emit(reply)
     else:
-        output.say(f"stoker: using {names(reply)} again")
+        output.say(f"stoker: using {drained_names(reply)} again")
     return 0

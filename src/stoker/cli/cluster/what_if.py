@@ -33,9 +33,9 @@ OPTIONS = (
     Option("--html", "FILE", "write a page with plots"),
 )  # fmt: skip
 CHANGES = ("policy", "add", "remove", "priority")
-MOST = 1_000_000
+MAX_JOBS = 1_000_000
 """Jobs that a listing may have."""
-LONGEST = 36500.0
+MAX_DAYS = 36500.0
 
 
 def main(argv: list[str]) -> NoReturn:
@@ -50,17 +50,17 @@ def main(argv: list[str]) -> NoReturn:
             " --priority JOB=high."
         )
     days = args.number("days", 7.0) or 0.0
-    if not 0 < days <= LONGEST:
-        raise UsageError(f"--days takes a number of days above 0 and up to {LONGEST:,.0f}.")
+    if not 0 < days <= MAX_DAYS:
+        raise UsageError(f"--days takes a number of days above 0 and up to {MAX_DAYS:,.0f}.")
     with elapsed("reading the queue and the history"):
-        facts = _facts(days, args.many("priority"), args.many("remove"))
-    _hand_over(facts)
-    from stoker.cli.cluster.simulate import become
+        facts = _read_state(days, args.many("priority"), args.many("remove"))
+    _pass_on_stdin(facts)
+    from stoker.cli.cluster.simulate import exec_simulator
 
-    become("what-if", ["-", *argv])
+    exec_simulator("what-if", ["-", *argv])
 
 
-def _facts(days: float, priorities: list[str], without: list[str]) -> str:
+def _read_state(days: float, priorities: list[str], without: list[str]) -> str:
     """Return all that a replay needs, as JSON."""
     import time
 
@@ -69,17 +69,17 @@ def _facts(days: float, priorities: list[str], without: list[str]) -> str:
 
     client = connect_existing(autostart=False)
     nodes = client.nodes()["nodes"]
-    _all_there(without, [str(node["name"]) for node in nodes])
+    _check_nodes(without, [str(node["name"]) for node in nodes])
     names = [text.rpartition("=")[0] for text in priorities]
     meant = {name: [view["id"] for view in client.jobs([name])["jobs"]] for name in names if name}
     now = time.time()
     since = iso(now - days * 86400)
-    live = [view for view in client.jobs(limit=MOST)["jobs"] if not view["ended_at"]]
+    live = [view for view in client.jobs(limit=MAX_JOBS)["jobs"] if not view["ended_at"]]
     return fast_json.dumps({
         "now": now,
         "days": days,
         "meant": meant,
-        "history": client.history(since=since, limit=MOST)["jobs"],
+        "history": client.history(since=since, limit=MAX_JOBS)["jobs"],
         "queue": live,
         "nodes": nodes,
         "gpus": client.gpus()["gpus"],
@@ -88,7 +88,7 @@ def _facts(days: float, priorities: list[str], without: list[str]) -> str:
     })  # fmt: skip
 
 
-def _all_there(without: list[str], names: list[str]) -> None:
+def _check_nodes(without: list[str], names: list[str]) -> None:
     """Refuse to do without a machine that is not there anyway."""
     from stoker import wire
 
@@ -101,7 +101,7 @@ def _all_there(without: list[str], names: list[str]) -> None:
             )
 
 
-def _hand_over(text: str) -> None:
+def _pass_on_stdin(text: str) -> None:
     """Make the facts what the next program reads from its stdin."""
     import os
     import tempfile

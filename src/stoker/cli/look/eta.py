@@ -10,9 +10,9 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.output import colour, table, times
-from stoker.cli.output.estimates import away, cell, sentence
+from stoker.cli.output.estimates import estimate_cell, estimate_sentence, time_until
 from stoker.cli.output.table import Cell, Column
-from stoker.cli.session import viewer, was_used
+from stoker.cli.session import connect_without_start, was_used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,22 +39,22 @@ COLUMNS = (
 def main(argv: list[str]) -> int:
     """Print the estimates once or repeatedly."""
     args = parse(OPTIONS, argv, verb="eta")
-    limit = args.count("limit", least=1)
+    limit = args.count("limit", minimum=1)
     if not was_used():
         if args.flag("json"):
             output.emit({"jobs": [], "more": 0})
         else:
             output.say("stoker: nothing queued. Start with: stoker submit COMMAND")
         return 0
-    client = viewer()
+    client = connect_without_start()
 
     def ask() -> dict[str, Any]:
         return client.eta(args.words, limit=limit)
 
     if args.flag("watch"):
-        from stoker.cli.session.live import seconds, watch
+        from stoker.cli.session.live import watch, watch_interval
 
-        return watch(seconds(args) or 10.0, ask, lambda reply, _: drawn(reply, args))
+        return watch(watch_interval(args) or 10.0, ask, lambda reply, _: drawn(reply, args))
     reply = ask()
     if args.flag("json"):
         output.emit(reply)
@@ -83,7 +83,7 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
         rows,
         header=not args.flag("no_header"),
         width=table.terminal_width(),
-        coloured=colour.wanted(),
+        coloured=colour.is_enabled(),
     )
     if reply.get("more"):
         lines.append(f"... and {output.counted(int(reply['more']), 'more job')}")
@@ -92,7 +92,10 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
 
 def _row(view: dict[str, Any], reply: dict[str, Any], verbose: bool) -> list[str]:
     waits = view["state"] == "PENDING"
-    starts, ends = cell(view["start"], verbose=verbose), cell(view["end"], verbose=verbose)
+    starts, ends = (
+        estimate_cell(view["start"], verbose=verbose),
+        estimate_cell(view["end"], verbose=verbose),
+    )
     if waits and not starts:
         starts = "-" if view.get("never") else _later(reply)
     basis = view.get("never") or ((view["start"] if waits else view["end"]) or {}).get("basis", "")
@@ -110,21 +113,21 @@ def _row(view: dict[str, Any], reply: dict[str, Any], verbose: bool) -> list[str
 
 def _later(reply: dict[str, Any]) -> str:
     """Return when a job starts that is too far back in the queue to be simulated."""
-    return f"after {away(reply['horizon'])}" if reply.get("horizon") else "later"
+    return f"after {time_until(reply['horizon'])}" if reply.get("horizon") else "later"
 
 
 def told(view: dict[str, Any], reply: dict[str, Any]) -> list[str]:
     """Return the estimates of one job in sentences."""
-    bold = ("bold",) if colour.wanted() else ()
+    bold = ("bold",) if colour.is_enabled() else ()
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
     head = colour.paint(f"Job {view['label']}{name}", *bold)
     lines = [f"{head} is {view['state']}."]
     waits = view["state"] == "PENDING"
     if waits and (view["start"] or not view.get("never")):
-        starts = sentence(view["start"]) if view["start"] else _later(reply)
+        starts = estimate_sentence(view["start"]) if view["start"] else _later(reply)
         lines.append(f"It should start {starts}.")
     if view["end"]:
-        lines.append(f"It should end {sentence(view['end'])}.")
+        lines.append(f"It should end {estimate_sentence(view['end'])}.")
     if view.get("never"):
         lines.append(f"There is no estimate: {output.clean(view['never'])}.")
     return lines

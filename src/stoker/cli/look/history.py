@@ -6,12 +6,12 @@ TIME is 2h or 3d (ago), 16:00, yesterday, 2026-11-01 or 2026-11-01T12:00.
 from __future__ import annotations
 
 from stoker.cli import output
-from stoker.cli.look.queue import states
+from stoker.cli.look.queue import full_states
 from stoker.cli.options import VERBOSE, Args, Option, parse
 from stoker.cli.output import colour, table, times
-from stoker.cli.output.job_table import epochs, gpus, text
+from stoker.cli.output.job_table import epochs_text, gpus, text
 from stoker.cli.output.table import Cell, Column
-from stoker.cli.session import viewer, was_used
+from stoker.cli.session import connect_without_start, was_used
 from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
 
 TYPE_CHECKING = False
@@ -70,25 +70,25 @@ def main(argv: list[str]) -> int:
 def _ask(args: Args) -> dict[str, Any]:
     since, until = args.text("since"), args.text("until")
     filters = {
-        "state": states(args.text("state")),
+        "state": full_states(args.text("state")),
         "user": args.text("user"),
         "name": args.text("name"),
-        "since": times.iso(times.parse_moment(since)) if since else None,
-        "until": times.iso(times.parse_moment(until)) if until else None,
+        "since": times.iso(times.parse_time(since)) if since else None,
+        "until": times.iso(times.parse_time(until)) if until else None,
         "limit": args.count("limit", 100),
     }
     if not was_used():
         return {"jobs": [], "more": 0}
-    return viewer().history(args.words, **filters)
+    return connect_without_start().history(args.words, **filters)
 
 
 def _table(views: list[dict[str, Any]], verbose: bool) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows; a column for epochs if any job had some."""
     columns, rows = list(COLUMNS), [_row(view, verbose) for view in views]
-    if any(epochs(view.get("training")) != "-" for view in views):
+    if any(epochs_text(view.get("training")) != "-" for view in views):
         columns.insert(GPUS, Column("EPOCHS", right=True, drop=2))
         for row, view in zip(rows, views, strict=True):
-            row.insert(GPUS, epochs(view.get("training")))
+            row.insert(GPUS, epochs_text(view.get("training")))
     return columns, rows
 
 
@@ -103,7 +103,7 @@ def _row(view: dict[str, Any], verbose: bool) -> list[str]:
         times.duration(view.get("elapsed") or 0),
         gpus(view),
         "" if result is None else str(result),
-        times.moment(view.get("ended_at"), verbose),
+        times.list_time(view.get("ended_at"), verbose),
         str(view.get("cause") or ""),
     ]
 

@@ -13,7 +13,7 @@ from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.output.times import parse_duration
 from stoker.cli.session import connect_existing
-from stoker.cli.session.follow import concluded, mark_seen
+from stoker.cli.session.follow import dismiss_failures, report_failures
 from stoker.client import reconnect
 from stoker.client.client import Client
 from stoker.client.errors import StokerError, UsageError
@@ -54,17 +54,17 @@ def main(argv: list[str]) -> int:
             print("\n".join(paths))
         return 0
     if args.flag("json"):
-        output.emit([_as_value(client, view, args) for view in views])
+        output.emit([_log_as_dict(client, view, args) for view in views])
         return 0
-    _mention_earlier(views, args)
+    _print_earlier_attempt(views, args)
     if args.flag("follow"):
         return _follow(client, views, args)
     for number, view in enumerate(views):
         _heading(view, len(views), number)
-        for piece in client.log(str(view["label"]), follow=False, **_asked(args)):
+        for piece in client.log(str(view["label"]), follow=False, **_query(args)):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
-    _seen(client, views)
+    _dismiss(client, views)
     return 0
 
 
@@ -84,7 +84,7 @@ def _check_attempt(views: list[dict[str, Any]], args: Args) -> None:
             )
 
 
-def _mention_earlier(views: list[dict[str, Any]], args: Args) -> None:
+def _print_earlier_attempt(views: list[dict[str, Any]], args: Args) -> None:
     """Say where the output of earlier attempts is; a file that all share has it anyway."""
     if len(views) != 1 or args.count("attempt") is not None:
         return
@@ -105,7 +105,7 @@ def _follow(client: Client, found: list[dict[str, Any]], args: Args) -> int:
     first = {str(view["label"]): int(view["attempt"]) for view in found}
 
     def copy(label: str, target: Target) -> None:
-        asked = _asked(args)
+        asked = _query(args)
         if "attempt" in asked:
             pieces = reconnect.follow_log(client, label, **asked)
         else:
@@ -119,16 +119,16 @@ def _follow(client: Client, found: list[dict[str, Any]], args: Args) -> int:
 
         waiting = sorted(found, key=lambda view: view["state"] == "PENDING")
         follow_many([str(view["label"]) for view in waiting], copy)
-    return concluded(client, reconnect.wait(client, list(first))["jobs"])
+    return report_failures(client, reconnect.wait(client, list(first))["jobs"])
 
 
-def _as_value(client: Client, view: dict[str, Any], args: Args) -> dict[str, Any]:
-    data = b"".join(client.log(str(view["label"]), follow=False, **_asked(args)))
+def _log_as_dict(client: Client, view: dict[str, Any], args: Args) -> dict[str, Any]:
+    data = b"".join(client.log(str(view["label"]), follow=False, **_query(args)))
     text = data.decode("utf-8", "replace")
     return {"id": view["id"], "label": view["label"], "log": view["log"], "text": text}
 
 
-def _asked(args: Args) -> dict[str, object]:
+def _query(args: Args) -> dict[str, object]:
     """Return the query that the options amount to."""
     asked: dict[str, object] = {}
     if args.flag("stderr"):
@@ -151,10 +151,10 @@ def _heading(view: dict[str, Any], count: int, number: int) -> None:
         sys.stdout.flush()
 
 
-def _seen(client: Client, views: list[dict[str, Any]]) -> None:
+def _dismiss(client: Client, views: list[dict[str, Any]]) -> None:
     """A failure whose log was read leaves the bare listing."""
     failed = [
         str(view["label"]) for view in views if view.get("result") and not view.get("dismissed")
     ]
     if failed:
-        mark_seen(client, failed)
+        dismiss_failures(client, failed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import WATCH, Args, Option, parse
 from stoker.cli.output import colour
-from stoker.cli.output.table import Column, render, shorten, terminal_width, wide
+from stoker.cli.output.table import Column, display_width, render, shorten, terminal_width
 from stoker.cli.session import connect_existing
 from stoker.client.errors import StokerError, UsageError
 
@@ -47,9 +47,9 @@ def main(argv: list[str]) -> int:
     client = connect_existing(autostart=False)
     job, names = (args.words or ["last"])[0], args.words[1:]
     if args.flag("watch"):
-        from stoker.cli.session.live import seconds, watch
+        from stoker.cli.session.live import watch, watch_interval
 
-        every = seconds(args) or 2.0
+        every = watch_interval(args) or 2.0
         return watch(
             every,
             lambda: _ask(client, job, names, args),
@@ -104,7 +104,7 @@ def drawn(reply: dict[str, Any], names: list[str], args: Args) -> list[str]:
     rows = [_row(name, summary) for name, summary in reply["summary"].items()]
     header = not args.flag("no_header")
     if rows:
-        lines += render(COLUMNS, rows, header=header, width=width, coloured=colour.wanted())
+        lines += render(COLUMNS, rows, header=header, width=width, coloured=colour.is_enabled())
     return lines
 
 
@@ -117,17 +117,17 @@ def _curve(name: str, points: list[list[float | None]], width: int, logarithms: 
     steps = [step for step, _, _ in points if step is not None]
     room = max(width - LABEL - 2, 10)
     title = shorten(output.clean(name) + (" (log)" if logarithms else ""), room)
-    bold = ("bold",) if colour.wanted() else ()
+    bold = ("bold",) if colour.is_enabled() else ()
     lines = [" " * (LABEL + 1) + colour.paint(title, *bold)]
     if not values:
         return [*lines, " " * (LABEL + 1) + "no numbers"]
-    tint = ("cyan",) if colour.wanted() else ()
+    tint = ("cyan",) if colour.is_enabled() else ()
     for place, row in enumerate(plot(points, room, TALL)):
         label = figure(max(values)) if not place else ""
         label = figure(min(values)) if place == TALL - 1 else label
         lines.append(f"{label:>{LABEL}} {colour.paint(row.rstrip(chr(0x2800)), *tint)}")
     first, last = figure(min(steps, default=0.0)), figure(max(steps, default=0.0))
-    gap = max(room - wide(first) - wide(last), 1)
+    gap = max(room - display_width(first) - display_width(last), 1)
     return [*lines, f"{'':>{LABEL}} {first}{' ' * gap}{last}"]
 
 

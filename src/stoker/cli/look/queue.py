@@ -10,8 +10,8 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.output import colour, table, times
-from stoker.cli.output.job_table import queue_table, summary
-from stoker.cli.session import viewer, was_used
+from stoker.cli.output.job_table import counts_text, queue_table
+from stoker.cli.session import connect_without_start, was_used
 from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
 from stoker.client.client import Client
 
@@ -33,11 +33,11 @@ OPTIONS = (
     Option("--seen", None, "dismiss the listed failures"),
     VERBOSE,
 )
-TAIL = 5
-FAILURES = 10
+TAIL_LINES = 5
+MAX_FAILURES = 10
 """Failures that are listed with an excerpt on a terminal."""
-EVERYTHING = 100_000
-_UNHAPPY = frozenset(("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE"))
+NO_LIMIT = 100_000
+_FAILED_STATES = frozenset(("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE"))
 SHORT_STATES = {"pd": "PENDING", "r": "RUNNING", "cd": "COMPLETED", "f": "FAILED",
                 "ca": "CANCELLED", "to": "TIMEOUT", "oom": "OUT_OF_MEMORY", "nf": "NODE_FAIL",
                 "s": "SUSPENDED", "cf": "CONFIGURING", "q": "QUEUED", "cg": "COMPLETING",
@@ -48,38 +48,44 @@ def main(argv: list[str]) -> int:
     """Print the queue once, or again and again."""
     args = parse(OPTIONS, argv, verb="queue")
     if not was_used():
-        return _nothing(args)
-    client = viewer()
+        return _print_empty(args)
+    client = connect_without_start()
     if args.flag("watch"):
-        from stoker.cli.session.live import seconds, watch
+        from stoker.cli.session.live import watch, watch_interval
 
         def ask() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-            return _ask(client, args), client.gpus()["gpus"] if _is_watch_screen(args) else []
+            return _request_jobs(client, args), client.gpus()["gpus"] if _is_watch_screen(
+                args
+            ) else []
 
-        return watch(seconds(args) or 2.0, ask, lambda found, height: _watched(found, args, height))
-    reply = _ask(client, args)
+        return watch(
+            watch_interval(args) or 2.0,
+            ask,
+            lambda found, height: _screen_lines(found, args, height),
+        )
+    reply = _request_jobs(client, args)
     if args.flag("json"):
         output.emit(reply)
     else:
-        lines = drawn(reply, args)
+        lines = queue_lines(reply, args)
         if lines:
             print("\n".join(lines))
         else:
             output.say("stoker: the queue is empty")
-        if reply.get("more") and _rest(reply) not in lines[-3:]:
-            output.say(_rest(reply))
+        if reply.get("more") and _more_text(reply) not in lines[-3:]:
+            output.say(_more_text(reply))
         for warning in reply.get("warnings") or ():
             output.say(f"stoker: warning: {output.clean(warning)}")
     if args.flag("seen"):
-        from stoker.cli.session.follow import mark_seen
+        from stoker.cli.session.follow import dismiss_failures
 
         args.values["expand"] = "1"  # each by its own label
-        views = _failures(client, args, EVERYTHING)
-        mark_seen(client, [str(view["label"]) for view in views if is_failure(view)])
+        views = _request_failures(client, args, NO_LIMIT)
+        dismiss_failures(client, [str(view["label"]) for view in views if is_failure(view)])
     return 0
 
 
-def _nothing(args: Args) -> int:
+def _print_empty(args: Args) -> int:
     if args.flag("json"):
         output.emit({"jobs": [], "sweeps": [], "more": 0, "counts": {}})
     else:
@@ -87,14 +93,14 @@ def _nothing(args: Args) -> int:
     return 0
 
 
-def _ask(client: Client, args: Args) -> dict[str, Any]:
+def _request_jobs(client: Client, args: Args) -> dict[str, Any]:
     limit = args.count("limit")
     if limit is None:
-        limit = EVERYTHING if args.flag("all") else 100 if output.is_terminal(1) else 1000
-    state = states(args.text("state"))
+        limit = NO_LIMIT if args.flag("all") else 100 if output.is_terminal(1) else 1000
+    state = full_states(args.text("state"))
     if args.flag("eta"):
         client.eta(limit=1)  # what it finds is in the list
-    reply = client.jobs(args.words, state=state, limit=limit, **_asked(args))
+    reply = client.jobs(args.words, state=state, limit=limit, **_query(args))
     user = args.text("user")
     if user is not None and reply.get("sweeps"):
         reply["sweeps"] = [sweep for sweep in reply["sweeps"] if sweep["user"] == user]
@@ -105,50 +111,50 @@ def _ask(client: Client, args: Args) -> dict[str, Any]:
         and for_people
         and state is None
         and not args.words
-        and _UNHAPPY & set(reply.get("counts") or {})
+        and _FAILED_STATES & set(reply.get("counts") or {})
     ):
         # A long queue must not push the failures off the list.
-        failed = _failures(client, args, FAILURES)
+        failed = _request_failures(client, args, MAX_FAILURES)
         reply["jobs"] += failed
-        reply["more"] -= sum(map(size_of, failed))
+        reply["more"] -= sum(map(job_count, failed))
     return reply
 
 
-def _asked(args: Args) -> dict[str, Any]:
+def _query(args: Args) -> dict[str, Any]:
     plain = args.text("format") is None and not args.flag("json_lines")
     return {
         "user": args.text("user"),
         "queue": args.text("queue"),
-        "tail": TAIL if plain else None,
-        "fold": "1" if plain and _folds(args) else None,
-        "arrays": "1" if _groups(args) else None,
+        "tail": TAIL_LINES if plain else None,
+        "fold": "1" if plain and _folds_sweeps(args) else None,
+        "arrays": "1" if _groups_arrays(args) else None,
         "estimate": "1" if plain else None,
     }
 
 
-def _failures(client: Client, args: Args, limit: int) -> list[dict[str, Any]]:
+def _request_failures(client: Client, args: Args, limit: int) -> list[dict[str, Any]]:
     """Return the newest failures among the jobs that the options mean."""
-    state = states(args.text("state")) or ",".join(sorted(_UNHAPPY))
-    jobs: list[dict[str, Any]] = client.jobs(args.words, state=state, limit=limit, **_asked(args))[
+    state = full_states(args.text("state")) or ",".join(sorted(_FAILED_STATES))
+    jobs: list[dict[str, Any]] = client.jobs(args.words, state=state, limit=limit, **_query(args))[
         "jobs"
     ]
     return jobs
 
 
-def _groups(args: Args) -> bool:
+def _groups_arrays(args: Args) -> bool:
     """Return True if members of an array may share a row: only in a table for people."""
     exact = any(args.flag(key) for key in ("json", "json_lines", "expand"))
     chosen = any(args.text(key) is not None for key in ("format", "columns"))
     return not (exact or chosen or args.words)
 
 
-def _folds(args: Args) -> bool:
+def _folds_sweeps(args: Args) -> bool:
     """Whether a sweep stands for its trials: not where jobs were asked for one by one."""
     chosen = any(args.text(key) is not None for key in ("state", "queue", "columns"))
     return not (args.words or chosen or args.flag("expand"))
 
 
-def states(typed: str | None) -> str | None:
+def full_states(typed: str | None) -> str | None:
     """Return state names in full: `pd,running` is PENDING,RUNNING."""
     if typed is None:
         return None
@@ -156,14 +162,14 @@ def states(typed: str | None) -> str | None:
     return ",".join(SHORT_STATES.get(word, word.upper()) for word in words)
 
 
-def drawn(reply: dict[str, Any], args: Args) -> list[str]:
+def queue_lines(reply: dict[str, Any], args: Args) -> list[str]:
     """Return the list as lines."""
     views: list[dict[str, Any]] = reply["jobs"]
     lines = format_lines(args, views)
     if lines is not None:
         return lines
     header = not args.flag("no_header")
-    coloured, width = colour.wanted(), table.terminal_width()
+    coloured, width = colour.is_enabled(), table.terminal_width()
     custom = select_columns(args, views)
     failures: list[dict[str, Any]] = []
     if custom is None and not args.words and args.text("state") is None:
@@ -176,35 +182,35 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
     lines = []
     if rows or (custom and header):
         lines = table.render(columns, rows, header=header, width=width, coloured=coloured)
-    for view in failures if width is None else failures[:FAILURES]:
-        told = _failure(view, coloured, width)
+    for view in failures if width is None else failures[:MAX_FAILURES]:
+        told = _failure_lines(view, coloured, width)
         lines += ["", *told] if lines else told
-    if width is not None and len(failures) > FAILURES:
-        lines.append(f"... and {len(failures) - FAILURES} more: stoker queue --state failed")
-    hidden = _hidden_failures(reply, failures) if _folds(args) else 0
+    if width is not None and len(failures) > MAX_FAILURES:
+        lines.append(f"... and {len(failures) - MAX_FAILURES} more: stoker queue --state failed")
+    hidden = _hidden_failures(reply, failures) if _folds_sweeps(args) else 0
     if hidden:
         rest = f"{output.counted(hidden, 'trial')} of sweeps failed: stoker queue --state failed"
         lines += ["", rest] if lines else [rest]
     if width is not None and reply.get("more"):
-        lines.append(_rest(reply))
+        lines.append(_more_text(reply))
     if width is not None and lines and header and reply.get("counts"):
-        text = summary(reply["counts"])
+        text = counts_text(reply["counts"])
         lines += ["", colour.paint(text, "dim") if coloured else text]
     return lines
 
 
 def _is_watch_screen(args: Args) -> bool:
     """Return True if --watch shows the whole queue, and not a list of one's own."""
-    return _groups(args) and args.text("state") is None
+    return _groups_arrays(args) and args.text("state") is None
 
 
-def _watched(
+def _screen_lines(
     found: tuple[dict[str, Any], list[dict[str, Any]]], args: Args, height: int | None
 ) -> list[str]:
     """Return one picture of --watch."""
     reply, gpus = found
     if height is None or not _is_watch_screen(args):
-        return drawn(reply, args)
+        return queue_lines(reply, args)
     from time import strftime
 
     from stoker.cli.look.queue_screen import watch_screen
@@ -215,7 +221,7 @@ def _watched(
         clock=strftime("%H:%M:%S"),
         width=table.terminal_width() or 80,
         height=height,
-        coloured=colour.wanted(),
+        coloured=colour.is_enabled(),
         verbose=args.flag("verbose"),
     )
 
@@ -223,16 +229,16 @@ def _watched(
 def _hidden_failures(reply: dict[str, Any], shown: list[dict[str, Any]]) -> int:
     """Return how many failures are no lines of their own, since their sweeps stand for them."""
     counts = reply.get("counts") or {}
-    all_of_them = sum(count for state, count in counts.items() if state in _UNHAPPY)
-    return 0 if reply.get("more") else max(all_of_them - sum(map(size_of, shown)), 0)
+    all_of_them = sum(count for state, count in counts.items() if state in _FAILED_STATES)
+    return 0 if reply.get("more") else max(all_of_them - sum(map(job_count, shown)), 0)
 
 
-def size_of(view: dict[str, Any]) -> int:
+def job_count(view: dict[str, Any]) -> int:
     """Return how many jobs a row stands for."""
     return int((view.get("members") or {}).get("count", 1))
 
 
-def _rest(reply: dict[str, Any]) -> str:
+def _more_text(reply: dict[str, Any]) -> str:
     return f"... and {output.counted(int(reply['more']), 'more job')} (stoker queue -a)"
 
 
@@ -241,7 +247,7 @@ def is_failure(view: dict[str, Any]) -> bool:
     return view.get("result") is not None
 
 
-def _failure(view: dict[str, Any], coloured: bool, width: int | None) -> list[str]:
+def _failure_lines(view: dict[str, Any], coloured: bool, width: int | None) -> list[str]:
     """Return what failed, why, its last lines, and what to type next."""
     heading, state = failure_heading(view)
     cut = heading if width is None else table.shorten(heading, width)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from stoker.cli import output
 from stoker.cli.cluster.gpus import owners
-from stoker.cli.look.queue import failure_heading, is_failure, size_of
+from stoker.cli.look.queue import failure_heading, is_failure, job_count
 from stoker.cli.output import colour, table
-from stoker.cli.output.job_table import queue_table, summary
-from stoker.cli.session import spans
+from stoker.cli.output.job_table import counts_text, queue_table
+from stoker.cli.session import format_labels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FAILURES = 3
+MAX_FAILURES = 3
 """Failures that are shown with a line of their output; the rest are counted."""
-LEAST_ROWS = 5
+MIN_JOB_LINES = 5
 """Failures leave at least this many lines to the jobs."""
 
 
@@ -31,15 +31,15 @@ def watch_screen(
 ) -> list[str]:
     """Return the lines of the screen, `height` of them at most."""
     views: list[dict[str, Any]] = reply["jobs"]
-    top = [table.shorten(f"{clock}  {summary(reply.get('counts') or {})}", width)]
+    top = [table.shorten(f"{clock}  {counts_text(reply.get('counts') or {})}", width)]
     if coloured:
         top = [colour.paint(top[0], "bold")]
     if gpus:
         top.append(table.shorten(gpu_line(gpus), width))
-    room = max(height - len(top) - LEAST_ROWS, 0)
-    top += _failures([view for view in views if is_failure(view)], width, room, coloured)
+    room = max(height - len(top) - MIN_JOB_LINES, 0)
+    top += _failure_lines([view for view in views if is_failure(view)], width, room, coloured)
     jobs = [view for view in views if not is_failure(view)]
-    rows = _rows(jobs, reply, width, height - len(top) - 1, coloured, verbose)
+    rows = _job_lines(jobs, reply, width, height - len(top) - 1, coloured, verbose)
     return [*top, "", *rows][:height] if rows else top[:height]
 
 
@@ -59,20 +59,22 @@ def gpu_line(gpus: list[dict[str, Any]]) -> str:
     for gpu in gpus:
         if gpu["state"] != "free":
             used.setdefault(owners(gpu) or str(gpu["state"]), []).append(str(gpu["id"]))
-    parts = [head + (f" ({_listed(free)})" if free else "")]
-    parts += [f"{who}: {spans(ids).replace(', ', ',')}" for who, ids in used.items()]
+    parts = [head + (f" ({_gpu_ids(free)})" if free else "")]
+    parts += [f"{who}: {format_labels(ids).replace(', ', ',')}" for who, ids in used.items()]
     return "; ".join(parts)
 
 
-def _listed(gpus: list[dict[str, Any]]) -> str:
-    return spans([str(gpu["id"]) for gpu in gpus]).replace(", ", ",")
+def _gpu_ids(gpus: list[dict[str, Any]]) -> str:
+    return format_labels([str(gpu["id"]) for gpu in gpus]).replace(", ", ",")
 
 
-def _failures(failures: list[dict[str, Any]], width: int, room: int, coloured: bool) -> list[str]:
+def _failure_lines(
+    failures: list[dict[str, Any]], width: int, room: int, coloured: bool
+) -> list[str]:
     """Return the newest failures, each with the last line of its output, and count the others."""
     lines: list[str] = []
     shown = 0
-    for view in failures[:FAILURES]:
+    for view in failures[:MAX_FAILURES]:
         heading, state = failure_heading(view)
         told = [table.shorten(heading, width)]
         if coloured:
@@ -83,12 +85,12 @@ def _failures(failures: list[dict[str, Any]], width: int, room: int, coloured: b
             break
         lines += told
         shown += 1
-    hidden = sum(map(size_of, failures[shown:]))
+    hidden = sum(map(job_count, failures[shown:]))
     noun = "more failure" if shown else "failure"
     return [*lines, f"… {output.counted(hidden, noun)}"] if hidden else lines
 
 
-def _rows(
+def _job_lines(
     jobs: list[dict[str, Any]],
     reply: dict[str, Any],
     width: int,
@@ -102,7 +104,7 @@ def _rows(
     count = len(jobs) + len(sweeps)
     if count + bool(more) > room - 1:
         kept = max(room - 2 - len(sweeps), 0)
-        more += sum(map(size_of, jobs[kept:])) + len(sweeps[max(room - 2, 0) :])
+        more += sum(map(job_count, jobs[kept:])) + len(sweeps[max(room - 2, 0) :])
         jobs, sweeps = jobs[:kept], sweeps[: max(room - 2, 0)]
     columns, rows = queue_table(jobs, verbose=verbose, sweeps=sweeps, width=width)
     lines = table.render(columns, rows, width=width, coloured=coloured) if rows else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import VERBOSE, Option, parse
 from stoker.cli.output import colour, sizes, times
-from stoker.cli.output.job_table import amount, text
+from stoker.cli.output.job_table import gpu_range, text
 from stoker.cli.session import connect_existing
 from stoker.cli.session.listing import LIST_OPTIONS, format_lines
 from stoker.client.client import Client
@@ -37,7 +37,7 @@ SKIPPED = frozenset({"id", "label", "name", "state", "state_code", "request", "d
                      "restartable", "foreseen", "hook", "expected_start",
                      "expected_end", "uploads"})  # fmt: skip
 
-IN_PARTS = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids"})
+PER_PART = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids"})
 """What is said part by part of a job on several machines, or would be said of the first only."""
 
 
@@ -46,29 +46,31 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="show")
     client = connect_existing(autostart=False)
     words = args.words or ["last"]
-    views = _meant(client, words, args.count("tail"))
+    views = _selected_jobs(client, words, args.count("tail"))
     if views is None:
-        from stoker.cli.run.sweep_show import shown
+        from stoker.cli.run.sweep_show import show_sweep
 
-        return shown(client, words[0], args)
+        return show_sweep(client, words[0], args)
     lines = format_lines(args, views)
     if args.flag("json"):
         output.emit(views[0] if len(views) == 1 else views)
         return 0
     if lines is None:
-        lines = "\n\n".join("\n".join(told(view, args.flag("verbose"))) for view in views).split(
-            "\n"
-        )
+        lines = "\n\n".join(
+            "\n".join(job_lines(view, args.flag("verbose"))) for view in views
+        ).split("\n")
         failed = [str(v["label"]) for v in views if v.get("result") and not v.get("dismissed")]
         if failed:
-            from stoker.cli.session.follow import mark_seen
+            from stoker.cli.session.follow import dismiss_failures
 
-            mark_seen(client, failed)
+            dismiss_failures(client, failed)
     print("\n".join(lines))
     return 0
 
 
-def _meant(client: Client, words: list[str], tail: int | None) -> list[dict[str, Any]] | None:
+def _selected_jobs(
+    client: Client, words: list[str], tail: int | None
+) -> list[dict[str, Any]] | None:
     """Return the jobs that were named; None when that is one sweep, however many trials it has."""
     word = words[0] if len(words) == 1 else None
     reply = client.jobs(words, tail=tail, hook=1, estimate=1, limit=MOST if word is None else 1)
@@ -86,26 +88,26 @@ def _is_sweep(word: str, view: dict[str, Any]) -> bool:
     return sweep is not None and word in {str(sweep), view["name"], "last", "-1"}
 
 
-def told(view: dict[str, Any], verbose: bool) -> list[str]:
+def job_lines(view: dict[str, Any], verbose: bool) -> list[str]:
     """Return a job's facts, one per line."""
-    coloured = colour.wanted()
+    coloured = colour.is_enabled()
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
     head = f"Job {view['label']}{name}"
     lines = [colour.paint(head, "bold") if coloured else head]
-    for key, value in facts(view, verbose):
+    for key, value in job_facts(view, verbose):
         lines.append(f"  {key:<15} {value}")
     lines += [f"  | {output.clean(line)}" for line in view.get("tail") or ()]
     return lines
 
 
-def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
+def job_facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     """Return what is worth saying, in a sensible order; what is not known is left out."""
     state = str(view["state"])
     why = view.get("reason_text") or view.get("reason")
     found = [("state", f"{state}: {output.clean(why)}" if why else state)]
     request = dict(view.get("request") or {})
     if request.pop("most_gpus", None):
-        request["gpus"] = amount(view["request"])
+        request["gpus"] = gpu_range(view["request"])
     asked = [
         f"{key.replace('_', ' ')} {sizes.exact(value) if key in SIZES else text(value)}"
         for key, value in request.items()
@@ -113,38 +115,42 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     ]
     found.append(("requests", ", ".join(asked) or "no resources"))
     over = view.get("result") is not None
-    found += _held(view, over) + _container(view.get("container")) + _training(view)
-    found += _trial(view) + _foreseen(view)
-    alike = SKIPPED | IN_PARTS if view.get("parts") else SKIPPED
+    found += (
+        _device_facts(view, over) + _container_facts(view.get("container")) + _training_facts(view)
+    )
+    found += _trial_facts(view) + _estimate_facts(view)
+    alike = SKIPPED | PER_PART if view.get("parts") else SKIPPED
     for key, value in view.items():
         if key == "node" and view.get("parts"):
             found.append(("nodes", text(view["nodes"])))
         if key in alike or value is None or value in ("", [], {}) or (over and key == "time_left"):
             continue
         if key in TIMES:
-            found.append((TIMES[key], _time(value, verbose)))
+            found.append((TIMES[key], _time_text(value, verbose)))
         elif key in DURATIONS:
             found.append((NAMES.get(key, key), times.duration(value)))
         elif key == "retry":
-            found.append((NAMES[key], _retry(value)))
+            found.append((NAMES[key], _retry_text(value)))
         elif key == "warning_signal":
-            found.append((NAMES[key], _warning(value)))
+            found.append((NAMES[key], _early_signal_text(value)))
         else:
             found.append((NAMES.get(key) or key.replace("_", " "), text(value)))
     for rank, part in enumerate(view.get("parts") or ()):
         for key, what in (("log", "log"), ("error_log", "error log")):
             if part.get(key):
                 found.append((f"{what} {rank}", f"{text(part[key])} ({part['node']})"))
-    found += _hook(view.get("hook"))
+    found += _hook_facts(view.get("hook"))
     for past in view.get("attempts") or ():
         if past["attempt"] == view["attempt"]:
             continue
         cause = output.clean(past.get("cause") or "").rstrip(".")
-        found.append((f"attempt {past['attempt']}", f"{cause}, {_time(past['ended_at'], verbose)}"))
+        found.append(
+            (f"attempt {past['attempt']}", f"{cause}, {_time_text(past['ended_at'], verbose)}")
+        )
     return found
 
 
-def _held(view: dict[str, Any], over: bool) -> list[tuple[str, str]]:
+def _device_facts(view: dict[str, Any], over: bool) -> list[tuple[str, str]]:
     """Say which devices it has or had, machine by machine."""
     found = []
     for part in view.get("parts") or [view]:
@@ -160,40 +166,51 @@ def _held(view: dict[str, Any], over: bool) -> list[tuple[str, str]]:
     return found
 
 
-def _training(view: dict[str, Any]) -> list[tuple[str, str]]:
+def _training_facts(view: dict[str, Any]) -> list[tuple[str, str]]:
     if not view.get("training"):
         return []
-    from stoker.cli.output.training_text import told as training_told
+    from stoker.cli.output.training_text import training_facts
 
-    return training_told(view)
+    return training_facts(view)
 
 
-def _trial(view: dict[str, Any]) -> list[tuple[str, str]]:
+def _trial_facts(view: dict[str, Any]) -> list[tuple[str, str]]:
     """Say what a trial of a sweep tries, and what came of it."""
     if not view.get("params"):
         return []
-    from stoker.cli.output.sweep_text import figure, params
+    from stoker.cli.output.sweep_text import number_text, params_text
 
-    found = [("parameters", params(view["params"]))]
+    found = [("parameters", params_text(view["params"]))]
     worth = view.get("objective")
     if worth and worth.get("value") is not None:
         early = ", stopped early" if worth.get("stopped") else ""
         found.append(
-            ("objective", f"{figure(worth['value'])} at step {figure(worth['step'])}{early}")
+            (
+                "objective",
+                f"{number_text(worth['value'])} at step {number_text(worth['step'])}{early}",
+            )
         )
     return found
 
 
-def _foreseen(view: dict[str, Any]) -> list[tuple[str, str]]:
+def _estimate_facts(view: dict[str, Any]) -> list[tuple[str, str]]:
     """Say when it should start and end, or why there is no estimate."""
     found = view.get("foreseen") or {}
-    from stoker.cli.output.estimates import sentence
+    from stoker.cli.output.estimates import estimate_sentence
 
-    told = [(f"expected {key}", sentence(found[key])) for key in ("start", "end") if found.get(key)]
-    return [*told, ("no estimate", output.clean(found["never"]))] if found.get("never") else told
+    job_lines = [
+        (f"expected {key}", estimate_sentence(found[key]))
+        for key in ("start", "end")
+        if found.get(key)
+    ]
+    return (
+        [*job_lines, ("no estimate", output.clean(found["never"]))]
+        if found.get("never")
+        else job_lines
+    )
 
 
-def _container(container: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _container_facts(container: dict[str, Any] | None) -> list[tuple[str, str]]:
     """Say which image, what of the machine is in it, and at which ports it is heard."""
     if container is None:
         return []
@@ -205,7 +222,7 @@ def _container(container: dict[str, Any] | None) -> list[tuple[str, str]]:
     return [*found, ("ports", ports)] if ports else found
 
 
-def _hook(hook: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _hook_facts(hook: dict[str, Any] | None) -> list[tuple[str, str]]:
     """Return the exit code of the on-end hook and the end of its output."""
     if hook is None:
         return []
@@ -219,7 +236,7 @@ def _hook(hook: dict[str, Any] | None) -> list[tuple[str, str]]:
     ]
 
 
-def _retry(rule: object) -> str:
+def _retry_text(rule: object) -> str:
     """Say `3 on oom,lost` as `up to 3 times, after oom, lost`."""
     limit, _, causes = text(rule).partition(" on ")
     if not limit.isdecimal():
@@ -228,7 +245,7 @@ def _retry(rule: object) -> str:
     return f"up to {output.counted(int(limit), 'time')}{after}"
 
 
-def _warning(value: object) -> str:
+def _early_signal_text(value: object) -> str:
     """Say `10@120` as `SIGUSR1, 120 s before its time limit`."""
     from signal import Signals
 
@@ -241,7 +258,7 @@ def _warning(value: object) -> str:
     return f"{name}, {seconds} s before its time limit" if seconds else name
 
 
-def _time(value: str | None, verbose: bool) -> str:
+def _time_text(value: str | None, verbose: bool) -> str:
     if verbose:
         return times.absolute(value)
     return f"{times.relative(value)} ({times.absolute(value)})"

@@ -12,8 +12,8 @@ from stoker import wire
 from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.output.times import parse_duration
-from stoker.cli.session import connect_existing, selected
-from stoker.cli.session.follow import concluded, is_stuck, stuck_code
+from stoker.cli.session import connect_existing, require_selectors
+from stoker.cli.session.follow import is_stuck, report_failures, report_stuck
 from stoker.client import reconnect
 from stoker.client.client import Client
 
@@ -28,15 +28,15 @@ OPTIONS = (
     Option("-t/--timeout", "TIME", "stop waiting after 90s, 5m, 2h: exit code 101"),
     Option("-Q/--quiet", None, "print nothing", key="quiet"),
 )
-SLICE = 1.0
-MOST = 2000
+PROGRESS_SECONDS = 1.0
+MAX_IDS = 2000
 """Largest number of jobs that are sent by id."""
 
 
 def main(argv: list[str]) -> int:
     """Wait for what was selected."""
     args = parse(OPTIONS, argv, verb="wait")
-    selected(args, "wait")
+    require_selectors(args, "wait")
     client = connect_existing()
     reply = wait(client, args)
     if args.flag("json"):
@@ -45,8 +45,8 @@ def main(argv: list[str]) -> int:
     quiet = args.flag("json") or args.flag("quiet")
     code = max((int(view["result"]) for view in views), default=0)
     if not quiet:
-        concluded(client, views)
-    stuck = (wire.EXIT_FAILED if is_stuck(reply) else 0) if quiet else stuck_code(reply)
+        report_failures(client, views)
+    stuck = (wire.EXIT_FAILED if is_stuck(reply) else 0) if quiet else report_stuck(reply)
     if not reply["finished"] and not stuck:
         if not quiet:
             left = len(reply["jobs"]) - len(views)
@@ -57,14 +57,20 @@ def main(argv: list[str]) -> int:
 
 def wait(client: Client, args: Args) -> dict[str, Any]:
     """Return the reply of the last wait: one long one, or short ones with progress between."""
-    select = fixed(client, args.words)
+    select = fixed_selectors(client, args.words)
     timeout = args.text("timeout")
     deadline = time.monotonic() + parse_duration(timeout) if timeout is not None else None
     progress = output.is_terminal(2) and not args.flag("quiet") and not args.flag("json")
     was_connected = False
     while True:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        step = left if not progress else SLICE if left is None else min(SLICE, left)
+        step = (
+            left
+            if not progress
+            else PROGRESS_SECONDS
+            if left is None
+            else min(PROGRESS_SECONDS, left)
+        )
         reply = reconnect.wait(
             client, select, any_of=args.flag("any"), timeout=step, was_connected=was_connected
         )
@@ -78,17 +84,17 @@ def wait(client: Client, args: Args) -> dict[str, Any]:
         if reply["finished"] or over or stuck:
             return reply
         # Of very many jobs only some are listed; then there is nothing to count.
-        progress = progress and 1 <= len(views) <= MOST
+        progress = progress and 1 <= len(views) <= MAX_IDS
         if progress:
             done = len(views) - going
             output.show_progress(f"{done} of {output.counted(len(views), 'job')} done")
 
 
-def fixed(client: Client, words: list[str]) -> list[str]:
+def fixed_selectors(client: Client, words: list[str]) -> list[str]:
     """Return selectors that will mean the same jobs when they are asked about again."""
     found = []
     for word in words:
-        sweep = _sweep_meant(client, word)
+        sweep = _sweep_of_selector(client, word)
         if sweep is not None:
             found.append(sweep)  # also the trials that it does not have yet
         elif word in {"last", "-1"}:
@@ -96,7 +102,7 @@ def fixed(client: Client, words: list[str]) -> list[str]:
             first, more = int(reply["jobs"][0]["id"]), int(reply.get("more") or 0)
             found.append(f"{first}-{first + more}" if more else str(first))
         elif word.strip("0123456789,-:_"):
-            reply = client.jobs([word], limit=MOST)
+            reply = client.jobs([word], limit=MAX_IDS)
             labels = [str(view["label"]) for view in reply["jobs"]]
             found += labels if labels and not reply.get("more") else [word]
         else:
@@ -104,7 +110,7 @@ def fixed(client: Client, words: list[str]) -> list[str]:
     return found
 
 
-def _sweep_meant(client: Client, word: str) -> str | None:
+def _sweep_of_selector(client: Client, word: str) -> str | None:
     """The number of the sweep that `last` or a name means; None if it means other jobs."""
     is_last = word in {"last", "-1"}
     if not is_last and (not word.strip("0123456789,-:_") or word == "all" or word[:1] == "%"):

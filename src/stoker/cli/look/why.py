@@ -10,7 +10,7 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import VERBOSE, parse
 from stoker.cli.output import colour
-from stoker.cli.output.estimates import sentence
+from stoker.cli.output.estimates import estimate_sentence
 from stoker.cli.session import connect_existing
 from stoker.client.client import Client
 from stoker.client.errors import StokerError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 USAGE = ("why JOB ...",)
 OPTIONS = (VERBOSE,)
-ARRIVAL, CAME_FIRST = "arrival", "came first"
+BY_ARRIVAL, CAME_FIRST = "arrival", "came first"
 """What goes without saying."""
 
 
@@ -30,15 +30,15 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="why")
     client = connect_existing(autostart=False)
     selectors = args.words or ["last"]
-    replies = [_asked(client, selector) for selector in selectors]
+    replies = [_request_why(client, selector) for selector in selectors]
     if args.flag("json"):
         output.emit(replies[0] if len(replies) == 1 else replies)
         return 0
-    print("\n\n".join("\n".join(told(reply)) for reply in replies))
+    print("\n\n".join("\n".join(explanation_lines(reply)) for reply in replies))
     return 0
 
 
-def _asked(client: Client, selector: str) -> dict[str, Any]:
+def _request_why(client: Client, selector: str) -> dict[str, Any]:
     """Return why a job waits; of a sweep, why the first trial does that waits."""
     reply = client.why(selector)
     label = str(reply["label"])
@@ -56,33 +56,36 @@ def _asked(client: Client, selector: str) -> dict[str, Any]:
     return {**client.why(str(waiting[0]["label"])), "sweep": sweep}
 
 
-def _whole(sweep: dict[str, Any]) -> str:
+def _sweep_line(sweep: dict[str, Any]) -> str:
     """Return where a sweep stands, in a line."""
-    from stoker.cli.output.sweep_text import progress
+    from stoker.cli.output.sweep_text import progress_text
 
-    head = colour.paint(f"Sweep {sweep['label']}", *(("bold",) if colour.wanted() else ()))
+    head = colour.paint(f"Sweep {sweep['label']}", *(("bold",) if colour.is_enabled() else ()))
     note = f": {output.clean(sweep['note'])}" if sweep.get("note") else ""
-    return f"{head} is {sweep['state']} ({progress(sweep)}){note}."
+    return f"{head} is {sweep['state']} ({progress_text(sweep)}){note}."
 
 
-def told(reply: dict[str, Any]) -> list[str]:
+def explanation_lines(reply: dict[str, Any]) -> list[str]:
     """Return the explanation in lines."""
     sweep = reply.get("sweep")
     if isinstance(sweep, dict):
         trial = {**reply, "sweep": None}
-        return [_whole(sweep), *(told(trial) if reply["label"] != sweep["label"] else ())]
-    bold = ("bold",) if colour.wanted() else ()
+        return [
+            _sweep_line(sweep),
+            *(explanation_lines(trial) if reply["label"] != sweep["label"] else ()),
+        ]
+    bold = ("bold",) if colour.is_enabled() else ()
     head = colour.paint(f"Job {reply['label']}", *bold) + f" is {reply['state']}"
     if reply.get("reason"):
         head += f" ({reply['reason']})"
     text = output.clean(reply.get("text") or "")
-    if any(said in text for said in _said(reply)):
+    if any(said in text for said in _constraint_texts(reply)):
         text = ""  # the machines below say it in more detail
     lines = [f"{head}: {text}" if text else f"{head}."]
-    lines += _in_line(reply)
+    lines += _position_lines(reply)
     for node in reply.get("nodes") or ():
         if node.get("constraints"):
-            lines += _node(node)
+            lines += _node_lines(node)
     for text in (*(reply.get("coming") or ()), *(reply.get("room") or ())):
         said = output.clean(text)
         lines.append(f"{said[:1].upper()}{said[1:]}.")
@@ -91,13 +94,13 @@ def told(reply: dict[str, Any]) -> list[str]:
     found = reply.get("foreseen") or {}
     for key in ("start", "end"):
         if found.get(key):
-            lines.append(f"Expected {key}: {sentence(found[key])}.")
+            lines.append(f"Expected {key}: {estimate_sentence(found[key])}.")
     if found.get("never"):
         lines.append(f"There is no estimate: {output.clean(found['never'])}.")
     return lines
 
 
-def _in_line(reply: dict[str, Any]) -> list[str]:
+def _position_lines(reply: dict[str, Any]) -> list[str]:
     """Return where it stands, by what, and who is before it."""
     place, ahead = reply.get("position"), reply.get("ahead") or []
     stands, first = reply.get("standing"), reply.get("before") or []
@@ -105,7 +108,7 @@ def _in_line(reply: dict[str, Any]) -> list[str]:
         return []
     of = f" of {stands['of']:,}" if stands and stands["of"] > 1 else ""
     where = f"It is number {place:,}{of} in the queue" if place else f"It is far back{of}"
-    if stands and stands["by"] != ARRIVAL:
+    if stands and stands["by"] != BY_ARRIVAL:
         text = stands["figure"]["text"]
         where += f", by {stands['by']} ({stands['policy']}){f': {text}' if text else ''}"
     if all(each["why"] == CAME_FIRST for each in first):
@@ -118,13 +121,13 @@ def _in_line(reply: dict[str, Any]) -> list[str]:
     return [*lines, f"  and {more:,} more"] if more > 0 else lines
 
 
-def _said(reply: dict[str, Any]) -> list[str]:
+def _constraint_texts(reply: dict[str, Any]) -> list[str]:
     """Return what the machines say about this job."""
     constraints = [c for node in reply.get("nodes") or () for c in node.get("constraints") or ()]
     return [output.clean(c["text"]) for c in constraints if c.get("text")]
 
 
-def _node(node: dict[str, Any]) -> list[str]:
+def _node_lines(node: dict[str, Any]) -> list[str]:
     never = (
         "" if node.get("fits_empty", True) else " (the job would not fit even on the empty node)"
     )

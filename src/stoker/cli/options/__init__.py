@@ -1,6 +1,6 @@
-"""Reads a verb's options; small, since argparse alone would double a command's start-up.
+"""The option parser of all verbs; argparse alone would double a command's start-up.
 
-It also does what argparse cannot: stop at the first word of the job's own command.
+Unlike argparse, it can stop at the first word of the job's command.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Option:
     """One option: `Option("-J/--job-name", "NAME", "what it does", key="name")`.
 
     A `value` of None makes it a switch; `[=X]` takes a value only after an equals sign;
-    `[N]` takes the next word as well, when that is a number.
+    `[N]` also takes the next word if that is a number.
     """
 
     __slots__ = ("const", "key", "many", "names", "text", "value")
@@ -52,18 +52,18 @@ VERBOSE = Option("-v/--verbose", None, "print more detail, with absolute times")
 
 
 class Args:
-    """What was typed: options by key, and the words that are no options."""
+    """A parsed command line: options by key, and the words that are not options."""
 
     def __init__(self, values: dict[str, Value], words: list[str]) -> None:
         self.values = values
         self.words = words
 
     def flag(self, key: str) -> bool:
-        """Whether a switch is set."""
+        """Return True if a switch is set."""
         return bool(self.values.get(key))
 
     def text(self, key: str) -> str | None:
-        """Return the value of an option, None when it was not given."""
+        """Return the value of an option, None if it was not given."""
         value = self.values.get(key)
         return value if isinstance(value, str) else None
 
@@ -80,23 +80,23 @@ class Args:
         try:
             return float(value)
         except ValueError:
-            raise UsageError(f"{_typed(key)} takes a number, not {value!r}.") from None
+            raise UsageError(f"{_option_name(key)} takes a number, not {value!r}.") from None
 
-    def count(self, key: str, default: int | None = None, *, least: int = 0) -> int | None:
-        """Return the value of an option as a whole number, at least so large."""
+    def count(self, key: str, default: int | None = None, *, minimum: int = 0) -> int | None:
+        """Return the value of an option as a whole number, at least `minimum`."""
         value = self.text(key)
         if value is None:
             return default
         if not value.isdecimal():
-            raise UsageError(f"{_typed(key)} takes a whole number, not {value!r}.")
-        if int(value) < least:
+            raise UsageError(f"{_option_name(key)} takes a whole number, not {value!r}.")
+        if int(value) < minimum:
             raise UsageError(
-                f"{_typed(key)} takes a whole number of at least {least}, not {value!r}."
+                f"{_option_name(key)} takes a whole number of at least {minimum}, not {value!r}."
             )
         return int(value)
 
 
-def _typed(key: str) -> str:
+def _option_name(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
@@ -104,68 +104,68 @@ def parse(
     options: Iterable[Option], argv: Sequence[str], *, command: bool = False, verb: str = ""
 ) -> Args:
     """Split `argv` into options and words; with `command`, stop at the first word."""
-    known = {name: option for option in (*options, *COMMON) for name in option.names}
+    by_name = {name: option for option in (*options, *COMMON) for name in option.names}
     values: dict[str, Value] = {}
     words: list[str] = []
-    rest = list(argv)
-    rest.reverse()
-    while rest:
-        word = rest.pop()
+    remaining = list(argv)
+    remaining.reverse()
+    while remaining:
+        word = remaining.pop()
         if word == "--":
-            words += reversed(rest)
+            words += reversed(remaining)
             break
-        if not _is_option(word, known):
+        if not _is_option(word, by_name):
             words.append(word)
             if command:
-                words += reversed(rest)
+                words += reversed(remaining)
                 break
             continue
         if word.startswith("--"):
             name, equals, attached = word.partition("=")
-            _take(known, name, attached if equals else None, rest, values, verb)
+            _read_option(by_name, name, attached if equals else None, remaining, values, verb)
         else:
-            _take_short(known, word, rest, values, verb)
+            _read_short_options(by_name, word, remaining, values, verb)
     return Args(values, words)
 
 
-def _is_option(token: str, known: dict[str, Option]) -> bool:
+def _is_option(token: str, by_name: dict[str, Option]) -> bool:
     if len(token) < 2 or token[0] != "-":
         return False
     # `-1` is a selector: the newest job.
-    return not token[1:].isdecimal() or token in known
+    return not token[1:].isdecimal() or token in by_name
 
 
-def _take_short(
-    known: dict[str, Option],
+def _read_short_options(
+    by_name: dict[str, Option],
     token: str,
-    rest: list[str],
+    remaining: list[str],
     values: dict[str, Value],
     verb: str,
 ) -> None:
-    """Take `-H`, `-G2`, `-G 2`, `-G=2`, or switches run together as in `-HQ`."""
-    for place in range(1, len(token)):
-        name = "-" + token[place]
-        option = known.get(name)
-        attached = token[place + 1 :]
+    """Read `-H`, `-G2`, `-G 2`, `-G=2`, or several switches in one word: `-HQ`."""
+    for index in range(1, len(token)):
+        name = "-" + token[index]
+        option = by_name.get(name)
+        attached = token[index + 1 :]
         if option is not None and option.value is None and attached:
-            _take(known, name, None, rest, values, verb)
+            _read_option(by_name, name, None, remaining, values, verb)
             continue
         attached = attached.removeprefix("=")
-        _take(known, name, attached or None, rest, values, verb)
+        _read_option(by_name, name, attached or None, remaining, values, verb)
         return
 
 
-def _take(
-    known: dict[str, Option],
+def _read_option(
+    by_name: dict[str, Option],
     name: str,
     attached: str | None,
-    rest: list[str],
+    remaining: list[str],
     values: dict[str, Value],
     verb: str,
 ) -> None:
-    option = known.get(name)
+    option = by_name.get(name)
     if option is None:
-        raise unknown(name, known, verb)
+        raise unknown_option(name, by_name, verb)
     if option.value is None:
         if attached is not None:
             raise UsageError(f"{name} takes no value.")
@@ -173,14 +173,14 @@ def _take(
     elif attached is not None:
         value = attached
     elif option.value.startswith("["):
-        takes = option.value == "[N]" and rest and _is_number(rest[-1])
-        value = rest.pop() if takes else True
-    elif rest and not (rest[-1].startswith("--") and len(rest[-1]) > 2):
-        value = rest.pop()
-    elif rest:
+        takes_next = option.value == "[N]" and remaining and _is_number(remaining[-1])
+        value = remaining.pop() if takes_next else True
+    elif remaining and not (remaining[-1].startswith("--") and len(remaining[-1]) > 2):
+        value = remaining.pop()
+    elif remaining:
         raise UsageError(
-            f"{name} needs a value, and {rest[-1]} is an option."
-            f" If it is meant as the value: {name}={rest[-1]}"
+            f"{name} needs a value, and {remaining[-1]} is an option."
+            f" If it is meant as the value: {name}={remaining[-1]}"
         )
     else:
         raise UsageError(f"{name} needs a value: {name} {option.value}")
@@ -193,9 +193,9 @@ def _take(
 
 def _store(option: Option, value: str | bool, values: dict[str, Value]) -> None:
     if option.many:
-        seen = values.setdefault(option.key, [])
-        assert isinstance(seen, list)
-        seen.append(str(value))
+        earlier = values.setdefault(option.key, [])
+        assert isinstance(earlier, list)
+        earlier.append(str(value))
     else:
         values[option.key] = value
 
@@ -204,11 +204,11 @@ def _is_number(token: str) -> bool:
     return token.lstrip("+-").replace(".", "", 1).isdecimal()
 
 
-def unknown(name: str, known: Iterable[str], verb: str) -> UsageError:
-    """Return the error for an option that does not exist, with the nearest that does."""
-    from stoker.cli.options.suggest import nearest
+def unknown_option(name: str, names: Iterable[str], verb: str) -> UsageError:
+    """Return the error for an unknown option, with the most similar one."""
+    from stoker.cli.options.suggest import closest_match
 
-    guess = nearest(name, known)
+    guess = closest_match(name, names)
     hint = f" Did you mean {guess}?" if guess else ""
-    where = f"stoker help {verb}" if verb else "stoker --help"
-    return UsageError(f"There is no option {name}.{hint} See: {where}")
+    help_command = f"stoker help {verb}" if verb else "stoker --help"
+    return UsageError(f"There is no option {name}.{hint} See: {help_command}")

@@ -1,4 +1,4 @@
-"""Options inside a script: its `#STOKER` and `#SBATCH` lines, before the first command."""
+"""Options in a script: its `#STOKER` and `#SBATCH` lines before the first command."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ WITHOUT_EFFECT = frozenset({
     "--switches", "--thread-spec", "--threads-per-core", "--time-min", "--tmp", "--tres-bind",
     "--tres-per-task", "--uid", "--usage", "--use-min-nodes", "--wait-all-nodes", "--wckey",
 })  # fmt: skip
-"""Options of sbatch that are valid in a script and change nothing here."""
+"""Options of sbatch that are accepted without effect."""
 
 
-def read(text: str, *, strict: bool = False) -> tuple[Args, list[str]]:
-    """Return a script's own options, and its #SBATCH options that have no effect here.
+def read_directives(text: str, *, strict: bool = False) -> tuple[Args, list[str]]:
+    """Return the options in a script, and the names of #SBATCH options without effect.
 
-    A script with #SBATCH lines asks for SLURM_* variables by having them.
+    A script with #SBATCH lines also gets SLURM_* variables.
     """
-    ours, slurm = _words(text)
-    known, ignored = _sift(slurm)
+    ours, slurm = _directive_words(text)
+    known, ignored = _split_ignored(slurm)
     if ignored and strict:
         raise UsageError(f"#SBATCH options without effect: {' '.join(ignored)}.")
-    merged = parse((*JOB, *SUBMIT), known)
-    if merged.words:
-        raise UsageError(f"In a #SBATCH line: {merged.words[0]!r} is not an option.")
+    sbatch = parse((*JOB, *SUBMIT), known)
+    if sbatch.words:
+        raise UsageError(f"In a #SBATCH line: {sbatch.words[0]!r} is not an option.")
     if slurm:
-        merged.values["slurm_env"] = True
+        sbatch.values["slurm_env"] = True
     try:
-        own = parse((*JOB, *SUBMIT), ours)
+        stoker = parse((*JOB, *SUBMIT), ours)
     except UsageError as error:
         raise UsageError(f"In a #STOKER line: {error.message}") from None
-    if own.words:
-        raise UsageError(f"In a #STOKER line: {own.words[0]!r} is not an option.")
-    return Args({**merged.values, **own.values}, []), ignored
+    if stoker.words:
+        raise UsageError(f"In a #STOKER line: {stoker.words[0]!r} is not an option.")
+    return Args({**sbatch.values, **stoker.values}, []), ignored
 
 
-def _words(text: str) -> tuple[list[str], list[str]]:
-    """Collect the words of #STOKER lines and of #SBATCH lines, up to the first command."""
-    found: dict[str, list[str]] = {"#STOKER": [], "#SBATCH": []}
+def _directive_words(text: str) -> tuple[list[str], list[str]]:
+    """Return the words of #STOKER and of #SBATCH lines before the first command."""
+    words: dict[str, list[str]] = {"#STOKER": [], "#SBATCH": []}
     for raw in text[:MAX_BYTES].splitlines():
         line = raw.strip()
         if line and not line.startswith("#"):
             break
         mark, _, rest = line.partition(" ")
         mark, tab, more = mark.partition("\t")
-        if mark in found:
-            found[mark] += _split(more + " " + rest if tab else rest)
-    return found["#STOKER"], found["#SBATCH"]
+        if mark in words:
+            words[mark] += _split(more + " " + rest if tab else rest)
+    return words["#STOKER"], words["#SBATCH"]
 
 
 def _split(text: str) -> list[str]:
@@ -75,27 +75,27 @@ def _split(text: str) -> list[str]:
     return words[: ends[0]] if ends else words
 
 
-def _sift(words: list[str]) -> tuple[list[str], list[str]]:
-    """Divide the words of #SBATCH lines into options that are used here and names that are not."""
+def _split_ignored(words: list[str]) -> tuple[list[str], list[str]]:
+    """Split the words of #SBATCH lines into options, and names of options without effect."""
     used: list[str] = []
     ignored: list[str] = []
-    skipping = False
+    is_skipping = False
     for word in words:
         if word.startswith("-"):
             name = word.partition("=")[0] if word.startswith("--") else word[:2]
-            skipping = name not in _NAMES
-            if skipping:
+            is_skipping = name not in _NAMES
+            if is_skipping:
                 if name not in WITHOUT_EFFECT:
-                    raise _unknown(name)
+                    raise _unknown_option(name)
                 ignored.append(name)
-        if not skipping:
+        if not is_skipping:
             used.append(word)
     return used, ignored
 
 
-def _unknown(name: str) -> UsageError:
-    from stoker.cli.options.suggest import nearest
+def _unknown_option(name: str) -> UsageError:
+    from stoker.cli.options.suggest import closest_match
 
-    guess = nearest(name, sorted(_NAMES | WITHOUT_EFFECT))
+    guess = closest_match(name, sorted(_NAMES | WITHOUT_EFFECT))
     hint = f" Did you mean {guess}?" if guess else " See: stoker help submit"
     return UsageError(f"In a #SBATCH line: there is no option {name}.{hint}")

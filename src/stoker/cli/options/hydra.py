@@ -1,4 +1,4 @@
-"""A command line that was typed for Hydra's own sweeps: what of it is not for the trials."""
+"""A pasted Hydra multirun command: which words are not for the trials."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-OWN = ("hydra/launcher", "hydra/sweeper", "hydra.launcher.", "hydra.sweeper.")
-"""Beginnings of overrides that say how Hydra would run many jobs."""
+MULTIRUN_PREFIXES = ("hydra/launcher", "hydra/sweeper", "hydra.launcher.", "hydra.sweeper.")
+"""Prefixes of overrides about how Hydra starts the jobs of a multirun."""
 
 
-def without_hydras_own(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split words into those of a trial and those by which Hydra would start trials itself."""
+def split_multirun_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split words into those of a trial and the multirun options of Hydra."""
     kept: list[str] = []
-    left_out: list[str] = []
-    for place, word in enumerate(words):
-        is_own = word == "--multirun" or word.lstrip("+").startswith(OWN)
-        if is_own or (word == "-m" and _is_multirun(words, place)):
-            left_out.append(word)
+    ignored: list[str] = []
+    for index, word in enumerate(words):
+        is_multirun = word == "--multirun" or word.lstrip("+").startswith(MULTIRUN_PREFIXES)
+        if is_multirun or (word == "-m" and _is_multirun_switch(words, index)):
+            ignored.append(word)
         else:
             kept.append(word)
-    return kept, left_out
+    return kept, ignored
 
 
-def _is_multirun(words: Sequence[str], place: int) -> bool:
-    """Python's -m comes before the program, and a script's own may have a value behind it."""
-    before = words[:place]
+def _is_multirun_switch(words: Sequence[str], index: int) -> bool:
+    """Return True unless this -m is Python's, or an option of the script with a value."""
+    before = words[:index]
     if not any(word.endswith(".py") or word == "-m" for word in before):
         return False
-    after = words[place + 1] if place + 1 < len(words) else "-"
+    after = words[index + 1] if index + 1 < len(words) else "-"
     return after.startswith("-") or "=" in after
 
 
-def told(left_out: Sequence[str]) -> str:
-    """Say what was left out, and where it belongs."""
-    several = len(left_out) > 1
-    named = f"{', '.join(left_out[:-1])} and {left_out[-1]}" if several else left_out[0]
-    wanted = any("launcher." in word for word in left_out)
-    instead = "; give resources of a trial before the command: --gpus 1" if wanted else ""
+def ignored_note(ignored: Sequence[str]) -> str:
+    """Return the message about ignored multirun options."""
+    several = len(ignored) > 1
+    named = f"{', '.join(ignored[:-1])} and {ignored[-1]}" if several else ignored[0]
+    has_resources = any("launcher." in word for word in ignored)
+    instead = "; give resources of a trial before the command: --gpus 1" if has_resources else ""
     return f"{named} {'are' if several else 'is'} ignored: each trial is a run of its own{instead}."

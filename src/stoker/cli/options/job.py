@@ -1,4 +1,4 @@
-"""The options that describe a job; sbatch's spelling is accepted throughout."""
+"""The options that describe a job; sbatch's names are accepted."""
 
 from __future__ import annotations
 
@@ -117,44 +117,44 @@ SUBMIT = (
 )
 
 CLIENT_KEYS = frozenset(option.key for option in SUBMIT) | {"json", "color", "no_color"}
-"""What concerns this command and is not sent."""
+"""Options of the command itself, which are not sent to the daemon."""
 
 
 def job_options(args: Args) -> dict[str, object]:
-    """Return what was typed about the job, as the API's `options` has it."""
-    found: dict[str, object] = {
+    """Return the options of a job as in the API's `options`."""
+    options: dict[str, object] = {
         key: value
         for key, value in args.values.items()
         if key not in CLIENT_KEYS and key != "resource"
     }
-    if found.get("nice") is True:
-        found["nice"] = "100"
+    if options.get("nice") is True:
+        options["nice"] = "100"
     into = args.text("bring_into")
     if into is not None:
-        here = os.getcwd().replace("%", "%%")  # what is filled in is what was typed
-        found["bring_into"] = os.path.normpath(os.path.join(here, os.path.expanduser(into)))
+        directory = os.getcwd().replace("%", "%%")  # only % in the option is replaced
+        options["bring_into"] = os.path.normpath(os.path.join(directory, os.path.expanduser(into)))
     if args.text("snapshots_dir"):
-        found["snapshots_dir"] = os.path.abspath(
+        options["snapshots_dir"] = os.path.abspath(
             os.path.expanduser(args.text("snapshots_dir") or "")
         )
     if args.many("mount"):
-        found["mount"] = [_mount(text) for text in args.many("mount")]
+        options["mount"] = [_with_absolute_source(text) for text in args.many("mount")]
     named = args.many("resource")
     if named:
-        found["resources"] = _resources(args.text("resources"), named)
-    return found
+        options["resources"] = _merge_resources(args.text("resources"), named)
+    return options
 
 
-def _mount(text: str) -> str:
-    """Write a mount with the full name of the directory that is meant."""
+def _with_absolute_source(text: str) -> str:
+    """Return a mount with the absolute path of its source."""
     source, colon, rest = text.partition(":")
     if not source or not colon:
-        return text  # the daemon says what is wrong with it
+        return text  # the daemon rejects it with a message
     return f"{os.path.abspath(os.path.expanduser(source))}:{rest}"
 
 
-def _resources(mapping: str | None, named: list[str]) -> str:
-    """Write `--resource licence=1` in the form that --resources has."""
+def _merge_resources(mapping: str | None, named: list[str]) -> str:
+    """Add `--resource licence=1` entries to a mapping as in --resources."""
     parts = [(mapping or "").strip().removeprefix("{").removesuffix("}").strip().rstrip(",")]
     for entry in named:
         name, equals, amount = entry.partition("=")

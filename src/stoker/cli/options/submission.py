@@ -1,4 +1,4 @@
-"""Turns a command line into a submission: what to run, where, in which environment."""
+"""Build a submission from a command line: what to run, where, in which environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from stoker.cli import output
 from stoker.cli.options import Args, Value, parse
 from stoker.cli.options.job import JOB, SUBMIT, job_options
-from stoker.client import submit_environment as surroundings
+from stoker.client import submit_environment
 from stoker.client.client import new_key
 from stoker.client.errors import UsageError
 from stoker.client.submit_environment import (
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
 
 SBATCH_NAMES = {"timelimit": "time", "array_inx": "array", "job_name": "name",
                 "partition": "queue", "mem_per_node": "mem", "cpus_per_task": "cpus"}  # fmt: skip
-IN_A_JOB = frozenset({"STOKER_GPUS", "STOKER_NODES"})
-"""Set for every job, where they say what it has got, not what it asks for."""
-SHELL_SIGNS = frozenset("|&;<>()$`\\\"'*?[]#={}!")
+SET_INSIDE_JOBS = frozenset({"STOKER_GPUS", "STOKER_NODES"})
+"""Inside a job, these name its allocation and are not options."""
+SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#={}!")
 
 
-def build(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
-    """Return the request body for `submit` or `run`, and all options by precedence."""
+def build_submission(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
+    """Return the request body of `submit` or `run`, and the merged options."""
     typed = parse((*JOB, *SUBMIT), argv, command=True, verb=verb)
     what = what_to_run(typed)
-    layers = [from_environment(os.environ)]
+    layers = [options_from_environment(os.environ)]
     if "script" in what:
-        from stoker.cli.options.directives import read
+        from stoker.cli.options.directives import read_directives
 
-        directives, ignored = read(what["script"], strict=typed.flag("strict"))
+        directives, ignored = read_directives(what["script"], strict=typed.flag("strict"))
         if ignored:
             names = " ".join(dict.fromkeys(ignored))
             output.say(f"stoker: #SBATCH options without effect: {names}")
         layers.insert(0, directives.values)
-    args = Args(merged([*layers, typed.values]), typed.words)
+    args = Args(merge_options([*layers, typed.values]), typed.words)
     options = job_options(args)
     directory = None
     if "chdir" in options:
-        directory = options["chdir"] = absolute(os.path.expanduser(str(options["chdir"])))
+        directory = options["chdir"] = absolute_path(os.path.expanduser(str(options["chdir"])))
     submission = {
         "key": new_key(),
         "options": options,
         "what": what,
         "directory": current_directory(directory),
-        "environment": environment(os.environ, keep_terminal=bool(options.get("pty"))),
+        "environment": job_environment(os.environ, keep_terminal=bool(options.get("pty"))),
         "shell": shell(),
         "umask": umask(),
         "dry_run": args.flag("dry_run"),
@@ -63,7 +63,7 @@ def build(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
 
 
 def what_to_run(args: Args) -> dict[str, Any]:
-    """Decide between a script, a shell line, an argv and many lines."""
+    """Return the `what` of a submission: a script, a shell line, an argv or many lines."""
     words = args.words
     line, file = args.text("wrap"), args.text("each_line")
     if sum((bool(words), line is not None, file is not None)) > 1:
@@ -79,18 +79,18 @@ def what_to_run(args: Args) -> dict[str, Any]:
         if text is not None:
             name = os.path.basename(words[0])
             return {"script": text, "script_name": name, "args": words[1:]}
-        return {"argv": [absolute(words[0]), *words[1:]]}
+        return {"argv": [absolute_path(words[0]), *words[1:]]}
     if len(words) == 1:
         if not words[0].strip():
             raise UsageError("The command is empty.")
-        if any(char.isspace() or char in SHELL_SIGNS for char in words[0]):
+        if any(char.isspace() or char in SHELL_CHARACTERS for char in words[0]):
             return {"line": words[0]}
     return {"argv": list(words)}
 
 
 def read_script(path: str, *, alone: bool = True) -> str | None:
-    """Return a script's text; None for a binary, which is run as it is."""
-    data = _contents(path)
+    """Return a script's text; None for a binary."""
+    data = _read_file(path)
     if b"\0" in data[:4096]:
         return None
     try:
@@ -108,7 +108,7 @@ def read_script(path: str, *, alone: bool = True) -> str | None:
 def read_lines(path: str) -> list[str]:
     """Return the commands in a file, one per line, without blank and # lines."""
     name = "stdin" if path == "-" else path
-    data = _contents(path)
+    data = _read_file(path)
     try:
         lines = [line.strip() for line in data.decode().split("\n")]
     except UnicodeDecodeError as error:
@@ -123,7 +123,7 @@ def read_lines(path: str) -> list[str]:
     return commands
 
 
-def _contents(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     """Read a whole file, or stdin for `-`."""
     if path == "-" and sys.stdin is None:
         raise UsageError("stdin is closed. Type: stoker submit --each-line - < commands.txt")
@@ -137,54 +137,54 @@ def _contents(path: str) -> bytes:
         raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
 
 
-def from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
-    """Return options set by SBATCH_* and STOKER_* variables; ours win."""
-    found: dict[str, Value] = {}
-    kinds = {option.key: option for option in JOB}
+def options_from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
+    """Return options set by SBATCH_* and STOKER_* variables; STOKER_* takes precedence."""
+    values: dict[str, Value] = {}
+    by_key = {option.key: option for option in JOB}
     inside = "STOKER_JOB_ID" in environ
     for prefix in ("SBATCH_", "STOKER_"):
         for name, text in environ.items():
-            if not name.startswith(prefix) or (inside and name in IN_A_JOB):
+            if not name.startswith(prefix) or (inside and name in SET_INSIDE_JOBS):
                 continue
             key = name[len(prefix) :].lower()
             key = SBATCH_NAMES.get(key, key)
-            option = kinds.get(key)
+            option = by_key.get(key)
             if option is None or not text:
                 continue
             if option.many:
-                found[key] = [text]
+                values[key] = [text]
             elif option.value is None:
                 if text.lower() not in {"0", "no", "false"}:
-                    found[key] = True
+                    values[key] = True
             else:
-                found[key] = text
-    return found
+                values[key] = text
+    return values
 
 
-def merged(layers: list[dict[str, Value]]) -> dict[str, Value]:
-    """Merge options, later layers winning; lists grow, so that the last entry wins."""
-    found: dict[str, Value] = {}
+def merge_options(layers: list[dict[str, Value]]) -> dict[str, Value]:
+    """Merge options; later layers take precedence, lists are concatenated."""
+    merged: dict[str, Value] = {}
     for layer in layers:
         for key, value in layer.items():
-            before = found.get(key)
-            if isinstance(value, list) and isinstance(before, list):
-                found[key] = before + value
+            earlier = merged.get(key)
+            if isinstance(value, list) and isinstance(earlier, list):
+                merged[key] = earlier + value
             else:
-                found[key] = value
-    return found
+                merged[key] = value
+    return merged
 
 
-def environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> dict[str, str]:
-    """Return the environment to give to the job, and say what cannot be passed on."""
-    found, odd = surroundings.environment(environ, keep_terminal=keep_terminal)
-    if odd:
-        names = " ".join(output.clean(name) for name in odd)
+def job_environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> dict[str, str]:
+    """Return the environment of the job; report variables that cannot be passed."""
+    passed, not_utf8 = submit_environment.environment(environ, keep_terminal=keep_terminal)
+    if not_utf8:
+        names = " ".join(output.clean(name) for name in not_utf8)
         output.say(f"stoker: variables that are not UTF-8 are not passed to the job: {names}")
-    return found
+    return passed
 
 
-def absolute(path: str) -> str:
-    """Return a path that means the same everywhere."""
+def absolute_path(path: str) -> str:
+    """Return an absolute path that is valid UTF-8."""
     try:
         return utf8_path(os.path.abspath(path))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Guesses what a mistyped word was meant to be."""
+"""Suggestions for mistyped words."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice nearest to `word`, None when nothing is near."""
+def closest_match(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice most similar to `word`, None if none is similar."""
     from difflib import get_close_matches
 
     choices = list(choices)

@@ -1,4 +1,4 @@
-"""What was typed about a sweep: its options, and the definition that they amount to."""
+"""Options of `sweep`, and the sweep definition that they make."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ SWEEP = (
     Option("--max-running", "N", "maximum number of running trials"),
     Option("--new", None, "create a new sweep even if an equal one exists"),
 )  # fmt: skip
-NOT_OF_TRIALS = frozenset({"array", "pty", "ntasks"})
-"""What a trial cannot have, and what has another short name here."""
+EXCLUDED_KEYS = frozenset({"array", "pty", "ntasks"})
+"""Options that a trial cannot have, or that have another short name here."""
 OPTIONS = (
     *SWEEP,
-    *(option for option in JOB if option.key not in NOT_OF_TRIALS),
+    *(option for option in JOB if option.key not in EXCLUDED_KEYS),
     Option("--ntasks", "N", "number of tasks"),
     *(option for option in SUBMIT if option.key in {"wrap", "wait", "dry_run", "quiet"}),
 )
-KEYS = frozenset(option.key for option in SWEEP)
-"""What describes the sweep, not its trials."""
-FILES = (".yaml", ".yml", ".json")
-LOOKED_AT = 100_000
-"""Bytes in which a file without a suffix has to say that it is a sweep."""
+SWEEP_KEYS = frozenset(option.key for option in SWEEP)
+"""Options that describe the sweep, not its trials."""
+SUFFIXES = (".yaml", ".yml", ".json")
+MAX_PROBE_BYTES = 100_000
+"""How much of a file without suffix is searched for `parameters:`."""
 EXAMPLE = "stoker sweep python train.py lr=0.1,0.01 'seed=range(0,3)'"
 
 
-def typed(argv: Sequence[str]) -> Args:
-    """Read the options; behind the name of a sweep's file there are options as well."""
+def parse_sweep(argv: Sequence[str]) -> Args:
+    """Parse the options, also those after the name of a sweep file."""
     args = parse(OPTIONS, argv, command=True, verb="sweep")
-    if not args.words or not is_file(args.words[0]):
+    if not args.words or not is_sweep_file(args.words[0]):
         return args
     more = parse(OPTIONS, args.words[1:], verb="sweep")
     if more.words:
@@ -64,54 +64,54 @@ def typed(argv: Sequence[str]) -> Args:
             f"{args.words[0]} describes the whole sweep, including its command; "
             f"{more.words[0]!r} cannot follow it."
         )
-    from stoker.cli.options.submission import merged
+    from stoker.cli.options.submission import merge_options
 
-    return Args(merged([args.values, more.values]), args.words[:1])
+    return Args(merge_options([args.values, more.values]), args.words[:1])
 
 
-def is_file(word: str) -> bool:
-    """Whether a word names a file that describes a sweep; of one without suffix, its text does."""
-    if word == "-" or word.endswith(FILES):
+def is_sweep_file(word: str) -> bool:
+    """Return True if a word names a sweep file: by its suffix, else by its content."""
+    if word == "-" or word.endswith(SUFFIXES):
         return True
     if "." in os.path.basename(word) or not os.path.isfile(word) or os.access(word, os.X_OK):
         return False
     try:
         with open(word, "rb") as file:
-            return b"\nparameters:" in b"\n" + file.read(LOOKED_AT)
+            return b"\nparameters:" in b"\n" + file.read(MAX_PROBE_BYTES)
     except OSError:
         return False
 
 
-def definition_of(args: Args, doubts: list[str] | None = None) -> dict[str, Any]:
-    """Return the sweep that was asked for, checked; one sentence if it cannot be.
+def build_definition(args: Args, warnings: list[str] | None = None) -> dict[str, Any]:
+    """Return the validated sweep definition; raise UsageError if it is invalid.
 
-    What is probably not meant as it was typed is added to `doubts`.
+    Warnings about probable mistakes are added to `warnings`.
     """
-    from stoker.cli.options.sweep_stopping import change, option_names
+    from stoker.cli.options.sweep_stopping import apply_options, option_names
     from stoker.sweep.definition import InvalidSweep, check
-    from stoker.sweep.template import doubts as doubts_of
+    from stoker.sweep.template import doubts as template_warnings
     from stoker.sweep.validation import renamed
 
-    unsure: list[str] = [] if doubts is None else doubts
+    warnings = [] if warnings is None else warnings
     where = "the sweep"
     try:
-        where, raw = _described(args, unsure)
-        if is_file(args.words[0] if args.words else ""):
+        where, raw = _read_definition(args, warnings)
+        if is_sweep_file(args.words[0] if args.words else ""):
             for text in args.many("param"):
-                name, spec = _param(text)
+                name, spec = _parse_param(text)
                 raw["parameters"] = {**raw.get("parameters", {}), name: spec}
-        change(raw, args)
-        found = check(raw, where)
+        apply_options(raw, args)
+        definition = check(raw, where)
     except InvalidSweep as error:
         raise UsageError(str(renamed(error, where, option_names(args)))) from None
-    unsure += doubts_of(found, filled_in=f"{args.values.get('resources')}")
-    return found
+    warnings += template_warnings(definition, filled_in=f"{args.values.get('resources')}")
+    return definition
 
 
-def _described(args: Args, doubts: list[str]) -> tuple[str, dict[str, Any]]:
-    """What is swept and run, from a file or from the command line, and what to call that."""
+def _read_definition(args: Args, warnings: list[str]) -> tuple[str, dict[str, Any]]:
+    """Return where the definition comes from, for messages, and the raw definition."""
     tables = [key for key in ("csv", "jsonl") if args.text(key) is not None]
-    is_described = bool(args.words) and is_file(args.words[0])
+    is_described = bool(args.words) and is_sweep_file(args.words[0])
     if len(tables) + is_described > 1 or (tables and args.many("param")):
         raise UsageError("Give only one source of trials: a file, --csv, --jsonl or --param.")
     if is_described:
@@ -123,24 +123,28 @@ def _described(args: Args, doubts: list[str]) -> tuple[str, dict[str, Any]]:
                 f"{path} describes the whole sweep; --wrap cannot be combined with it."
             )
         where = "stdin" if path == "-" else path
-        return where, {**read_yaml(read(path), where, doubts=doubts)}
-    raw, parameters = _command(args, doubts)
+        return where, {**read_yaml(read_text(path), where, doubts=warnings)}
+    raw, parameters = _split_command(args, warnings)
     if tables:
         if parameters:
             raise UsageError("Give only one source of trials: a table, or values in the command.")
-        return "the sweep", {**raw, "method": "list", "points": _rows(args, tables[0])}
+        return "the sweep", {**raw, "method": "list", "points": _read_points(args, tables[0])}
     for text in args.many("param"):
-        name, spec = _param(text)
+        name, spec = _parse_param(text)
         if name in parameters:
             raise UsageError(f"{name} is swept twice.")
         parameters[name] = spec
     if not parameters:
-        raise UsageError(_nothing_varies(args.words))
-    return "the sweep", {**raw, "parameters": parameters, "method": _usual(parameters, args)}
+        raise UsageError(_no_parameters_message(args.words))
+    return "the sweep", {
+        **raw,
+        "parameters": parameters,
+        "method": _default_method(parameters, args),
+    }
 
 
-def _nothing_varies(words: list[str]) -> str:
-    """Say what is missing; `stoker sweep cancel 17` is meant otherwise."""
+def _no_parameters_message(words: list[str]) -> str:
+    """Return the message if no parameter varies, also for `stoker sweep cancel 17`."""
     if len(words) == 2 and words[0] in {
         "cancel",
         "hold",
@@ -154,8 +158,8 @@ def _nothing_varies(words: list[str]) -> str:
     return f"No parameter varies. For example: {EXAMPLE}"
 
 
-def _command(args: Args, doubts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What to run, and the parameters that stand in it."""
+def _split_command(args: Args, warnings: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the command, and the parameters in it."""
     words, line = args.words, args.text("wrap")
     if bool(words) == (line is not None):
         raise UsageError(
@@ -164,52 +168,52 @@ def _command(args: Args, doubts: list[str]) -> tuple[dict[str, Any], dict[str, A
             else f"No command given. For example: {EXAMPLE}"
         )
     if len(words) == 1 and os.path.isfile(words[0]):
-        return {"command": [_program(words[0])]}, {}
+        return {"command": [_executable(words[0])]}, {}
     if len(words) <= 1:
         return {"line": words[0] if words else line}, {}
     if any(char.isspace() for char in words[0]) and not os.path.exists(words[0]):
         raise UsageError("stoker's options come before the shell command line, which is one word.")
-    from stoker.cli.options.hydra import told, without_hydras_own
+    from stoker.cli.options.hydra import ignored_note, split_multirun_options
     from stoker.sweep.overrides import split
 
-    own, left_out = without_hydras_own(words)
-    kept, parameters = split(own)
-    if left_out and not parameters:  # nothing here is Hydra's
+    trial_words, ignored = split_multirun_options(words)
+    kept, parameters = split(trial_words)
+    if ignored and not parameters:  # not a Hydra command
         kept, parameters = split(list(words))
-    elif left_out:
-        doubts.append(told(left_out))
+    elif ignored:
+        warnings.append(ignored_note(ignored))
     return {"command": kept}, parameters
 
 
-def _program(path: str) -> str:
-    """A file that is run by itself."""
+def _executable(path: str) -> str:
+    """Return the absolute path of an executable file."""
     if os.access(path, os.X_OK):
         return os.path.abspath(path)
-    how = f"python {path}" if path.endswith(".py") else f"sh {path}"
-    raise UsageError(f"{path} is not executable. Write: stoker sweep ... {how}")
+    command = f"python {path}" if path.endswith(".py") else f"sh {path}"
+    raise UsageError(f"{path} is not executable. Write: stoker sweep ... {command}")
 
 
-def _param(text: str) -> tuple[str, dict[str, Any]]:
+def _parse_param(text: str) -> tuple[str, dict[str, Any]]:
     from stoker.sweep.overrides import param_option
 
     return param_option(text)
 
 
-def _usual(parameters: dict[str, Any], args: Args) -> str:
-    """All combinations where there is an end to them; else, or of so many samples, at random."""
+def _default_method(parameters: dict[str, Any], args: Args) -> str:
+    """Return `grid` for a finite space without --samples, else `random`."""
     finite = all("distribution" not in spec for spec in parameters.values())
     return "grid" if finite and args.text("samples") is None else "random"
 
 
-def _rows(args: Args, kind: str) -> list[dict[str, Any]]:
+def _read_points(args: Args, kind: str) -> list[dict[str, Any]]:
     from stoker.sweep.points_table import read_csv, read_jsonl
 
     path = args.text(kind) or ""
     where = "stdin" if path == "-" else path
-    return (read_csv if kind == "csv" else read_jsonl)(read(path), where)
+    return (read_csv if kind == "csv" else read_jsonl)(read_text(path), where)
 
 
-def read(path: str) -> str:
+def read_text(path: str) -> str:
     """Return the text of a file, or of stdin for `-`."""
     name = "stdin" if path == "-" else path
     if path == "-" and sys.stdin is None:

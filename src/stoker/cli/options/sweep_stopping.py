@@ -1,4 +1,4 @@
-"""What options say of a sweep: its metric, early stopping and amounts; and by which names."""
+"""Options of a sweep about its metric, early stopping and number of trials."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 METHODS = {"bayes": "tpe", "bayesian": "tpe", "optuna": "tpe", "quasi-random": "sobol"}
-"""What other tools call them."""
+"""Names of methods in other tools."""
 GOALS = {"min": "minimize", "minimize": "minimize", "max": "maximize", "maximize": "maximize"}
-TYPED = {
+OPTION_OF_KEY = {
     "method": ("method", "--method"),
     "name": ("name", "--name"),
     "samples": ("samples", "--samples"),
@@ -29,24 +29,28 @@ TYPED = {
     "stop.max": ("max_steps", "--max-steps"),
     "stop.eta": ("eta", "--eta"),
 }
-"""A key of the definition -> the option that sets it, and how that is typed."""
+"""Key of the definition -> the key and the name of the option that sets it."""
 
 
 def option_names(args: Args) -> dict[str, str]:
-    """Return the keys of a definition that were typed as options, and as which."""
+    """Return the keys of a definition that were set by options, and the option names."""
     names = {"metric": "--minimize NAME or --maximize NAME"}
-    names |= {key: typed for key, (option, typed) in TYPED.items() if args.text(option) is not None}
+    names |= {
+        key: typed
+        for key, (option, typed) in OPTION_OF_KEY.items()
+        if args.text(option) is not None
+    }
     method = (args.text("method") or "").lower()
     if method:
         names[f"method {METHODS.get(method, method)}"] = f"--method {method}"
-    for word in ("minimize", "maximize"):
-        if args.text(word) is not None:
-            names["metric.name"] = f"--{word}"
+    for goal in ("minimize", "maximize"):
+        if args.text(goal) is not None:
+            names["metric.name"] = f"--{goal}"
     return names
 
 
-def change(raw: dict[str, Any], args: Args) -> None:
-    """Apply the options, which win over what a file says."""
+def apply_options(raw: dict[str, Any], args: Args) -> None:
+    """Apply the options, which take precedence over the file."""
     method = (args.text("method") or "").lower()
     if method and (method == "list" or raw.get("method") == "list"):
         raise UsageError(
@@ -61,7 +65,7 @@ def change(raw: dict[str, Any], args: Args) -> None:
         if args.text(key) is not None:
             raw[key] = args.count(key)
     if args.text("max_running") is not None:
-        raw["max_running"] = args.count("max_running") or None  # 0 is any number of them
+        raw["max_running"] = args.count("max_running") or None  # 0: no limit
     metric = _metric(args, raw.get("metric"))
     if metric is not None:
         raw["metric"] = metric
@@ -72,28 +76,28 @@ def _metric(args: Args, before: dict[str, Any] | None) -> dict[str, Any] | None:
     named = [key for key in ("metric", "minimize", "maximize") if args.text(key) is not None]
     if len(named) > 1:
         raise UsageError("A sweep has one metric: give --metric, --minimize or --maximize once.")
-    found = dict(before or {})
+    metric = dict(before or {})
     if named:
-        found["name"] = args.text(named[0])
+        metric["name"] = args.text(named[0])
     if named and named[0] != "metric":
-        found["goal"] = named[0]
+        metric["goal"] = named[0]
         if args.text("goal") is not None:
             raise UsageError(f"--{named[0]} already sets the goal; use --goal only with --metric.")
     elif args.text("goal") is not None:
         goal = args.text("goal") or ""
         if goal not in GOALS:
             raise UsageError(f"--goal takes min or max, not {goal!r}.")
-        found["goal"] = GOALS[goal]
+        metric["goal"] = GOALS[goal]
     if args.text("summary") is not None:
-        found["summary"] = args.text("summary")
+        metric["summary"] = args.text("summary")
     if args.text("target") is not None:
-        found["target"] = args.number("target")
+        metric["target"] = args.number("target")
     source = _source(args)
     if source is not None:
-        found["source"] = source
-    if found and "name" not in found:
+        metric["source"] = source
+    if metric and "name" not in metric:
         raise UsageError("No metric given. Name it: --minimize loss or --maximize accuracy.")
-    return found or None
+    return metric or None
 
 
 def _source(args: Args) -> dict[str, Any] | None:
@@ -125,8 +129,8 @@ def _stop(args: Args, before: dict[str, Any] | None) -> dict[str, Any] | None:
         if given:
             raise UsageError("--min-steps, --max-steps and --eta need --stop asha.")
         return None
-    return {**before, **{key: _whole(value) for key, value in given.items()}}
+    return {**before, **{key: _as_int(value) for key, value in given.items()}}
 
 
-def _whole(value: float | None) -> float | None:
+def _as_int(value: float | None) -> float | None:
     return int(value) if value is not None and value == int(value) else value

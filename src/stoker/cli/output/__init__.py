@@ -1,4 +1,4 @@
-"""What goes where: results to stdout, talk to stderr, one JSON value when asked for."""
+"""Results on stdout, messages on stderr, one JSON value with --json."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from stoker.terminal import clean, write_raw
 __all__ = ["clean", "counted", "emit", "is_terminal", "say", "show_progress"]
 
 wants_json = False
-"""Set by the option parser when it meets --json, so that errors are JSON as well."""
+"""Set by the option parser for --json, so that errors are JSON as well."""
 force_colour: bool | None = None
-"""Set by the option parser when it meets --color or --no-color."""
+"""Set by the option parser for --color or --no-color."""
 
 
 def say(text: str) -> None:
-    """Say something to the person, on stderr."""
+    """Print a message on stderr."""
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
     except (OSError, AttributeError):
-        pass  # nobody listens (a closed stderr is None); that must not fail the work
+        pass  # stderr is closed (then it is None); the command must not fail
 
 
 def show_progress(text: str) -> None:
@@ -31,13 +31,13 @@ def show_progress(text: str) -> None:
 
 
 def emit(value: object) -> None:
-    """Print one JSON value, laid out when a person looks at it."""
+    """Print one JSON value, indented on a terminal."""
     text = fast_json.pretty(value) if sys.stdout.isatty() else fast_json.dumps(value)
     print(text)
 
 
 def is_terminal(fd: int) -> bool:
-    """Whether a descriptor is a terminal that can be drawn on."""
+    """Return True if a descriptor is a terminal."""
     try:
         return os.isatty(fd)
     except OSError:

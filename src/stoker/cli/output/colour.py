@@ -1,4 +1,4 @@
-"""Colour, only where somebody sees it."""
+"""ANSI colours, by default on terminals only."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ STATE_COLOURS = {
 }
 
 
-def wanted(fd: int = 1) -> bool:
-    """Whether to colour what goes to `fd`: flags, then the usual variables, then the terminal."""
+def is_enabled(fd: int = 1) -> bool:
+    """Return True if output to `fd` is coloured: by option, variables, or terminal."""
     if output.force_colour is not None:
         return output.force_colour
     environ = os.environ
@@ -37,6 +37,6 @@ def wanted(fd: int = 1) -> bool:
 
 
 def paint(text: str, *names: str) -> str:
-    """Wrap text in the codes of these colours; no names, no codes."""
+    """Return text in these colours."""
     codes = ";".join(COLOURS[name] for name in names if name)
     return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text

@@ -1,4 +1,4 @@
-"""Lists of jobs: the usual columns, columns of one's choice, a format of one's own."""
+"""The job table of `queue`, and fields of a job as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-QUEUE = (
+QUEUE_COLUMNS = (
     Column("JOBID", right=True),
     Column("NAME", cut=True),
     Column("USER", cut=True, drop=6),
@@ -23,18 +23,18 @@ QUEUE = (
     Column("GPUS", right=True),
     Column("NODE/REASON", whole=3),
 )
-COMMAND = Column("COMMAND", spare=24)
-RANGES = 120
-"""Terminals with fewer columns show expected times without their ranges."""
-ALL_GPUS = 64
-"""So many mean as many as there are."""
-NAME = 1
-"""The place of that column; the parameters of trials stand behind it, if there are any."""
-USER = 2
-OLD = 60.0
-"""Seconds after which it is said how old a forecast is."""
-GPUS = 6
-"""The place of that column; epochs stand before it, if any job has some."""
+COMMAND_COLUMN = Column("COMMAND", spare=24)
+MIN_RANGE_WIDTH = 120
+"""Narrower terminals show estimated times without their ranges."""
+UNBOUNDED_GPUS = 64
+"""A maximum of this many GPUs means no maximum."""
+NAME_COLUMN = 1
+"""Index of the column; parameters of trials are inserted after it."""
+USER_COLUMN = 2
+STALE_SECONDS = 60.0
+"""Age from which the age of a forecast is shown."""
+GPUS_COLUMN = 6
+"""Index of the column; epochs are inserted before it."""
 
 
 def queue_table(
@@ -44,61 +44,65 @@ def queue_table(
     sweeps: Sequence[dict[str, Any]] = (),
     width: int | None = None,
 ) -> tuple[list[Column], list[list[str]]]:
-    """Return columns and rows of the queue; columns for expected times if any are known."""
-    columns = list(QUEUE)
+    """Return columns and rows of the queue; with estimated times if any are known."""
+    columns = list(QUEUE_COLUMNS)
     if sweeps:
-        views = _among(views, sweeps)
+        views = _with_sweeps(views, sweeps)
     if len({view.get("user") for view in views}) > 1:
-        columns[USER] = Column("USER", cut=True, drop=3)
+        columns[USER_COLUMN] = Column("USER", cut=True, drop=3)
     rows = [_row(view) for view in views]
     if any(view.get("params") for view in views):
-        columns.insert(NAME + 1, Column("PARAMS", cut=True))
+        columns.insert(NAME_COLUMN + 1, Column("PARAMS", cut=True))
         for row, view in zip(rows, views, strict=True):
-            row.insert(NAME + 1, _params(view))
-    if any(epochs(view.get("training")) != "-" for view in views):
-        at = len(columns) - len(QUEUE) + GPUS
+            row.insert(NAME_COLUMN + 1, _params(view))
+    if any(epochs_text(view.get("training")) != "-" for view in views):
+        at = len(columns) - len(QUEUE_COLUMNS) + GPUS_COLUMN
         columns.insert(at, Column("EPOCHS", right=True, drop=4))
         for row, view in zip(rows, views, strict=True):
-            row.insert(at, epochs(view.get("training")))
+            row.insert(at, epochs_text(view.get("training")))
     if any(_is_estimated(view) for view in views):
-        from stoker.cli.output.estimates import cell
+        from stoker.cli.output.estimates import estimate_cell
 
         columns[-1:-1] = (
             Column("START", drop=1), Column(_eta_heading(views), drop=2),
         )  # fmt: skip
         for row, view in zip(rows, views, strict=True):
-            found = view.get("foreseen") or {}
-            start = cell(found.get("start"), verbose=verbose, ranged=False)
-            end = cell(found.get("end"), verbose=verbose, ranged=width is None or width >= RANGES)
+            forecast = view.get("foreseen") or {}
+            start = estimate_cell(forecast.get("start"), verbose=verbose, ranged=False)
+            end = estimate_cell(
+                forecast.get("end"),
+                verbose=verbose,
+                ranged=width is None or width >= MIN_RANGE_WIDTH,
+            )
             row[-1:-1] = start or ("-" if view["state"] == "PENDING" else ""), end or "-"
-    columns.append(COMMAND)
+    columns.append(COMMAND_COLUMN)
     for row, view in zip(rows, views, strict=True):
         row.append(str(view.get("command") or ""))
     return columns, rows
 
 
 def _is_estimated(view: dict[str, Any]) -> bool:
-    found = view.get("foreseen") or {}
-    return bool(found.get("start") or found.get("end"))
+    forecast = view.get("foreseen") or {}
+    return bool(forecast.get("start") or forecast.get("end"))
 
 
 def _eta_heading(views: Sequence[dict[str, Any]]) -> str:
-    """Return the column's name, with its age once that matters."""
+    """Return the heading, with the age of the forecast if it is stale."""
     at = next(view["foreseen"].get("at") for view in views if view.get("foreseen"))
     age = time.time() - (times.epoch(at) or time.time())
-    return f"ETA ({times.rough(age)} old)" if age >= OLD else "ETA"
+    return f"ETA ({times.approximate(age)} old)" if age >= STALE_SECONDS else "ETA"
 
 
-def _among(
+def _with_sweeps(
     views: Sequence[dict[str, Any]], sweeps: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Put each sweep where its trials would stand: what runs before what waits."""
-    runs = [sweep for sweep in sweeps if sweep["state"] == "RUNNING"]
-    waits = [sweep for sweep in sweeps if sweep["state"] != "RUNNING"]
+    """Return jobs and sweeps in one list: running ones before pending ones."""
+    running = [sweep for sweep in sweeps if sweep["state"] == "RUNNING"]
+    pending = [sweep for sweep in sweeps if sweep["state"] != "RUNNING"]
     first = next(
-        (place for place, view in enumerate(views) if view["state"] == "PENDING"), len(views)
+        (location for location, view in enumerate(views) if view["state"] == "PENDING"), len(views)
     )
-    return [*runs, *views[:first], *waits, *views[first:]]
+    return [*running, *views[:first], *pending, *views[first:]]
 
 
 def _row(view: dict[str, Any]) -> list[str]:
@@ -112,13 +116,13 @@ def _row(view: dict[str, Any]) -> list[str]:
 def _params(view: dict[str, Any]) -> str:
     if not view.get("params"):
         return ""
-    from stoker.cli.output.sweep_text import params
+    from stoker.cli.output.sweep_text import params_text
 
-    return params(view["params"])
+    return params_text(view["params"])
 
 
 def queue_row(view: dict[str, Any]) -> list[str]:
-    """Return one line of the queue."""
+    """Return the cells of one job in the columns of the queue."""
     short = str(view["state_code"])
     return [
         str((view.get("members") or view)["label"]),
@@ -126,22 +130,22 @@ def queue_row(view: dict[str, Any]) -> list[str]:
         str(view.get("user") or ""),
         Cell(short, colour.STATE_COLOURS.get(short, "")),
         times.duration(view.get("elapsed") or 0),
-        _left(view),
+        _time_left(view),
         gpus(view),
-        place(view),
+        location(view),
     ]
 
 
-def _left(view: dict[str, Any]) -> str:
-    """Return the time until its limit, or that a training job should still take if it has none."""
+def _time_left(view: dict[str, Any]) -> str:
+    """Return the time until the limit, or else until a training job is expected to end."""
     left = view.get("time_left")
     if left is None and view.get("state") == "RUNNING":
         left = (view.get("training") or {}).get("remaining_seconds")
     return times.duration(left) or "-"
 
 
-def epochs(training: dict[str, Any] | None) -> str:
-    """Return `3/10`, `3` where the total is not known, `-` for a job that counts no epochs."""
+def epochs_text(training: dict[str, Any] | None) -> str:
+    """Return `3/10`, `3` if the total is unknown, `-` for a job without epochs."""
     if not training:
         return "-"
     done, total = training["epochs_done"], training.get("epochs")
@@ -153,45 +157,45 @@ def epochs(training: dict[str, Any] | None) -> str:
 def gpus(view: dict[str, Any]) -> str:
     """Return the GPUs of a job: `2`, `0.5`, `2x4` on two machines, `2 of 1..4` if elastic."""
     request = view.get("request") or {}
-    asked = amount(request) or "-"
+    requested = gpu_range(request) or "-"
     held = view.get("devices") or {}
     if request.get("most_gpus") and held.get("gpu") and view["state"] != "PENDING":
-        return f"{len(held['gpu'])} of {asked}"
+        return f"{len(held['gpu'])} of {requested}"
     machines = request.get("machines") or 1
-    return f"{machines}x{asked}" if machines > 1 and asked != "-" else asked
+    return f"{machines}x{requested}" if machines > 1 and requested != "-" else requested
 
 
-def amount(request: dict[str, Any]) -> str:
-    """Return how many GPUs it asks for on each machine: `2`, `1..4`, `1..` for all there are."""
+def gpu_range(request: dict[str, Any]) -> str:
+    """Return the requested GPUs per node: `2`, `1..4`, `1..` without a maximum."""
     gpus, most = str(request.get("gpus") or ""), request.get("most_gpus")
     if not most:
         return gpus
-    return f"{gpus}..{most}" if int(most) < ALL_GPUS else f"{gpus}.."
+    return f"{gpus}..{most}" if int(most) < UNBOUNDED_GPUS else f"{gpus}.."
 
 
-def place(view: dict[str, Any]) -> str:
-    """Return where a job runs, why it waits, or how it ended."""
+def location(view: dict[str, Any]) -> str:
+    """Return where a job runs, why it is pending, or how it ended."""
     if view.get("result") is not None:
         return str(view.get("cause") or view["state"].lower())
     if view.get("node") and view["state"] != "PENDING":
         parts = view.get("parts") or [view]
-        where = " ".join(_on(part["node"], part.get("devices") or {}) for part in parts)
+        where = " ".join(_node_devices(part["node"], part.get("devices") or {}) for part in parts)
         if not view.get("unreachable"):
             return where
         ago = times.relative(view.get("unreachable_since")).removesuffix(" ago")
         return f"{where} (unreachable{'' if ago == 'now' else f' for {ago}'})"
     if view.get("reason") == "NodeUnreachable" and view.get("reason_text"):
-        return f"({view['reason_text']})"  # which machine is more than the word says
+        return f"({view['reason_text']})"  # it names the node
     return f"({view['reason']})" if view.get("reason") else ""
 
 
-def _on(node: object, devices: dict[str, list[str]]) -> str:
+def _node_devices(node: object, devices: dict[str, list[str]]) -> str:
     gpus = devices.get("gpu")
     return f"{node}:{','.join(gpus)}" if gpus else str(node)
 
 
 def text(value: object) -> str:
-    """Return a field as a person reads it."""
+    """Return a field as text: lists joined by commas, objects as JSON."""
     if value is None:
         return ""
     if isinstance(value, list) and not any(isinstance(item, (dict, list)) for item in value):
@@ -199,13 +203,13 @@ def text(value: object) -> str:
     return fast_json.dumps(value) if isinstance(value, (dict, list, bool)) else clean(value)
 
 
-def summary(counts: dict[str, int]) -> str:
+def counts_text(counts: dict[str, int]) -> str:
     """Return `3 running, 12 pending, 1 failed`."""
-    words = {"CONFIGURING": "starting", "SUSPENDED": "paused"}
+    state_names = {"CONFIGURING": "starting", "SUSPENDED": "paused"}
     order = ("RUNNING", "CONFIGURING", "QUEUED", "COMPLETING", "SUSPENDED", "PENDING")
     names = [*order, *(name for name in counts if name not in order)]
     parts = [
-        f"{counts[name]:,} {words.get(name, name.lower().replace('_', ' '))}"
+        f"{counts[name]:,} {state_names.get(name, name.lower().replace('_', ' '))}"
         for name in names
         if counts.get(name)
     ]

@@ -1,4 +1,4 @@
-"""A curve drawn with dots: eight in each cell of a terminal."""
+"""Curves of braille dots: two by four in each cell of a terminal."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ if TYPE_CHECKING:
 
 BLANK = 0x2800
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-"""Of one cell, column by column from the top."""
+"""The dots of one cell, column by column from the top."""
 
 
 class Canvas:
     """Cells of two by four dots; the origin is at the bottom left."""
 
     def __init__(self, width: int, height: int) -> None:
-        self.across, self.up = width * 2, height * 4
+        self.width, self.height = width * 2, height * 4
         self._cells = [[0] * width for _ in range(height)]
 
     def dot(self, x: int, y: int) -> None:
-        """Make a dot, if it is on the canvas."""
-        if 0 <= x < self.across and 0 <= y < self.up:
-            down = self.up - 1 - y
+        """Set a dot, if it is on the canvas."""
+        if 0 <= x < self.width and 0 <= y < self.height:
+            down = self.height - 1 - y
             self._cells[down // 4][x // 2] |= DOTS[x % 2][down % 4]
 
     def line(self, start: tuple[int, int], end: tuple[int, int]) -> None:
-        """Join two dots."""
-        across, up = end[0] - start[0], end[1] - start[1]
-        steps = max(abs(across), abs(up), 1)
+        """Draw a line between two dots."""
+        dx, dy = end[0] - start[0], end[1] - start[1]
+        steps = max(abs(dx), abs(dy), 1)
         for step in range(steps + 1):
-            self.dot(start[0] + round(across * step / steps), start[1] + round(up * step / steps))
+            self.dot(start[0] + round(dx * step / steps), start[1] + round(dy * step / steps))
 
     def lines(self) -> list[str]:
-        """What it looks like."""
+        """Return the canvas as lines of text."""
         return ["".join(chr(BLANK + cell) for cell in row) for row in self._cells]
 
 
 def plot(points: Sequence[Sequence[float | None]], width: int, height: int) -> list[str]:
-    """Draw [step, value, ...] from left to right; where a value is missing there is a gap."""
+    """Return a curve through [step, value, ...]; a missing value is a gap."""
     shown = [(x, y) for x, y, *_ in points if x is not None and y is not None]
     if not shown:
         return [" " * width] * height
@@ -49,14 +49,17 @@ def plot(points: Sequence[Sequence[float | None]], width: int, height: int) -> l
         if x is None or y is None:
             last = None
             continue
-        here = _place(x, left, right, canvas.across), _place(y, low, high, canvas.up)
-        canvas.line(last if last is not None and last[0] <= here[0] else here, here)
-        last = here
+        dot = _scale(x, left, right, canvas.width), _scale(y, low, high, canvas.height)
+        canvas.line(last if last is not None and last[0] <= dot[0] else dot, dot)
+        last = dot
     return canvas.lines()
 
 
-def _place(value: float, low: float, high: float, room: int) -> int:
+def _scale(value: float, low: float, high: float, dots: int) -> int:
+    """Return the dot of a value between `low` and `high`."""
     if high <= low:
-        return room // 2
-    share = (value / 2 - low / 2) / (high / 2 - low / 2)  # their difference may be beyond a float
-    return round(share * (room - 1))
+        return dots // 2
+    share = (value / 2 - low / 2) / (
+        high / 2 - low / 2
+    )  # halved, since the difference may overflow
+    return round(share * (dots - 1))

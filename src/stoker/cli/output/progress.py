@@ -1,4 +1,4 @@
-"""A line on stderr about what a command waits for; only on a terminal, never with --json."""
+"""A progress line on stderr while a command waits; on terminals only, never with --json."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from stoker.client.client import Client
     from stoker.client.reconnect import Target
 
-EVERY_SECONDS = 1.0
-"""Between two lines, and before the first: short waits show nothing."""
+INTERVAL_SECONDS = 1.0
+"""Between two updates, and before the first: a short wait shows nothing."""
 STARTING = ("PENDING", "CONFIGURING", "QUEUED")
 
 
@@ -45,7 +45,7 @@ class Progress:
         self.end()
 
     def end(self) -> None:
-        """Stop, and leave the line empty; safe to repeat."""
+        """Stop and clear the line; may be repeated."""
         if self._is_shown:
             self._is_shown = False
             self._running.release()
@@ -54,7 +54,7 @@ class Progress:
     def _run(self) -> None:
         began, drawn = time.monotonic(), False
         try:
-            while not self._running.acquire(timeout=EVERY_SECONDS):
+            while not self._running.acquire(timeout=INTERVAL_SECONDS):
                 text = self._describe(time.monotonic() - began)
                 if text is None:
                     return
@@ -62,7 +62,7 @@ class Progress:
                     output.show_progress(text)
                     drawn = True
         except StokerError:
-            pass  # the command itself says what is wrong
+            pass  # the command itself reports the error
         finally:
             if drawn:
                 output.show_progress("")
@@ -70,12 +70,12 @@ class Progress:
 
 
 def elapsed(doing: str) -> Progress:
-    """Show what is being done, and for how long, if it takes more than a second."""
+    """Show the activity and its duration if it takes more than a second."""
     return Progress(lambda seconds: f"{doing}, {seconds:.0f} s")
 
 
 def upload(client: Client, label: str) -> Progress:
-    """Show how far the upload of a job's files is, until the job has started."""
+    """Show the progress of a job's upload until the job starts."""
 
     def describe(_: float) -> str | None:
         view = client.jobs([label], limit=1)["jobs"][0]
@@ -87,7 +87,7 @@ def upload(client: Client, label: str) -> Progress:
 
 
 class AfterProgress:
-    """A target of output that ends a progress line before the first byte."""
+    """An output target that ends a progress line before the first byte."""
 
     def __init__(self, target: Target, progress: Progress) -> None:
         self._target, self._progress = target, progress

@@ -1,4 +1,4 @@
-"""Writes the report of a sweep: its figures, and the curves of its best trials."""
+"""Write the HTML report of a sweep, with the curves of its best trials."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-CURVES = 200
-"""Trials whose curves are drawn; more would not be told apart."""
-POINTS = 200
+MAX_CURVES = 200
+"""Trials with a curve; more could not be distinguished."""
+MAX_POINTS = 200
 """Points of each curve."""
 
 
-def write(client: Client, reply: dict[str, Any], trials: list[dict[str, Any]], path: str) -> None:
-    """Write the report whole, or leave what was there."""
+def write_report(
+    client: Client, reply: dict[str, Any], trials: list[dict[str, Any]], path: str
+) -> None:
+    """Write the report; on failure, an existing file is unchanged."""
     from stoker.sweep.page import html
 
-    text = html(reply, curves(client, reply, trials))
+    text = html(reply, read_curves(client, reply, trials))
     try:
         with open(f"{path}.new", "w", encoding="utf-8") as file:
             file.write(text)
@@ -30,20 +32,20 @@ def write(client: Client, reply: dict[str, Any], trials: list[dict[str, Any]], p
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def curves(
+def read_curves(
     client: Client, reply: dict[str, Any], trials: list[dict[str, Any]]
 ) -> dict[str, list[list[float]]]:
-    """Return step and figure over each trial's course, by its label."""
+    """Return the points [step, value] of each trial, by its label."""
     metric = reply["sweep"].get("metric")
-    begun = [str(trial["label"]) for trial in trials if trial.get("started_at")]
-    found: dict[str, list[list[float]]] = {}
-    for label in begun[:CURVES] if metric else ():
+    started = [str(trial["label"]) for trial in trials if trial.get("started_at")]
+    points: dict[str, list[list[float]]] = {}
+    for label in started[:MAX_CURVES] if metric else ():
         try:
-            series = client.metrics(label, names=metric, points=POINTS)["series"].get(metric)
+            series = client.metrics(label, names=metric, points=MAX_POINTS)["series"].get(metric)
         except StokerError as error:
             if error.code != "not_found":
                 raise
-            continue  # its series is no longer there
+            continue  # its series was deleted
         if series:
-            found[label] = [[point[0], point[1]] for point in series]
-    return found
+            points[label] = [[point[0], point[1]] for point in series]
+    return points

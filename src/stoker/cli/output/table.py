@@ -1,4 +1,4 @@
-"""Writes aligned columns: cut to the width of a terminal, never when piped."""
+"""Tables with aligned columns, fitted to the width of a terminal; not cut in a pipe."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 GAP = "  "
 
 
-LEAST = 8
-"""Columns that may be cut keep this many cells, unless nothing else is left to give."""
-READABLE = 10
-"""Before they get narrower than this, other columns are left out."""
-WHOLE = 24
-"""Cells up to this width stay whole in columns with `whole`."""
+MIN_CUT_WIDTH = 8
+"""Minimum width of a column that may be cut, unless all columns have to be cut."""
+MIN_READABLE_WIDTH = 10
+"""Columns are left out before a column gets narrower than this."""
+MAX_WHOLE_WIDTH = 24
+"""Width up to which the cells of columns with `whole` are not cut."""
 
 
 class Column:
-    """A heading, its alignment, and what happens to the column on a narrow terminal.
+    """A heading, its alignment, and how the column adapts to a narrow terminal.
 
     `cut`: its cells may be shortened. `drop`: it may be left out, the highest number first.
     `whole`: columns with this `drop` or a higher one are left out before its cells are shortened.
-    `spare`: it is shown only if this many cells are left beside all others, never in a pipe.
+    `spare`: shown only if this many cells are left beside all other columns, never in a pipe.
     """
 
     __slots__ = ("cut", "drop", "right", "spare", "title", "whole")
@@ -50,7 +50,7 @@ class Cell(str):
     colours: tuple[str, ...]
 
     def __new__(cls, text: object, *colours: str) -> Cell:  # noqa: PYI034 - typing.Self costs an import
-        """Keep the colours beside the text, so that its width stays right."""
+        """Store the colours separately, so that they do not count as width."""
         cell = super().__new__(cls, clean(text))
         cell.colours = colours
         return cell
@@ -64,13 +64,18 @@ def render(
     width: int | None = None,
     coloured: bool = False,
 ) -> list[str]:
-    """Return the lines of a table; `width` limits them, None leaves them as long as they are."""
+    """Return the lines of a table, at most `width` wide; None for no limit."""
     texts = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     widths = [
-        max([wide(column.title) if header else 0, *(wide(row[i]) for row in texts)])
+        max(
+            [
+                display_width(column.title) if header else 0,
+                *(display_width(row[i]) for row in texts),
+            ]
+        )
         for i, column in enumerate(columns)
     ]
-    shown = _shown(columns, widths, width)
+    shown = _visible_columns(columns, widths, width)
     columns, widths = [columns[i] for i in shown], [widths[i] for i in shown]
     if width is not None:
         _shrink(columns, widths, width)
@@ -80,14 +85,16 @@ def render(
 
 
 def write(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, header: bool = True) -> None:
-    """Print a table as suits stdout."""
-    lines = render(columns, rows, header=header, width=terminal_width(), coloured=colour.wanted())
+    """Print a table, fitted and coloured if stdout is a terminal."""
+    lines = render(
+        columns, rows, header=header, width=terminal_width(), coloured=colour.is_enabled()
+    )
     if lines:
         print("\n".join(lines))
 
 
 def terminal_width() -> int | None:
-    """Return how many columns the terminal on stdout has, None when it is no terminal."""
+    """Return the width of the terminal on stdout, None if it is not a terminal."""
     if not is_terminal(1):
         return None
     try:
@@ -96,8 +103,8 @@ def terminal_width() -> int | None:
         return 80
 
 
-def wide(text: str) -> int:
-    """Return how many cells of a terminal a text takes."""
+def display_width(text: str) -> int:
+    """Return the width of a text in cells of a terminal."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -108,57 +115,61 @@ def wide(text: str) -> int:
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut a text to `width` cells, with an ellipsis where something is missing."""
-    if wide(text) <= width:
+    """Cut a text to `width` cells, with an ellipsis."""
+    if display_width(text) <= width:
         return text
     if width <= 1:
         return "…"[:width]
     kept = text
-    while wide(kept) > width - 1:
-        kept = kept[: -max(1, (wide(kept) - width + 1) // 2)]
+    while display_width(kept) > width - 1:
+        kept = kept[: -max(1, (display_width(kept) - width + 1) // 2)]
     return kept + "…"
 
 
-def _total(widths: Iterable[int]) -> int:
-    """Return how many cells a line of columns takes."""
+def _total_width(widths: Iterable[int]) -> int:
+    """Return the width of a line of columns."""
     widths = list(widths)
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _shown(columns: Sequence[Column], widths: list[int], width: int | None) -> list[int]:
-    """Return which columns are shown, by their places."""
+def _visible_columns(columns: Sequence[Column], widths: list[int], width: int | None) -> list[int]:
+    """Return the indexes of the columns that are shown."""
     shown = [i for i, column in enumerate(columns) if not column.spare]
     if width is None:
         return shown
 
-    def least(i: int, drop: int) -> int:
+    def min_width(i: int, drop: int) -> int:
         whole = 0 < columns[i].whole <= drop
-        return min(widths[i], WHOLE if whole else READABLE) if columns[i].cut else widths[i]
+        return (
+            min(widths[i], MAX_WHOLE_WIDTH if whole else MIN_READABLE_WIDTH)
+            if columns[i].cut
+            else widths[i]
+        )
 
     while True:
-        place = max(shown, key=lambda i: columns[i].drop)
-        drop = columns[place].drop
-        if _total(least(i, drop) for i in shown) <= width:
+        candidate = max(shown, key=lambda i: columns[i].drop)
+        drop = columns[candidate].drop
+        if _total_width(min_width(i, drop) for i in shown) <= width:
             break
         if not drop:
             return shown
-        shown.remove(place)
-    room = width - _total(widths[i] for i in shown) - len(GAP)
+        shown.remove(candidate)
+    room = width - _total_width(widths[i] for i in shown) - len(GAP)
     spare = [i for i, column in enumerate(columns) if column.spare and column.spare <= room]
     return sorted([*shown, *spare[:1]])
 
 
 def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
-    """Cut the widest columns until all fit; in the end, any column."""
-    whole = [(WHOLE if c.whole else LEAST) if c.cut else None for c in columns]
-    narrow = [LEAST if c.cut else None for c in columns]
+    """Reduce the widest columns until all fit; as a last resort, any column."""
+    whole = [(MAX_WHOLE_WIDTH if c.whole else MIN_CUT_WIDTH) if c.cut else None for c in columns]
+    narrow = [MIN_CUT_WIDTH if c.cut else None for c in columns]
     for floors in (whole, narrow, [1] * len(columns)):
-        over = _total(widths) - width
+        over = _total_width(widths) - width
         while over > 0:
-            able = [i for i, floor in enumerate(floors) if floor and widths[i] > floor]
-            if not able:
+            cuttable = [i for i, floor in enumerate(floors) if floor and widths[i] > floor]
+            if not cuttable:
                 break
-            widest = max(able, key=lambda i: widths[i])
+            widest = max(cuttable, key=lambda i: widths[i])
             taken = min(over, max(1, (widths[widest] - (floors[widest] or 0)) // 2))
             widths[widest] -= taken
             over -= taken
@@ -168,8 +179,8 @@ def _line(columns: Sequence[Column], widths: list[int], row: Sequence[Cell], col
     parts = []
     last = len(columns) - 1
     for i, (column, cell) in enumerate(zip(columns, row, strict=True)):
-        text = shorten(cell, widths[i]) if wide(cell) > widths[i] else str(cell)
-        space = " " * (widths[i] - wide(text))
+        text = shorten(cell, widths[i]) if display_width(cell) > widths[i] else str(cell)
+        space = " " * (widths[i] - display_width(text))
         if coloured:
             text = colour.paint(text, *cell.colours)
         if column.right:

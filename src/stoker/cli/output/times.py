@@ -1,4 +1,4 @@
-"""Times and durations as people read and type them, without importing datetime."""
+"""Format and parse times and durations, without importing datetime."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ UNITS = {
 
 
 def duration(seconds: float | None) -> str:
-    """Return `0:07`, `12:30`, `1:02:03`, `2-03:04:05`, as Slurm's lists have it."""
+    """Return `0:07`, `12:30`, `1:02:03`, `2-03:04:05`, as Slurm does."""
     if seconds is None:
         return ""
-    whole = int(max(0, seconds))
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, secs = divmod(rest, 60)
+    days, left = divmod(int(max(0, seconds)), 86400)
+    hours, left = divmod(left, 3600)
+    minutes, secs = divmod(left, 60)
     if days:
         return f"{days}-{hours:02}:{minutes:02}:{secs:02}"
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
 
 
-def rough(seconds: float) -> str:
-    """Return a duration as a person says it: `40 s`, `14 min`, `3 h`, `2 days`."""
+def approximate(seconds: float) -> str:
+    """Return a rounded duration: `40 s`, `14 min`, `3 h`, `2 days`."""
     seconds = abs(seconds)
     if seconds < 90:
         return f"{seconds:.0f} s"
@@ -61,7 +60,7 @@ def relative(iso_time: str | None, now: float | None = None) -> str:
     distance = at - (time.time() if now is None else now)
     if abs(distance) < 1:
         return "now"
-    return f"in {rough(distance)}" if distance > 0 else f"{rough(distance)} ago"
+    return f"in {approximate(distance)}" if distance > 0 else f"{approximate(distance)} ago"
 
 
 def absolute(iso_time: str | None) -> str:
@@ -70,8 +69,8 @@ def absolute(iso_time: str | None) -> str:
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
-def moment(iso_time: str | None, verbose: bool = False) -> str:
-    """Return a time for a list: relative, or absolute when more was asked for."""
+def list_time(iso_time: str | None, verbose: bool = False) -> str:
+    """Return a time for a list: relative, or absolute if verbose."""
     return absolute(iso_time) if verbose else relative(iso_time)
 
 
@@ -94,25 +93,25 @@ def parse_duration(text: str) -> float:
     raise UsageError(f"{text!r} is not a duration; type it as 90s, 5m, 2h or 1d12h.")
 
 
-def parse_moment(text: str, now: float | None = None) -> float:
+def parse_time(text: str, now: float | None = None) -> float:
     """Return the seconds since 1970 of `2h` (ago), `now-2hours`, `16:00`, `2026-11-01[T12:00]`."""
     now = time.time() if now is None else now
-    word = text.strip().lower()
-    if word in {"now", "today", "yesterday", "midnight"}:
-        return now if word == "now" else _midnight(now) - 86400 * (word == "yesterday")
-    if word.startswith(("now-", "now+")):
-        distance = parse_duration(word[4:])
-        return now - distance if word[3] == "-" else now + distance
+    lower = text.strip().lower()
+    if lower in {"now", "today", "yesterday", "midnight"}:
+        return now if lower == "now" else _midnight(now) - 86400 * (lower == "yesterday")
+    if lower.startswith(("now-", "now+")):
+        distance = parse_duration(lower[4:])
+        return now - distance if lower[3] == "-" else now + distance
     for form in ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d"):
         try:
             parsed = time.strptime(text.strip().replace(" ", "T").removesuffix("Z"), form)
         except ValueError:
             continue
-        return epoch(text.strip()) or 0.0 if word.endswith("z") else time.mktime(parsed)
-    hours, colon, minutes = word.partition(":")
+        return epoch(text.strip()) or 0.0 if lower.endswith("z") else time.mktime(parsed)
+    hours, colon, minutes = lower.partition(":")
     if colon and hours.isdecimal() and minutes.isdecimal():
         return _midnight(now) + int(hours) * 3600 + int(minutes) * 60
-    return now - parse_duration(word.removesuffix("ago"))
+    return now - parse_duration(lower.removesuffix("ago"))
 
 
 def _midnight(now: float) -> float:
@@ -121,7 +120,7 @@ def _midnight(now: float) -> float:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Count days since 1970-01-01 (the Gregorian calendar, March first)."""
+    """Return the days since 1970-01-01; years are counted from March."""
     year -= month <= 2
     era, of_era = divmod(year, 400)
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1

@@ -1,47 +1,50 @@
-"""What is said of a training job: how far it is, how long it takes, what it shares."""
+"""Facts about a training job as text: epochs, times, memory, preemption."""
 
 from __future__ import annotations
 
 from stoker.cli.output import clean, counted
-from stoker.cli.output.job_table import epochs
-from stoker.cli.output.times import rough
+from stoker.cli.output.job_table import epochs_text
+from stoker.cli.output.times import approximate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-BAR = 20
+BAR_WIDTH = 20
 
 
 def bar(done: int, total: int) -> str:
-    """Return a bar that is filled as far as a job is."""
-    filled = min(round(BAR * done / total), BAR)
-    return "█" * filled + "░" * (BAR - filled)
+    """Return a progress bar."""
+    filled = min(round(BAR_WIDTH * done / total), BAR_WIDTH)
+    return "█" * filled + "░" * (BAR_WIDTH - filled)
 
 
-def told(view: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the facts of a training job, in a sensible order."""
+def training_facts(view: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return names and texts of what is known about a training job."""
     training = view["training"]
-    counts = epochs(training) != "-"  # of a plain job only the memory is measured
-    found = [("epochs", _epochs(training) if counts else ""), ("time left", _left(view, training))]
-    found += [("memory", _memory(view, training)), ("stopping", _stopping(view, training))]
+    counts = epochs_text(training) != "-"  # of a plain job only the memory is measured
+    facts = [
+        ("epochs", _epochs(training) if counts else ""),
+        ("time left", _time_left(view, training)),
+    ]
+    facts += [("memory", _memory(view, training)), ("stopping", _stopping(view, training))]
     if training["preemptions"]:
-        found.append(("preempted", counted(training["preemptions"], "time")))
+        facts.append(("preempted", counted(training["preemptions"], "time")))
     if training["shortages"]:
-        found.append(("ran short", f"of GPU memory, {counted(training['shortages'], 'time')}"))
-    found += [("may have", _elastic(training)), ("speed", _speeds(training))]
+        facts.append(("ran short", f"of GPU memory, {counted(training['shortages'], 'time')}"))
+    facts += [("may have", _elastic(training)), ("speed", _speeds(training))]
     if training["overran"] and view.get("result") is None:
-        found.append(("late", _overrun(training)))
+        facts.append(("late", _overrun_text(training)))
     if training["metrics"]:
         pairs = (f"{clean(name)} {_value(value)}" for name, value in training["metrics"].items())
-        found.append(("metrics", ", ".join(pairs)))
+        facts.append(("metrics", ", ".join(pairs)))
     if counts or training["snapshots"]:
-        found.append(("checkpoints", clean(training["checkpoints"])))
-    return [(key, text) for key, text in found if text]
+        facts.append(("checkpoints", clean(training["checkpoints"])))
+    return [(key, text) for key, text in facts if text]
 
 
 def _value(value: Any) -> str:
-    """Return a number in few digits; what is none, such as nan, comes as a text."""
+    """Return a metric value with few digits; NaN and infinity arrive as text."""
     return clean(value) if isinstance(value, str) else f"{value:g}"
 
 
@@ -55,29 +58,29 @@ def _epochs(training: dict[str, Any]) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.2g} s" if seconds < 10 else rough(seconds)
+    return f"{seconds:.2g} s" if seconds < 10 else approximate(seconds)
 
 
-def _left(view: dict[str, Any], training: dict[str, Any]) -> str:
+def _time_left(view: dict[str, Any], training: dict[str, Any]) -> str:
     left = training["remaining_seconds"]
     if left is None or view.get("result") is not None:
         return ""
     expected = training["expected_seconds"]
-    text = f"about {rough(left)}"
+    text = f"about {approximate(left)}"
     if not expected:
         return text
     if training["epoch_seconds"] is None:
         return f"{text}, from what you expected"
-    return f"{text} (you expected {rough(expected)} in all)"
+    return f"{text} (you expected {approximate(expected)} in all)"
 
 
 def _memory(view: dict[str, Any], training: dict[str, Any]) -> str:
-    """Say what was asked, what is set aside, and what was seen, on each GPU."""
-    asked = (view.get("request") or {}).get("gpu_memory")
+    """Return requested, reserved and measured memory per GPU."""
+    requested = (view.get("request") or {}).get("gpu_memory")
     parts = [
         f"{value} MiB {what}"
         for value, what in (
-            (asked, "asked for"),
+            (requested, "asked for"),
             (training["memory_reserved"], "set aside"),
             (training["memory_peak"], "seen at most"),
             (training["memory_now"], "now"),
@@ -91,13 +94,13 @@ def _stopping(view: dict[str, Any], training: dict[str, Any]) -> str:
     stop = training["stopping"]
     if stop is None:
         return ""
-    for_whom = f" for job {stop['by']}" if stop["by"] else ""
+    preemptor = f" for job {stop['by']}" if stop["by"] else ""
     if stop.get("ignored"):
-        return f"asked to stop{for_whom} but has not stopped: {clean(stop['why'])}"
-    return f"{_when(view, training)}{for_whom}: {clean(stop['why'])}"
+        return f"asked to stop{preemptor} but has not stopped: {clean(stop['why'])}"
+    return f"{_stop_time(view, training)}{preemptor}: {clean(stop['why'])}"
 
 
-def _when(view: dict[str, Any], training: dict[str, Any]) -> str:
+def _stop_time(view: dict[str, Any], training: dict[str, Any]) -> str:
     if view["state"] == "SUSPENDED":
         return "when it is resumed"
     if view["state"] != "RUNNING" or not training["listening"]:
@@ -109,14 +112,14 @@ def _when(view: dict[str, Any], training: dict[str, Any]) -> str:
 def _elastic(training: dict[str, Any]) -> str:
     if training["elastic"] is None:
         return ""
-    least, most = training["elastic"]
-    text = f"{least} to {most} GPUs" if most else f"{least} or more GPUs"
+    min_gpus, max_gpus = training["elastic"]
+    text = f"{min_gpus} to {max_gpus} GPUs" if max_gpus else f"{min_gpus} or more GPUs"
     wanted = training["gpus_wanted"]
     return f"{text}; {wanted} wanted now" if wanted else text
 
 
 def _speeds(training: dict[str, Any]) -> str:
-    """Say how long an epoch takes on how many GPUs, and how much faster that is."""
+    """Return the time of an epoch per number of GPUs, and the speed-up."""
     speeds = training["speedups"]
     if len(speeds) < 2:
         return ""
@@ -128,10 +131,10 @@ def _speeds(training: dict[str, Any]) -> str:
     )
 
 
-def _overrun(training: dict[str, Any]) -> str:
+def _overrun_text(training: dict[str, Any]) -> str:
     expected, estimate = training["expected_seconds"], training["estimate_seconds"]
-    figures = ""
+    numbers = ""
     if expected and estimate:
-        figures = f" ({rough(expected)} said, about {rough(estimate)} measured)"
+        numbers = f" ({approximate(expected)} said, about {approximate(estimate)} measured)"
     than = "was said" if expected else "expected from its epochs"
-    return f"it runs much longer than {than}{figures}; the remaining time is estimated from that"
+    return f"it runs much longer than {than}{numbers}; the remaining time is estimated from that"

@@ -10,8 +10,8 @@ import sys
 
 from stoker.cli import output
 from stoker.cli.options.job import JOB, SUBMIT
-from stoker.cli.options.submission import build
-from stoker.cli.run.submit import warn, when
+from stoker.cli.options.submission import build_submission
+from stoker.cli.run.submit import print_warnings, start_text
 from stoker.client import reconnect
 from stoker.client.client import Client, connect
 from stoker.client.errors import UsageError
@@ -22,34 +22,34 @@ OPTIONS = (*JOB, *SUBMIT)
 
 def main(argv: list[str]) -> int:
     """Submit, follow, and end as the job ends."""
-    submission, args = build(_with_shell(argv), "run")
+    submission, args = build_submission(_with_shell(argv), "run")
     pty = bool(submission["options"].get("pty"))
     if pty and not sys.stdin.isatty():
         raise UsageError("--pty needs a terminal.")
     client = connect()
     reply = client.submit(submission)
-    warn(reply, args)
+    print_warnings(reply, args)
     if args.flag("dry_run"):
         if args.flag("json"):
             output.emit({"id": reply.get("first"), **reply})
         else:
-            output.say(f"stoker: this would {when(reply)}")
+            output.say(f"stoker: this would {start_text(reply)}")
         return 0
     label = str(reply["label"])
     if args.flag("json"):
-        return _as_json(client, label)
+        return _wait_and_print_json(client, label)
     if not args.flag("quiet"):
-        output.say(f"stoker: job {label}{_waits(client, label)}")
+        output.say(f"stoker: job {label}{_pending_reason(client, label)}")
     if pty:
-        from stoker.cli.session.attach import pty_session
+        from stoker.cli.session.attach import attach
 
-        return pty_session(client, label)
+        return attach(client, label)
     from stoker.cli.session.follow import follow_to_end
 
     return follow_to_end(client, label, int(reply["count"]), error=bool(args.text("error")))
 
 
-def _waits(client: Client, label: str) -> str:
+def _pending_reason(client: Client, label: str) -> str:
     """Return why nothing happens yet, for a person who watches."""
     if not output.is_terminal(2):
         return ""
@@ -58,7 +58,7 @@ def _waits(client: Client, label: str) -> str:
     return f" waits: {output.clean(views[0]['reason_text'])}" if waiting else ""
 
 
-def _as_json(client: Client, label: str) -> int:
+def _wait_and_print_json(client: Client, label: str) -> int:
     """Wait in silence, then print what became of it."""
     views = reconnect.wait(client, [label])["jobs"]
     output.emit(views[0] if len(views) == 1 else views)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from stoker.cli import output
 from stoker.cli.options.job import JOB, SUBMIT
-from stoker.cli.options.submission import build
+from stoker.cli.options.submission import build_submission
 from stoker.cli.output.progress import elapsed
 from stoker.client.client import Client, connect
 
@@ -31,28 +31,28 @@ OPTIONS = (*JOB, *SUBMIT)
 
 def main(argv: list[str]) -> int:
     """Submit and print the id alone; with --wait or --follow, stay until the end."""
-    submission, args = build(argv, "submit")
+    submission, args = build_submission(argv, "submit")
     client = connect()
-    with elapsed(_doing(submission)):
+    with elapsed(_progress_text(submission)):
         reply = client.submit(submission)
-    warn(reply, args)
+    print_warnings(reply, args)
     if args.flag("json"):
         output.emit({"id": reply.get("first"), **reply})
     elif args.flag("dry_run"):
-        output.say(f"stoker: this would {when(reply)}")
+        output.say(f"stoker: this would {start_text(reply)}")
     else:
         print(reply["label"], flush=True)
     if args.flag("dry_run"):
         return 0
-    return stay(client, reply, args)
+    return wait_or_follow(client, reply, args)
 
 
-def _doing(submission: dict[str, Any]) -> str:
+def _progress_text(submission: dict[str, Any]) -> str:
     lines = submission["what"].get("lines")
     return f"submitting {output.counted(len(lines), 'job')}" if lines else "submitting"
 
 
-def stay(client: Client, reply: dict[str, Any], args: Args) -> int:
+def wait_or_follow(client: Client, reply: dict[str, Any], args: Args) -> int:
     """Wait for or follow what was submitted, if that was asked for."""
     label = str(reply["label"])
     if args.flag("follow") and not args.flag("json"):
@@ -66,14 +66,14 @@ def stay(client: Client, reply: dict[str, Any], args: Args) -> int:
     return 0
 
 
-def warn(reply: dict[str, Any], args: Args) -> None:
+def print_warnings(reply: dict[str, Any], args: Args) -> None:
     """Say what the daemon wants said."""
     if not args.flag("quiet"):
         for text in reply.get("warnings") or ():
             output.say(f"stoker: {text}")
 
 
-def when(reply: dict[str, Any]) -> str:
+def start_text(reply: dict[str, Any]) -> str:
     """Return `start now`, `start in 14 min`, or that nobody knows."""
     from stoker.cli.output.times import absolute, relative
 

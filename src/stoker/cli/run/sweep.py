@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 from stoker.cli import output
-from stoker.cli.options.sweep import KEYS, OPTIONS, definition_of, typed
+from stoker.cli.options.sweep import OPTIONS, SWEEP_KEYS, build_definition, parse_sweep
 from stoker.client.client import connect, new_key
 
 TYPE_CHECKING = False
@@ -32,9 +32,9 @@ USAGE = (
 )
 SUBCOMMANDS = {"show": "sweep_show", "list": "sweep_list", "ls": "sweep_list",
                "edit": "sweep_edit"}  # fmt: skip
-THINKING = ("tpe", "gp")
+ADAPTIVE_METHODS = ("tpe", "gp")
 """Methods that look at the results so far."""
-EXAMPLES = 5
+MAX_EXAMPLES = 5
 """Trials that are shown of a sequence that is not made in advance."""
 
 __all__ = ["OPTIONS", "SUBCOMMANDS", "USAGE", "main"]
@@ -50,20 +50,20 @@ def main(argv: list[str]) -> int:
             print(verb_help(module.USAGE, module.__doc__ or "", module.OPTIONS))
             return 0
         return int(module.main(argv[1:]))
-    body, args, doubts = build(argv)
+    body, args, doubts = build_sweep(argv)
     client = connect()
     reply = client.sweep(body)
     if not args.flag("quiet"):
         for text in [*doubts, *(reply.get("warnings") or ())]:
             output.say(f"stoker: {output.clean(text)}")
     if args.flag("dry_run"):
-        return _planned(reply, body["definition"], args)
+        return _print_plan(reply, body["definition"], args)
     if args.flag("json"):
         output.emit({"id": reply["sweep"], **reply})
     else:
         print(reply["label"], flush=True)
         if not args.flag("quiet"):
-            output.say(f"stoker: {begun(reply, body['definition'])}")
+            output.say(f"stoker: {receipt_text(reply, body['definition'])}")
             output.say(f"stoker: to inspect it: stoker sweep show {reply['label']}")
     if args.flag("wait"):
         from stoker.cli.session.follow import wait_to_end
@@ -72,23 +72,25 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def build(argv: list[str]) -> tuple[dict[str, Any], Args, list[str]]:
+def build_sweep(argv: list[str]) -> tuple[dict[str, Any], Args, list[str]]:
     """Return the request body, all options by precedence, and what may be meant otherwise."""
     from stoker.cli.options import Args, submission
     from stoker.cli.options.job import job_options
     from stoker.client import submit_environment as surroundings
 
-    found = typed(argv)
+    found = parse_sweep(argv)
     doubts: list[str] = []
-    definition = definition_of(found, doubts)
+    definition = build_definition(found, doubts)
     takes = {option.key for option in OPTIONS}
-    outside = submission.from_environment(os.environ)
+    outside = submission.options_from_environment(os.environ)
     layers = [{key: outside[key] for key in outside if key in takes}, found.values]
-    args = Args(submission.merged(layers), found.words)
-    options = {key: value for key, value in job_options(args).items() if key not in KEYS | {"name"}}
+    args = Args(submission.merge_options(layers), found.words)
+    options = {
+        key: value for key, value in job_options(args).items() if key not in SWEEP_KEYS | {"name"}
+    }
     directory = None
     if "chdir" in options:
-        directory = options["chdir"] = submission.absolute(
+        directory = options["chdir"] = submission.absolute_path(
             os.path.expanduser(str(options["chdir"]))
         )
     body = {
@@ -96,7 +98,7 @@ def build(argv: list[str]) -> tuple[dict[str, Any], Args, list[str]]:
         "definition": definition,
         "options": options,
         "directory": surroundings.current_directory(directory),
-        "environment": submission.environment(os.environ),
+        "environment": submission.job_environment(os.environ),
         "shell": surroundings.shell(),
         "umask": surroundings.umask(),
         "new": args.flag("new"),
@@ -105,7 +107,7 @@ def build(argv: list[str]) -> tuple[dict[str, Any], Args, list[str]]:
     return body, args, doubts
 
 
-def begun(reply: dict[str, Any], definition: dict[str, Any]) -> str:
+def receipt_text(reply: dict[str, Any], definition: dict[str, Any]) -> str:
     """Return `sweep 17 (train): 12 new, 1 again, 7 done already of 20`."""
     counts, total = reply["counts"], reply.get("total")
     added, retried = int(reply["added"]), int(reply["retried"])
@@ -122,11 +124,11 @@ def begun(reply: dict[str, Any], definition: dict[str, Any]) -> str:
     said = ", ".join(f"{count:,} {what}" for count, what in parts if count > 0)
     head = f"sweep {reply['label']} ({output.clean(reply['name'])})"
     if total is None:
-        return f"{head}: {f'{said}, more' if said else 'trials'} {to_its_end(definition)}"
+        return f"{head}: {f'{said}, more' if said else 'trials'} {end_text(definition)}"
     return f"{head}: {said or 'nothing to do'} of {total:,}"
 
 
-def to_its_end(definition: dict[str, Any]) -> str:
+def end_text(definition: dict[str, Any]) -> str:
     """Return when a sweep ends that nobody has given a number of samples."""
     from stoker.sweep.space import size
 
@@ -136,13 +138,13 @@ def to_its_end(definition: dict[str, Any]) -> str:
     return f"until all {whole:,} combinations have run"
 
 
-def _planned(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> int:
+def _print_plan(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> int:
     """Show the first trials of what would be run."""
     commands, added, total = reply.get("commands") or [], int(reply["added"]), reply.get("total")
-    thinks = definition["method"] in THINKING
+    thinks = definition["method"] in ADAPTIVE_METHODS
     one_by_one = thinks or total is None
     if one_by_one and not commands:
-        commands = _first(definition)
+        commands = _example_commands(definition)
     if args.flag("json"):
         output.emit({"id": None, **reply, "commands": commands})
         return 0
@@ -157,7 +159,7 @@ def _planned(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> i
             "results of earlier ones"
         )
     if one_by_one:
-        count = f"{total:,} trials in all" if total else f"trials {to_its_end(definition)}"
+        count = f"{total:,} trials in all" if total else f"trials {end_text(definition)}"
         output.say(f"stoker: this would run {count}{again}")
         return 0
     what = f"run {output.counted(added, 'new trial')}{again}"
@@ -165,7 +167,7 @@ def _planned(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> i
     return 0
 
 
-def _first(definition: dict[str, Any]) -> list[str]:
+def _example_commands(definition: dict[str, Any]) -> list[str]:
     """Commands of the first points of a random sequence; of a method that thinks, of any."""
     from itertools import islice
     from shlex import join
@@ -173,9 +175,9 @@ def _first(definition: dict[str, Any]) -> list[str]:
     from stoker.sweep import samplers
     from stoker.sweep.template import command_of
 
-    if definition["method"] in THINKING:
+    if definition["method"] in ADAPTIVE_METHODS:
         definition = {**definition, "method": "random"}
-    most = min(definition["samples"] or EXAMPLES, EXAMPLES)
+    most = min(definition["samples"] or MAX_EXAMPLES, MAX_EXAMPLES)
     points = islice(samplers.fresh(definition, 0, lambda _: False), most)
     commands = (command_of(definition, params) for params in points)
     return [command if isinstance(command, str) else join(command) for command in commands]

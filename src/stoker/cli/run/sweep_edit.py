@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
-from stoker.cli.output.sweep_text import progress
+from stoker.cli.output.sweep_text import progress_text
 from stoker.cli.session import connect_existing
 from stoker.client.errors import UsageError
 
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     at_once = f"at most {most} at a time" if most else "no limit of running trials"
     output.say(
         f"stoker: sweep {view['label']} ({output.clean(view['name'])}): {at_once}, "
-        f"priority {view['priority']}; {progress(view)}"
+        f"priority {view['priority']}; {progress_text(view)}"
     )
     return 0
 

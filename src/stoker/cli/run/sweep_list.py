@@ -5,10 +5,10 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.cli.output import table
-from stoker.cli.output.estimates import cell
-from stoker.cli.output.sweep_text import age, best, progress, state
+from stoker.cli.output.estimates import estimate_cell
+from stoker.cli.output.sweep_text import age_text, best_text, progress_text, state_cell
 from stoker.cli.output.table import Column
-from stoker.cli.session import viewer, was_used
+from stoker.cli.session import connect_without_start, was_used
 from stoker.client.errors import UsageError
 
 USAGE = ("sweep list [--all]",)
@@ -36,15 +36,16 @@ def main(argv: list[str]) -> int:
         raise UsageError(
             f"stoker sweep list takes no names; try: stoker sweep show {args.words[0]}"
         )
-    sweeps = viewer().sweeps(all=args.flag("all"))["sweeps"] if was_used() else []
+    sweeps = connect_without_start().sweeps(all=args.flag("all"))["sweeps"] if was_used() else []
     if args.flag("json"):
         output.emit({"sweeps": sweeps})
         return 0
     rows = [
         [
-            str(sweep["label"]), str(sweep["name"]), str(sweep["user"]), state(sweep),
-            str(sweep["method"]), age(sweep),
-            cell((sweep.get("foreseen") or {}).get("end")) or "-", progress(sweep), best(sweep),
+            str(sweep["label"]), str(sweep["name"]), str(sweep["user"]), state_cell(sweep),
+            str(sweep["method"]), age_text(sweep),
+            estimate_cell((sweep.get("foreseen") or {}).get("end")) or "-",
+            progress_text(sweep), best_text(sweep),
         ]
         for sweep in sweeps
     ]  # fmt: skip

@@ -8,8 +8,14 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import WATCH, Args, Option, parse
 from stoker.cli.output import colour, table, times
-from stoker.cli.output.estimates import sentence
-from stoker.cli.output.sweep_text import best, brief, ended, figure, params
+from stoker.cli.output.estimates import estimate_sentence
+from stoker.cli.output.sweep_text import (
+    best_text,
+    completed_count,
+    number_text,
+    params_text,
+    value_text,
+)
 from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import connect_existing
 from stoker.client.client import Client
@@ -27,11 +33,11 @@ OPTIONS = (
     Option("-a/--all", None, "print all trials (default on a terminal: the first 50)"),
     Option("--no-header", None, "print only the table, without a header line"),
 )
-ON_SCREEN = 50
-WIDTH = 20
+MAX_ROWS = 50
+BAR_WIDTH = 20
 """Characters of the longest bar."""
 EIGHTHS = " ▏▎▍▌▋▊▉"
-LATER = {"RUNNING": 1, "COMPLETING": 1, "SUSPENDED": 1, "CONFIGURING": 2, "QUEUED": 2,
+STATE_ORDER = {"RUNNING": 1, "COMPLETING": 1, "SUSPENDED": 1, "CONFIGURING": 2, "QUEUED": 2,
          "PENDING": 3, "COMPLETED": 4}  # fmt: skip
 """Trials without a figure, in this order behind those with one."""
 
@@ -43,39 +49,39 @@ def main(argv: list[str]) -> int:
     if len(names) > 1 or len(args.words) - len(names) > 1:
         raise UsageError("One sweep at a time. For example: stoker sweep show 17")
     client = connect_existing(autostart=False)
-    name = names[0] if names and names[0] not in {"last", "-1"} else newest(client)
+    name = names[0] if names and names[0] not in {"last", "-1"} else newest_sweep(client)
     if args.flag("html"):
         file = args.text("html") or next((w for w in args.words if w.endswith(".html")), None)
-        return _report(client, name, file, args)
+        return _write_html(client, name, file, args)
     if args.flag("watch"):
-        from stoker.cli.session.live import seconds, watch
+        from stoker.cli.session.live import watch, watch_interval
 
         return watch(
-            seconds(args) or 2.0,
+            watch_interval(args) or 2.0,
             lambda: client.get_sweep(name),
-            lambda reply, _: told(reply, args),
+            lambda reply, _: sweep_lines(reply, args),
         )
-    return shown(client, name, args)
+    return show_sweep(client, name, args)
 
 
-def shown(client: Client, name: str, args: Args) -> int:
+def show_sweep(client: Client, name: str, args: Args) -> int:
     """Print one sweep as it stands, in the form that was asked for."""
     reply = client.get_sweep(name)
     if args.flag("json"):
-        output.emit({**reply, "importance": shares(reply)})
+        output.emit({**reply, "importance": parameter_importance(reply)})
     elif args.flag("csv"):
-        print(as_csv(reply), end="")
+        print(to_csv(reply), end="")
     else:
-        print("\n".join(told(reply, args)))
-        failed = [str(trial["label"]) for trial in reply["trials"] if _is_bad(trial)]
+        print("\n".join(sweep_lines(reply, args)))
+        failed = [str(trial["label"]) for trial in reply["trials"] if _has_failed(trial)]
         if failed:
-            from stoker.cli.session.follow import mark_seen
+            from stoker.cli.session.follow import dismiss_failures
 
-            mark_seen(client, failed)
+            dismiss_failures(client, failed)
     return 0
 
 
-def newest(client: Client) -> str:
+def newest_sweep(client: Client) -> str:
     """Return the sweep that was begun last."""
     sweeps = client.sweeps(all=True)["sweeps"]
     if not sweeps:
@@ -83,52 +89,58 @@ def newest(client: Client) -> str:
     return str(sweeps[-1]["label"])
 
 
-def told(reply: dict[str, Any], args: Args) -> list[str]:
+def sweep_lines(reply: dict[str, Any], args: Args) -> list[str]:
     """Return how a sweep stands, and its trials."""
-    width, coloured = table.terminal_width(), colour.wanted()
-    trials = ranked(reply)
+    width, coloured = table.terminal_width(), colour.is_enabled()
+    trials = ranked_trials(reply)
     columns, rows = trial_table(reply, trials)
     header = not args.flag("no_header")
-    lines = summary(reply, coloured, width) if header else []
-    cut = width is not None and not args.flag("all") and len(rows) > ON_SCREEN
-    shown = rows[:ON_SCREEN] if cut else rows
-    if shown:
+    lines = summary_lines(reply, coloured, width) if header else []
+    cut = width is not None and not args.flag("all") and len(rows) > MAX_ROWS
+    show_sweep = rows[:MAX_ROWS] if cut else rows
+    if show_sweep:
         lines += [""] if header else []
-        lines += table.render(columns, shown, header=header, width=width, coloured=coloured)
+        lines += table.render(columns, show_sweep, header=header, width=width, coloured=coloured)
     if cut:
-        lines.append(f"... and {len(rows) - ON_SCREEN:,} more (stoker sweep show -a)")
+        lines.append(f"... and {len(rows) - MAX_ROWS:,} more (stoker sweep show -a)")
     return lines
 
 
 # ---------------------------------------------------------------------------- the head
 
 
-def summary(reply: dict[str, Any], coloured: bool, width: int | None) -> list[str]:
+def summary_lines(reply: dict[str, Any], coloured: bool, width: int | None) -> list[str]:
     """Return what is to be said of the whole."""
     sweep = reply["sweep"]
     head = f"Sweep {sweep['label']} {output.clean(sweep['name'])}"
     goal = f", {sweep['goal']}s {output.clean(sweep['metric'])}" if sweep.get("metric") else ""
     head = colour.paint(head, "bold") if coloured else head
     lines = [f"{head}  {sweep['state']}  {sweep['method']}{goal}"]
-    lines.append(f"  trials      {counted(sweep)}")
+    lines.append(f"  trials      {counts_line(sweep)}")
     if (sweep.get("foreseen") or {}).get("end"):
-        lines.append(f"  ends        {sentence(sweep['foreseen']['end'])}")
+        lines.append(f"  ends        {estimate_sentence(sweep['foreseen']['end'])}")
     if sweep.get("best"):
         trial = sweep["best"]
-        lines.append(f"  best        {best(sweep)}  ({trial['label']}: {params(trial['params'])})")
+        lines.append(
+            f"  best        {best_text(sweep)}  ({trial['label']}: {params_text(trial['params'])})"
+        )
     if sweep.get("note"):
         lines.append(f"  note        {output.clean(sweep['note'])}")
-    lines += bars(shares(reply), coloured)
-    lines = [line if width is None else shortened(line, width) for line in lines]
-    if unheard(reply):
-        lines.append(f"  metric      {unheard(reply)}")
+    lines += importance_lines(parameter_importance(reply), coloured)
+    lines = [line if width is None else shorten_plain(line, width) for line in lines]
+    if missing_metric_text(reply):
+        lines.append(f"  metric      {missing_metric_text(reply)}")
     return lines
 
 
-def unheard(reply: dict[str, Any]) -> str:
+def missing_metric_text(reply: dict[str, Any]) -> str:
     """Say what to do when trials have ended and none had the metric; else nothing."""
     sweep, metric = reply["sweep"], reply["definition"].get("metric")
-    if not metric or not ended(sweep) or any(t.get("value") is not None for t in reply["trials"]):
+    if (
+        not metric
+        or not completed_count(sweep)
+        or any(t.get("value") is not None for t in reply["trials"])
+    ):
         return ""
     name, source = output.clean(metric["name"]), metric["source"]
     if sweep.get("reading"):
@@ -147,15 +159,19 @@ def unheard(reply: dict[str, Any]) -> str:
     return f"no trial has reported '{name}'; {what}"
 
 
-def shortened(line: str, width: int) -> str:
+def shorten_plain(line: str, width: int) -> str:
     """Cut a line to the terminal, unless it has colours in it."""
     return line if "\x1b" in line else table.shorten(line, width)
 
 
-def counted(sweep: dict[str, Any]) -> str:
+def counts_line(sweep: dict[str, Any]) -> str:
     """Return `7 of 20 done (3 stopped early), 2 running, 10 waiting, 1 failed`."""
     counts, total = sweep["counts"], sweep.get("total")
-    done = f"{ended(sweep):,} of {total:,} done" if total is not None else f"{ended(sweep):,} done"
+    done = (
+        f"{completed_count(sweep):,} of {total:,} done"
+        if total is not None
+        else f"{completed_count(sweep):,} done"
+    )
     early = f" ({counts['stopped']:,} stopped early)" if counts.get("stopped") else ""
     parts = [done + early]
     others = ("running", "waiting", "failed", "cancelled")
@@ -166,7 +182,7 @@ def counted(sweep: dict[str, Any]) -> str:
     return ", ".join([*parts, "held"] if held else parts)
 
 
-def shares(reply: dict[str, Any]) -> dict[str, float]:
+def parameter_importance(reply: dict[str, Any]) -> dict[str, float]:
     """Return which parameters matter, the most important first."""
     from stoker.sweep.comparison import counts
     from stoker.sweep.importance import importance
@@ -176,21 +192,21 @@ def shares(reply: dict[str, Any]) -> dict[str, float]:
         for trial in reply["trials"]
         if trial.get("value") is not None and counts(trial)
     ]
-    names = varying(reply)
+    names = varying_parameters(reply)
     found = importance([({name: p.get(name) for name in names}, value) for p, value in rows])
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
-def bars(found: dict[str, float], coloured: bool) -> list[str]:
+def importance_lines(found: dict[str, float], coloured: bool) -> list[str]:
     """Return one line per parameter that matters."""
     lines: list[str] = []
-    longest = max((table.wide(output.clean(name)) for name in found), default=0)
+    longest = max((table.display_width(output.clean(name)) for name in found), default=0)
     for name, share in list(found.items())[:8]:
         title = "importance" if not lines else ""
-        full, part = divmod(round(share * WIDTH * 8), 8)
+        full, part = divmod(round(share * BAR_WIDTH * 8), 8)
         bar = "█" * full + (EIGHTHS[part] if part else "")
         text = output.clean(name)
-        space = " " * (longest - table.wide(text))
+        space = " " * (longest - table.display_width(text))
         painted = colour.paint(bar, "cyan") if coloured else bar
         lines.append(f"  {title:<10}  {text}{space}  {share:4.2f}  {painted}".rstrip())
     return lines
@@ -199,7 +215,7 @@ def bars(found: dict[str, float], coloured: bool) -> list[str]:
 # --------------------------------------------------------------------------- the trials
 
 
-def ranked(reply: dict[str, Any]) -> list[dict[str, Any]]:
+def ranked_trials(reply: dict[str, Any]) -> list[dict[str, Any]]:
     """Return trials with figures, the best first, then those that may get one, then the rest.
 
     One that failed or was cancelled is of the rest, however good it looked on its way.
@@ -208,14 +224,14 @@ def ranked(reply: dict[str, Any]) -> list[dict[str, Any]]:
 
     def place(trial: dict[str, Any]) -> tuple[int, float, int]:
         value = trial.get("value")
-        if value is not None and trial["state"] in LATER:
+        if value is not None and trial["state"] in STATE_ORDER:
             return 0, sign * value, trial["number"]
-        return LATER.get(str(trial["state"]), 5), 0.0, trial["number"]
+        return STATE_ORDER.get(str(trial["state"]), 5), 0.0, trial["number"]
 
     return sorted(reply["trials"], key=place)
 
 
-def varying(reply: dict[str, Any]) -> list[str]:
+def varying_parameters(reply: dict[str, Any]) -> list[str]:
     """Return the parameters that differ between trials, or may."""
     definition = reply["definition"]
     specs = definition.get("parameters") or {}
@@ -233,7 +249,7 @@ def trial_table(
     reply: dict[str, Any], trials: list[dict[str, Any]]
 ) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows: a parameter that varies is a column of its own."""
-    names, metric = varying(reply), reply["sweep"].get("metric")
+    names, metric = varying_parameters(reply), reply["sweep"].get("metric")
     columns = [Column("TRIAL", right=True), Column("STATE")]
     if metric:
         columns += [Column(output.clean(metric).upper(), right=True), Column("STEP", right=True)]
@@ -242,12 +258,12 @@ def trial_table(
     columns.append(Column("CAUSE", cut=True))
     rows = []
     for trial in trials:
-        row = [str(trial["label"]), _state(trial)]
+        row = [str(trial["label"]), _state_cell(trial)]
         if metric:
-            row += [figure(trial.get("value")), figure(trial.get("step"))]
+            row += [number_text(trial.get("value")), number_text(trial.get("step"))]
         row.append(times.duration(trial.get("elapsed")) or "-")
-        row += [brief(trial["params"].get(name)) for name in names]
-        row.append(str(trial.get("cause") or "") if _is_bad(trial) else "")
+        row += [value_text(trial["params"].get(name)) for name in names]
+        row.append(str(trial.get("cause") or "") if _has_failed(trial) else "")
         rows.append(row)
     if not any(row[-1] for row in rows):
         columns.pop()
@@ -256,18 +272,18 @@ def trial_table(
     return columns, rows
 
 
-def _state(trial: dict[str, Any]) -> str:
+def _state_cell(trial: dict[str, Any]) -> str:
     """A trial that was stopped early ended well, and is worth a word of its own."""
     if trial.get("stopped"):
         return Cell("STOPPED", "dim")
     return Cell(trial["state"], colour.STATE_COLOURS.get(str(trial["state_code"]), ""))
 
 
-def _is_bad(trial: dict[str, Any]) -> bool:
-    return trial["state"] not in {*LATER, "CANCELLED"}
+def _has_failed(trial: dict[str, Any]) -> bool:
+    return trial["state"] not in {*STATE_ORDER, "CANCELLED"}
 
 
-def as_csv(reply: dict[str, Any]) -> str:
+def to_csv(reply: dict[str, Any]) -> str:
     """Return all trials with all that is known of them, for a spreadsheet."""
     import csv
     import io
@@ -282,7 +298,7 @@ def as_csv(reply: dict[str, Any]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*facts, *(f"params.{name}" if name in facts else name for name in names)])
-    for trial in ranked(reply):
+    for trial in ranked_trials(reply):
         cells = [*(trial.get(fact) for fact in facts), *(trial["params"].get(n) for n in names)]
         writer.writerow(
             fast_json.dumps(cell) if isinstance(cell, list | dict | bool) else cell
@@ -291,12 +307,12 @@ def as_csv(reply: dict[str, Any]) -> str:
     return text.getvalue()
 
 
-def _report(client: Client, name: str, file: str | None, args: Args) -> int:
-    from stoker.cli.output.sweep_report import write
+def _write_html(client: Client, name: str, file: str | None, args: Args) -> int:
+    from stoker.cli.output.sweep_report import write_report
 
     reply = client.get_sweep(name)
     path = file or f"sweep-{reply['sweep']['label']}.html"
-    write(client, reply, ranked(reply), path)
+    write_report(client, reply, ranked_trials(reply), path)
     if args.flag("json"):
         output.emit({"path": path})
     else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-MANY = 20
+MAX_LISTED_TASKS = 20
 """Of so many jobs of one array at most, each is named."""
 
 
@@ -28,7 +28,7 @@ def was_used() -> bool:
     return any(map(os.path.exists, paths))
 
 
-def viewer() -> Client:
+def connect_without_start() -> Client:
     """Return a client for verbs that only look: a view never starts a daemon."""
     return connect(autostart=False)
 
@@ -44,7 +44,7 @@ def connect_existing(*, autostart: bool = True) -> Client:
     return connect(autostart)
 
 
-def selected(args: Args, verb: str) -> list[str]:
+def require_selectors(args: Args, verb: str) -> list[str]:
     """Return the selectors typed, or say that some are needed."""
     if not args.words:
         raise UsageError(f"No job given. For example: stoker {verb} 42, stoker {verb} last")
@@ -59,62 +59,62 @@ def confirm(args: Args, client: Client, doing: str) -> bool:
         return True
     found = client.jobs(["all"], limit=1)
     count = len(found["jobs"]) + int(found.get("more") or 0)
-    return asked(f"{doing} {output.counted(count, 'job')}?")
+    return ask_yes_no(f"{doing} {output.counted(count, 'job')}?")
 
 
-def asked(question: str) -> bool:
+def ask_yes_no(question: str) -> bool:
     """Ask on the terminal and return True for yes."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def report(reply: dict[str, Any], args: Args, past: str) -> int:
+def print_result(reply: dict[str, Any], args: Args, past: str) -> int:
     """Say what was done and what was not; 1 when nothing could be done."""
     done, skipped = reply.get("done") or [], reply.get("skipped") or []
     sweeps = reply.get("sweeps") or []
     if args.flag("json"):
         output.emit(reply)
     else:
-        for line in _done(done, [str(sweep) for sweep in sweeps]):
+        for line in _changed_lines(done, [str(sweep) for sweep in sweeps]):
             output.say(f"stoker: {past} {line}")
-        _say_who_is_silent(done)
+        _print_unreachable(done)
         # Trials that were over, or run already, are no news of a sweep that was meant as a whole.
-        _say_who_is_skipped([job for job in skipped if _whole(job) not in map(str, sweeps)])
+        _print_skipped([job for job in skipped if _group_label(job) not in map(str, sweeps)])
         if not (done or skipped or sweeps):
             output.say("stoker: nothing to do")
     return wire.EXIT_FAILED if skipped and not (done or sweeps) else wire.EXIT_OK
 
 
-def _done(done: list[dict[str, Any]], sweeps: list[str]) -> list[str]:
+def _changed_lines(done: list[dict[str, Any]], sweeps: list[str]) -> list[str]:
     """Return what something was done to: sweeps and large arrays as wholes, others one by one."""
     groups: dict[str, list[dict[str, Any]]] = {sweep: [] for sweep in sweeps}
     for job in done:
-        groups.setdefault(_whole(job), []).append(job)
+        groups.setdefault(_group_label(job), []).append(job)
     lines, alone = [], []
     for whole, jobs in groups.items():
         if whole in sweeps:
             waiting = all(job["state"] == "PENDING" for job in jobs)
             count = f"{len(jobs):,} waiting" if waiting else output.counted(len(jobs), "trial")
             lines.append(f"sweep {whole}" + (f" ({count})" if jobs else ""))
-        elif len(jobs) > MANY and whole:
+        elif len(jobs) > MAX_LISTED_TASKS and whole:
             lines.append(f"{len(jobs):,} jobs of {whole}")
         else:
             alone += [str(job["label"]) for job in jobs]
-    return [*lines, spans(alone)] if alone else lines
+    return [*lines, format_labels(alone)] if alone else lines
 
 
-def _whole(job: dict[str, Any]) -> str:
+def _group_label(job: dict[str, Any]) -> str:
     """Return the sweep or array that a job is part of; empty if it is of none."""
     array, member, _ = str(job["label"]).partition("_")
     return array if member else ""
 
 
-def _say_who_is_skipped(skipped: list[dict[str, Any]]) -> None:
+def _print_skipped(skipped: list[dict[str, Any]]) -> None:
     """Say what was left as it is and why; of many that are one array or sweep, in a line."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for job in skipped:
-        groups.setdefault(_whole(job) or f"job {job['label']}", []).append(job)
+        groups.setdefault(_group_label(job) or f"job {job['label']}", []).append(job)
     lines = []
     for array, jobs in groups.items():
         if len(jobs) > 3:
@@ -130,20 +130,21 @@ def _say_who_is_skipped(skipped: list[dict[str, Any]]) -> None:
         output.say(f"stoker: ... and {len(lines) - 20:,} more not changed")
 
 
-def _say_who_is_silent(done: list[dict[str, Any]]) -> None:
+def _print_unreachable(done: list[dict[str, Any]]) -> None:
     """What was done to a job on a machine that does not answer, it learns when it does."""
     late = [job for job in done if job.get("unreachable")]
     if not late:
         return
     machines = list(dict.fromkeys(name for job in late for name in job["unreachable"]))
     where, answer = " and ".join(machines[:3]), "answers" if len(machines) == 1 else "answer"
+    labels = format_labels([str(job["label"]) for job in late])
     output.say(
-        f"stoker: of {spans([str(job['label']) for job in late])} this takes effect when {where}"
+        f"stoker: of {labels} this takes effect when {where}"
         f" {answer} again; to abandon jobs there: stoker nodes remove {machines[0]} --force"
     )
 
 
-def spans(labels: list[str]) -> str:
+def format_labels(labels: list[str]) -> str:
     """Write many labels short: `1-3, 7, 42_1`."""
     parts: list[str] = []
     start = end = None

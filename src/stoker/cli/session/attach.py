@@ -12,18 +12,18 @@ from _socket import AF_UNIX, SOCK_STREAM
 from _socket import socket as Socket  # noqa: N812
 
 from stoker.cli import output
-from stoker.cli.session.follow import detached
+from stoker.cli.session.follow import detach
 from stoker.client import reconnect
 from stoker.client.client import Client
 from stoker.client.errors import StokerError
 
 
-def pty_session(client: Client, label: str) -> int:
+def attach(client: Client, label: str) -> int:
     """Wait for the job to start, shuttle bytes until it ends, return its code."""
     try:
         path = _attach_path(client, label)
     except KeyboardInterrupt:
-        return detached(client, label)
+        return detach(client, label)
     if path is not None:
         sock = Socket(AF_UNIX, SOCK_STREAM)
         try:
@@ -31,7 +31,7 @@ def pty_session(client: Client, label: str) -> int:
         except FileNotFoundError:
             pass  # so short that it has ended
         else:
-            _shuttle(sock)
+            _relay_raw(sock)
         sock.close()
     views = reconnect.wait(client, [label])["jobs"]
     return max((int(view.get("result") or 0) for view in views), default=0)
@@ -56,18 +56,18 @@ def _attach_path(client: Client, label: str) -> str | None:
         time.sleep(0.1)
 
 
-def _shuttle(sock: Socket) -> None:
+def _relay_raw(sock: Socket) -> None:
     size = os.get_terminal_size(0)
     sock.sendall(f"{size.lines or 24} {size.columns or 80}\n".encode())
     before = termios.tcgetattr(0)
     try:
         tty.setraw(0)
-        _copy(sock)
+        _relay(sock)
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
-def _copy(sock: Socket) -> None:
+def _relay(sock: Socket) -> None:
     """Copy both ways until the job's side hangs up; the end of our stdin ends nothing."""
     sources: list[int] = [0, sock.fileno()]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is a byte for the job now

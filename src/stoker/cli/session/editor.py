@@ -13,40 +13,40 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FROM_VIEW = ("name", "queue", "priority", "group", "comment")
-FROM_REQUEST = {"gpus": "gpus", "cpus": "cpus", "mem": "memory", "gpu_model": "model",
+VIEW_FIELDS = ("name", "queue", "priority", "group", "comment")
+REQUEST_FIELDS = {"gpus": "gpus", "cpus": "cpus", "mem": "memory", "gpu_model": "model",
                 "gpus_min_vram": "min_vram", "gpu_memory": "gpu_memory"}  # fmt: skip
-MEMORY = frozenset({"mem", "gpus_min_vram", "gpu_memory"})
+MEMORY_FIELDS = frozenset({"mem", "gpus_min_vram", "gpu_memory"})
 
 
-def edited(view: dict[str, Any]) -> dict[str, object]:
+def edit_in_editor(view: dict[str, Any]) -> dict[str, object]:
     """Open an editor on a job's fields; return the options that were changed."""
-    before = fields(view)
-    text = as_text(view, before)
+    before = editable_fields(view)
+    text = to_toml(view, before)
     while True:
-        text = _through_editor(text)
+        text = _run_editor(text)
         try:
-            return changes(before, text)
+            return changed_fields(before, text)
         except UsageError as error:
             answer = input(f"stoker: {error.message} Edit again? [Y/n] ")
             if answer.strip().lower() in {"n", "no"}:
                 raise
 
 
-def fields(view: dict[str, Any]) -> dict[str, str]:
+def editable_fields(view: dict[str, Any]) -> dict[str, str]:
     """Return what may be changed, as a person would type it."""
     request = view.get("request") or {}
-    found = {key: view.get(key) for key in FROM_VIEW}
-    for key, name in FROM_REQUEST.items():
+    found = {key: view.get(key) for key in VIEW_FIELDS}
+    for key, name in REQUEST_FIELDS.items():
         value = request.get(name)
-        found[key] = f"{value}M" if value is not None and key in MEMORY else value
+        found[key] = f"{value}M" if value is not None and key in MEMORY_FIELDS else value
     limit = view.get("time_limit")
     found["time"] = None if limit is None else f"{limit:.0f}s"
     found["dependency"] = view.get("depends")
     return {key: "" if value is None else str(value) for key, value in found.items()}
 
 
-def as_text(view: dict[str, Any], values: dict[str, str]) -> str:
+def to_toml(view: dict[str, Any], values: dict[str, str]) -> str:
     """Write the fields as TOML."""
     command = clean((str(view.get("command") or "").splitlines() or [""])[0])
     lines = [
@@ -57,7 +57,7 @@ def as_text(view: dict[str, Any], values: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def changes(before: dict[str, str], text: str) -> dict[str, object]:
+def changed_fields(before: dict[str, str], text: str) -> dict[str, object]:
     """Return what differs between the fields and the edited text."""
     try:
         after = tomllib.loads(text)
@@ -69,7 +69,7 @@ def changes(before: dict[str, str], text: str) -> dict[str, object]:
     return {key: str(value) for key, value in after.items() if str(value) != before[key]}
 
 
-def _through_editor(text: str) -> str:
+def _run_editor(text: str) -> str:
     import shlex
     import subprocess
     import tempfile

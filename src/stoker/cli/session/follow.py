@@ -24,13 +24,13 @@ def follow_to_end(client: Client, label: str, count: int, *, error: bool = False
     if count != 1:
         return wait_to_end(client, label)
     try:
-        with _errors_too(client, label, error), upload(client, label) as progress:
+        with _copy_stderr(client, label, error), upload(client, label) as progress:
             target = AfterProgress(sys.stdout.buffer, progress)
             reconnect.copy(reconnect.follow_attempts(client, label, 0), target)
         views = reconnect.wait(client, [label])["jobs"]
     except KeyboardInterrupt:
-        return detached(client, label)
-    return concluded(client, views)
+        return detach(client, label)
+    return report_failures(client, views)
 
 
 def wait_to_end(client: Client, label: str) -> int:
@@ -39,11 +39,11 @@ def wait_to_end(client: Client, label: str) -> int:
         with upload(client, label):
             reply = reconnect.wait(client, [label])
     except KeyboardInterrupt:
-        return detached(client, label)
-    return max(concluded(client, reply["jobs"]), stuck_code(reply))
+        return detach(client, label)
+    return max(report_failures(client, reply["jobs"]), report_stuck(reply))
 
 
-def concluded(client: Client, views: Sequence[dict[str, Any]]) -> int:
+def report_failures(client: Client, views: Sequence[dict[str, Any]]) -> int:
     """Say which jobs failed, and return the highest code."""
     code = 0
     for view in views:
@@ -52,22 +52,22 @@ def concluded(client: Client, views: Sequence[dict[str, Any]]) -> int:
             code = max(code, int(result))
     bad = [view for view in views if view.get("result")]
     for view in bad[:10]:
-        output.say(f"stoker: {ending(view)}")
+        output.say(f"stoker: {failure_line(view)}")
     if len(bad) > 10:
         output.say(f"stoker: ... and {output.counted(len(bad) - 10, 'more job')} failed")
     if bad and output.is_terminal(2):
-        mark_seen(client, [str(view["label"]) for view in bad])
+        dismiss_failures(client, [str(view["label"]) for view in bad])
     return code
 
 
-def ending(view: dict[str, Any]) -> str:
+def failure_line(view: dict[str, Any]) -> str:
     """Return `job 42 (train) FAILED: exit 3`."""
     name = f" ({output.clean(view['name'])})" if view.get("name") else ""
     cause = f": {output.clean(view['cause'])}" if view.get("cause") else ""
     return f"job {view['label']}{name} {view['state']}{cause}"
 
 
-def stuck_code(reply: dict[str, Any]) -> int:
+def report_stuck(reply: dict[str, Any]) -> int:
     """Say which jobs can never start, and which sweeps cannot go on; 1 when there are any."""
     for job in reply.get("stuck") or ():
         output.say(f"stoker: job {job.get('label', job['id'])} can never start: {job['text']}")
@@ -81,7 +81,7 @@ def is_stuck(reply: dict[str, Any]) -> bool:
     return bool(reply.get("stuck") or (reply.get("notes") and not reply["finished"]))
 
 
-def mark_seen(client: Client, labels: Sequence[str]) -> None:
+def dismiss_failures(client: Client, labels: Sequence[str]) -> None:
     """Take failures that a person has looked at off the bare listing."""
     from stoker.client.errors import StokerError
 
@@ -91,7 +91,7 @@ def mark_seen(client: Client, labels: Sequence[str]) -> None:
         output.say(f"stoker: {error.message}")
 
 
-def detached(client: Client, label: str) -> int:
+def detach(client: Client, label: str) -> int:
     """Leave the job running, unless ^C comes again at once."""
     output.say(
         f"\nstoker: detached; job {label} continues. ^C again cancels it. "
@@ -105,7 +105,7 @@ def detached(client: Client, label: str) -> int:
     return wire.EXIT_INTERRUPTED
 
 
-class _errors_too:  # noqa: N801 - reads as a function
+class _copy_stderr:  # noqa: N801 - reads as a function
     """While the block runs, copy a separate stderr of the job to ours."""
 
     def __init__(self, client: Client, label: str, wanted: bool) -> None:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import BinaryIO
 
-AT_ONCE = 64
+MAX_CONNECTIONS = 64
 """Jobs followed at the same time: each has a connection, and the daemon accepts 256 in all."""
-LONGEST_LINE = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 
 
 class LineWriter:
@@ -26,7 +26,7 @@ class LineWriter:
     def write(self, data: bytes) -> int:
         """Write the lines that are complete now, and keep the rest."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LONGEST_LINE:
+        if len(self._rest) > MAX_LINE_BYTES:
             lines, self._rest = [*lines, self._rest], b""
         if lines:
             shown = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines]
@@ -67,7 +67,7 @@ def follow_many(labels: Sequence[str], copy: Callable[[str, LineWriter], None]) 
                 return
             ended.put(None)
 
-    for _ in range(min(AT_ONCE, len(labels))):
+    for _ in range(min(MAX_CONNECTIONS, len(labels))):
         Thread(target=follow, daemon=True).start()
     for _ in labels:
         error = ended.get()

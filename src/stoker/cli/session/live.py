@@ -9,7 +9,7 @@ import time
 from stoker.cli import output
 from stoker.cli.options import Args
 from stoker.cli.output import colour
-from stoker.cli.output.table import shorten, wide
+from stoker.cli.output.table import display_width, shorten
 from stoker.client.errors import DaemonUnreachable, UsageError
 from stoker.terminal import ESCAPE, filtered, write_raw
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     Data = TypeVar("Data")
 
-ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+ENTER_SCREEN = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 """The other screen, no cursor, and lines that are too long are not wrapped."""
-LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
+LEAVE_SCREEN = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+BEGIN_UPDATE, END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
 """Terminals that know these codes show what is between them at once."""
 
 
-def seconds(args: Args) -> float | None:
+def watch_interval(args: Args) -> float | None:
     """Return how often to redraw, None when that was not asked for."""
     if not args.flag("watch"):
         return None
@@ -52,10 +52,10 @@ def watch(
             print("\n".join(draw(ask(), None)), flush=True)
             time.sleep(every)
     data = ask()  # without a daemon, this is an error as everywhere
-    write_raw(sys.stdout, ENTER)
+    write_raw(sys.stdout, ENTER_SCREEN)
     screen, note = Screen(), ""
     try:
-        with _Resizes() as resizes:
+        with _ResizeWaiter() as resizes:
             while True:
                 deadline = time.monotonic() + every
                 while (left := deadline - time.monotonic()) > 0:
@@ -71,7 +71,7 @@ def watch(
     except KeyboardInterrupt:
         return 0
     finally:
-        write_raw(sys.stdout, LEAVE)
+        write_raw(sys.stdout, LEAVE_SCREEN)
 
 
 class Screen:
@@ -83,7 +83,7 @@ class Screen:
 
     def show(self, lines: list[str], height: int, width: int) -> None:
         """Replace what is on the screen."""
-        write_raw(sys.stdout, self.changes(fitted(lines, height, width), (height, width)))
+        write_raw(sys.stdout, self.changes(fit_lines(lines, height, width), (height, width)))
 
     def changes(self, lines: list[str], size: tuple[int, int]) -> str:
         """Return what turns the present screen into these lines."""
@@ -96,23 +96,24 @@ class Screen:
         if len(lines) < len(known):
             text += f"\x1b[{len(lines) + 1};1H\x1b[J"
         self.size, self.lines = size, lines
-        return f"{BEGIN}{text}{END}" if text else ""
+        return f"{BEGIN_UPDATE}{text}{END_UPDATE}" if text else ""
 
 
-def fitted(lines: list[str], height: int, width: int) -> list[str]:
+def fit_lines(lines: list[str], height: int, width: int) -> list[str]:
     """Return lines that fit into a screen; the last one counts those that did not."""
-    lines = [filtered(line, coloured=colour.wanted()) for line in lines]
+    lines = [filtered(line, coloured=colour.is_enabled()) for line in lines]
     if len(lines) > height:
         lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more lines"]
     return [
-        line if ESCAPE in line or wide(line) <= width else shorten(line, width) for line in lines
+        line if ESCAPE in line or display_width(line) <= width else shorten(line, width)
+        for line in lines
     ]
 
 
-class _Resizes:
+class _ResizeWaiter:
     """Waits for a while, or until the terminal has another size."""
 
-    def __enter__(self) -> _Resizes:  # noqa: PYI034 - typing.Self costs an import
+    def __enter__(self) -> _ResizeWaiter:  # noqa: PYI034 - typing.Self costs an import
         import signal
 
         self._read, write = os.pipe()

@@ -45,8 +45,8 @@ def _split(argv: list[str]) -> tuple[list[str], str | None, list[str]]:
 
 
 def _no_such(word: str) -> UsageError:
-    from stoker.cli.options.suggest import nearest
+    from stoker.cli.options.suggest import closest_match
 
-    guess = nearest(word, VERBS)
+    guess = closest_match(word, VERBS)
     hint = f"Did you mean `auto {guess}`?" if guess else "See: auto --help"
     return UsageError(f"auto has no command {word!r}. {hint}")

@@ -67,7 +67,7 @@ def run(args: Args) -> int:
 
 def _surroundings(server: Reached, chdir: str | None) -> dict[str, Any]:
     """Return where and with which environment a task runs: ours, if the machine is ours."""
-    from stoker.cli.options.submission import absolute, environment
+    from stoker.cli.options.submission import absolute_path, job_environment
     from stoker.client.submit_environment import current_directory, umask
 
     if server.away:
@@ -77,10 +77,10 @@ def _surroundings(server: Reached, chdir: str | None) -> dict[str, Any]:
         return {"directory": chdir or note.get("directory") or "/", "own_environment": True}
     import os
 
-    directory = absolute(os.path.expanduser(chdir)) if chdir else None
+    directory = absolute_path(os.path.expanduser(chdir)) if chdir else None
     return {
         "directory": current_directory(directory) if directory is None else directory,
-        "environment": environment(os.environ),
+        "environment": job_environment(os.environ),
         "umask": umask(),
     }
 

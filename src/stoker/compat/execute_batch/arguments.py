@@ -82,8 +82,8 @@ def _meant(typed: str, kinds: Mapping[str, str], program: str) -> str:
         return begun[0]
     if begun:
         raise UsageError(f"{typed} is ambiguous: {' or '.join(begun)}.")
-    from stoker.cli.options.suggest import nearest
+    from stoker.cli.options.suggest import closest_match
 
-    guess = nearest(typed, kinds)
+    guess = closest_match(typed, kinds)
     hint = f" Did you mean {guess}?" if guess else ""
     raise UsageError(f"There is no option {typed}.{hint} See: {program} --help")

@@ -29,9 +29,9 @@ def main(argv: list[str]) -> int:
         print(f"grass (stoker {__version__})")
         return 0
     if word not in VERBS:
-        from stoker.cli.options.suggest import nearest
+        from stoker.cli.options.suggest import closest_match
 
-        guess = nearest(word, VERBS)
+        guess = closest_match(word, VERBS)
         hint = f"Did you mean {guess}?" if guess else "See: grass --help"
         raise UsageError(f"There is no command {word!r}. {hint}")
     module = __import__(f"stoker.compat.grass.{word.replace('-', '_')}", fromlist=["main", "USAGE"])

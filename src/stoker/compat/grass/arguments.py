@@ -91,9 +91,9 @@ def _unknown(name: str, verb: str, options: Mapping[str, str | None], command: b
         return UsageError(
             f"grass enqueue has no option {name}. If it begins the command, write -- before it."
         )
-    from stoker.cli.options.suggest import nearest
+    from stoker.cli.options.suggest import closest_match
 
-    guess = nearest(name, options)
+    guess = closest_match(name, options)
     hint = f"Did you mean {guess}?" if guess else f"See: grass {verb} --help"
     return UsageError(f"grass {verb} has no option {name}. {hint}")
 

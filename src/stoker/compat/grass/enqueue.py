@@ -70,16 +70,16 @@ def _is_assignment(word: str) -> bool:
 
 
 def _submission(asked: GrassArguments, variables: list[str], command: list[str]) -> dict[str, Any]:
-    from stoker.cli.options.submission import absolute, environment
+    from stoker.cli.options.submission import absolute_path, job_environment
     from stoker.client.submit_environment import current_directory, shell, umask
 
     given = asked.one("--cwd")
-    directory = absolute(os.path.expanduser(given)) if given else current_directory()
+    directory = absolute_path(os.path.expanduser(given)) if given else current_directory()
     names = dict.fromkeys(text.partition("=")[0] for text in variables)
     return {
         "what": {"argv": command},
         "directory": directory,
-        "environment": environment(os.environ),
+        "environment": job_environment(os.environ),
         "shell": shell(),
         "umask": umask(),
         # The names alone: values may be secrets, and a comment is for all to read.

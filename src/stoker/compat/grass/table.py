@@ -36,7 +36,7 @@ def lines(views: list[dict[str, Any]]) -> list[str]:
 
 
 def _queue(view: dict[str, Any]) -> list[str]:
-    painted = colour.wanted()
+    painted = colour.is_enabled()
     name = colour.paint(clean(view["name"]), "bold") if painted else clean(view["name"])
     found = [f"{name} ({ORDER[view['order']]})"]
     found += [_free(kind, view) for kind in view["resources"]]

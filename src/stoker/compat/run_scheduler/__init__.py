@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
 
 
 def _submission(typed: RunSchedulerArguments) -> dict[str, Any]:
-    from stoker.cli.options.submission import environment
+    from stoker.cli.options.submission import job_environment
     from stoker.client.submit_environment import current_directory, shell, umask
 
     return {
@@ -95,7 +95,7 @@ def _submission(typed: RunSchedulerArguments) -> dict[str, Any]:
             **_container(typed),
         },
         "directory": _directory(typed, current_directory()),
-        "environment": environment(os.environ),
+        "environment": job_environment(os.environ),
         "shell": shell() if typed.image is not None else "/bin/sh",
         "umask": umask(),
     }

@@ -46,9 +46,9 @@ def main(argv: list[str]) -> int:
         return 0
     _copy(client, view)
     if view.get("result") and not view.get("dismissed"):
-        from stoker.cli.session.follow import mark_seen
+        from stoker.cli.session.follow import dismiss_failures
 
-        mark_seen(client, [label])
+        dismiss_failures(client, [label])
     return 0
 
 

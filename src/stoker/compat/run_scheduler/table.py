@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from stoker.cli.output import clean, colour, times
-from stoker.cli.output.job_table import epochs
+from stoker.cli.output.job_table import epochs_text
 from stoker.cli.output.table import Cell, Column, shorten, terminal_width
 from stoker.cli.output.table import write as write_table
 from stoker.compat.run_scheduler.jobs import unique
@@ -61,12 +61,12 @@ def _row(view: dict[str, Any], brief: bool) -> list[str]:
         unique(view),
         shorten(clean(view["name"]), LONGEST_NAME),
         Cell(word, COLOURS.get(word, "")),
-        epochs(view["training"]),
+        epochs_text(view["training"]),
         ",".join((view.get("devices") or {}).get("gpu") or ()) or "-",
         memory(view["training"]),
         _sent(view["submitted_at"], brief),
         _ran(view) or "-",
-        (times.rough(left) if brief else times.duration(left)) if left is not None else "-",
+        (times.approximate(left) if brief else times.duration(left)) if left is not None else "-",
     ]
 
 
@@ -98,7 +98,7 @@ def _sent(at: str, brief: bool) -> str:
 def extended(view: dict[str, Any]) -> list[str]:
     """Return all that a job was submitted with and how it stands, a fact on each line."""
     head = f"{unique(view)} {clean(view['name'])}"
-    lines = [colour.paint(head, "bold") if colour.wanted() else head]
+    lines = [colour.paint(head, "bold") if colour.is_enabled() else head]
     return lines + [f"  {key:<20} {clean(value)}" for key, value in _facts(view)]
 
 
