@@ -12,7 +12,7 @@ import pytest
 from e2e.daemon_fixture import DaemonFixture, as_json, until
 from e2e.other_users import neighbour
 from fakes.nvml import FakeNvml, Gpu, Process
-from stoker.daemon.gpus.monitor import FRESH
+from stoker.daemon.gpus.monitor import STALE_SECONDS
 
 A = Gpu(uuid="GPU-aaaa", name="NVIDIA A100-SXM4-80GB", memory_total=81920, pci="0000:01:00.0")
 B = Gpu(uuid="GPU-bbbb", name="NVIDIA GeForce RTX 3090", memory_total=24576, pci="0000:02:00.0")
@@ -257,7 +257,7 @@ def test_a_stranger_who_came_while_the_daemon_slept_is_seen_before_a_job_starts(
     nvml.set([A])
     box = start(quick, nvml)
     box.result("--gpus", "1", "true")
-    time.sleep(FRESH + 1)  # nothing is going on, so nobody looks at the GPU
+    time.sleep(STALE_SECONDS + 1)  # nothing is going on, so nobody looks at the GPU
     nvml.set([used(A, stranger)])
     job = box.submit("--gpus", "1", "true")
     time.sleep(1.5)
