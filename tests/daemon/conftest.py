@@ -1,7 +1,9 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from daemon.handler_fixture import HandlerFixture
 from stoker.executors.linux.inotify import Inotify
 
 
@@ -19,3 +21,9 @@ def inotify_is_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for each in opened:
         each.close()
+
+
+@pytest.fixture
+def handlers(tmp_path: Path) -> HandlerFixture:
+    """A node with two GPUs and no jobs."""
+    return HandlerFixture(tmp_path)
