@@ -37,7 +37,7 @@ class JobFilter(Struct, frozen=True):
     states: list[str]
     user: str
     queue: str
-    door: str
+    client: str
     limit: int
     tail: int
     fold: bool = False
@@ -64,7 +64,9 @@ def list_ids(
     """Return the ids that a listing shows, how many more there are, and the `general` fields."""
 
     def handle(state: State, now: Instant) -> CommandResult:
-        filtered = bool(job_filter.states or job_filter.user or job_filter.queue or job_filter.door)
+        filtered = bool(
+            job_filter.states or job_filter.user or job_filter.queue or job_filter.client
+        )
         limit = MAX_JOBS_LISTED if filtered else job_filter.limit
         fold = job_filter.fold and not selectors
         arrays = job_filter.arrays and not selectors
@@ -97,7 +99,7 @@ def _matches(job: Job, spec: Spec, job_filter: JobFilter) -> bool:
         (not job_filter.states or job.state.value in job_filter.states)
         and (not job_filter.user or job.user == job_filter.user)
         and (not job_filter.queue or spec.queue == job_filter.queue)
-        and (not job_filter.door or spec.door == job_filter.door)
+        and (not job_filter.client or spec.door == job_filter.client)
     )
 
 

@@ -136,7 +136,7 @@ class Api:
             states=queries.check_states(listed(query.get("state"))),
             user=query.get("user", ""),
             queue=query.get("queue", ""),
-            door=query.get("client", ""),
+            client=query.get("client", ""),
             limit=_page_size(query.get("limit")),
             tail=min(number(query.get("tail"), "tail"), 100),
             fold=query.get("fold") in ("1", "true"),

@@ -1,0 +1,180 @@
+"""Nodes: added, removed, refreshed, listed."""
+
+from typing import Any
+
+import pytest
+
+from core.scenario import node
+from daemon.handler_fixture import HandlerFixture
+from stoker.core import events as e
+from stoker.core.cluster import DeviceFacts
+from stoker.daemon.handlers import nodes
+from stoker.daemon.nodes.configured import configured_names
+from stoker.schema.requests import AddNode, RemoveNode
+
+
+class RemoteStub:
+    """The status of a remote node."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.told, self.error, self.why, self.since = True, None, None, 900.0
+        self.look: Any = None
+        self.free_cores = 3.5
+        self.__dict__.update(fields)
+
+
+class RegistryStub:
+    """Remote nodes with their status, and the refreshes that were requested."""
+
+    def __init__(self, **machines: RemoteStub) -> None:
+        self.machines = machines
+        self.refreshed: list[str] = []
+
+    def look_now(self, names: list[str]) -> None:
+        self.refreshed += names
+
+    def answered(self, name: str, since: float) -> bool:
+        return self.machines[name].told
+
+    def figures(self, name: str) -> dict[str, Any]:
+        return {"uuid": {"node": name}}
+
+
+def registry(**machines: RemoteStub) -> Any:
+    return RegistryStub(**machines)
+
+
+@pytest.fixture
+def ant(handlers: HandlerFixture) -> HandlerFixture:
+    """With the node `ant`, which is up."""
+    handlers.ask(nodes.add(handlers.context, AddNode("ant", "ssh://me@ant")))
+    handlers.apply(
+        e.NodeJoined(at=handlers.now, facts=node(4, name="ant")),
+        e.NodeReached(at=handlers.now, node="ant"),
+    )
+    return handlers
+
+
+def test_a_node_is_added_changed_and_removed(handlers: HandlerFixture) -> None:
+    context = handlers.context
+    context.configured_nodes = lambda: ["ant"]
+    body = AddNode("ant", "ssh://me@ant")
+    reply = handlers.ask(nodes.add(context, body))
+    assert (reply["new"], reply["changed"], reply["configured"]) == (True, True, True)
+    reply = handlers.ask(nodes.add(context, body))
+    assert (reply["new"], reply["changed"], handlers.kinds()) == (False, False, [])
+    assert handlers.ask(nodes.add(context, AddNode("ant", "ssh://me@new")))["changed"]
+    reply = handlers.ask(nodes.remove(context, RemoveNode("ant")))
+    assert (reply["lost"], reply["configured"]) == ([], True)
+    assert handlers.state.rest.remotes == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "word"),
+    [
+        (AddNode("box", "ssh://me@ant"), "usage", "this node"),
+        (AddNode("a b", "ssh://me@ant"), "usage", "name"),
+        (AddNode("bee", "ssh://a b"), "usage", "address"),
+        (AddNode("bee", "ssh://bee", key="/no/such"), "not_found", "key"),
+        (AddNode("bee", "ssh://me@ant"), "failed", "'ant'"),
+        (AddNode("bee", "ssh://ant:22"), "failed", "'ant'"),
+    ],
+)
+def test_a_node_that_cannot_be_meant_is_rejected(
+    ant: HandlerFixture, body: AddNode, code: str, word: str
+) -> None:
+    ant.rejects(nodes.add(ant.context, body), code, word)
+
+
+def test_another_user_or_port_is_another_node(ant: HandlerFixture) -> None:
+    for name, address in (("bee", "ssh://you@ant"), ("cat", "ssh://me@ant:2222")):
+        assert ant.ask(nodes.add(ant.context, AddNode(name, address)))["new"]
+
+
+def test_a_node_with_running_jobs_is_moved_or_removed_only_with_force(ant: HandlerFixture) -> None:
+    job = ant.submit(gpus="4")
+    moved = AddNode("ant", "ssh://me@new")
+    ant.rejects(nodes.add(ant.context, moved), "failed", "--force")
+    ant.rejects(nodes.remove(ant.context, RemoveNode("ant")), "failed", "--force")
+    assert ant.ask(nodes.add(ant.context, AddNode("ant", "ssh://me@new", force=True)))["changed"]
+    reply = ant.ask(nodes.remove(ant.context, RemoveNode("ant", force=True)))
+    assert reply["lost"] == [job]
+    assert ant.kinds()[:2] == ["AttemptLost", "NodeRemoved"]
+
+
+def test_the_local_node_and_unknown_nodes_cannot_be_removed(handlers: HandlerFixture) -> None:
+    handlers.rejects(nodes.remove(handlers.context, RemoveNode("box")), "usage", "this node")
+    handlers.rejects(nodes.remove(handlers.context, RemoveNode("bee")), "not_found", "bee")
+
+
+def test_a_refresh_covers_the_named_nodes_or_all(ant: HandlerFixture) -> None:
+    remote = registry(ant=RemoteStub(), bee=RemoteStub(told=False))
+    since, names = ant.ask(nodes.refresh(remote, ["ant"]))
+    assert names == remote.refreshed == ["ant"]
+    assert ant.ask(nodes.refreshed(remote, (since, names)))
+    requested = ant.ask(nodes.refresh(remote, []))
+    assert requested[1] == ["ant", "bee"]
+    assert not ant.ask(nodes.refreshed(remote, requested))
+    ant.rejects(nodes.refresh(remote, ["cat"]), "not_found", "cat")
+    remote.refreshed.clear()
+    ant.ask(nodes.refresh_reachable(remote))
+    assert remote.refreshed == ["ant"]
+
+
+def test_readings_and_errors_of_gpus_come_from_nodes_that_are_up() -> None:
+    remote = registry(ant=RemoteStub(error="driver gone"), bee=RemoteStub(told=False))
+    assert nodes.gpu_readings(remote, "ant") == {"uuid": {"node": "ant"}}
+    assert nodes.gpu_readings(remote, "bee") == nodes.gpu_readings(remote, "cat") == {}
+    assert nodes.gpu_notes(remote, None) == ["ant: driver gone"]
+    assert nodes.gpu_notes(remote, "local")[0] == "local"
+
+
+def test_nodes_are_listed_with_their_state(ant: HandlerFixture) -> None:
+    class Reading:
+        cores, load1, memory_total, memory_available, disk_free = 8, 0.5, 64, 32, 100
+        tools = frozenset({"tar"})
+
+        class reading:  # noqa: N801 - a field
+            facts = (DeviceFacts("0", index=0),)
+            use = ()
+
+    remote = registry(ant=RemoteStub(look=Reading, error="driver gone"))
+    box, view = ant.ask(nodes.list_nodes(remote, 500.0))["nodes"]
+    assert (box["name"], box["state"], box["address"], box["measured"]) == ("box", "up", None, None)
+    assert (view["name"], view["state"], view["measured"]["cores"]) == ("ant", "up", 8)
+    assert [word for note in view["notes"] for word in ("bash", "driver") if word in note] == [
+        "driver",
+        "bash",
+    ]
+    assert nodes.summary(remote, ant.state)["machines"] == ["ant"]
+
+
+@pytest.mark.parametrize(("why", "state"), [("no route", "unreachable"), (None, "connecting")])
+def test_a_node_that_cannot_be_reached_says_why(
+    ant: HandlerFixture, why: str | None, state: str
+) -> None:
+    ant.apply(e.NodeUnreachable(at=ant.now, node="ant", why="no route", boot=ant.now))
+    remote = registry(ant=RemoteStub(why=why))
+    _, view = ant.ask(nodes.list_nodes(remote, 500.0))["nodes"]
+    assert (view["state"], view["why"]) == (state, "no route")
+    assert nodes.summary(remote, ant.state)[state] == ["ant"]
+
+
+def test_a_drained_and_a_closed_node_are_shown_so(ant: HandlerFixture) -> None:
+    devices = tuple(
+        ("ant", device.type, device.name) for device in ant.state.cluster.nodes["ant"].devices()
+    )
+    ant.apply(
+        e.DevicesDrained(at=ant.now, devices=devices, reason=""),
+        e.NodeClosed(at=ant.now, node="ant", why="disk full"),
+    )
+    _, view = ant.ask(nodes.list_nodes(registry(ant=RemoteStub()), 500.0))["nodes"]
+    assert view["state"] == "drained"
+    assert "disk full" in view["notes"][0]
+
+
+def test_names_of_configured_nodes_are_read_from_the_file(home: Any) -> None:
+    (home / "config.toml").write_text('[nodes.ant]\naddress = "ssh://ant"\n')
+    assert list(configured_names()) == ["ant"]
+    (home / "config.toml").write_text("[nodes.ant]\n")
+    assert list(configured_names()) == []
