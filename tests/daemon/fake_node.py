@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.json import encode
 
-from simulation.requests import hash_of, spec_of
+from specs import spec_of
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.foreign import Thresholds
@@ -23,6 +24,7 @@ from stoker.daemon.control.journal_sync import AfterSync
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.settings import Settings
+from stoker.daemon.submission.spec import content_hash
 from stoker.executors.agent.executor import AgentExecutor
 from stoker.executors.agent.session.session import AgentSession
 from stoker.executors.launch.paths import ExecutorPaths
@@ -105,11 +107,11 @@ def first_events(shared: bool) -> list[e.Event]:
 
 def submission(spec: Spec, jobs: int, line: str = "true") -> list[e.Event]:
     """Jobs with ids from 1 on."""
-    now = time.time()
+    now, hash = time.time(), content_hash(encode(spec))
     return [
-        e.SpecRecorded(at=now, hash=hash_of(spec), spec=spec),
+        e.SpecRecorded(at=now, hash=hash, spec=spec),
         e.JobsSubmitted(
-            at=now, first=1, count=jobs, spec=hash_of(spec), key="k", lines=(line,) * jobs,
+            at=now, first=1, count=jobs, spec=hash, key="k", lines=(line,) * jobs,
             indexes=None, priority=0, held=False,
         ),
     ]  # fmt: skip

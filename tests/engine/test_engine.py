@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from simulation import requests as ask
+from simulation import client as ask
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.instructions import StartProcess
 from stoker.core.state import State
+from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.engine import (
     Command,
     CommandRejected,
@@ -28,16 +29,17 @@ NODE = NodeFacts(name="box", types={"gpu": tuple(DeviceFacts(name=str(n)) for n 
 class Asking:
     """A request that remembers its answer."""
 
-    def __init__(self, decide: ask.Decide, store: Any) -> None:
-        self._decide, self.store = decide, store
+    def __init__(self, handler: CommandHandler) -> None:
+        self._handler = handler
         self.answers: list[Any] = []
         self.refusals: list[CommandRejected] = []
 
     def handle(self, state: State, now: Instant) -> CommandResult:
-        return self._decide(state, now, self.store)
+        return self._handler(state, now)
 
     def reply(self, value: Any) -> None:
-        self.answers.append(value)
+        receipt = isinstance(value, dict) and "first" in value
+        self.answers.append((value["first"], value["count"]) if receipt else value)
 
     def reject(self, rejection: CommandRejected) -> None:
         self.refusals.append(rejection)
@@ -96,12 +98,13 @@ class EngineFixture:
         result.raise_error()
         return result
 
-    def asking(self, decide: ask.Decide) -> Asking:
-        return Asking(decide, self.store)
+    def asking(self, make_handler: ask.MakeHandler) -> Asking:
+        return Asking(make_handler(RequestContext(self.store, "/logs", "box", "ada")))
 
-    def submission(self, key: str = "", **more: Any) -> Asking:
+    def submission(self, key: str = "", count: int = 1, **options: Any) -> Asking:
         self.keys += 1
-        return self.asking(ask.submit(ask.spec_of(), key or f"k{self.keys}", **more))
+        asked = ask.submit(ask.job_options(**options), key or f"k{self.keys}", count)
+        return self.asking(asked)
 
     def submit(self, **more: Any) -> Asking:
         asked = self.submission(**more)
@@ -133,15 +136,16 @@ def test_a_submission_is_forced_to_disk_with_or_without_a_key(room: EngineFixtur
     room.submit()
     assert room.store.forced[-1] is True
 
-    def without_key(state: State, now: Instant, store: Any) -> CommandResult:
-        spec = ask.spec_of()
+    def without_key(state: State, now: Instant) -> CommandResult:
         first = state.rest.next_id
         facts: list[e.Event] = [
-            e.JobsSubmitted(at=now.wall, first=first, count=1, spec=ask.hash_of(spec), lines=("a",))
+            e.JobsSubmitted(
+                at=now.wall, first=first, count=1, spec=state.jobs[1].spec, lines=("a",)
+            )
         ]
         return CommandResult(events=facts)
 
-    room.cycle(commands=[room.asking(without_key)])
+    room.cycle(commands=[Asking(without_key)])
     assert room.store.forced[-1] is True
 
 
@@ -216,10 +220,10 @@ def test_who_was_fenced_off_writes_nothing_and_says_so(room: EngineFixture):
 def test_a_bug_in_a_request_leaves_the_state_as_it_was(room: EngineFixture):
     room.submit()
 
-    def broken(state: State, now: Instant, store: Any) -> CommandResult:
+    def broken(state: State, now: Instant) -> CommandResult:
         return CommandResult(events=[e.JobHeld(at=0, job=1), e.JobHeld(at=0, job=99)])
 
-    asked = room.asking(broken)
+    asked = Asking(broken)
     with pytest.raises(KeyError):
         room.cycle([room.exit(1)], [asked])
     assert [each.code for each in asked.refusals] == ["internal"]
@@ -317,11 +321,11 @@ def test_instructions_of_a_commit_are_returned_with_the_error_of_the_next(room: 
 
     room.store.failure = fail_second
 
-    def answered_twice(state: State, now: Instant, store: Any) -> CommandResult:
+    def answered_twice(state: State, now: Instant) -> CommandResult:
         event = e.JobsSeen(at=now.wall, jobs=())
         return CommandResult(events=[event], key=("same", 1, 1))
 
-    first, again = room.submission("same"), room.asking(answered_twice)
+    first, again = room.submission("same"), Asking(answered_twice)
     result = room.engine.cycle(commands=[first, again])
     assert isinstance(result.error, StoreFenced)
     assert [type(each) for each in result.instructions] == [StartProcess]

@@ -201,11 +201,11 @@ def test_failing_timers_do_not_keep_jobs_from_starting_nor_the_processor_busy(
 # -- requests and events ------------------------------------------------------------------
 
 
-def broken(state: State, now: Instant, store: Any) -> CommandResult:
+def broken(state: State, now: Instant) -> CommandResult:
     raise ValueError("a bug of a handler")
 
 
-def half_broken(state: State, now: Instant, store: Any) -> CommandResult:
+def half_broken(state: State, now: Instant) -> CommandResult:
     return CommandResult(events=[e.JobHeld(at=0, job=1), e.JobHeld(at=0, job=99)])
 
 
@@ -214,7 +214,7 @@ def test_a_request_that_fails_is_refused_and_the_others_of_its_turn_are_granted(
     room: EngineFixture, decide: Any
 ):
     room.submit()
-    before, bad, after = room.submission(), room.asking(decide), room.submission()
+    before, bad, after = room.submission(), Asking(decide), room.submission()
     turn_at(room, 1001, room.exit(1), asks=(before, bad, after))
     assert [each.code for each in bad.refusals] == ["internal"]
     assert "stoker daemon log" in bad.refusals[0].message
@@ -227,10 +227,10 @@ def test_a_request_that_fails_is_refused_and_the_others_of_its_turn_are_granted(
 
 
 def test_an_answer_that_cannot_be_made_says_that_the_request_was_granted(room: EngineFixture):
-    def decide(state: State, now: Instant, store: Any) -> CommandResult:
+    def decide(state: State, now: Instant) -> CommandResult:
         return CommandResult(events=[e.JobsSeen(at=0, jobs=())], reply=lambda _: 1 // 0)
 
-    bad, good = room.asking(decide), room.submission()
+    bad, good = Asking(decide), room.submission()
     turn_at(room, 1001, asks=(bad, good))
     assert "was carried out" in bad.refusals[0].message
     assert good.answers == [(1, 1)]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from core.scenario import Scenario
-from simulation import requests as ask
+from simulation import client as ask
 from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_machine import Model
 from stoker.core import events as e

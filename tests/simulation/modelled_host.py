@@ -14,10 +14,10 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from simulation import requests as ask
+from simulation import client as ask
+from simulation.client import ClientRequest, MakeHandler
 from simulation.crash_points import Crash
 from simulation.modelled_kernel import Behaviour, Kernel
-from simulation.simulated_daemon import Decide, Wanted
 from simulation.virtual_clock import VirtualClock
 from stoker.core.clock import seconds_until_due
 from stoker.core.cluster import DeviceFacts, NodeFacts
@@ -101,7 +101,7 @@ class Host:
         self.faults: Counter[str] = Counter()
         self.acknowledged: dict[int, int] = {}
         self.cancelled: set[int] = set()
-        self.waiting: list[Wanted] = []
+        self.waiting: list[ClientRequest] = []
         self.half_started: set[str] = set()
         self.logs, self.run = str(place / "logs"), str(place / "run")
         for name in ("logs", "exits", "locks", "scripts"):
@@ -247,8 +247,9 @@ class Host:
         facts, self.executor.facts = self.executor.facts, []
         # As in the daemon's loop: what could not be written is written with the next cycle.
         with contextlib.suppress(StoreError):
-            commands = [wanted.ask(self.store) for wanted in self.waiting]
-            self._act_on(self.engine.cycle(facts, commands))
+            context = RequestContext(self.store, self.logs, "box", "ada")
+            requests = [request.to(context) for request in self.waiting]
+            self._act_on(self.engine.cycle(facts, requests))
 
     def _record(self, events: list[Event]) -> None:
         self._act_on(self.engine.cycle(events, scheduling_enabled=False))
@@ -276,12 +277,12 @@ class Host:
         start = launch(job, state.spec(job), wish.placement, node, 0.0, self.logs, token, "/s")
         self.executor.start(wish, start)
 
-    def do(self, decide: Decide) -> Wanted:
+    def do(self, make_handler: MakeHandler) -> ClientRequest:
         """Send a request and wait for its reply."""
-        wanted = Wanted(decide)
-        self.waiting.append(wanted)
+        request = ClientRequest(make_handler)
+        self.waiting.append(request)
         self.turn()
-        return wanted
+        return request
 
     # -- a schedule ---------------------------------------------------------------------
 
@@ -307,13 +308,13 @@ class Host:
         how = self.random.choice(BEHAVIOURS)
         self.behaviours |= dict.fromkeys(range(first, first + count), how)
         limit = 3 if how.ignores_term else None
-        spec = ask.spec_of(
+        options = ask.job_options(
             self.random.choice(REQUESTS), retry=self.random.choice(RETRIES), limit=limit
         )
-        request = ask.submit(spec, f"key-{first}", count)
-        while (wanted := self.do(request)).refusal is not None:
-            assert "repair" in str(wanted.refusal), wanted.refusal
-        assert wanted.reply == (first, count)
+        request = ask.submit(options, f"key-{first}", count)
+        while (sent := self.do(request)).rejection is not None:
+            assert "repair" in str(sent.rejection), sent.rejection
+        assert (sent.answer["first"], sent.answer["count"]) == (first, count)
         self.acknowledged |= dict.fromkeys(range(first, first + count), how.code)
         if limit:
             self.cancelled |= set(range(first, first + count))

@@ -2,11 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from msgspec.structs import replace
+
+from simulation import client as ask
 from simulation import invariants as checks
-from simulation import requests as ask
+from simulation.client import ClientRequest, MakeHandler, job_options
 from simulation.crash_points import VolatileStore
-from simulation.simulated_daemon import Decide, SimulatedDaemon, Wanted
+from simulation.simulated_daemon import SimulatedDaemon
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from simulation.state_comparison import ReplayedState, replayed, state_as_dict
@@ -14,10 +18,14 @@ from simulation.training_model import TrainingModel
 from simulation.virtual_clock import VirtualClock
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import JobRetried
-from stoker.core.job import Job, Retry, Spec, Training
+from stoker.core.job import Job, Retry, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
+from stoker.core.state import held_on
+from stoker.engine import CommandRejected
 from stoker.store.port import JobQuery, Store
+from stoker.sweep.rungs import rungs
+from stoker.sweep.stopping import stop_of
 
 
 def machine(gpus: int = 4, cpus: int = 16, memory: int = 64_000, name: str = "box") -> NodeFacts:
@@ -34,10 +42,6 @@ def machine(gpus: int = 4, cpus: int = 16, memory: int = 64_000, name: str = "bo
 
 def gpus(amount: float, **more: object) -> Request:
     return Request(gpus=GpuAsk(amount=round(amount * 1000), **more))  # type: ignore[arg-type]
-
-
-def spec_of_trials(request: Request | None = None, retry: Retry | None = None) -> Spec:
-    return ask.spec_of(request, name="train", training=Training(), retry=retry or Retry())
 
 
 class SimFixture:
@@ -80,10 +84,11 @@ class SimFixture:
 
     # -- acting -------------------------------------------------------------------------
 
-    def do(self, decide: Decide) -> Wanted:
-        wanted = self.driver.want(decide)
+    def do(self, make_handler: MakeHandler) -> ClientRequest:
+        """Send a request, and let it be answered."""
+        request = self.driver.send(make_handler)
         self.driver.turn()
-        return wanted
+        return request
 
     def submit(
         self,
@@ -91,49 +96,75 @@ class SimFixture:
         models: tuple[Model, ...] = (Model(),),
         count: int = 1,
         array: bool = False,
-        priority: int = 0,
-        held: bool = False,
-        begin_in: float | None = None,
-        **fields: object,
+        **fields: Any,
     ) -> int:
         """New jobs that behave like these models, attempt by attempt; the first id."""
+        first = self.try_submit(request, models, count, array, **fields)
+        assert first is not None
+        return first
+
+    def try_submit(
+        self,
+        request: Request | None = None,
+        models: tuple[Model, ...] = (Model(),),
+        count: int = 1,
+        array: bool = False,
+        **fields: Any,
+    ) -> int | None:
+        """The same, or None if the daemon rejects them."""
         self.keys += 1
         key = f"key-{self.keys}"
         first = self.state.rest.next_id
         self.models.update({first + n: models for n in range(count)})
-        spec = ask.spec_of(request, **fields)
-        wanted = self.do(ask.submit(spec, key, count, array, priority, held, begin_in))
-        assert wanted.reply is not None
-        self.promised[key] = wanted.reply
-        assert wanted.reply == (first, count)
+        options = job_options(request, array=count if array else None, **fields)
+        sent = self.do(ask.submit(options, key, count))
+        if sent.rejection is not None:
+            return None
+        assert (sent.answer["first"], sent.answer["count"]) == (first, count)
+        self.promised[key] = (first, count)
         return first
 
     def train(
-        self, request: Request | None = None, trainee: TrainingModel | None = None, **more: object
+        self, request: Request | None = None, trainee: TrainingModel | None = None, **more: Any
     ) -> int:
         """A training job that behaves like this in every attempt."""
+        first = self.try_train(request, trainee, **more)
+        assert first is not None
+        return first
+
+    def try_train(
+        self, request: Request | None = None, trainee: TrainingModel | None = None, **more: Any
+    ) -> int | None:
+        """The same, or None if the daemon rejects it."""
         trains = trainee or TrainingModel()
         fields = {"training": Training(epochs=trains.epochs), "name": "train", **more}
         models = fields.pop("models", (Model(trains=trains),))
-        return self.submit(request, models, **fields)  # type: ignore[arg-type]
+        return self.try_submit(request, models, **fields)
 
     def sweep(
         self,
         trainees: Sequence[TrainingModel],
         request: Request | None = None,
         retry: Retry | None = None,
-        **fields: object,
+        stop: dict[str, Any] | None = None,
+        **fields: Any,
     ) -> int:
         """A sweep with one trial for each of these; its number."""
         self.keys += 1
         key = f"key-{self.keys}"
         id = self.state.rest.next_id
+        checked = stop_of("the sweep", "stop", stop)
+        steps = tuple(map(int, rungs(checked))) if checked is not None else ()
         for number, trainee in enumerate(trainees):
-            self.models[id + 1 + number] = (Model(trains=trainee),)
-        spec = spec_of_trials(request, retry)
-        wanted = self.do(ask.sweep(spec, key, len(trainees), **fields))
-        assert wanted.reply == (id, len(trainees))
-        self.promised[key] = (id + 1, len(trainees))
+            self.models[id + 1 + number] = (Model(trains=replace(trainee, rungs=steps)),)
+        options = job_options(request, training=Training(), retry=retry)
+        sent = self.do(ask.sweep(options, key, len(trainees), stop=stop, **fields))
+        assert sent.answer is not None, sent.rejection
+        assert sent.answer["sweep"] == id
+        if fields.get("asks"):
+            self.do(ask.add_trials(id, range(len(trainees))))
+        else:
+            self.promised[key] = (id + 1, len(trainees))
         return id
 
     def trials(self, sweep: int) -> list[int]:
@@ -189,7 +220,16 @@ class SimFixture:
             self.do(ask.add_node(name))
         self.run(1)
 
-    def remove(self, name: str, force: bool = False) -> Wanted:
+    def remove(self, name: str, force: bool = False) -> ClientRequest:
+        """Remove a node, unless a start that was sent to it may still arrive there.
+
+        What a removed node does with such an order is not modelled.
+        """
+        for job in self.state.running.values():
+            if force and job.started_at is None and held_on([job], name):
+                unsent = ClientRequest(ask.remove_node(name, force))
+                unsent.reject(CommandRejected(f"job {job.id} is being started on {name}"))
+                return unsent
         self.once_removed.add(name)
         return self.do(ask.remove_node(name, force))
 

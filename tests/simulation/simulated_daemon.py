@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
-from msgspec import Struct
-
+from simulation.client import ClientRequest, MakeHandler
 from simulation.crash_points import Crash, CrashPoint, FusedStore
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model, Remote, SimulatedMachine
@@ -15,7 +14,7 @@ from simulation.training_model import LaunchInfo
 from simulation.virtual_clock import VirtualClock
 from stoker.core.clock import seconds_until_due
 from stoker.core.cluster import NodeFacts
-from stoker.core.events import DaemonStarted, Event, NodeJoined
+from stoker.core.events import DaemonStarted, Event, NodeJoined, NodeMeasured
 from stoker.core.instructions import (
     AnnounceEmpty,
     AnnounceEnd,
@@ -29,51 +28,12 @@ from stoker.core.instructions import (
     SuspendAttempt,
 )
 from stoker.core.launch import launch
-from stoker.core.state import State
-from stoker.engine import (
-    Command,
-    CommandRejected,
-    CommandResult,
-    CycleResult,
-    Engine,
-    Instant,
-)
+from stoker.daemon.context import RequestContext
+from stoker.engine import CycleResult, Engine
 from stoker.store.port import Store
 
 FORCE_AFTER = 0.05
 """Seconds within which everything committed is on disk."""
-
-Decide = Callable[[State, Instant, Store], CommandResult]
-
-
-class Wanted(Struct):
-    """A client's request, and what became of it. It is repeated until it is answered."""
-
-    decide: Decide
-    store: Store | None = None
-    answered: bool = False
-    reply: Any = None
-    refusal: CommandRejected | None = None
-
-    def ask(self, store: Store) -> Command:
-        """This request, put to the driver that has this store."""
-        self.store = store
-        return cast("Command", _Asked(self))
-
-
-class _Asked:
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
-
-    def handle(self, state: State, now: Instant) -> CommandResult:
-        assert self.wanted.store is not None
-        return self.wanted.decide(state, now, self.wanted.store)
-
-    def reply(self, value: Any) -> None:
-        self.wanted.answered, self.wanted.reply = True, value
-
-    def reject(self, rejection: CommandRejected) -> None:
-        self.wanted.answered, self.wanted.refusal = True, rejection
 
 
 class SimulatedDaemon:
@@ -99,7 +59,7 @@ class SimulatedDaemon:
             self.machines[each.name] = (each, Remote(world, behaviour))
         self.fuse = CrashPoint()
         self.crashes = 0
-        self.waiting: list[Wanted] = []
+        self.waiting: list[ClientRequest] = []
         """Requests without an answer: their clients repeat them after a crash."""
         self.told: list[int] = []
         """Jobs whose end was announced."""
@@ -180,13 +140,19 @@ class SimulatedDaemon:
         machine.hear = None
         self.executor.reach(node, self.engine.state)
 
+    def measure(self, node: str, cpus: int = 0, memory: int = 0) -> None:
+        """Other programs use so much of a node."""
+        at = self.world.moment().wall
+        self.executor.facts.append(NodeMeasured(at=at, node=node, cpus=cpus, memory=memory))
+        self.turn()
+
     # -- one turn -----------------------------------------------------------------------
 
-    def want(self, decide: Decide) -> Wanted:
+    def send(self, make_handler: MakeHandler) -> ClientRequest:
         """Hand a request in; it is answered by the next turn that survives."""
-        wanted = Wanted(decide)
-        self.waiting.append(wanted)
-        return wanted
+        request = ClientRequest(make_handler)
+        self.waiting.append(request)
+        return request
 
     def turn(self) -> None:
         """One cycle of the engine, repeated by its clients if the driver dies in it."""
@@ -197,11 +163,12 @@ class SimulatedDaemon:
     def _turn(self) -> None:
         self.executor.tick(self.world.moment().boot)
         self.fuse.pass_by("before the reports are read")
-        asks = [wanted.ask(self.store) for wanted in self.waiting]
-        self._act_on(self.engine.cycle(self.executor.take_facts(), asks))
+        context = RequestContext(self.store, logs="/l", node=self.facts.name, user="ada")
+        requests = [request.to(context) for request in self.waiting]
+        self._act_on(self.engine.cycle(self.executor.take_facts(), requests))
         self.fuse.pass_by("before machines are reached")
         self.executor.follow(self.engine.state)
-        self.waiting = [wanted for wanted in self.waiting if not wanted.answered]
+        self.waiting = [request for request in self.waiting if not request.answered]
         if self.engine.unsynced:
             self.world.after(FORCE_AFTER, self._force)
         self.fuse.pass_by("after the turn")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation import requests as ask
+from simulation import client as ask
 from simulation.crash_points import CrashPoint
 from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_machine import Model
@@ -31,8 +31,8 @@ def busy(box: SimFixture) -> None:
     unwanted = box.submit(held=True)
     box.run(6)
     box.do(ask.pause(first))
-    box.do(ask.edit(unwanted, request=Request(cpus=1000)))
-    box.do(ask.move(unwanted, 1, 9))
+    box.do(ask.edit(unwanted, **ask.request_options(Request(cpus=1000))))
+    box.do(ask.move(unwanted))
     box.run(20)
     box.do(ask.resume(first))
     box.do(ask.cancel(unwanted))

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from simulation import requests as ask
+from simulation import client as ask
 from simulation.sim_fixture import SimFixture, gpus, machine
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
@@ -154,9 +154,9 @@ def test_a_machine_that_was_removed_and_added_again_is_cleared_of_what_was_ours(
     box = fleet()
     job = box.submit(AFAR, models=LONG, if_unreachable=30)
     box.run(5)
-    assert box.remove("ant").refusal is not None  # something runs there
+    assert box.remove("ant").rejection is not None  # something runs there
     box.cut("ant", 50)
-    assert box.remove("ant").refusal is None
+    assert box.remove("ant").rejection is None
     assert box.ran_on(job) == ["ant", "bee"]
     box.mend("ant")
     box.add("ant")

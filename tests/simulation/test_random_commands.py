@@ -12,7 +12,7 @@ from hypothesis.stateful import (
 )
 from msgspec import to_builtins
 
-from simulation import requests as ask
+from simulation import client as ask
 from simulation.invariants import unaccounted_processes
 from simulation.sim_fixture import SimFixture, gpus, machine
 from simulation.simulated_executor import Faults
@@ -20,11 +20,12 @@ from simulation.simulated_machine import Model
 from simulation.training_model import TrainingModel
 from stoker.core.admission import dependency_standing
 from stoker.core.dependency import Clause, Dependency, Standing
-from stoker.core.job import RANK_STEP, EarlySignal, Retry
+from stoker.core.job import EarlySignal, Retry
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.fit import could_ever
 from stoker.core.policy.rules import POLICIES
 from stoker.core.request import GpuAsk, Request
+from stoker.schema.requests import Resource
 
 REQUESTS = [
     gpus(1), gpus(2), gpus(0.1), gpus(0.5), gpus(1.5), gpus(3),
@@ -57,13 +58,16 @@ TRAINEES = [
     TrainingModel(epochs=2, seconds=20, memory=(23_500,), ignores=True),
     TrainingModel(epochs=3, seconds=15, dies_after=1),
 ]
-DISKS = (("hdd", "0", 32_000), ("hdd", "1", 64_000), ("gpu", "1", 1000), ("gpu", "2", 1000))
+DISKS = [
+    Resource("hdd", "0", "32"), Resource("hdd", "1", "64"), Resource("gpu", "1"),
+    Resource("gpu", "2"),
+]  # fmt: skip
 OF_A_QUEUE = [
     Request(named=(("hdd", 20_000),)), Request(named=(("hdd", 50_000),)), gpus(1), gpus(0.5),
     Request(gpus=GpuAsk(500), named=(("hdd", 30_000),)),
     gpus(1, only=("1", "2"), share=500), gpus(2, only=("2", "1"), share=1000),
 ]  # fmt: skip
-DEVICES = [("box", "gpu", str(n)) for n in range(3)]
+DEVICES = [f"box/gpu:{n}" for n in range(3)]
 SMALL = settings(
     max_examples=60,
     stateful_step_count=30,
@@ -73,6 +77,11 @@ SMALL = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def accepted(first):
+    """The jobs of a submission, if the daemon has accepted it."""
+    return multiple(*([] if first is None else [first]))
 
 
 class AnyCourse(RuleBasedStateMachine):
@@ -103,13 +112,13 @@ class AnyCourse(RuleBasedStateMachine):
     )
     def submit(self, request, models, count, array, priority, limit, retry, begin_in, held,
                queue, deadline):  # fmt: skip
-        first = self.box.submit(
+        first = self.box.try_submit(
             request, models, count=count, array=array is not None, priority=priority, held=held,
             begin_in=begin_in, limit=limit, retry=retry, queue=queue,
             array_limit=array, warning=EarlySignal(15, 5) if limit else None,
             deadline_at=self.box.world.moment().wall + deadline if deadline else None,
         )  # fmt: skip
-        return multiple(first)
+        return accepted(first)
 
     @rule(
         target=jobs,
@@ -119,7 +128,8 @@ class AnyCourse(RuleBasedStateMachine):
         limit=st.sampled_from([None, 20]),
     )
     def submit_to_its_own_devices(self, request, models, count, limit):
-        return multiple(self.box.submit(request, models, count=count, limit=limit, queue="own"))
+        first = self.box.try_submit(request, models, count=count, limit=limit, queue="own")
+        return accepted(first)
 
     @rule(
         target=jobs,
@@ -132,11 +142,11 @@ class AnyCourse(RuleBasedStateMachine):
         queue=st.sampled_from(["default", "default", "narrow", "strict"]),
     )
     def submit_training(self, request, trainee, count, priority, name, restartable, queue):
-        job = self.box.train(
+        job = self.box.try_train(
             request, trainee, count=count, priority=priority, name=name, queue=queue,
             restartable=restartable, retry=Retry(2),
         )  # fmt: skip
-        return multiple(job)
+        return accepted(job)
 
     @rule(strict=st.booleans(), fewer=st.booleans())
     def own_queue(self, strict, fewer):
@@ -158,11 +168,11 @@ class AnyCourse(RuleBasedStateMachine):
         known = tuple(id for id in others if id in self.box.state.jobs)
         if not known:
             return multiple()
-        clauses = tuple(Clause(kind, (id,), 20 if kind == "after" else 0) for id in known)
-        first = self.box.submit(
+        clauses = tuple(Clause(kind, (id,), 60 if kind == "after" else 0) for id in known)
+        first = self.box.try_submit(
             gpus(1), dependency=Dependency(clauses, any=either), count=count, array=count > 1
         )
-        return multiple(first)
+        return accepted(first)
 
     @rule(job=jobs, at_once=st.booleans())
     def cancel(self, job, at_once):
@@ -176,27 +186,30 @@ class AnyCourse(RuleBasedStateMachine):
     def retry(self, job, same):
         self.box.do(ask.retry(job, same))
 
-    @rule(job=jobs, place=st.integers(-3, 9), priority=st.integers(-1, 1))
-    def move(self, job, place, priority):
-        self.box.do(ask.move(job, place * RANK_STEP + 7, priority))
+    @rule(job=jobs, where=st.sampled_from(["first", "last", "before", "after"]), other=jobs)
+    def move(self, job, where, other):
+        self.box.do(ask.move(job, where, other))
 
     @rule(
         job=jobs,
-        request=st.sampled_from(REQUESTS),
-        limit=st.sampled_from([None, 30]),
+        request=st.sampled_from([None, None, *REQUESTS]),
+        limit=st.sampled_from(["0", "30s"]),
         priority=st.sampled_from([None, -3, 5]),
     )
     def edit(self, job, request, limit, priority):
-        self.box.do(ask.edit(job, priority, request=request, limit=limit))
+        options = {"time": limit} if priority is None else {"time": limit, "priority": priority}
+        if request is not None:
+            options |= ask.request_options(request)
+        self.box.do(ask.edit(job, **options))
 
     @rule(device=st.sampled_from(DEVICES), act=st.sampled_from([ask.drain, ask.undrain]))
     def drain(self, device, act):
         self.box.do(act(device))
 
-    @rule(most=st.sampled_from([None, 1, 2]), gpus=st.sampled_from([None, 1000, 2500]))
+    @rule(most=st.sampled_from([None, 1, 2]), gpus=st.sampled_from([None, "1", "2.5"]))
     def limit_queue(self, most, gpus):
         self.box.do(ask.define_queue("narrow", max_running=most, max_gpus=gpus))
-        self.box.do(ask.define_queue("strict", strict=True, devices=("0", "2")))
+        self.box.do(ask.define_queue("strict", strict=True, devices=["0", "2"]))
 
     @rule(
         name=st.sampled_from([*POLICIES, "planner", "planner", "auto", ""]),

@@ -6,7 +6,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from simulation import requests as ask
+from simulation import client as ask
 from simulation.sim_fixture import SimFixture, gpus, machine
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
@@ -74,7 +74,7 @@ class AnyFleet(RuleBasedStateMachine):
         deadline=st.sampled_from([None, None, 90.0]),
     )
     def submit(self, request, models, count, limit, retry, patience, deadline):
-        return multiple(self.enter(request, models, count, limit, retry, patience, deadline))
+        return multiple(*self.enter(request, models, count, limit, retry, patience, deadline))
 
     @rule(
         target=jobs,
@@ -86,7 +86,7 @@ class AnyFleet(RuleBasedStateMachine):
         deadline=st.sampled_from([None, None, 90.0]),
     )
     def submit_together(self, request, models, limit, retry, patience, deadline):
-        return multiple(self.enter(request, models, 1, limit, retry, patience, deadline))
+        return multiple(*self.enter(request, models, 1, limit, retry, patience, deadline))
 
     @rule(
         target=jobs,
@@ -97,18 +97,19 @@ class AnyFleet(RuleBasedStateMachine):
         patience=st.sampled_from([None, 20]),
     )
     def submit_training(self, request, trainee, priority, restartable, patience):
-        job = self.box.train(
+        job = self.box.try_train(
             request, trainee, priority=priority, restartable=restartable, retry=Retry(2),
             if_unreachable=patience,
         )  # fmt: skip
-        return multiple(job)
+        return multiple(*([] if job is None else [job]))
 
-    def enter(self, request, models, count, limit, retry, patience, deadline) -> int:
-        return self.box.submit(
+    def enter(self, request, models, count, limit, retry, patience, deadline) -> list[int]:
+        first = self.box.try_submit(
             request, models, count=count, limit=limit, retry=retry, if_unreachable=patience,
             warning=EarlySignal(15, 5) if limit else None,
             deadline_at=self.box.world.moment().wall + deadline if deadline else None,
         )  # fmt: skip
+        return [] if first is None else [first]
 
     @rule(job=jobs, at_once=st.booleans())
     def cancel(self, job, at_once):
@@ -124,7 +125,7 @@ class AnyFleet(RuleBasedStateMachine):
 
     @rule(job=jobs, request=st.sampled_from([*REQUESTS, *TOGETHER]))
     def edit(self, job, request):
-        self.box.do(ask.edit(job, request=request))
+        self.box.do(ask.edit(job, **ask.request_options(request)))
 
     # -- machines -----------------------------------------------------------------------
 
@@ -149,11 +150,11 @@ class AnyFleet(RuleBasedStateMachine):
     def cut_off_work(self, machines, patience, seconds):
         """Work afar, and its machine falls silent, perhaps for longer than its owner waits."""
         request = Request(cpus=500, machines=machines, not_nodes=("box",))
-        job = self.enter(request, (Model(seconds=100),), 1, None, Retry(), patience, None)
+        jobs = self.enter(request, (Model(seconds=100),), 1, None, Retry(), patience, None)
         self.box.run(5)
-        for name in [name for name in self.box.ran_on(job) if name != "box"][:1]:
+        for name in [name for job in jobs for name in self.box.ran_on(job) if name != "box"][:1]:
             self.box.cut(name, seconds)
-        return multiple(job)
+        return multiple(*jobs)
 
     @rule(name=NAMES, seconds=st.sampled_from([0.0, 3.0]))
     def mend(self, name, seconds):
@@ -166,7 +167,7 @@ class AnyFleet(RuleBasedStateMachine):
 
     @rule(name=NAMES, cpus=st.sampled_from([0, 1500, 9000]), memory=st.sampled_from([0, 60_000]))
     def measure(self, name, cpus, memory):
-        self.box.do(ask.measure_node(name, cpus, memory))
+        self.box.driver.measure(name, cpus, memory)
 
     # -- time and the driver ------------------------------------------------------------
 
@@ -210,7 +211,7 @@ class AnyFleet(RuleBasedStateMachine):
         for name in (A, B, C):
             box.driver.mend(name)
             box.do(ask.add_node(name))
-            box.do(ask.measure_node(name, 0, 0))
+            box.driver.measure(name)
         box.run(10)
         for id, job in list(box.state.jobs.items()):
             if self.impossible(id):

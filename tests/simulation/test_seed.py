@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.json import encode
 
-from simulation import requests as ask
+from specs import spec_of
+from stoker.daemon.submission.spec import content_hash
 
 
 def drawn() -> list[int]:
@@ -40,7 +42,12 @@ def test_what_is_drawn_does_not_depend_on_imported_modules(
 
 
 def test_the_names_of_specs_do_not_depend_on_the_process() -> None:
-    program = "from simulation import requests as r; print(r.hash_of(r.spec_of()))"
+    program = """
+from msgspec.json import encode
+from specs import spec_of
+from stoker.daemon.submission.spec import content_hash
+print(content_hash(encode(spec_of())))
+"""
     printed = [
         subprocess.run(
             [sys.executable, "-c", program],
@@ -51,4 +58,4 @@ def test_the_names_of_specs_do_not_depend_on_the_process() -> None:
         ).stdout.strip()
         for seed in ("1", "2")
     ]
-    assert printed == [ask.hash_of(ask.spec_of())] * 2
+    assert printed == [content_hash(encode(spec_of()))] * 2

@@ -1,6 +1,6 @@
 """The simulated driver itself: what it does without any mishap."""
 
-from simulation import requests as ask
+from simulation import client as ask
 from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model

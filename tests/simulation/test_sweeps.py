@@ -4,34 +4,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation import requests as ask
-from simulation.sim_fixture import SimFixture, gpus, spec_of_trials
+from simulation import client as ask
+from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from simulation.test_random_commands import SMALL
 from simulation.training_model import TrainingModel
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState
-from stoker.core.sweep import Rule
 
-RUNGS = (1, 2, 4)
-HALVING = Rule("halving", (1.0, 2.0, 4.0), eta=2)
-RULES = [
-    None, HALVING, Rule("halving", (1.0, 2.0, 4.0), eta=3, brackets=2),
-    Rule("median", (1.0, 2.0, 4.0), trials=2),
+HALVING = {"kind": "asha", "min": 1, "max": 8, "eta": 2}
+STOPS = [
+    None, HALVING, {"kind": "hyperband", "min": 1, "max": 6, "eta": 2, "brackets": 2},
+    {"kind": "median", "min": 1, "trials": 2},
 ]  # fmt: skip
 
 
 def trainee(end: float | None, epochs: int = 6, **more: object) -> TrainingModel:
     """One whose figures come down to this one, or that goes astray."""
     falls = tuple(end + 1 / (n + 1) for n in range(epochs)) if end is not None else (3.0, None)
-    fields = {"epochs": epochs, "seconds": 20.0, "figures": falls, "rungs": RUNGS, **more}
+    fields = {"epochs": epochs, "seconds": 20.0, "figures": falls, **more}
     return TrainingModel(**fields)  # type: ignore[arg-type]
 
 
 def test_the_worse_half_is_stopped_and_its_gpus_are_used_by_others():
     box = SimFixture(gpus=2)
-    sweep = box.sweep([trainee(end) for end in (0.1, 0.5, 0.2, 0.6, 0.3, 0.7)], rule=HALVING)
+    sweep = box.sweep([trainee(end) for end in (0.1, 0.5, 0.2, 0.6, 0.3, 0.7)], stop=HALVING)
     trials = box.trials(sweep)
     box.finish()
     found = box.state.sweeps[sweep]
@@ -43,7 +41,7 @@ def test_the_worse_half_is_stopped_and_its_gpus_are_used_by_others():
 
 def test_a_trial_that_makes_room_goes_on_as_the_same_trial():
     box = SimFixture(gpus=1)
-    sweep = box.sweep([trainee(0.1)], rule=HALVING)
+    sweep = box.sweep([trainee(0.1)], stop=HALVING)
     (trial,) = box.trials(sweep)
     box.run(30)
     box.submit(gpus(1), (Model(seconds=30),), priority=5)
@@ -64,7 +62,7 @@ def busy(box: SimFixture) -> int:
     """A sweep that is compared, preempted, limited, cut short and retried."""
     ends = [0.4, 0.1, None, 0.3, 0.5]
     sweep = box.sweep(
-        [trainee(end, epochs=4) for end in ends], rule=HALVING, asks=True, total=len(ends) + 1,
+        [trainee(end, epochs=4) for end in ends], stop=HALVING, asks=True, total=len(ends) + 1,
         retry=Retry(3, ("lost",)),
     )  # fmt: skip
     trials = box.trials(sweep)
@@ -74,11 +72,11 @@ def busy(box: SimFixture) -> int:
     box.do(ask.change_sweep(sweep, max_running=1))
     box.run(60)
     box.do(ask.change_sweep(sweep, max_running=0, priority=3))
-    box.do(ask.more_trials(sweep, spec_of_trials(), 1))
+    box.do(ask.add_trials(sweep, [9]))
     box.run(300)
     box.do(ask.retry(trials[1]))
     box.run(150)
-    box.do(ask.change_sweep(sweep, ended=True))
+    box.do(ask.add_trials(sweep, [], done=True))
     box.check()
     box.check_all_over()
     found = box.state.sweeps[sweep]
@@ -112,7 +110,7 @@ SWEEPS = st.fixed_dictionaries(
         "trainees": st.lists(st.sampled_from(TRAINEES), min_size=1, max_size=6),
         "request": st.sampled_from([gpus(1), gpus(1), gpus(0.5), gpus(2)]),
         "retry": st.sampled_from([Retry(), Retry(2)]),
-        "rule": st.sampled_from(RULES),
+        "stop": st.sampled_from(STOPS),
         "asks": st.booleans(),
         "maximize": st.sampled_from([False, False, True]),
         "target": st.sampled_from([None, None, 0.3]),
@@ -142,11 +140,11 @@ def act(box: SimFixture, sweep: int, what: str, number: int) -> None:
     elif what == "more":
         first = box.state.rest.next_id
         box.models.update({first + n: (Model(trains=TRAINEES[n]),) for n in range(number)})
-        box.do(ask.more_trials(sweep, spec_of_trials(), number))
+        box.do(ask.add_trials(sweep, range(first, first + number)))
     elif what == "change":
         box.do(ask.change_sweep(sweep, max_running=number, priority=number))
     elif what == "cancel_sweep":
-        box.do(ask.cancel_sweep(sweep))
+        box.do(ask.cancel(sweep))
     elif what == "urgent":
         box.submit(gpus(2), (Model(seconds=number),), priority=5)
     elif what == "crash":
@@ -159,7 +157,8 @@ def ends(box: SimFixture) -> None:
     """Nobody is in the way any more, and nobody wants more: everything comes to its end."""
     box.driver.fuse.at = None
     for sweep in list(box.state.sweeps):
-        box.do(ask.change_sweep(sweep, ended=True, max_running=0))
+        box.do(ask.change_sweep(sweep, max_running=0))
+        box.do(ask.add_trials(sweep, [], done=True))
     for id, job in list(box.state.jobs.items()):
         if job.state is JobState.SUSPENDED:
             box.do(ask.resume(id))

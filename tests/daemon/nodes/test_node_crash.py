@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from daemon.fake_node import NAME, build_loop, first_events, submission
-from simulation.requests import spec_of
+from specs import spec_of
 from stoker.core import events as e
 from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
