@@ -15,8 +15,8 @@ from random import Random
 from benchmarks.planner.suite import TRACES, workload
 from benchmarks.report import table
 from stoker.simulate.forecast.calibration import KINDS, Score, calibrate
-from stoker.simulate.replay.replay import ReplayAssumptions
-from stoker.simulate.replay.time_limits import limited
+from stoker.simulate.replay.assumptions import ReplayAssumptions
+from stoker.simulate.replay.time_limits import with_time_limits
 from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.workload import TraceJob, Workload
 
@@ -83,7 +83,7 @@ def measured(case: Case, moments: int) -> list[Score]:
     """Replay one case and score its forecasts."""
     load = lab(SEED) if case.name == "lab" else workload(TRACES, case.name)
     if case.known == LIMITS:
-        load = limited(load, "guessed", SEED)
+        load = with_time_limits(load, "guessed", SEED)
     silent = case.known != EPOCHS
     assumed = ReplayAssumptions(time_limits_only=silent, non_preemptible=silent)
     return calibrate(

@@ -19,8 +19,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from benchmarks.planner.synthetic import synthetic
-from stoker.simulate.replay.replay import ReplayAssumptions, replay
-from stoker.simulate.replay.time_limits import limited
+from stoker.simulate.replay.assumptions import ReplayAssumptions
+from stoker.simulate.replay.replay import replay
+from stoker.simulate.replay.time_limits import with_time_limits
 from stoker.simulate.traces.cluster_size import fitted, machines, sized
 from stoker.simulate.traces.detect import read, split
 from stoker.simulate.workload import Workload
@@ -166,7 +167,7 @@ def play(task: Task, folder: Path) -> Outcome:
 def with_limits(load: Workload, kind: str) -> Workload:
     """The same jobs with other time limits; `equal`: all as long as the longest of them takes."""
     if kind != "equal":
-        return limited(load, kind, SEED)
+        return with_time_limits(load, kind, SEED)
     longest = ceil(max(job.duration for job in load.jobs))
     return replace(load, jobs=[replace(job, time_limit=longest) for job in load.jobs])
 

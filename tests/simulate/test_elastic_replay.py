@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from stoker.simulate.replay.replay import Replay, ReplayAssumptions
+from stoker.simulate.replay.assumptions import ReplayAssumptions
+from stoker.simulate.replay.replay import Replay
 from stoker.simulate.replay.results import RunResult
-from stoker.simulate.report import figures_of
+from stoker.simulate.report import run_statistics
 from stoker.simulate.traces.formats import pollux
 from stoker.simulate.workload import Speed, TraceJob, Workload
 
@@ -19,7 +20,11 @@ def played(jobs: list[TraceJob], machines: int = 4, policy: str = "planner") -> 
     nodes = list(pollux.read(SAMPLE).nodes)[:machines]
     workload = Workload(title="some", jobs=jobs)
     return Replay(
-        workload, nodes, policy, assumed=ReplayAssumptions(restart_seconds=RESTART), pieces=10_000
+        workload,
+        nodes,
+        policy,
+        assumptions=ReplayAssumptions(restart_seconds=RESTART),
+        pieces=10_000,
     ).run()
 
 
@@ -79,11 +84,11 @@ def test_a_stop_for_another_number_of_gpus_is_a_resize_and_for_others_a_preempti
     )
     run = played([job], machines=2)
     assert [(each.preemptions, each.resizes) for each in run.results] == [(0, 1)]
-    assert (figures_of(run).preemptions, figures_of(run).resizes) == (0.0, 1.0)
+    assert (run_statistics(run).preemptions, run_statistics(run).resizes) == (0.0, 1.0)
     short = TraceJob(submit_time=1000.0, duration=400, gpus=4, epochs=4)
     run = played([job, short], machines=1)
     assert [(each.preemptions, each.resizes) for each in run.results] == [(1, 0), (0, 0)]
-    assert (figures_of(run).preemptions, figures_of(run).resizes) == (0.5, 0.0)
+    assert (run_statistics(run).preemptions, run_statistics(run).resizes) == (0.5, 0.0)
 
 
 def test_under_the_planner_elastic_jobs_are_done_sooner_than_first_come_first_served() -> None:

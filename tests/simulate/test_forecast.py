@@ -31,8 +31,8 @@ from stoker.core.outlook import (
 from stoker.core.request import GpuAsk, Request
 from stoker.core.rest import Rest
 from stoker.simulate.forecast.calibration import calibrate
-from stoker.simulate.forecast.durations import DurationDistribution, DurationModel, Life
-from stoker.simulate.forecast.futures import _samples, foresee
+from stoker.simulate.forecast.durations import DurationDistribution, DurationModel, ObservedDuration
+from stoker.simulate.forecast.futures import _samples, forecast
 from stoker.simulate.traces.cluster_size import boxes
 from stoker.simulate.workload import TraceJob, Workload
 
@@ -119,7 +119,7 @@ def after(span: Span | None) -> float | None:
 
 
 def test_with_known_epochs_the_starts_are_exact() -> None:
-    found = by_id(foresee(asked(THREE, JOBS), plays=1))
+    found = by_id(forecast(asked(THREE, JOBS), count=1))
     assert found[1].start is None
     assert after(found[1].end) == 360
     assert (after(found[2].start), after(found[2].end)) == (360, 960)
@@ -132,14 +132,14 @@ def test_with_known_epochs_the_starts_are_exact() -> None:
 
 def test_it_is_the_policy_of_the_queue_that_is_played() -> None:
     """The planner lets the short one go first."""
-    found = by_id(foresee(asked(THREE, JOBS, "planner"), plays=1))
+    found = by_id(forecast(asked(THREE, JOBS, "planner"), count=1))
     assert (after(found[3].start), after(found[3].end)) == (360, 660)
     assert after(found[2].start) == 660
 
 
 def test_the_range_is_around_what_is_likely_and_a_seed_repeats_exactly() -> None:
     same = asked(THREE, JOBS)
-    first, again, other = foresee(same), foresee(same), foresee(same, seed=1)
+    first, again, other = forecast(same), forecast(same), forecast(same, seed=1)
     assert first == again
     assert first != other
     assert first.plays == 9
@@ -156,7 +156,7 @@ def test_the_range_is_around_what_is_likely_and_a_seed_repeats_exactly() -> None
 def test_a_job_waits_for_the_one_it_depends_on() -> None:
     chain = spec("chain", limit=100, dependency=Dependency((Clause("afterok", (2,)),)))
     jobs = [trained(1, "first"), waiting(2, "short"), waiting(3, "chain")]
-    found = by_id(foresee(asked([*THREE, chain], jobs), plays=1))
+    found = by_id(forecast(asked([*THREE, chain], jobs), count=1))
     assert (after(found[2].start), after(found[3].start)) == (360, 660)
 
 
@@ -164,7 +164,7 @@ def test_runs_of_the_same_command_count_for_more_than_the_time_limit() -> None:
     jobs = [running(1, "plain", 50.0), waiting(2, "plain")]
     plain = spec("plain", limit=3600)
     same = runs(plain, 100.0, 120.0, 140.0, command=jobs[0])
-    found = by_id(foresee(asked([plain], jobs, **same), plays=1))
+    found = by_id(forecast(asked([plain], jobs, **same), count=1))
     assert after(found[1].end) == 70
     assert after(found[2].end) == 190
     assert basis(found[1].end) == (Kind.RUNS, "3 earlier runs of this command")
@@ -174,7 +174,7 @@ def test_runs_of_the_same_command_count_for_more_than_the_time_limit() -> None:
 def test_runs_with_other_arguments_are_a_looser_basis() -> None:
     jobs = [running(1, "plain", 50.0), waiting(2, "plain")]
     plain = spec("plain")
-    found = by_id(foresee(asked([plain], jobs, **runs(plain, 100.0, 120.0, 140.0)), plays=1))
+    found = by_id(forecast(asked([plain], jobs, **runs(plain, 100.0, 120.0, 140.0)), count=1))
     assert after(found[1].end) == 70
     assert basis(found[1].end) == (Kind.SIMILAR, "3 runs of plain with other arguments")
     assert basis(found[2].start) == (Kind.SIMILAR, "runs of jobs similar to the jobs ahead")
@@ -195,7 +195,7 @@ def test_a_run_that_has_outlived_all_earlier_ones_moves_the_jobs_behind_it() -> 
     """Runs of 10 s with other arguments; this one has run for 100 s, and the next are like it."""
     jobs = [running(1, "plain", 100.0), waiting(2, "plain"), waiting(3, "plain")]
     plain = spec("plain")
-    found = by_id(foresee(asked([plain], jobs, **runs(plain, 10.0, 10.0)), plays=1))
+    found = by_id(forecast(asked([plain], jobs, **runs(plain, 10.0, 10.0)), count=1))
     left = 100 * (2**0.5 - 1)
     assert after(found[1].end) == pytest.approx(left, abs=0.1)
     assert after(found[2].start) == pytest.approx(left, abs=0.1)
@@ -204,7 +204,7 @@ def test_a_run_that_has_outlived_all_earlier_ones_moves_the_jobs_behind_it() -> 
 
 def test_of_time_limits_alone_the_estimate_is_the_latest_moment() -> None:
     jobs = [running(1, "plain", 60.0), waiting(2, "plain"), waiting(3, "plain")]
-    found = by_id(foresee(asked([spec("plain", limit=600)], jobs)))
+    found = by_id(forecast(asked([spec("plain", limit=600)], jobs)))
     assert after(found[1].end) == 540
     assert basis(found[1].end) == (Kind.LIMIT, "its time limit")
     assert after(found[3].start) == 1140
@@ -217,7 +217,7 @@ def test_of_time_limits_alone_the_estimate_is_the_latest_moment() -> None:
 def test_without_any_basis_there_is_no_estimate() -> None:
     jobs = [running(1, "plain", 60.0), waiting(2, "plain"), waiting(3, "other")]
     specs = [spec("plain"), spec("other", limit=60)]
-    answer = foresee(asked(specs, jobs))
+    answer = forecast(asked(specs, jobs))
     assert [(each.start, each.end) for each in by_id(answer).values()] == [(None, None)] * 3
     first, second, third = answer.jobs
     assert first.end is not None
@@ -235,7 +235,7 @@ def told(
     story: Scenario, runs: dict[str, list[tuple[str, float]]] | None = None
 ) -> dict[int, Told]:
     """The estimates of a forecast that is made now."""
-    answer = foresee(msgspec.json.encode(question(story.state, story.now, story.now, runs or {})))
+    answer = forecast(msgspec.json.encode(question(story.state, story.now, story.now, runs or {})))
     found = {each.job: each for each in answer.jobs}
     return {id: told_of(found[id], story.job(id), answer.at, answer.at) for id in found}
 
@@ -298,7 +298,7 @@ def test_a_bound_that_a_simulated_future_exceeds_is_an_estimate(latest: float, k
 def test_no_job_outlasts_its_time_limit() -> None:
     jobs = [running(1, "plain", 50.0), waiting(2, "plain")]
     plain = spec("plain", limit=60)
-    found = by_id(foresee(asked([plain], jobs, **runs(plain, 10_000.0, command=jobs[0]))))
+    found = by_id(forecast(asked([plain], jobs, **runs(plain, 10_000.0, command=jobs[0]))))
     first, second = found[1].end, found[2].end
     assert first is not None
     assert second is not None
@@ -313,7 +313,7 @@ def test_of_held_and_paused_jobs_nothing_can_be_foreseen() -> None:
         running(1, "first", 50.0), state=JobState.SUSPENDED, paused_boot=BOOT
     )
     jobs = [paused, waiting(2, "long", held=True), waiting(3, "short")]
-    found = by_id(foresee(asked(THREE, jobs)))
+    found = by_id(forecast(asked(THREE, jobs)))
     assert found[1].never == "it is paused"
     assert found[2].never == "it is held"
     assert found[3].start is None, "it waits for the GPU of the one that is paused"
@@ -332,7 +332,7 @@ def test_nor_of_those_who_wait_for_them() -> None:
         waiting(1, "free", held=True), waiting(2, "after 1"), waiting(3, "after 2"),
         waiting(4, "free"), waiting(5, "either"),
     ]  # fmt: skip
-    found = by_id(foresee(asked(specs, jobs)))
+    found = by_id(forecast(asked(specs, jobs)))
     assert [found[id].never for id in (1, 4, 5)] == ["it is held", None, None]
     assert found[2].never == found[3].never == "a job that it depends on is held or paused"
     assert found[5].start is not None
@@ -350,8 +350,8 @@ def test_newcomers_who_may_go_first_are_expected_to_come() -> None:
         for n in range(250)
     ]  # fmt: skip
     busy = asked([*THREE, minute], [*JOBS, *past], "planner", since=NOW - 86400)
-    alone = by_id(foresee(asked(THREE, JOBS, "planner")))[2].start
-    among = by_id(foresee(busy))[2].start
+    alone = by_id(forecast(asked(THREE, JOBS, "planner")))[2].start
+    among = by_id(forecast(busy))[2].start
     assert alone is not None
     assert alone.likely is not None
     assert among is not None
@@ -362,7 +362,7 @@ def test_newcomers_who_may_go_first_are_expected_to_come() -> None:
 def starts(story: Scenario) -> dict[int, float | None]:
     """Seconds until each pending job starts, if every job uses its whole time limit."""
     asked = question(story.state, story.now, story.now, {})
-    found = foresee(msgspec.json.encode(asked), plays=1)
+    found = forecast(msgspec.json.encode(asked), count=1)
     at = {each.job: each.start.at[0] for each in found.jobs if each.start is not None}
     return {job: None if when is None else round(when - story.now, 3) for job, when in at.items()}
 
@@ -408,7 +408,7 @@ def test_a_machine_in_the_middle_of_its_work() -> None:
     state, now = box.driver.engine.state, box.world.moment()
     live = [job for job in state.jobs.values() if not job.finished]
     assert state.jobs[stubborn].state is JobState.COMPLETING
-    answer = foresee(msgspec.json.encode(question(state, now.wall, now.boot, {})))
+    answer = forecast(msgspec.json.encode(question(state, now.wall, now.boot, {})))
     found = by_id(answer)
     assert set(found) == {job.id for job in live}
     end = found[stubborn].end
@@ -420,11 +420,15 @@ def test_a_machine_in_the_middle_of_its_work() -> None:
 
 
 def test_those_who_still_run_have_lasted_longer() -> None:
-    plain = DurationDistribution(map(Life, [10.0, 20.0, 30.0, 40.0]))
+    plain = DurationDistribution(map(ObservedDuration, [10.0, 20.0, 30.0, 40.0]))
     assert plain.total_duration(0.0, 0.5) == 20
     assert plain.total_duration(25.0, 0.5) == 30
     going = DurationDistribution(
-        [*map(Life, [10.0, 20.0]), Life(30.0, ended=False), Life(40.0, ended=False)]
+        [
+            *map(ObservedDuration, [10.0, 20.0]),
+            ObservedDuration(30.0, ended=False),
+            ObservedDuration(40.0, ended=False),
+        ]
     )
     assert going.total_duration(0.0, 0.5) == 20
     assert going.total_duration(0.0, 0.25) > 20
@@ -433,8 +437,10 @@ def test_those_who_still_run_have_lasted_longer() -> None:
 
 def test_those_who_began_before_anybody_looked_count_from_there_on() -> None:
     """Of three that were seen from their beginning, two were short; a long one ran before."""
-    late = [Life(1000.0, ended=True, entry=900.0)] * 3
-    seen = DurationDistribution([Life(10.0), Life(10.0), Life(1000.0), *late])
+    late = [ObservedDuration(1000.0, ended=True, entry=900.0)] * 3
+    seen = DurationDistribution(
+        [ObservedDuration(10.0), ObservedDuration(10.0), ObservedDuration(1000.0), *late]
+    )
     assert seen.survival_at(10.0) == pytest.approx(1 / 3)
 
 
@@ -456,12 +462,12 @@ def test_of_one_that_was_cancelled_it_is_only_known_that_it_took_longer() -> Non
 
 def test_the_process_answers_one_question_with_one_line() -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "stoker.simulate.forecast.futures"],
+        [sys.executable, "-P", "-m", "stoker.simulate.forecast"],
         input=asked(THREE, JOBS) + b"\n", capture_output=True, check=True, timeout=50,
     )  # fmt: skip
     assert done.stdout.endswith(b"\n")
     answer = msgspec.json.decode(done.stdout, type=Outlook)
-    assert answer == foresee(asked(THREE, JOBS))
+    assert answer == forecast(asked(THREE, JOBS))
 
 
 @pytest.mark.parametrize("policy", ["backfill", "planner"])
@@ -475,7 +481,7 @@ def test_the_truth_is_in_the_range_about_as_often_as_it_should_be(policy: str) -
             TraceJob(submit_time=at, duration=seconds, gpus=random.choice((1.0, 1.0, 2.0, 4.0)))
         )
     lab = Workload(title="lab", jobs=jobs)
-    scores = calibrate(lab, boxes([(2, 4)]), policy, moments=4)
+    scores = calibrate(lab, boxes([(2, 4)]), policy, forecasts=4)
     count = sum(score.count for score in scores)
     within = sum(score.count * score.within for score in scores) / count
     assert count > 20

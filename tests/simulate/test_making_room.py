@@ -10,7 +10,8 @@ from stoker.core import events as e
 from stoker.core.job import Job
 from stoker.core.policy.order import in_order
 from stoker.core.policy.place import place
-from stoker.simulate.replay.replay import Replay, ReplayAssumptions
+from stoker.simulate.replay.assumptions import ReplayAssumptions
+from stoker.simulate.replay.replay import Replay
 from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.workload import TraceJob, Workload
 

@@ -18,7 +18,8 @@ from stoker.core.policy.rules import POLICIES, policy
 from stoker.core.state import FORGET_BATCH, KEEP_FINISHED, State
 from stoker.engine import Engine, Instant
 from stoker.simulate.replay import replay as simulator
-from stoker.simulate.replay.replay import Replay, ReplayAssumptions, replay
+from stoker.simulate.replay.assumptions import ReplayAssumptions
+from stoker.simulate.replay.replay import Replay, replay
 from stoker.simulate.replay.results import JobResult, RunResult
 from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.workload import TraceJob, Workload
@@ -274,7 +275,7 @@ def test_backfill_never_delays_a_reservation(
         Workload(title="", jobs=given),
         machines("2x4"),
         name,
-        assumed=ReplayAssumptions(time_limits_only=True, non_preemptible=True),
+        assumptions=ReplayAssumptions(time_limits_only=True, non_preemptible=True),
     )
     whole(given, found.run())
 
@@ -360,10 +361,10 @@ def test_a_stream_of_short_jobs_starves_a_wide_one_only_without_patience() -> No
 def test_of_jobs_that_all_differ_only_the_latest_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(simulator, "KEEP_SPECS", 10)
+    monkeypatch.setattr(simulator, "MIN_SPEC_HASHES", 10)
     count = 4 * KEEP_FINISHED
     jobs = [TraceJob(submit_time=2000.0 * n, duration=100.0 + n) for n in range(count)]
-    found = Replay(Workload(title="", jobs=jobs), machines("1x1"), "sjf", assumed=FREE)
+    found = Replay(Workload(title="", jobs=jobs), machines("1x1"), "sjf", assumptions=FREE)
     run = found.run()
     assert [each.completion_time for each in run.results] == [job.duration for job in jobs]
     assert len(found.spec_hashes) <= 2 * (KEEP_FINISHED + FORGET_BATCH) + 10 + 1 < count
@@ -457,7 +458,7 @@ def test_a_job_of_which_far_too_little_was_said_is_done_when_its_turn_has_come(
     late = TraceJob(submit_time=0.0, gpus=1, duration=9000.0)
     others = [TraceJob(submit_time=450.0 * n, gpus=1, duration=1800.0) for n in range(1, 600)]
     said = {9000.0: 3600.0, 1800.0: 1800.0}
-    monkeypatch.setattr(simulator, "_estimated", lambda load, _: said[load.duration])
+    monkeypatch.setattr(simulator, "_user_estimate", lambda load, _: said[load.duration])
     run = played([late, *others], "1x4", name, ReplayAssumptions(estimate_error=2.0))
     assert run.unfinished == 0
     took = {each.job: each.completion_time for each in run.results}
@@ -467,10 +468,12 @@ def test_a_job_of_which_far_too_little_was_said_is_done_when_its_turn_has_come(
 def test_estimates_are_the_same_for_the_same_seed_and_others_for_another() -> None:
     load = TraceJob(submit_time=5.0, gpus=1, duration=1000.0)
     drawn_twice = {
-        simulator._estimated(load, ReplayAssumptions(estimate_error=2.0, seed=7)) for _ in range(2)
+        simulator._user_estimate(load, ReplayAssumptions(estimate_error=2.0, seed=7))
+        for _ in range(2)
     }
     assert len(drawn_twice) == 1
     assert (
-        simulator._estimated(load, ReplayAssumptions(estimate_error=2.0, seed=8)) not in drawn_twice
+        simulator._user_estimate(load, ReplayAssumptions(estimate_error=2.0, seed=8))
+        not in drawn_twice
     )
-    assert simulator._estimated(load, ReplayAssumptions(estimate_error=1.0)) == 1000.0
+    assert simulator._user_estimate(load, ReplayAssumptions(estimate_error=1.0)) == 1000.0

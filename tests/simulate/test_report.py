@@ -12,18 +12,18 @@ import pytest
 
 from stoker.simulate.replay.results import JobResult, RunCost, RunResult, Segment
 from stoker.simulate.report import (
-    all_figures,
     as_json,
-    figures_of,
-    labels,
     lines,
     ratios,
+    run_labels,
+    run_statistics,
     size_lines,
+    statistics_of_runs,
     write,
 )
-from stoker.simulate.report.gantt import LANES, MOST, MOST_OF_ALL, cluster
-from stoker.simulate.report.page import facts, html
-from stoker.simulate.report.statistics import MEASURES, best, quantile, share_in_use, size_of
+from stoker.simulate.report.gantt import MAX_LANES, MAX_SEGMENTS, MAX_SEGMENTS_PER_RUN, gantt_data
+from stoker.simulate.report.page import html, page_data
+from stoker.simulate.report.statistics import MEASURES, best, quantile, share_in_use, size_group
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\u2028{0} {title}"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -101,7 +101,7 @@ def small(policy: str = "fifo", waits: float = 100.0, **more: Any) -> RunResult:
 
 
 def test_times_of_three_jobs() -> None:
-    found = figures_of(small())
+    found = run_statistics(small())
     assert found.jobs == 3
     assert found.jct is not None
     assert found.waiting is not None
@@ -130,13 +130,13 @@ def test_waiting_counts_what_came_after_a_preemption() -> None:
         gpu_seconds=20,
         preemptions=1,
     )
-    found = figures_of(run([result]))
+    found = run_statistics(run([result]))
     assert found.waiting is not None
     assert found.waiting.mean == 40
 
 
 def test_use_is_weighted_by_time() -> None:
-    found = figures_of(small())
+    found = run_statistics(small())
     # Until 100, the last submission: 50 s with 1 GPU and 50 s with 3, of 4.
     assert found.busy == pytest.approx((50 * 1 + 50 * 3) / 100 / 4)
     # Until 500: and 150 s with 2.
@@ -145,10 +145,10 @@ def test_use_is_weighted_by_time() -> None:
 
 def test_use_begins_with_the_first_submission() -> None:
     late = run([job(0, 1000, 0, 100)], gpus_in_use=[(1000.0, 4.0), (1050.0, 0.0)])
-    assert figures_of(late).busy_whole == pytest.approx(0.5)
+    assert run_statistics(late).busy_whole == pytest.approx(0.5)
     assert share_in_use(late, 900, 1100) == pytest.approx(50 / 200)
     # All was submitted at once: there is no time before the last submission.
-    assert figures_of(late).busy is None
+    assert run_statistics(late).busy is None
 
 
 def test_quantiles_are_those_of_the_statistics_module() -> None:
@@ -166,11 +166,11 @@ def test_quantiles_are_those_of_the_statistics_module() -> None:
     (8, "5–8"), (9, ">8"), (512, ">8"),
 ])  # fmt: skip
 def test_sizes(gpus: float, size: str) -> None:
-    assert size_of(gpus) == size
+    assert size_group(gpus) == size
 
 
 def test_groups_by_size_user_and_queue() -> None:
-    found = figures_of(small())
+    found = run_statistics(small())
     assert [(each.name, each.jobs) for each in found.by_size] == [("1", 1), ("2–4", 1), ("5–8", 1)]
     assert found.by_size[2].waiting.median == 100
     # ana held 100 + 2400 GPU-seconds, bo 400: the largest comes first.
@@ -181,25 +181,25 @@ def test_groups_by_size_user_and_queue() -> None:
 
 def test_a_job_that_fails_at_once_does_not_outweigh_the_others() -> None:
     """It ran for 1 s after 99 s of waiting: 100 s by 10 s, not by 1 s."""
-    found = figures_of(run([job(0, 0, 99, 1)]))
+    found = run_statistics(run([job(0, 0, 99, 1)]))
     assert found.slowdown is not None
     assert found.slowdown.mean == 10.0
 
 
 def test_ratios_compare_with_the_base() -> None:
-    base, other = figures_of(small(waits=100)), figures_of(small("sjf", waits=400))
+    base, other = run_statistics(small(waits=100)), run_statistics(small("sjf", waits=400))
     found = ratios(other, base)
     assert found["jct_mean"] == pytest.approx(1000 / 700)
     assert found["wait_mean"] == pytest.approx(4.0)
     assert found["preemptions"] == 1.0
     assert set(ratios(base, base).values()) == {1.0}
-    nobody_waits = figures_of(small(waits=0))
+    nobody_waits = run_statistics(small(waits=0))
     assert ratios(base, nobody_waits)["wait_mean"] is None
     assert ratios(nobody_waits, nobody_waits)["wait_mean"] == 1.0
 
 
 def test_the_best_of_a_measure() -> None:
-    figures = [figures_of(small(waits=waits)) for waits in (100, 0, 400)]
+    figures = [run_statistics(small(waits=waits)) for waits in (100, 0, 400)]
     known = {measure.key: best(figures, measure) for measure in MEASURES}
     assert known["jct_mean"] == 200
     assert known["preemptions"] is None, "all are the same"
@@ -207,7 +207,7 @@ def test_the_best_of_a_measure() -> None:
 
 
 def test_a_run_in_which_nothing_ended() -> None:
-    found = figures_of(run([], unfinished=3))
+    found = run_statistics(run([], unfinished=3))
     assert (found.jobs, found.unfinished, found.jct, found.makespan) == (0, 3, None, None)
     assert found.by_size == []
     assert all(measure.of(found) is None for measure in MEASURES)
@@ -220,14 +220,14 @@ def test_runs_of_one_policy_are_named_by_what_differs() -> None:
         small("planner", parameters={"restart": 60.0, "hold": 2.0}),
         small("planner", parameters={"restart": 60.0, "hold": 2.0}),
     ]
-    assert labels(runs) == ["fifo", "planner hold=1", "planner hold=2", "planner hold=2 #2"]
+    assert run_labels(runs) == ["fifo", "planner hold=1", "planner hold=2", "planner hold=2 #2"]
 
 
 # ------------------------------------------------------------------ table and JSON
 
 
 def test_the_table() -> None:
-    text = lines(all_figures([small(), small("sjf", waits=400)]))
+    text = lines(statistics_of_runs([small(), small("sjf", waits=400)]))
     assert text[0].split()[:4] == ["policy", "mean", "JCT", "×"]
     assert "3.89 min    1.00" in text[1]
     assert "5.56 min    1.43" in text[2]
@@ -236,31 +236,31 @@ def test_the_table() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 200])
 def test_the_table_fits_and_keeps_what_matters(width: int) -> None:
-    text = lines(all_figures([small(), small("sjf", waits=400)]), width)
+    text = lines(statistics_of_runs([small(), small("sjf", waits=400)]), width)
     assert all(len(line) <= width for line in text)
     assert "mean JCT" in text[0]
     assert ("× fifo" in text[0]) == (width >= 40)
 
 
 def test_the_table_can_have_another_base() -> None:
-    text = lines(all_figures([small(), small("sjf", waits=400)]), base="sjf")
+    text = lines(statistics_of_runs([small(), small("sjf", waits=400)]), base="sjf")
     assert "× sjf" in text[0]
     assert "0.70" in text[1]
     with pytest.raises(ValueError, match=r"There is no run 'lifo'; runs: fifo, sjf\."):
-        lines(all_figures([small(), small("sjf")]), base="lifo")
+        lines(statistics_of_runs([small(), small("sjf")]), base="lifo")
 
 
 def test_the_table_says_what_did_not_end() -> None:
-    text = lines(all_figures([small(unfinished=2)]))
+    text = lines(statistics_of_runs([small(unfinished=2)]))
     assert text[-1] == (
         "note: fifo: 2 of 5 jobs did not end; its statistics cover only the others."
     )
     assert as_json([run([], unfinished=3)])["warnings"] == ["fifo: none of 3 jobs ended."]
-    assert not any("note" in line for line in lines(all_figures([small()])))
+    assert not any("note" in line for line in lines(statistics_of_runs([small()])))
 
 
 def test_the_table_of_sizes() -> None:
-    text = size_lines(all_figures([small(), small("sjf", waits=400)]))
+    text = size_lines(statistics_of_runs([small(), small("sjf", waits=400)]))
     assert text[0].split() == ["mean", "wait", "1", "GPU", "2–4", "GPU", "5–8", "GPU"]
     assert text[1].split()[-2:] == ["1.67", "min"]
 
@@ -329,7 +329,7 @@ def test_a_page_of_little(runs: list[RunResult]) -> None:
 
 def test_curves_are_quantiles() -> None:
     results = [job(number, 0, 0, number + 1) for number in range(1000)]
-    found = facts([run(results)], "", [])
+    found = page_data([run(results)], "", [])
     curve = found["runs"][0]["curves"]["jct"]
     assert len(curve) == len(found["shares"]) <= 400
     assert (curve[0], curve[-1], found["shares"][-1]) == (1, 1000, 1.0)
@@ -339,7 +339,7 @@ def test_curves_are_quantiles() -> None:
 
 
 def test_curves_over_time_keep_what_was_used() -> None:
-    found = facts([small()], "", [])
+    found = page_data([small()], "", [])
     assert found["spans"] == [500, 100], "and once more, until the last submission"
     whole, until = found["runs"][0]["use"]
     assert sum(whole) * 500 / len(whole) == pytest.approx(50 * 1 + 50 * 3 + 150 * 2, rel=1e-3)
@@ -350,7 +350,7 @@ def test_curves_over_time_keep_what_was_used() -> None:
 
 def test_users_beyond_the_largest_are_counted() -> None:
     results = [job(number, 0, 0, number + 1, user=f"u{number}") for number in range(50)]
-    users = facts([run(results), run(results[:10], "sjf")], "", [])["users"]
+    users = page_data([run(results), run(results[:10], "sjf")], "", [])["users"]
     assert (len(users["rows"]), users["left_out"]) == (40, 10)
     assert users["rows"][0][0] == "u49"
     assert users["rows"][0][3][1] is None, "under sjf this user's job did not end"
@@ -360,7 +360,7 @@ def test_users_beyond_the_largest_are_counted() -> None:
 
 
 def test_no_picture_without_pieces() -> None:
-    assert cluster([small()]) is None
+    assert gantt_data([small()]) is None
 
 
 def test_pieces_are_kept_as_they_are() -> None:
@@ -369,7 +369,7 @@ def test_pieces_are_kept_as_they_are() -> None:
         Segment(0, 0, 0, 1.0, 0.0, 100.0),
         Segment(1, 0, 1, 2.0, 50.0, 250.0),
     ]
-    found = cluster([small(segments=pieces, node_names=["a", "b"])])
+    found = gantt_data([small(segments=pieces, node_names=["a", "b"])])
     assert found is not None
     columns, tick = found["pieces"][0], found["tick"]
     begins = [sum(columns["begin"][: place + 1]) * tick for place in range(3)]
@@ -382,29 +382,37 @@ def test_pieces_are_kept_as_they_are() -> None:
 
 
 def test_a_job_that_did_not_end_is_in_the_picture() -> None:
-    found = cluster([small(segments=[Segment(77, 0, 0, 1.0, 0.0, 10.0)])])
+    found = gantt_data([small(segments=[Segment(77, 0, 0, 1.0, 0.0, 10.0)])])
     assert found is not None
     assert (found["jobs"], found["at"], found["user"]) == ([77], [-1], [-1])
 
 
 def test_a_large_cluster_is_thinned_out_evenly() -> None:
     pieces = [Segment(node, node, 0, 8.0, 0.0, 10.0) for node in range(1000)]
-    found = cluster([small(segments=pieces, node_names=[f"n{node}" for node in range(1000)])])
+    found = gantt_data([small(segments=pieces, node_names=[f"n{node}" for node in range(1000)])])
     assert found is not None
-    assert sum(found["sizes"]) <= LANES
-    assert len(found["machines"]) == LANES // 8
+    assert sum(found["sizes"]) <= MAX_LANES
+    assert len(found["machines"]) == MAX_LANES // 8
     assert (found["machines"][0], found["all"]) == ("n0", 1000)
     numbers = [int(name[1:]) for name in found["machines"]]
     assert max(b - a for a, b in pairwise(numbers)) <= 63
 
 
 def test_all_runs_show_the_same_time() -> None:
-    many = [Segment(number, 0, 0, 1.0, number, number + 5.5) for number in range(MOST + 500)]
-    found = cluster([small(segments=many), small("sjf", segments=many[: MOST - 500])])
+    many = [
+        Segment(number, 0, 0, 1.0, number, number + 5.5)
+        for number in range(MAX_SEGMENTS_PER_RUN + 500)
+    ]
+    found = gantt_data(
+        [small(segments=many), small("sjf", segments=many[: MAX_SEGMENTS_PER_RUN - 500])]
+    )
     assert found is not None
-    assert found["end"] * found["tick"] == pytest.approx(MOST, abs=found["tick"])
+    assert found["end"] * found["tick"] == pytest.approx(MAX_SEGMENTS_PER_RUN, abs=found["tick"])
     first, second = found["pieces"]
-    assert (len(first["job"]), len(second["job"])) == (MOST, MOST - 500)
+    assert (len(first["job"]), len(second["job"])) == (
+        MAX_SEGMENTS_PER_RUN,
+        MAX_SEGMENTS_PER_RUN - 500,
+    )
     # What goes on beyond the picture ends with it.
     assert len(first["on"]) == 5
     assert max(sum(first["begin"]), 0) <= found["end"]
@@ -443,5 +451,5 @@ def test_80000_jobs_under_four_policies_are_a_small_page() -> None:
     text = html(runs, "Large")
     assert len(text.encode()) < 3_000_000
     picture = Page(text).data["cluster"]
-    assert sum(len(each["job"]) for each in picture["pieces"]) <= MOST_OF_ALL
+    assert sum(len(each["job"]) for each in picture["pieces"]) <= MAX_SEGMENTS
     assert all(len(each["curves"]["jct"]) <= 400 for each in Page(text).data["runs"])

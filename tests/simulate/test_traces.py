@@ -413,7 +413,7 @@ def test_what_is_piped_and_wrong_is_said_with_its_line(monkeypatch: pytest.Monke
 
 
 def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    files._piped.cache_clear()
+    files._read_stdin.cache_clear()
     monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(data)))
 
 

@@ -169,7 +169,7 @@ def test_a_journal_may_be_piped(
     store.backup(str(tmp_path / "copy"))
     store.close()
     data = (tmp_path / "copy").read_bytes()
-    files._piped.cache_clear()
+    files._read_stdin.cache_clear()
     monkeypatch.setattr(
         "sys.stdin", TextIOWrapper(BytesIO(gzip.compress(data) if packed else data))
     )

@@ -7,13 +7,11 @@ import msgspec
 import pytest
 
 from stoker.core.units import BadValue
-from stoker.simulate.whatif import api_views as lab_views
-from stoker.simulate.whatif import cluster_model as labs
-from stoker.simulate.whatif import render as whatif_told
-from stoker.simulate.whatif import whatif
+from stoker.simulate.arguments import Options
+from stoker.simulate.whatif import api_views, cluster_model, render, whatif
 from stoker.simulate.whatif.api_views import Facts
 from stoker.simulate.whatif.history_replay import Forecast
-from stoker.simulate.whatif.whatif import Question, answered
+from stoker.simulate.whatif.whatif import WhatIfArgs, evaluate
 
 NOW = 1_800_000_000.0
 
@@ -52,15 +50,15 @@ def facts(queue: list[Any], history: list[Any] | None = None, **more: Any) -> Fa
         "gpus": [{"node": name, "id": id, "index": int(id)} for name in "ab" for id in "01"],
         "queues": [], "policies": [{"queue": "*", "chosen": "backfill"}], **more,
     }  # fmt: skip
-    return lab_views.read(msgspec.json.encode(told))
+    return api_views.read(msgspec.json.encode(told))
 
 
-def question(**more: Any) -> Question:
+def question(**more: Any) -> WhatIfArgs:
     nothing: dict[str, Any] = {
-        "policy": None, "parameters": {}, "said": "", "add": [], "remove": [], "priorities": {},
-        "json": False, "html": None,
+        "policy": None, "parameters": {}, "policy_text": "", "add": [], "remove": [],
+        "priorities": {}, "json": False, "html": None,
     }  # fmt: skip
-    return Question(**{**nothing, **more})
+    return WhatIfArgs(**{**nothing, **more})
 
 
 TRAINS = {"epochs_done": 5, "epochs": 10, "ran_seconds": 500.0, "family": "ann: net"}
@@ -73,7 +71,7 @@ RUNNING = [
 
 def test_what_runs_goes_on_where_it_is_and_what_waits_gets_what_is_left() -> None:
     waiting = [job(4, "2", time_limit=60), job(5, "0.5", time_limit=60), job(6, "1", time_limit=60)]
-    found = answered(facts(RUNNING + waiting), question(policy="fifo")).before
+    found = evaluate(facts(RUNNING + waiting), question(policy="fifo")).before
     assert found[1] == Forecast(start=0.0, end=300.0)
     assert found[2].end == pytest.approx(500.0)  # half of its epochs took 500 s
     assert found[3].end == 1000.0
@@ -85,14 +83,14 @@ def test_what_runs_goes_on_where_it_is_and_what_waits_gets_what_is_left() -> Non
 def test_who_waits_for_another_job_runs_after_it() -> None:
     waiting = [job(4, time_limit=60), job(5, time_limit=60, depends="afterok:1"),
                job(6, time_limit=60, depends="afterany:4:77")]  # fmt: skip
-    found = answered(facts(RUNNING + waiting), question(add=["gpus=4"])).after
+    found = evaluate(facts(RUNNING + waiting), question(add=["gpus=4"])).after
     assert found[4].start == 0.0
     assert found[5].start == 300.0
     assert found[6].start == 60.0
 
 
 def test_without_a_machine_its_jobs_go_on_elsewhere_from_what_they_have_saved() -> None:
-    answer = answered(facts(RUNNING), question(remove=["b"]))
+    answer = evaluate(facts(RUNNING), question(remove=["b"]))
     assert answer.before[2].start == 0.0
     assert answer.after[1] == answer.before[1]
     assert answer.after[2] == Forecast(start=300.0, end=pytest.approx(800.0))
@@ -101,20 +99,20 @@ def test_without_a_machine_its_jobs_go_on_elsewhere_from_what_they_have_saved() 
 
 def test_a_job_for_which_no_machine_is_left_is_named() -> None:
     waiting = [job(4, "1", request={"nodelist": ["b"]}, time_limit=60)]
-    answer = answered(facts(RUNNING + waiting), question(remove=["b"]))
+    answer = evaluate(facts(RUNNING + waiting), question(remove=["b"]))
     assert [each.id for each in answer.infeasible] == [4]
-    assert "could no longer run: 4" in whatif_told.lines(answer)
+    assert "could no longer run: 4" in render.lines(answer)
 
 
 def test_the_past_is_told_by_user_and_by_job() -> None:
     history = [ended(n, 3600.0, 86400.0 - n, "4", user="ann" if n % 2 else "bob",
                      request={"gpus": "2", "machines": 2}) for n in range(1, 5)]  # fmt: skip
-    answer = answered(facts([], history), question(add=["node=2x2"]))
-    text = whatif_told.lines(answer)
+    answer = evaluate(facts([], history), question(add=["node=2x2"]))
+    text = render.lines(answer)
     assert "the last 7 days: 4 jobs on 2 nodes with 4 GPUs → 4 with 8" in text
     assert "would have ended earlier: 3, later: 0" in text
     assert {"ann", "bob"} <= {line.split()[0] for line in text if line}
-    told = whatif_told.as_json(answer)
+    told = render.as_json(answer)
     first, second = told["past"]["runs"]
     assert second["jct"]["mean"] < first["jct"]["mean"]
     assert len(told["shifts"]) == 3
@@ -127,7 +125,7 @@ def test_each_queue_keeps_its_own_policy_and_limits() -> None:
                      {"queue": "slow", "chosen": "fifo", "own": True}],
     }  # fmt: skip
     waiting = [job(n, time_limit=60, queue="slow") for n in (1, 2)]
-    found = answered(facts(waiting, **more), question(add=["gpus=1"]))
+    found = evaluate(facts(waiting, **more), question(add=["gpus=1"]))
     assert found.cluster.policies == {"*": ("auto", {}), "slow": ("fifo", {})}
     assert [found.before[n].start for n in (1, 2)] == [0.0, 60.0]
 
@@ -139,16 +137,18 @@ def test_auto_is_planner_as_soon_as_a_job_trains(trains: bool) -> None:
         job(n, "4", time_limit=limit, request={"gpus": "2", "machines": 2}, restartable=trains)
         for n, limit in limits.items()
     ]
-    answer = answered(facts(waiting), question(policy="auto"))
+    answer = evaluate(facts(waiting), question(policy="auto"))
     begins = {n: answer.after[n].start or 0.0 for n in limits}
     assert (begins[3] < begins[2]) is trains, "the long one is passed under planner alone"
 
 
 def test_a_policy_with_parameters_of_its_own() -> None:
-    wanted = whatif.asked(["-", "--policy", "planner", "quantum=20m", "hysteresis=3", "--json"])
+    wanted = whatif.read_what_if_args(
+        Options({"policy": "planner", "json": True}), ["quantum=20m", "hysteresis=3"]
+    )
     assert wanted.parameters == {"quantum": 1200.0, "hysteresis": 3.0}
-    assert whatif.told(wanted) == "policy planner quantum=20m hysteresis=3"
-    answer = answered(facts([job(1, time_limit=60)]), wanted)
+    assert whatif.describe_change(wanted) == "policy planner quantum=20m hysteresis=3"
+    answer = evaluate(facts([job(1, time_limit=60)]), wanted)
     assert answer.changed_cluster.policies == {
         "*": ("planner", {"quantum": 1200.0, "hysteresis": 3.0})
     }
@@ -160,13 +160,13 @@ def test_a_priority_does_not_help_one_that_is_held() -> None:
     with pytest.raises(
         BadValue, match=r"7 is held, before its begin time, or depends on such a job"
     ):
-        answered(given, question(priorities={"7": "high"}))
+        evaluate(given, question(priorities={"7": "high"}))
 
 
 def test_priorities_by_word_and_number() -> None:
     waiting = [job(n, "2", time_limit=60, request={"machines": 2}) for n in (1, 2, 3)]
     given = facts(waiting, meant={"3": [3], "job1": [1]})
-    answer = answered(given, question(priorities={"3": "high", "job1": "-5"}))
+    answer = evaluate(given, question(priorities={"3": "high", "job1": "-5"}))
     assert [answer.before[n].start for n in (1, 2, 3)] == [0.0, 60.0, 120.0]
     assert [answer.after[n].start for n in (3, 2, 1)] == [0.0, 60.0, 120.0]
 
@@ -175,13 +175,13 @@ def test_drained_and_silent_machines_are_not_there() -> None:
     nodes = [{"name": "a", "state": "up"}, {"name": "b", "state": "unreachable"}]
     gpus = [{"node": "a", "id": "0"}, {"node": "a", "id": "1", "drained": "fan"},
             {"node": "b", "id": "0"}]  # fmt: skip
-    lab = labs.lab_of(facts([], nodes=nodes, gpus=gpus))
+    lab = cluster_model.cluster_from_facts(facts([], nodes=nodes, gpus=gpus))
     assert [(node.name, len(node.types["gpu"])) for node in lab.nodes] == [("a", 1)]
 
 
 def test_held_jobs_and_later_ones_are_left_out_and_counted() -> None:
     waiting = [job(1, reason="JobHeldUser"), job(2, begin_at=str(NOW + 60)), job(3, time_limit=9)]
-    answer = answered(facts(waiting), question(policy="fifo"))
+    answer = evaluate(facts(waiting), question(policy="fifo"))
     assert [each.id for each in answer.live_jobs] == [3]
     said = "2 jobs skipped: held, before the begin time, or dependent on such jobs."
     assert said in answer.notes
@@ -192,7 +192,7 @@ def test_those_who_wait_for_one_that_is_held_are_left_out_as_well() -> None:
         job(1, reason="JobHeldUser"), job(2, depends="afterok:1"), job(3, depends="afterany:2"),
         job(4, time_limit=9), job(5, depends="afterok:1?afterok:4", time_limit=9),
     ]  # fmt: skip
-    answer = answered(facts(waiting), question(policy="fifo"))
+    answer = evaluate(facts(waiting), question(policy="fifo"))
     assert [each.id for each in answer.live_jobs] == [4, 5]
     said = "3 jobs skipped: held, before the begin time, or dependent on such jobs."
     assert said in answer.notes
@@ -200,8 +200,8 @@ def test_those_who_wait_for_one_that_is_held_are_left_out_as_well() -> None:
 
 def test_of_many_jobs_those_are_shown_that_move_most() -> None:
     waiting = [job(n, "2", time_limit=60, request={"machines": 2}) for n in range(1, 31)]
-    answer = answered(facts(waiting, meant={"30": [30]}), question(priorities={"30": "high"}))
-    text = whatif_told.lines(answer)
+    answer = evaluate(facts(waiting, meant={"30": [30]}), question(priorities={"30": "high"}))
+    text = render.lines(answer)
     heading = "today: 30 jobs; earlier: 1, later: 29; on average they end in 15.5 min → 15.5 min"
     at = text.index(heading)
     assert text[at + 2].split()[0] == "30"
@@ -213,13 +213,20 @@ def test_nothing_to_replay_is_said() -> None:
     with pytest.raises(
         BadValue, match="no job ended in the last 7 days, and no pending job can start"
     ):
-        answered(facts([]), question(policy="fifo"))
+        evaluate(facts([]), question(policy="fifo"))
 
 
 def test_a_question_in_words() -> None:
-    asked = whatif.asked(["-", "--policy", "srsf", "--add", "gpus=4", "--remove", "node=b",
-                          "--priority", "42=high"])  # fmt: skip
-    assert whatif.told(asked) == "policy srsf, 4 more GPUs, without b, job 42 with priority high"
+    asked = whatif.read_what_if_args(
+        Options(
+            {"policy": "srsf", "add": ["gpus=4"], "remove": ["node=b"], "priority": ["42=high"]}
+        ),
+        [],
+    )
+    assert (
+        whatif.describe_change(asked)
+        == "policy srsf, 4 more GPUs, without b, job 42 with priority high"
+    )
 
 
 def in_turn(forecasts: dict[int, Forecast], *jobs: int) -> list[int]:
@@ -240,14 +247,16 @@ def test_what_owners_said_and_what_was_measured_counts_for_the_planner() -> None
                                             "estimate_seconds": 1000.0}),
     ]  # fmt: skip
     today = [{"queue": "*", "chosen": "planner"}]
-    answer = answered(facts([*holds, *waiting], policies=today), question(policy="fifo"))
+    answer = evaluate(facts([*holds, *waiting], policies=today), question(policy="fifo"))
     assert in_turn(answer.before, 3, 4, 5) == [5, 4, 3]
     assert in_turn(answer.after, 3, 4, 5) == [3, 4, 5]
 
 
 def test_a_plain_job_whose_owner_said_how_long_it_takes_cannot_be_stopped() -> None:
     said = {"expected_seconds": 60, "remaining_seconds": 60, "estimate_seconds": 60}
-    _, today, _ = labs.jobs_of(facts([job(1, training=said), job(2, training=TRAINS)]))
+    _, today, _ = cluster_model.jobs_from_facts(
+        facts([job(1, training=said), job(2, training=TRAINS)])
+    )
     assert [(each.non_preemptible, each.reports) for each in today] == [
         (True, False),
         (False, True),
@@ -256,11 +265,11 @@ def test_a_plain_job_whose_owner_said_how_long_it_takes_cannot_be_stopped() -> N
 
 def test_new_machines_are_like_those_that_were_there() -> None:
     waiting = [job(1, "1", request={"cpus": "4"}, time_limit=60)]
-    answer = answered(facts(waiting), question(add=["gpus=4"], remove=["a", "b"]))
+    answer = evaluate(facts(waiting), question(add=["gpus=4"], remove=["a", "b"]))
     assert answer.infeasible == []
 
 
 def test_a_paused_job_is_said_to_be_taken_to_go_on() -> None:
     paused = {**running(1, "2", "a", ["0", "1"], 60, time_limit=3660), "state": "SUSPENDED"}
-    answer = answered(facts([paused]), question(policy="fifo"))
+    answer = evaluate(facts([paused]), question(policy="fifo"))
     assert "1 job paused: assumed to resume now." in answer.notes

@@ -1,4 +1,4 @@
-"""`python -m stoker.simulate simulate …`: what `stoker simulate` and `stoker what-if` become."""
+"""`python -m stoker.simulate VERB OPTIONS [WORD ...]`: the simulator; OPTIONS are JSON."""
 
 from stoker.simulate.command import main
 

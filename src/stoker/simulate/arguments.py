@@ -1,12 +1,10 @@
-"""What was typed after `stoker simulate`, read once and checked."""
+"""Arguments of `stoker simulate`, checked; the command line is parsed by `stoker.cli`."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import NoReturn
 
 from msgspec import Struct
 
@@ -14,33 +12,58 @@ from stoker.core.cluster import NodeFacts
 from stoker.core.policy.parameters import read_parameters
 from stoker.core.policy.rules import NAMES
 from stoker.core.units import BadValue, parse_duration
-from stoker.simulate.replay.replay import ReplayAssumptions
+from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.traces.detect import FORMATS
 
-USUAL = "backfill,planner,srsf"
-"""What most labs do, what we would do, and what somebody could do who knew every duration."""
-_DIGITS = 15
-"""Of a whole number."""
-LIMITS = ("none", "recorded", "exact", "guessed")
+DEFAULT_POLICIES = "backfill,planner,srsf"
+"""A usual policy, the policy of stoker, and a bound that needs all durations."""
+MAX_DIGITS = 15
+LIMIT_KINDS = ("none", "recorded", "exact", "guessed")
+
+
+class Options:
+    """Options by key, as the parser of the command line returns them."""
+
+    def __init__(self, values: dict[str, str | bool | list[str]]) -> None:
+        self.values = values
+
+    def flag(self, key: str) -> bool:
+        """Return True if a switch is set."""
+        return bool(self.values.get(key))
+
+    def text(self, key: str) -> str | None:
+        """Return the value of an option, None if it was not given."""
+        value = self.values.get(key)
+        return value if isinstance(value, str) else None
+
+    def text_or(self, key: str, default: str) -> str:
+        """Return the value of an option, or its default."""
+        text = self.text(key)
+        return default if text is None else text
+
+    def many(self, key: str) -> list[str]:
+        """Return the values of an option that may be repeated."""
+        value = self.values.get(key, [])
+        return value if isinstance(value, list) else [str(value)]
 
 
 class PolicyVariant(Struct, frozen=True):
-    """One of the policies to compare, with the parameters that are not its own."""
+    """A policy to compare, with parameters that differ from its defaults."""
 
     policy: str
     parameters: dict[str, float]
 
 
 class SimulateArgs(Struct, kw_only=True):
-    """What is to be simulated, and how to tell it."""
+    """What to simulate and how to report it."""
 
     traces: list[Path]
     variants: list[PolicyVariant]
     cluster: list[NodeFacts] | None
-    """None: the trace's own, or as many as keep it busy."""
+    """None: the nodes of the trace, or as many as the load needs."""
     size_by_load: bool
-    """Machines are counted by the load, even where the trace has some."""
+    """Compute the number of nodes from the load, even if the trace has nodes."""
     target_load: float
     by_queue: bool
     format: str | None
@@ -53,176 +76,153 @@ class SimulateArgs(Struct, kw_only=True):
     baseline: str | None
 
 
-class Parser(argparse.ArgumentParser):
-    """One sentence instead of a usage text: the help is the command's own."""
-
-    def error(self, message: str) -> NoReturn:
-        """What cannot be read."""
-        raise BadValue(f"{message[:1].upper()}{message[1:]}. See: {self.prog}")
-
-
-def parser(verb: str) -> Parser:
-    """A parser of our own kind, with the options that every verb has."""
-    made = Parser(prog=f"stoker help {verb}", add_help=False, allow_abbrev=False)
-    for name in ("--json", "--color", "--no-color"):
-        made.add_argument(name, action="store_true")
-    return made
-
-
-def asked(argv: Sequence[str]) -> SimulateArgs:
-    """Read it all, or say in one sentence what is wrong."""
-    given = _parser().parse_intermixed_args(argv)
-    if not given.traces:
+def read_simulate_args(options: Options, traces: Sequence[str]) -> SimulateArgs:
+    """Check all arguments; raise BadValue for the first that is wrong."""
+    if not traces:
         raise BadValue("No trace file given; name at least one (formats: docs/traces.md).")
-    if given.format is not None and given.format not in FORMATS:
-        raise BadValue(f"Unknown --format {given.format}; choose one of {', '.join(FORMATS)}.")
-    if given.limits is not None and given.limits not in LIMITS:
-        raise BadValue(f"Unknown --limits {given.limits}; choose one of {', '.join(LIMITS)}.")
-    sized = given.cluster == "auto" or given.load is not None
-    if given.cluster not in (None, "auto") and given.load is not None:
+    format = options.text("format")
+    if format is not None and format not in FORMATS:
+        raise BadValue(f"Unknown --format {format}; choose one of {', '.join(FORMATS)}.")
+    limits = options.text("limits")
+    if limits is not None and limits not in LIMIT_KINDS:
+        raise BadValue(f"Unknown --limits {limits}; choose one of {', '.join(LIMIT_KINDS)}.")
+    cluster, load = options.text("cluster"), options.text("load")
+    has_nodes = cluster not in (None, "auto")
+    if has_nodes and load is not None:
         raise BadValue(
             "--load computes the number of nodes, so --cluster cannot be combined with it."
         )
-    blind = given.limits not in (None, "none")
-    if blind and given.estimates is not None:
+    limits_only = limits not in (None, "none")
+    estimates = options.text("estimates")
+    if limits_only and estimates is not None:
         raise BadValue("--estimates and --limits cannot be combined; give one of them.")
-    seed = whole(given.seed, "--seed") if given.seed is not None else 0
-    known = share(given.epochs_known, "--epochs-known")
-    chosen = contenders(given.policy, given.set)
-    base = given.base
-    if base is not None and base not in {each.policy for each in chosen}:
-        names = ", ".join(dict.fromkeys(each.policy for each in chosen))
-        raise BadValue(f"--base {base} is not one of the compared policies: {names}.")
+    seed = parse_count(options.text_or("seed", "0"), "--seed")
+    measured_after = parse_share(options.text_or("epochs_known", "5%"), "--epochs-known")
+    variants = policy_variants(options.text_or("policy", DEFAULT_POLICIES), options.many("set"))
+    baseline = options.text("base")
+    names = dict.fromkeys(variant.policy for variant in variants)
+    if baseline is not None and baseline not in names:
+        raise BadValue(
+            f"--base {baseline} is not one of the compared policies: {', '.join(names)}."
+        )
+    first = options.text("first")
     return SimulateArgs(
-        traces=[Path(each) for each in given.traces],
-        variants=chosen,
-        cluster=machines(given.cluster) if given.cluster not in (None, "auto") else None,
-        size_by_load=sized,
-        target_load=0.8 if given.load is None else share(given.load, "--load", 10.0),
-        by_queue=given.by_queue,
-        format=given.format,
+        traces=[Path(trace) for trace in traces],
+        variants=variants,
+        cluster=machines(cluster) if cluster is not None and has_nodes else None,
+        size_by_load=cluster == "auto" or load is not None,
+        target_load=0.8 if load is None else parse_share(load, "--load", 10.0),
+        by_queue=options.flag("by_queue"),
+        format=format,
         seed=seed,
-        max_jobs=whole(given.first, "--first", 1) if given.first is not None else None,
+        max_jobs=parse_count(first, "--first", 1) if first is not None else None,
         assumptions=ReplayAssumptions(
-            measured_after=known,
-            checkpoint_seconds=float(parse_duration(given.checkpoint, "--checkpoint")),
-            restart_seconds=float(parse_duration(given.restart, "--restart")),
-            non_preemptible=given.no_preempt or blind,
-            time_limits_only=blind,
-            estimate_error=factor(given.estimates, "--estimates") if given.estimates else None,
+            measured_after=measured_after,
+            checkpoint_seconds=_seconds(options.text_or("checkpoint", "10m"), "--checkpoint"),
+            restart_seconds=_seconds(options.text_or("restart", "60s"), "--restart"),
+            non_preemptible=options.flag("no_preempt") or limits_only,
+            time_limits_only=limits_only,
+            estimate_error=parse_factor(estimates, "--estimates") if estimates else None,
             seed=seed,
         ),
-        limits=given.limits,
-        html=page(given.html),
-        json=given.json,
-        baseline=base,
+        limits=limits,
+        html=html_path(options.text("html")),
+        json=options.flag("json"),
+        baseline=baseline,
     )
 
 
-def _parser() -> Parser:
-    made = parser("simulate")
-    made.add_argument("traces", nargs="*")
-    made.add_argument("--policy", default=USUAL)
-    for name in ("--cluster", "--load", "--format", "--seed", "--first", "--limits", "--html"):
-        made.add_argument(name)
-    made.add_argument("--set", action="append", default=[])
-    made.add_argument("--epochs-known", default="5%")
-    made.add_argument("--estimates")
-    made.add_argument("--checkpoint", default="10m")
-    made.add_argument("--restart", default="60s")
-    made.add_argument("--base")
-    for name in ("--by-queue", "--no-preempt", "--list-policies"):
-        made.add_argument(name, action="store_true")
-    return made
+def _seconds(text: str, what: str) -> float:
+    return float(parse_duration(text, what))
 
 
-def contenders(policies: str, settings: Sequence[str]) -> list[PolicyVariant]:
-    """Read `fifo,planner` and `planner.quantum=600,1200`, which makes two planners."""
+def policy_variants(policies: str, settings: Sequence[str]) -> list[PolicyVariant]:
+    """Parse `fifo,planner` and settings; `planner.quantum=600,1200` makes two variants."""
     names = [name.strip() for name in policies.split(",") if name.strip()]
     for name in names:
-        known_policy(name)
-    chosen: dict[str, dict[str, list[float]]] = {}
+        check_policy(name)
+    values_of: dict[str, dict[str, list[float]]] = {}
     for setting in settings:
-        name, parameter, values = _setting(setting)
+        name, parameter, values = _parse_setting(setting)
         if name not in names:
             raise BadValue(f"--set {setting} applies to {name}, which is not compared; add it to"
                            " --policy.")  # fmt: skip
-        chosen.setdefault(name, {})[parameter] = values
-    found = []
+        values_of.setdefault(name, {})[parameter] = values
+    variants = []
     for name in dict.fromkeys(names):
-        parameters = chosen.get(name, {})
-        found += [
-            PolicyVariant(name, dict(zip(parameters, each, strict=True)))
-            for each in product(*parameters.values())
+        parameters = values_of.get(name, {})
+        variants += [
+            PolicyVariant(name, dict(zip(parameters, values, strict=True)))
+            for values in product(*parameters.values())
         ]
-    if not found:
+    if not variants:
         raise BadValue(f"--policy is empty; choose from {', '.join(NAMES)}.")
-    return found
+    return variants
 
 
-def known_policy(name: str) -> str:
-    """The name of a policy, if it is one."""
+def check_policy(name: str) -> str:
+    """Return the name of a policy; raise BadValue if there is none of that name."""
     if name not in NAMES:
         raise BadValue(f"There is no policy '{name}'; there are {', '.join(NAMES)}.")
     return name
 
 
-def _setting(text: str) -> tuple[str, str, list[float]]:
-    name, equals, typed = text.partition("=")
+def _parse_setting(text: str) -> tuple[str, str, list[float]]:
+    name, equals, values = text.partition("=")
     policy, dot, parameter = name.strip().partition(".")
     if not equals or not dot:
         raise BadValue(f"--set {text} is not POLICY.PARAMETER=VALUE; write planner.quantum=1200.")
-    known_policy(policy)
+    check_policy(policy)
     try:
-        return policy, parameter, [_value(policy, parameter, each) for each in typed.split(",")]
+        return policy, parameter, [_value(policy, parameter, value) for value in values.split(",")]
     except BadValue as error:
         raise BadValue(f"--set {text}: {error}") from None
 
 
 def _value(policy: str, parameter: str, text: str) -> float:
-    """A figure as `stoker policy` takes it; of a duration, a bare number is seconds."""
+    """Parse a value like `stoker policy` does; a plain number for a duration is in seconds."""
     text = text.strip()
-    said = float(text) if text.isdecimal() else text
-    return read_parameters(policy, {parameter: said})[parameter]
+    value = float(text) if text.isdecimal() else text
+    return read_parameters(policy, {parameter: value})[parameter]
 
 
-def share(text: str, what: str, most: float = 1.0) -> float:
-    """Read `5%` or `0.05`."""
+def parse_share(text: str, what: str, max_share: float = 1.0) -> float:
+    """Parse `5%` or `0.05`."""
     text = text.strip()
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         value = 0.0
-    if not 0 < value <= most:  # written so that NaN is refused too
+    if not 0 < value <= max_share:  # also rejects NaN
         raise BadValue(
-            f"{what} {text} is not a share between 0 % and {most * 100:.0f} %; write for example "
-            "5% or 0.05."
+            f"{what} {text} is not a share between 0 % and {max_share * 100:.0f} %; write for "
+            "example 5% or 0.05."
         )
     return value
 
 
-def factor(text: str, what: str) -> float:
-    """Read a number from 1 on."""
+def parse_factor(text: str, what: str) -> float:
+    """Parse a number from 1 to 1000."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 1 <= value <= 1000:  # written so that NaN is refused too
+    if not 1 <= value <= 1000:  # also rejects NaN
         raise BadValue(f"{what} takes a factor from 1 to 1000, not '{text}'; write for example 2.")
     return value
 
 
-def whole(text: str, what: str, least: int = 0) -> int:
-    """Read a whole number."""
-    if text.isdecimal() and len(text) > _DIGITS:
-        raise BadValue(f"{what} takes a whole number of at most {_DIGITS} digits, not '{text}'.")
-    if not (text.isdecimal() and int(text) >= least):
-        raise BadValue(f"{what} takes a whole number of at least {least}, not '{text}'.")
+def parse_count(text: str, what: str, minimum: int = 0) -> int:
+    """Parse a whole number."""
+    if text.isdecimal() and len(text) > MAX_DIGITS:
+        raise BadValue(f"{what} takes a whole number of at most {MAX_DIGITS} digits, not '{text}'.")
+    if not (text.isdecimal() and int(text) >= minimum):
+        raise BadValue(f"{what} takes a whole number of at least {minimum}, not '{text}'.")
     return int(text)
 
 
-def page(text: str | None) -> Path | None:
-    """Where the page is to be written; a folder that is not there is better known before."""
+def html_path(text: str | None) -> Path | None:
+    """Return the path of the page; reject a missing directory before the simulation starts."""
     if text is None:
         return None
     if not text.strip():

@@ -1,4 +1,4 @@
-"""What `stoker simulate` does: reads workloads, plays them under each policy, tells the result."""
+"""`stoker simulate`: read workloads, replay them under each policy, print the results."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stoker import wire
 from stoker.core.policy.rules import ABOUT_AUTO, AUTO, PARAMETERS, POLICIES, policy
 from stoker.core.units import BadValue
 from stoker.places import describe_os_error
-from stoker.simulate.arguments import SimulateArgs, asked
-from stoker.simulate.compare import Compared, compared, light, workloads
+from stoker.simulate.arguments import Options, SimulateArgs, read_simulate_args
+from stoker.simulate.compare import Comparison, compare, without_page_data, workloads
 from stoker.simulate.progress import ProgressLine
 from stoker.simulate.report import as_json, lines, size_lines, write
 from stoker.simulate.summary import summary_json, summary_lines
@@ -27,20 +27,20 @@ from stoker.terminal import FilteredStream
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one of the verbs and return its exit code; what is wrong is said in one sentence."""
-    verb, *args = sys.argv[1:] if argv is None else argv
+    """Run a verb with its options as JSON and its words; return the exit code."""
+    verb, options, *words = sys.argv[1:] if argv is None else argv
     streams: Any = sys.stdout, sys.stderr
-    filtered: Any = [each and FilteredStream(each) for each in streams]
+    filtered: Any = [stream and FilteredStream(stream) for stream in streams]
     sys.stdout, sys.stderr = filtered
     try:
-        return _run(verb, args)
+        return _run(verb, Options(json.loads(options)), words)
     finally:
         sys.stdout, sys.stderr = streams
 
 
-def _run(verb: str, args: list[str]) -> int:
+def _run(verb: str, options: Options, words: list[str]) -> int:
     try:
-        code = VERBS[verb](args)
+        code = VERBS[verb](options, words)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = wire.EXIT_INTERRUPTED
@@ -48,124 +48,135 @@ def _run(verb: str, args: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = wire.EXIT_OK
     except (TraceError, BadValue) as error:
-        code = _refused(str(error), "usage", wire.EXIT_USAGE, "--json" in args)
+        code = _report_error(str(error), "usage", wire.EXIT_USAGE, options.flag("json"))
     except OSError as error:
-        code = _refused(describe_os_error(error), "failed", wire.EXIT_FAILED, "--json" in args)
+        code = _report_error(
+            describe_os_error(error), "failed", wire.EXIT_FAILED, options.flag("json")
+        )
     return code
 
 
-def _refused(message: str, code: str, exit: int, as_json: bool) -> int:
+def _report_error(message: str, code: str, exit: int, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": {"code": code, "message": message, "exit": exit}}))
     else:
-        say(message)
+        print_message(message)
     return exit
 
 
-def say(text: str) -> None:
-    """Say something to the person, on stderr."""
+def print_message(text: str) -> None:
+    """Print a message for the user on stderr."""
     if sys.stderr is not None:
         print(f"stoker: {text}", file=sys.stderr, flush=True)
 
 
-def simulate(args: Sequence[str]) -> int:
+def simulate(options: Options, traces: Sequence[str]) -> int:
     """Compare policies on recorded workloads."""
-    if "--list-policies" in args:
-        return _list("--json" in args)
-    wanted = asked(args)
-    todo, none = _read(wanted, ProgressLine(0, quiet=wanted.json))
-    jobs = sum(len(each.jobs) for each in todo) * len(wanted.variants)
-    meter = ProgressLine(jobs, quiet=wanted.json)
-    several = len(todo) > 1
-    found: list[Compared] = []
+    if options.flag("list_policies"):
+        return _list_policies(options.flag("json"))
+    args = read_simulate_args(options, traces)
+    pending, skipped = _read_workloads(args, ProgressLine(0, quiet=args.json))
+    jobs = sum(len(workload.jobs) for workload in pending) * len(args.variants)
+    progress = ProgressLine(jobs, quiet=args.json)
+    several = len(pending) > 1
+    comparisons: list[Comparison] = []
     try:
-        todo.reverse()
-        while todo:
-            # Taken off the list, so that a workload that is done takes no room.
-            each = compared(todo.pop(), wanted, meter)
-            meter.clear()
-            if not wanted.json:
-                print(
-                    "\n".join(told(each, wanted.baseline)), end="\n\n" if todo else "\n", flush=True
-                )
-            if wanted.html is not None:
-                _page(each, wanted, len(found) if several else None)
-            found.append(each)
+        pending.reverse()
+        while pending:
+            # Popped, so that the memory of a finished workload is freed.
+            comparison = compare(pending.pop(), args, progress)
+            progress.clear()
+            if not args.json:
+                text = "\n".join(comparison_lines(comparison, args.baseline))
+                print(text, end="\n\n" if pending else "\n", flush=True)
+            if args.html is not None:
+                _write_page(comparison, args, len(comparisons) if several else None)
+            comparisons.append(comparison)
     finally:
-        meter.clear()
-    if wanted.json:
-        whole = _json(found, wanted, none)
-        print(json.dumps(whole, indent=2 if sys.stdout.isatty() else None))
+        progress.clear()
+    if args.json:
+        reply = _json(comparisons, args, skipped)
+        print(json.dumps(reply, indent=2 if sys.stdout.isatty() else None))
     elif several:
-        print("\n" + "\n".join(summary_lines(found, wanted.baseline)))
-    for sentence in none:
-        say(f"skipped: {sentence}")
+        print("\n" + "\n".join(summary_lines(comparisons, args.baseline)))
+    for note in skipped:
+        print_message(f"skipped: {note}")
     return wire.EXIT_OK
 
 
-def _read(wanted: SimulateArgs, meter: ProgressLine) -> tuple[list[Workload], list[str]]:
-    """What is to be replayed, and why some of it cannot be at all."""
-    todo: list[Workload] = []
-    none: list[str] = []
+def _read_workloads(args: SimulateArgs, progress: ProgressLine) -> tuple[list[Workload], list[str]]:
+    """Return the workloads to replay, and a note for each without a job that can run."""
+    readable: list[Workload] = []
+    skipped: list[str] = []
     try:
-        for path in wanted.traces:
-            meter.show(f"reading {'standard input' if path == STDIN else path}")
-            for each in workloads(replace(wanted, traces=[path])):
-                if each.jobs:
-                    todo.append(each)
+        for path in args.traces:
+            progress.show(f"reading {'standard input' if path == STDIN else path}")
+            for workload in workloads(replace(args, traces=[path])):
+                if workload.jobs:
+                    readable.append(workload)
                 else:
-                    none.append(f"{each.title}: {each.notes[-1]}")
+                    skipped.append(f"{workload.title}: {workload.notes[-1]}")
     except TraceError as error:
-        said = str(error)
-        if path == STDIN and said.startswith(str(STDIN)):
-            raise TraceError(f"standard input{said.removeprefix(str(STDIN))}") from None
+        message = str(error)
+        if path == STDIN and message.startswith(str(STDIN)):
+            raise TraceError(f"standard input{message.removeprefix(str(STDIN))}") from None
         raise
     finally:
-        meter.clear()
-    if not todo:
-        raise BadValue(none[0])
-    return todo, none
+        progress.clear()
+    if not readable:
+        raise BadValue(skipped[0])
+    return readable, skipped
 
 
-def told(each: Compared, base: str | None) -> list[str]:
-    """One workload as a person reads it."""
+def comparison_lines(comparison: Comparison, baseline: str | None) -> list[str]:
+    """Return the report of one workload as text."""
     width = terminal_width()
-    text = [each.heading, "", *lines(each.figures, width, base)]
-    sizes = {group.name for figures in each.figures for group in figures.by_size}
+    text = [comparison.heading, "", *lines(comparison.statistics, width, baseline)]
+    sizes = {group.name for run in comparison.statistics for group in run.by_size}
     if len(sizes) > 1:
-        text += ["", *size_lines(each.figures, width)]
-    if each.notes:
-        text += ["", *(f"note: {note}" for note in each.notes)]
+        text += ["", *size_lines(comparison.statistics, width)]
+    if comparison.notes:
+        text += ["", *(f"note: {note}" for note in comparison.notes)]
     return text
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal on stdout, None when it is none."""
+    """Return the columns of the terminal on stdout, None if stdout is not a terminal."""
     try:
         return (os.get_terminal_size(1).columns or 80) if os.isatty(1) else None
     except OSError:
         return None
 
 
-def _json(found: Sequence[Compared], wanted: SimulateArgs, none: Sequence[str]) -> dict[str, Any]:
-    told = [
-        {**as_json(each.runs, wanted.baseline, each.figures), "notes": each.notes} for each in found
+def _json(
+    comparisons: Sequence[Comparison], args: SimulateArgs, skipped: Sequence[str]
+) -> dict[str, Any]:
+    reports = [
+        {**as_json(each.runs, args.baseline, each.statistics), "notes": each.notes}
+        for each in comparisons
     ]
-    whole: dict[str, Any] = {"seed": wanted.seed, "workloads": told}
-    if none:
-        whole["left_out"] = none
-    if len(found) > 1:
-        whole["summary"] = summary_json(found, wanted.baseline)
-    return whole
+    reply: dict[str, Any] = {"seed": args.seed, "workloads": reports}
+    if skipped:
+        reply["left_out"] = skipped
+    if len(comparisons) > 1:
+        reply["summary"] = summary_json(comparisons, args.baseline)
+    return reply
 
 
-def _page(each: Compared, wanted: SimulateArgs, number: int | None) -> None:
-    """Write the page of one workload, under a name of its own where there are several."""
-    assert wanted.html is not None
-    path = wanted.html if number is None else _numbered(wanted.html, number, each.workload)
-    write(path, each.runs, each.workload, each.notes, wanted.baseline, each.figures)
-    each.runs = [light(run) for run in each.runs]
-    say(f"wrote {path}")
+def _write_page(comparison: Comparison, args: SimulateArgs, number: int | None) -> None:
+    """Write the page of one workload; with several workloads its name is numbered."""
+    assert args.html is not None
+    path = args.html if number is None else _numbered(args.html, number, comparison.workload)
+    write(
+        path,
+        comparison.runs,
+        comparison.workload,
+        comparison.notes,
+        args.baseline,
+        comparison.statistics,
+    )
+    comparison.runs = [without_page_data(run) for run in comparison.runs]
+    print_message(f"wrote {path}")
 
 
 def _numbered(path: Path, number: int, title: str) -> Path:
@@ -173,28 +184,27 @@ def _numbered(path: Path, number: int, title: str) -> Path:
     return path.with_name(f"{path.stem}-{number + 1}-{plain[:60]}{path.suffix or '.html'}")
 
 
-def _list(as_json: bool) -> int:
-    """The policies that there are."""
-    known = {AUTO: ABOUT_AUTO, **{each.name: each.about for each in POLICIES.values()}}
+def _list_policies(as_json: bool) -> int:
+    policies = {AUTO: ABOUT_AUTO, **{each.name: each.about for each in POLICIES.values()}}
     if as_json:
-        found = [
+        views = [
             {"name": name, "about": about,
              "parameters": {key: getattr(policy(name), key) for key in PARAMETERS}}
-            for name, about in known.items()
+            for name, about in policies.items()
         ]  # fmt: skip
-        print(json.dumps({"policies": found}))
+        print(json.dumps({"policies": views}))
         return wire.EXIT_OK
-    wide = max(map(len, known))
-    for name, about in known.items():
-        print(f"{name:<{wide}}  {about}")
+    width = max(map(len, policies))
+    for name, about in policies.items():
+        print(f"{name:<{width}}  {about}")
     print(f"\nParameters, for --set POLICY.NAME=VALUE: {', '.join(PARAMETERS)}")
     return wire.EXIT_OK
 
 
-def _what_if(args: Sequence[str]) -> int:
+def _what_if(options: Options, words: Sequence[str]) -> int:
     from stoker.simulate.whatif.whatif import what_if
 
-    return what_if(args)
+    return what_if(options, words)
 
 
-VERBS: dict[str, Callable[[Sequence[str]], int]] = {"simulate": simulate, "what-if": _what_if}
+VERBS: dict[str, Callable[[Options, list[str]], int]] = {"simulate": simulate, "what-if": _what_if}

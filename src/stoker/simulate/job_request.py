@@ -1,4 +1,4 @@
-"""What a job of a workload asks of the core when it is submitted."""
+"""Resource request of a trace job."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from stoker.core.units import THOUSAND
 from stoker.simulate.workload import TraceJob
 
 
-def request_for(load: TraceJob, per_node: int, memory: int | None = None) -> Request:
-    """Its request, where machines have so many GPUs: more than that is asked of several of them.
+def request_for(job: TraceJob, gpus_per_node: int, memory: int | None = None) -> Request:
+    """Return the request of a job; it spans several nodes if one has too few GPUs.
 
-    It may share its GPUs if it says what memory it needs, or if that is said for it.
+    The job may share its GPUs if it has a GPU memory, its own or the given one.
     """
-    amount, machines = round(load.gpus * THOUSAND), 1
-    if per_node and amount > per_node * THOUSAND:
-        machines = -(-amount // (per_node * THOUSAND))
-        amount = -(-amount // (machines * THOUSAND)) * THOUSAND
-    memory = memory if load.gpu_memory is None else load.gpu_memory
-    models = tuple(map(str.lower, load.gpu_models))
-    ask = GpuAsk(
+    amount, nodes = round(job.gpus * THOUSAND), 1
+    if gpus_per_node and amount > gpus_per_node * THOUSAND:
+        nodes = -(-amount // (gpus_per_node * THOUSAND))
+        amount = -(-amount // (nodes * THOUSAND)) * THOUSAND
+    memory = memory if job.gpu_memory is None else job.gpu_memory
+    models = tuple(map(str.lower, job.gpu_models))
+    gpus = GpuAsk(
         amount,
         model=models[0] if len(models) == 1 else None,
         models=models if len(models) > 1 else (),
         memory=memory,
         beside=memory is not None,
-        most=load.max_gpus * THOUSAND if load.max_gpus is not None else None,
+        most=job.max_gpus * THOUSAND if job.max_gpus is not None else None,
     )
     return Request(
-        gpus=ask if amount else None,
-        cpus=round(load.cpus * THOUSAND / machines),
-        memory=-(-load.ram // machines),
-        machines=machines,
+        gpus=gpus if amount else None,
+        cpus=round(job.cpus * THOUSAND / nodes),
+        memory=-(-job.ram // nodes),
+        machines=nodes,
     )

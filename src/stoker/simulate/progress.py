@@ -1,4 +1,4 @@
-"""How far a simulation is, in one line on a terminal; nothing where nobody looks."""
+"""Progress of a simulation: one line on a terminal, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from time import monotonic
 
 from stoker.terminal import clean, write_raw
 
-OFTEN = 0.2
-"""Seconds between two lines."""
+REDRAW_SECONDS = 0.2
 
 
 class ProgressLine:
-    """Counts jobs that ended, over all runs."""
+    """Count the ended jobs of all runs and show them on stderr."""
 
     def __init__(self, jobs: int, quiet: bool = False) -> None:
-        """`jobs` in all runs together; `quiet`: show nothing."""
+        """`jobs` of all runs together; `quiet`: show nothing."""
         self.total_jobs, self.finished_runs_jobs = jobs, 0
         self.title = ""
         self.started_at = self.drawn_at = monotonic()
@@ -24,29 +23,29 @@ class ProgressLine:
         self.calls = 0
 
     def show(self, text: str) -> None:
-        """Something that takes its time before the first run: what it is."""
+        """Show a text in place of the line."""
         if self.shown:
             write_raw(sys.stderr, f"\r\x1b[K{clean(text[: _width() - 1])}")
 
     def start_run(self, title: str) -> None:
-        """A run begins."""
+        """Show the title of a new run."""
         self.title = title
         self._draw(0)
 
     def update(self, done: int) -> None:
-        """So many jobs of this run have ended; cheap, since it is said at every event."""
+        """Set the ended jobs of this run; cheap, because it is called at every event."""
         self.calls += 1
         if self.calls & 255:
             return
-        if self.shown and monotonic() - self.drawn_at >= OFTEN:
+        if self.shown and monotonic() - self.drawn_at >= REDRAW_SECONDS:
             self._draw(done)
 
     def end_run(self, jobs: int) -> None:
-        """A run is over."""
+        """Count the jobs of a finished run."""
         self.finished_runs_jobs += jobs
 
     def clear(self) -> None:
-        """Leave the line empty."""
+        """Clear the line."""
         if self.shown:
             write_raw(sys.stderr, "\r\x1b[K")
 
@@ -59,15 +58,15 @@ class ProgressLine:
         text = f"{self.title}: {done:,} of {self.total_jobs:,} jobs, {100 * share:.0f} %"
         spent = self.drawn_at - self.started_at
         if share > 0.01 and spent > 1:
-            text += f", {clock(spent * (1 - share) / share)} left"
+            text += f", {format_clock(spent * (1 - share) / share)} left"
         self.show(text)
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Return `0:42`, `1:02:03`."""
-    minutes, left = divmod(int(seconds), 60)
+    minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"
 
 
 def _width() -> int:

@@ -1,4 +1,4 @@
-"""Several workloads taken together: how policies compare in the geometric mean."""
+"""Summary of several workloads: geometric means of the ratios to the baseline."""
 
 from __future__ import annotations
 
@@ -8,63 +8,66 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from stoker.simulate.compare import Compared
+from stoker.simulate.compare import Comparison
 from stoker.simulate.report import ratios
-from stoker.simulate.report.statistics import base_of
+from stoker.simulate.report.statistics import baseline_of
 
-SHOWN = (("jct_mean", "mean JCT"), ("jct_p99", "p99 JCT"), ("slowdown_mean", "slowdown"),
+SUMMARY_COLUMNS = (("jct_mean", "mean JCT"), ("jct_p99", "p99 JCT"), ("slowdown_mean", "slowdown"),
          ("makespan", "makespan"))  # fmt: skip
 GAP = "  "
 
 
-class Together(Struct, kw_only=True):
-    """One policy over all workloads."""
+class PolicySummary(Struct, kw_only=True):
+    """One policy over all workloads (as in the JSON output)."""
 
     policy: str
     workloads: int
     means: dict[str, float | None]
-    """Geometric means of the ratios to the base; None where a workload has no such ratio."""
+    """Geometric means of the ratios to the baseline; None if a workload has no such ratio."""
     worst: dict[str, float | None]
     preemptions: float
-    """Per job, the mean over workloads."""
+    """Per job, mean over the workloads."""
 
 
-def together(found: Sequence[Compared], base: str | None) -> list[Together]:
-    """Each policy, over all workloads."""
+def summarize(comparisons: Sequence[Comparison], baseline: str | None) -> list[PolicySummary]:
+    """Return one row per policy."""
     rows = []
-    for place, first in enumerate(found[0].figures):
-        compared = [ratios(each.figures[place], base_of(each.figures, base)) for each in found]
+    for index, first in enumerate(comparisons[0].statistics):
+        compared = [
+            ratios(each.statistics[index], baseline_of(each.statistics, baseline))
+            for each in comparisons
+        ]
         keys = compared[0]
         values = {key: [each[key] for each in compared] for key in keys}
-        preempted = [each.figures[place].preemptions or 0.0 for each in found]
-        rows.append(Together(
+        preempted = [each.statistics[index].preemptions or 0.0 for each in comparisons]
+        rows.append(PolicySummary(
             policy=first.label,
-            workloads=len(found),
-            means={key: _mean(each) for key, each in values.items()},
+            workloads=len(comparisons),
+            means={key: _geometric_mean(each) for key, each in values.items()},
             worst={key: max((v for v in each if v is not None), default=None)
                    for key, each in values.items()},
-            preemptions=fsum(preempted) / len(found),
+            preemptions=fsum(preempted) / len(comparisons),
         ))  # fmt: skip
     return rows
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _geometric_mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value]
     return exp(fsum(map(log, known)) / len(known)) if len(known) == len(values) else None
 
 
-def summary_lines(found: Sequence[Compared], base: str | None) -> list[str]:
-    """A table of them all."""
-    against = base_of(found[0].figures, base).label
-    titles = ["policy", *(title for _, title in SHOWN), "worst JCT", "preempted"]
+def summary_lines(comparisons: Sequence[Comparison], baseline: str | None) -> list[str]:
+    """Return the summary as a table."""
+    baseline_label = baseline_of(comparisons[0].statistics, baseline).label
+    titles = ["policy", *(title for _, title in SUMMARY_COLUMNS), "worst JCT", "preempted"]
     rows = [titles]
-    for each in together(found, base):
-        cells = [_times(each.means[key]) for key, _ in SHOWN]
+    for each in summarize(comparisons, baseline):
+        cells = [_ratio_text(each.means[key]) for key, _ in SUMMARY_COLUMNS]
         rows.append(
-            [each.policy, *cells, _times(each.worst["jct_mean"]), f"{each.preemptions:.2f}"]
+            [each.policy, *cells, _ratio_text(each.worst["jct_mean"]), f"{each.preemptions:.2f}"]
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"{len(found)} workloads: times {against}, geometric means"]
+    lines = [f"{len(comparisons)} workloads: times {baseline_label}, geometric means"]
     for row in rows:
         cells = [row[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
@@ -72,13 +75,13 @@ def summary_lines(found: Sequence[Compared], base: str | None) -> list[str]:
     return lines
 
 
-def _times(value: float | None) -> str:
+def _ratio_text(value: float | None) -> str:
     return "–" if value is None else f"× {value:,.2f}"
 
 
-def summary_json(found: Sequence[Compared], base: str | None) -> dict[str, Any]:
-    """The same for programs."""
+def summary_json(comparisons: Sequence[Comparison], baseline: str | None) -> dict[str, Any]:
+    """Return the summary for --json."""
     return {
-        "base": base_of(found[0].figures, base).label,
-        "policies": [to_builtins(each) for each in together(found, base)],
+        "base": baseline_of(comparisons[0].statistics, baseline).label,
+        "policies": [to_builtins(each) for each in summarize(comparisons, baseline)],
     }

@@ -1,7 +1,7 @@
-"""What is to be simulated: jobs as they really are, and the machines they meet.
+"""Workload of a simulation: jobs with their actual behaviour, and the nodes they run on.
 
-The planner never sees any of this. It sees what a real job would tell it: what it asks for when
-it is submitted, that it has begun, its epochs as they are done, and that it has ended.
+The planner sees only what a real job reports: its request at submission, its start, its finished
+epochs and its end.
 """
 
 from __future__ import annotations
@@ -15,63 +15,63 @@ from stoker.core.cluster import NodeFacts
 
 
 class Speed(Protocol):
-    """How fast a job is where it runs."""
+    """Speed of a job on the hardware it runs on."""
 
     def rate(self, done: float, gpus: int, machines: int, model: str) -> float:
-        """Work per second, when a share `done` of it is behind; 1.0 is as it was recorded."""
+        """Return work per second after a share `done` of the work; 1.0 is the recorded speed."""
 
     def interference(self, other: Speed, model: str) -> float:
-        """What is left of that rate when another job shares its GPUs; 0.0: they do not fit."""
+        """Return the factor of the rate while another job shares the GPUs; 0.0: both do not fit."""
 
 
 class TraceJob(Struct, kw_only=True, gc=False):
     """One job of a workload."""
 
     submit_time: float
-    """Seconds from the beginning to its submission."""
+    """Seconds after the start of the workload."""
     duration: float
-    """What it takes with what it asks for, alone, never stopped."""
+    """Seconds of work with the requested resources, alone and without interruption."""
     gpus: float = 1.0
-    """In all. More than a machine has: as many machines as that takes. A fraction: of one GPU."""
+    """GPUs on all nodes; more than one node has: several nodes. A fraction: part of one GPU."""
     user: str = ""
     name: str = ""
-    """What it has in common with its like, if that is known."""
+    """Name that similar jobs share, if known."""
     queue: str = ""
     priority: int = 0
     cpus: float = 0.0
     ram: int = 0
     """MiB."""
     gpu_memory: int | None = None
-    """MiB of each GPU; one that says it may share its GPUs."""
+    """MiB on each GPU; if set, the job may share its GPUs."""
     time_limit: int | None = None
-    """Seconds that its owner allowed it."""
+    """Seconds."""
     gpu_models: tuple[str, ...] = ()
-    """GPU models on which alone it runs; none: on any."""
+    """GPU models that the job can use; empty: all."""
     max_gpus: int | None = None
-    """An elastic job: `gpus` is the least, and this the most that it makes use of."""
+    """Set for an elastic job; `gpus` is then its minimum."""
     speed: Speed | None = None
-    """None: it is as fast anywhere, and knows only the number of GPUs that it asks for."""
+    """None: the same speed everywhere, always with the requested number of GPUs."""
     steps: float | None = None
-    """What it does in all, in steps that are the same for all of its name; None: unknown."""
+    """All work in steps that are comparable between jobs of one name; None: unknown."""
     non_preemptible: bool = False
-    """It saves nothing on its way, so that it is never stopped."""
+    """The job saves no checkpoints, so it is never preempted."""
     epochs: int | None = None
-    """Equal shares of its work, in each of which it may be differently fast; None: unknown."""
+    """Equal parts of the work, each with its own speed; None: unknown."""
     stops_immediately: bool = False
-    """It saves and stops as soon as it is asked to, not only at its next checkpoint."""
+    """The job saves and stops on request, not at its next checkpoint."""
     first_start_costs: bool = False
-    """What it takes to start it is not in `seconds`: the first start costs as any other does."""
+    """`duration` excludes start-up, so the first start costs as much as a restart."""
 
 
 class Workload(Struct, kw_only=True):
-    """Jobs, and the machines they were recorded on, if those are known."""
+    """Jobs, and the nodes that they were recorded on, if known."""
 
     title: str
     jobs: list[TraceJob]
-    """By time of submission."""
+    """By submit time."""
     nodes: Sequence[NodeFacts] = ()
     profiled: bool = False
-    """Jobs of one name are alike, and how fast they are was measured before: alone on each model
-    of GPU, and beside each other. A planner that learns such things is told so at the beginning."""
+    """Jobs of one name are similar, and their speed was measured beforehand: alone on each GPU
+    model, and while sharing a GPU. A planner that uses profiles gets them before the first job."""
     notes: list[str] = []
-    """What a reader should know: what was left out, and what was assumed."""
+    """Remarks for the reader: skipped jobs and assumptions."""

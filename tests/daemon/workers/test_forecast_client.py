@@ -29,7 +29,7 @@ from stoker.daemon.handlers import queries
 from stoker.daemon.views import job as views
 from stoker.daemon.workers import forecast_client as outlook
 from stoker.engine import Instant
-from stoker.simulate.forecast.futures import foresee
+from stoker.simulate.forecast.futures import forecast
 from stoker.store.memory import MemoryStore
 from stoker.store.port import JobQuery
 from store.rows import batch, done
@@ -164,7 +164,7 @@ def test_one_that_hangs_is_given_up(
 def estimated(outlooks: outlook.ForecastClient, story: Scenario) -> Instant:
     """Have a forecast of the jobs of a story."""
     asked = question(story.state, story.now, story.now, {})
-    outlooks._on_reply(msgspec.json.encode(foresee(msgspec.json.encode(asked))))
+    outlooks._on_reply(msgspec.json.encode(forecast(msgspec.json.encode(asked))))
     outlooks.context.foreseen = outlooks.forecast
     outlooks.context.foreseen_sweep = outlooks.forecast_sweep
     return Instant(story.now, story.now)

@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from stoker.cli.options import Args
+
 USAGE = ("simulate TRACE ... [--policy A,B,C] [OPTIONS]", "simulate --list-policies")
 OPTIONS = (
     Option("--policy", "A,B,C", "policies to compare (backfill,planner,srsf)"),
@@ -39,15 +41,21 @@ OPTIONS = (
 
 
 def main(argv: list[str]) -> NoReturn:
-    """Become the simulator, which is too heavy for a command's start-up."""
-    parse(OPTIONS, argv, verb="simulate")
-    exec_simulator("simulate", argv)
+    """Replace this process with the simulator, whose imports are too slow for a command."""
+    args = parse(OPTIONS, argv, verb="simulate")
+    exec_simulator("simulate", args)
 
 
-def exec_simulator(verb: str, argv: list[str]) -> NoReturn:
-    """Replace this process with the simulator's; its exit code is the command's."""
+def exec_simulator(verb: str, args: Args) -> NoReturn:
+    """Replace this process with the simulator; it gets the options as JSON, then the words."""
     import os
     import sys
 
+    from stoker.client import fast_json
+
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "stoker.simulate", verb, *argv])
+    options = fast_json.dumps(args.values)
+    os.execv(
+        sys.executable,
+        [sys.executable, "-m", "stoker.simulate", verb, options, *args.words],
+    )

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> NoReturn:
     _pass_on_stdin(facts)
     from stoker.cli.cluster.simulate import exec_simulator
 
-    exec_simulator("what-if", ["-", *argv])
+    exec_simulator("what-if", args)
 
 
 def _read_state(days: float, priorities: list[str], without: list[str]) -> str:

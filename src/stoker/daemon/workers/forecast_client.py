@@ -41,7 +41,7 @@ from stoker.store.port import JobQuery
 
 logger = logging.getLogger(__name__)
 
-COMMAND = ("-P", "-m", "stoker.simulate.forecast.futures")
+COMMAND = ("-P", "-m", "stoker.simulate.forecast")
 TIMEOUT_SECONDS = 90.0
 FRESH_SECONDS = 30.0
 """How long a forecast is used if nothing has happened."""

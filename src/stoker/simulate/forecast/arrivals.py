@@ -1,6 +1,7 @@
-"""Who else may come: what was submitted lately is submitted again, from another moment on.
+"""ArrivalModel: jobs that may still be submitted.
 
-A forecast in which nobody else comes is too hopeful wherever newcomers may go first.
+The submissions of the recent past are repeated with a random shift in time. Without further
+arrivals a forecast would be too early wherever a later job may start first.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from stoker.core.estimate import attained
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import JobState
 from stoker.core.outlook import Question
-from stoker.simulate.forecast.durations import DurationModel, ran
+from stoker.simulate.forecast.durations import DurationModel, run_seconds
 
-DAY = 86400.0
-"""Whoever was watched for less than that is not taken to go on like this for ever."""
-FEWEST = 5
-"""From fewer submissions nothing is concluded."""
-MOST = 5000
-"""Newcomers in one play of the future."""
+DAY_SECONDS = 86400.0
+"""A shorter record of submissions is repeated only once."""
+MIN_SUBMISSIONS = 5
+"""With fewer submissions on record, no arrivals are simulated."""
+MAX_ARRIVALS = 5000
+"""Arrivals in one simulated future."""
 
 
 class Arrival(Struct):
-    """A job that somebody may submit."""
+    """A simulated submission."""
 
     submit_time: float
     template: Job
@@ -37,42 +38,43 @@ class Arrival(Struct):
 
 
 class ArrivalModel:
-    """What was submitted lately, to be drawn from."""
+    """Samples submissions from the recent past."""
 
-    def __init__(self, asked: Question, guesses: DurationModel) -> None:
-        self.input, self.durations = asked, guesses
-        self.window = max(asked.at - asked.since, 0.0)
+    def __init__(self, input: Question, durations: DurationModel) -> None:
+        self.input, self.durations = input, durations
+        self.window = max(input.at - input.since, 0.0)
         batches: dict[float, list[Job]] = {}
-        for job in sorted(asked.jobs, key=lambda job: job.submitted_at):
-            given_up = job.state is JobState.CANCELLED and not job.past
-            if job.submitted_at >= asked.since and not given_up:
+        for job in sorted(input.jobs, key=lambda job: job.submitted_at):
+            cancelled = job.state is JobState.CANCELLED and not job.past
+            if job.submitted_at >= input.since and not cancelled:
                 batches.setdefault(job.submitted_at, []).append(job)
-        self.batches = batches if len(batches) >= FEWEST else {}
+        self.batches = batches if len(batches) >= MIN_SUBMISSIONS else {}
         self.names = Counter(job.name for jobs in batches.values() for job in jobs)
 
     def sample(self, random: Random) -> list[Arrival]:
-        """Those of one future, the first first."""
-        found: list[Arrival] = []
+        """Return the arrivals of one future by submit time."""
+        arrivals: list[Arrival] = []
         for at, jobs in self._arrival_times(random):
-            found += [self._copy_of(job, at, random) for job in jobs]
-            if len(found) >= MOST:
+            arrivals += [self._copy_of(job, at, random) for job in jobs]
+            if len(arrivals) >= MAX_ARRIVALS:
                 break
-        return found
+        return arrivals
 
     def _arrival_times(self, random: Random) -> Iterator[tuple[float, list[Job]]]:
-        """The same pattern of days and nights, begun anywhere; each batch not once but as often
-        as chance has it, so that the plays differ in how much there is to do.
+        """Yield the times and jobs of submissions: the recorded pattern with a random shift.
+
+        Each batch occurs a Poisson-distributed number of times, so that futures differ in load.
         """
         begin, window = self.input.since, self.window
         shift = random.uniform(0.0, window)
-        moments = (
+        offsets = (
             sorted(((at - begin - shift) % window, at) for at in self.batches) if window else []
         )
-        rounds = 1 if window < DAY else max(int(30 * DAY / window), 1)
-        for each in range(rounds):
-            for after, at in moments:
-                for _ in range(_times(random)):
-                    yield self.input.at + each * window + after, self.batches[at]
+        rounds = 1 if window < DAY_SECONDS else max(int(30 * DAY_SECONDS / window), 1)
+        for round in range(rounds):
+            for after, at in offsets:
+                for _ in range(_poisson_one(random)):
+                    yield self.input.at + round * window + after, self.batches[at]
 
     def _copy_of(self, job: Job, at: float, random: Random) -> Arrival:
         spec = self.input.specs[job.spec]
@@ -81,7 +83,7 @@ class ArrivalModel:
             spec, name=name, dependency=None, array_limit=None, deadline_at=None, on_end=None
         )
         if job.finished:
-            seconds = ran(job)
+            seconds = run_seconds(job)
         else:
             seconds = attained(job, self.input.at) + self.durations.estimate_of(job).remaining(
                 random
@@ -89,12 +91,12 @@ class ArrivalModel:
         return Arrival(at, job, spec, max(seconds, 1.0))
 
 
-def _times(random: Random) -> int:
-    """How often something comes that comes once on average (Poisson)."""
-    chance, times = random.random(), 0
-    here = share = exp(-1.0)
-    while chance > share and times < 10:
-        times += 1
-        here /= times
-        share += here
-    return times
+def _poisson_one(random: Random) -> int:
+    """Return a Poisson sample with mean 1."""
+    uniform, count = random.random(), 0
+    probability = cumulative = exp(-1.0)
+    while uniform > cumulative and count < 10:
+        count += 1
+        probability /= count
+        cumulative += probability
+    return count

@@ -1,4 +1,4 @@
-"""Calibration of the forecasts: a workload is replayed, and at some moments a forecast is made.
+"""Calibration of the forecasts: forecasts are made at several times of a replay.
 
 Each forecast is compared with what happened later in the same replay.
 """
@@ -23,39 +23,41 @@ from stoker.core.outlook import (
     name_key,
     question,
 )
-from stoker.simulate.forecast.futures import PLAYS, foresee
+from stoker.simulate.forecast.futures import FUTURES, forecast
+from stoker.simulate.replay.assumptions import ReplayAssumptions
+from stoker.simulate.replay.job_run import JobRun
 from stoker.simulate.replay.recorder import RunRecorder
-from stoker.simulate.replay.replay import JobRun, Replay, ReplayAssumptions
+from stoker.simulate.replay.replay import Replay
 from stoker.simulate.workload import TraceJob, Workload
 
-LEAST = 60.0
-"""Seconds: an error is compared with the time to come, but not with less than this."""
-FIRST, LAST = 0.2, 0.7
-"""The share of the submissions before the first moment, and before the last one."""
+MIN_HORIZON_SECONDS = 60.0
+"""Errors are relative to the time until the event, but at least to this many seconds."""
+FIRST_FORECAST, LAST_FORECAST = 0.2, 0.7
+"""Share of the submissions before the first and before the last forecast."""
 KINDS = ("start", "end of pending", "end of running")
-RUNS = 50
-"""Completed runs of a name that count, as in the daemon."""
+MAX_RUNS_PER_NAME = 50
+"""Completed runs per name that are used, as in the daemon."""
 
 
 class Score(Struct, kw_only=True):
-    """How well the forecasts of one event and one basis fit."""
+    """Accuracy of the forecasts of one kind of event and one basis."""
 
     kind: str
-    """What was forecast: one of KINDS."""
+    """The predicted event: one of KINDS."""
     basis: str
-    """The kind of its basis; empty: all of them."""
+    """Kind of the basis; empty: all."""
     count: int
     within: float
-    """The share of truths in the range; for an upper bound, not above it."""
+    """Share of the events within the range; for an upper bound, not above it."""
     before: float
-    """The share that was earlier than the range."""
+    """Share of the events before the range."""
     after: float
     error: float
-    """The median of the error, as a share of the time that was to come."""
+    """Median error relative to the time until the event."""
 
 
-class _Seen(Struct):
-    """One forecast, and what to compare it with."""
+class _ScoredForecast(Struct):
+    """One forecast of one event."""
 
     kind: str
     job: int
@@ -63,116 +65,122 @@ class _Seen(Struct):
     span: Span
 
 
-class _Notes(RunRecorder):
-    """All starts of every job: a preempted job starts again."""
+class _StartsRecorder(RunRecorder):
+    """Records all starts of every job: a preempted job starts again."""
 
     def __init__(self, nodes: list[NodeFacts], pieces: int) -> None:
         super().__init__(nodes, pieces)
         self.starts: dict[int, list[float]] = {}
 
-    def attempt_started(self, id: int, load: TraceJob, at: float, placement: Placement) -> None:
-        super().attempt_started(id, load, at, placement)
+    def attempt_started(self, id: int, job: TraceJob, at: float, placement: Placement) -> None:
+        super().attempt_started(id, job, at, placement)
         self.starts.setdefault(id, []).append(at)
 
     def actual_time(self, kind: str, job: int, after: float) -> float | None:
-        """What became of it; None when the run was over before."""
+        """Return when the event happened, None if it did not."""
         if kind == "start":
             return next((at for at in self.starts.get(job, ()) if at >= after), None)
         return self.ends.get(job)
 
     @cached_property
     def ends(self) -> dict[int, float]:
-        """When each job ended; asked for when all is over."""
+        """End of each job; only valid after the run."""
         return {result.job + 1: result.end_time for result in self.results}
 
 
-class _WithCommands(Replay):
-    """Jobs have their names as commands, and completed runs are remembered."""
+class _CommandReplay(Replay):
+    """Replay whose jobs have their names as commands; it records completed runs."""
 
     def __init__(
         self, workload: Workload, nodes: list[NodeFacts], policy: str,
-        parameters: dict[str, float] | None, assumed: ReplayAssumptions | None,
+        parameters: dict[str, float] | None, assumptions: ReplayAssumptions | None,
     ) -> None:  # fmt: skip
-        super().__init__(workload, nodes, policy, parameters, assumed)
+        super().__init__(workload, nodes, policy, parameters, assumptions)
         self.completed_runs: dict[str, list[tuple[str, float]]] = {}
 
-    def _argv(self, id: int, load: TraceJob) -> tuple[str, ...]:
-        return tuple(load.name.split()) or super()._argv(id, load)
+    def _argv(self, id: int, job: TraceJob) -> tuple[str, ...]:
+        return tuple(job.name.split()) or super()._argv(id, job)
 
-    def _end_attempt(self, id: int, course: JobRun, stopped: bool = False) -> list[object]:
+    def _end_attempt(self, id: int, run: JobRun, stopped: bool = False) -> list[object]:
         job = self.state.jobs[id]
         if not stopped:
-            run = command_key(job, self.state.spec(job)), course.job.duration
-            self.completed_runs.setdefault(name_key(job), []).insert(0, run)
-        return super()._end_attempt(id, course, stopped)
+            completed = command_key(job, self.state.spec(job)), run.job.duration
+            self.completed_runs.setdefault(name_key(job), []).insert(0, completed)
+        return super()._end_attempt(id, run, stopped)
 
 
 def calibrate(
     workload: Workload,
     nodes: list[NodeFacts],
     policy: str,
-    moments: int = 10,
-    assumed: ReplayAssumptions | None = None,
-    plays: int = PLAYS,
+    forecasts: int = 10,
+    assumptions: ReplayAssumptions | None = None,
+    futures: int = FUTURES,
     parameters: dict[str, float] | None = None,
     commands: bool = False,
 ) -> list[Score]:
-    """Forecast at moments among the submissions: after some history, while others still come.
+    """Score forecasts made at several times, after some history and before the last submission.
 
     With `commands`, the names of the jobs are commands with arguments, whose runs are history.
     """
-    arrivals = [load.submit_time for load in workload.jobs]
-    first, last = int(len(arrivals) * FIRST), int(len(arrivals) * LAST)
-    step = max((last - first) // moments, 1)
-    todo = sorted({arrivals[at] for at in range(first, last, step)}, reverse=True)
-    seen: list[_Seen] = []
+    arrivals = [job.submit_time for job in workload.jobs]
+    first, last = int(len(arrivals) * FIRST_FORECAST), int(len(arrivals) * LAST_FORECAST)
+    step = max((last - first) // forecasts, 1)
+    times = sorted({arrivals[index] for index in range(first, last, step)}, reverse=True)
+    scored: list[_ScoredForecast] = []
 
-    def look(_: int) -> None:
-        if todo and replay.now >= todo[-1]:
-            todo.pop()
+    def on_progress(_: int) -> None:
+        if times and replay.now >= times[-1]:
+            times.pop()
             runs = {}
-            if isinstance(replay, _WithCommands):
-                runs = {name: some[:RUNS] for name, some in replay.completed_runs.items()}
-            asked = question(replay.state, replay.now, replay.now, runs)
-            answer = foresee(msgspec.json.encode(asked), plays=plays, seed=len(todo))
-            seen.extend(_noted(answer))
+            if isinstance(replay, _CommandReplay):
+                runs = {
+                    name: some[:MAX_RUNS_PER_NAME] for name, some in replay.completed_runs.items()
+                }
+            input = question(replay.state, replay.now, replay.now, runs)
+            answer = forecast(msgspec.json.encode(input), count=futures, seed=len(times))
+            scored.extend(_scored_forecasts(answer))
 
-    replay = (_WithCommands if commands else Replay)(workload, nodes, policy, parameters, assumed)
-    replay.recorder = notes = _Notes(nodes, 0)
-    replay.run(look)
-    bases = ["", *dict.fromkeys(each.span.kind.value for each in seen)]
-    return [_score(kind, basis, seen, notes) for kind in KINDS for basis in bases]
+    replay = (_CommandReplay if commands else Replay)(
+        workload, nodes, policy, parameters, assumptions
+    )
+    replay.recorder = recorder = _StartsRecorder(nodes, 0)
+    replay.run(on_progress)
+    bases = ["", *dict.fromkeys(each.span.kind.value for each in scored)]
+    return [_score(kind, basis, scored, recorder) for kind in KINDS for basis in bases]
 
 
-def _noted(answer: Outlook) -> list[_Seen]:
-    found: list[_Seen] = []
+def _scored_forecasts(answer: Outlook) -> list[_ScoredForecast]:
+    scored: list[_ScoredForecast] = []
 
     def note(kind: str, job: int, samples: Samples | None) -> None:
         span = interval(samples, answer.at) if samples is not None else None
         if span is not None:
-            found.append(_Seen(kind, job, answer.at, span))
+            scored.append(_ScoredForecast(kind, job, answer.at, span))
 
     for each in answer.jobs:
         note("start", each.job, each.start)
         note("end of running" if each.start is None else "end of pending", each.job, each.end)
-    return found
+    return scored
 
 
-def _score(kind: str, basis: str, seen: Sequence[_Seen], notes: _Notes) -> Score:
+def _score(
+    kind: str, basis: str, scored: Sequence[_ScoredForecast], recorder: _StartsRecorder
+) -> Score:
     count = early = late = 0
     errors: list[float] = []
-    for each in seen:
-        real, span = notes.actual_time(kind, each.job, each.at), each.span
-        if each.kind != kind or real is None or (basis and span.kind != basis):
+    for each in scored:
+        actual, span = recorder.actual_time(kind, each.job, each.at), each.span
+        if each.kind != kind or actual is None or (basis and span.kind != basis):
             continue
         if span.likely is None:
-            continue  # later than was simulated: there is no range
+            continue  # later than the simulated time: no range
         count += 1
-        early += real < span.low - 1.0 and span.kind is not Kind.LIMIT
-        late += span.high is not None and real > span.high + 1.0
-        errors.append(abs(span.likely - real) / max(real - each.at, LEAST))
-    whole = max(count, 1)
+        early += actual < span.low - 1.0 and span.kind is not Kind.LIMIT
+        late += span.high is not None and actual > span.high + 1.0
+        errors.append(abs(span.likely - actual) / max(actual - each.at, MIN_HORIZON_SECONDS))
+    total = max(count, 1)
     return Score(
-        kind=kind, basis=basis, count=count, within=1 - (early + late) / whole,
-        before=early / whole, after=late / whole, error=median(errors) if errors else 0.0,
+        kind=kind, basis=basis, count=count, within=1 - (early + late) / total,
+        before=early / total, after=late / total, error=median(errors) if errors else 0.0,
     )  # fmt: skip

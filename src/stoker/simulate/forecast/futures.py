@@ -1,18 +1,13 @@
-"""Forecast of starts and ends: a copy of the daemon's state, simulated on by the daemon's own core.
+"""forecast(): predict starts and ends by simulating futures of a copy of the daemon's state.
 
-It is simulated several times. Each time the durations of the jobs are drawn from their
-distributions, and jobs are submitted as they were submitted before. One more simulation, with the
-median durations, finds on which durations each start depends: there a job of which only the time
-limit is known uses all of it, and a job of which nothing is known does not end.
-
-`python -m stoker.simulate.forecast.futures` reads one question and writes one answer, each a line
-of JSON.
+Several futures are simulated with the real core. Each samples the durations of the jobs from their
+distributions, and further submissions from those of the recent past. One more simulation, with
+median durations, finds the durations that each start depends on: there, a job with only a time
+limit uses all of it, and a job without any estimate does not end.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from heapq import heappop
 from math import inf
 from random import Random
@@ -34,87 +29,85 @@ from stoker.core.policy.rules import USUAL
 from stoker.core.restore import restore
 from stoker.core.state import State
 from stoker.simulate.forecast.arrivals import Arrival, ArrivalModel
-from stoker.simulate.forecast.durations import ENDING, DurationEstimate, DurationModel
-from stoker.simulate.forecast.start_bounds import Bound, Bounds, StartRecorder
-from stoker.simulate.replay.replay import JobRun, Replay
+from stoker.simulate.forecast.durations import ENDING_SECONDS, DurationEstimate, DurationModel
+from stoker.simulate.forecast.start_bounds import StartBound, StartBounds, StartRecorder
+from stoker.simulate.replay.job_run import JobRun
+from stoker.simulate.replay.replay import Replay
 from stoker.simulate.workload import Speed, TraceJob, Workload
 
-PLAYS = 9
-"""How many futures are simulated: of nine, the earliest and the latest are the range of 80 %."""
-SECONDS = 20.0
-"""When that much is spent, there are no more plays."""
-HORIZON = 30 * 86400.0
-"""Nobody looks further."""
-TURNS = 20_000
-"""Of all plays together: where much happens, nobody looks as far ahead."""
-NICE = 10
+FUTURES = 9
+"""Number of futures: the earliest and the latest of nine are the 80 % range."""
+HORIZON_SECONDS = 30 * 86400.0
+"""Nothing later is predicted."""
+MAX_CYCLES = 20_000
+"""Cycles of all futures together; a busy cluster is predicted less far ahead."""
 
 
 class ElasticSpeed:
-    """How fast an elastic job is on other numbers of GPUs than it has, or is likely to get."""
+    """Speed of an elastic job relative to the number of GPUs that it has or is likely to get."""
 
     def __init__(self, family: Family, gpus: int, model: str) -> None:
         self.family, self.gpus, self.model = family, gpus, model
 
     def rate(self, done: float, gpus: int, machines: int, model: str) -> float:
-        """Work per second."""
-        here, there = epoch_on(self.family, self.gpus, self.model)[0], None
-        if here:
-            there = epoch_on(self.family, gpus, model or self.model)[0]
-        return here / there if here and there else 1.0
+        """Return work per second."""
+        base, actual = epoch_on(self.family, self.gpus, self.model)[0], None
+        if base:
+            actual = epoch_on(self.family, gpus, model or self.model)[0]
+        return base / actual if base and actual else 1.0
 
     def interference(self, other: Speed, model: str) -> float:
-        """Nothing is known of that."""
+        """Return 1.0: interference is not predicted."""
         return 1.0
 
 
 class PredictedJob(TraceJob, kw_only=True):
-    """A job as it is believed to be in one of the futures."""
+    """A job with its duration in one future."""
 
     epochs: int | None = None
     restarts_from_zero: bool = False
-    """When it is stopped, all is to be done again."""
+    """A stopped job loses all its work."""
 
 
 class FutureReplay(Replay):
-    """One future of a given state."""
+    """One simulated future of a state."""
 
-    def __init__(self, asked: Question, state: State, guesses: DurationModel) -> None:
-        nodes = list(asked.rest.nodes.values())
+    def __init__(self, input: Question, state: State, durations: DurationModel) -> None:
+        nodes = list(input.rest.nodes.values())
         super().__init__(Workload(title="", jobs=[]), nodes, USUAL.name, state=state)
-        self.now, self.durations = asked.at, guesses
+        self.now, self.durations = input.at, durations
         self.recorder = self.start_recorder = StartRecorder(state, self._kind_of)
-        self.forecast_ids = {job.id for job in asked.jobs if not job.finished}
-        """Jobs that are to be forecast."""
+        self.forecast_ids = {job.id for job in input.jobs if not job.finished}
+        """Ids of the jobs to predict."""
         self.halted = False
-        """Whether nothing more happens: pending jobs wait for something that is not simulated."""
+        """No further event is due: pending jobs wait for something that is not simulated."""
 
     def _kind_of(self, id: int) -> Kind:
         guess = self.durations.estimates.get(id)
         return guess.kind if guess is not None else Kind.SIMILAR
 
-    # -- the jobs that there are --------------------------------------------------------
+    # -- jobs of the state --------------------------------------------------------------
 
     def add_job(self, job: Job, left: float) -> None:
-        """A job needs so many seconds more."""
-        load = self._predict(job, left)
+        """Continue a job of the state that needs these seconds more."""
+        trace_job = self._predict(job, left)
         if job.state in (JobState.CONFIGURING, JobState.QUEUED):
             self._start_process(job)
         if job.state is JobState.COMPLETING and job.ending != "stop":
-            left = ENDING
-        self.resume_job(job.id, load, left)
-        course = self.runs[job.id]
+            left = ENDING_SECONDS
+        self.resume_job(job.id, trace_job, left)
+        run = self.runs[job.id]
         if job.state is JobState.SUSPENDED:
-            course.version += 1  # what was noted for its end does not count: it stands still
+            run.version += 1  # a suspended job does not end: ignore its timer
         elif job.state is JobState.COMPLETING and job.ending == "stop":
-            course.work_done = 0.0 if load.restarts_from_zero else course.work_done
-            course.stop_time = self.now + ENDING
-            self._schedule(course.stop_time, "stop", job.id, course.version)
+            run.work_done = 0.0 if trace_job.restarts_from_zero else run.work_done
+            run.stop_time = self.now + ENDING_SECONDS
+            self._schedule(run.stop_time, "stop", job.id, run.version)
         elif job.placement is not None:
-            self._schedule_reports(job, load, course)
+            self._schedule_reports(job, trace_job, run)
 
     def _start_process(self, job: Job) -> None:
-        """Its process is being started: it is there in a moment."""
+        """Apply the start of the process of a job that is being started."""
         boot, training = self.now, self.state.spec(job).training
         self._apply(
             e.ProcessStarted(at=self.now, job=job.id, attempt=job.attempt, pid=1, boot=boot)
@@ -122,11 +115,15 @@ class FutureReplay(Replay):
         if training is not None:
             self._apply(e.TrainingBegan(at=self.now, job=job.id, attempt=job.attempt))
 
-    def _schedule_reports(self, job: Job, load: PredictedJob, course: JobRun) -> None:
+    def _schedule_reports(self, job: Job, trace_job: PredictedJob, run: JobRun) -> None:
         progress = job.progress
-        if load.epochs and not load.non_preemptible and (progress is None or progress.pace is None):
-            first = course.time_of(max(self._measured_work(load), course.work_done))
-            self._schedule(first, "known", job.id, course.version)
+        if (
+            trace_job.epochs
+            and not trace_job.non_preemptible
+            and (progress is None or progress.pace is None)
+        ):
+            first = run.time_of(max(self._measured_work(trace_job), run.work_done))
+            self._schedule(first, "known", job.id, run.version)
         if progress is not None and progress.stop is not None and not progress.stop.ignored:
             self._request_stop(job.id)
 
@@ -152,160 +149,162 @@ class FutureReplay(Replay):
         gpus, model = likely_hardware(self.state.cluster, job, spec, family)
         return ElasticSpeed(family, gpus, model)
 
-    # -- how it goes on -----------------------------------------------------------------
+    # -- simulation ---------------------------------------------------------------------
 
-    def simulate(self, newcomers: list[Arrival], turns: int, stop: float) -> None:
-        """Until all are over of whom something is asked, or for as long as that is bearable."""
-        end, place = self.now + HORIZON, 0
+    def simulate(self, arrivals: list[Arrival], cycles: int, stop: float) -> None:
+        """Simulate until all predicted jobs have ended, or a limit of cycles or time is reached."""
+        end, index = self.now + HORIZON_SECONDS, 0
         self._cycle([])
-        for _ in range(turns):
-            arrival = newcomers[place].submit_time if place < len(newcomers) else inf
+        for _ in range(cycles):
+            arrival_time = arrivals[index].submit_time if index < len(arrivals) else inf
             due = seconds_until_due(self.state, self.now, self.now)
-            moment = self.timers[0][0] if self.timers else inf
-            if due is not None:  # never twice at the same moment, however it is rounded
-                moment = min(moment, self.now + max(due, 0.01))
-            self.halted = moment == inf
+            next_time = self.timers[0][0] if self.timers else inf
+            if due is not None:  # never twice at the same time, however it is rounded
+                next_time = min(next_time, self.now + max(due, 0.01))
+            self.halted = next_time == inf
             if self.halted or perf_counter() > stop:
                 break
-            self.now = max(min(moment, arrival), self.now)
+            self.now = max(min(next_time, arrival_time), self.now)
             if self.now > end:
                 break
-            wishes: list[object] = []
-            while place < len(newcomers) and newcomers[place].submit_time <= self.now:
-                wishes += self._submit_arrival(newcomers[place])
-                place += 1
+            instructions: list[object] = []
+            while index < len(arrivals) and arrivals[index].submit_time <= self.now:
+                instructions += self._submit_arrival(arrivals[index])
+                index += 1
             while self.timers and self.timers[0][0] <= self.now:
-                _, _, what, job, version = heappop(self.timers)
-                wishes += self._on_timer(what, job, version)
-            self._cycle(wishes)
+                _, _, timer, job, version = heappop(self.timers)
+                instructions += self._on_timer(timer, job, version)
+            self._cycle(instructions)
             if self.start_recorder.ends.keys() >= self.forecast_ids:
                 break
 
-    def _submit_arrival(self, newcomer: Arrival) -> list[object]:
-        id, spec, model = self.state.rest.next_id, newcomer.spec, newcomer.template
+    def _submit_arrival(self, arrival: Arrival) -> list[object]:
+        id, spec, model = self.state.rest.next_id, arrival.spec, arrival.template
         hash = f"{model.spec} again {spec.name}"
-        wishes: list[object] = []
+        instructions: list[object] = []
         if hash not in self.state.specs:
-            wishes += self._apply(e.SpecRecorded(at=self.now, hash=hash, spec=spec))
-        wishes += self._apply(
+            instructions += self._apply(e.SpecRecorded(at=self.now, hash=hash, spec=spec))
+        instructions += self._apply(
             e.JobsSubmitted(
                 at=self.now, first=id, count=1, spec=hash, argv=("",), priority=model.priority
             )
         )
-        self.runs[id] = JobRun(self._predict(self.state.jobs[id], newcomer.duration))
-        return wishes
+        self.runs[id] = JobRun(self._predict(self.state.jobs[id], arrival.duration))
+        return instructions
 
-    def _epoch_count(self, load: TraceJob) -> int:
-        epochs = load.epochs if isinstance(load, PredictedJob) else None
-        return epochs or super()._epoch_count(load)
+    def _epoch_count(self, trace_job: TraceJob) -> int:
+        epochs = trace_job.epochs if isinstance(trace_job, PredictedJob) else None
+        return epochs or super()._epoch_count(trace_job)
 
-    def _measured_work(self, load: TraceJob) -> float:
-        return load.duration / self._epoch_count(load)
+    def _measured_work(self, trace_job: TraceJob) -> float:
+        return trace_job.duration / self._epoch_count(trace_job)
 
-    def _execute(self, wish: object) -> list[object]:
-        wishes = super()._execute(wish)
-        if isinstance(wish, EndAttempt):
-            job, course = self.state.jobs[wish.job], self.runs[wish.job]
-            if job.finished:  # its time was up
+    def _execute(self, instruction: object) -> list[object]:
+        instructions = super()._execute(instruction)
+        if isinstance(instruction, EndAttempt):
+            job, run = self.state.jobs[instruction.job], self.runs[instruction.job]
+            if job.finished:  # its time limit was reached
                 self.start_recorder.job_ended(job.id, self.now)
                 del self.runs[job.id]
-            elif isinstance(course.job, PredictedJob) and course.job.restarts_from_zero:
-                course.work_done = 0.0
-        return wishes
+            elif isinstance(run.job, PredictedJob) and run.job.restarts_from_zero:
+                run.work_done = 0.0
+        return instructions
 
 
-def foresee(question: bytes, plays: int = PLAYS, seed: int = 0, seconds: float = inf) -> Outlook:
-    """Return the forecast of every job; with one play, that of the median durations.
+def forecast(data: bytes, count: int = FUTURES, seed: int = 0, seconds: float = inf) -> Outlook:
+    """Return the forecast of every job; with one future, that of the median durations.
 
-    With enough seconds, the same question and seed have the same answer.
+    With enough seconds, the same input and seed give the same forecast.
     """
-    asked = _decoded(question)
-    state = _restored(asked)
-    begin, turns = perf_counter(), max(TURNS // plays, 1)
-    expected = DurationModel(asked, state)
-    middle = _played(question, asked, expected, None, turns, begin + seconds)
-    futures = [middle] if plays == 1 else []
-    while len(futures) < plays and (not futures or perf_counter() - begin < seconds):
+    input = _decode_input(data)
+    state = _restore_state(input)
+    begin, cycles = perf_counter(), max(MAX_CYCLES // count, 1)
+    medians = DurationModel(input, state)
+    median = _simulate_future(data, input, medians, None, cycles, begin + seconds)
+    futures = [median] if count == 1 else []
+    while len(futures) < count and (not futures or perf_counter() - begin < seconds):
         random = Random(f"{seed}:{len(futures)}")
-        guesses = DurationModel(asked, state, random)
-        futures.append(_played(question, asked, guesses, random, turns, begin + seconds))
-    still = _standing_still(state)
-    bounds = Bounds(state, middle.start_recorder, cut=middle.now < asked.at + HORIZON)
+        durations = DurationModel(input, state, random)
+        futures.append(_simulate_future(data, input, durations, random, cycles, begin + seconds))
+    blocked = _held_or_blocked(state)
+    bounds = StartBounds(
+        state, median.start_recorder, truncated=median.now < input.at + HORIZON_SECONDS
+    )
     jobs = [
-        _foreseen(
-            state, job, job.id in still, expected.estimate_of(job), bounds.bound_of(job), futures
+        _job_forecast(
+            state, job, job.id in blocked, medians.estimate_of(job), bounds.bound_of(job), futures
         )
-        for job in asked.jobs
+        for job in input.jobs
         if not job.finished
     ]
-    starts = middle.start_recorder.starts
-    begun = [starts[each.job] for each in jobs if each.start and each.job in starts]
+    starts = median.start_recorder.starts
+    starts_predicted = [starts[each.job] for each in jobs if each.start and each.job in starts]
     return Outlook(
-        at=asked.at, jobs=jobs, plays=len(futures), horizon=max(begun, default=None)
+        at=input.at, jobs=jobs, plays=len(futures), horizon=max(starts_predicted, default=None)
     )  # fmt: skip
 
 
-def _played(
-    question: bytes, asked: Question, guesses: DurationModel, random: Random | None, turns: int,
+def _simulate_future(
+    data: bytes, input: Question, durations: DurationModel, random: Random | None, cycles: int,
     stop: float,
 ) -> FutureReplay:  # fmt: skip
-    """Simulate one future."""
-    again = _decoded(question)
-    future = FutureReplay(again, _restored(again), guesses)
-    for job in again.jobs:
+    """Simulate one future of a copy of the state."""
+    copy = _decode_input(data)
+    future = FutureReplay(copy, _restore_state(copy), durations)
+    for job in copy.jobs:
         if not job.finished:
-            future.add_job(job, guesses.estimate_of(job).remaining(random))
-    others = ArrivalModel(asked, guesses).sample(random) if random is not None else []
-    future.simulate(others, turns, stop)
+            future.add_job(job, durations.estimate_of(job).remaining(random))
+    arrivals = ArrivalModel(input, durations).sample(random) if random is not None else []
+    future.simulate(arrivals, cycles, stop)
     return future
 
 
-def _decoded(question: bytes) -> Question:
-    """A copy of its own, on one clock: in the future, the boot clock is the wall clock."""
-    asked = msgspec.json.decode(question, type=Question)
-    shift = asked.at - asked.boot
-    for job in asked.jobs:
+def _decode_input(data: bytes) -> Question:
+    """Decode a copy of the input with boot times converted to wall times: futures use one clock."""
+    input = msgspec.json.decode(data, type=Question)
+    shift = input.at - input.boot
+    for job in input.jobs:
         if job.started_boot is not None:
             job.started_boot += shift
         if job.paused_boot is not None:
             job.paused_boot += shift
         if job.progress is not None:
             job.progress = job.progress.later(shift)
-    asked.rest.away = {
+    input.rest.away = {
         name: replace(away, boot=away.boot + shift if away.boot is not None else None)
-        for name, away in asked.rest.away.items()
+        for name, away in input.rest.away.items()
     }
-    return asked
+    return input
 
 
-def _restored(asked: Question) -> State:
-    return restore(asked.rest, asked.specs, asked.jobs, asked.sweeps)
+def _restore_state(input: Question) -> State:
+    return restore(input.rest, input.specs, input.jobs, input.sweeps)
 
 
-def _standing_still(state: State) -> set[int]:
-    """Who is held or paused, and who waits for such a one."""
-    found = {
+def _held_or_blocked(state: State) -> set[int]:
+    """Return the jobs that are held or paused, and those that depend on one."""
+    blocked = {
         job.id for job in state.jobs.values() if job.held or job.state is JobState.SUSPENDED
     }  # fmt: skip
-    todo = list(found)
-    while todo:
-        for id in state.dependents.get(todo.pop(), set()) - found:
+    unchecked = list(blocked)
+    while unchecked:
+        for id in state.dependents.get(unchecked.pop(), set()) - blocked:
             job = state.jobs.get(id)
             dependency = dependency_of(state, job) if job is not None else None
-            if job is None or dependency is None or not stuck(dependency, found):
+            if job is None or dependency is None or not stuck(dependency, blocked):
                 continue
             if dependency_standing(state, job, inf)[0] is not Standing.MET:
-                found.add(id)
-                todo.append(id)
-    return found
+                blocked.add(id)
+                unchecked.append(id)
+    return blocked
 
 
-def _foreseen(
+def _job_forecast(
     state: State,
     job: Job,
-    still: bool,
-    own: DurationEstimate,
-    bound: Bound,
+    is_blocked: bool,
+    duration: DurationEstimate,
+    bound: StartBound,
     futures: list[FutureReplay],
 ) -> Foreseen:
     if job.state is JobState.SUSPENDED:
@@ -314,7 +313,7 @@ def _foreseen(
         return Foreseen(job=job.id, never="it is held")
     if job.id in state.doomed:
         return Foreseen(job=job.id, never="a job that it depends on has failed")
-    if still:
+    if is_blocked:
         return Foreseen(job=job.id, never="a job that it depends on is held or paused")
     if all(future.halted and job.id not in future.start_recorder.ends for future in futures):
         return Foreseen(job=job.id, never="it needs something whose end cannot be estimated")
@@ -324,12 +323,12 @@ def _foreseen(
     if job.placement is None:
         start = _samples(
             [future.start_recorder.starts.get(job.id) for future in futures], until, kind,
-            _ahead_in_words(state, bound, kind), bound.latest_start,
+            _basis_text(state, bound, kind), bound.latest_start,
         )  # fmt: skip
-    whole = combined({*bound.causes, own.kind})
+    end_kind = combined({*bound.causes, duration.kind})
     end = _samples(
-        [future.start_recorder.ends.get(job.id) for future in futures], until, whole,
-        own.basis if whole is own.kind else _ahead_in_words(state, bound, whole),
+        [future.start_recorder.ends.get(job.id) for future in futures], until, end_kind,
+        duration.basis if end_kind is duration.kind else _basis_text(state, bound, end_kind),
         bound.latest_end,
     )  # fmt: skip
     return Foreseen(job=job.id, start=start, end=end)
@@ -341,8 +340,8 @@ def _samples(
     if kind is not Kind.LIMIT:
         latest = None
     elif latest is None:
-        at = [None] * len(at)  # the samples are no bound: it is later than was simulated
-    elif any(each is not None and each > latest + ENDING for each in at):
+        at = [None] * len(at)  # no bound: later than the simulated time
+    elif any(each is not None and each > latest + ENDING_SECONDS for each in at):
         kind, latest = Kind.SIMILAR, None  # jobs behind it or submitted later can delay it
     return Samples(
         at=[_rounded(each) for each in at], until=until, kind=kind, basis=basis,
@@ -350,7 +349,7 @@ def _samples(
     )  # fmt: skip
 
 
-AHEAD = {
+BASIS_TEXTS = {
     Kind.EPOCHS: "measured epochs of the jobs ahead",
     Kind.RUNS: "earlier runs of the jobs ahead",
     Kind.STATED: "stated durations of the jobs ahead",
@@ -360,8 +359,8 @@ AHEAD = {
 }
 
 
-def _ahead_in_words(state: State, bound: Bound, kind: Kind) -> str:
-    """Say what the start of a job depends on."""
+def _basis_text(state: State, bound: StartBound, kind: Kind) -> str:
+    """Return the basis of the predicted start as text."""
     if kind is Kind.UNKNOWN and kind in bound.causes:
         unknown, first = bound.causes[kind], bound.after
         text = f"job {state.jobs[unknown].label} has no earlier run and no time limit"
@@ -370,21 +369,8 @@ def _ahead_in_words(state: State, bound: Bound, kind: Kind) -> str:
         return f"job {state.jobs[first].label} may start before it, and {text}"
     if kind is Kind.SIMILAR and kind not in bound.causes:
         return "time limits and earlier runs of the jobs ahead"
-    return AHEAD.get(kind, "")
+    return BASIS_TEXTS.get(kind, "")
 
 
 def _rounded(at: float | None) -> float | None:
     return None if at is None else round(at, 3)
-
-
-def main() -> int:
-    """One question on stdin, one answer on stdout."""
-    os.nice(NICE)
-    answer = foresee(sys.stdin.buffer.readline(), seconds=SECONDS)
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-    sys.stdout.buffer.flush()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

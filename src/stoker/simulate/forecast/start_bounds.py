@@ -1,4 +1,4 @@
-"""The durations that each start depends on, and the latest moment that time limits allow for it."""
+"""The durations that each start depends on, and the latest start that time limits allow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StartRecorder(RunRecorder):
         self.released: dict[tuple[str, str, str], dict[Kind, tuple[int, int, int]]] = {}
         """By node, type and device: the largest amount and memory released, and the job."""
 
-    def attempt_started(self, id: int, load: TraceJob, at: float, placement: Placement) -> None:
+    def attempt_started(self, id: int, job: TraceJob, at: float, placement: Placement) -> None:
         """Record the start of an attempt; the first one of a job counts."""
         self.placements[id] = placement
         if id not in self.starts:
@@ -44,7 +44,7 @@ class StartRecorder(RunRecorder):
 
     def _causes(self, placement: Placement) -> Causes:
         """Return the last release, and all releases without which the placement would not fit."""
-        found = dict(self.last_release)
+        causes = dict(self.last_release)
         for part in placement.parts:
             devices = self.state.cluster.nodes[part.node].by_name
             for take in part.takes:
@@ -52,11 +52,11 @@ class StartRecorder(RunRecorder):
                 known = self.released.get((part.node, take.type, take.device), {})
                 for kind, (amount, memory, first) in known.items():
                     if amount > device.free or memory > device.memory_free:
-                        found.setdefault(kind, first)
-        return found
+                        causes.setdefault(kind, first)
+        return causes
 
     def attempt_ended(
-        self, id: int, load: TraceJob, at: float, placement: Placement | None, ended: bool,
+        self, id: int, job: TraceJob, at: float, placement: Placement | None, ended: bool,
         resized: bool = False,
     ) -> None:  # fmt: skip
         """Record the end of an attempt, and perhaps of the job."""
@@ -80,10 +80,10 @@ class StartRecorder(RunRecorder):
                     known[kind] = max(amount, take.amount), max(memory, take.memory), first
 
     def cycle_ended(self, at: float, waiting: int) -> None:
-        """Do nothing: no curve is needed."""
+        """Record nothing: no series is needed."""
 
 
-class Bound(Struct, frozen=True):
+class StartBound(Struct, frozen=True):
     """What a start depends on, and how late it can be."""
 
     causes: Causes
@@ -95,54 +95,54 @@ class Bound(Struct, frozen=True):
     """A job ahead of it whose causes are among these."""
 
 
-class Bounds:
-    """The bounds of all starts, from a simulation with median durations and whole time limits."""
+class StartBounds:
+    """Bounds of all starts, from a simulation with median durations and full time limits."""
 
-    def __init__(self, state: State, watched: StartRecorder, cut: bool) -> None:
-        """`cut`: the simulation was ended before its horizon."""
-        self.state, self.recorder, self.truncated = state, watched, cut
-        unfinished = sorted(watched.placements.keys() - watched.ends.keys())
+    def __init__(self, state: State, recorder: StartRecorder, truncated: bool) -> None:
+        """`truncated`: the simulation ended before its horizon."""
+        self.state, self.recorder, self.truncated = state, recorder, truncated
+        unfinished = sorted(recorder.placements.keys() - recorder.ends.keys())
         self.jobs_without_estimate = [
-            id for id in unfinished if watched.kind_of(id) is Kind.UNKNOWN
+            id for id in unfinished if recorder.kind_of(id) is Kind.UNKNOWN
         ]
         """Jobs without an estimate that hold resources until the end of the simulation."""
-        self.bounds: dict[int, Bound] = {}
+        self.bounds: dict[int, StartBound] = {}
         ahead: list[Job] = []
         for job in in_order(state.line, state.jobs, len(state.jobs)):
             self.bounds[job.id] = self._bound(job, ahead)
             ahead.append(job)
 
-    def bound_of(self, job: Job) -> Bound:
+    def bound_of(self, job: Job) -> StartBound:
         """Return the bound of a start."""
         return self.bounds.get(job.id) or self._bound(job, [])
 
-    def _bound(self, job: Job, ahead: list[Job]) -> Bound:
+    def _bound(self, job: Job, ahead: list[Job]) -> StartBound:
         start, end = self.recorder.starts.get(job.id), self.recorder.ends.get(job.id)
         if start is None:
-            return Bound(self._blockers(job))
+            return StartBound(self._blockers(job))
         causes, latest = self.recorder.causes[job.id], start
-        # If other jobs end sooner than their limits, a job that was passed may start first.
+        # If other jobs end before their limits, a job that was overtaken may start first.
         for other in self._overtaken(job, ahead) if combined(causes) is Kind.LIMIT else ():
             bound = self.bounds[other.id]
             added = {self.recorder.kind_of(other.id): other.id, **bound.causes}
             if combined(added) is not Kind.LIMIT:
-                return Bound({**causes, **added}, after=other.id)
+                return StartBound({**causes, **added}, after=other.id)
             if bound.latest_end is None:
-                return Bound(causes)
+                return StartBound(causes)
             latest = max(latest, bound.latest_end)
-        return Bound(causes, latest, None if end is None else end + latest - start)
+        return StartBound(causes, latest, None if end is None else end + latest - start)
 
     def _blockers(self, job: Job) -> Causes:
-        """Return what keeps a job from starting; it may just be behind all that were simulated."""
+        """Return what keeps a job from starting; it may only be later than the simulated time."""
         places = self.recorder.placements
-        near = [
+        blocking = [
             id
             for id in self.jobs_without_estimate
             if any(self._could_use(job, part.node) for part in places[id].parts)
         ]
-        found = near or ([] if self.truncated else self.jobs_without_estimate)
+        blockers = blocking or ([] if self.truncated else self.jobs_without_estimate)
         freed = self.recorder.last_release
-        return {**freed, Kind.UNKNOWN: found[0]} if found else freed
+        return {**freed, Kind.UNKNOWN: blockers[0]} if blockers else freed
 
     def _overtaken(self, job: Job, ahead: list[Job]) -> list[Job]:
         """Return the jobs ahead of it that start later and could use one of its nodes."""

@@ -1,7 +1,7 @@
-"""Workloads whose jobs are of known kinds: what was measured of them before, and in which steps.
+"""JobProfiles: speeds of jobs that were measured before the replay.
 
-All jobs of a kind count the same work as an epoch, so that what was measured of one of them holds
-for the others. An epoch is as long as the time between two checkpoints where it takes longest.
+An epoch is the same amount of work for all jobs of a profile, so that measurements of one job
+hold for the others. On the slowest hardware, an epoch takes one checkpoint interval.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from stoker.core.events import KindMeasured
 from stoker.core.request import GPU
 from stoker.simulate.workload import TraceJob, Workload
 
-SHORTEST = 60.0
-"""Seconds of an epoch, if checkpoints are not counted."""
+DEFAULT_EPOCH_SECONDS = 60.0
+"""Length of an epoch if there is no checkpoint interval."""
 
 
 class JobProfiles:
-    """The kinds of a workload's jobs, on the machines that there are."""
+    """The profiles of a workload on the nodes of a cluster."""
 
     def __init__(self, workload: Workload, nodes: list[NodeFacts], checkpoint: float) -> None:
         cards = [card for node in nodes for card in node.types.get(GPU, ())]
         self.gpu_models = sorted({card.model for card in cards if card.model})
         self.gpus_per_node = max((len(node.types.get(GPU, ())) for node in nodes), default=1)
         self.samples: dict[tuple[str, float], TraceJob] = {}
-        for load in workload.jobs:
-            if load.steps and load.speed is not None:
-                self.samples.setdefault((family(load), load.gpus), load)
+        for job in workload.jobs:
+            if job.steps and job.speed is not None:
+                self.samples.setdefault((profile_key(job), job.gpus), job)
         self.epoch_steps: dict[str, float] = {}
-        """In an epoch, by family."""
-        for (name, _), load in self.samples.items():
-            slowest = min((pace for _, pace in self._steps_per_second(load)), default=1.0)
-            steps = slowest * (checkpoint or SHORTEST)
+        """Steps of an epoch, by profile."""
+        for (name, _), job in self.samples.items():
+            slowest = min((rate for _, rate in self._steps_per_second(job)), default=1.0)
+            steps = slowest * (checkpoint or DEFAULT_EPOCH_SECONDS)
             self.epoch_steps[name] = min(steps, self.epoch_steps.get(name, steps))
-        least = min((card.memory or 0 for card in cards), default=0)
-        self.reserved_memory = least // 2 if least else 1
-        """What each job sets aside of a GPU: so much that two fit on it, and no third."""
+        min_memory = min((card.memory or 0 for card in cards), default=0)
+        self.reserved_memory = min_memory // 2 if min_memory else 1
+        """GPU memory of each job: two jobs fit on a GPU, a third does not."""
 
     def with_memory(self, nodes: list[NodeFacts]) -> list[NodeFacts]:
-        """The same machines; where nobody says what memory GPUs have, room for two jobs."""
+        """Return the nodes; GPUs without a known memory get enough for two jobs."""
         return [
             replace(node, types={
                 type: tuple(
@@ -54,31 +54,31 @@ class JobProfiles:
             for node in nodes
         ]  # fmt: skip
 
-    def epoch_work(self, load: TraceJob) -> float | None:
-        """An epoch, in seconds of a job's work; None where nothing is known of it."""
-        steps = self.epoch_steps.get(family(load))
-        return steps * load.duration / load.steps if steps and load.steps else None
+    def epoch_work(self, job: TraceJob) -> float | None:
+        """Return the seconds of work in an epoch; None if the job has no profile."""
+        steps = self.epoch_steps.get(profile_key(job))
+        return steps * job.duration / job.steps if steps and job.steps else None
 
-    def may_share(self, load: TraceJob) -> bool:
-        """Whether two of them on a GPU were measured: single ones only."""
-        return load.gpus == 1.0 and family(load) in self.epoch_steps
+    def may_share(self, job: TraceJob) -> bool:
+        """Return True if sharing a GPU was measured, which holds for jobs with one GPU."""
+        return job.gpus == 1.0 and profile_key(job) in self.epoch_steps
 
     def profile_events(self, warmup: float) -> Iterator[KindMeasured]:
-        """All that is known beforehand."""
+        """Yield the events that import all profiles."""
         for name in self.epoch_steps:
-            sizes = [load for (each, _), load in self.samples.items() if each == name]
+            sizes = [job for (each, _), job in self.samples.items() if each == name]
             yield KindMeasured(
                 at=0.0,
                 family=name,
                 paces=tuple(
-                    Pace(int(load.gpus), model, self.epoch_steps[name] / pace)
-                    for load in sizes
-                    for model, pace in self._steps_per_second(load)
+                    Pace(int(job.gpus), model, self.epoch_steps[name] / pace)
+                    for job in sizes
+                    for model, pace in self._steps_per_second(job)
                 ),
                 beside={
-                    company(model, other): load.speed.interference(company_of.speed, model)
-                    for load in sizes
-                    if self.may_share(load) and load.speed is not None
+                    company(model, other): job.speed.interference(company_of.speed, model)
+                    for job in sizes
+                    if self.may_share(job) and job.speed is not None
                     for (other, _), company_of in self.samples.items()
                     if self.may_share(company_of) and company_of.speed is not None
                     for model in self.gpu_models
@@ -86,18 +86,18 @@ class JobProfiles:
                 warmup=warmup,
             )
 
-    def _steps_per_second(self, load: TraceJob) -> Iterator[tuple[str, float]]:
-        """Steps per second on each model on which it runs at all."""
-        assert load.speed is not None
-        assert load.steps is not None
-        gpus = int(load.gpus)
+    def _steps_per_second(self, job: TraceJob) -> Iterator[tuple[str, float]]:
+        """Yield the steps per second on each GPU model that can run the job."""
+        assert job.speed is not None
+        assert job.steps is not None
+        gpus = int(job.gpus)
         machines = -(-gpus // self.gpus_per_node)
         for model in self.gpu_models:
-            rate = load.speed.rate(0.0, gpus, machines, model)
+            rate = job.speed.rate(0.0, gpus, machines, model)
             if rate > 0.0:
-                yield model, load.steps / load.duration * rate
+                yield model, job.steps / job.duration * rate
 
 
-def family(load: TraceJob) -> str:
-    """What the core calls those who are alike."""
-    return f"{load.user}: {load.name}"
+def profile_key(job: TraceJob) -> str:
+    """Return the profile key of a job in the core."""
+    return f"{job.user}: {job.name}"

@@ -1,4 +1,4 @@
-"""What is written down while a workload is played: ends, use, the queue, who was where."""
+"""RunRecorder: records ends, GPU use, queue length and placements during a replay."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from stoker.core.request import GPU
 from stoker.simulate.replay.results import JobResult, RunCost, RunResult, Segment
 from stoker.simulate.workload import TraceJob, Workload
 
-MOST_POINTS = 4000
-"""Of a curve over time; when there are more, every other one is dropped."""
+MAX_POINTS = 4000
+"""Points of a series; above, every other point is dropped."""
 
 
 class StepSeries:
-    """A quantity over time, thinned out as it becomes too long."""
+    """A step function over time in bounded memory."""
 
     def __init__(self) -> None:
         self.points: list[tuple[float, float]] = []
         self.min_spacing = 0.0
-        """Points are at least so many seconds apart."""
+        """Minimum seconds between two points."""
         self.skipped_point: tuple[float, float] | None = None
 
     def append(self, at: float, value: float) -> None:
-        """From this moment on it is so much."""
+        """Set the value from a time on."""
         if self.points and at - self.points[-1][0] < self.min_spacing:
             self.skipped_point = (at, value)
             return
@@ -32,17 +32,17 @@ class StepSeries:
             self.points[-1] = (at, value)
             return
         self.points.append((at, value))
-        if len(self.points) > MOST_POINTS:
+        if len(self.points) > MAX_POINTS:
             self.points = self.points[::2]
-            self.min_spacing = (self.points[-1][0] - self.points[0][0]) / (MOST_POINTS / 2)
+            self.min_spacing = (self.points[-1][0] - self.points[0][0]) / (MAX_POINTS / 2)
 
     def all_points(self) -> list[tuple[float, float]]:
-        """All of it, to its end."""
+        """Return all points, including the last value."""
         return [*self.points, self.skipped_point] if self.skipped_point is not None else self.points
 
 
 class RunRecorder:
-    """One run, as it goes."""
+    """Records one run."""
 
     def __init__(self, nodes: list[NodeFacts], pieces: int) -> None:
         self.node_index = {each.name: number for number, each in enumerate(nodes)}
@@ -59,32 +59,32 @@ class RunRecorder:
         self.segments: list[Segment] = []
         self.gpus_held = 0.0
         self.sharers: dict[tuple[str, str], int] = {}
-        """How many share each GPU."""
+        """Number of jobs on each shared GPU, by (node, GPU)."""
         self.gpu_use, self.pending = StepSeries(), StepSeries()
         self.ended_count = 0
 
-    def attempt_started(self, id: int, load: TraceJob, at: float, placement: Placement) -> None:
-        """An attempt holds GPUs from now on."""
+    def attempt_started(self, id: int, job: TraceJob, at: float, placement: Placement) -> None:
+        """Record the start of an attempt."""
         if id not in self.unfinished:
             self.unfinished[id] = JobResult(
                 job=id - 1,
-                submit_time=load.submit_time,
-                gpus=load.gpus,
+                submit_time=job.submit_time,
+                gpus=job.gpus,
                 start_time=at,
                 end_time=at,
                 run_time=0.0,
                 gpu_seconds=0.0,
-                user=load.user,
-                queue=load.queue,
+                user=job.user,
+                queue=job.queue,
             )
         self.attempt_start[id] = at
         self.gpus_held += placement.gpu_amount / 1000 - self._update_sharers(placement, +1)
 
     def attempt_ended(
-        self, id: int, load: TraceJob, at: float, placement: Placement | None, ended: bool,
+        self, id: int, job: TraceJob, at: float, placement: Placement | None, ended: bool,
         resized: bool = False,
     ) -> None:  # fmt: skip
-        """An attempt is over, and perhaps the job."""
+        """Record the end of an attempt, and perhaps of the job."""
         result, since = self.unfinished[id], self.attempt_start.pop(id)
         gpus = placement.gpu_amount / 1000 if placement is not None else 0.0
         result.run_time += at - since
@@ -104,16 +104,16 @@ class RunRecorder:
             result.preemptions += 1
 
     def _update_sharers(self, placement: Placement, step: int) -> int:
-        """How many of its GPUs are held by others as well, when it comes or has gone."""
-        found = 0
+        """Count a placement in or out; return how many of its GPUs other jobs hold as well."""
+        shared_gpus = 0
         for part in placement.parts:
             for take in part.takes:
                 if take.shares:
                     gpu = (part.node, take.device)
-                    before = self.sharers.get(gpu, 0)
-                    self.sharers[gpu] = before + step
-                    found += min(before, before + step) > 0
-        return found
+                    count = self.sharers.get(gpu, 0)
+                    self.sharers[gpu] = count + step
+                    shared_gpus += min(count, count + step) > 0
+        return shared_gpus
 
     def _add_segments(self, id: int, begin: float, end: float, placement: Placement) -> None:
         for part in placement.parts:
@@ -125,10 +125,10 @@ class RunRecorder:
                     Segment(id - 1, self.node_index[part.node], first, gpus, begin, end)
                 )
 
-    def cycle_ended(self, at: float, waiting: int) -> None:
-        """A turn is over."""
+    def cycle_ended(self, at: float, pending: int) -> None:
+        """Record GPU use and queue length after a cycle."""
         self.gpu_use.append(at, self.gpus_held)
-        self.pending.append(at, waiting)
+        self.pending.append(at, pending)
 
     def result(
         self,
@@ -138,7 +138,7 @@ class RunRecorder:
         spent: Sequence[float],
         unfinished: int,
     ) -> RunResult:
-        """The whole story."""
+        """Return the result of the run."""
         spent = sorted(spent)
         cost = RunCost(
             events=len(spent),

@@ -1,8 +1,7 @@
-"""A workload in virtual time: the product's own core, and jobs that only take their time.
+"""Replay: discrete-event simulation of a workload with the real core.
 
-What is told to the core is what a real job would tell: that it has begun, that its first epochs
-are over and how long they took, that it has stopped or ended. What the core wishes is done at
-once, but for stopping, which waits for the next checkpoint.
+The core gets the events of real jobs: starts, measured epochs, stops and ends. Its instructions
+are executed at once, except that a job stops at its next checkpoint.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from math import ceil, exp, inf, log
 from random import Random
 from time import perf_counter
 
-from msgspec import Struct
-
 from stoker.core import events as e
 from stoker.core.cluster import NodeFacts, Placement
 from stoker.core.cycle import after_requests, before_requests
@@ -28,83 +25,24 @@ from stoker.core.policy.rules import policy as policy_named
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
 from stoker.simulate.job_request import request_for
+from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.replay.job_profiles import JobProfiles
+from stoker.simulate.replay.job_run import JobRun
 from stoker.simulate.replay.recorder import RunRecorder
 from stoker.simulate.replay.results import RunResult
 from stoker.simulate.workload import TraceJob, Workload
 
-TOLD_AFTER = 30.0
-"""Seconds of work after which the steps of a job that knows its own epochs have told its speed."""
+SPEED_REPORTED_AFTER_SECONDS = 30.0
+"""Seconds after which a job with known epochs reports its speed by its steps."""
 
-MOST_ROUNDS = 100
-"""In one moment, so often the core is asked once more although there is nothing left to do."""
-KEEP_SPECS = 1000
-"""Names of specs that the core has dropped: so many at least are remembered."""
-
-
-class ReplayAssumptions(Struct, frozen=True, kw_only=True):
-    """What a trace does not say."""
-
-    measured_after: float = 0.05
-    """The share of a job's work after which its epochs have been measured."""
-    checkpoint_seconds: float = 600.0
-    """Seconds of work between two checkpoints, at most; an epoch is never longer."""
-    restart_seconds: float = 60.0
-    """Seconds that a job needs, whenever it goes on, before it does anything useful."""
-    non_preemptible: bool = False
-    """Jobs save no checkpoints, so they cannot be preempted."""
-    time_limits_only: bool = False
-    """Jobs report no epochs; the planner has only the time limits."""
-    estimate_error: float | None = None
-    """Jobs report no epochs but have an expected duration (`--expect`), two thirds of them right
-    within this factor. None: only policies that plan with true durations know them."""
-    seed: int = 0
-    """Other estimates of the same kind."""
-
-
-class JobRun:
-    """One job that runs."""
-
-    __slots__ = (
-        "attempt",
-        "end_time",
-        "job",
-        "placement",
-        "rate",
-        "reported_epochs",
-        "stop_time",
-        "version",
-        "work_done",
-        "work_start",
-    )
-
-    def __init__(self, load: TraceJob) -> None:
-        self.job = load
-        self.work_done = 0.0
-        """Seconds of its work that are behind it, when the attempt began."""
-        self.attempt = 0
-        self.work_start = 0.0
-        """When this attempt does its first useful work."""
-        self.rate = 1.0
-        self.end_time = inf
-        self.stop_time = inf
-        """When it stops, if it was asked to."""
-        self.placement: Placement | None = None
-        self.reported_epochs = 0
-        """Epochs that the core has been told of."""
-        self.version = 0
-
-    def work_at(self, at: float) -> float:
-        """Seconds of its work that are behind it now."""
-        return min(self.work_done + max(at - self.work_start, 0.0) * self.rate, self.job.duration)
-
-    def time_of(self, work: float) -> float:
-        """The moment at which so much is behind it."""
-        return self.work_start + max(work - self.work_done, 0.0) / self.rate
+MAX_EMPTY_CYCLES = 100
+"""Cycles at one instant while planning is requested although no instruction is left."""
+MIN_SPEC_HASHES = 1000
+"""Spec hashes to keep before those that the core has dropped are removed."""
 
 
 class Replay:
-    """One workload, one cluster, one policy."""
+    """One workload on one cluster under one policy."""
 
     def __init__(
         self,
@@ -112,23 +50,25 @@ class Replay:
         nodes: list[NodeFacts],
         policy: str,
         parameters: dict[str, float] | None = None,
-        assumed: ReplayAssumptions | None = None,
+        assumptions: ReplayAssumptions | None = None,
         pieces: int = 0,
         state: State | None = None,
     ) -> None:
-        """With a state, that of a real daemon (or a copy) is played on; see `carry_on`."""
+        """With `state`, continue the state of a daemon (or a copy); see `resume_job`."""
         self.workload, self.nodes, self.policy_name = workload, nodes, policy
-        self.parameters, self.assumptions = parameters or {}, assumed or ReplayAssumptions()
+        self.parameters, self.assumptions = parameters or {}, assumptions or ReplayAssumptions()
         rules = policy_named(policy)
         self.knows_durations = rules.knows is Knows.SAID
-        """It is told how long a job takes, and may stop anybody at any moment."""
-        said = self.assumptions.estimate_error is not None
-        self.jobs_report = not (self.knows_durations or said or self.assumptions.time_limits_only)
-        """Whether jobs report epochs."""
+        """The policy knows all durations, and may preempt every job at any time."""
+        has_estimates = self.assumptions.estimate_error is not None
+        self.jobs_report = not (
+            self.knows_durations or has_estimates or self.assumptions.time_limits_only
+        )
+        """Jobs report epochs."""
         self.profiles: JobProfiles | None = None
-        """What is known beforehand of the jobs, by a planner that counts on such things."""
+        """Speeds measured beforehand, if the policy uses them."""
         self.jobs_on_gpu: dict[tuple[str, str], list[int]] = {}
-        """Who is on each GPU, if that matters."""
+        """Job ids per (node, GPU), if jobs may share GPUs."""
         if (
             workload.profiled
             and rules.knows is Knows.MEASURED
@@ -140,363 +80,368 @@ class Replay:
         self.state = state or State()
         self.runs: dict[int, JobRun] = {}
         self.timers: list[tuple[float, int, str, int, int]] = []
-        """What happens next: when, in which order, what, to which job, and its version."""
+        """Heap of (time, sequence number, timer name, job id, version of the run)."""
         self.timer_count = 0
         self.now = 0.0
         self.spec_hashes: dict[tuple[object, ...], str] = {}
-        """Under which name the core knows what was submitted alike."""
+        """Hash of the spec of jobs with equal attributes."""
         self.spec_count = 0
         self.gpus_per_node = max((len(each.types.get(GPU, ())) for each in nodes), default=0)
         self.recorder = RunRecorder(nodes, pieces)
         self.cycle_seconds = array("d")
 
-    # -- from beginning to end ----------------------------------------------------------
+    # -- main loop ----------------------------------------------------------------------
 
-    def run(self, heard: Callable[[int], None] = lambda done: None) -> RunResult:
-        """Play it all."""
+    def run(self, on_progress: Callable[[int], None] = lambda done: None) -> RunResult:
+        """Simulate all jobs to their end."""
         if not self.has_initial_state:
-            chosen = e.PolicyChosen(
+            policy_event = e.PolicyChosen(
                 at=0.0, queue="*", name=self.policy_name, parameters=self.parameters
             )
-            self._apply(chosen)
+            self._apply(policy_event)
             for facts in self.nodes:
                 self._apply(e.NodeJoined(at=0.0, facts=facts))
-            for fact in (
+            for event in (
                 self.profiles.profile_events(self.assumptions.restart_seconds)
                 if self.profiles
                 else ()
             ):
-                self._apply(fact)
-        jobs, todo, at = self.workload.jobs, self.timers, 0
-        while at < len(jobs) or todo:
-            self.now = now = self._next_event_time(jobs[at].submit_time if at < len(jobs) else inf)
-            wishes: list[object] = []
-            while at < len(jobs) and jobs[at].submit_time <= now:
-                wishes += self._submit(at + 1, jobs[at])
-                at += 1
-            while todo and todo[0][0] <= now:
-                _, _, what, job, version = heappop(todo)
-                wishes += self._on_timer(what, job, version)
+                self._apply(event)
+        jobs, timers, index = self.workload.jobs, self.timers, 0
+        while index < len(jobs) or timers:
+            self.now = now = self._next_event_time(
+                jobs[index].submit_time if index < len(jobs) else inf
+            )
+            instructions: list[object] = []
+            while index < len(jobs) and jobs[index].submit_time <= now:
+                instructions += self._submit(index + 1, jobs[index])
+                index += 1
+            while timers and timers[0][0] <= now:
+                _, _, timer, job, version = heappop(timers)
+                instructions += self._on_timer(timer, job, version)
             if self.profiles is not None:
-                wishes += self._report_finished_epochs()
-            self._cycle(wishes)
-            heard(self.recorder.ended_count)
+                instructions += self._report_finished_epochs()
+            self._cycle(instructions)
+            on_progress(self.recorder.ended_count)
         return self._result()
 
     def _next_event_time(self, arrival: float) -> float:
-        """When something happens, if the next job comes then."""
-        state, moment = self.state, min(arrival, self.state.deal_at)
-        if self.timers and self.timers[0][0] < moment:
-            moment = self.timers[0][0]
+        """Return the time of the next event, given the next arrival."""
+        state, time = self.state, min(arrival, self.state.deal_at)
+        if self.timers and self.timers[0][0] < time:
+            time = self.timers[0][0]
         if len(state.line) and (drift := state.drift.first()) is not None:
-            moment = min(moment, drift[0])
-        return moment
+            time = min(time, drift[0])
+        return time
 
-    def resume_job(self, id: int, load: TraceJob, left: float) -> None:
-        """A job that the given state knows already needs so many seconds more."""
+    def resume_job(self, id: int, trace_job: TraceJob, remaining: float) -> None:
+        """Continue a job of the initial state that needs these seconds more."""
         job = self.state.jobs[id]
-        course = self.runs[id] = JobRun(load)
-        course.work_done, course.attempt = max(load.duration - left, 0.0), job.attempt
+        run = self.runs[id] = JobRun(trace_job)
+        run.work_done, run.attempt = max(trace_job.duration - remaining, 0.0), job.attempt
         if job.placement is not None:
-            course.placement, course.work_start = job.placement, self.now
-            course.end_time = course.time_of(load.duration)
-            self._schedule(course.end_time, "end", id, course.version)
-            self.recorder.attempt_started(id, load, self.now, job.placement)
+            run.placement, run.work_start = job.placement, self.now
+            run.end_time = run.time_of(trace_job.duration)
+            self._schedule(run.end_time, "end", id, run.version)
+            self.recorder.attempt_started(id, trace_job, self.now, job.placement)
 
-    def _cycle(self, wishes: list[object]) -> None:
-        """One cycle of the core, until it wishes for nothing more."""
+    def _cycle(self, instructions: list[object]) -> None:
+        """Run cycles of the core until it returns no instruction."""
         begin = perf_counter()
         state, now = self.state, self.now
         for number in count():
-            for fact in before_requests(state, now, now):
-                wishes += self._apply(fact)
-            for decided in after_requests(state, now, now):
-                wishes += self._apply(decided)
+            for event in before_requests(state, now, now):
+                instructions += self._apply(event)
+            for event in after_requests(state, now, now):
+                instructions += self._apply(event)
             self.cycle_seconds.append(perf_counter() - begin)
-            again: list[object] = []
-            for wish in wishes:
-                again += self._execute(wish)
+            following: list[object] = []
+            for instruction in instructions:
+                following += self._execute(instruction)
             state.touched.clear()
             state.dropped.clear()
-            if not again and (not state.line.stirred or number >= MOST_ROUNDS):
+            if not following and (not state.line.stirred or number >= MAX_EMPTY_CYCLES):
                 break
-            wishes = again
+            instructions = following
             begin = perf_counter()
         self.recorder.cycle_ended(now, len(state.line))
 
-    def _apply(self, fact: e.Event) -> list[object]:
-        return list(apply(self.state, fact))
+    def _apply(self, event: e.Event) -> list[object]:
+        return list(apply(self.state, event))
 
     # -- jobs ---------------------------------------------------------------------------
 
-    def _submit(self, id: int, load: TraceJob) -> list[object]:
-        request = self._request(load)
-        training = self._training(load)
-        limit, steady = load.time_limit, load.non_preemptible or self.assumptions.non_preemptible
-        name = load.name if self.profiles is not None else ""
-        # Those of one name are one family to the core; without a name, each is one by itself.
+    def _submit(self, id: int, trace_job: TraceJob) -> list[object]:
+        request = self._request(trace_job)
+        training = self._training(trace_job)
+        limit = trace_job.time_limit
+        non_preemptible = trace_job.non_preemptible or self.assumptions.non_preemptible
+        name = trace_job.name if self.profiles is not None else ""
+        # Jobs of one name share a profile in the core; a job without a name has its own.
         key = (
             request,
             training,
             limit,
-            load.user,
+            trace_job.user,
             name,
-            load.queue,
-            steady,
-            self._spec_distinction(load),
+            trace_job.queue,
+            non_preemptible,
+            self._spec_distinction(trace_job),
         )
         hash = self.spec_hashes.get(key)
-        wishes: list[object] = []
+        instructions: list[object] = []
         if hash is None or hash not in self.state.specs:
             hash = self.spec_hashes[key] = self._new_spec_hash()
             spec = Spec(
-                kind="argv", user=load.user, directory="/", shell="", environment="",
-                request=request, name=name, queue=load.queue or "default", limit=limit,
-                training=training, steady=steady,
+                kind="argv", user=trace_job.user, directory="/", shell="", environment="",
+                request=request, name=name, queue=trace_job.queue or "default", limit=limit,
+                training=training, steady=non_preemptible,
             )  # fmt: skip
-            wishes += self._apply(e.SpecRecorded(at=self.now, hash=hash, spec=spec))
-        self.runs[id] = JobRun(load)
-        wishes += self._apply(
+            instructions += self._apply(e.SpecRecorded(at=self.now, hash=hash, spec=spec))
+        self.runs[id] = JobRun(trace_job)
+        instructions += self._apply(
             e.JobsSubmitted(
-                at=self.now, first=id, count=1, spec=hash, argv=self._argv(id, load),
-                priority=load.priority,
+                at=self.now, first=id, count=1, spec=hash, argv=self._argv(id, trace_job),
+                priority=trace_job.priority,
             )
         )  # fmt: skip
-        return wishes
+        return instructions
 
-    def _argv(self, id: int, load: TraceJob) -> tuple[str, ...]:
+    def _argv(self, id: int, trace_job: TraceJob) -> tuple[str, ...]:
         """Return a command that no other job has."""
-        return (f"{load.name}#{id}",)
+        return (f"{trace_job.name}#{id}",)
 
     def _new_spec_hash(self) -> str:
-        """A name for one more spec; those that the core has dropped are forgotten now and then."""
+        """Return a new spec hash; from time to time drop those that the core has dropped."""
         live = self.state.specs
-        if len(self.spec_hashes) > 2 * len(live) + KEEP_SPECS:
+        if len(self.spec_hashes) > 2 * len(live) + MIN_SPEC_HASHES:
             self.spec_hashes = {key: name for key, name in self.spec_hashes.items() if name in live}
         self.spec_count += 1
         return str(self.spec_count)
 
-    def _spec_distinction(self, load: TraceJob) -> object:
-        """What makes a job another one than those that are submitted like it."""
+    def _spec_distinction(self, trace_job: TraceJob) -> object:
+        """Return what gives a job its own spec although its attributes are equal."""
         return None
 
-    def _request(self, load: TraceJob) -> Request:
+    def _request(self, trace_job: TraceJob) -> Request:
         memory = None
-        if self.profiles is not None and self.profiles.may_share(load):
+        if self.profiles is not None and self.profiles.may_share(trace_job):
             memory = self.profiles.reserved_memory
-        return request_for(load, self.gpus_per_node, memory)
+        return request_for(trace_job, self.gpus_per_node, memory)
 
-    def _training(self, load: TraceJob) -> Training | None:
+    def _training(self, trace_job: TraceJob) -> Training | None:
         if self.assumptions.estimate_error is not None:
-            return Training(expected=ceil(_estimated(load, self.assumptions)))
+            return Training(expected=ceil(_user_estimate(trace_job, self.assumptions)))
         if self.knows_durations:
-            return Training(expected=ceil(load.duration))
+            return Training(expected=ceil(trace_job.duration))
         if self.assumptions.time_limits_only:
             return None
-        several = load.max_gpus is not None and load.max_gpus > self.gpus_per_node
-        return Training(epochs=self._epoch_count(load), distributed=several)
+        spans_nodes = trace_job.max_gpus is not None and trace_job.max_gpus > self.gpus_per_node
+        return Training(epochs=self._epoch_count(trace_job), distributed=spans_nodes)
 
-    def _epoch_count(self, load: TraceJob) -> int:
-        assumed = self.assumptions
-        if load.epochs is not None:
-            return load.epochs
-        if self.profiles is not None and (epoch := self.profiles.epoch_work(load)) is not None:
-            return max(ceil(load.duration / epoch - 1e-6), 1)
-        least = ceil(1 / assumed.measured_after) if assumed.measured_after else 1
-        often = (
-            ceil(load.duration / assumed.checkpoint_seconds)
-            if assumed.checkpoint_seconds
-            else least
+    def _epoch_count(self, trace_job: TraceJob) -> int:
+        assumptions = self.assumptions
+        if trace_job.epochs is not None:
+            return trace_job.epochs
+        if self.profiles is not None and (epoch := self.profiles.epoch_work(trace_job)) is not None:
+            return max(ceil(trace_job.duration / epoch - 1e-6), 1)
+        minimum = ceil(1 / assumptions.measured_after) if assumptions.measured_after else 1
+        checkpoints = (
+            ceil(trace_job.duration / assumptions.checkpoint_seconds)
+            if assumptions.checkpoint_seconds
+            else minimum
         )
-        return max(least, often, 1)
+        return max(minimum, checkpoints, 1)
 
-    def _epoch_seconds(self, load: TraceJob) -> float:
-        """Seconds of its work in an epoch."""
-        if self.profiles is not None and (epoch := self.profiles.epoch_work(load)) is not None:
+    def _epoch_seconds(self, trace_job: TraceJob) -> float:
+        """Return the seconds of work in an epoch."""
+        if self.profiles is not None and (epoch := self.profiles.epoch_work(trace_job)) is not None:
             return epoch
-        return load.duration / self._epoch_count(load)
+        return trace_job.duration / self._epoch_count(trace_job)
 
-    def _measured_work(self, load: TraceJob) -> float:
-        """The work after which its epochs have been measured."""
-        return load.duration * self.assumptions.measured_after
+    def _measured_work(self, trace_job: TraceJob) -> float:
+        """Return the work after which the epoch time is known."""
+        return trace_job.duration * self.assumptions.measured_after
 
-    # -- what happens -------------------------------------------------------------------
+    # -- timers -------------------------------------------------------------------------
 
-    def _schedule(self, at: float, what: str, job: int, version: int) -> None:
+    def _schedule(self, at: float, timer: str, job: int, version: int) -> None:
         self.timer_count += 1
-        heappush(self.timers, (at, self.timer_count, what, job, version))
+        heappush(self.timers, (at, self.timer_count, timer, job, version))
 
-    def _on_timer(self, what: str, id: int, version: int) -> list[object]:
-        course = self.runs.get(id)
-        if course is None or course.version != version:
+    def _on_timer(self, timer: str, id: int, version: int) -> list[object]:
+        run = self.runs.get(id)
+        if run is None or run.version != version:
             return []
-        if what == "known":
-            return self._report_epochs(id, course, self._measured_work(course.job))
-        if what == "told":
-            return self._report_epochs(id, course, course.work_at(self.now))
-        if what == "epoch":
-            return self._on_epoch_end(id, course)
-        if what == "stop" and course.stop_time <= self.now:
-            wishes = (
-                self._report_epochs(id, course, course.work_at(self.now))
-                if self.jobs_report
-                else []
+        if timer == "known":
+            return self._report_epochs(id, run, self._measured_work(run.job))
+        if timer == "told":
+            return self._report_epochs(id, run, run.work_at(self.now))
+        if timer == "epoch":
+            return self._on_epoch_end(id, run)
+        if timer == "stop" and run.stop_time <= self.now:
+            instructions = (
+                self._report_epochs(id, run, run.work_at(self.now)) if self.jobs_report else []
             )
-            course.work_done = course.work_at(self.now)
-            return wishes + self._end_attempt(id, course, stopped=True)
-        if what == "end" and course.end_time <= self.now:
-            wishes = self._end_attempt(id, course)
+            run.work_done = run.work_at(self.now)
+            return instructions + self._end_attempt(id, run, stopped=True)
+        if timer == "end" and run.end_time <= self.now:
+            instructions = self._end_attempt(id, run)
             del self.runs[id]
-            return wishes
+            return instructions
         return []
 
-    def _report_epochs(self, id: int, course: JobRun, work: float) -> list[object]:
-        epoch = self._epoch_seconds(course.job)
-        done = course.reported_epochs = int(work / epoch + 1e-6)
+    def _report_epochs(self, id: int, run: JobRun, work: float) -> list[object]:
+        epoch = self._epoch_seconds(run.job)
+        done = run.reported_epochs = int(work / epoch + 1e-6)
         at = self.now
         if self.profiles is not None:
-            at = min(max(course.time_of(done * epoch), course.work_start), at)
+            at = min(max(run.time_of(done * epoch), run.work_start), at)
         return self._apply(
-            e.EpochsCounted(
-                at=at, job=id, attempt=course.attempt, done=done, seconds=epoch / course.rate
-            )
+            e.EpochsCounted(at=at, job=id, attempt=run.attempt, done=done, seconds=epoch / run.rate)
         )
 
-    def _on_epoch_end(self, id: int, course: JobRun) -> list[object]:
-        """One that is not always as fast has come to the end of an epoch."""
-        load, epoch = course.job, self._epoch_seconds(course.job)
-        done = round(course.work_at(self.now) / epoch)
-        heard = self.jobs_report and not load.non_preemptible
-        wishes = self._report_epochs(id, course, done * epoch) if heard else []
-        course.work_done, course.work_start = done * epoch, self.now
-        course.rate = self._rate(load, course)
-        course.end_time = course.time_of(load.duration)
-        self._schedule(course.end_time, "end", id, course.version)
-        self._schedule_epoch_end(id, course)
-        return wishes
+    def _on_epoch_end(self, id: int, run: JobRun) -> list[object]:
+        """Report the end of an epoch and update the rate of a job whose epochs differ in speed."""
+        trace_job, epoch = run.job, self._epoch_seconds(run.job)
+        done = round(run.work_at(self.now) / epoch)
+        on_progress = self.jobs_report and not trace_job.non_preemptible
+        instructions = self._report_epochs(id, run, done * epoch) if on_progress else []
+        run.work_done, run.work_start = done * epoch, self.now
+        run.rate = self._rate(trace_job, run)
+        run.end_time = run.time_of(trace_job.duration)
+        self._schedule(run.end_time, "end", id, run.version)
+        self._schedule_epoch_end(id, run)
+        return instructions
 
-    def _schedule_epoch_end(self, id: int, course: JobRun) -> None:
-        """Look at it again when its speed may change."""
-        epoch = self._epoch_seconds(course.job)
-        following = (int(course.work_done / epoch + 1e-6) + 1) * epoch
-        if following < course.job.duration - 1e-6 * epoch:
-            self._schedule(course.time_of(following), "epoch", id, course.version)
+    def _schedule_epoch_end(self, id: int, run: JobRun) -> None:
+        """Set a timer for the end of the current epoch, when the rate may change."""
+        epoch = self._epoch_seconds(run.job)
+        next_end = (int(run.work_done / epoch + 1e-6) + 1) * epoch
+        if next_end < run.job.duration - 1e-6 * epoch:
+            self._schedule(run.time_of(next_end), "epoch", id, run.version)
 
     def _report_finished_epochs(self) -> list[object]:
-        """Tell of all epochs that are over. Between two other events nobody would act on them."""
-        wishes: list[object] = []
-        for id, course in self.runs.items():
-            if course.placement is not None and course.work_start < self.now < course.end_time:
-                work = course.work_at(self.now)
-                if int(work / self._epoch_seconds(course.job) + 1e-6) > course.reported_epochs:
-                    wishes += self._report_epochs(id, course, work)
-        return wishes
+        """Report all finished epochs; only at other events, because nothing acts on them before."""
+        instructions: list[object] = []
+        for id, run in self.runs.items():
+            if run.placement is not None and run.work_start < self.now < run.end_time:
+                work = run.work_at(self.now)
+                if int(work / self._epoch_seconds(run.job) + 1e-6) > run.reported_epochs:
+                    instructions += self._report_epochs(id, run, work)
+        return instructions
 
-    def _end_attempt(self, id: int, course: JobRun, stopped: bool = False) -> list[object]:
-        course.version += 1
-        placement, course.placement = course.placement, None
+    def _end_attempt(self, id: int, run: JobRun, stopped: bool = False) -> list[object]:
+        run.version += 1
+        placement, run.placement = run.placement, None
         progress = self.state.jobs[id].progress
         stop = progress.stop if stopped and progress is not None else None
         resized = stop is not None and stop.gpus is not None
-        self.recorder.attempt_ended(id, course.job, self.now, placement, not stopped, resized)
+        self.recorder.attempt_ended(id, run.job, self.now, placement, not stopped, resized)
         if self.profiles is not None and placement is not None:
             self._leave_gpus(id, placement)
         return self._apply(
-            e.ProcessExited(at=self.now, job=id, attempt=course.attempt, code=0, stopped=stopped)
+            e.ProcessExited(at=self.now, job=id, attempt=run.attempt, code=0, stopped=stopped)
         )
 
-    # -- what is wished for -------------------------------------------------------------
+    # -- instructions -------------------------------------------------------------------
 
-    def _execute(self, wish: object) -> list[object]:
-        match wish:
+    def _execute(self, instruction: object) -> list[object]:
+        match instruction:
             case StartProcess():
-                return self._start(wish)
+                return self._start(instruction)
             case AskToStop():
-                self._request_stop(wish.job)
+                self._request_stop(instruction.job)
             case LetGoOn():
-                course = self.runs[wish.job]
-                course.stop_time = inf
+                run = self.runs[instruction.job]
+                run.stop_time = inf
             case EndAttempt():
-                course = self.runs[wish.job]
-                course.work_done = course.work_at(self.now)
-                return self._end_attempt(wish.job, course, stopped=True)
+                run = self.runs[instruction.job]
+                run.work_done = run.work_at(self.now)
+                return self._end_attempt(instruction.job, run, stopped=True)
         return []
 
-    def _start(self, wish: StartProcess) -> list[object]:
-        id, load = wish.job, self.runs[wish.job].job
-        course = self.runs[id]
-        course.attempt, course.placement = wish.attempt, wish.placement
-        course.version += 1
-        course.stop_time = inf
-        course.work_start = self.now + (
-            self.assumptions.restart_seconds if wish.attempt or load.first_start_costs else 0.0
+    def _start(self, instruction: StartProcess) -> list[object]:
+        id, trace_job = instruction.job, self.runs[instruction.job].job
+        run = self.runs[id]
+        run.attempt, run.placement = instruction.attempt, instruction.placement
+        run.version += 1
+        run.stop_time = inf
+        run.work_start = self.now + (
+            self.assumptions.restart_seconds
+            if instruction.attempt or trace_job.first_start_costs
+            else 0.0
         )
-        course.rate = self._rate(load, course)
-        course.end_time = course.time_of(load.duration)
-        self._schedule(course.end_time, "end", id, course.version)
-        if load.epochs is not None:
-            self._schedule_epoch_end(id, course)
+        run.rate = self._rate(trace_job, run)
+        run.end_time = run.time_of(trace_job.duration)
+        self._schedule(run.end_time, "end", id, run.version)
+        if trace_job.epochs is not None:
+            self._schedule_epoch_end(id, run)
         if self.profiles is not None:
-            self._join_gpus(id, wish.placement)
-        self.recorder.attempt_started(id, load, self.now, wish.placement)
-        wishes = self._apply(
-            e.ProcessStarted(at=self.now, job=id, attempt=wish.attempt, pid=1, boot=self.now)
+            self._join_gpus(id, instruction.placement)
+        self.recorder.attempt_started(id, trace_job, self.now, instruction.placement)
+        instructions = self._apply(
+            e.ProcessStarted(at=self.now, job=id, attempt=instruction.attempt, pid=1, boot=self.now)
         )
-        if load.non_preemptible or self.assumptions.non_preemptible:
-            return wishes
-        wishes += self._apply(e.TrainingBegan(at=self.now, job=id, attempt=wish.attempt))
+        if trace_job.non_preemptible or self.assumptions.non_preemptible:
+            return instructions
+        instructions += self._apply(
+            e.TrainingBegan(at=self.now, job=id, attempt=instruction.attempt)
+        )
         if self.jobs_report:
-            known = self._measured_work(load)
-            if load.epochs is not None:
-                self._schedule(course.work_start + TOLD_AFTER, "told", id, course.version)
-            elif self.profiles is None and course.work_done < known:
-                self._schedule(course.time_of(known), "known", id, course.version)
-        return wishes
+            known = self._measured_work(trace_job)
+            if trace_job.epochs is not None:
+                self._schedule(
+                    run.work_start + SPEED_REPORTED_AFTER_SECONDS, "told", id, run.version
+                )
+            elif self.profiles is None and run.work_done < known:
+                self._schedule(run.time_of(known), "known", id, run.version)
+        return instructions
 
-    def _rate(self, load: TraceJob, course: JobRun) -> float:
-        if load.speed is None or course.placement is None:
+    def _rate(self, trace_job: TraceJob, run: JobRun) -> float:
+        if trace_job.speed is None or run.placement is None:
             return 1.0
-        parts = course.placement.parts
+        parts = run.placement.parts
         gpus = sum(len(part.names(GPU)) for part in parts)
-        return load.speed.rate(
-            course.work_done / load.duration, gpus, len(parts), self._gpu_model(parts[0])
+        return trace_job.speed.rate(
+            run.work_done / trace_job.duration, gpus, len(parts), self._gpu_model(parts[0])
         )
 
     # -- sharing GPUs -------------------------------------------------------------------
 
     def _join_gpus(self, id: int, placement: Placement) -> None:
         for gpu in _gpus(placement):
-            there = self.jobs_on_gpu.setdefault(gpu, [])
-            there.append(id)
-            if len(there) > 1:
-                for each in there:
-                    self._update_rate(each)
+            sharers = self.jobs_on_gpu.setdefault(gpu, [])
+            sharers.append(id)
+            if len(sharers) > 1:
+                for sharer in sharers:
+                    self._update_rate(sharer)
 
     def _leave_gpus(self, id: int, placement: Placement) -> None:
         for gpu in _gpus(placement):
-            there = self.jobs_on_gpu[gpu]
-            there.remove(id)
-            for each in there:
-                self._update_rate(each)
+            sharers = self.jobs_on_gpu[gpu]
+            sharers.remove(id)
+            for sharer in sharers:
+                self._update_rate(sharer)
 
     def _update_rate(self, id: int) -> None:
-        """Others have come to its GPUs, or left: from now on it is faster or slower."""
-        course = self.runs[id]
-        assert course.placement is not None
-        load, model = course.job, self._gpu_model(course.placement)
-        course.work_done = course.work_at(self.now)
-        course.work_start = max(self.now, course.work_start)
-        course.rate = self._rate(load, course)
-        others = {each for gpu in _gpus(course.placement) for each in self.jobs_on_gpu[gpu]} - {id}
+        """Recompute the rate of a job after jobs joined or left its GPUs."""
+        run = self.runs[id]
+        assert run.placement is not None
+        trace_job, model = run.job, self._gpu_model(run.placement)
+        run.work_done = run.work_at(self.now)
+        run.work_start = max(self.now, run.work_start)
+        run.rate = self._rate(trace_job, run)
+        others = {each for gpu in _gpus(run.placement) for each in self.jobs_on_gpu[gpu]} - {id}
         for other in others:
             speed = self.runs[other].job.speed
-            if load.speed is not None and speed is not None:
-                course.rate *= load.speed.interference(speed, model)
-        asked = course.stop_time < inf
-        course.version += 1
-        course.end_time = course.time_of(load.duration)
-        self._schedule(course.end_time, "end", id, course.version)
-        if asked:
+            if trace_job.speed is not None and speed is not None:
+                run.rate *= trace_job.speed.interference(speed, model)
+        stop_requested = run.stop_time < inf
+        run.version += 1
+        run.end_time = run.time_of(trace_job.duration)
+        self._schedule(run.end_time, "end", id, run.version)
+        if stop_requested:
             self._request_stop(id)
 
     def _gpu_model(self, part: Placement) -> str:
@@ -506,22 +451,22 @@ class Replay:
         return ""
 
     def _request_stop(self, id: int) -> None:
-        """It stops at its next checkpoint, unless it is done before."""
-        course = self.runs[id]
+        """Let a job stop at its next checkpoint, unless it ends before."""
+        run = self.runs[id]
         if (
             self.knows_durations
             or not self.assumptions.checkpoint_seconds
-            or course.job.stops_immediately
+            or run.job.stops_immediately
         ):
-            course.stop_time = self.now
+            run.stop_time = self.now
         else:
-            epoch = self._epoch_seconds(course.job)
-            next_one = ceil(course.work_at(self.now) / epoch - 1e-6) * epoch
-            course.stop_time = max(course.time_of(next_one), self.now)
-        if course.stop_time < course.end_time:
-            self._schedule(course.stop_time, "stop", id, course.version)
+            epoch = self._epoch_seconds(run.job)
+            checkpoint = ceil(run.work_at(self.now) / epoch - 1e-6) * epoch
+            run.stop_time = max(run.time_of(checkpoint), self.now)
+        if run.stop_time < run.end_time:
+            self._schedule(run.stop_time, "stop", id, run.version)
 
-    # -- the end ------------------------------------------------------------------------
+    # -- result -------------------------------------------------------------------------
 
     def _result(self) -> RunResult:
         return self.recorder.result(
@@ -530,10 +475,10 @@ class Replay:
         )  # fmt: skip
 
 
-def _estimated(load: TraceJob, assumed: ReplayAssumptions) -> float:
-    """Return what the owner of a job says: its duration, off by a log-normal factor."""
-    chance = Random(f"{assumed.seed} {load.submit_time} {load.duration} {load.user}")
-    return load.duration * exp(chance.gauss(0.0, 1.0) * log(assumed.estimate_error or 1.0))
+def _user_estimate(job: TraceJob, assumptions: ReplayAssumptions) -> float:
+    """Return the estimate of a user: the duration times a log-normal factor."""
+    random = Random(f"{assumptions.seed} {job.submit_time} {job.duration} {job.user}")
+    return job.duration * exp(random.gauss(0.0, 1.0) * log(assumptions.estimate_error or 1.0))
 
 
 def _gpus(placement: Placement) -> list[tuple[str, str]]:
@@ -545,9 +490,9 @@ def replay(
     nodes: list[NodeFacts],
     policy: str,
     parameters: dict[str, float] | None = None,
-    assumed: ReplayAssumptions | None = None,
-    heard: Callable[[int], None] = lambda done: None,
+    assumptions: ReplayAssumptions | None = None,
+    on_progress: Callable[[int], None] = lambda done: None,
     pieces: int = 0,
 ) -> RunResult:
-    """What becomes of a workload under a policy."""
-    return Replay(workload, nodes, policy, parameters, assumed, pieces).run(heard)
+    """Replay a workload under a policy."""
+    return Replay(workload, nodes, policy, parameters, assumptions, pieces).run(on_progress)

@@ -1,4 +1,4 @@
-"""What became of a workload under one policy."""
+"""Results of a replay: per job, per placement and for the whole run."""
 
 from __future__ import annotations
 
@@ -6,79 +6,78 @@ from msgspec import Struct, field
 
 
 class Segment(Struct, gc=False, array_like=True):
-    """One stretch of one job on one machine, for the picture of the cluster."""
+    """GPUs of one node held by one attempt, for the Gantt chart."""
 
     job: int
     node: int
-    """The number of the machine."""
+    """Index of the node."""
     gpu: int
-    """The first of its GPUs."""
+    """Index of the first GPU."""
     gpus: float
     begin: float
     end: float
 
 
 class JobResult(Struct, kw_only=True, gc=False):
-    """What became of one job. Times in seconds from the beginning."""
+    """Result of one job. Times in seconds after the start of the workload."""
 
     job: int
-    """Its number in the workload, from 0."""
+    """Index in the workload."""
     submit_time: float
-    """Submitted."""
     gpus: float
     start_time: float
-    """Started for the first time."""
+    """First start."""
     end_time: float
     run_time: float
-    """Seconds in which it held GPUs."""
+    """Seconds in which the job held GPUs."""
     gpu_seconds: float
-    """GPU-seconds that it held."""
+    """GPUs times seconds held."""
     preemptions: int = 0
-    """Stops at which it left all that it had to others."""
+    """Preemptions, without resizes."""
     resizes: int = 0
-    """Stops after which it was to go on with another number of GPUs."""
+    """Restarts with another number of GPUs."""
     user: str = ""
     queue: str = ""
 
     @property
     def completion_time(self) -> float:
-        """From submission to end: its job completion time."""
+        """Return the job completion time (JCT): from submission to end."""
         return self.end_time - self.submit_time
 
     @property
     def wait_time(self) -> float:
-        """Seconds in which it held nothing."""
+        """Return the seconds in which the job held no GPU."""
         return self.completion_time - self.run_time
 
 
 class RunCost(Struct, kw_only=True):
-    """What deciding has cost."""
+    """Time spent in the planner."""
 
     events: int = 0
     seconds: float = 0.0
-    """In all, on this machine: nothing that repeats exactly."""
+    """Total wall time; differs from run to run."""
     median: float = 0.0
     """Seconds per event."""
     p99: float = 0.0
 
 
 class RunResult(Struct, kw_only=True):
-    """A workload under one policy."""
+    """One workload under one policy."""
 
     policy: str
     parameters: dict[str, float] = {}
     workload: str
     gpus: int
-    """Of the whole cluster."""
+    """GPUs of the whole cluster."""
     node_names: list[str] = []
-    """Names by number."""
+    """Node names by index."""
     results: list[JobResult]
     unfinished: int = 0
     gpus_in_use: list[tuple[float, float]] = []
-    """GPUs held from this moment on; thinned out to at most some thousand points."""
+    """(time, GPUs held from then on), reduced to some thousand points."""
     pending_jobs: list[tuple[float, int]] = []
-    """Jobs that wait from this moment on; thinned out likewise."""
+    """(time, pending jobs from then on), reduced likewise."""
     segments: list[Segment] = []
-    """For the first so many, as long as somebody asked for them."""
+    """The first segments, if they were requested."""
     cost: RunCost = field(default_factory=RunCost)
     notes: list[str] = []

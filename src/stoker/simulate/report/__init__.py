@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from stoker.simulate.report.page import write
-from stoker.simulate.report.statistics import RunStatistics, all_figures, figures_of, labels, ratios
+from stoker.simulate.report.statistics import (
+    RunStatistics,
+    ratios,
+    run_labels,
+    run_statistics,
+    statistics_of_runs,
+)
 from stoker.simulate.report.table import as_json, lines, size_lines
 
 __all__ = [
     "RunStatistics",
-    "all_figures",
     "as_json",
-    "figures_of",
-    "labels",
     "lines",
     "ratios",
+    "run_labels",
+    "run_statistics",
     "size_lines",
+    "statistics_of_runs",
     "write",
 ]

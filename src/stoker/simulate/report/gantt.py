@@ -7,36 +7,38 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker.simulate.replay.results import RunResult, Segment
-from stoker.simulate.report.statistics import labels
+from stoker.simulate.report.statistics import run_labels
 
-MOST = 20_000
+MAX_SEGMENTS_PER_RUN = 20_000
 """Pieces of one run."""
-MOST_OF_ALL = 40_000
+MAX_SEGMENTS = 40_000
 """Pieces of all runs together: a page that is sent about stays small."""
-LANES = 128
+MAX_LANES = 128
 """GPUs in the picture; more of them are thinner than a line."""
-TICKS = 20_000
+TIME_RESOLUTION = 20_000
 """Moments that are told apart, from the beginning of the picture to its end."""
-USERS = 12
+MAX_USER_COLOURS = 12
 """Users with a colour of their own."""
 
 
-def cluster(runs: Sequence[RunResult]) -> dict[str, Any] | None:
+def gantt_data(runs: Sequence[RunResult]) -> dict[str, Any] | None:
     """Return the picture of all runs, None where nobody asked for their pieces."""
     sizes = _sizes(runs)
     if not sizes:
         return None
-    shown = _shown(sizes)
+    shown = _sampled_nodes(sizes)
     rows = {node: row for row, node in enumerate(shown)}
-    most = min(MOST, MOST_OF_ALL // len(runs))
-    kept = [_first([piece for piece in run.segments if piece.node in rows], most) for run in runs]
+    most = min(MAX_SEGMENTS_PER_RUN, MAX_SEGMENTS // len(runs))
+    kept = [
+        _earliest([piece for piece in run.segments if piece.node in rows], most) for run in runs
+    ]
     # All runs show the same time, so that they compare: until the first of them was cut off.
     until = min((moment for _, moment in kept if moment is not None), default=None)
     chosen = [
         [piece for piece in pieces if until is None or piece.begin < until] for pieces, _ in kept
     ]
     end = until or max((piece.end for pieces in chosen for piece in pieces), default=0.0)
-    tick = max(end / TICKS, 1e-3)
+    tick = max(end / TIME_RESOLUTION, 1e-3)
     jobs = sorted({piece.job for pieces in chosen for piece in pieces})
     places = {job: place for place, job in enumerate(jobs)}
     names = next(run.node_names for run in runs if run.segments)
@@ -48,7 +50,7 @@ def cluster(runs: Sequence[RunResult]) -> dict[str, Any] | None:
         "all": max(len(names), len(sizes)),
         **_jobs(runs, jobs, tick),
         "pieces": [_columns(pieces, rows, places, tick, end) for pieces in chosen],
-        "labels": labels(runs),
+        "labels": run_labels(runs),
     }
 
 
@@ -62,20 +64,20 @@ def _sizes(runs: Sequence[RunResult]) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
-def _shown(sizes: dict[int, int]) -> list[int]:
+def _sampled_nodes(sizes: dict[int, int]) -> list[int]:
     """Return the machines that the picture has room for, taken evenly from all."""
     nodes = list(sizes)
     count = len(nodes)
     while count > 1:
         chosen = [nodes[place * len(nodes) // count] for place in range(count)]
         lanes = sum(sizes[node] for node in chosen)
-        if lanes <= LANES:
+        if lanes <= MAX_LANES:
             return chosen
-        count = min(count - 1, max(1, count * LANES // lanes))
+        count = min(count - 1, max(1, count * MAX_LANES // lanes))
     return nodes[:1]
 
 
-def _first(pieces: list[Segment], most: int) -> tuple[list[Segment], float | None]:
+def _earliest(pieces: list[Segment], most: int) -> tuple[list[Segment], float | None]:
     """Return the earliest pieces, and from when on they are no longer all there."""
     pieces.sort(key=lambda piece: (piece.begin, piece.node, piece.gpu))
     cut = pieces[most].begin if len(pieces) > most else None
@@ -94,12 +96,12 @@ def _jobs(runs: Sequence[RunResult], jobs: Sequence[int], tick: float) -> dict[s
     # A job that never ended has pieces, but no result to tell of.
     at = [round(facts[job].submit_time / tick) if job in facts else -1 for job in jobs]
     return {
-        "jobs": _steps(jobs),
+        "jobs": _differences(jobs),
         "at": at,
         "user": [places[facts[job].user] if job in facts else -1 for job in jobs],
         "gpus": [_plain(facts[job].gpus) if job in facts else 0 for job in jobs],
         "users": users,
-        "coloured": min(USERS, len(users)),
+        "coloured": min(MAX_USER_COLOURS, len(users)),
     }
 
 
@@ -113,7 +115,7 @@ def _columns(
         "row": [rows[piece.node] for piece in pieces],
         "gpu": [piece.gpu for piece in pieces],
         "gpus": [_plain(piece.gpus) for piece in pieces],
-        "begin": _steps(begins),
+        "begin": _differences(begins),
         "long": [
             max(0, round(min(piece.end, end) / tick) - begin)
             for piece, begin in zip(pieces, begins, strict=True)
@@ -122,7 +124,7 @@ def _columns(
     }
 
 
-def _steps(values: Sequence[int]) -> list[float]:
+def _differences(values: Sequence[int]) -> list[float]:
     return [value - before for value, before in zip(values, [0, *values], strict=False)]
 
 

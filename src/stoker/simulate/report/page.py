@@ -12,22 +12,22 @@ from msgspec import to_builtins
 
 from stoker.simulate.replay.results import RunResult
 from stoker.simulate.report import statistics as known
-from stoker.simulate.report.gantt import cluster
+from stoker.simulate.report.gantt import gantt_data
 from stoker.simulate.report.statistics import MEASURES, Group, RunStatistics
-from stoker.simulate.report.table import finite
+from stoker.simulate.report.table import replace_non_finite
 
 SCRIPTS = ("page.js", "page_curves.js", "page_sizes.js", "page_times.js", "page_gantt.js",
            "page_price.js", "page_tables.js")  # fmt: skip
-MANY = 40
+MAX_GROUP_ROWS = 40
 """Users or queues that are listed by name; the others are left out, and counted."""
 BINS = 480
 """Parts into which time is cut for the curves over time."""
-LONG = 0.8
+LONG_TAIL_SHARE = 0.8
 """Where jobs come for less than this share of the time, that part of it is also drawn alone."""
-TAIL = 0.99
+TAIL_QUANTILE = 0.99
 """Below it quantiles are evenly spaced; above, where the slowest jobs are, they stand closer."""
-SHARES = [TAIL * each / 300 for each in range(300)]
-SHARES += [TAIL + (1 - TAIL) * each / 60 for each in range(61)]
+QUANTILES = [TAIL_QUANTILE * each / 300 for each in range(300)]
+QUANTILES += [TAIL_QUANTILE + (1 - TAIL_QUANTILE) * each / 60 for each in range(61)]
 
 
 def write(
@@ -54,12 +54,12 @@ def html(
     return _file("page.html").format(
         title=escape(f"{workload_title} · stoker simulate"),
         style=_file("page.css"),
-        data=embedded(facts(runs, workload_title, notes, base, figures)),
+        data=json_for_script(page_data(runs, workload_title, notes, base, figures)),
         script="\n".join(_file(name) for name in SCRIPTS),
     )
 
 
-def facts(
+def page_data(
     runs: Sequence[RunResult],
     title: str,
     notes: Sequence[str],
@@ -67,11 +67,11 @@ def facts(
     figures: Sequence[RunStatistics] | None = None,
 ) -> dict[str, Any]:
     """All that the script draws."""
-    figures = known.all_figures(runs) if figures is None else figures
+    figures = known.statistics_of_runs(runs) if figures is None else figures
     end = max((each.end_time for run in runs for each in run.results), default=0.0)
     last = max((each.submit_time for run in runs for each in run.results), default=0.0)
-    spans = [end, last] if 0 < last < LONG * end else [end]
-    against = known.base_of(figures, base) if figures else None
+    spans = [end, last] if 0 < last < LONG_TAIL_SHARE * end else [end]
+    against = known.baseline_of(figures, base) if figures else None
     return {
         "title": title,
         "gpus": runs[0].gpus if runs else 0,
@@ -88,17 +88,17 @@ def facts(
              "best": known.best(figures, measure)}
             for measure in MEASURES
         ],
-        "shares": SHARES,
+        "shares": QUANTILES,
         "runs": [_run(run, each, spans) for run, each in zip(runs, figures, strict=True)],
-        "users": _matrix([each.by_user for each in figures]),
-        "queues": _matrix([each.by_queue for each in figures]),
-        "cluster": cluster(runs),
+        "users": _group_table([each.by_user for each in figures]),
+        "queues": _group_table([each.by_queue for each in figures]),
+        "cluster": gantt_data(runs),
     }  # fmt: skip
 
 
 def _run(run: RunResult, figures: RunStatistics, spans: Sequence[float]) -> dict[str, Any]:
     """What is drawn of one run."""
-    jobs = known.times(run.results)
+    jobs = known.job_times(run.results)
     return {
         "label": figures.label,
         "jobs": figures.jobs,
@@ -110,7 +110,7 @@ def _run(run: RunResult, figures: RunStatistics, spans: Sequence[float]) -> dict
             for place, name in enumerate(("jct", "waiting", "slowdown"))
         },
         "sizes": {
-            group.name: [group.jobs, *map(_rough, (group.waiting.median, group.waiting.p90))]
+            group.name: [group.jobs, *map(_four_digits, (group.waiting.median, group.waiting.p90))]
             for group in figures.by_size
         },
         "use": [_binned(run.gpus_in_use, each) for each in spans],
@@ -122,7 +122,7 @@ def _run(run: RunResult, figures: RunStatistics, spans: Sequence[float]) -> dict
 def _curve(values: list[float]) -> list[float]:
     """Return the quantiles of values, at the shares that all curves have in common."""
     values.sort()
-    return [_rough(known.quantile(values, share)) for share in SHARES] if values else []
+    return [_four_digits(known.quantile(values, share)) for share in QUANTILES] if values else []
 
 
 def _binned(steps: Sequence[tuple[float, float]], end: float) -> list[float]:
@@ -137,41 +137,41 @@ def _binned(steps: Sequence[tuple[float, float]], end: float) -> list[float]:
         for part in range(int(at / width), min(int(until / width), BINS - 1) + 1):
             held = min(until, (part + 1) * width) - max(at, part * width)
             areas[part] += value * max(0.0, held)
-    return [_rough(area / width) for area in areas]
+    return [_four_digits(area / width) for area in areas]
 
 
-def _matrix(groups: Sequence[Sequence[Group]]) -> dict[str, Any]:
+def _group_table(groups: Sequence[Sequence[Group]]) -> dict[str, Any]:
     """Return what each user, or queue, met under each policy; the largest first."""
     names: dict[str, Group] = {}
     for group in sorted((g for each in groups for g in each), key=lambda g: -g.service):
         names.setdefault(group.name, group)
     found = [{group.name: group for group in each} for each in groups]
     return {
-        "left_out": max(0, len(names) - MANY),
+        "left_out": max(0, len(names) - MAX_GROUP_ROWS),
         "rows": [
-            [name, names[name].jobs, _rough(names[name].service),
-             [_met(each.get(name)) for each in found]]
-            for name in list(names)[:MANY]
+            [name, names[name].jobs, _four_digits(names[name].service),
+             [_group_cell(each.get(name)) for each in found]]
+            for name in list(names)[:MAX_GROUP_ROWS]
         ],
     }  # fmt: skip
 
 
-def _met(group: Group | None) -> list[float] | None:
+def _group_cell(group: Group | None) -> list[float] | None:
     if group is None:
         return None
     values = (group.jct.mean, group.waiting.mean, group.waiting.most, group.slowdown.mean)
-    return [_rough(value) for value in values]
+    return [_four_digits(value) for value in values]
 
 
-def _rough(value: float) -> float:
+def _four_digits(value: float) -> float:
     """Four digits that count: more is not seen, and a page is sent about."""
     short = float(f"{value:.4g}")
     return int(short) if short.is_integer() else short
 
 
-def embedded(data: dict[str, Any]) -> str:
+def json_for_script(data: dict[str, Any]) -> str:
     """JSON that cannot end the script element it stands in, whatever texts it holds."""
-    text = json.dumps(finite(data), separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(replace_non_finite(data), separators=(",", ":"), ensure_ascii=False)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text

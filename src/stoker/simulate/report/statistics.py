@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from stoker.simulate.replay.results import JobResult, RunCost, RunResult
 
-SHORT = 10.0
+MIN_RUN_SECONDS = 10.0
 """Seconds: a job that ran for less counts as this long in its slowdown, as is usual. Otherwise
 a job that fails at once would outweigh all others."""
 
@@ -83,7 +83,7 @@ class Measure(Struct, kw_only=True, frozen=True):
     of: Callable[[RunStatistics], float | None]
 
 
-def _of(path: str) -> Callable[[RunStatistics], float | None]:
+def _statistic(path: str) -> Callable[[RunStatistics], float | None]:
     """Return what finds a figure, None where a part of its path is None."""
     names = path.split(".")
 
@@ -96,30 +96,36 @@ def _of(path: str) -> Callable[[RunStatistics], float | None]:
     return get
 
 
-def _deciding(figures: RunStatistics) -> float | None:
+def _seconds_per_event(figures: RunStatistics) -> float | None:
     return figures.cost.seconds / figures.cost.events if figures.cost.events else None
 
 
 MEASURES = (
-    Measure(key="jct_mean", title="mean JCT", kind="time", of=_of("jct.mean")),
-    Measure(key="jct_median", title="median JCT", kind="time", of=_of("jct.median")),
-    Measure(key="jct_p90", title="p90 JCT", kind="time", of=_of("jct.p90")),
-    Measure(key="jct_p99", title="p99 JCT", kind="time", of=_of("jct.p99")),
-    Measure(key="wait_mean", title="mean wait", kind="time", of=_of("waiting.mean")),
-    Measure(key="wait_p99", title="p99 wait", kind="time", of=_of("waiting.p99")),
-    Measure(key="wait_most", title="largest wait", kind="time", of=_of("waiting.most")),
-    Measure(key="slowdown_mean", title="mean slowdown", kind="number", of=_of("slowdown.mean")),
-    Measure(key="makespan", title="makespan", kind="time", of=_of("makespan")),
-    Measure(key="busy", title="in use", kind="share", better="more", of=_of("busy")),
+    Measure(key="jct_mean", title="mean JCT", kind="time", of=_statistic("jct.mean")),
+    Measure(key="jct_median", title="median JCT", kind="time", of=_statistic("jct.median")),
+    Measure(key="jct_p90", title="p90 JCT", kind="time", of=_statistic("jct.p90")),
+    Measure(key="jct_p99", title="p99 JCT", kind="time", of=_statistic("jct.p99")),
+    Measure(key="wait_mean", title="mean wait", kind="time", of=_statistic("waiting.mean")),
+    Measure(key="wait_p99", title="p99 wait", kind="time", of=_statistic("waiting.p99")),
+    Measure(key="wait_most", title="largest wait", kind="time", of=_statistic("waiting.most")),
     Measure(
-        key="busy_whole", title="in use, whole", kind="share", better="more", of=_of("busy_whole")
+        key="slowdown_mean", title="mean slowdown", kind="number", of=_statistic("slowdown.mean")
     ),
-    Measure(key="preemptions", title="preempted", kind="number", of=_of("preemptions")),
-    Measure(key="deciding", title="per event", kind="instant", better="", of=_deciding),
+    Measure(key="makespan", title="makespan", kind="time", of=_statistic("makespan")),
+    Measure(key="busy", title="in use", kind="share", better="more", of=_statistic("busy")),
+    Measure(
+        key="busy_whole",
+        title="in use, whole",
+        kind="share",
+        better="more",
+        of=_statistic("busy_whole"),
+    ),
+    Measure(key="preemptions", title="preempted", kind="number", of=_statistic("preemptions")),
+    Measure(key="deciding", title="per event", kind="instant", better="", of=_seconds_per_event),
 )
 
 
-def figures_of(run: RunResult, label: str | None = None) -> RunStatistics:
+def run_statistics(run: RunResult, label: str | None = None) -> RunStatistics:
     """Work out the figures of a run."""
     results = run.results
     begin = min((each.submit_time for each in results), default=0.0)
@@ -127,9 +133,9 @@ def figures_of(run: RunResult, label: str | None = None) -> RunStatistics:
     end = max((each.end_time for each in results), default=0.0)
     preemptions = sum(each.preemptions for each in results)
     resizes = sum(each.resizes for each in results)
-    jobs = times(results)
+    jobs = job_times(results)
     everything = _group("", jobs) if jobs else None
-    by_size = _groups((size_of(each.gpus) for each in results), jobs)
+    by_size = _groups((size_group(each.gpus) for each in results), jobs)
     return RunStatistics(
         label=run.policy if label is None else label,
         jobs=len(results),
@@ -149,7 +155,7 @@ def figures_of(run: RunResult, label: str | None = None) -> RunStatistics:
     )
 
 
-def labels(runs: Sequence[RunResult]) -> list[str]:
+def run_labels(runs: Sequence[RunResult]) -> list[str]:
     """Name the runs: by policy, and where that is not enough by the parameters that differ."""
     policies = [run.policy for run in runs]
     found: list[str] = []
@@ -168,12 +174,12 @@ def labels(runs: Sequence[RunResult]) -> list[str]:
     return found
 
 
-def all_figures(runs: Sequence[RunResult]) -> list[RunStatistics]:
+def statistics_of_runs(runs: Sequence[RunResult]) -> list[RunStatistics]:
     """Work out the figures of several runs, each with a label of its own."""
-    return [figures_of(run, label) for run, label in zip(runs, labels(runs), strict=True)]
+    return [run_statistics(run, label) for run, label in zip(runs, run_labels(runs), strict=True)]
 
 
-def base_of(figures: Sequence[RunStatistics], name: str | None) -> RunStatistics:
+def baseline_of(figures: Sequence[RunStatistics], name: str | None) -> RunStatistics:
     """Return the run that the others are compared with: the named one, else the first."""
     if name is None:
         return figures[0]
@@ -216,7 +222,7 @@ def warnings(figures: Sequence[RunStatistics]) -> list[str]:
     return found
 
 
-def size_of(gpus: float) -> str:
+def size_group(gpus: float) -> str:
     """Return which of the sizes a number of GPUs is."""
     if gpus <= 0:
         return "none"
@@ -245,14 +251,16 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def times(results: Iterable[JobResult]) -> list[Times]:
+def job_times(results: Iterable[JobResult]) -> list[Times]:
     """Return what is reckoned with of each job, once for all: there may be a million."""
     found = []
     for each in results:
         took = each.end_time - each.submit_time
         # Sums of many floats may fall a little short of what they stand for.
         waited = max(0.0, took - each.run_time)
-        found.append((took, waited, max(1.0, took / max(each.run_time, SHORT)), each.gpu_seconds))
+        found.append(
+            (took, waited, max(1.0, took / max(each.run_time, MIN_RUN_SECONDS)), each.gpu_seconds)
+        )
     return found
 
 

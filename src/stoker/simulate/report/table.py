@@ -14,10 +14,22 @@ from stoker.simulate.report.statistics import MEASURES, SIZES, RunStatistics
 
 GAP = "  "
 UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
-MOMENTS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+SHORT_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
-FIRST = ("jct_mean", "wait_mean", "jct_p99", "preemptions", "busy", "jct_median", "makespan",
-         "wait_p99", "jct_p90", "wait_most", "deciding", "slowdown_mean")  # fmt: skip
+COLUMN_PRIORITY = (
+    "jct_mean",
+    "wait_mean",
+    "jct_p99",
+    "preemptions",
+    "busy",
+    "jct_median",
+    "makespan",
+    "wait_p99",
+    "jct_p90",
+    "wait_most",
+    "deciding",
+    "slowdown_mean",
+)
 """What is kept longest where a terminal is too narrow for all; the rest is in the JSON."""
 
 Row = tuple[str, list[str]]
@@ -29,19 +41,19 @@ def lines(
     """Return the table; `width` leaves out what does not fit, None nothing."""
     if not figures:
         return []
-    against = known.base_of(figures, base)
+    against = known.baseline_of(figures, base)
     columns: list[tuple[int, Row]] = []
     for measure in MEASURES:
-        if measure.key not in FIRST:
+        if measure.key not in COLUMN_PRIORITY:
             continue
-        rank = 2 * FIRST.index(measure.key)
+        rank = 2 * COLUMN_PRIORITY.index(measure.key)
         values = [measure.of(each) for each in figures]
         if any(value is not None for value in values):
             columns.append((rank, (measure.title, _cells(values, measure.kind))))
         if measure.key == "jct_mean" and len(figures) > 1:
             compared = [known.ratios(each, against)[measure.key] for each in figures]
             columns.append((rank + 1, (f"× {against.label}", [_number(each) for each in compared])))
-    text = _aligned(("policy", [each.label for each in figures]), columns, width)
+    text = _fit_table(("policy", [each.label for each in figures]), columns, width)
     return text + [f"note: {each}" for each in known.warnings(figures)]
 
 
@@ -54,7 +66,7 @@ def size_lines(figures: Sequence[RunStatistics], width: int | None = None) -> li
         if any(value is not None for value in values):
             title = "no GPU" if size == "none" else f"{size} GPU"
             columns.append((rank, (title, _cells(values, "time"))))
-    return _aligned(("mean wait", [each.label for each in figures]), columns, width)
+    return _fit_table(("mean wait", [each.label for each in figures]), columns, width)
 
 
 def as_json(
@@ -63,8 +75,8 @@ def as_json(
     figures: Sequence[RunStatistics] | None = None,
 ) -> dict[str, Any]:
     """Return all figures of all runs, and how each compares with the base."""
-    figures = known.all_figures(runs) if figures is None else figures
-    against = known.base_of(figures, base) if figures else None
+    figures = known.statistics_of_runs(runs) if figures is None else figures
+    against = known.baseline_of(figures, base) if figures else None
     return {
         "workload": runs[0].workload if runs else "",
         "gpus": runs[0].gpus if runs else 0,
@@ -72,7 +84,7 @@ def as_json(
         "base": against and against.label,
         "warnings": known.warnings(figures),
         "runs": [
-            finite({
+            replace_non_finite({
                 "policy": run.policy,
                 "parameters": dict(run.parameters),
                 **to_builtins(each),
@@ -84,13 +96,15 @@ def as_json(
     }  # fmt: skip
 
 
-def finite(value: Any) -> Any:
+def replace_non_finite(value: Any) -> Any:
     """What is no number to JSON is not there."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): finite(each) for key, each in value.items()}
-    return [finite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {str(key): replace_non_finite(each) for key, each in value.items()}
+    return (
+        [replace_non_finite(each) for each in value] if isinstance(value, list | tuple) else value
+    )
 
 
 def _cells(values: Sequence[float | None], kind: str) -> list[str]:
@@ -99,7 +113,7 @@ def _cells(values: Sequence[float | None], kind: str) -> list[str]:
         return [_missing(value, lambda share: f"{100 * share:.1f} %") for value in values]
     if kind == "number":
         return [_number(value) for value in values]
-    units = UNITS if kind == "time" else MOMENTS
+    units = UNITS if kind == "time" else SHORT_UNITS
     least = min((value for value in values if value), default=0.0)
     name, unit = next((each for each in units if least >= 0.5 * each[1]), units[-1])
     return [_missing(value, lambda span: f"{_digits(span / unit)} {name}") for value in values]
@@ -118,7 +132,7 @@ def _missing(value: float | None, write: Callable[[float], str]) -> str:
     return "–" if value is None or not math.isfinite(value) else write(value)
 
 
-def _aligned(names: Row, columns: Sequence[tuple[int, Row]], width: int | None) -> list[str]:
+def _fit_table(names: Row, columns: Sequence[tuple[int, Row]], width: int | None) -> list[str]:
     """Set a table; while it is too wide the column of the highest rank goes."""
     kept = list(columns)
     while True:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import CPU, GPU, MEMORY
 from stoker.core.units import THOUSAND, BadValue, parse_memory
-from stoker.simulate.traces.feasibility import Room, smallest
-from stoker.simulate.traces.files import many
+from stoker.simulate.traces.feasibility import FeasibilityChecker, smallest_request_text
+from stoker.simulate.traces.files import count_jobs
 from stoker.simulate.workload import TraceJob, Workload
 
 POOL = "pool"
@@ -208,7 +208,7 @@ def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
     ]
     changes = {field: nothing for field, nothing, _ in lacking}
     jobs = [replace(job, **changes) for job in workload.jobs] if changes else workload.jobs
-    room = Room(nodes)
+    room = FeasibilityChecker(nodes)
     kept = [job for job in jobs if room.may_run(job)]
     if len(kept) == len(jobs) and not changes:
         return workload
@@ -216,7 +216,7 @@ def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
     if not kept:
         notes = [_none_fits(workload, nodes)]
     elif len(kept) < len(jobs):
-        notes.append(f"{many(len(jobs) - len(kept))} skipped: this cluster cannot run them.")
+        notes.append(f"{count_jobs(len(jobs) - len(kept))} skipped: this cluster cannot run them.")
     return replace(workload, jobs=kept, nodes=nodes, notes=[*workload.notes, *notes])
 
 
@@ -224,6 +224,7 @@ def _none_fits(workload: Workload, nodes: Sequence[NodeFacts]) -> str:
     gpus = sum(len(node.types.get(GPU, ())) for node in nodes)
     return (
         f"no job fits on {len(nodes):,} node{'s' * (len(nodes) != 1)} with {gpus:,} "
-        f"GPU{'s' * (gpus != 1)}: the smallest of {many(len(workload.jobs))} requests "
-        f"{smallest(workload.jobs)}; choose larger nodes, as in --cluster 8x8,cpus=64,ram=512G."
+        f"GPU{'s' * (gpus != 1)}: the smallest of {count_jobs(len(workload.jobs))} requests "
+        f"{smallest_request_text(workload.jobs)}; choose larger nodes, as in --cluster "
+        "8x8,cpus=64,ram=512G."
     )

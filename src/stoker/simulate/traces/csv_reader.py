@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.files import opened
+from stoker.simulate.traces.files import open_text
 
 
 def named_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str | None]]]:
     """The rows of a table that must have these columns, each with its line; raises BadTrace."""
-    with opened(path) as file:
+    with open_text(path) as file:
         table, ended = csv.DictReader(file, strict=True), 0
         try:
             missing = [column for column in columns if column not in (table.fieldnames or ())]

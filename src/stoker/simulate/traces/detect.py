@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.files import opened_bytes, rebase
+from stoker.simulate.traces.files import open_bytes, rebase
 from stoker.simulate.traces.formats import generic_table as columns
 from stoker.simulate.traces.formats import muri, sacct, swf
 from stoker.simulate.workload import TraceJob, Workload
@@ -78,7 +78,7 @@ def read(path: Path, format: str | None = None) -> Workload:
 
 def recognised(path: Path) -> str:
     """The name of the format that a file has."""
-    with opened_bytes(path) as file:
+    with open_bytes(path) as file:
         beginning = file.read(_LOOKED_AT)
     if beginning.startswith(b"SQLite format 3\0"):
         return "journal"

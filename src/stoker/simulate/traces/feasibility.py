@@ -12,7 +12,7 @@ from stoker.simulate.job_request import request_for
 from stoker.simulate.workload import TraceJob
 
 
-class Room:
+class FeasibilityChecker:
     """Machines, as far as it matters whether a job could ever run."""
 
     def __init__(self, nodes: Sequence[NodeFacts]) -> None:
@@ -49,7 +49,7 @@ class Room:
         return found
 
 
-def smallest(jobs: Sequence[TraceJob]) -> str:
+def smallest_request_text(jobs: Sequence[TraceJob]) -> str:
     """What the smallest of these jobs asks for, in words."""
     job = min(jobs, key=lambda each: (each.gpus, each.cpus, each.ram, each.gpu_memory or 0))
     parts = []

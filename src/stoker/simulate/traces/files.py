@@ -26,10 +26,10 @@ _ENDINGS = frozenset({".gz", ".csv", ".tsv", ".txt", ".json", ".swf", ".trace", 
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[str]]:
+def open_text(path: Path) -> Iterator[IO[str]]:
     """Open a text, compressed or not; whatever is wrong with the file is said in one sentence."""
     try:
-        with opened_bytes(path) as raw, TextIOWrapper(raw, "utf-8-sig", newline="") as file:
+        with open_bytes(path) as raw, TextIOWrapper(raw, "utf-8-sig", newline="") as file:
             yield file
     except UnicodeDecodeError as error:
         raise TraceError(
@@ -38,12 +38,12 @@ def opened(path: Path) -> Iterator[IO[str]]:
 
 
 @contextmanager
-def opened_bytes(path: Path) -> Iterator[IO[bytes]]:
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     """The same, as bytes."""
     if path.is_dir():
         raise TraceError(f"{path} is a directory; name one file in it.")
     try:
-        with BytesIO(_piped()) if path == STDIN else path.open("rb") as file:
+        with BytesIO(_read_stdin()) if path == STDIN else path.open("rb") as file:
             packed = file.read(2) == _GZIP
             file.seek(0)
             if packed:
@@ -58,18 +58,18 @@ def opened_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 
 @cache
-def _piped() -> bytes:
+def _read_stdin() -> bytes:
     """What comes on stdin: it is looked at before it is read, and comes only once."""
     return sys.stdin.buffer.read() if sys.stdin is not None else b""
 
 
 @contextmanager
-def on_disk(path: Path) -> Iterator[Path]:
+def as_plain_file(path: Path) -> Iterator[Path]:
     """The same as a plain file, for what can be read from nothing else."""
     if path != STDIN and not _is_packed(path):
         yield path
         return
-    with opened_bytes(path) as file, NamedTemporaryFile(prefix="stoker-", suffix=".db") as copy:
+    with open_bytes(path) as file, NamedTemporaryFile(prefix="stoker-", suffix=".db") as copy:
         copyfileobj(file, copy)
         copy.flush()
         yield Path(copy.name)
@@ -90,7 +90,7 @@ def title_of(path: Path) -> str:
     return name.name
 
 
-def gathered(
+def sorted_workload(
     path: Path, jobs: list[TraceJob], notes: Sequence[str] = (), nodes: Sequence[NodeFacts] = ()
 ) -> Workload:
     """The jobs by time of submission, the first of them at 0."""
@@ -110,13 +110,13 @@ def rebase(jobs: list[TraceJob]) -> None:
             job.submit_time -= first
 
 
-def many(count: int, verb: str = "") -> str:
+def count_jobs(count: int, verb: str = "") -> str:
     """`1 job`, `2,000 jobs`; with a verb such as `asks` in its form."""
     if count == 1:
         return f"1 job {verb}".strip()
     return f"{count:,} jobs {verb.removesuffix('s')}".strip()
 
 
-def left_out(counts: Counter[str]) -> list[str]:
+def skipped_notes(counts: Counter[str]) -> list[str]:
     """How many jobs were left out, and why, as notes."""
-    return [f"{many(count)} skipped: {why}." for why, count in counts.items() if count]
+    return [f"{count_jobs(count)} skipped: {why}." for why, count in counts.items() if count]

@@ -11,15 +11,15 @@ from msgspec import Struct
 
 from stoker.core.cluster import NodeFacts
 from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.files import left_out, many, rebase
+from stoker.simulate.traces.files import count_jobs, rebase, skipped_notes
 from stoker.simulate.workload import TraceJob, Workload
 
-_UNKNOWN = 3600.0
+_DEFAULT_SECONDS = 3600.0
 """What a job is taken to need of which nothing is known, where nothing has ever ended."""
 _NO_TIME = "never ran"
 
 
-class Record(Struct, kw_only=True):
+class JobRecord(Struct, kw_only=True):
     """What is on record of one job."""
 
     submitted_at: float
@@ -45,12 +45,15 @@ class Record(Struct, kw_only=True):
     """Seconds that its owner thinks it takes."""
 
 
-def workload(
-    title: str, records: Iterable[Record], nodes: Sequence[NodeFacts] = (), path: Path | None = None
+def build_workload(
+    title: str,
+    records: Iterable[JobRecord],
+    nodes: Sequence[NodeFacts] = (),
+    path: Path | None = None,
 ) -> Workload:
     """Those that ended as long as they ran, and the others as long as is to be expected."""
     known = list(records)
-    likely = Likely(known)
+    likely = DurationEstimator(known)
     counts: Counter[str] = Counter()
     jobs, open_ended, elastic = [], 0, 0
     for each in known:
@@ -59,22 +62,24 @@ def workload(
             continue
         open_ended += not each.is_finished
         elastic += bool(each.last_gpus)
-        jobs.append(load_of(each, each.run_seconds if each.is_finished else likely.seconds(each)))
+        jobs.append(
+            to_trace_job(each, each.run_seconds if each.is_finished else likely.seconds(each))
+        )
     if not jobs:
         raise TraceError(f"{path or title} has no job that ran; submit some, or name another file.")
-    notes = left_out(counts)
+    notes = skipped_notes(counts)
     if open_ended:
         notes.append(
-            f"{many(open_ended)} not finished: durations are estimated from epochs, jobs of the "
-            "same name or time limits."
+            f"{count_jobs(open_ended)} not finished: durations are estimated from epochs, jobs of"
+            " the same name or time limits."
         )
     if elastic:
-        notes.append(f"{many(elastic)} elastic: replayed with the GPUs held last.")
+        notes.append(f"{count_jobs(elastic)} elastic: replayed with the GPUs held last.")
     rebase(jobs)
     return Workload(title=title, jobs=jobs, nodes=nodes, notes=notes)
 
 
-def load_of(each: Record, seconds: float) -> TraceJob:
+def to_trace_job(each: JobRecord, seconds: float) -> TraceJob:
     """A job that takes so many seconds in all."""
     return TraceJob(
         submit_time=each.submitted_at,
@@ -93,19 +98,19 @@ def load_of(each: Record, seconds: float) -> TraceJob:
     )
 
 
-class Likely:
+class DurationEstimator:
     """How long jobs take that have not ended, by what others took."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[JobRecord]) -> None:
         took: dict[tuple[str, str], list[float]] = {}
         for each in records:
             if each.is_finished and each.run_seconds:
                 took.setdefault((each.user, each.name), []).append(each.run_seconds)
         self._of_kind = {kind: median(times) for kind, times in took.items()}
         times = [time for kind in took.values() for time in kind]
-        self._of_all = median(times) if times else _UNKNOWN
+        self._of_all = median(times) if times else _DEFAULT_SECONDS
 
-    def seconds(self, job: Record) -> float:
+    def seconds(self, job: JobRecord) -> float:
         """In all: what is measured counts more than what is said, and that more than its like."""
         if job.epochs and job.epochs_done and job.run_seconds:
             return max(job.run_seconds * job.epochs / job.epochs_done, job.run_seconds)

@@ -15,11 +15,11 @@ from stoker.core.units import THOUSAND, BadValue, parse_amount
 from stoker.simulate.traces import field_parsers as cells
 from stoker.simulate.traces.formats import stoker_history as history
 from stoker.simulate.traces.formats.stoker_history import Trained
-from stoker.simulate.traces.stoker_jobs import Likely, Record, load_of
+from stoker.simulate.traces.stoker_jobs import DurationEstimator, JobRecord, to_trace_job
 from stoker.simulate.whatif.api_views import Asked, Facts, Part, View
 from stoker.simulate.workload import TraceJob
 
-WAITING, PAUSED = "PENDING", "SUSPENDED"
+PENDING, SUSPENDED = "PENDING", "SUSPENDED"
 
 
 class RecordedJob(TraceJob, kw_only=True, gc=False):
@@ -50,7 +50,7 @@ class ClusterModel(Struct, kw_only=True):
     policies: dict[str, tuple[str, dict[str, float]]]
 
 
-def lab_of(facts: Facts) -> ClusterModel:
+def cluster_from_facts(facts: Facts) -> ClusterModel:
     """The lab as it is today."""
     queues = [
         QueueDefined(
@@ -65,10 +65,10 @@ def lab_of(facts: Facts) -> ClusterModel:
         for each in facts.policies
         if each.own or each.queue == "*"
     }
-    return ClusterModel(nodes=_machines(facts), queues=queues, policies=policies)
+    return ClusterModel(nodes=_nodes_from_facts(facts), queues=queues, policies=policies)
 
 
-def _machines(facts: Facts) -> list[NodeFacts]:
+def _nodes_from_facts(facts: Facts) -> list[NodeFacts]:
     """Those that answer, without what is drained."""
     found = []
     for each in facts.nodes:
@@ -91,11 +91,11 @@ def _machines(facts: Facts) -> list[NodeFacts]:
     return found
 
 
-def jobs_of(facts: Facts) -> tuple[list[RecordedJob], list[RecordedJob], list[str]]:
+def jobs_from_facts(facts: Facts) -> tuple[list[RecordedJob], list[RecordedJob], list[str]]:
     """Those of the past and the present by time of submission, those of today, and notes."""
     views = {each.id: each for each in (*facts.history, *facts.queue)}
     records = [(view, history.record_of(view)) for view in views.values()]
-    likely = Likely([record for _, record in records])
+    likely = DurationEstimator([record for _, record in records])
     every, today = [], []
     still: set[int] = set()
     empty = guessed = paused = 0
@@ -107,8 +107,8 @@ def jobs_of(facts: Facts) -> tuple[list[RecordedJob], list[RecordedJob], list[st
         if not record.is_finished and record.time_limit:
             seconds = max(min(seconds, float(record.time_limit)), record.run_seconds + 1)
         guessed += not record.is_finished
-        paused += view.state == PAUSED
-        own = _own(view, record, seconds, facts.now)
+        paused += view.state == SUSPENDED
+        own = _recorded_job(view, record, seconds, facts.now)
         if not record.is_finished and not _can_start(view, facts.now, still):
             still.add(view.id)
             continue
@@ -138,20 +138,20 @@ def _jobs(count: int) -> str:
 
 def _can_start(view: View, now: float, still: set[int]) -> bool:
     """Whether nothing keeps it from running but who is before it, or who is going to run."""
-    if view.state != WAITING:
+    if view.state != PENDING:
         return True
     if view.reason is not None and view.reason.startswith("JobHeld"):
         return False
     if view.begin_at is not None and cells.moment(view.begin_at) > now:
         return False
-    depends = parsed(view.depends)
+    depends = parse_job_dependency(view.depends)
     return depends is None or not stuck(depends, still)
 
 
-def _own(view: View, record: Record, seconds: float, now: float) -> RecordedJob:
-    load = load_of(record, seconds)
+def _recorded_job(view: View, record: JobRecord, seconds: float, now: float) -> RecordedJob:
+    load = to_trace_job(record, seconds)
     # One that cannot be stopped begins anew whenever it has to.
-    done = record.run_seconds if view.state != WAITING or not load.non_preemptible else 0.0
+    done = record.run_seconds if view.state != PENDING or not load.non_preemptible else 0.0
     request = request_of(view.request, record.last_gpus)
     left, training = max(seconds - done, 1.0), view.training
     started = cells.moment(view.started_at) - now if view.started_at else None
@@ -204,28 +204,28 @@ def request_of(asked: Asked, held: int | None) -> Request:
 
 def _placement(view: View, request: Request) -> Placement | None:
     """Where it runs, if it does."""
-    if view.state == WAITING or view.node is None:
+    if view.state == PENDING or view.node is None:
         return None
     parts = view.parts or [Part(view.node, view.devices)]
-    placed = [Placement(part.node, _takes(part.devices, request)) for part in parts]
+    placed = [Placement(part.node, _allocations(part.devices, request)) for part in parts]
     return Placement(placed[0].node, placed[0].takes, tuple(placed[1:]))
 
 
-def _takes(devices: dict[str, list[str]], request: Request) -> tuple[Take, ...]:
+def _allocations(devices: dict[str, list[str]], request: Request) -> tuple[Take, ...]:
     amounts = {CPU: request.cpus, MEMORY: request.memory, **dict(request.named)}
     takes = []
     for type, names in devices.items():
         left = amounts.get(type, 0)
         for name in names:
             if type == GPU:
-                takes.append(_of_gpu(name, request.gpus))
+                takes.append(_gpu_allocation(name, request.gpus))
                 continue
             takes.append(Take(type, name, left if len(names) == 1 else min(left, THOUSAND)))
             left -= takes[-1].amount
     return tuple(takes)
 
 
-def _of_gpu(name: str, ask: GpuAsk | None) -> Take:
+def _gpu_allocation(name: str, ask: GpuAsk | None) -> Take:
     if ask is None:
         return Take(GPU, name, THOUSAND)
     if ask.beside and ask.memory:
@@ -233,7 +233,7 @@ def _of_gpu(name: str, ask: GpuAsk | None) -> Take:
     return Take(GPU, name, min(ask.amount, THOUSAND))
 
 
-def parsed(text: str | None) -> Dependency | None:
+def parse_job_dependency(text: str | None) -> Dependency | None:
     """What a job waits for, by the ids of jobs."""
     if not text:
         return None
@@ -245,7 +245,7 @@ def parsed(text: str | None) -> Dependency | None:
 
 def dependency_of(text: str | None, known: dict[int, int]) -> Dependency | None:
     """What a job waits for, by the numbers that jobs have in a replay; what is over is met."""
-    found = parsed(text)
+    found = parse_job_dependency(text)
     if found is None:
         return None
     clauses = []

@@ -17,12 +17,13 @@ from stoker.core.policy.rules import NAMES, USUAL
 from stoker.core.request import Request
 from stoker.core.state import State
 from stoker.simulate.progress import ProgressLine
-from stoker.simulate.replay.replay import JobRun, Replay
+from stoker.simulate.replay.job_run import JobRun
+from stoker.simulate.replay.replay import Replay
 from stoker.simulate.replay.results import RunResult
 from stoker.simulate.whatif.cluster_model import ClusterModel, RecordedJob, dependency_of
 from stoker.simulate.workload import TraceJob, Workload
 
-PIECES = 20_000
+MAX_SEGMENTS = 20_000
 
 
 class Forecast(Struct, kw_only=True):
@@ -32,7 +33,7 @@ class Forecast(Struct, kw_only=True):
     end: float | None
 
 
-def prepared(lab: ClusterModel) -> State:
+def empty_state(lab: ClusterModel) -> State:
     """A lab without jobs."""
     state = State()
     for queue, (name, parameters) in lab.policies.items():
@@ -44,9 +45,9 @@ def prepared(lab: ClusterModel) -> State:
     return state
 
 
-def can_run(lab: ClusterModel, requests: Iterable[Request]) -> set[Request]:
+def feasible_requests(lab: ClusterModel, requests: Iterable[Request]) -> set[Request]:
     """Those for which there are machines at all."""
-    nodes = list(prepared(lab).cluster.nodes.values())
+    nodes = list(empty_state(lab).cluster.nodes.values())
     return {
         request
         for request in set(requests)
@@ -55,32 +56,32 @@ def can_run(lab: ClusterModel, requests: Iterable[Request]) -> set[Request]:
 
 
 class HistoryReplay(Replay):
-    """Jobs that ask for exactly what they asked for, in the lab's own queues."""
+    """Jobs that ask for exactly timer they asked for, in the lab's own queues."""
 
     def __init__(
         self, title: str, jobs: list[RecordedJob], lab: ClusterModel, pieces: int = 0
     ) -> None:
-        loads: list[TraceJob] = list(jobs)
+        trace_jobs: list[TraceJob] = list(jobs)
         super().__init__(
-            Workload(title=title, jobs=loads), lab.nodes, main_policy(lab), pieces=pieces,
-            state=prepared(lab),
+            Workload(title=title, jobs=trace_jobs), lab.nodes, main_policy(lab), pieces=pieces,
+            state=empty_state(lab),
         )  # fmt: skip
         self.replay_ids: dict[int, int] = {}
         """By the jobs' own ids."""
         self.dependency: str | None = None
 
-    def _submit(self, id: int, load: TraceJob) -> list[object]:
-        assert isinstance(load, RecordedJob)
-        self.replay_ids[load.id], self.dependency = id, load.dependency
-        return super()._submit(id, load)
+    def _submit(self, id: int, trace_job: TraceJob) -> list[object]:
+        assert isinstance(trace_job, RecordedJob)
+        self.replay_ids[trace_job.id], self.dependency = id, trace_job.dependency
+        return super()._submit(id, trace_job)
 
-    def _spec_distinction(self, load: TraceJob) -> object:
-        assert isinstance(load, RecordedJob)
-        return load.id if load.dependency else None
+    def _spec_distinction(self, trace_job: TraceJob) -> object:
+        assert isinstance(trace_job, RecordedJob)
+        return trace_job.id if trace_job.dependency else None
 
-    def _training(self, load: TraceJob) -> Training | None:
-        assert isinstance(load, RecordedJob)
-        found, said = super()._training(load), self._expected_seconds(load)
+    def _training(self, trace_job: TraceJob) -> Training | None:
+        assert isinstance(trace_job, RecordedJob)
+        found, said = super()._training(trace_job), self._expected_seconds(trace_job)
         if found is None or found.expected is not None or said is None:
             return found
         return replace(found, expected=ceil(said))
@@ -89,16 +90,16 @@ class HistoryReplay(Replay):
         """How long it takes, as far as the planner may know it when it is submitted."""
         return job.stated_seconds
 
-    def _request(self, load: TraceJob) -> Request:
-        assert isinstance(load, RecordedJob)
-        return load.request
+    def _request(self, trace_job: TraceJob) -> Request:
+        assert isinstance(trace_job, RecordedJob)
+        return trace_job.request
 
-    def _apply(self, fact: e.Event) -> list[object]:
-        if isinstance(fact, e.SpecRecorded) and self.dependency:
+    def _apply(self, event: e.Event) -> list[object]:
+        if isinstance(event, e.SpecRecorded) and self.dependency:
             known = {own: id for own, id in self.replay_ids.items() if id in self.runs}
             depends = dependency_of(self.dependency, known)
-            fact = replace(fact, spec=replace(fact.spec, dependency=depends))
-        return super()._apply(fact)
+            event = replace(event, spec=replace(event.spec, dependency=depends))
+        return super()._apply(event)
 
 
 def main_policy(lab: ClusterModel) -> str:
@@ -107,20 +108,20 @@ def main_policy(lab: ClusterModel) -> str:
     return name if name in NAMES else USUAL.name
 
 
-def past(
+def replay_history(
     jobs: list[RecordedJob], lab: ClusterModel, label: str, pieces: bool, meter: ProgressLine
 ) -> RunResult:
     """All of them, from an empty lab on."""
     meter.start_run(f"replay, {label}")
     first = jobs[0].submit_time
     moved = [replace(job, submit_time=job.submit_time - first, placement=None) for job in jobs]
-    run = HistoryReplay(label, moved, lab, PIECES if pieces else 0).run(meter.update)
+    run = HistoryReplay(label, moved, lab, MAX_SEGMENTS if pieces else 0).run(meter.update)
     meter.end_run(len(jobs))
     return replace(run, policy=label, parameters={})
 
 
 class QueueReplay(HistoryReplay):
-    """What runs goes on where it is, what waits waits; nobody else comes."""
+    """What runs goes on where it is, timer waits waits; nobody else comes."""
 
     def __init__(self, jobs: list[RecordedJob], lab: ClusterModel) -> None:
         super().__init__("today", [], lab)
@@ -144,13 +145,13 @@ class QueueReplay(HistoryReplay):
     def _resume(self, id: int, job: RecordedJob, held: set[tuple[str, str, str]]) -> None:
         """Bring it to where it is, if its devices are there."""
         self.now = 0.0
-        placement, course = job.placement, self.runs[id]
+        placement, run = job.placement, self.runs[id]
         if placement is None or any(
             (part.node, take.type, take.device) not in held
             for part in placement.parts
             for take in part.takes
         ):
-            course.work_done = 0.0 if job.non_preemptible else job.duration - job.remaining
+            run.work_done = 0.0 if job.non_preemptible else job.duration - job.remaining
             return
         attempt, started = self.state.jobs[id].attempt, min(job.started_at or 0.0, 0.0)
         self._apply(
@@ -161,13 +162,13 @@ class QueueReplay(HistoryReplay):
         if not job.non_preemptible:
             self._resume_training(id, job, self.runs[id])
 
-    def _resume_training(self, id: int, job: RecordedJob, course: JobRun) -> None:
-        self._apply(e.TrainingBegan(at=0.0, job=id, attempt=course.attempt))
+    def _resume_training(self, id: int, job: RecordedJob, run: JobRun) -> None:
+        self._apply(e.TrainingBegan(at=0.0, job=id, attempt=run.attempt))
         known = job.duration * self.assumptions.measured_after
-        if course.work_done >= known:
-            self._report_epochs(id, course, course.work_done)
+        if run.work_done >= known:
+            self._report_epochs(id, run, run.work_done)
         else:
-            self._schedule(course.time_of(known), "known", id, course.version)
+            self._schedule(run.time_of(known), "known", id, run.version)
 
     def forecast(self) -> dict[int, Forecast]:
         """When each of them runs and ends, by its own id."""
@@ -181,10 +182,10 @@ class QueueReplay(HistoryReplay):
         return found
 
 
-def added(
+def add_nodes(
     nodes: list[NodeFacts], more: list[NodeFacts], models: list[NodeFacts]
 ) -> list[NodeFacts]:
-    """More machines; what they do not say of themselves they have of the largest of some."""
+    """More machines; timer they do not say of themselves they have of the largest of some."""
     like = max(models, key=lambda each: sum(map(len, each.types.values())), default=None)
     names = {each.name for each in nodes}
     found = list(nodes)

@@ -11,25 +11,25 @@ from msgspec import Struct
 from stoker.core.request import GPU
 from stoker.core.units import format_duration
 from stoker.simulate.replay.results import RunResult
-from stoker.simulate.report import RunStatistics, all_figures
+from stoker.simulate.report import RunStatistics, statistics_of_runs
 from stoker.simulate.report import as_json as figures_json
 from stoker.simulate.report.statistics import MEASURES, Group, warnings
 from stoker.simulate.whatif.api_views import Facts
 from stoker.simulate.whatif.cluster_model import ClusterModel, RecordedJob
 from stoker.simulate.whatif.history_replay import Forecast
 
-ASSUMED = (
+ASSUMPTIONS_TEXT = (
     "Assumed: jobs are submitted at the recorded times and take the recorded time; training jobs"
     " checkpoint every 10 minutes and need 60 s to resume; no further jobs are submitted."
 )
-MOST = 5
+MAX_SHIFTS = 5
 """Jobs that gain or lose most."""
-SHOWN = 20
+MAX_LIVE_JOBS = 20
 """Of today's jobs; where there are more, those that move most."""
-SAME = 1.0
+UNCHANGED_SECONDS = 1.0
 """Seconds within which nothing has changed."""
 GAP = "  "
-FIGURES = {
+STATISTICS = {
     "wait_mean": "mean wait", "jct_mean": "mean completion", "jct_p90": "p90 completion",
     "jct_p99": "p99 completion", "makespan": "makespan", "busy": "GPUs in use",
     "preemptions": "preemptions per job",
@@ -72,12 +72,12 @@ def lines(answer: WhatIfResult) -> list[str]:
     """The answer as a person reads it."""
     text = [f"what if: {answer.change}"]
     if answer.runs:
-        figures = all_figures(answer.runs)
-        text += ["", _past_heading(answer), *_past(figures[0], figures[1])]
+        figures = statistics_of_runs(answer.runs)
+        text += ["", _history_heading(answer), *_statistics_lines(figures[0], figures[1])]
         for title, groups in (("user", _by_user), ("queue", _by_queue)):
-            text += _groups(title, groups(figures[0]), groups(figures[1]))
-        text += _shifts(answer)
-    text += _today(answer)
+            text += _group_lines(title, groups(figures[0]), groups(figures[1]))
+        text += _shift_lines(answer)
+    text += _live_lines(answer)
     if answer.infeasible:
         labels = ", ".join(job.label for job in answer.infeasible[:10])
         more = f" and {len(answer.infeasible) - 10:,} more" if len(answer.infeasible) > 10 else ""
@@ -85,18 +85,20 @@ def lines(answer: WhatIfResult) -> list[str]:
     return [*text, "", *(f"note: {note}" for note in answer.notes), f"note: {answer.assumptions}"]
 
 
-def _past(before: RunStatistics, after: RunStatistics) -> list[str]:
+def _statistics_lines(before: RunStatistics, after: RunStatistics) -> list[str]:
     """The figures that count, side by side."""
     rows = [["", before.label, "", after.label, ""]]
-    for key, title in FIGURES.items():
+    for key, title in STATISTICS.items():
         measure = next(each for each in MEASURES if each.key == key)
         old, new = measure.of(before), measure.of(after)
         if old is None or new is None or (key == "preemptions" and not old and not new):
             continue
-        write = span if measure.kind == "time" else _share if measure.kind == "share" else _plain
+        write = (
+            format_span if measure.kind == "time" else _share if measure.kind == "share" else _plain
+        )
         change = f"{100 * (new / old - 1):+.0f} %" if old and measure.kind == "time" else ""
         rows.append([title, write(old), "→", write(new), change.replace("-", "−")])
-    return [*aligned(rows, left=1), *(f"note: {each}" for each in warnings([before, after]))]
+    return [*align_rows(rows, left=1), *(f"note: {each}" for each in warnings([before, after]))]
 
 
 def _share(value: float) -> str:
@@ -115,16 +117,16 @@ def _by_queue(figures: RunStatistics) -> list[Group]:
     return figures.by_queue
 
 
-def _past_heading(answer: WhatIfResult) -> str:
+def _history_heading(answer: WhatIfResult) -> str:
     machines, gpus = len(answer.cluster.nodes), _gpus(answer.cluster)
-    text = f"{last(answer.facts.days)}: {len(answer.jobs):,} jobs on {machines}"
+    text = f"{last_days(answer.facts.days)}: {len(answer.jobs):,} jobs on {machines}"
     text += f" node{'s' * (machines != 1)} with {gpus} GPU{'s' * (gpus != 1)}"
     if answer.changed_cluster.nodes != answer.cluster.nodes:
         text += f" → {len(answer.changed_cluster.nodes)} with {_gpus(answer.changed_cluster)}"
     return text
 
 
-def last(days: float) -> str:
+def last_days(days: float) -> str:
     """The days that are replayed."""
     return "the last day" if days == 1 else f"the last {days:g} days"
 
@@ -133,7 +135,7 @@ def _gpus(lab: ClusterModel) -> int:
     return sum(len(node.types.get(GPU, ())) for node in lab.nodes)
 
 
-def _groups(title: str, before: Sequence[Group], after: Sequence[Group]) -> list[str]:
+def _group_lines(title: str, before: Sequence[Group], after: Sequence[Group]) -> list[str]:
     """What each user, or queue, would meet; nothing where there is just one."""
     if len(before) < 2:
         return []
@@ -145,13 +147,13 @@ def _groups(title: str, before: Sequence[Group], after: Sequence[Group]) -> list
             continue
         rows.append([
             group.name or "-", f"{group.jobs:,}",
-            span(group.waiting.mean), "→", span(other.waiting.mean),
-            span(group.jct.mean), "→", span(other.jct.mean),
+            format_span(group.waiting.mean), "→", format_span(other.waiting.mean),
+            format_span(group.jct.mean), "→", format_span(other.jct.mean),
         ])  # fmt: skip
-    return ["", *aligned(rows, left=1)]
+    return ["", *align_rows(rows, left=1)]
 
 
-def shifts(answer: WhatIfResult) -> list[JobShift]:
+def job_shifts(answer: WhatIfResult) -> list[JobShift]:
     """Jobs of the past that would have ended otherwise, those that gain most first."""
     if not answer.runs:
         return []
@@ -163,38 +165,39 @@ def shifts(answer: WhatIfResult) -> list[JobShift]:
             after=after[each.job].completion_time,
         )
         for each in answer.runs[0].results
-        if each.job in after and abs(after[each.job].completion_time - each.completion_time) >= SAME
+        if each.job in after
+        and abs(after[each.job].completion_time - each.completion_time) >= UNCHANGED_SECONDS
     ]
     return sorted(found, key=lambda shift: shift.after - shift.before)
 
 
-def _shifts(answer: WhatIfResult) -> list[str]:
-    found = shifts(answer)
+def _shift_lines(answer: WhatIfResult) -> list[str]:
+    found = job_shifts(answer)
     if not found:
         return ["", "no finished job would have ended at a different time"]
     earlier = [each for each in found if each.after < each.before]
     later = [each for each in reversed(found) if each.after > each.before]
     text = ["", f"would have ended earlier: {len(earlier):,}, later: {len(later):,}"]
     rows = [["job", "name", "user", "GPUs", "completion", "", "", ""]]
-    for each in [*earlier[:MOST], *later[:MOST][::-1]]:
+    for each in [*earlier[:MAX_SHIFTS], *later[:MAX_SHIFTS][::-1]]:
         job = each.job
         rows.append([
-            job.label, job.name, job.user, f"{job.gpus:g}", span(each.before), "→",
-            span(each.after), _change(each.after - each.before),
+            job.label, job.name, job.user, f"{job.gpus:g}", format_span(each.before), "→",
+            format_span(each.after), _change(each.after - each.before),
         ])  # fmt: skip
-    return [*text, *aligned(rows, left=3)]
+    return [*text, *align_rows(rows, left=3)]
 
 
-def _today(answer: WhatIfResult) -> list[str]:
+def _live_lines(answer: WhatIfResult) -> list[str]:
     """Today's jobs by when they would end; of many, those that gain or lose most."""
     if not answer.live_jobs:
         return ["", "no pending or running jobs"]
     rows = [["job", "name", "user", "state", "ends in", "", "", ""]]
     jobs = sorted(answer.live_jobs, key=lambda job: _end(answer.before[job.id]))
     shown = jobs
-    if len(jobs) > SHOWN:
-        ordered = sorted(jobs, key=lambda job: _moved(answer, job))
-        shown = [*ordered[: SHOWN // 2], *ordered[-SHOWN // 2 :]]
+    if len(jobs) > MAX_LIVE_JOBS:
+        ordered = sorted(jobs, key=lambda job: _delay(answer, job))
+        shown = [*ordered[: MAX_LIVE_JOBS // 2], *ordered[-MAX_LIVE_JOBS // 2 :]]
     for job in shown:
         before, after = answer.before[job.id].end, answer.after[job.id].end
         change = "" if before is None or after is None else _change(after - before)
@@ -202,26 +205,29 @@ def _today(answer: WhatIfResult) -> list[str]:
             job.label, job.name, job.user, job.state.lower(), _when(before), "→", _when(after),
             change,
         ])  # fmt: skip
-    text = ["", _today_heading(answer, jobs), *aligned(rows, left=4)]
+    text = ["", _live_heading(answer, jobs), *align_rows(rows, left=4)]
     if len(shown) < len(jobs):
         text.append(f"… and {len(jobs) - len(shown):,} jobs with smaller changes; see --json")
     return text
 
 
-def _today_heading(answer: WhatIfResult, jobs: Sequence[RecordedJob]) -> str:
-    moves = [_moved(answer, job) for job in jobs]
-    earlier, later = sum(move <= -SAME for move in moves), sum(move >= SAME for move in moves)
+def _live_heading(answer: WhatIfResult, jobs: Sequence[RecordedJob]) -> str:
+    moves = [_delay(answer, job) for job in jobs]
+    earlier, later = (
+        sum(move <= -UNCHANGED_SECONDS for move in moves),
+        sum(move >= UNCHANGED_SECONDS for move in moves),
+    )
     text = f"today: {len(jobs):,} job{'s' * (len(jobs) != 1)}"
     text += f"; earlier: {earlier:,}, later: {later:,}"
     ends = [(answer.before[job.id].end, answer.after[job.id].end) for job in jobs]
     both = [(old, new) for old, new in ends if old is not None and new is not None]
     if len(both) > 1:
         old, new = (sum(each) / len(both) for each in zip(*both, strict=True))
-        text += f"; on average they end in {span(old)} → {span(new)}"
+        text += f"; on average they end in {format_span(old)} → {format_span(new)}"
     return text
 
 
-def _moved(answer: WhatIfResult, job: RecordedJob) -> float:
+def _delay(answer: WhatIfResult, job: RecordedJob) -> float:
     """Seconds by which it ends later; what never ends stands last."""
     before, after = _end(answer.before[job.id]), _end(answer.after[job.id])
     return 0.0 if before == after else after - before
@@ -236,12 +242,12 @@ def _when(seconds: float | None) -> str:
 
 
 def _change(seconds: float) -> str:
-    if abs(seconds) < SAME:
+    if abs(seconds) < UNCHANGED_SECONDS:
         return "unchanged"
-    return f"{span(abs(seconds))} {'earlier' if seconds < 0 else 'later'}"
+    return f"{format_span(abs(seconds))} {'earlier' if seconds < 0 else 'later'}"
 
 
-def span(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     """Return `42 s`, `3.2 h`, `1.5 d`."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
@@ -249,7 +255,7 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+def align_rows(rows: Sequence[Sequence[str]], left: int) -> list[str]:
     """Set a table; the first columns stand to the left, numbers to the right."""
     clean = [[text if text.isprintable() else "?" for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
@@ -268,8 +274,8 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
 
 def as_json(answer: WhatIfResult) -> dict[str, Any]:
     """The answer for programs; times in seconds, moments as ISO 8601."""
-    moved = shifts(answer)
-    moment = _moments(answer.facts.now)
+    moved = job_shifts(answer)
+    moment = _timestamp_formatter(answer.facts.now)
     return {
         "change": answer.change,
         "days": answer.facts.days,
@@ -283,8 +289,8 @@ def as_json(answer: WhatIfResult) -> dict[str, Any]:
         "today": [
             {"id": job.id, "label": job.label, "name": job.name, "user": job.user,
              "queue": job.queue, "state": job.state,
-             "before": _told(answer.before[job.id], moment),
-             "after": _told(answer.after[job.id], moment)}
+             "before": _forecast_json(answer.before[job.id], moment),
+             "after": _forecast_json(answer.after[job.id], moment)}
             for job in answer.live_jobs
         ],
         "lost": [job.label for job in answer.infeasible],
@@ -293,7 +299,7 @@ def as_json(answer: WhatIfResult) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _moments(now: float) -> Callable[[float | None], str | None]:
+def _timestamp_formatter(now: float) -> Callable[[float | None], str | None]:
     def moment(seconds: float | None) -> str | None:
         if seconds is None:
             return None
@@ -302,5 +308,7 @@ def _moments(now: float) -> Callable[[float | None], str | None]:
     return moment
 
 
-def _told(forecast: Forecast, moment: Callable[[float | None], str | None]) -> dict[str, Any]:
+def _forecast_json(
+    forecast: Forecast, moment: Callable[[float | None], str | None]
+) -> dict[str, Any]:
     return {"starts_at": moment(forecast.start), "ends_at": moment(forecast.end)}

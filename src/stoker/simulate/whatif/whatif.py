@@ -1,4 +1,4 @@
-"""What `stoker what-if` does: the lab's own jobs under today's rules, and under changed ones."""
+"""`stoker what-if`: replay the daemon's own jobs without and with changes, and compare."""
 
 from __future__ import annotations
 
@@ -14,91 +14,93 @@ from stoker import wire
 from stoker.core.policy.parameters import read_parameters
 from stoker.core.policy.rules import POLICIES, Knows
 from stoker.core.units import BadValue
-from stoker.simulate.arguments import page, parser
+from stoker.simulate.arguments import Options, html_path
 from stoker.simulate.progress import ProgressLine
 from stoker.simulate.report import write
 from stoker.simulate.traces.cluster_size import box, machines
-from stoker.simulate.traces.files import many
-from stoker.simulate.whatif import api_views as lab_views
-from stoker.simulate.whatif import cluster_model as labs
-from stoker.simulate.whatif import render as whatif_told
+from stoker.simulate.traces.files import count_jobs
+from stoker.simulate.whatif import api_views, render
 from stoker.simulate.whatif.api_views import Facts
-from stoker.simulate.whatif.cluster_model import ClusterModel, RecordedJob
-from stoker.simulate.whatif.history_replay import Forecast, QueueReplay, added, can_run, past
+from stoker.simulate.whatif.cluster_model import (
+    ClusterModel,
+    RecordedJob,
+    cluster_from_facts,
+    jobs_from_facts,
+)
+from stoker.simulate.whatif.history_replay import (
+    Forecast,
+    QueueReplay,
+    add_nodes,
+    feasible_requests,
+    replay_history,
+)
 from stoker.simulate.whatif.render import WhatIfResult
 
-STEP = 1
-"""So much higher than all others is `high`."""
+PRIORITY_STEP = 1
+"""`high` is this much above the highest priority of all jobs."""
 
 
-class Question(Struct, kw_only=True):
-    """What is to be different."""
+class WhatIfArgs(Struct, kw_only=True):
+    """The changes to evaluate, and how to report them."""
 
     policy: str | None
     parameters: dict[str, float]
-    """Of that policy, those that are not its own."""
-    said: str
-    """The policy as it was typed."""
+    """Parameters of the policy that differ from its defaults."""
+    policy_text: str
+    """The policy as given."""
     add: list[str]
     remove: list[str]
     priorities: dict[str, str]
-    """By what jobs are called."""
+    """By job label."""
     json: bool
     html: Path | None
 
 
-def what_if(args: Sequence[str]) -> int:
-    """Read the facts from stdin, and tell what would change."""
-    question = asked(args)
-    facts = lab_views.read(sys.stdin.buffer.read())
-    answer = answered(facts, question)
-    if question.json:
-        print(json.dumps(whatif_told.as_json(answer), indent=2 if sys.stdout.isatty() else None))
+def what_if(options: Options, words: Sequence[str]) -> int:
+    """Read the facts from stdin and print what would change."""
+    args = read_what_if_args(options, words)
+    result = evaluate(api_views.read(sys.stdin.buffer.read()), args)
+    if args.json:
+        print(json.dumps(render.as_json(result), indent=2 if sys.stdout.isatty() else None))
     else:
-        print("\n".join(whatif_told.lines(answer)))
-    if question.html is not None:
-        if answer.runs:
-            notes = [answer.assumptions, *answer.notes]
-            write(question.html, answer.runs, f"what if: {answer.change}", notes)
-            print(f"stoker: wrote {question.html}", file=sys.stderr)
+        print("\n".join(render.lines(result)))
+    if args.html is not None:
+        if result.runs:
+            notes = [result.assumptions, *result.notes]
+            write(args.html, result.runs, f"what if: {result.change}", notes)
+            print(f"stoker: wrote {args.html}", file=sys.stderr)
         else:
             print("stoker: no report written: no job has ended", file=sys.stderr)
     return wire.EXIT_OK
 
 
-def asked(args: Sequence[str]) -> Question:
-    """Read what was typed."""
-    made = parser("what-if")
-    made.add_argument("facts", choices=["-"])
-    made.add_argument("parameters", nargs="*")
-    for name in ("--policy", "--days", "--html"):
-        made.add_argument(name)
-    for name in ("--add", "--remove", "--priority"):
-        made.add_argument(name, action="append", default=[])
-    given = made.parse_intermixed_args(args)
-    said = _once([_parameter(each) for each in given.parameters], "")
-    if said and given.policy is None:
+def read_what_if_args(options: Options, words: Sequence[str]) -> WhatIfArgs:
+    """Check all arguments; raise BadValue for the first that is wrong."""
+    policy = options.text("policy")
+    parameters = _reject_duplicates([_parameter(word) for word in words], "")
+    if parameters and policy is None:
         raise BadValue("Parameters need --policy; example: --policy planner quantum=20m.")
-    return Question(
-        policy=given.policy,
-        parameters=read_parameters(given.policy, said) if given.policy is not None else {},
-        said=" ".join([f"policy {given.policy}", *given.parameters]),
-        add=given.add,
-        remove=list(
-            dict.fromkeys(_value(each, "--remove", "node=NAME", "node")[1] for each in given.remove)
-        ),
-        priorities=_once([_priority(each) for each in given.priority], "--priority: "),
-        json=given.json,
-        html=page(given.html),
+    removed = [_value(text, "--remove", "node=NAME", "node")[1] for text in options.many("remove")]
+    priorities = [_priority(text) for text in options.many("priority")]
+    return WhatIfArgs(
+        policy=policy,
+        parameters=read_parameters(policy, parameters) if policy is not None else {},
+        policy_text=" ".join([f"policy {policy}", *words]),
+        add=options.many("add"),
+        remove=list(dict.fromkeys(removed)),
+        priorities=_reject_duplicates(priorities, "--priority: "),
+        json=options.flag("json"),
+        html=html_path(options.text("html")),
     )
 
 
-def _once(given: list[tuple[str, str]], what: str) -> dict[str, str]:
-    found = dict(given)
-    if len(found) < len(given):
-        twice = next(name for name in found if [each for each, _ in given].count(name) > 1)
-        raise BadValue(f"{what}{twice} is given twice.")
-    return found
+def _reject_duplicates(pairs: list[tuple[str, str]], what: str) -> dict[str, str]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in values if names.count(name) > 1)
+        raise BadValue(f"{what}{repeated} is given twice.")
+    return values
 
 
 def _parameter(text: str) -> tuple[str, str]:
@@ -123,124 +125,144 @@ def _priority(text: str) -> tuple[str, str]:
     return job, value
 
 
-# -- what would be different -------------------------------------------------------------
+# -- evaluation --------------------------------------------------------------------------
 
 
-def answered(facts: Facts, question: Question) -> WhatIfResult:
-    """Play it both ways."""
-    lab = labs.lab_of(facts)
-    every, today, notes = labs.jobs_of(facts)
-    then = changed(lab, question)
-    raised = priorities(facts, every, today, question.priorities)
-    if question.policy in POLICIES and POLICIES[question.policy].knows is Knows.SAID:
-        notes.append(f"{question.policy} uses stated durations; here it gets the actual ones.")
-    requests = [job.request for job in every]
-    now_fits, then_fits = can_run(lab, requests), can_run(then, requests)
-    possible = [job for job in every if job.request in now_fits]
-    if len(possible) < len(every):
-        notes.append(f"{many(len(every) - len(possible))} skipped: today's nodes cannot run them.")
-    lost = [job for job in possible if job.request not in then_fits]
-    gone = {job.id for job in lost}
+def evaluate(facts: Facts, args: WhatIfArgs) -> WhatIfResult:
+    """Replay the history and the queue without and with the changes."""
+    cluster = cluster_from_facts(facts)
+    jobs, live, notes = jobs_from_facts(facts)
+    changed = apply_changes(cluster, args)
+    priorities = new_priorities(facts, jobs, live, args.priorities)
+    if args.policy in POLICIES and POLICIES[args.policy].knows is Knows.SAID:
+        notes.append(f"{args.policy} uses stated durations; here it gets the actual ones.")
+    requests = [job.request for job in jobs]
+    feasible_now = feasible_requests(cluster, requests)
+    feasible_then = feasible_requests(changed, requests)
+    possible = [job for job in jobs if job.request in feasible_now]
+    if len(possible) < len(jobs):
+        notes.append(
+            f"{count_jobs(len(jobs) - len(possible))} skipped: today's nodes cannot run them."
+        )
+    infeasible = [job for job in possible if job.request not in feasible_then]
+    infeasible_ids = {job.id for job in infeasible}
     if not possible:
         raise BadValue(
-            f"Nothing to replay: no job ended in {whatif_told.last(facts.days)}, and no pending job"
-            " can start; try a larger --days."
+            f"Nothing to replay: no job ended in {render.last_days(facts.days)}, and no pending"
+            " job can start; try a larger --days."
         )
-    kept = [job for job in possible if job.id not in gone]
+    kept = [job for job in possible if job.id not in infeasible_ids]
     runs = []
     if any(job.state in wire.FINISHED for job in kept):
-        drawn, meter = question.html is not None, ProgressLine(2 * len(kept), quiet=question.json)
-        runs = [past(kept, lab, "today", drawn, meter),
-                past(_raised(kept, raised), then, short(question), drawn, meter)]  # fmt: skip
-        meter.clear()
+        with_segments = args.html is not None
+        progress = ProgressLine(2 * len(kept), quiet=args.json)
+        prioritized = _with_priorities(kept, priorities)
+        runs = [
+            replay_history(kept, cluster, "today", with_segments, progress),
+            replay_history(prioritized, changed, short_label(args), with_segments, progress),
+        ]
+        progress.clear()
     ids = {job.id for job in possible}
-    todays = [job for job in today if job.id in ids]
-    before = QueueReplay(todays, lab).forecast() if todays else {}
-    after = _after(todays, raised, then, gone)
+    live = [job for job in live if job.id in ids]
     return WhatIfResult(
-        change=told(question), facts=facts, cluster=lab, changed_cluster=then, runs=runs, jobs=kept,
-        live_jobs=todays, before=before, after=after, infeasible=lost, notes=notes,
-        assumptions=whatif_told.ASSUMED,
-    )  # fmt: skip
+        change=describe_change(args),
+        facts=facts,
+        cluster=cluster,
+        changed_cluster=changed,
+        runs=runs,
+        jobs=kept,
+        live_jobs=live,
+        before=QueueReplay(live, cluster).forecast() if live else {},
+        after=_forecast_after(live, priorities, changed, infeasible_ids),
+        infeasible=infeasible,
+        notes=notes,
+        assumptions=render.ASSUMPTIONS_TEXT,
+    )
 
 
-def _after(
-    todays: list[RecordedJob], raised: dict[int, int], then: ClusterModel, gone: set[int]
+def _forecast_after(
+    live: list[RecordedJob],
+    priorities: dict[int, int],
+    changed: ClusterModel,
+    infeasible_ids: set[int],
 ) -> dict[int, Forecast]:
-    left = _raised([job for job in todays if job.id not in gone], raised)
-    found = QueueReplay(left, then).forecast() if left else {}
-    return {job.id: found.get(job.id, Forecast(start=None, end=None)) for job in todays}
+    feasible = _with_priorities([job for job in live if job.id not in infeasible_ids], priorities)
+    forecasts = QueueReplay(feasible, changed).forecast() if feasible else {}
+    return {job.id: forecasts.get(job.id, Forecast(start=None, end=None)) for job in live}
 
 
-def _raised(jobs: list[RecordedJob], raised: dict[int, int]) -> list[RecordedJob]:
+def _with_priorities(jobs: list[RecordedJob], priorities: dict[int, int]) -> list[RecordedJob]:
     return [
-        replace(job, priority=raised[job.id]) if job.id in raised else job for job in jobs
-    ]  # fmt: skip
+        replace(job, priority=priorities[job.id]) if job.id in priorities else job for job in jobs
+    ]
 
 
-def changed(lab: ClusterModel, question: Question) -> ClusterModel:
-    """The lab as it would be."""
-    nodes, policies = list(lab.nodes), lab.policies
-    for name in question.remove:
-        if name not in {each.name for each in nodes}:
-            known = ", ".join(each.name for each in lab.nodes)
+def apply_changes(cluster: ClusterModel, args: WhatIfArgs) -> ClusterModel:
+    """Return the cluster with the changes."""
+    nodes, policies = list(cluster.nodes), cluster.policies
+    for name in args.remove:
+        if name not in {node.name for node in nodes}:
+            known = ", ".join(node.name for node in cluster.nodes)
             raise BadValue(f"There is no reachable node '{name}'; reachable: {known}.")
-        nodes = [each for each in nodes if each.name != name]
-    for text in question.add:
+        nodes = [node for node in nodes if node.name != name]
+    for text in args.add:
         name, value = _value(text, "--add", "gpus=4 or --add node=2x8", "gpus", "node")
         if name == "gpus":
             if not (value.isdecimal() and 0 < int(value) <= 100_000):
                 raise BadValue(
                     f"--add {text}: write a number of GPUs up to 100,000, as in --add gpus=4."
                 )
-            nodes = added(nodes, [box("", int(value))], lab.nodes)
+            nodes = add_nodes(nodes, [box("", int(value))], cluster.nodes)
         else:
-            nodes = added(nodes, machines(value, "--add"), lab.nodes)
-    if question.policy is not None:
-        policies = {"*": (question.policy, question.parameters)}
-    return replace(lab, nodes=nodes, policies=policies)
+            nodes = add_nodes(nodes, machines(value, "--add"), cluster.nodes)
+    if args.policy is not None:
+        policies = {"*": (args.policy, args.parameters)}
+    return replace(cluster, nodes=nodes, policies=policies)
 
 
-def priorities(
-    facts: Facts, every: Sequence[RecordedJob], today: Sequence[RecordedJob], wanted: dict[str, str]
+def new_priorities(
+    facts: Facts,
+    jobs: Sequence[RecordedJob],
+    live: Sequence[RecordedJob],
+    requested: dict[str, str],
 ) -> dict[int, int]:
-    """Numbers for what was typed, by the ids of jobs."""
-    known, waiting = {job.id for job in every}, {view.id for view in facts.queue}
-    for label in wanted:
-        meant = facts.meant.get(label, ())
-        if not known.isdisjoint(meant):
+    """Return the requested priorities as numbers, by job id."""
+    replayed, queued = {job.id for job in jobs}, {view.id for view in facts.queue}
+    for label in requested:
+        ids = facts.meant.get(label, ())
+        if not replayed.isdisjoint(ids):
             continue
-        if not waiting.isdisjoint(meant):
+        if not queued.isdisjoint(ids):
             raise BadValue(
                 f"--priority: {label} is held, before its begin time, or depends on such a job, so"
                 " its priority has no effect; ask again when it can start."
             )
         raise BadValue(
-            f"--priority: {label} did not run in {whatif_told.last(facts.days)}; try a "
+            f"--priority: {label} did not run in {render.last_days(facts.days)}; try a "
             "larger --days."
         )
-    others = [job.priority for job in today] or [0]
-    words = {"high": max(others) + STEP, "low": min(others) - STEP}
+    present = [job.priority for job in live] or [0]
+    named = {"high": max(present) + PRIORITY_STEP, "low": min(present) - PRIORITY_STEP}
     return {
-        id: words[value] if value in words else int(value)
-        for label, value in wanted.items()
+        id: named[value] if value in named else int(value)
+        for label, value in requested.items()
         for id in facts.meant.get(label, ())
     }
 
 
-def told(question: Question) -> str:
-    """The question in words."""
+def describe_change(args: WhatIfArgs) -> str:
+    """Return the changes as text."""
     parts = []
-    if question.policy:
-        parts.append(question.said)
-    parts += [f"{each.partition('=')[2]} more GPUs" if each.startswith("gpus=")
-              else f"{each.partition('=')[2]} more nodes" for each in question.add]  # fmt: skip
-    parts += [f"without {each}" for each in question.remove]
-    parts += [f"job {job} with priority {value}" for job, value in question.priorities.items()]
+    if args.policy:
+        parts.append(args.policy_text)
+    parts += [f"{text.partition('=')[2]} more GPUs" if text.startswith("gpus=")
+              else f"{text.partition('=')[2]} more nodes" for text in args.add]  # fmt: skip
+    parts += [f"without {name}" for name in args.remove]
+    parts += [f"job {job} with priority {value}" for job, value in args.priorities.items()]
     return ", ".join(parts)
 
 
-def short(question: Question) -> str:
-    """A name for it in tables."""
-    text = told(question)
+def short_label(args: WhatIfArgs) -> str:
+    """Return a label of the changes for tables."""
+    text = describe_change(args)
     return text if len(text) <= 24 else "changed"

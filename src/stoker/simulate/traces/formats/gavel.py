@@ -24,7 +24,7 @@ import msgspec
 from stoker.simulate.traces import field_parsers as cells
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell
-from stoker.simulate.traces.files import gathered, left_out, opened, opened_bytes
+from stoker.simulate.traces.files import open_bytes, open_text, skipped_notes, sorted_workload
 from stoker.simulate.workload import Speed, TraceJob, Workload
 
 MEASURED = ("simulation_throughputs.json", "simulation_throughputs.json.gz")
@@ -111,7 +111,7 @@ def read(path: Path) -> Workload:
     speeds: dict[Kind, Measured] = {}
     counts: Counter[str] = Counter()
     jobs = []
-    with opened(path) as file:
+    with open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
@@ -142,9 +142,9 @@ def read(path: Path) -> Workload:
     notes = [
         "Durations are those on the fastest GPU model.",
         "The planner knows the measured speeds of each kind of job, alone and in pairs.",
-        *left_out(counts),
+        *skipped_notes(counts),
     ]
-    workload = gathered(path, jobs, notes)
+    workload = sorted_workload(path, jobs, notes)
     workload.profiled = True
     return workload
 
@@ -194,7 +194,7 @@ def _measured(path: Path) -> Paces:
             "into the same folder."
         )
     try:
-        with opened_bytes(beside) as file:
+        with open_bytes(beside) as file:
             raw = msgspec.json.decode(file.read(), type=_Raw)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise TraceError(f"{beside} contains no speeds ({error}); copy it again.") from error

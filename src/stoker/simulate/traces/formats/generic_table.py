@@ -17,7 +17,7 @@ from stoker.simulate.traces import field_parsers as cells
 from stoker.simulate.traces.csv_reader import unreadable
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell, Memo, missing
-from stoker.simulate.traces.files import gathered, left_out, many, opened
+from stoker.simulate.traces.files import count_jobs, open_text, skipped_notes, sorted_workload
 from stoker.simulate.workload import TraceJob, Workload
 
 Cell = Callable[[str], Any]
@@ -75,14 +75,14 @@ class Column(Struct, frozen=True):
 
 def read(path: Path) -> Workload:
     """Read a table whose columns have names that people use for such things."""
-    with opened(path) as file:
+    with open_text(path) as file:
         delimiter, names = _header(path, file)
         return _read(path, file, delimiter, names, recognised(names), [])
 
 
 def read_as(path: Path, wanted: Mapping[str, tuple[str, float]], notes: list[str]) -> Workload:
     """Read a table whose columns are known: the name of each field's, and its unit."""
-    with opened(path) as file:
+    with open_text(path) as file:
         delimiter, names = _header(path, file)
         absent = [name for name, _ in wanted.values() if name not in names]
         if absent:
@@ -201,7 +201,7 @@ def _read(
             "found fewer; correct or delete the line."
         ) from None
     far = _far_apart(path, delimiter, found["submit_time"], jobs)
-    return gathered(path, jobs, [*notes, *far, *left_out(counts), *_remarks(jobs)], ())
+    return sorted_workload(path, jobs, [*notes, *far, *skipped_notes(counts), *_remarks(jobs)], ())
 
 
 class _Rows:
@@ -235,7 +235,7 @@ def _far_apart(path: Path, delimiter: str, column: Column, jobs: list[TraceJob])
     if last - first <= LONGEST:
         return []
     ends: dict[float, str] = {}
-    with opened(path) as file:  # once more, since jobs do not know their lines
+    with open_text(path) as file:  # once more, since jobs do not know their lines
         file.readline()
         rows = _Rows(path, file, delimiter)
         for row in rows:
@@ -250,7 +250,7 @@ def _far_apart(path: Path, delimiter: str, column: Column, jobs: list[TraceJob])
 
 def _remarks(jobs: list[TraceJob]) -> list[str]:
     bare = sum(not job.gpus for job in jobs)
-    return [f"{many(bare, 'requests')} cores only."] if bare else []
+    return [f"{count_jobs(bare, 'requests')} cores only."] if bare else []
 
 
 def _jobs(

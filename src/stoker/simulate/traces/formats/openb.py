@@ -24,7 +24,7 @@ from stoker.simulate.traces.field_parsers import (
     number,
     whole,
 )
-from stoker.simulate.traces.files import gathered, left_out, many
+from stoker.simulate.traces.files import count_jobs, skipped_notes, sorted_workload
 from stoker.simulate.workload import TraceJob, Workload
 
 PODS = (
@@ -53,14 +53,14 @@ def read(path: Path) -> Workload:
         jobs.append(job)
         rounded += inexact
     nodes = _machines(path)
-    notes = left_out(without)
+    notes = skipped_notes(without)
     if rounded:
         notes.append(
-            f"{many(rounded, 'requests')} parts of several GPUs: rounded up to whole GPUs."
+            f"{count_jobs(rounded, 'requests')} parts of several GPUs: rounded up to whole GPUs."
         )
     if not nodes:
         notes.append("No node table (*node_list*.csv) found in the same folder.")
-    return gathered(path, jobs, notes, nodes)
+    return sorted_workload(path, jobs, notes, nodes)
 
 
 def _load(path: Path, line: int, row: dict[str, str | None]) -> tuple[TraceJob, bool]:

@@ -29,7 +29,7 @@ from stoker.core.request import GPU
 from stoker.simulate.traces.csv_reader import named_rows
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell, in_our_time, number
-from stoker.simulate.traces.files import gathered
+from stoker.simulate.traces.files import sorted_workload
 from stoker.simulate.workload import Speed, TraceJob, Workload
 
 MACHINES, GPUS_EACH = 16, 4
@@ -62,7 +62,7 @@ def read(path: Path) -> Workload:
         "Jobs checkpoint and stop at once when requested; a first start costs as a restart does.",
     ]
     nodes = [NodeFacts(f"node{index:02}", {GPU: gpus_each}) for index in range(1, MACHINES + 1)]
-    return gathered(path, jobs, notes, nodes)
+    return sorted_workload(path, jobs, notes, nodes)
 
 
 def _load(application: Application, at: float, gpus: int, batch: int) -> TraceJob:

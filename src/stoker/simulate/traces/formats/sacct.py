@@ -13,7 +13,7 @@ from stoker.core.units import BadValue, parse_duration, parse_memory
 from stoker.simulate.traces import field_parsers as cells
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell, Memo, missing
-from stoker.simulate.traces.files import gathered, left_out, many, opened
+from stoker.simulate.traces.files import count_jobs, open_text, skipped_notes, sorted_workload
 from stoker.simulate.workload import TraceJob, Workload
 
 COMMAND = (
@@ -41,7 +41,7 @@ def is_header(line: str) -> bool:
 
 def read(path: Path) -> Workload:
     """Read the jobs that have started and ended; their steps are passed over."""
-    with opened(path) as file:
+    with open_text(path) as file:
         places = _places(path, file.readline())
         reader = _Reader(places)
         jobs: list[TraceJob] = []
@@ -59,11 +59,11 @@ def read(path: Path) -> Workload:
                 f"{path}, line {line}: expected {len(places)} cells as in the header, "
                 f"found {len(row)}; correct or delete the line."
             ) from None
-    notes = left_out(reader.counts)
+    notes = skipped_notes(reader.counts)
     bare = sum(not job.gpus for job in jobs)
     if bare:
-        notes.append(f"{many(bare, 'requests')} cores only.")
-    return gathered(path, jobs, notes)
+        notes.append(f"{count_jobs(bare, 'requests')} cores only.")
+    return sorted_workload(path, jobs, notes)
 
 
 def _names(line: str) -> list[str]:

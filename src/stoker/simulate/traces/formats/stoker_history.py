@@ -11,8 +11,8 @@ from msgspec import Struct
 from stoker.core.units import THOUSAND, parse_amount
 from stoker.simulate.traces import field_parsers as cells
 from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.files import many, opened_bytes, title_of
-from stoker.simulate.traces.stoker_jobs import Record, workload
+from stoker.simulate.traces.files import count_jobs, open_bytes, title_of
+from stoker.simulate.traces.stoker_jobs import JobRecord, build_workload
 from stoker.simulate.workload import Workload
 
 
@@ -83,7 +83,7 @@ class Reply(Struct):
 
 def read(path: Path) -> Workload:
     """Read a file of jobs as the commands print them."""
-    with opened_bytes(path) as file:
+    with open_bytes(path) as file:
         try:
             found = msgspec.json.decode(file.read(), type=Reply | list[View])
         except msgspec.MsgspecError as error:
@@ -92,15 +92,15 @@ def read(path: Path) -> Workload:
                 "stoker history --json --limit 1000000 > FILE"
             ) from error
     reply = found if isinstance(found, Reply) else Reply(jobs=found)
-    told = workload(title_of(path), _records(path, reply.jobs), (), path)
+    told = build_workload(title_of(path), _records(path, reply.jobs), (), path)
     if reply.more:
         told.notes.append(
-            f"{many(reply.more)} missing from the file; create it with a larger --limit."
+            f"{count_jobs(reply.more)} missing from the file; create it with a larger --limit."
         )
     return told
 
 
-def _records(path: Path, views: list[View]) -> Iterator[Record]:
+def _records(path: Path, views: list[View]) -> Iterator[JobRecord]:
     for view in views:
         try:
             record = record_of(view)
@@ -110,11 +110,11 @@ def _records(path: Path, views: list[View]) -> Iterator[Record]:
         yield record
 
 
-def record_of(view: View) -> Record:
+def record_of(view: View) -> JobRecord:
     """What is on record of a job that was listed."""
     asked, training = view.request, view.training
     machines = asked.machines or 1
-    return Record(
+    return JobRecord(
         submitted_at=cells.moment(view.submitted_at),
         run_seconds=_ran(view),
         is_finished=view.ended_at is not None,

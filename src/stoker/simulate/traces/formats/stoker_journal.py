@@ -15,8 +15,8 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import FINISHED
 from stoker.core.units import THOUSAND
 from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.files import on_disk, title_of
-from stoker.simulate.traces.stoker_jobs import Record, workload
+from stoker.simulate.traces.files import as_plain_file, title_of
+from stoker.simulate.traces.stoker_jobs import JobRecord, build_workload
 from stoker.simulate.workload import Workload
 from stoker.store import codec
 from stoker.store.migrations import SCHEMA
@@ -35,13 +35,13 @@ def read(store: Store, now: float | None = None, title: str = "this lab") -> Wor
     everything = JobQuery(limit=max(store.count_past(JobQuery()), 1))
     pairs = [(found.job, found.spec) for found in store.past(everything)]
     pairs += [(job, state.specs[job.spec]) for job in state.jobs if job.state not in FINISHED]
-    return workload(title, _records(pairs, now), list(state.rest.nodes.values()))
+    return build_workload(title, _records(pairs, now), list(state.rest.nodes.values()))
 
 
 def read_file(path: Path, now: float | None = None) -> Workload:
     """The same from the file of the embedded database, or a backup of it; it is only looked at."""
     try:
-        with on_disk(path) as plain, _looking(plain) as db:
+        with as_plain_file(path) as plain, _looking(plain) as db:
             _check(path, db)
             if now is None:
                 now = float(db.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()[0])
@@ -52,7 +52,7 @@ def read_file(path: Path, now: float | None = None) -> Workload:
             f"{path} is not a readable stoker journal ({error}); create a copy of yours with: "
             "stoker db backup FILE"
         ) from error
-    return workload(title_of(path), records, nodes, path)
+    return build_workload(title_of(path), records, nodes, path)
 
 
 @contextlib.contextmanager
@@ -91,15 +91,15 @@ def _nodes(db: sqlite3.Connection) -> Sequence[NodeFacts]:
     return list(codec.decode_rest(row[0]).nodes.values()) if row else ()
 
 
-def _records(pairs: Iterable[tuple[Job, Spec]], now: float) -> Iterator[Record]:
+def _records(pairs: Iterable[tuple[Job, Spec]], now: float) -> Iterator[JobRecord]:
     for job, spec in pairs:
         yield _record(job, spec, now)
 
 
-def _record(job: Job, spec: Spec, now: float) -> Record:
+def _record(job: Job, spec: Spec, now: float) -> JobRecord:
     request, ask, training = spec.request, spec.request.gpus, spec.training
     progress, machines = job.progress, spec.request.machines
-    return Record(
+    return JobRecord(
         submitted_at=job.submitted_at,
         run_seconds=_ran(job, now),
         is_finished=job.state in FINISHED,

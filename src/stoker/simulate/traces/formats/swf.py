@@ -16,7 +16,7 @@ from stoker.core.cluster import NodeFacts
 from stoker.simulate.traces.cluster_size import boxes
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell, amount, bearable, in_our_time, limit_of
-from stoker.simulate.traces.files import gathered, left_out, opened
+from stoker.simulate.traces.files import open_text, skipped_notes, sorted_workload
 from stoker.simulate.workload import TraceJob, Workload
 
 FIELDS = 18
@@ -41,7 +41,7 @@ def read(path: Path) -> Workload:
     header: dict[str, str] = {}
     counts: Counter[str] = Counter()
     jobs: list[TraceJob] = []
-    with opened(path) as file:
+    with open_text(path) as file:
         for number, line in enumerate(file, 1):
             if line.startswith(";"):
                 name, _, value = line.lstrip("; \t").partition(":")
@@ -72,8 +72,8 @@ def read(path: Path) -> Workload:
             if job is not None:
                 jobs.append(job)
     nodes, machine = _machine(header)
-    notes = ["One processor is replayed as one GPU.", machine, *left_out(counts)]
-    return gathered(path, jobs, notes, nodes)
+    notes = ["One processor is replayed as one GPU.", machine, *skipped_notes(counts)]
+    return sorted_workload(path, jobs, notes, nodes)
 
 
 def _job(cells: list[float], counts: Counter[str]) -> TraceJob | None:
