@@ -2,7 +2,9 @@
 
 import pytest
 
+from core.scenario import node
 from daemon.handler_fixture import HandlerFixture
+from stoker.core import events as e
 from stoker.daemon.handlers.queries import history, list_queues
 from stoker.daemon.handlers.queues import define_queue, delete_queue, hide_history
 from stoker.schema.requests import HideHistory, Queue, Resource
@@ -42,9 +44,15 @@ def test_a_queue_that_contradicts_nodes_or_queues_is_rejected(
     handlers.rejects(define_queue(handlers.context, queue), code, word)
 
 
-def test_gpus_that_are_counted_need_as_many_gpus(handlers: HandlerFixture) -> None:
-    counted = [Resource("gpu", str(n), "1") for n in (1, 2, 3)]
-    handlers.rejects(define_queue(handlers.context, Queue("q", resources=counted)), "usage", "gpu")
+def test_gpus_that_are_counted_over_several_nodes_must_exist(handlers: HandlerFixture) -> None:
+    handlers.apply(e.NodeJoined(at=handlers.now, facts=node(1, name="ant")))
+    context = handlers.context
+
+    def queue(count: int) -> Queue:
+        return Queue("q", resources=[Resource("gpu", str(n), "1") for n in range(count)])
+
+    handlers.ask(define_queue(context, queue(3)))
+    handlers.rejects(define_queue(context, queue(4)), "usage", "3 GPUs")
 
 
 def test_a_queue_with_pending_jobs_cannot_be_deleted(handlers: HandlerFixture) -> None:

@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 
 from daemon.handler_fixture import HandlerFixture, assert_rejection
+from stoker.core.events import SweepChanged
 from stoker.daemon.handlers import wait
 from stoker.daemon.handlers.wait import JobWaiter, JobWaiters
+from stoker.daemon.sweeps.controller import AddTrials, SweepController
+from stoker.daemon.sweeps.submit import handle_submit_sweep
 from stoker.engine import CommandRejected
+from stoker.schema.requests import Sweep
 
 
 class Waiting:
@@ -129,3 +133,40 @@ def test_of_many_jobs_only_the_one_with_the_highest_exit_code_is_shown(
         waiting.exit(job, code)
     (reply,) = waiting.replies
     assert (reply["count"], [view["id"] for view in reply["jobs"]]) == (3, [jobs[1]])
+
+
+def test_a_wait_for_a_sweep_includes_the_trials_to_come(waiting: Waiting) -> None:
+    handlers = waiting.handlers
+    definition = {
+        "method": "random", "parameters": {"x": {"min": 0.0, "max": 1.0}}, "line": "train {x}",
+        "samples": None, "metric": {"name": "loss"},
+    }  # fmt: skip
+    body = Sweep(definition=definition, directory=str(handlers.directory))
+    handlers.ask(handle_submit_sweep(handlers.context, body))
+    waiting.start("1")
+    sampler: Any = None
+    handlers.cycle([], [AddTrials(SweepController(handlers.context, list, sampler), 1, None)])
+    waiting.check()
+    waiting.exit(2)
+    assert waiting.replies == [], "the sweep wants more trials"
+    handlers.context.reading = lambda: [2]
+    handlers.apply(SweepChanged(at=handlers.now, sweep=1, ended=True))
+    waiting.check()
+    assert waiting.replies == [], "the metrics of a trial are still being read"
+    handlers.context.reading = tuple
+    waiting.check()
+    assert [view["id"] for view in waiting.replies[0]["jobs"]] == [2]
+
+
+def test_a_wait_ends_when_a_sweep_cannot_continue(waiting: Waiting) -> None:
+    handlers = waiting.handlers
+    definition = {
+        "method": "random", "parameters": {"x": {"min": 0.0, "max": 1.0}}, "line": "train {x}",
+    }  # fmt: skip
+    body = Sweep(definition=definition, directory=str(handlers.directory))
+    handlers.ask(handle_submit_sweep(handlers.context, body))
+    waiting.start("1")
+    handlers.apply(SweepChanged(at=handlers.now, sweep=1, note="optuna crashed"))
+    waiting.check()
+    (reply,) = waiting.replies
+    assert (reply["finished"], "crashed" in reply["notes"][0]) == (False, True)
