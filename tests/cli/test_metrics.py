@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.cli.look import metrics
-from stoker.cli.look.metrics import figure
+from stoker.cli.look.metrics import number_text
 from stoker.cli.options import parse
 from stoker.cli.output.plot import plot
 
@@ -30,7 +30,7 @@ def test_any_values_fit(values: tuple[float, float]) -> None:
     [(None, "nan"), (3.0, "3"), (0.123456, "0.1235"), (-2e-9, "-2e-09"), (1e300, "1e+300")],
 )
 def test_figures_are_short(value: float | None, text: str) -> None:
-    assert figure(value) == text
+    assert number_text(value) == text
 
 
 POINTS = [[0, 1.0, None], [10, 0.5, None], [20, 0.25, None]]
@@ -46,7 +46,7 @@ REPLY = {
 
 def test_a_terminal_gets_a_curve_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "terminal_width", lambda: 60)
-    lines = metrics.drawn(REPLY, [], parse(metrics.OPTIONS, []))
+    lines = metrics.metric_lines(REPLY, [], parse(metrics.OPTIONS, []))
     assert lines[0].strip() == "loss"
     assert lines[1].split()[0] == "1"
     assert lines[8].split()[0] == "0.25"
@@ -56,11 +56,11 @@ def test_a_terminal_gets_a_curve_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatc
 
 def test_elsewhere_there_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "terminal_width", lambda: None)
-    lines = metrics.drawn(REPLY, [], parse(metrics.OPTIONS, ["--no-header"]))
+    lines = metrics.metric_lines(REPLY, [], parse(metrics.OPTIONS, ["--no-header"]))
     assert [line.split() for line in lines] == [["loss", "3", "0.25", "20", "0.25", "20", "1", "0"]]
 
 
 def test_of_no_figures_nothing_is_drawn() -> None:
     reply = {**REPLY, "names": [], "series": {}, "summary": {}}
-    assert metrics.drawn(reply, [], parse(metrics.OPTIONS, [])) == []
-    assert "stoker.training.report(loss=...)" in metrics.nothing(reply)
+    assert metrics.metric_lines(reply, [], parse(metrics.OPTIONS, [])) == []
+    assert "stoker.training.report(loss=...)" in metrics.no_metrics_text(reply)

@@ -94,7 +94,7 @@ def test_a_queue_of_plain_jobs_has_no_epochs() -> None:
 )
 def test_an_elastic_job_shows_what_it_holds(changes: dict[str, Any], shown: str) -> None:
     elastic = view(1, **{**changes, "request": {**REQUEST, "most_gpus": "4"}})
-    assert joblist.gpus(elastic) == shown
+    assert joblist.gpus_text(elastic) == shown
 
 
 def test_sizes_have_units() -> None:

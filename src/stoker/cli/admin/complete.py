@@ -1,4 +1,4 @@
-"""What could come next on the command line; the completion scripts ask for it."""
+"""Completion candidates, requested by the completion scripts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from stoker.cli.options import Option
 
-NOT_OF_JOBS = frozenset({
+VERBS_WITHOUT_JOBS = frozenset({
     "feed", "submit", "run", "sweep", "gpus", "nodes", "drain", "undrain", "daemon", "db", "policy",
     "completion", "simulate", "what-if",
 })  # fmt: skip
-WORDS = {
+SUBCOMMANDS = {
     "daemon": ("start", "stop", "restart", "status", "log", "run", "install"),
     "db": ("backup", "path"),
     "completion": ("bash", "zsh", "fish"),
@@ -26,7 +26,7 @@ FILES = "@files"
 
 
 def main(argv: list[str]) -> int:
-    """Print candidates for the last word, a tab and what each is; never fail."""
+    """Print candidates for the last word, each with a tab and a description."""
     words = argv or [""]
     lines = [line for line in candidates(words) if line.startswith(words[-1]) or line == FILES]
     if lines:
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
 
 
 def candidates(words: list[str]) -> list[str]:
-    """Return what could stand in place of the last word."""
+    """Return the candidates for the last word."""
     if len(words) == 1:
         return [f"{verb}\t{text}" for verb, text in VERBS.items()]
     verb = ALIASES.get(words[0], words[0])
@@ -45,9 +45,9 @@ def candidates(words: list[str]) -> list[str]:
     module = __import__(module_of(verb), fromlist=["OPTIONS"])
     if verb == "compat":
         return module.complete(words[1:]) or [FILES]
-    of_sweeps = verb == "sweep" and len(words) > 2 and module.SUBCOMMANDS.get(words[1])
-    if of_sweeps:
-        module = __import__(f"stoker.cli.run.{of_sweeps}", fromlist=["OPTIONS"])
+    subcommand = verb == "sweep" and len(words) > 2 and module.SUBCOMMANDS.get(words[1])
+    if subcommand:
+        module = __import__(f"stoker.cli.run.{subcommand}", fromlist=["OPTIONS"])
     options: Iterable[Option] = module.OPTIONS
     if current.startswith("-"):
         from stoker.cli.options import COMMON
@@ -58,38 +58,40 @@ def candidates(words: list[str]) -> list[str]:
             for name in option.names
             if name.startswith("--") or current == "-"
         ]
-    before = next((option for option in options if words[-2] in option.names), None)
-    if before is not None and before.value == "JOB":
+    previous = next((option for option in options if words[-2] in option.names), None)
+    if previous is not None and previous.value == "JOB":
         return jobs()
-    if before is not None and before.value in {"FILE", "DIR"}:
+    if previous is not None and previous.value in {"FILE", "DIR"}:
         return [FILES]
-    if verb not in NOT_OF_JOBS:
+    if verb not in VERBS_WITHOUT_JOBS:
         return jobs()
     if verb == "policy":
         return policies()
-    if of_sweeps:
+    if subcommand:
         return sweeps()
     if verb == "sweep" and len(words) == 2:
         return [word for word in module.SUBCOMMANDS if word.startswith(current)] or [FILES]
-    return list(WORDS.get(verb, ())) or [FILES]
+    return list(SUBCOMMANDS.get(verb, ())) or [FILES]
 
 
 def jobs() -> list[str]:
-    """Return ids and names of jobs, with what they are; nothing when no daemon runs."""
+    """Return ids and names of jobs, with descriptions; none if no daemon runs."""
     try:
         reply = connect(autostart=False).jobs(limit=200, fold="1")
     except StokerError:
         reply = {"jobs": []}
     views = reply["jobs"]
-    found = [f"{one['label']}\t{clean(one['name'])} sweep" for one in reply.get("sweeps") or ()]
-    found += [f"{view['label']}\t{clean(view.get('name') or '')} {view['state']}" for view in views]
+    lines = [
+        f"{sweep['label']}\t{clean(sweep['name'])} sweep" for sweep in reply.get("sweeps") or ()
+    ]
+    lines += [f"{view['label']}\t{clean(view.get('name') or '')} {view['state']}" for view in views]
     names = {clean(view["name"]): view["state"] for view in views if view.get("name")}
-    found += [f"{name}\t{state}" for name, state in names.items() if " " not in name]
-    return [*found, "last\tthe newest submission", "all\tevery job that is not finished"]
+    lines += [f"{name}\t{state}" for name, state in names.items() if " " not in name]
+    return [*lines, "last\tthe newest submission", "all\tevery job that is not finished"]
 
 
 def policies() -> list[str]:
-    """Return the policies there are, with what they do."""
+    """Return the policies, with descriptions."""
     try:
         views = connect(autostart=False).policies()["policies"]
     except StokerError:
@@ -98,7 +100,7 @@ def policies() -> list[str]:
 
 
 def sweeps() -> list[str]:
-    """Return the ids of sweeps, with what they are."""
+    """Return the ids of sweeps, with names and states."""
     try:
         views = connect(autostart=False).sweeps(all=True)["sweeps"]
     except StokerError:

@@ -18,7 +18,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def main(argv: list[str]) -> int:
-    """Print the script for a shell; without a name, the user's own."""
+    """Print the script for a shell, by default the user's."""
     args = parse(OPTIONS, argv, verb="completion")
     name = args.words[0] if args.words else os.path.basename(os.environ.get("SHELL", ""))
     if name not in SHELLS or len(args.words) > 1:

@@ -49,14 +49,14 @@ STOP_SECONDS = 60.0
 
 
 def main(argv: list[str]) -> int:
-    """Do what the first word says."""
+    """Run an action, by default `status`."""
     if "--help" in argv or "-h" in argv:
         from stoker.cli.help import show
 
         return show("daemon")
     args = parse(OPTIONS, argv, verb="daemon")
-    word = args.words[0] if args.words else "status"
-    action = ACTIONS.get(word)
+    name = args.words[0] if args.words else "status"
+    action = ACTIONS.get(name)
     if action is None or len(args.words) > 1:
         raise UsageError(
             f"There is no action '{output.clean(' '.join(args.words))}' of daemon. "
@@ -71,11 +71,11 @@ def start(args: Args) -> int:
         return run(args)
     running = _daemon_status()
     if running is not None:
-        wanted = [*_daemon_arguments(args), *(["--db", "URL"] if args.text("db") else [])]
-        if wanted:
+        arguments = [*_daemon_arguments(args), *(["--db", "URL"] if args.text("db") else [])]
+        if arguments:
             raise StokerError(
                 f"A daemon is already running (pid {running['pid']}). To change its options: "
-                f"stoker daemon restart {' '.join(wanted)}"
+                f"stoker daemon restart {' '.join(arguments)}"
             )
         return _print_reply(running, args, f"the daemon is already running (pid {running['pid']})")
     from stoker.client.autostart import start_daemon
@@ -85,16 +85,16 @@ def start(args: Args) -> int:
 
 
 def stop(args: Args) -> int:
-    """Ask the daemon to end and wait until it is gone."""
+    """Stop the daemon and wait until its process has ended."""
     if args.flag("drain") and args.flag("cancel"):
         raise UsageError("Give --drain or --cancel, not both.")
     mode = "drain" if args.flag("drain") else "cancel" if args.flag("cancel") else "leave"
     running = _daemon_status()
     if running is None:
-        silent = lock_holder()
-        if silent is not None:
-            text = _stop_by_signal(silent, mode)
-            return _print_reply({"running": [], "pid": silent, "text": text}, args, text)
+        holder = lock_holder()
+        if holder is not None:
+            text = _stop_by_signal(holder, mode)
+            return _print_reply({"running": [], "pid": holder, "text": text}, args, text)
         return _print_reply(
             {"running": [], "text": "no daemon is running"}, args, "no daemon is running"
         )
@@ -107,7 +107,7 @@ def stop(args: Args) -> int:
 
 
 def _stop_by_signal(pid: int, mode: str = "leave") -> str:
-    """End a daemon that does not answer, by a signal; what it runs goes on."""
+    """Stop a daemon that does not answer by a signal; its jobs continue."""
     import signal
 
     if mode != "leave" or not _is_daemon(pid):
@@ -127,19 +127,19 @@ def _stop_by_signal(pid: int, mode: str = "leave") -> str:
 
 
 def _not_answering_text(pid: int) -> str:
-    """Say what is wrong with a daemon that has the state and does not answer, and what to do."""
+    """Return what to do about a daemon that holds the state lock and does not answer."""
     path = places.socket_path()
     missing = "" if os.path.exists(path) else f" at {path}, which is missing"
-    what = "stoker daemon stop" if _is_daemon(pid) else f"kill {pid}"
+    command = "stoker daemon stop" if _is_daemon(pid) else f"kill {pid}"
     return (
         f"A daemon is running (pid {pid}) but does not answer{missing}. Wait a moment; if it "
-        f"still does not answer, stop it with `{what}`: its jobs continue, and the next daemon "
+        f"still does not answer, stop it with `{command}`: its jobs continue, and the next daemon "
         "recovers them."
     )
 
 
 def _is_daemon(pid: int) -> bool:
-    """Whether it is a daemon of its own; `stoker feed` has the state too while it runs."""
+    """Return True for a daemon; `stoker feed` holds the state lock as well."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return b"stoker.daemon" in file.read().split(b"\0")
@@ -148,7 +148,7 @@ def _is_daemon(pid: int) -> bool:
 
 
 def _jobs_text(mode: str, count: int) -> str:
-    """Return what became of the jobs that ran."""
+    """Return what happens to the jobs that were running."""
     if not count or mode == "drain":
         return ""
     jobs = output.counted(count, "job")
@@ -165,48 +165,48 @@ def restart(args: Args) -> int:
     running = _daemon_status()
     if running is not None:
         gpus, resources = _gpus(args), args.text("resources")
-        # A daemon that could not come back is not let go.
+        # The daemon does not stop if a new one could not start.
         check = {"check": True, "gpus": gpus, "resources": resources}
         if args.text("listen") is not None:
             check["listen"] = args.text("listen")
         if args.text("db") is not None:
             check["db"] = _store_option(args)
         _stop_and_wait(int(running["pid"]), "leave", quiet=True, **check)
-    elif (silent := lock_holder()) is not None:
-        _stop_by_signal(silent)
+    elif (holder := lock_holder()) is not None:
+        _stop_by_signal(holder)
     return start(args)
 
 
 def status(args: Args) -> int:
-    """Describe the daemon; exit code 4 when none runs."""
+    """Print the status of the daemon; exit code 4 if none runs."""
     running = _daemon_status()
     if running is None:
-        silent = lock_holder()
-        if silent is not None:
-            raise DaemonUnreachable(_not_answering_text(silent))
+        holder = lock_holder()
+        if holder is not None:
+            raise DaemonUnreachable(_not_answering_text(holder))
         raise DaemonUnreachable("No daemon is running. Submitting a job starts it.")
     if args.flag("json"):
         output.emit(running)
         return 0
-    from stoker.cli.output.job_table import counts_text, text
+    from stoker.cli.output.job_table import counts_text, field_text
     from stoker.cli.output.times import absolute, relative
 
     for key, value in running.items():
         if value in (None, [], {}):
             continue
-        shown = text(value)
+        shown = field_text(value)
         if key == "since":
             shown = f"{relative(value)} ({absolute(value)})"
         elif key == "counts":
             shown = counts_text(value)
         elif key in ("warnings", "faults"):
-            shown = f"\n{'':<12}".join(output.clean(each) for each in value)
+            shown = f"\n{'':<12}".join(output.clean(text) for text in value)
         print(f"{key.replace('_', ' '):<11} {shown}")
     return 0
 
 
 def log(args: Args) -> int:
-    """Show what daemons of this machine have logged, whether or not one runs."""
+    """Print the log of this host's daemons, whether or not one runs."""
     from stoker.cli.admin.daemon_log import show
 
     if args.flag("json") and args.flag("follow"):
@@ -215,7 +215,7 @@ def log(args: Args) -> int:
 
 
 def run(args: Args) -> int:
-    """Become the daemon, in the foreground."""
+    """Run the daemon in the foreground, in place of this process."""
     from stoker.client.autostart import daemon_command
 
     sys.stdout.flush()
@@ -224,7 +224,7 @@ def run(args: Args) -> int:
 
 
 def install(args: Args) -> int:
-    """Write a systemd user unit, so that the daemon is there after a reboot."""
+    """Write a systemd user unit, which starts the daemon after a reboot."""
     from stoker.cli.admin.systemd_unit import install_unit
 
     if args.text("db") is not None:
@@ -247,7 +247,7 @@ ACTIONS = {
 
 
 def _client() -> Client:
-    client = Client()  # the daemon of this machine, also where STOKER_SERVER names another
+    client = Client()  # the daemon of this host, even if STOKER_SERVER is set
     client.check_version = False  # these commands must work across any two versions
     return client
 
@@ -260,17 +260,17 @@ def _daemon_status() -> dict[str, Any] | None:
 
 
 def _daemon_arguments(args: Args) -> list[str]:
-    """Return the arguments that tell a daemon what it has."""
-    found = []
+    """Return the arguments for the daemon."""
+    arguments = []
     for name in ("gpus", "resources", "listen", "idle-exit"):
         value = _gpus(args) if name == "gpus" else args.text(name.replace("-", "_"))
         if value is not None:
-            found += [f"--{name}", value]
-    return found
+            arguments += [f"--{name}", value]
+    return arguments
 
 
 def _gpus(args: Args) -> str | None:
-    """Return --gpus, with the size of their memory where --gpu-memory-size gives one."""
+    """Return --gpus, with the memory from --gpu-memory-size."""
     gpus, size = args.text("gpus"), args.text("gpu_memory_size")
     if size is None:
         return gpus
@@ -282,13 +282,13 @@ def _gpus(args: Args) -> str | None:
 
 
 def _store_option(args: Args) -> str | None:
-    """Return the store that --db names; `postgres` is the one that STOKER_DB names, if any."""
+    """Return the store in --db; `postgres` means STOKER_DB if that is set."""
     value = args.text("db")
     return os.environ.get("STOKER_DB") or value if value == "postgres" else value
 
 
 def _pass_store(args: Args) -> list[str]:
-    """Hand the store to a daemon, by a variable: a command line is for all to see."""
+    """Pass the store to the daemon by a variable: other users can read a command line."""
     value = _store_option(args)
     if value is None:
         return []
@@ -305,9 +305,9 @@ def _print_reply(reply: dict[str, Any], args: Args, text: str) -> int:
 
 
 def _stop_and_wait(pid: int, mode: str, *, quiet: bool, **check: object) -> dict[str, Any]:
-    """Ask the daemon to end, and return when its process is gone."""
+    """Stop the daemon and return when its process has ended."""
     try:
-        fd = os.pidfd_open(pid)  # from here on, the pid cannot come to mean another process
+        fd = os.pidfd_open(pid)  # from now on, the pid cannot be reused
     except ProcessLookupError:
         return {"running": [], "text": ""}
     try:

@@ -1,4 +1,4 @@
-"""Shows the daemon's log: the last lines, across a rotation, and further ones as they come."""
+"""Print the last lines of the daemon's log, across a rotation, and follow it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 DEFAULT_LINES = 50
 PAUSE_SECONDS = 0.2
-"""A file does not report that it grew, so a follower looks."""
+"""Between two reads of a followed log."""
 
 
 def show(lines: int | None, *, follow: bool) -> int:
-    """Print the last lines (all of them for `lines` 0); with `follow`, go on until ^C."""
+    """Print the last lines (all for `lines` 0); with `follow`, continue until ^C."""
     path = places.daemon_log()
     try:
         file = open(path, "rb")  # noqa: SIM115 - replaced when the log is rotated
@@ -37,7 +37,9 @@ def show(lines: int | None, *, follow: bool) -> int:
     while follow:
         sys.stdout.flush()
         time.sleep(PAUSE_SECONDS)
-        replaced = _was_replaced(path, file)  # asked first: its last lines come before the new file
+        replaced = _was_replaced(
+            path, file
+        )  # checked first: its last lines come before the new file
         _print(_split_lines(_read_whole_lines(file)))
         if replaced:
             file.close()
@@ -46,7 +48,7 @@ def show(lines: int | None, *, follow: bool) -> int:
 
 
 def _last_lines(path: str, text: bytes, count: int) -> list[str]:
-    """Return the last lines; just after a rotation most of them are in the file before."""
+    """Return the last lines; after a rotation, also from the previous file."""
     lines = _split_lines(text)
     if count and len(lines) < count:
         try:
@@ -58,7 +60,7 @@ def _last_lines(path: str, text: bytes, count: int) -> list[str]:
 
 
 def _read_whole_lines(file: BinaryIO) -> bytes:
-    """Return what was added since the last read, without a line that is being written."""
+    """Return the complete lines that were added since the last read."""
     text = file.read()
     unfinished = len(text) - text.rfind(b"\n") - 1
     file.seek(-unfinished, os.SEEK_CUR)

@@ -19,7 +19,7 @@ OPTIONS: tuple[Option, ...] = ()
 
 
 def main(argv: list[str]) -> int:
-    """Do what the first word says."""
+    """Run `backup` or `path`."""
     args = parse(OPTIONS, argv, verb="db")
     if args.words == ["path"]:
         path = _path()
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
 
 
 def _path() -> str:
-    """Return where the jobs are: the file, or the server that the running daemon uses."""
+    """Return the database: the file, or the server that the running daemon uses."""
     client = Client()
     client.check_version = False
     try:

@@ -30,7 +30,7 @@ WantedBy=default.target
 
 
 def install_unit(args: Sequence[str], *, only_print: bool) -> int:
-    """Print the unit, or write it and say how to enable it."""
+    """Print the unit, or write it and print how to enable it."""
     text, path = unit_text(args), unit_path()
     if only_print:
         if output.wants_json:
@@ -53,13 +53,13 @@ def install_unit(args: Sequence[str], *, only_print: bool) -> int:
 
 
 def unit_path() -> str:
-    """Return where systemd looks for the user's own units."""
+    """Return the path of the user unit."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(base, "systemd", "user", "stoker.service")
 
 
 def unit_text(args: Sequence[str]) -> str:
-    """Return the unit for this interpreter, this STOKER_HOME and these arguments."""
+    """Return the unit for this interpreter, STOKER_HOME and these arguments."""
     command = " ".join(_quoted(word) for word in daemon_command(*args))
     home = os.environ.get("STOKER_HOME")
     line = f"Environment={_quoted('STOKER_HOME=' + os.path.abspath(home))}\n" if home else ""
@@ -67,7 +67,7 @@ def unit_text(args: Sequence[str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    """Quote a word as systemd wants it: % and $ doubled, spaces and quotes in quotes."""
+    """Quote a word for systemd: % and $ doubled, spaces and quotes in quotes."""
     word = word.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$")
     if word and not any(char in word for char in " \t\"'\\;{}"):
         return word

@@ -14,7 +14,7 @@ OPTIONS = (Option("-y/--yes", None, "do not ask for confirmation", key="yes"),)
 
 
 def main(argv: list[str]) -> int:
-    """Cancel what was selected."""
+    """Cancel the selected jobs."""
     args = parse(OPTIONS, argv, verb="cancel")
     select = require_selectors(args, "cancel")
     client = connect_existing()

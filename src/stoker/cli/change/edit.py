@@ -24,7 +24,7 @@ OPTIONS = (*JOB, Option("-y/--yes", None, "do not ask"))
 
 
 def main(argv: list[str]) -> int:
-    """Apply the options given, or those that come out of an editor."""
+    """Apply the options, or those from an editor."""
     args = parse(OPTIONS, argv, verb="edit")
     select = require_selectors(args, "edit")
     options = job_options(args)
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
 def _confirm_time_limit(
     client: Client, select: list[str], options: dict[str, object], args: Args
 ) -> bool:
-    """On a terminal, ask before a new time limit ends running jobs."""
+    """On a terminal, ask before a new time limit terminates running jobs."""
     if "time" not in options or args.flag("yes") or args.flag("json"):
         return True
     if not (output.is_terminal(0) and output.is_terminal(2)):

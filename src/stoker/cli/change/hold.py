@@ -10,7 +10,7 @@ OPTIONS: tuple[Option, ...] = ()
 
 
 def main(argv: list[str]) -> int:
-    """Hold what was selected."""
+    """Hold the selected jobs."""
     args = parse(OPTIONS, argv, verb="hold")
     select = require_selectors(args, "hold")
     client = connect_existing()

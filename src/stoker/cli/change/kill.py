@@ -17,19 +17,19 @@ OPTIONS = (
 
 
 def main(argv: list[str]) -> int:
-    """Signal or end what was selected."""
+    """Send a signal to, or kill, the selected jobs."""
     args = parse(OPTIONS, _expand_signal(argv), verb="kill")
     select = require_selectors(args, "kill")
     client = connect_existing()
     if not confirm(args, client, "Kill"):
         return 1
     signal = args.text("signal")
-    past = f"sent {signal} to" if signal else "killed"
-    return print_result(client.kill(select, signal), args, past)
+    participle = f"sent {signal} to" if signal else "killed"
+    return print_result(client.kill(select, signal), args, participle)
 
 
 def _expand_signal(argv: list[str]) -> list[str]:
-    """Rewrite kill(1)'s `-USR1` as `-s USR1`; also `-9`, when a job is named after it."""
+    """Replace `-USR1` by `-s USR1`, as for kill(1); also `-9` if a job follows."""
     first = argv[0] if argv else ""
     name = first[1:]
     is_name = name.isalnum() and name.isupper() and len(name) > 2

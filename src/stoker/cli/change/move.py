@@ -16,13 +16,15 @@ OPTIONS = (
 
 
 def main(argv: list[str]) -> int:
-    """Move what was selected."""
+    """Move the selected jobs."""
     args = parse(OPTIONS, argv, verb="move")
     select = require_selectors(args, "move")
-    places = [where for where in ("first", "last", "before", "after") if args.flag(where)]
-    if len(places) != 1:
+    positions = [
+        position for position in ("first", "last", "before", "after") if args.flag(position)
+    ]
+    if len(positions) != 1:
         raise UsageError(
             "No position given. Use one of --first, --last, --before JOB, --after JOB."
         )
-    reply = connect_existing().move(select, places[0], args.text(places[0]))
+    reply = connect_existing().move(select, positions[0], args.text(positions[0]))
     return print_result(reply, args, "moved")

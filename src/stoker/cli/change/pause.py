@@ -10,7 +10,7 @@ OPTIONS: tuple[Option, ...] = ()
 
 
 def main(argv: list[str]) -> int:
-    """Pause what was selected."""
+    """Pause the selected jobs."""
     args = parse(OPTIONS, argv, verb="pause")
     select = require_selectors(args, "pause")
     return print_result(connect_existing().pause(select), args, "paused")

@@ -10,7 +10,7 @@ OPTIONS: tuple[Option, ...] = ()
 
 
 def main(argv: list[str]) -> int:
-    """Release what was selected."""
+    """Release the selected jobs."""
     args = parse(OPTIONS, argv, verb="release")
     select = require_selectors(args, "release")
     client = connect_existing()

@@ -10,7 +10,7 @@ OPTIONS: tuple[Option, ...] = ()
 
 
 def main(argv: list[str]) -> int:
-    """Resume what was selected."""
+    """Resume the selected jobs."""
     args = parse(OPTIONS, argv, verb="resume")
     select = require_selectors(args, "resume")
     client = connect_existing()

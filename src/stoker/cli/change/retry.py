@@ -19,17 +19,17 @@ OPTIONS = (
     Option("-y/--yes", None, "do not ask for confirmation"),
 )
 ASK_ABOVE = 10
-"""Jobs that are requeued without a question, on a terminal."""
+"""Number of jobs that are requeued without confirmation."""
 
 
 def main(argv: list[str]) -> int:
     """Requeue the selected jobs."""
     args = parse(OPTIONS, argv, verb="retry")
     since = args.text("since")
-    everything = args.flag("all_failed") or since is not None
-    failed = args.flag("failed") or everything
+    all_failed = args.flag("all_failed") or since is not None
+    failed = args.flag("failed") or all_failed
     options: dict[str, object] = {"failed": failed, "same_gpus": args.flag("same_gpus")}
-    if everything and not args.words:
+    if all_failed and not args.words:
         options["all"] = True
     if since is not None:
         from stoker.cli.output import times
@@ -37,8 +37,8 @@ def main(argv: list[str]) -> int:
         options["since"] = times.iso(times.parse_time(since))
     select = args.words if failed else require_selectors(args, "retry")
     client = connect_existing()
-    ask = failed and not (select or args.flag("yes") or args.flag("json"))
-    if ask and output.is_terminal(0) and output.is_terminal(2):
+    may_ask = failed and not (select or args.flag("yes") or args.flag("json"))
+    if may_ask and output.is_terminal(0) and output.is_terminal(2):
         count = int(client.retry(select, **options, dry_run=True)["count"])
         if count > ASK_ABOVE and not ask_yes_no(f"Requeue {count:,} failed jobs?"):
             return 1

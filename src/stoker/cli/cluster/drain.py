@@ -20,7 +20,7 @@ OPTIONS = (Option("--reason", "TEXT", "reason, shown by `gpus` and `why`"),)
 
 
 def main(argv: list[str]) -> int:
-    """Drain the devices named."""
+    """Drain the named devices."""
     args = parse(OPTIONS, argv, verb="drain")
     reply = connect().drain(split_devices(args.words, "drain"), args.text("reason"))
     if args.flag("json"):
@@ -33,15 +33,15 @@ def main(argv: list[str]) -> int:
 
 
 def drained_names(reply: dict[str, Any]) -> str:
-    """Return what was named: machines of which nothing was left out, then devices."""
-    whole: list[str] = reply.get("machines") or []
-    rest = [name for name in reply["devices"] if name.partition("/")[0] not in whole]
-    return ", ".join([*whole, *rest])
+    """Return the names of whole nodes, then of devices."""
+    nodes: list[str] = reply.get("machines") or []
+    devices = [name for name in reply["devices"] if name.partition("/")[0] not in nodes]
+    return ", ".join([*nodes, *devices])
 
 
 def split_devices(words: list[str], verb: str) -> list[str]:
-    """Return the devices named, `2,3` as two."""
-    found = [name.strip() for word in words for name in word.split(",") if name.strip()]
-    if not found:
+    """Return the named devices; `2,3` is two."""
+    names = [name.strip() for word in words for name in word.split(",") if name.strip()]
+    if not names:
         raise UsageError(f"No GPU given. For example: stoker {verb} 2,3")
-    return found
+    return names

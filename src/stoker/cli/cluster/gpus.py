@@ -36,13 +36,13 @@ COLUMNS = (
 )
 BAR = "▏▎▍▌▋▊▉█"
 UNINFORMATIVE_PARTS = ("NVIDIA", "AMD", "GeForce", "Tesla", "Instinct", "SXM", "PCI", "HBM", "MIG")
-"""Words of a model's name that tell nothing between the GPUs of one lab."""
+"""Parts of model names that do not distinguish GPUs."""
 OTHER_DAEMON = "the stoker of "
-"""Begins the mark of a GPU that another user's daemon has locked."""
+"""Prefix of `foreign_process` if another user's daemon has locked the GPU."""
 
 
 def main(argv: list[str]) -> int:
-    """Print the GPUs once, or again and again."""
+    """Print the GPUs once, or repeatedly with --watch."""
     args = parse(OPTIONS, argv, verb="gpus")
     client = connect_without_start()
     if args.flag("watch"):
@@ -66,35 +66,35 @@ def main(argv: list[str]) -> int:
 
 
 def select_gpus(gpus: list[dict[str, Any]], ids: str | None) -> list[dict[str, Any]]:
-    """Return the GPUs named by id or index, all when none is named."""
+    """Return the GPUs with these ids or indexes; by default all."""
     if ids is None:
         return gpus
-    wanted = [word.strip() for word in ids.split(",") if word.strip()]
-    found = [gpu for gpu in gpus if not _names(gpu).isdisjoint(wanted)]
-    known = {name for gpu in found for name in _names(gpu)}
-    missing = [word for word in wanted if word not in known]
+    names = [name.strip() for name in ids.split(",") if name.strip()]
+    selected = [gpu for gpu in gpus if not _names(gpu).isdisjoint(names)]
+    known = {name for gpu in selected for name in _names(gpu)}
+    missing = [name for name in names if name not in known]
     if missing:
         raise StokerError(f"There is no GPU {', '.join(missing)}.", 3, "not_found")
-    return found
+    return selected
 
 
 def _names(gpu: dict[str, Any]) -> set[str]:
-    """Return what a GPU may be called: 0, gpu1/0, gpu1 for all of a machine."""
+    """Return the names of a GPU: 0, gpu1/0, and gpu1 for all of a node."""
     ids, node = {str(gpu["id"]), str(gpu.get("index"))}, str(gpu["node"])
     return {*ids, *(f"{node}/{id}" for id in ids), node}
 
 
 def gpu_lines(reply: dict[str, Any], args: Args) -> list[str]:
-    """Return the list as lines."""
+    """Return the lines of the table."""
     gpus = select_gpus(reply["gpus"], args.text("id"))
     if not gpus:
         return []
     coloured, width = colour.is_enabled(), table.terminal_width()
-    several = len({*(reply.get("machines") or ()), *(gpu["node"] for gpu in reply["gpus"])}) > 1
+    has_nodes = len({*(reply.get("machines") or ()), *(gpu["node"] for gpu in reply["gpus"])}) > 1
     header = not args.flag("no_header")
     lines: list[str] = []
     for short in (False, True):
-        rows = [_row(gpu, args, several, short, bars=width is not None) for gpu in gpus]
+        rows = [_row(gpu, args, has_nodes, short, bars=width is not None) for gpu in gpus]
         whole = table.render(COLUMNS, rows, header=header)
         if width is None or short or max(map(table.display_width, whole)) <= width:
             lines = table.render(COLUMNS, rows, header=header, width=width, coloured=coloured)
@@ -102,12 +102,12 @@ def gpu_lines(reply: dict[str, Any], args: Args) -> list[str]:
     return lines
 
 
-def _row(gpu: dict[str, Any], args: Args, several: bool, short: bool, *, bars: bool) -> list[str]:
-    """Return one line; with `short`, models and sizes are shortened to leave room for owners."""
+def _row(gpu: dict[str, Any], args: Args, has_nodes: bool, short: bool, *, bars: bool) -> list[str]:
+    """Return one row; with `short`, models and sizes are shortened in favour of users."""
     state, total, load = str(gpu["state"]), gpu.get("memory"), gpu.get("utilization")
     model = str(gpu.get("model") or "-")
     return [
-        f"{gpu['node']}/{gpu['id']}" if several else str(gpu["id"]),
+        f"{gpu['node']}/{gpu['id']}" if has_nodes else str(gpu["id"]),
         short_model(model) if short else model,
         "-" if gpu.get("temperature") is None else Cell(f"{gpu['temperature']}°C", "red"),
         "-" if load is None else Cell(f"{bar(load) if bars and not short else ''}{load:.0f}%",
@@ -130,7 +130,7 @@ def _memory(used: int | None, total: int | None, short: bool) -> str:
 
 
 def short_model(name: str) -> str:
-    """Return `A100-80G` for NVIDIA A100-SXM4-80GB: no maker, no form factor."""
+    """Return `A100-80G` for NVIDIA A100-SXM4-80GB: no vendor, no form factor."""
     words = [
         word for word in name.replace("-", " ").split() if not word.startswith(UNINFORMATIVE_PARTS)
     ]
@@ -139,7 +139,7 @@ def short_model(name: str) -> str:
 
 
 def bar(percent: float) -> str:
-    """Return five cells filled as far as a share goes."""
+    """Return a bar of five cells."""
     eighths = round(max(0.0, min(100.0, percent)) / 100 * 40)
     full, part = divmod(eighths, 8)
     text = "█" * full + (BAR[part - 1] if part else "")
@@ -147,16 +147,16 @@ def bar(percent: float) -> str:
 
 
 def owners(gpu: dict[str, Any]) -> str:
-    """Return the names of the users of a GPU; the mark of one whose users are not known."""
+    """Return the names of a GPU's users; `foreign_process` if they are unknown."""
     jobs = [str(job.get("user") or "?") for job in gpu.get("jobs") or ()]
-    processes = [str(each.get("user") or "?") for each in gpu.get("foreign") or ()]
-    mark = str(gpu.get("foreign_process") or "")
-    stoker = [mark.removeprefix(OTHER_DAEMON)] if mark.startswith(OTHER_DAEMON) else []
-    return ", ".join(dict.fromkeys([*jobs, *stoker, *processes])) or mark.partition(" (")[0]
+    processes = [str(process.get("user") or "?") for process in gpu.get("foreign") or ()]
+    foreign = str(gpu.get("foreign_process") or "")
+    daemon = [foreign.removeprefix(OTHER_DAEMON)] if foreign.startswith(OTHER_DAEMON) else []
+    return ", ".join(dict.fromkeys([*jobs, *daemon, *processes])) or foreign.partition(" (")[0]
 
 
 def users(gpu: dict[str, Any], args: Args, short: bool = False) -> str:
-    """Return the users of a GPU, owners first: our jobs, then other stokers and processes."""
+    """Return the users of a GPU: our jobs, then other daemons and processes."""
     jobs, processes = gpu.get("jobs") or [], gpu.get("foreign") or []
     names = not short or len(jobs) + len(processes) == 1
     parts = []
@@ -166,9 +166,9 @@ def users(gpu: dict[str, Any], args: Args, short: bool = False) -> str:
             share = f" ({sizes.rounded(job['memory'])})"
         name = f" {job['name']}" if names and job.get("name") else ""
         parts.append(f"{job.get('user') or '?'}: job {job['label']}{name}{share}")
-    mark = str(gpu.get("foreign_process") or "")
-    if mark.startswith(OTHER_DAEMON):
-        parts.append(f"{mark.removeprefix(OTHER_DAEMON)}: stoker")
+    foreign = str(gpu.get("foreign_process") or "")
+    if foreign.startswith(OTHER_DAEMON):
+        parts.append(f"{foreign.removeprefix(OTHER_DAEMON)}: stoker")
     for process in processes:
         command = str(process.get("command") or "?")
         if not args.flag("command"):
@@ -176,4 +176,4 @@ def users(gpu: dict[str, Any], args: Args, short: bool = False) -> str:
         pid = f"/{process['pid']}" if args.flag("pid") else ""
         memory = f" ({sizes.rounded(process['memory'])})" if process.get("memory") else ""
         parts.append(f"{process.get('user') or '?'}: {command}{pid}{memory}")
-    return ", ".join(parts) or mark
+    return ", ".join(parts) or foreign

@@ -40,11 +40,11 @@ OPTIONS = (
 )
 STATES = {"up": "green", "drained": "magenta", "unreachable": "red", "connecting": "yellow"}
 KINDS = {"gpu": "GPU FREE", "cpu": "CPU FREE", "mem": "MEM FREE"}
-"""The resources that people look for first, in this order."""
+"""The first resource columns, in this order."""
 
 
 def main(argv: list[str]) -> int:
-    """Print the machines, add some or remove some."""
+    """List, add or remove nodes."""
     args = parse(OPTIONS, argv, verb="nodes")
     verb, words = (args.words[0], args.words[1:]) if args.words else ("list", [])
     if verb == "add":
@@ -73,59 +73,61 @@ def main(argv: list[str]) -> int:
 
 
 def _add(words: list[str], args: Args) -> int:
-    machines = _parse_nodes(words, args.text("key"))
+    nodes = _parse_nodes(words, args.text("key"))
     client = connect()
     shared, force = args.flag("shared"), args.flag("force")
-    for name, address, key in machines:
+    for name, address, key in nodes:
         more = {"key": key} if key else {}
         reply = client.add_node(name, address, shared=shared, force=force, **more)
         if reply["configured"] and reply["changed"]:
             output.say(
                 f"stoker: config.toml also defines {name}; that applies again at the next start"
             )
-    names = [name for name, _, _ in machines]
+    names = [name for name, _, _ in nodes]
     with elapsed(f"reaching {', '.join(names)}"):
-        found = client.refresh_nodes(names)
-    views = [view for view in found["nodes"] if view["name"] in names]
+        reply = client.refresh_nodes(names)
+    views = [view for view in reply["nodes"] if view["name"] in names]
     if args.flag("json"):
         output.emit({"nodes": views})
         return 0 if all(view["state"] in ("up", "drained") for view in views) else 1
-    silent = []
+    unreachable = []
     for view in views:
         if view["state"] in ("up", "drained"):
             print(f"{view['name']} is up: {inventory(view)}")
             for note in view["notes"]:
                 output.say(f"stoker: {view['name']}: {output.clean(note)}")
         else:
-            silent.append(f"{view['name']} cannot be reached yet: {_unreachable_reason(view)}")
-    if silent:
+            unreachable.append(f"{view['name']} cannot be reached yet: {_unreachable_reason(view)}")
+    if unreachable:
         raise StokerError(
-            f"Added, but {'; '.join(silent)}. The daemon keeps trying; see stoker nodes."
+            f"Added, but {'; '.join(unreachable)}. The daemon keeps trying; see stoker nodes."
         )
     return 0
 
 
 def _parse_nodes(words: list[str], key: str | None) -> list[NodeEntry]:
-    """Return the machines that the words mean, all of them checked before one is added."""
+    """Return the nodes to add; all are checked before the first is added."""
     files = [word for word in words if word.endswith((".yaml", ".yml"))]
     if files and len(files) == len(words):
         if key is not None:
             raise UsageError("A node file names its key; do not give --key.")
         from stoker.client.machine_files import read_machine
 
-        machines = [read_machine(path) for path in files]
+        nodes = [read_machine(path) for path in files]
     elif len(words) == 2 and not files:
-        machines = [(words[0], words[1], key)]
+        nodes = [(words[0], words[1], key)]
     else:
         raise UsageError(
             "Write stoker nodes add NAME ssh://me@host:22, or the names of node files."
         )
-    names = [name for name, _, _ in machines]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise UsageError(f"Two files are named {twice[0]}; their nodes would have the same name.")
+    names = [name for name, _, _ in nodes]
+    duplicates = [name for name in names if names.count(name) > 1]
+    if duplicates:
+        raise UsageError(
+            f"Two files are named {duplicates[0]}; their nodes would have the same name."
+        )
     checked: list[NodeEntry] = []
-    for name, address, path in machines:
+    for name, address, path in nodes:
         if path is not None and not os.path.isfile(os.path.expanduser(path)):
             raise UsageError(f"There is no key at {output.clean(path)}.")
         absolute = os.path.abspath(path) if path and not path.startswith("~") else path
@@ -134,14 +136,14 @@ def _parse_nodes(words: list[str], key: str | None) -> list[NodeEntry]:
 
 
 def inventory(view: dict[str, Any]) -> str:
-    """Say what a machine has in a few words."""
-    seen = view["measured"] or {}
+    """Return GPUs, cores and free memory of a node."""
+    measured = view["measured"] or {}
     models: dict[str, int] = {}
-    for gpu in seen.get("gpus", ()):
+    for gpu in measured.get("gpus", ()):
         models[str(gpu["model"])] = models.get(str(gpu["model"]), 0) + 1
     parts = [f"{count} x {output.clean(model)}" for model, count in models.items()] or ["no GPU"]
-    parts.append(output.counted(int(seen.get("cores") or 0), "core"))
-    parts.append(f"{seen.get('memory_available', 0) / 1024:.0f} GiB of memory free")
+    parts.append(output.counted(int(measured.get("cores") or 0), "core"))
+    parts.append(f"{measured.get('memory_available', 0) / 1024:.0f} GiB of memory free")
     return ", ".join(parts)
 
 
@@ -149,14 +151,14 @@ def _remove(names: list[str], args: Args) -> int:
     if not names:
         raise UsageError("Write stoker nodes remove NAME.")
     client = connect()
-    gone = [client.remove_node(name, force=args.flag("force")) for name in names]
+    replies = [client.remove_node(name, force=args.flag("force")) for name in names]
     if args.flag("json"):
-        output.emit({"removed": gone})
+        output.emit({"removed": replies})
         return 0
-    for reply in gone:
+    for reply in replies:
         name, lost = reply["name"], reply["lost"]
-        told = f"; {output.counted(len(lost), 'job')} abandoned there" if lost else ""
-        output.say(f"stoker: removed {name}{told}")
+        abandoned = f"; {output.counted(len(lost), 'job')} abandoned there" if lost else ""
+        output.say(f"stoker: removed {name}{abandoned}")
         if reply["configured"]:
             output.say(
                 f"stoker: config.toml defines {name}: remove it there too, or the next daemon adds"
@@ -169,14 +171,16 @@ def _remove(names: list[str], args: Args) -> int:
 
 
 def _node_lines(reply: dict[str, Any], args: Args) -> list[str]:
-    """Return the list as lines, with as much beside each machine as there is room for."""
+    """Return the lines of the table, with address and note if they fit."""
     nodes, verbose = reply["nodes"], args.flag("verbose")
     header, coloured = not args.flag("no_header"), colour.is_enabled()
     width = table.terminal_width()
     for more in (("ADDRESS", "NOTE"), ("NOTE",), ()):
         columns, rows = node_table(nodes, more, verbose=verbose)
-        wide = max(map(table.display_width, table.render(columns, rows, header=header)), default=0)
-        if width is None or wide <= width:
+        needed = max(
+            map(table.display_width, table.render(columns, rows, header=header)), default=0
+        )
+        if width is None or needed <= width:
             break
     lines = table.render(columns, rows, header=header, width=width, coloured=coloured)
     if more:
@@ -189,8 +193,8 @@ def node_table(
     nodes: list[dict[str, Any]], more: tuple[str, ...] = (), *, verbose: bool = False
 ) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows: one column per kind of resource, then `more`."""
-    found = dict.fromkeys(kind for node in nodes for kind in node.get("resources") or {})
-    kinds = [*(kind for kind in KINDS if kind in found), *(k for k in found if k not in KINDS)]
+    present = dict.fromkeys(kind for node in nodes for kind in node.get("resources") or {})
+    kinds = [*(kind for kind in KINDS if kind in present), *(k for k in present if k not in KINDS)]
     if not any(node.get("address") for node in nodes):
         more = ()
     columns = [Column("NODE"), Column("STATE"), Column("SINCE")]
@@ -214,7 +218,7 @@ def node_table(
 
 
 def _amounts(kind: str, held: dict[str, Any] | None, state: str) -> str:
-    """Return `1/2`, `7.5/8`, `22/24G`: what is free, and of how much; `-/2` if nobody knows."""
+    """Return free and total: `1/2`, `7.5/8`, `22/24G`; `-/2` if unknown."""
     if held is None:
         return "-"
     scale, unit = (1024, "G") if kind == "mem" else (1, "")
@@ -224,7 +228,7 @@ def _amounts(kind: str, held: dict[str, Any] | None, state: str) -> str:
 
 
 def _short_number(amount: float) -> str:
-    """Return an amount with one figure behind the point where that says something."""
+    """Return an amount, below 10 with one decimal."""
     return f"{round(amount, 1 if amount < 10 else None):g}"
 
 
@@ -235,7 +239,7 @@ def _note(node: dict[str, Any], verbose: bool) -> str:
 
 
 def _unreachable_reason(node: dict[str, Any]) -> str:
-    """Return why a machine does not answer, without what stands beside it anyhow."""
+    """Return why a node is unreachable, without its address."""
     text = output.clean(node.get("why") or "it has not answered yet").removeprefix("ssh: ")
     if text.startswith("connect to host "):
         text = text.partition(": ")[2] or text

@@ -36,10 +36,10 @@ DEFAULT = "*"
 
 
 def main(argv: list[str]) -> int:
-    """Show policies, or choose one."""
+    """Show or set policies."""
     args = parse(OPTIONS, argv, verb="policy")
     queue = args.text("queue")
-    if queue is not None and not queue.strip():  # a shell's variable that was never set
+    if queue is not None and not queue.strip():  # an unset shell variable
         raise UsageError("--queue takes the name of a queue; leave it out for all of them.")
     if args.flag("reset"):
         if args.words or args.flag("list"):
@@ -57,13 +57,13 @@ def main(argv: list[str]) -> int:
         return 0
     print("\n".join(_policy_lines(reply, args) if args.flag("list") else _queue_lines(reply, args)))
     if queue and not args.flag("list") and not any(v["queue"] == queue for v in reply["queues"]):
-        said = output.clean(queue)
-        output.say(f"stoker: queue '{said}' has no policy of its own; it uses {DEFAULT}")
+        name = output.clean(queue)
+        output.say(f"stoker: queue '{name}' has no policy of its own; it uses {DEFAULT}")
     return 0
 
 
 def _parse_policy(words: list[str]) -> tuple[str, dict[str, object]]:
-    """Return a policy's name and its parameters: `planner quantum=20m hysteresis=3`."""
+    """Return name and parameters of a policy: `planner quantum=20m hysteresis=3`."""
     names = [word for word in words if "=" not in word]
     if len(names) != 1:
         raise UsageError(
@@ -71,18 +71,18 @@ def _parse_policy(words: list[str]) -> tuple[str, dict[str, object]]:
             if not names
             else f"Give one policy, not {output.clean(' and '.join(names[:3]))}."
         )
-    found: dict[str, object] = {}
+    parameters: dict[str, object] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
             continue
-        if key in found:
+        if key in parameters:
             raise UsageError(f"{output.clean(key)} is given twice.")
-        found[key] = value
-    return names[0], found
+        parameters[key] = value
+    return names[0], parameters
 
 
-# -- choosing -------------------------------------------------------------------------------
+# -- setting --------------------------------------------------------------------------------
 
 
 def _set_policy(name: str, parameters: dict[str, object], args: Args) -> int:
@@ -96,7 +96,7 @@ def _set_policy(name: str, parameters: dict[str, object], args: Args) -> int:
 
 
 def change_lines(reply: dict[str, Any]) -> list[str]:
-    """Return what was changed, in lines."""
+    """Return the lines about a change of policy."""
     queue, before, after = (
         reply["queue"],
         _policy_text(reply["before"]),
@@ -122,7 +122,7 @@ def change_lines(reply: dict[str, Any]) -> list[str]:
 
 
 def _policy_text(choice: dict[str, Any]) -> str:
-    """Return a policy's name, with what it comes to and the parameters that were changed."""
+    """Return a policy's name, the policy in effect and the changed parameters."""
     text = str(choice["chosen"])
     if choice["policy"] != text:
         text += f" (now {choice['policy']})"
@@ -134,12 +134,12 @@ def _policy_text(choice: dict[str, Any]) -> str:
 
 
 def _filter_queue(views: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
-    """Return the queue that was asked for; one that nobody knows stands as all others do."""
+    """Return the selected queue; the default for a queue without its own policy."""
     queue = args.text("queue")
     if queue is None:
         return views
-    found = [view for view in views if view["queue"] == queue]
-    return found or [view for view in views if view["queue"] == DEFAULT]
+    selected = [view for view in views if view["queue"] == queue]
+    return selected or [view for view in views if view["queue"] == DEFAULT]
 
 
 def _queue_lines(reply: dict[str, Any], args: Args) -> list[str]:
@@ -163,23 +163,23 @@ def _row(view: dict[str, Any], verbose: bool) -> list[str]:
     about = view["why"] or view["about"]
     if view["strict"]:
         about = f"strict queue without backfill; otherwise {about}"
-    others = view["queue"] == DEFAULT
-    counts = ["", ""] if others else [str(view["waiting"]), str(view["running"])]
-    figures = view["parameters"]
-    if not verbose:  # what is off is not worth a word, unless somebody has chosen that
-        chosen = view["changed"]
-        figures = {name: value for name, value in figures.items() if value or name in chosen}
+    is_default = view["queue"] == DEFAULT
+    counts = ["", ""] if is_default else [str(view["waiting"]), str(view["running"])]
+    parameters = view["parameters"]
+    if not verbose:  # hide what is switched off, unless it was set
+        changed = view["changed"]
+        parameters = {k: value for k, value in parameters.items() if value or k in changed}
     since = times.list_time(view.get("since"), verbose) or "-"
-    return [view["queue"], policy, since, *counts, _parameters(figures) or "-", about]
+    return [view["queue"], policy, since, *counts, _parameters(parameters) or "-", about]
 
 
 def _policy_lines(reply: dict[str, Any], args: Args) -> list[str]:
     columns = [Column("POLICY"), Column("ABOUT", cut=True)]
-    rows = [[each["name"], each["about"]] for each in reply["policies"]]
+    rows = [[policy["name"], policy["about"]] for policy in reply["policies"]]
     if args.flag("verbose"):
         columns.insert(1, Column("PARAMETERS"))
-        for row, each in zip(rows, reply["policies"], strict=True):
-            row.insert(1, _parameters(each["parameters"]) or "-")
+        for row, policy in zip(rows, reply["policies"], strict=True):
+            row.insert(1, _parameters(policy["parameters"]) or "-")
     return _table(columns, rows, args)
 
 
@@ -188,12 +188,12 @@ def _table(columns: list[Column], rows: list[list[str]], args: Args) -> list[str
     return table.render(columns, rows, header=header, width=width, coloured=colour.is_enabled())
 
 
-def _parameters(figures: dict[str, float]) -> str:
-    """Return parameters as they could be typed."""
-    return " ".join(f"{name}={_figure(name, value)}" for name, value in figures.items())
+def _parameters(values: dict[str, float]) -> str:
+    """Return parameters as they are typed."""
+    return " ".join(f"{name}={_parameter_text(name, value)}" for name, value in values.items())
 
 
-def _figure(name: str, value: float) -> str:
+def _parameter_text(name: str, value: float) -> str:
     if name not in DURATION_PARAMETERS:
         return f"{value:g}"
     for unit, seconds in (("d", 86400), ("h", 3600), ("m", 60)):

@@ -12,7 +12,7 @@ OPTIONS: tuple[Option, ...] = ()
 
 
 def main(argv: list[str]) -> int:
-    """Undrain the devices named."""
+    """Undrain the named devices."""
     args = parse(OPTIONS, argv, verb="undrain")
     reply = connect().undrain(split_devices(args.words, "undrain"))
     if args.flag("json"):

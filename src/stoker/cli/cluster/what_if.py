@@ -34,12 +34,12 @@ OPTIONS = (
 )  # fmt: skip
 CHANGES = ("policy", "add", "remove", "priority")
 MAX_JOBS = 1_000_000
-"""Jobs that a listing may have."""
+"""Maximum number of jobs in a request."""
 MAX_DAYS = 36500.0
 
 
 def main(argv: list[str]) -> NoReturn:
-    """Gather what the daemon knows, and become the simulator that reads it."""
+    """Read the state of the daemon and run the simulator on it."""
     args = parse(OPTIONS, argv, verb="what-if")
     for word in args.words:
         if "=" not in word:
@@ -53,15 +53,15 @@ def main(argv: list[str]) -> NoReturn:
     if not 0 < days <= MAX_DAYS:
         raise UsageError(f"--days takes a number of days above 0 and up to {MAX_DAYS:,.0f}.")
     with elapsed("reading the queue and the history"):
-        facts = _read_state(days, args.many("priority"), args.many("remove"))
-    _pass_on_stdin(facts)
+        state = _read_state(days, args.many("priority"), args.many("remove"))
+    _pass_on_stdin(state)
     from stoker.cli.cluster.simulate import exec_simulator
 
     exec_simulator("what-if", args)
 
 
-def _read_state(days: float, priorities: list[str], without: list[str]) -> str:
-    """Return all that a replay needs, as JSON."""
+def _read_state(days: float, priorities: list[str], removals: list[str]) -> str:
+    """Return what a replay needs, as JSON."""
     import time
 
     from stoker.cli.output.times import iso
@@ -69,16 +69,18 @@ def _read_state(days: float, priorities: list[str], without: list[str]) -> str:
 
     client = connect_existing(autostart=False)
     nodes = client.nodes()["nodes"]
-    _check_nodes(without, [str(node["name"]) for node in nodes])
+    _check_nodes(removals, [str(node["name"]) for node in nodes])
     names = [text.rpartition("=")[0] for text in priorities]
-    meant = {name: [view["id"] for view in client.jobs([name])["jobs"]] for name in names if name}
+    selected = {
+        name: [view["id"] for view in client.jobs([name])["jobs"]] for name in names if name
+    }
     now = time.time()
     since = iso(now - days * 86400)
     live = [view for view in client.jobs(limit=MAX_JOBS)["jobs"] if not view["ended_at"]]
     return fast_json.dumps({
         "now": now,
         "days": days,
-        "meant": meant,
+        "meant": selected,
         "history": client.history(since=since, limit=MAX_JOBS)["jobs"],
         "queue": live,
         "nodes": nodes,
@@ -88,21 +90,21 @@ def _read_state(days: float, priorities: list[str], without: list[str]) -> str:
     })  # fmt: skip
 
 
-def _check_nodes(without: list[str], names: list[str]) -> None:
-    """Refuse to do without a machine that is not there anyway."""
+def _check_nodes(removals: list[str], names: list[str]) -> None:
+    """Raise if a node to remove does not exist."""
     from stoker import wire
 
-    for text in without:
+    for text in removals:
         what, _, name = text.partition("=")
         if what == "node" and name and name not in names:
-            there = f"there are {', '.join(names)}" if names else "there is none"
+            existing = f"there are {', '.join(names)}" if names else "there is none"
             raise StokerError(
-                f"There is no node '{name}'; {there}.", wire.EXIT_NOT_FOUND, "not_found"
+                f"There is no node '{name}'; {existing}.", wire.EXIT_NOT_FOUND, "not_found"
             )
 
 
 def _pass_on_stdin(text: str) -> None:
-    """Make the facts what the next program reads from its stdin."""
+    """Make the text the stdin of the program that replaces this one."""
     import os
     import tempfile
 

@@ -12,7 +12,7 @@ from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.output import colour, table, times
 from stoker.cli.output.estimates import estimate_cell, estimate_sentence, time_until
 from stoker.cli.output.table import Cell, Column
-from stoker.cli.session import connect_without_start, was_used
+from stoker.cli.session import connect_without_start, has_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     """Print the estimates once or repeatedly."""
     args = parse(OPTIONS, argv, verb="eta")
     limit = args.count("limit", minimum=1)
-    if not was_used():
+    if not has_state():
         if args.flag("json"):
             output.emit({"jobs": [], "more": 0})
         else:
@@ -48,32 +48,32 @@ def main(argv: list[str]) -> int:
         return 0
     client = connect_without_start()
 
-    def ask() -> dict[str, Any]:
+    def request() -> dict[str, Any]:
         return client.eta(args.words, limit=limit)
 
     if args.flag("watch"):
         from stoker.cli.session.live import watch, watch_interval
 
-        return watch(watch_interval(args) or 10.0, ask, lambda reply, _: drawn(reply, args))
-    reply = ask()
+        return watch(watch_interval(args) or 10.0, request, lambda reply, _: eta_lines(reply, args))
+    reply = request()
     if args.flag("json"):
         output.emit(reply)
         return 0
-    lines = drawn(reply, args)
+    lines = eta_lines(reply, args)
     if lines:
         print("\n".join(lines))
     if not reply["jobs"]:
         output.say("stoker: no running or pending jobs")
     else:
-        output.say(f"stoker: {age(reply)}")
+        output.say(f"stoker: {forecast_age(reply)}")
     return 0
 
 
-def drawn(reply: dict[str, Any], args: Args) -> list[str]:
-    """Return a sentence about one job, or a table of several."""
+def eta_lines(reply: dict[str, Any], args: Args) -> list[str]:
+    """Return sentences about one job, or a table of several."""
     views: list[dict[str, Any]] = reply["jobs"]
     if args.words and len(views) == 1:
-        return told(views[0], reply)
+        return job_sentences(views[0], reply)
     if not views:
         return []
     verbose = args.flag("verbose")
@@ -91,40 +91,42 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
 
 
 def _row(view: dict[str, Any], reply: dict[str, Any], verbose: bool) -> list[str]:
-    waits = view["state"] == "PENDING"
+    is_pending = view["state"] == "PENDING"
     starts, ends = (
         estimate_cell(view["start"], verbose=verbose),
         estimate_cell(view["end"], verbose=verbose),
     )
-    if waits and not starts:
-        starts = "-" if view.get("never") else _later(reply)
-    basis = view.get("never") or ((view["start"] if waits else view["end"]) or {}).get("basis", "")
+    if is_pending and not starts:
+        starts = "-" if view.get("never") else _beyond_horizon(reply)
+    basis = view.get("never") or ((view["start"] if is_pending else view["end"]) or {}).get(
+        "basis", ""
+    )
     state = str(view["state"])
     return [
         str(view["label"]),
         str(view.get("name") or ""),
         str(view.get("user") or ""),
         Cell(state, *(("green",) if state == "RUNNING" else ())),
-        starts if waits else "",
+        starts if is_pending else "",
         ends or "-",
         output.clean(basis),
     ]
 
 
-def _later(reply: dict[str, Any]) -> str:
-    """Return when a job starts that is too far back in the queue to be simulated."""
+def _beyond_horizon(reply: dict[str, Any]) -> str:
+    """Return the start of a job that is too far back in the queue to be simulated."""
     return f"after {time_until(reply['horizon'])}" if reply.get("horizon") else "later"
 
 
-def told(view: dict[str, Any], reply: dict[str, Any]) -> list[str]:
+def job_sentences(view: dict[str, Any], reply: dict[str, Any]) -> list[str]:
     """Return the estimates of one job in sentences."""
     bold = ("bold",) if colour.is_enabled() else ()
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
     head = colour.paint(f"Job {view['label']}{name}", *bold)
     lines = [f"{head} is {view['state']}."]
-    waits = view["state"] == "PENDING"
-    if waits and (view["start"] or not view.get("never")):
-        starts = estimate_sentence(view["start"]) if view["start"] else _later(reply)
+    is_pending = view["state"] == "PENDING"
+    if is_pending and (view["start"] or not view.get("never")):
+        starts = estimate_sentence(view["start"]) if view["start"] else _beyond_horizon(reply)
         lines.append(f"It should start {starts}.")
     if view["end"]:
         lines.append(f"It should end {estimate_sentence(view['end'])}.")
@@ -133,7 +135,7 @@ def told(view: dict[str, Any], reply: dict[str, Any]) -> list[str]:
     return lines
 
 
-def age(reply: dict[str, Any]) -> str:
+def forecast_age(reply: dict[str, Any]) -> str:
     """Return `as of 12 s ago, from 9 simulated futures`, and why there is nothing newer."""
     ago = times.relative(reply["at"])
     when = "as of now" if ago == "now" else f"as of {ago}"

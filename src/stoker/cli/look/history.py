@@ -9,9 +9,9 @@ from stoker.cli import output
 from stoker.cli.look.queue import full_states
 from stoker.cli.options import VERBOSE, Args, Option, parse
 from stoker.cli.output import colour, table, times
-from stoker.cli.output.job_table import epochs_text, gpus, text
+from stoker.cli.output.job_table import epochs_text, field_text, gpus_text
 from stoker.cli.output.table import Cell, Column
-from stoker.cli.session import connect_without_start, was_used
+from stoker.cli.session import connect_without_start, has_state
 from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
 
 TYPE_CHECKING = False
@@ -41,14 +41,14 @@ COLUMNS = (
     Column("ENDED"),
     Column("CAUSE", cut=True),
 )
-GPUS = 5
-"""The place of that column; epochs stand before it."""
+GPUS_COLUMN = 5
+"""Index of the column; epochs are inserted before it."""
 
 
 def main(argv: list[str]) -> int:
-    """List what the filters leave."""
+    """List the jobs that pass the filters."""
     args = parse(OPTIONS, argv, verb="history")
-    reply = _ask(args)
+    reply = _request_history(args)
     views: list[dict[str, Any]] = reply["jobs"]
     lines = format_lines(args, views)
     if args.flag("json"):
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _ask(args: Args) -> dict[str, Any]:
+def _request_history(args: Args) -> dict[str, Any]:
     since, until = args.text("since"), args.text("until")
     filters = {
         "state": full_states(args.text("state")),
@@ -77,18 +77,18 @@ def _ask(args: Args) -> dict[str, Any]:
         "until": times.iso(times.parse_time(until)) if until else None,
         "limit": args.count("limit", 100),
     }
-    if not was_used():
+    if not has_state():
         return {"jobs": [], "more": 0}
     return connect_without_start().history(args.words, **filters)
 
 
 def _table(views: list[dict[str, Any]], verbose: bool) -> tuple[list[Column], list[list[str]]]:
-    """Return columns and rows; a column for epochs if any job had some."""
+    """Return columns and rows, with a column for epochs if any job has some."""
     columns, rows = list(COLUMNS), [_row(view, verbose) for view in views]
     if any(epochs_text(view.get("training")) != "-" for view in views):
-        columns.insert(GPUS, Column("EPOCHS", right=True, drop=2))
+        columns.insert(GPUS_COLUMN, Column("EPOCHS", right=True, drop=2))
         for row, view in zip(rows, views, strict=True):
-            row.insert(GPUS, epochs_text(view.get("training")))
+            row.insert(GPUS_COLUMN, epochs_text(view.get("training")))
     return columns, rows
 
 
@@ -101,7 +101,7 @@ def _row(view: dict[str, Any], verbose: bool) -> list[str]:
         str(view.get("user") or ""),
         Cell(view["state"], tint),
         times.duration(view.get("elapsed") or 0),
-        gpus(view),
+        gpus_text(view),
         "" if result is None else str(result),
         times.list_time(view.get("ended_at"), verbose),
         str(view.get("cause") or ""),
@@ -121,4 +121,4 @@ def _csv(views: list[dict[str, Any]], *, header: bool) -> None:
     for view in views:
         values = (view.get(name) for name in names)
         nested = (dict, list)
-        writer.writerow([dumps(v) if isinstance(v, nested) else text(v) for v in values])
+        writer.writerow([dumps(v) if isinstance(v, nested) else field_text(v) for v in values])

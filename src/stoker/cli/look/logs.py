@@ -37,7 +37,7 @@ OPTIONS = (
 
 
 def main(argv: list[str]) -> int:
-    """Copy logs to stdout; without a name, the newest job's."""
+    """Copy logs to stdout, by default of the newest job."""
     args = parse(OPTIONS, argv, verb="logs")
     if args.flag("json") and args.flag("follow"):
         raise UsageError("--json and --follow cannot be combined.")
@@ -69,56 +69,56 @@ def main(argv: list[str]) -> int:
 
 
 def _check_attempt(views: list[dict[str, Any]], args: Args) -> None:
-    """An attempt that never began has no log; one that is to come can be waited for."""
-    asked = args.count("attempt")
-    if asked is None:
+    """Raise for an attempt that never started; with --follow, a future one is accepted."""
+    requested = args.count("attempt")
+    if requested is None:
         return
     for view in views:
         attempt = int(view["attempt"])
-        began = view["state"] != "PENDING" or attempt == 0 or args.flag("follow")
-        if asked > attempt or (asked == attempt and not began):
+        has_started = view["state"] != "PENDING" or attempt == 0 or args.flag("follow")
+        if requested > attempt or (requested == attempt and not has_started):
             raise StokerError(
-                f"There is no attempt {asked} of job {view['label']}.",
+                f"There is no attempt {requested} of job {view['label']}.",
                 wire.EXIT_NOT_FOUND,
                 "not_found",
             )
 
 
 def _print_earlier_attempt(views: list[dict[str, Any]], args: Args) -> None:
-    """Say where the output of earlier attempts is; a file that all share has it anyway."""
+    """Print where the output of the previous attempt is, unless they share a file."""
     if len(views) != 1 or args.count("attempt") is not None:
         return
     view, attempt = views[0], int(views[0]["attempt"])
     earlier = [int(past["attempt"]) for past in view.get("attempts") or ()]
-    earlier = [each for each in earlier if each < attempt]
-    own = str(view["log"]).endswith(f"/{view['id']}.{attempt}.out")
-    if not earlier or not own or (args.flag("stderr") and view.get("error_log")):
+    earlier = [number for number in earlier if number < attempt]
+    has_own_log = str(view["log"]).endswith(f"/{view['id']}.{attempt}.out")
+    if not earlier or not has_own_log or (args.flag("stderr") and view.get("error_log")):
         return
-    begun = " has not started" if view["state"] == "PENDING" else ""
+    not_started = " has not started" if view["state"] == "PENDING" else ""
     output.say(
-        f"stoker: attempt {attempt} of job {view['label']}{begun}; output of the previous attempt: "
-        f"stoker logs --attempt {earlier[-1]} {view['label']}"
+        f"stoker: attempt {attempt} of job {view['label']}{not_started}; output of the "
+        f"previous attempt: stoker logs --attempt {earlier[-1]} {view['label']}"
     )
 
 
-def _follow(client: Client, found: list[dict[str, Any]], args: Args) -> int:
-    first = {str(view["label"]): int(view["attempt"]) for view in found}
+def _follow(client: Client, views: list[dict[str, Any]], args: Args) -> int:
+    first = {str(view["label"]): int(view["attempt"]) for view in views}
 
     def copy(label: str, target: Target) -> None:
-        asked = _query(args)
-        if "attempt" in asked:
-            pieces = reconnect.follow_log(client, label, **asked)
+        query = _query(args)
+        if "attempt" in query:
+            pieces = reconnect.follow_log(client, label, **query)
         else:
-            pieces = reconnect.follow_attempts(client, label, first[label], **asked)
+            pieces = reconnect.follow_attempts(client, label, first[label], **query)
         reconnect.copy(pieces, target)
 
-    if len(found) == 1:
+    if len(views) == 1:
         copy(next(iter(first)), sys.stdout.buffer)
-    elif found:
+    elif views:
         from stoker.cli.session.follow_many import follow_many
 
-        waiting = sorted(found, key=lambda view: view["state"] == "PENDING")
-        follow_many([str(view["label"]) for view in waiting], copy)
+        pending_last = sorted(views, key=lambda view: view["state"] == "PENDING")
+        follow_many([str(view["label"]) for view in pending_last], copy)
     return report_failures(client, reconnect.wait(client, list(first))["jobs"])
 
 
@@ -129,18 +129,18 @@ def _log_as_dict(client: Client, view: dict[str, Any], args: Args) -> dict[str, 
 
 
 def _query(args: Args) -> dict[str, object]:
-    """Return the query that the options amount to."""
-    asked: dict[str, object] = {}
+    """Return the query parameters for the options."""
+    query: dict[str, object] = {}
     if args.flag("stderr"):
-        asked["stream"] = "err"
+        query["stream"] = "err"
     for key in ("tail", "attempt", "part"):
         count = args.count(key)
         if count is not None:
-            asked[key] = count
+            query[key] = count
     since = args.text("since")
     if since is not None:
-        asked["since"] = round(parse_duration(since))
-    return asked
+        query["since"] = round(parse_duration(since))
+    return query
 
 
 def _heading(view: dict[str, Any], count: int, number: int) -> None:
@@ -152,7 +152,7 @@ def _heading(view: dict[str, Any], count: int, number: int) -> None:
 
 
 def _dismiss(client: Client, views: list[dict[str, Any]]) -> None:
-    """A failure whose log was read leaves the bare listing."""
+    """Dismiss failures whose log was printed."""
     failed = [
         str(view["label"]) for view in views if view.get("result") and not view.get("dismissed")
     ]

@@ -33,14 +33,14 @@ COLUMNS = (
     Column("MAX", right=True),
     Column("AT", right=True),
 )
-ALL = 1_000_000
-DRAWN = 4
-"""Curves that are drawn unless they are asked for by name."""
-TALL, LABEL = 8, 10
+ALL_POINTS = 1_000_000
+MAX_CURVES = 4
+"""Curves that are drawn if none is named."""
+CURVE_HEIGHT, LABEL_WIDTH = 8, 10
 
 
 def main(argv: list[str]) -> int:
-    """Show the curves of one job; without a name, the newest one's."""
+    """Show the curves of one job, by default the newest."""
     args = parse(OPTIONS, argv, verb="metrics")
     if args.flag("csv") and (args.flag("json") or args.flag("watch")):
         raise UsageError("--csv cannot be combined with --json or --watch.")
@@ -52,26 +52,26 @@ def main(argv: list[str]) -> int:
         every = watch_interval(args) or 2.0
         return watch(
             every,
-            lambda: _ask(client, job, names, args),
-            lambda reply, _: drawn(reply, names, args),
+            lambda: _request_metrics(client, job, names, args),
+            lambda reply, _: metric_lines(reply, names, args),
         )
-    reply = _ask(client, job, names, args)
+    reply = _request_metrics(client, job, names, args)
     if args.flag("json"):
         output.emit(reply)
         return 0
     if args.flag("csv"):
         _csv(reply, header=not args.flag("no_header"))
         return 0
-    lines = drawn(reply, names, args)
+    lines = metric_lines(reply, names, args)
     if lines:
         print("\n".join(lines))
     else:
-        output.say(f"stoker: {nothing(reply)}")
+        output.say(f"stoker: {no_metrics_text(reply)}")
     return 0
 
 
-def _ask(client: Client, job: str, names: list[str], args: Args) -> dict[str, Any]:
-    points = args.count("points", ALL if args.flag("csv") else 500)
+def _request_metrics(client: Client, job: str, names: list[str], args: Args) -> dict[str, Any]:
+    points = args.count("points", ALL_POINTS if args.flag("csv") else 500)
     reply = client.metrics(job, names=",".join(names) or None, points=points)
     missing = [name for name in names if name not in reply["series"]]
     if missing and reply["names"]:
@@ -84,21 +84,21 @@ def _ask(client: Client, job: str, names: list[str], args: Args) -> dict[str, An
     return reply
 
 
-def nothing(reply: dict[str, Any]) -> str:
-    """Return what to do where there is nothing to show."""
+def no_metrics_text(reply: dict[str, Any]) -> str:
+    """Return how to report metrics."""
     return (
         f"job {reply['label']} has reported no metrics; call "
         "stoker.training.report(loss=...) in its script (see docs/training.md)"
     )
 
 
-def drawn(reply: dict[str, Any], names: list[str], args: Args) -> list[str]:
-    """Return curves on a terminal and a table below; elsewhere, the table."""
+def metric_lines(reply: dict[str, Any], names: list[str], args: Args) -> list[str]:
+    """Return the table of metrics, on a terminal below their curves."""
     series: dict[str, Any] = reply["series"]
     width = terminal_width()
     lines: list[str] = []
     if width is not None:
-        for name in names or list(series)[:DRAWN]:
+        for name in names or list(series)[:MAX_CURVES]:
             if name in series:
                 lines += [*_curve(name, series[name], width, args.flag("log")), ""]
     rows = [_row(name, summary) for name, summary in reply["summary"].items()]
@@ -108,27 +108,27 @@ def drawn(reply: dict[str, Any], names: list[str], args: Args) -> list[str]:
     return lines
 
 
-def _curve(name: str, points: list[list[float | None]], width: int, logarithms: bool) -> list[str]:
+def _curve(name: str, points: list[list[float | None]], width: int, logarithmic: bool) -> list[str]:
     from stoker.cli.output.plot import plot
 
-    if logarithms:
+    if logarithmic:
         points = [[step, _log(value), at] for step, value, at in points]
     values = [value for _, value, _ in points if value is not None]
     steps = [step for step, _, _ in points if step is not None]
-    room = max(width - LABEL - 2, 10)
-    title = shorten(output.clean(name) + (" (log)" if logarithms else ""), room)
+    room = max(width - LABEL_WIDTH - 2, 10)
+    title = shorten(output.clean(name) + (" (log)" if logarithmic else ""), room)
     bold = ("bold",) if colour.is_enabled() else ()
-    lines = [" " * (LABEL + 1) + colour.paint(title, *bold)]
+    lines = [" " * (LABEL_WIDTH + 1) + colour.paint(title, *bold)]
     if not values:
-        return [*lines, " " * (LABEL + 1) + "no numbers"]
+        return [*lines, " " * (LABEL_WIDTH + 1) + "no numbers"]
     tint = ("cyan",) if colour.is_enabled() else ()
-    for place, row in enumerate(plot(points, room, TALL)):
-        label = figure(max(values)) if not place else ""
-        label = figure(min(values)) if place == TALL - 1 else label
-        lines.append(f"{label:>{LABEL}} {colour.paint(row.rstrip(chr(0x2800)), *tint)}")
-    first, last = figure(min(steps, default=0.0)), figure(max(steps, default=0.0))
+    for index, row in enumerate(plot(points, room, CURVE_HEIGHT)):
+        label = number_text(max(values)) if not index else ""
+        label = number_text(min(values)) if index == CURVE_HEIGHT - 1 else label
+        lines.append(f"{label:>{LABEL_WIDTH}} {colour.paint(row.rstrip(chr(0x2800)), *tint)}")
+    first, last = number_text(min(steps, default=0.0)), number_text(max(steps, default=0.0))
     gap = max(room - display_width(first) - display_width(last), 1)
-    return [*lines, f"{'':>{LABEL}} {first}{' ' * gap}{last}"]
+    return [*lines, f"{'':>{LABEL_WIDTH}} {first}{' ' * gap}{last}"]
 
 
 def _log(value: float | None) -> float | None:
@@ -141,12 +141,12 @@ def _row(name: str, summary: dict[str, Any]) -> list[str]:
     cells = [name, f"{summary['count']:,}"]
     for which in ("last", "min", "max"):
         step, value, _ = summary[which]
-        cells += [figure(value), figure(step)]
+        cells += [number_text(value), number_text(step)]
     return cells
 
 
-def figure(value: float | None) -> str:
-    """Return a number as short as it can be told apart by a person."""
+def number_text(value: float | None) -> str:
+    """Return a number with at most four digits, integers in full."""
     if value is None:
         return "nan"
     if value == int(value) and abs(value) < 1e7:

@@ -11,7 +11,7 @@ from stoker.cli import output
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.output import colour, table, times
 from stoker.cli.output.job_table import counts_text, queue_table
-from stoker.cli.session import connect_without_start, was_used
+from stoker.cli.session import connect_without_start, has_state
 from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
 from stoker.client.client import Client
 
@@ -45,23 +45,22 @@ SHORT_STATES = {"pd": "PENDING", "r": "RUNNING", "cd": "COMPLETED", "f": "FAILED
 
 
 def main(argv: list[str]) -> int:
-    """Print the queue once, or again and again."""
+    """Print the queue once, or repeatedly with --watch."""
     args = parse(OPTIONS, argv, verb="queue")
-    if not was_used():
+    if not has_state():
         return _print_empty(args)
     client = connect_without_start()
     if args.flag("watch"):
         from stoker.cli.session.live import watch, watch_interval
 
-        def ask() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-            return _request_jobs(client, args), client.gpus()["gpus"] if _is_watch_screen(
-                args
-            ) else []
+        def request() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+            gpus = client.gpus()["gpus"] if _is_watch_screen(args) else []
+            return _request_jobs(client, args), gpus
 
         return watch(
             watch_interval(args) or 2.0,
-            ask,
-            lambda found, height: _screen_lines(found, args, height),
+            request,
+            lambda replies, height: _screen_lines(replies, args, height),
         )
     reply = _request_jobs(client, args)
     if args.flag("json"):
@@ -79,7 +78,7 @@ def main(argv: list[str]) -> int:
     if args.flag("seen"):
         from stoker.cli.session.follow import dismiss_failures
 
-        args.values["expand"] = "1"  # each by its own label
+        args.values["expand"] = "1"  # one label per failure
         views = _request_failures(client, args, NO_LIMIT)
         dismiss_failures(client, [str(view["label"]) for view in views if is_failure(view)])
     return 0
@@ -99,21 +98,21 @@ def _request_jobs(client: Client, args: Args) -> dict[str, Any]:
         limit = NO_LIMIT if args.flag("all") else 100 if output.is_terminal(1) else 1000
     state = full_states(args.text("state"))
     if args.flag("eta"):
-        client.eta(limit=1)  # what it finds is in the list
+        client.eta(limit=1)  # the list then has the new forecast
     reply = client.jobs(args.words, state=state, limit=limit, **_query(args))
     user = args.text("user")
     if user is not None and reply.get("sweeps"):
         reply["sweeps"] = [sweep for sweep in reply["sweeps"] if sweep["user"] == user]
     cut = bool(reply.get("more")) and not any(is_failure(view) for view in reply["jobs"])
-    for_people = not (args.flag("json") or args.flag("json_lines") or args.text("format"))
+    is_table = not (args.flag("json") or args.flag("json_lines") or args.text("format"))
     if (
         cut
-        and for_people
+        and is_table
         and state is None
         and not args.words
         and _FAILED_STATES & set(reply.get("counts") or {})
     ):
-        # A long queue must not push the failures off the list.
+        # A long queue must not hide the failures.
         failed = _request_failures(client, args, MAX_FAILURES)
         reply["jobs"] += failed
         reply["more"] -= sum(map(job_count, failed))
@@ -133,7 +132,7 @@ def _query(args: Args) -> dict[str, Any]:
 
 
 def _request_failures(client: Client, args: Args, limit: int) -> list[dict[str, Any]]:
-    """Return the newest failures among the jobs that the options mean."""
+    """Return the newest failures among the selected jobs."""
     state = full_states(args.text("state")) or ",".join(sorted(_FAILED_STATES))
     jobs: list[dict[str, Any]] = client.jobs(args.words, state=state, limit=limit, **_query(args))[
         "jobs"
@@ -142,24 +141,24 @@ def _request_failures(client: Client, args: Args, limit: int) -> list[dict[str, 
 
 
 def _groups_arrays(args: Args) -> bool:
-    """Return True if members of an array may share a row: only in a table for people."""
+    """Return True if tasks of an array may share a row: only in the default table."""
     exact = any(args.flag(key) for key in ("json", "json_lines", "expand"))
-    chosen = any(args.text(key) is not None for key in ("format", "columns"))
-    return not (exact or chosen or args.words)
+    custom = any(args.text(key) is not None for key in ("format", "columns"))
+    return not (exact or custom or args.words)
 
 
 def _folds_sweeps(args: Args) -> bool:
-    """Whether a sweep stands for its trials: not where jobs were asked for one by one."""
-    chosen = any(args.text(key) is not None for key in ("state", "queue", "columns"))
-    return not (args.words or chosen or args.flag("expand"))
+    """Return True if a sweep is one row: not if single jobs are selected."""
+    filtered = any(args.text(key) is not None for key in ("state", "queue", "columns"))
+    return not (args.words or filtered or args.flag("expand"))
 
 
-def full_states(typed: str | None) -> str | None:
-    """Return state names in full: `pd,running` is PENDING,RUNNING."""
-    if typed is None:
+def full_states(states: str | None) -> str | None:
+    """Return full state names: `pd,running` is PENDING,RUNNING."""
+    if states is None:
         return None
-    words = [word.strip().lower() for word in typed.split(",") if word.strip()]
-    return ",".join(SHORT_STATES.get(word, word.upper()) for word in words)
+    names = [name.strip().lower() for name in states.split(",") if name.strip()]
+    return ",".join(SHORT_STATES.get(name, name.upper()) for name in names)
 
 
 def queue_lines(reply: dict[str, Any], args: Args) -> list[str]:
@@ -183,14 +182,14 @@ def queue_lines(reply: dict[str, Any], args: Args) -> list[str]:
     if rows or (custom and header):
         lines = table.render(columns, rows, header=header, width=width, coloured=coloured)
     for view in failures if width is None else failures[:MAX_FAILURES]:
-        told = _failure_lines(view, coloured, width)
-        lines += ["", *told] if lines else told
+        failure = _failure_lines(view, coloured, width)
+        lines += ["", *failure] if lines else failure
     if width is not None and len(failures) > MAX_FAILURES:
         lines.append(f"... and {len(failures) - MAX_FAILURES} more: stoker queue --state failed")
     hidden = _hidden_failures(reply, failures) if _folds_sweeps(args) else 0
     if hidden:
-        rest = f"{output.counted(hidden, 'trial')} of sweeps failed: stoker queue --state failed"
-        lines += ["", rest] if lines else [rest]
+        note = f"{output.counted(hidden, 'trial')} of sweeps failed: stoker queue --state failed"
+        lines += ["", note] if lines else [note]
     if width is not None and reply.get("more"):
         lines.append(_more_text(reply))
     if width is not None and lines and header and reply.get("counts"):
@@ -200,15 +199,15 @@ def queue_lines(reply: dict[str, Any], args: Args) -> list[str]:
 
 
 def _is_watch_screen(args: Args) -> bool:
-    """Return True if --watch shows the whole queue, and not a list of one's own."""
+    """Return True if --watch shows the whole queue, not a filtered or custom list."""
     return _groups_arrays(args) and args.text("state") is None
 
 
 def _screen_lines(
-    found: tuple[dict[str, Any], list[dict[str, Any]]], args: Args, height: int | None
+    replies: tuple[dict[str, Any], list[dict[str, Any]]], args: Args, height: int | None
 ) -> list[str]:
-    """Return one picture of --watch."""
-    reply, gpus = found
+    """Return one screen of --watch."""
+    reply, gpus = replies
     if height is None or not _is_watch_screen(args):
         return queue_lines(reply, args)
     from time import strftime
@@ -227,14 +226,14 @@ def _screen_lines(
 
 
 def _hidden_failures(reply: dict[str, Any], shown: list[dict[str, Any]]) -> int:
-    """Return how many failures are no lines of their own, since their sweeps stand for them."""
+    """Return the number of failed trials that have no row, because their sweep is one row."""
     counts = reply.get("counts") or {}
-    all_of_them = sum(count for state, count in counts.items() if state in _FAILED_STATES)
-    return 0 if reply.get("more") else max(all_of_them - sum(map(job_count, shown)), 0)
+    total = sum(count for state, count in counts.items() if state in _FAILED_STATES)
+    return 0 if reply.get("more") else max(total - sum(map(job_count, shown)), 0)
 
 
 def job_count(view: dict[str, Any]) -> int:
-    """Return how many jobs a row stands for."""
+    """Return the number of jobs in a row."""
     return int((view.get("members") or {}).get("count", 1))
 
 
@@ -248,18 +247,18 @@ def is_failure(view: dict[str, Any]) -> bool:
 
 
 def _failure_lines(view: dict[str, Any], coloured: bool, width: int | None) -> list[str]:
-    """Return what failed, why, its last lines, and what to type next."""
+    """Return heading, last output lines and suggested commands of a failure."""
     heading, state = failure_heading(view)
     cut = heading if width is None else table.shorten(heading, width)
     lines = [cut.replace(state, colour.paint(state, "red", "bold"), 1) if coloured else cut]
     for line in view.get("tail") or ():
-        told = f"    | {output.clean(line)}"
-        lines.append(told if width is None else table.shorten(told, width))
+        text = f"    | {output.clean(line)}"
+        lines.append(text if width is None else table.shorten(text, width))
     label, members = view["label"], view.get("members")
     again = f"stoker retry {label}"
     if members:
-        whole = "..." not in members["label"]
-        again = f"stoker retry '{members['label']}'" if whole else "stoker retry --failed"
+        is_complete = "..." not in members["label"]
+        again = f"stoker retry '{members['label']}'" if is_complete else "stoker retry --failed"
     hint = f"    stoker logs {label}   {again}"
     lines.append(colour.paint(hint, "dim") if coloured else hint)
     return lines
@@ -270,13 +269,13 @@ def failure_heading(view: dict[str, Any]) -> tuple[str, str]:
     members = view.get("members") or {}
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
     causes = members.get("causes") or {view.get("cause") or "": 1}
-    told = [output.clean(cause).rstrip(".") for cause in list(causes)[:2] if cause]
+    texts = [output.clean(cause).rstrip(".") for cause in list(causes)[:2] if cause]
     if len(causes) > 1:
         counts = list(causes.values())
-        told = [f"{cause} ({count:,})" for cause, count in zip(told, counts, strict=False)]
-        told += [f"{len(causes) - 2} other causes"] if len(causes) > 2 else []
+        texts = [f"{cause} ({count:,})" for cause, count in zip(texts, counts, strict=False)]
+        texts += [f"{len(causes) - 2} other causes"] if len(causes) > 2 else []
     state = f"{members['count']:,} {view['state']}" if members else str(view["state"])
-    cause = f": {', '.join(told)}" if told else ""
+    cause = f": {', '.join(texts)}" if texts else ""
     ended = times.relative(view.get("ended_at"))
     label = members.get("label") or view["label"]
     return f"{label}{name}  {state}{cause}" + (f", {ended}" if ended else ""), state

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_FAILURES = 3
-"""Failures that are shown with a line of their output; the rest are counted."""
+"""Failures that are shown with a line of their output; others are counted."""
 MIN_JOB_LINES = 5
-"""Failures leave at least this many lines to the jobs."""
+"""Lines that failures leave for jobs."""
 
 
 def watch_screen(
@@ -36,8 +36,8 @@ def watch_screen(
         top = [colour.paint(top[0], "bold")]
     if gpus:
         top.append(table.shorten(gpu_line(gpus), width))
-    room = max(height - len(top) - MIN_JOB_LINES, 0)
-    top += _failure_lines([view for view in views if is_failure(view)], width, room, coloured)
+    max_lines = max(height - len(top) - MIN_JOB_LINES, 0)
+    top += _failure_lines([view for view in views if is_failure(view)], width, max_lines, coloured)
     jobs = [view for view in views if not is_failure(view)]
     rows = _job_lines(jobs, reply, width, height - len(top) - 1, coloured, verbose)
     return [*top, "", *rows][:height] if rows else top[:height]
@@ -60,7 +60,7 @@ def gpu_line(gpus: list[dict[str, Any]]) -> str:
         if gpu["state"] != "free":
             used.setdefault(owners(gpu) or str(gpu["state"]), []).append(str(gpu["id"]))
     parts = [head + (f" ({_gpu_ids(free)})" if free else "")]
-    parts += [f"{who}: {format_labels(ids).replace(', ', ',')}" for who, ids in used.items()]
+    parts += [f"{user}: {format_labels(ids).replace(', ', ',')}" for user, ids in used.items()]
     return "; ".join(parts)
 
 
@@ -69,21 +69,21 @@ def _gpu_ids(gpus: list[dict[str, Any]]) -> str:
 
 
 def _failure_lines(
-    failures: list[dict[str, Any]], width: int, room: int, coloured: bool
+    failures: list[dict[str, Any]], width: int, max_lines: int, coloured: bool
 ) -> list[str]:
     """Return the newest failures, each with the last line of its output, and count the others."""
     lines: list[str] = []
     shown = 0
     for view in failures[:MAX_FAILURES]:
         heading, state = failure_heading(view)
-        told = [table.shorten(heading, width)]
+        failure = [table.shorten(heading, width)]
         if coloured:
-            told[0] = told[0].replace(state, colour.paint(state, "red", "bold"), 1)
+            failure[0] = failure[0].replace(state, colour.paint(state, "red", "bold"), 1)
         tail = [line for line in view.get("tail") or () if line.strip()]
-        told += [table.shorten(f"    | {output.clean(line)}", width) for line in tail[-1:]]
-        if len(lines) + len(told) + (len(failures) > shown + 1) > room:
+        failure += [table.shorten(f"    | {output.clean(line)}", width) for line in tail[-1:]]
+        if len(lines) + len(failure) + (len(failures) > shown + 1) > max_lines:
             break
-        lines += told
+        lines += failure
         shown += 1
     hidden = sum(map(job_count, failures[shown:]))
     noun = "more failure" if shown else "failure"
@@ -94,7 +94,7 @@ def _job_lines(
     jobs: list[dict[str, Any]],
     reply: dict[str, Any],
     width: int,
-    room: int,
+    max_lines: int,
     coloured: bool,
     verbose: bool,
 ) -> list[str]:
@@ -102,10 +102,10 @@ def _job_lines(
     sweeps = reply.get("sweeps") or []
     more = int(reply.get("more") or 0)
     count = len(jobs) + len(sweeps)
-    if count + bool(more) > room - 1:
-        kept = max(room - 2 - len(sweeps), 0)
-        more += sum(map(job_count, jobs[kept:])) + len(sweeps[max(room - 2, 0) :])
-        jobs, sweeps = jobs[:kept], sweeps[: max(room - 2, 0)]
+    if count + bool(more) > max_lines - 1:
+        kept = max(max_lines - 2 - len(sweeps), 0)
+        more += sum(map(job_count, jobs[kept:])) + len(sweeps[max(max_lines - 2, 0) :])
+        jobs, sweeps = jobs[:kept], sweeps[: max(max_lines - 2, 0)]
     columns, rows = queue_table(jobs, verbose=verbose, sweeps=sweeps, width=width)
     lines = table.render(columns, rows, width=width, coloured=coloured) if rows else []
     return [*lines, f"… {output.counted(more, 'more job')}"] if more else lines

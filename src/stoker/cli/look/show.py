@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import VERBOSE, Option, parse
 from stoker.cli.output import colour, sizes, times
-from stoker.cli.output.job_table import gpu_range, text
+from stoker.cli.output.job_table import field_text, gpu_range
 from stoker.cli.session import connect_existing
 from stoker.cli.session.listing import LIST_OPTIONS, format_lines
 from stoker.client.client import Client
@@ -20,15 +20,15 @@ OPTIONS = (
     Option("--tail", "N", "also print the last N lines of its output"),
     VERBOSE,
 )
-TIMES = {"submitted_at": "submitted", "started_at": "started", "ended_at": "ended",
+TIME_NAMES = {"submitted_at": "submitted", "started_at": "started", "ended_at": "ended",
          "begin_at": "not before",
          "deadline_at": "deadline", "unreachable_since": "last heard of"}  # fmt: skip
-NAMES = {"on_end": "when it ends", "retry": "tried again", "warning_signal": "warned by",
+FIELD_NAMES = {"on_end": "when it ends", "retry": "tried again", "warning_signal": "warned by",
          "environment_hash": "environment", "termination_note": "note",
          "time_limit": "limit", "time_left": "left"}  # fmt: skip
-MOST = 100_000
+MAX_JOBS = 100_000
 POOL = "pool"
-"""The device of cores and of memory: what a job has of them is what it asks for."""
+"""The device of cores and memory: a job has the requested amount of it."""
 DURATIONS = ("elapsed", "time_limit", "time_left")
 SIZES = ("memory", "gpu_memory", "min_vram")
 SKIPPED = frozenset({"id", "label", "name", "state", "state_code", "request", "devices", "reason",
@@ -38,11 +38,11 @@ SKIPPED = frozenset({"id", "label", "name", "state", "state_code", "request", "d
                      "expected_end", "uploads"})  # fmt: skip
 
 PER_PART = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids"})
-"""What is said part by part of a job on several machines, or would be said of the first only."""
+"""Fields that a multi-node job has once per node."""
 
 
 def main(argv: list[str]) -> int:
-    """Print each job's facts; without a name, the newest job's."""
+    """Print all details of jobs, by default of the newest."""
     args = parse(OPTIONS, argv, verb="show")
     client = connect_existing(autostart=False)
     words = args.words or ["last"]
@@ -69,27 +69,29 @@ def main(argv: list[str]) -> int:
 
 
 def _selected_jobs(
-    client: Client, words: list[str], tail: int | None
+    client: Client, selectors: list[str], tail: int | None
 ) -> list[dict[str, Any]] | None:
-    """Return the jobs that were named; None when that is one sweep, however many trials it has."""
-    word = words[0] if len(words) == 1 else None
-    reply = client.jobs(words, tail=tail, hook=1, estimate=1, limit=MOST if word is None else 1)
+    """Return the selected jobs; None if the selector means one sweep."""
+    selector = selectors[0] if len(selectors) == 1 else None
+    reply = client.jobs(
+        selectors, tail=tail, hook=1, estimate=1, limit=MAX_JOBS if selector is None else 1
+    )
     views: list[dict[str, Any]] = reply["jobs"]
-    if word is not None and (not views or _is_sweep(word, views[0])):
+    if selector is not None and (not views or _is_sweep(selector, views[0])):
         return None
-    if word is not None and reply.get("more"):
-        views = client.jobs(words, tail=tail, hook=1, estimate=1, limit=MOST)["jobs"]
+    if selector is not None and reply.get("more"):
+        views = client.jobs(selectors, tail=tail, hook=1, estimate=1, limit=MAX_JOBS)["jobs"]
     return views
 
 
-def _is_sweep(word: str, view: dict[str, Any]) -> bool:
-    """Whether a word means the whole sweep that a job is a trial of."""
+def _is_sweep(selector: str, view: dict[str, Any]) -> bool:
+    """Return True if a selector means the whole sweep of a trial."""
     sweep = view.get("sweep")
-    return sweep is not None and word in {str(sweep), view["name"], "last", "-1"}
+    return sweep is not None and selector in {str(sweep), view["name"], "last", "-1"}
 
 
 def job_lines(view: dict[str, Any], verbose: bool) -> list[str]:
-    """Return a job's facts, one per line."""
+    """Return the details of a job, one per line."""
     coloured = colour.is_enabled()
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
     head = f"Job {view['label']}{name}"
@@ -101,58 +103,68 @@ def job_lines(view: dict[str, Any], verbose: bool) -> list[str]:
 
 
 def job_facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
-    """Return what is worth saying, in a sensible order; what is not known is left out."""
+    """Return names and texts of all known details of a job."""
     state = str(view["state"])
-    why = view.get("reason_text") or view.get("reason")
-    found = [("state", f"{state}: {output.clean(why)}" if why else state)]
+    reason = view.get("reason_text") or view.get("reason")
+    facts = [("state", f"{state}: {output.clean(reason)}" if reason else state)]
     request = dict(view.get("request") or {})
     if request.pop("most_gpus", None):
         request["gpus"] = gpu_range(view["request"])
-    asked = [
-        f"{key.replace('_', ' ')} {sizes.exact(value) if key in SIZES else text(value)}"
+    requested = [
+        f"{key.replace('_', ' ')} {sizes.exact(value) if key in SIZES else field_text(value)}"
         for key, value in request.items()
         if value not in (None, {}, False, [], "0", 0)
     ]
-    found.append(("requests", ", ".join(asked) or "no resources"))
-    over = view.get("result") is not None
-    found += (
-        _device_facts(view, over) + _container_facts(view.get("container")) + _training_facts(view)
+    facts.append(("requests", ", ".join(requested) or "no resources"))
+    has_ended = view.get("result") is not None
+    facts += (
+        _device_facts(view, has_ended)
+        + _container_facts(view.get("container"))
+        + _training_facts(view)
     )
-    found += _trial_facts(view) + _estimate_facts(view)
-    alike = SKIPPED | PER_PART if view.get("parts") else SKIPPED
+    facts += _trial_facts(view) + _estimate_facts(view)
+    skipped = SKIPPED | PER_PART if view.get("parts") else SKIPPED
     for key, value in view.items():
         if key == "node" and view.get("parts"):
-            found.append(("nodes", text(view["nodes"])))
-        if key in alike or value is None or value in ("", [], {}) or (over and key == "time_left"):
+            facts.append(("nodes", field_text(view["nodes"])))
+        if (
+            key in skipped
+            or value is None
+            or value in ("", [], {})
+            or (has_ended and key == "time_left")
+        ):
             continue
-        if key in TIMES:
-            found.append((TIMES[key], _time_text(value, verbose)))
+        if key in TIME_NAMES:
+            facts.append((TIME_NAMES[key], _time_text(value, verbose)))
         elif key in DURATIONS:
-            found.append((NAMES.get(key, key), times.duration(value)))
+            facts.append((FIELD_NAMES.get(key, key), times.duration(value)))
         elif key == "retry":
-            found.append((NAMES[key], _retry_text(value)))
+            facts.append((FIELD_NAMES[key], _retry_text(value)))
         elif key == "warning_signal":
-            found.append((NAMES[key], _early_signal_text(value)))
+            facts.append((FIELD_NAMES[key], _early_signal_text(value)))
         else:
-            found.append((NAMES.get(key) or key.replace("_", " "), text(value)))
+            facts.append((FIELD_NAMES.get(key) or key.replace("_", " "), field_text(value)))
     for rank, part in enumerate(view.get("parts") or ()):
         for key, what in (("log", "log"), ("error_log", "error log")):
             if part.get(key):
-                found.append((f"{what} {rank}", f"{text(part[key])} ({part['node']})"))
-    found += _hook_facts(view.get("hook"))
-    for past in view.get("attempts") or ():
-        if past["attempt"] == view["attempt"]:
+                facts.append((f"{what} {rank}", f"{field_text(part[key])} ({part['node']})"))
+    facts += _hook_facts(view.get("hook"))
+    for attempt in view.get("attempts") or ():
+        if attempt["attempt"] == view["attempt"]:
             continue
-        cause = output.clean(past.get("cause") or "").rstrip(".")
-        found.append(
-            (f"attempt {past['attempt']}", f"{cause}, {_time_text(past['ended_at'], verbose)}")
+        cause = output.clean(attempt.get("cause") or "").rstrip(".")
+        facts.append(
+            (
+                f"attempt {attempt['attempt']}",
+                f"{cause}, {_time_text(attempt['ended_at'], verbose)}",
+            )
         )
-    return found
+    return facts
 
 
-def _device_facts(view: dict[str, Any], over: bool) -> list[tuple[str, str]]:
-    """Say which devices it has or had, machine by machine."""
-    found = []
+def _device_facts(view: dict[str, Any], has_ended: bool) -> list[tuple[str, str]]:
+    """Return the devices that the job has or had, per node."""
+    facts = []
     for part in view.get("parts") or [view]:
         held = "; ".join(
             f"{kind} {','.join(ids)}"
@@ -161,9 +173,9 @@ def _device_facts(view: dict[str, Any], over: bool) -> list[tuple[str, str]]:
         )
         if held:
             on = f" on {part['node']}" if view.get("parts") else ""
-            word = "used" if over else "had" if view["state"] == "PENDING" else "holds"
-            found.append((word, f"{held}{on}"))
-    return found
+            name = "used" if has_ended else "had" if view["state"] == "PENDING" else "holds"
+            facts.append((name, f"{held}{on}"))
+    return facts
 
 
 def _training_facts(view: dict[str, Any]) -> list[tuple[str, str]]:
@@ -175,51 +187,45 @@ def _training_facts(view: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _trial_facts(view: dict[str, Any]) -> list[tuple[str, str]]:
-    """Say what a trial of a sweep tries, and what came of it."""
+    """Return the parameters and the objective of a trial."""
     if not view.get("params"):
         return []
     from stoker.cli.output.sweep_text import number_text, params_text
 
-    found = [("parameters", params_text(view["params"]))]
-    worth = view.get("objective")
-    if worth and worth.get("value") is not None:
-        early = ", stopped early" if worth.get("stopped") else ""
-        found.append(
-            (
-                "objective",
-                f"{number_text(worth['value'])} at step {number_text(worth['step'])}{early}",
-            )
-        )
-    return found
+    facts = [("parameters", params_text(view["params"]))]
+    objective = view.get("objective")
+    if objective and objective.get("value") is not None:
+        early = ", stopped early" if objective.get("stopped") else ""
+        value, step = number_text(objective["value"]), number_text(objective["step"])
+        facts.append(("objective", f"{value} at step {step}{early}"))
+    return facts
 
 
 def _estimate_facts(view: dict[str, Any]) -> list[tuple[str, str]]:
-    """Say when it should start and end, or why there is no estimate."""
-    found = view.get("foreseen") or {}
+    """Return the estimated start and end, or why there is no estimate."""
     from stoker.cli.output.estimates import estimate_sentence
 
-    job_lines = [
-        (f"expected {key}", estimate_sentence(found[key]))
+    forecast = view.get("foreseen") or {}
+    facts = [
+        (f"expected {key}", estimate_sentence(forecast[key]))
         for key in ("start", "end")
-        if found.get(key)
+        if forecast.get(key)
     ]
-    return (
-        [*job_lines, ("no estimate", output.clean(found["never"]))]
-        if found.get("never")
-        else job_lines
-    )
+    if forecast.get("never"):
+        facts.append(("no estimate", output.clean(forecast["never"])))
+    return facts
 
 
 def _container_facts(container: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """Say which image, what of the machine is in it, and at which ports it is heard."""
+    """Return image, mounts and ports of a container."""
     if container is None:
         return []
-    found = [("image", output.clean(container["image"]))]
+    facts = [("image", output.clean(container["image"]))]
     for mount in container["mounts"]:
         how = " (read-only)" if mount["read_only"] else ""
-        found.append(("mount", output.clean(f"{mount['source']} at {mount['target']}{how}")))
+        facts.append(("mount", output.clean(f"{mount['source']} at {mount['target']}{how}")))
     ports = ", ".join(f"{outside} is {inside} inside" for outside, inside in container["ports"])
-    return [*found, ("ports", ports)] if ports else found
+    return [*facts, ("ports", ports)] if ports else facts
 
 
 def _hook_facts(hook: dict[str, Any] | None) -> list[tuple[str, str]]:
@@ -237,19 +243,19 @@ def _hook_facts(hook: dict[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _retry_text(rule: object) -> str:
-    """Say `3 on oom,lost` as `up to 3 times, after oom, lost`."""
-    limit, _, causes = text(rule).partition(" on ")
+    """Return `3 on oom,lost` as `up to 3 times, after oom, lost`."""
+    limit, _, causes = field_text(rule).partition(" on ")
     if not limit.isdecimal():
-        return text(rule)
+        return field_text(rule)
     after = f", after {causes.replace(',', ', ')}" if causes not in ("", "any") else ""
     return f"up to {output.counted(int(limit), 'time')}{after}"
 
 
 def _early_signal_text(value: object) -> str:
-    """Say `10@120` as `SIGUSR1, 120 s before its time limit`."""
+    """Return `10@120` as `SIGUSR1, 120 s before its time limit`."""
     from signal import Signals
 
-    name, _, seconds = text(value).partition("@")
+    name, _, seconds = field_text(value).partition("@")
     if name.isdecimal():
         try:
             name = Signals(int(name)).name

@@ -30,11 +30,11 @@ OPTIONS = (
 )
 PROGRESS_SECONDS = 1.0
 MAX_IDS = 2000
-"""Largest number of jobs that are sent by id."""
+"""Largest number of jobs that are requested by id."""
 
 
 def main(argv: list[str]) -> int:
-    """Wait for what was selected."""
+    """Wait for the selected jobs; return the highest exit code."""
     args = parse(OPTIONS, argv, verb="wait")
     require_selectors(args, "wait")
     client = connect_existing()
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 
 def wait(client: Client, args: Args) -> dict[str, Any]:
-    """Return the reply of the last wait: one long one, or short ones with progress between."""
+    """Return the reply of one long wait, or of the last of many short ones with progress."""
     select = fixed_selectors(client, args.words)
     timeout = args.text("timeout")
     deadline = time.monotonic() + parse_duration(timeout) if timeout is not None else None
@@ -76,47 +76,49 @@ def wait(client: Client, args: Args) -> dict[str, Any]:
         )
         was_connected = True
         views = reply["jobs"]
-        going = sum(view.get("result") is None for view in views)
+        unfinished = sum(view.get("result") is None for view in views)
         if progress:
             output.show_progress("")
-        over = left is not None and left == step
-        stuck = reply.get("notes") or len(reply.get("stuck") or ()) >= max(going, 1)
-        if reply["finished"] or over or stuck:
+        has_timed_out = left is not None and left == step
+        stuck = reply.get("notes") or len(reply.get("stuck") or ()) >= max(unfinished, 1)
+        if reply["finished"] or has_timed_out or stuck:
             return reply
-        # Of very many jobs only some are listed; then there is nothing to count.
+        # Of very many jobs only some are listed, so they cannot be counted.
         progress = progress and 1 <= len(views) <= MAX_IDS
         if progress:
-            done = len(views) - going
+            done = len(views) - unfinished
             output.show_progress(f"{done} of {output.counted(len(views), 'job')} done")
 
 
-def fixed_selectors(client: Client, words: list[str]) -> list[str]:
-    """Return selectors that will mean the same jobs when they are asked about again."""
-    found = []
-    for word in words:
-        sweep = _sweep_of_selector(client, word)
+def fixed_selectors(client: Client, selectors: list[str]) -> list[str]:
+    """Return selectors that mean the same jobs in later requests."""
+    fixed = []
+    for selector in selectors:
+        sweep = _sweep_of_selector(client, selector)
         if sweep is not None:
-            found.append(sweep)  # also the trials that it does not have yet
-        elif word in {"last", "-1"}:
-            reply = client.jobs([word], limit=1)
+            fixed.append(sweep)  # includes its future trials
+        elif selector in {"last", "-1"}:
+            reply = client.jobs([selector], limit=1)
             first, more = int(reply["jobs"][0]["id"]), int(reply.get("more") or 0)
-            found.append(f"{first}-{first + more}" if more else str(first))
-        elif word.strip("0123456789,-:_"):
-            reply = client.jobs([word], limit=MAX_IDS)
+            fixed.append(f"{first}-{first + more}" if more else str(first))
+        elif selector.strip("0123456789,-:_"):
+            reply = client.jobs([selector], limit=MAX_IDS)
             labels = [str(view["label"]) for view in reply["jobs"]]
-            found += labels if labels and not reply.get("more") else [word]
+            fixed += labels if labels and not reply.get("more") else [selector]
         else:
-            found.append(word)
-    return found
+            fixed.append(selector)
+    return fixed
 
 
-def _sweep_of_selector(client: Client, word: str) -> str | None:
-    """The number of the sweep that `last` or a name means; None if it means other jobs."""
-    is_last = word in {"last", "-1"}
-    if not is_last and (not word.strip("0123456789,-:_") or word == "all" or word[:1] == "%"):
+def _sweep_of_selector(client: Client, selector: str) -> str | None:
+    """Return the label of the sweep that `last` or a name means; None for other jobs."""
+    is_last = selector in {"last", "-1"}
+    if not is_last and (
+        not selector.strip("0123456789,-:_") or selector == "all" or selector[:1] == "%"
+    ):
         return None
-    views = client.jobs([word], limit=1)["jobs"]
-    if not views:  # a sweep that has no trials so far
-        return str(client.get_sweep(word)["sweep"]["label"])
-    of_name = is_last or views[0]["name"] == word
-    return str(views[0]["sweep"]) if of_name and views[0].get("sweep") is not None else None
+    views = client.jobs([selector], limit=1)["jobs"]
+    if not views:  # a sweep without trials
+        return str(client.get_sweep(selector)["sweep"]["label"])
+    is_sweep_name = is_last or views[0]["name"] == selector
+    return str(views[0]["sweep"]) if is_sweep_name and views[0].get("sweep") is not None else None

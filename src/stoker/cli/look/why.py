@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 USAGE = ("why JOB ...",)
 OPTIONS = (VERBOSE,)
 BY_ARRIVAL, CAME_FIRST = "arrival", "came first"
-"""What goes without saying."""
+"""Values of the reply that need no explanation."""
 
 
 def main(argv: list[str]) -> int:
-    """Explain each job; without a name, the newest."""
+    """Explain each job, by default the newest."""
     args = parse(OPTIONS, argv, verb="why")
     client = connect_existing(autostart=False)
     selectors = args.words or ["last"]
@@ -39,25 +39,25 @@ def main(argv: list[str]) -> int:
 
 
 def _request_why(client: Client, selector: str) -> dict[str, Any]:
-    """Return why a job waits; of a sweep, why the first trial does that waits."""
+    """Return why a job is pending; for a sweep, why its first pending trial is."""
     reply = client.why(selector)
     label = str(reply["label"])
     if "_" not in label or label == selector:
         return reply
     try:
-        whole = client.get_sweep(selector)
+        details = client.get_sweep(selector)
     except StokerError as error:
         if error.code != "not_found":
             raise
         return reply  # an array, or a trial by its number
-    sweep, waiting = whole["sweep"], [t for t in whole["trials"] if t["state"] == "PENDING"]
-    if sweep.get("note") or not waiting:
+    sweep, pending = details["sweep"], [t for t in details["trials"] if t["state"] == "PENDING"]
+    if sweep.get("note") or not pending:
         return {**reply, "label": sweep["label"], "state": sweep["state"], "sweep": sweep}
-    return {**client.why(str(waiting[0]["label"])), "sweep": sweep}
+    return {**client.why(str(pending[0]["label"])), "sweep": sweep}
 
 
 def _sweep_line(sweep: dict[str, Any]) -> str:
-    """Return where a sweep stands, in a line."""
+    """Return state and progress of a sweep in one line."""
     from stoker.cli.output.sweep_text import progress_text
 
     head = colour.paint(f"Sweep {sweep['label']}", *(("bold",) if colour.is_enabled() else ()))
@@ -66,7 +66,7 @@ def _sweep_line(sweep: dict[str, Any]) -> str:
 
 
 def explanation_lines(reply: dict[str, Any]) -> list[str]:
-    """Return the explanation in lines."""
+    """Return the lines of an explanation."""
     sweep = reply.get("sweep")
     if isinstance(sweep, dict):
         trial = {**reply, "sweep": None}
@@ -79,50 +79,50 @@ def explanation_lines(reply: dict[str, Any]) -> list[str]:
     if reply.get("reason"):
         head += f" ({reply['reason']})"
     text = output.clean(reply.get("text") or "")
-    if any(said in text for said in _constraint_texts(reply)):
-        text = ""  # the machines below say it in more detail
+    if any(constraint in text for constraint in _constraint_texts(reply)):
+        text = ""  # the nodes below have more detail
     lines = [f"{head}: {text}" if text else f"{head}."]
     lines += _position_lines(reply)
     for node in reply.get("nodes") or ():
         if node.get("constraints"):
             lines += _node_lines(node)
     for text in (*(reply.get("coming") or ()), *(reply.get("room") or ())):
-        said = output.clean(text)
-        lines.append(f"{said[:1].upper()}{said[1:]}.")
+        sentence = output.clean(text)
+        lines.append(f"{sentence[:1].upper()}{sentence[1:]}.")
     opens = [f"  {output.clean(text)}" for text in reply.get("unblocks") or ()]
     lines += ["What would let it start:", *opens] if opens else []
-    found = reply.get("foreseen") or {}
+    forecast = reply.get("foreseen") or {}
     for key in ("start", "end"):
-        if found.get(key):
-            lines.append(f"Expected {key}: {estimate_sentence(found[key])}.")
-    if found.get("never"):
-        lines.append(f"There is no estimate: {output.clean(found['never'])}.")
+        if forecast.get(key):
+            lines.append(f"Expected {key}: {estimate_sentence(forecast[key])}.")
+    if forecast.get("never"):
+        lines.append(f"There is no estimate: {output.clean(forecast['never'])}.")
     return lines
 
 
 def _position_lines(reply: dict[str, Any]) -> list[str]:
-    """Return where it stands, by what, and who is before it."""
-    place, ahead = reply.get("position"), reply.get("ahead") or []
-    stands, first = reply.get("standing"), reply.get("before") or []
-    if not place and not stands:
+    """Return the queue position, what decides it, and the jobs ahead."""
+    position, ahead = reply.get("position"), reply.get("ahead") or []
+    standing, first = reply.get("standing"), reply.get("before") or []
+    if not position and not standing:
         return []
-    of = f" of {stands['of']:,}" if stands and stands["of"] > 1 else ""
-    where = f"It is number {place:,}{of} in the queue" if place else f"It is far back{of}"
-    if stands and stands["by"] != BY_ARRIVAL:
-        text = stands["figure"]["text"]
-        where += f", by {stands['by']} ({stands['policy']}){f': {text}' if text else ''}"
-    if all(each["why"] == CAME_FIRST for each in first):
+    of = f" of {standing['of']:,}" if standing and standing["of"] > 1 else ""
+    where = f"It is number {position:,}{of} in the queue" if position else f"It is far back{of}"
+    if standing and standing["by"] != BY_ARRIVAL:
+        text = standing["figure"]["text"]
+        where += f", by {standing['by']} ({standing['policy']}){f': {text}' if text else ''}"
+    if all(job["why"] == CAME_FIRST for job in first):
         names = ", ".join(str(label) for label in ahead[:8]) + (", ..." if len(ahead) > 8 else "")
         return [f"{where}{f'; ahead of it: {names}' if ahead else ''}."]
     lines = [f"{where}. Ahead of it:"]
-    wide = max(len(str(each["label"])) for each in first)
-    lines += [f"  {each['label']:<{wide}}  {output.clean(each['why'])}" for each in first]
-    more = (place - 1 if place else len(first)) - len(first)
+    width = max(len(str(job["label"])) for job in first)
+    lines += [f"  {job['label']:<{width}}  {output.clean(job['why'])}" for job in first]
+    more = (position - 1 if position else len(first)) - len(first)
     return [*lines, f"  and {more:,} more"] if more > 0 else lines
 
 
 def _constraint_texts(reply: dict[str, Any]) -> list[str]:
-    """Return what the machines say about this job."""
+    """Return the constraint texts of all nodes."""
     constraints = [c for node in reply.get("nodes") or () for c in node.get("constraints") or ()]
     return [output.clean(c["text"]) for c in constraints if c.get("text")]
 

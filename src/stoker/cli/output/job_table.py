@@ -131,7 +131,7 @@ def queue_row(view: dict[str, Any]) -> list[str]:
         Cell(short, colour.STATE_COLOURS.get(short, "")),
         times.duration(view.get("elapsed") or 0),
         _time_left(view),
-        gpus(view),
+        gpus_text(view),
         location(view),
     ]
 
@@ -154,7 +154,7 @@ def epochs_text(training: dict[str, Any] | None) -> str:
     return str(done) if done or training.get("listening") else "-"
 
 
-def gpus(view: dict[str, Any]) -> str:
+def gpus_text(view: dict[str, Any]) -> str:
     """Return the GPUs of a job: `2`, `0.5`, `2x4` on two machines, `2 of 1..4` if elastic."""
     request = view.get("request") or {}
     requested = gpu_range(request) or "-"
@@ -167,10 +167,10 @@ def gpus(view: dict[str, Any]) -> str:
 
 def gpu_range(request: dict[str, Any]) -> str:
     """Return the requested GPUs per node: `2`, `1..4`, `1..` without a maximum."""
-    gpus, most = str(request.get("gpus") or ""), request.get("most_gpus")
-    if not most:
-        return gpus
-    return f"{gpus}..{most}" if int(most) < UNBOUNDED_GPUS else f"{gpus}.."
+    min_gpus, max_gpus = str(request.get("gpus") or ""), request.get("most_gpus")
+    if not max_gpus:
+        return min_gpus
+    return f"{min_gpus}..{max_gpus}" if int(max_gpus) < UNBOUNDED_GPUS else f"{min_gpus}.."
 
 
 def location(view: dict[str, Any]) -> str:
@@ -190,11 +190,11 @@ def location(view: dict[str, Any]) -> str:
 
 
 def _node_devices(node: object, devices: dict[str, list[str]]) -> str:
-    gpus = devices.get("gpu")
-    return f"{node}:{','.join(gpus)}" if gpus else str(node)
+    ids = devices.get("gpu")
+    return f"{node}:{','.join(ids)}" if ids else str(node)
 
 
-def text(value: object) -> str:
+def field_text(value: object) -> str:
     """Return a field as text: lists joined by commas, objects as JSON."""
     if value is None:
         return ""

@@ -21,7 +21,7 @@ OPTIONS = (*JOB, *SUBMIT)
 
 
 def main(argv: list[str]) -> int:
-    """Submit, follow, and end as the job ends."""
+    """Submit, follow, and return the job's exit code."""
     submission, args = build_submission(_with_shell(argv), "run")
     pty = bool(submission["options"].get("pty"))
     if pty and not sys.stdin.isatty():
@@ -50,23 +50,23 @@ def main(argv: list[str]) -> int:
 
 
 def _pending_reason(client: Client, label: str) -> str:
-    """Return why nothing happens yet, for a person who watches."""
+    """On a terminal, return why the job is pending."""
     if not output.is_terminal(2):
         return ""
     views = client.jobs([label], limit=1)["jobs"]
-    waiting = bool(views) and views[0]["state"] == "PENDING" and views[0].get("reason_text")
-    return f" waits: {output.clean(views[0]['reason_text'])}" if waiting else ""
+    is_pending = bool(views) and views[0]["state"] == "PENDING" and views[0].get("reason_text")
+    return f" waits: {output.clean(views[0]['reason_text'])}" if is_pending else ""
 
 
 def _wait_and_print_json(client: Client, label: str) -> int:
-    """Wait in silence, then print what became of it."""
+    """Wait without output, then print the job as JSON."""
     views = reconnect.wait(client, [label])["jobs"]
     output.emit(views[0] if len(views) == 1 else views)
     return max((int(view.get("result") or 0) for view in views), default=0)
 
 
 def _with_shell(argv: list[str]) -> list[str]:
-    """With --pty and no command, run the user's shell."""
+    """Add the user's shell as command for --pty without a command."""
     from stoker.cli.options import parse
 
     typed = parse(OPTIONS, argv, command=True, verb="run")

@@ -30,7 +30,7 @@ OPTIONS = (*JOB, *SUBMIT)
 
 
 def main(argv: list[str]) -> int:
-    """Submit and print the id alone; with --wait or --follow, stay until the end."""
+    """Submit and print only the id; with --wait or --follow, wait for the end."""
     submission, args = build_submission(argv, "submit")
     client = connect()
     with elapsed(_progress_text(submission)):
@@ -53,7 +53,7 @@ def _progress_text(submission: dict[str, Any]) -> str:
 
 
 def wait_or_follow(client: Client, reply: dict[str, Any], args: Args) -> int:
-    """Wait for or follow what was submitted, if that was asked for."""
+    """With --wait or --follow, wait for the submitted jobs; return the exit code."""
     label = str(reply["label"])
     if args.flag("follow") and not args.flag("json"):
         from stoker.cli.session.follow import follow_to_end
@@ -67,14 +67,14 @@ def wait_or_follow(client: Client, reply: dict[str, Any], args: Args) -> int:
 
 
 def print_warnings(reply: dict[str, Any], args: Args) -> None:
-    """Say what the daemon wants said."""
+    """Print the warnings of the daemon."""
     if not args.flag("quiet"):
         for text in reply.get("warnings") or ():
             output.say(f"stoker: {text}")
 
 
 def start_text(reply: dict[str, Any]) -> str:
-    """Return `start now`, `start in 14 min`, or that nobody knows."""
+    """Return `start now`, `start in 14 min`, or that there is no estimate."""
     from stoker.cli.output.times import absolute, relative
 
     expected = reply.get("expected_start")
@@ -82,6 +82,6 @@ def start_text(reply: dict[str, Any]) -> str:
         return "be pending; there is no estimate of its start yet"
     distance = relative(expected)
     if distance == "now" or distance.endswith("ago"):
-        machines = " and ".join(reply.get("nodes") or ())
-        return f"start now on {machines}" if machines else "start now"
+        nodes = " and ".join(reply.get("nodes") or ())
+        return f"start now on {nodes}" if nodes else "start now"
     return f"start {distance} ({absolute(expected)})"

@@ -33,15 +33,15 @@ USAGE = (
 SUBCOMMANDS = {"show": "sweep_show", "list": "sweep_list", "ls": "sweep_list",
                "edit": "sweep_edit"}  # fmt: skip
 ADAPTIVE_METHODS = ("tpe", "gp")
-"""Methods that look at the results so far."""
+"""Methods that choose trials by earlier results."""
 MAX_EXAMPLES = 5
-"""Trials that are shown of a sequence that is not made in advance."""
+"""Example trials of a method that chooses them one by one."""
 
 __all__ = ["OPTIONS", "SUBCOMMANDS", "USAGE", "main"]
 
 
 def main(argv: list[str]) -> int:
-    """Begin a sweep, or do something with those that are there."""
+    """Submit a sweep, or run a subcommand."""
     if argv and argv[0] in SUBCOMMANDS:
         module = __import__(f"stoker.cli.run.{SUBCOMMANDS[argv[0]]}", fromlist=["main"])
         if argv[1:2] in (["--help"], ["-h"]):
@@ -50,11 +50,11 @@ def main(argv: list[str]) -> int:
             print(verb_help(module.USAGE, module.__doc__ or "", module.OPTIONS))
             return 0
         return int(module.main(argv[1:]))
-    body, args, doubts = build_sweep(argv)
+    body, args, warnings = build_sweep(argv)
     client = connect()
     reply = client.sweep(body)
     if not args.flag("quiet"):
-        for text in [*doubts, *(reply.get("warnings") or ())]:
+        for text in [*warnings, *(reply.get("warnings") or ())]:
             output.say(f"stoker: {output.clean(text)}")
     if args.flag("dry_run"):
         return _print_plan(reply, body["definition"], args)
@@ -73,18 +73,18 @@ def main(argv: list[str]) -> int:
 
 
 def build_sweep(argv: list[str]) -> tuple[dict[str, Any], Args, list[str]]:
-    """Return the request body, all options by precedence, and what may be meant otherwise."""
+    """Return the request body, the merged options, and warnings."""
     from stoker.cli.options import Args, submission
     from stoker.cli.options.job import job_options
-    from stoker.client import submit_environment as surroundings
+    from stoker.client import submit_environment
 
-    found = parse_sweep(argv)
-    doubts: list[str] = []
-    definition = build_definition(found, doubts)
-    takes = {option.key for option in OPTIONS}
-    outside = submission.options_from_environment(os.environ)
-    layers = [{key: outside[key] for key in outside if key in takes}, found.values]
-    args = Args(submission.merge_options(layers), found.words)
+    typed = parse_sweep(argv)
+    warnings: list[str] = []
+    definition = build_definition(typed, warnings)
+    keys = {option.key for option in OPTIONS}
+    variables = submission.options_from_environment(os.environ)
+    layers = [{key: variables[key] for key in variables if key in keys}, typed.values]
+    args = Args(submission.merge_options(layers), typed.words)
     options = {
         key: value for key, value in job_options(args).items() if key not in SWEEP_KEYS | {"name"}
     }
@@ -97,52 +97,52 @@ def build_sweep(argv: list[str]) -> tuple[dict[str, Any], Args, list[str]]:
         "key": new_key(),
         "definition": definition,
         "options": options,
-        "directory": surroundings.current_directory(directory),
+        "directory": submit_environment.current_directory(directory),
         "environment": submission.job_environment(os.environ),
-        "shell": surroundings.shell(),
-        "umask": surroundings.umask(),
+        "shell": submit_environment.shell(),
+        "umask": submit_environment.umask(),
         "new": args.flag("new"),
         "dry_run": args.flag("dry_run"),
     }
-    return body, args, doubts
+    return body, args, warnings
 
 
 def receipt_text(reply: dict[str, Any], definition: dict[str, Any]) -> str:
     """Return `sweep 17 (train): 12 new, 1 again, 7 done already of 20`."""
     counts, total = reply["counts"], reply.get("total")
     added, retried = int(reply["added"]), int(reply["retried"])
-    over = counts.get("done", 0) + counts.get("stopped", 0)
-    going = counts.get("waiting", 0) + counts.get("running", 0) - added - retried
+    done = counts.get("done", 0) + counts.get("stopped", 0)
+    unfinished = counts.get("waiting", 0) + counts.get("running", 0) - added - retried
     to_come = total - sum(counts.values()) if total is not None else 0
     parts = [
         (added, "new"),
         (retried, "again"),
-        (going, "under way"),
-        (over, "done already"),
+        (unfinished, "under way"),
+        (done, "done already"),
         (to_come, "to come"),
     ]
-    said = ", ".join(f"{count:,} {what}" for count, what in parts if count > 0)
+    text = ", ".join(f"{count:,} {what}" for count, what in parts if count > 0)
     head = f"sweep {reply['label']} ({output.clean(reply['name'])})"
     if total is None:
-        return f"{head}: {f'{said}, more' if said else 'trials'} {end_text(definition)}"
-    return f"{head}: {said or 'nothing to do'} of {total:,}"
+        return f"{head}: {f'{text}, more' if text else 'trials'} {end_text(definition)}"
+    return f"{head}: {text or 'nothing to do'} of {total:,}"
 
 
 def end_text(definition: dict[str, Any]) -> str:
-    """Return when a sweep ends that nobody has given a number of samples."""
+    """Return when a sweep without a number of samples ends."""
     from stoker.sweep.space import size
 
-    whole = size(definition["parameters"])
-    if whole is None:
+    combinations = size(definition["parameters"])
+    if combinations is None:
         return "until it is cancelled"
-    return f"until all {whole:,} combinations have run"
+    return f"until all {combinations:,} combinations have run"
 
 
 def _print_plan(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> int:
-    """Show the first trials of what would be run."""
+    """Print the first trials that would run."""
     commands, added, total = reply.get("commands") or [], int(reply["added"]), reply.get("total")
-    thinks = definition["method"] in ADAPTIVE_METHODS
-    one_by_one = thinks or total is None
+    is_adaptive = definition["method"] in ADAPTIVE_METHODS
+    one_by_one = is_adaptive or total is None
     if one_by_one and not commands:
         commands = _example_commands(definition)
     if args.flag("json"):
@@ -153,7 +153,7 @@ def _print_plan(reply: dict[str, Any], definition: dict[str, Any], args: Args) -
     if not one_by_one and added > len(commands):
         output.say(f"stoker: ... and {added - len(commands):,} more")
     again = f" and {reply['retried']:,} again" if reply["retried"] else ""
-    if thinks:
+    if is_adaptive:
         output.say(
             f"stoker: these are examples; {definition['method']} chooses each trial from the "
             "results of earlier ones"
@@ -168,7 +168,7 @@ def _print_plan(reply: dict[str, Any], definition: dict[str, Any], args: Args) -
 
 
 def _example_commands(definition: dict[str, Any]) -> list[str]:
-    """Commands of the first points of a random sequence; of a method that thinks, of any."""
+    """Return the commands of the first trials; for an adaptive method, of random trials."""
     from itertools import islice
     from shlex import join
 
@@ -177,7 +177,7 @@ def _example_commands(definition: dict[str, Any]) -> list[str]:
 
     if definition["method"] in ADAPTIVE_METHODS:
         definition = {**definition, "method": "random"}
-    most = min(definition["samples"] or MAX_EXAMPLES, MAX_EXAMPLES)
-    points = islice(samplers.fresh(definition, 0, lambda _: False), most)
+    count = min(definition["samples"] or MAX_EXAMPLES, MAX_EXAMPLES)
+    points = islice(samplers.fresh(definition, 0, lambda _: False), count)
     commands = (command_of(definition, params) for params in points)
     return [command if isinstance(command, str) else join(command) for command in commands]

@@ -16,7 +16,7 @@ OPTIONS = (
 
 
 def main(argv: list[str]) -> int:
-    """Apply what was typed to one sweep."""
+    """Apply the options to one sweep."""
     args = parse(OPTIONS, argv, verb="sweep")
     if len(args.words) != 1:
         raise UsageError("No sweep given. For example: stoker sweep edit 17 --max-running 4")
@@ -31,8 +31,8 @@ def main(argv: list[str]) -> int:
     if args.flag("json"):
         output.emit(view)
         return 0
-    most = view.get("max_running")
-    at_once = f"at most {most} at a time" if most else "no limit of running trials"
+    maximum = view.get("max_running")
+    at_once = f"at most {maximum} at a time" if maximum else "no limit of running trials"
     output.say(
         f"stoker: sweep {view['label']} ({output.clean(view['name'])}): {at_once}, "
         f"priority {view['priority']}; {progress_text(view)}"

@@ -8,7 +8,7 @@ from stoker.cli.output import table
 from stoker.cli.output.estimates import estimate_cell
 from stoker.cli.output.sweep_text import age_text, best_text, progress_text, state_cell
 from stoker.cli.output.table import Column
-from stoker.cli.session import connect_without_start, was_used
+from stoker.cli.session import connect_without_start, has_state
 from stoker.client.errors import UsageError
 
 USAGE = ("sweep list [--all]",)
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
         raise UsageError(
             f"stoker sweep list takes no names; try: stoker sweep show {args.words[0]}"
         )
-    sweeps = connect_without_start().sweeps(all=args.flag("all"))["sweeps"] if was_used() else []
+    sweeps = connect_without_start().sweeps(all=args.flag("all"))["sweeps"] if has_state() else []
     if args.flag("json"):
         output.emit({"sweeps": sweeps})
         return 0

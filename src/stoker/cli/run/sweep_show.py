@@ -35,11 +35,11 @@ OPTIONS = (
 )
 MAX_ROWS = 50
 BAR_WIDTH = 20
-"""Characters of the longest bar."""
+"""Characters of the longest importance bar."""
 EIGHTHS = " ▏▎▍▌▋▊▉"
 STATE_ORDER = {"RUNNING": 1, "COMPLETING": 1, "SUSPENDED": 1, "CONFIGURING": 2, "QUEUED": 2,
          "PENDING": 3, "COMPLETED": 4}  # fmt: skip
-"""Trials without a figure, in this order behind those with one."""
+"""Order of trials without a value, after those with one."""
 
 
 def main(argv: list[str]) -> int:
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
 
 
 def show_sweep(client: Client, name: str, args: Args) -> int:
-    """Print one sweep as it stands, in the form that was asked for."""
+    """Print one sweep as text, JSON or CSV."""
     reply = client.get_sweep(name)
     if args.flag("json"):
         output.emit({**reply, "importance": parameter_importance(reply)})
@@ -82,7 +82,7 @@ def show_sweep(client: Client, name: str, args: Args) -> int:
 
 
 def newest_sweep(client: Client) -> str:
-    """Return the sweep that was begun last."""
+    """Return the label of the newest sweep."""
     sweeps = client.sweeps(all=True)["sweeps"]
     if not sweeps:
         raise UsageError("There are no sweeps. Start with: stoker sweep COMMAND lr=0.1,0.01")
@@ -90,7 +90,7 @@ def newest_sweep(client: Client) -> str:
 
 
 def sweep_lines(reply: dict[str, Any], args: Args) -> list[str]:
-    """Return how a sweep stands, and its trials."""
+    """Return the summary of a sweep and the table of its trials."""
     width, coloured = table.terminal_width(), colour.is_enabled()
     trials = ranked_trials(reply)
     columns, rows = trial_table(reply, trials)
@@ -110,7 +110,7 @@ def sweep_lines(reply: dict[str, Any], args: Args) -> list[str]:
 
 
 def summary_lines(reply: dict[str, Any], coloured: bool, width: int | None) -> list[str]:
-    """Return what is to be said of the whole."""
+    """Return the lines about the whole sweep."""
     sweep = reply["sweep"]
     head = f"Sweep {sweep['label']} {output.clean(sweep['name'])}"
     goal = f", {sweep['goal']}s {output.clean(sweep['metric'])}" if sweep.get("metric") else ""
@@ -134,7 +134,7 @@ def summary_lines(reply: dict[str, Any], coloured: bool, width: int | None) -> l
 
 
 def missing_metric_text(reply: dict[str, Any]) -> str:
-    """Say what to do when trials have ended and none had the metric; else nothing."""
+    """Return what to do if trials have ended and none has the metric; else nothing."""
     sweep, metric = reply["sweep"], reply["definition"].get("metric")
     if (
         not metric
@@ -160,7 +160,7 @@ def missing_metric_text(reply: dict[str, Any]) -> str:
 
 
 def shorten_plain(line: str, width: int) -> str:
-    """Cut a line to the terminal, unless it has colours in it."""
+    """Cut a line to the width of the terminal, unless it has colours."""
     return line if "\x1b" in line else table.shorten(line, width)
 
 
@@ -175,7 +175,7 @@ def counts_line(sweep: dict[str, Any]) -> str:
     early = f" ({counts['stopped']:,} stopped early)" if counts.get("stopped") else ""
     parts = [done + early]
     others = ("running", "waiting", "failed", "cancelled")
-    parts += [f"{counts[word]:,} {word}" for word in others if counts.get(word)]
+    parts += [f"{counts[name]:,} {name}" for name in others if counts.get(name)]
     if sweep.get("max_running"):
         parts.append(f"at most {sweep['max_running']} at a time")
     held = sweep.get("held") and not sweep.get("ended_at")
@@ -183,7 +183,7 @@ def counts_line(sweep: dict[str, Any]) -> str:
 
 
 def parameter_importance(reply: dict[str, Any]) -> dict[str, float]:
-    """Return which parameters matter, the most important first."""
+    """Return the importance of each parameter, the highest first."""
     from stoker.sweep.comparison import counts
     from stoker.sweep.importance import importance
 
@@ -193,15 +193,15 @@ def parameter_importance(reply: dict[str, Any]) -> dict[str, float]:
         if trial.get("value") is not None and counts(trial)
     ]
     names = varying_parameters(reply)
-    found = importance([({name: p.get(name) for name in names}, value) for p, value in rows])
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+    shares = importance([({name: p.get(name) for name in names}, value) for p, value in rows])
+    return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
 
 
-def importance_lines(found: dict[str, float], coloured: bool) -> list[str]:
-    """Return one line per parameter that matters."""
+def importance_lines(shares: dict[str, float], coloured: bool) -> list[str]:
+    """Return one line with a bar per parameter."""
     lines: list[str] = []
-    longest = max((table.display_width(output.clean(name)) for name in found), default=0)
-    for name, share in list(found.items())[:8]:
+    longest = max((table.display_width(output.clean(name)) for name in shares), default=0)
+    for name, share in list(shares.items())[:8]:
         title = "importance" if not lines else ""
         full, part = divmod(round(share * BAR_WIDTH * 8), 8)
         bar = "█" * full + (EIGHTHS[part] if part else "")
@@ -216,39 +216,39 @@ def importance_lines(found: dict[str, float], coloured: bool) -> list[str]:
 
 
 def ranked_trials(reply: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return trials with figures, the best first, then those that may get one, then the rest.
+    """Return trials with a value, the best first, then unfinished ones, then all others.
 
-    One that failed or was cancelled is of the rest, however good it looked on its way.
+    Failed and cancelled trials are among the others, whatever their last value.
     """
     sign = -1.0 if reply["sweep"].get("goal") == "maximize" else 1.0
 
-    def place(trial: dict[str, Any]) -> tuple[int, float, int]:
+    def sort_key(trial: dict[str, Any]) -> tuple[int, float, int]:
         value = trial.get("value")
         if value is not None and trial["state"] in STATE_ORDER:
             return 0, sign * value, trial["number"]
         return STATE_ORDER.get(str(trial["state"]), 5), 0.0, trial["number"]
 
-    return sorted(reply["trials"], key=place)
+    return sorted(reply["trials"], key=sort_key)
 
 
 def varying_parameters(reply: dict[str, Any]) -> list[str]:
-    """Return the parameters that differ between trials, or may."""
+    """Return the parameters that differ, or may differ, between trials."""
     definition = reply["definition"]
     specs = definition.get("parameters") or {}
     names = list(specs) or list((definition.get("points") or [{}])[0])
     fixed = {name for name, spec in specs.items() if "value" in spec}
-    seen: dict[str, set[str]] = {name: set() for name in names}
+    values: dict[str, set[str]] = {name: set() for name in names}
     for trial in reply["trials"]:
         for name, value in trial["params"].items():
-            seen.setdefault(name, set()).add(repr(value))
-    several = [name for name in seen if len(seen[name]) > 1]
+            values.setdefault(name, set()).add(repr(value))
+    several = [name for name in values if len(values[name]) > 1]
     return several or [name for name in names if name not in fixed] or names
 
 
 def trial_table(
     reply: dict[str, Any], trials: list[dict[str, Any]]
 ) -> tuple[list[Column], list[list[str]]]:
-    """Return columns and rows: a parameter that varies is a column of its own."""
+    """Return columns and rows, with one column per varying parameter."""
     names, metric = varying_parameters(reply), reply["sweep"].get("metric")
     columns = [Column("TRIAL", right=True), Column("STATE")]
     if metric:
@@ -273,7 +273,7 @@ def trial_table(
 
 
 def _state_cell(trial: dict[str, Any]) -> str:
-    """A trial that was stopped early ended well, and is worth a word of its own."""
+    """Return the state; a trial that was stopped early has its own."""
     if trial.get("stopped"):
         return Cell("STOPPED", "dim")
     return Cell(trial["state"], colour.STATE_COLOURS.get(str(trial["state_code"]), ""))
@@ -284,22 +284,22 @@ def _has_failed(trial: dict[str, Any]) -> bool:
 
 
 def to_csv(reply: dict[str, Any]) -> str:
-    """Return all trials with all that is known of them, for a spreadsheet."""
+    """Return all fields of all trials as CSV."""
     import csv
     import io
 
     from stoker.client import fast_json
 
-    first = reply["definition"].get("parameters") or {}
-    found = (name for trial in reply["trials"] for name in trial["params"])
-    names = list(dict.fromkeys((*first, *found)))
-    facts = ("label", "number", "state", "stopped", "value", "step", "elapsed", "started_at",
+    defined = reply["definition"].get("parameters") or {}
+    from_trials = (name for trial in reply["trials"] for name in trial["params"])
+    names = list(dict.fromkeys((*defined, *from_trials)))
+    fields = ("label", "number", "state", "stopped", "value", "step", "elapsed", "started_at",
              "ended_at", "attempt", "node", "cause")  # fmt: skip
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*facts, *(f"params.{name}" if name in facts else name for name in names)])
+    writer.writerow([*fields, *(f"params.{name}" if name in fields else name for name in names)])
     for trial in ranked_trials(reply):
-        cells = [*(trial.get(fact) for fact in facts), *(trial["params"].get(n) for n in names)]
+        cells = [*(trial.get(field) for field in fields), *(trial["params"].get(n) for n in names)]
         writer.writerow(
             fast_json.dumps(cell) if isinstance(cell, list | dict | bool) else cell
             for cell in cells

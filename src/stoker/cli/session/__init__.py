@@ -1,4 +1,4 @@
-"""How verbs reach the daemon, and what the ones that change jobs have in common."""
+"""Connect to the daemon; selectors, confirmation and result of verbs that change jobs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 MAX_LISTED_TASKS = 20
-"""Of so many jobs of one array at most, each is named."""
+"""Arrays with more changed jobs than this are one line."""
 
 
-def was_used() -> bool:
-    """Whether anything was ever queued here; if not, no daemon need be started to say so."""
+def has_state() -> bool:
+    """Return False if nothing was ever queued, so that no daemon is needed to report that."""
     if os.environ.get("STOKER_SERVER"):
         return True
     paths = (places.journal_path(), places.socket_path(), places.install_path())
@@ -29,13 +29,13 @@ def was_used() -> bool:
 
 
 def connect_without_start() -> Client:
-    """Return a client for verbs that only look: a view never starts a daemon."""
+    """Return a client for verbs that only read: they never start a daemon."""
     return connect(autostart=False)
 
 
 def connect_existing(*, autostart: bool = True) -> Client:
-    """Return a client for verbs about jobs that must exist already."""
-    if not was_used():
+    """Return a client for verbs about existing jobs; raise if there are none."""
+    if not has_state():
         raise StokerError(
             "There are no jobs yet. Start with: stoker submit COMMAND",
             wire.EXIT_NOT_FOUND,
@@ -45,41 +45,41 @@ def connect_existing(*, autostart: bool = True) -> Client:
 
 
 def require_selectors(args: Args, verb: str) -> list[str]:
-    """Return the selectors typed, or say that some are needed."""
+    """Return the selectors; raise if there are none."""
     if not args.words:
         raise UsageError(f"No job given. For example: stoker {verb} 42, stoker {verb} last")
     return args.words
 
 
-def confirm(args: Args, client: Client, doing: str) -> bool:
-    """Ask before something is done to every job, when there is a person to ask."""
+def confirm(args: Args, client: Client, action: str) -> bool:
+    """On a terminal, ask before all jobs are changed."""
     if "all" not in args.words or args.flag("yes") or args.flag("json"):
         return True
     if not (output.is_terminal(0) and output.is_terminal(2)):
         return True
-    found = client.jobs(["all"], limit=1)
-    count = len(found["jobs"]) + int(found.get("more") or 0)
-    return ask_yes_no(f"{doing} {output.counted(count, 'job')}?")
+    reply = client.jobs(["all"], limit=1)
+    count = len(reply["jobs"]) + int(reply.get("more") or 0)
+    return ask_yes_no(f"{action} {output.counted(count, 'job')}?")
 
 
 def ask_yes_no(question: str) -> bool:
-    """Ask on the terminal and return True for yes."""
+    """Ask on the terminal; return True for yes."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def print_result(reply: dict[str, Any], args: Args, past: str) -> int:
-    """Say what was done and what was not; 1 when nothing could be done."""
+def print_result(reply: dict[str, Any], args: Args, participle: str) -> int:
+    """Print which jobs were changed and which were not; return 1 if none was."""
     done, skipped = reply.get("done") or [], reply.get("skipped") or []
     sweeps = reply.get("sweeps") or []
     if args.flag("json"):
         output.emit(reply)
     else:
         for line in _changed_lines(done, [str(sweep) for sweep in sweeps]):
-            output.say(f"stoker: {past} {line}")
+            output.say(f"stoker: {participle} {line}")
         _print_unreachable(done)
-        # Trials that were over, or run already, are no news of a sweep that was meant as a whole.
+        # For a whole sweep, trials that were not changed are not worth a message.
         _print_skipped([job for job in skipped if _group_label(job) not in map(str, sweeps)])
         if not (done or skipped or sweeps):
             output.say("stoker: nothing to do")
@@ -87,31 +87,31 @@ def print_result(reply: dict[str, Any], args: Args, past: str) -> int:
 
 
 def _changed_lines(done: list[dict[str, Any]], sweeps: list[str]) -> list[str]:
-    """Return what something was done to: sweeps and large arrays as wholes, others one by one."""
+    """Return the changed jobs as text: sweeps and large arrays as a whole, others by label."""
     groups: dict[str, list[dict[str, Any]]] = {sweep: [] for sweep in sweeps}
     for job in done:
         groups.setdefault(_group_label(job), []).append(job)
-    lines, alone = [], []
-    for whole, jobs in groups.items():
-        if whole in sweeps:
-            waiting = all(job["state"] == "PENDING" for job in jobs)
-            count = f"{len(jobs):,} waiting" if waiting else output.counted(len(jobs), "trial")
-            lines.append(f"sweep {whole}" + (f" ({count})" if jobs else ""))
-        elif len(jobs) > MAX_LISTED_TASKS and whole:
-            lines.append(f"{len(jobs):,} jobs of {whole}")
+    lines, labels = [], []
+    for group, jobs in groups.items():
+        if group in sweeps:
+            all_pending = all(job["state"] == "PENDING" for job in jobs)
+            count = f"{len(jobs):,} waiting" if all_pending else output.counted(len(jobs), "trial")
+            lines.append(f"sweep {group}" + (f" ({count})" if jobs else ""))
+        elif len(jobs) > MAX_LISTED_TASKS and group:
+            lines.append(f"{len(jobs):,} jobs of {group}")
         else:
-            alone += [str(job["label"]) for job in jobs]
-    return [*lines, format_labels(alone)] if alone else lines
+            labels += [str(job["label"]) for job in jobs]
+    return [*lines, format_labels(labels)] if labels else lines
 
 
 def _group_label(job: dict[str, Any]) -> str:
-    """Return the sweep or array that a job is part of; empty if it is of none."""
+    """Return the label of a job's sweep or array; empty if it has none."""
     array, member, _ = str(job["label"]).partition("_")
     return array if member else ""
 
 
 def _print_skipped(skipped: list[dict[str, Any]]) -> None:
-    """Say what was left as it is and why; of many that are one array or sweep, in a line."""
+    """Print which jobs were not changed and why; one line per large array or sweep."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for job in skipped:
         groups.setdefault(_group_label(job) or f"job {job['label']}", []).append(job)
@@ -131,21 +131,21 @@ def _print_skipped(skipped: list[dict[str, Any]]) -> None:
 
 
 def _print_unreachable(done: list[dict[str, Any]]) -> None:
-    """What was done to a job on a machine that does not answer, it learns when it does."""
-    late = [job for job in done if job.get("unreachable")]
-    if not late:
+    """Print which changes take effect only when a node is reachable again."""
+    delayed = [job for job in done if job.get("unreachable")]
+    if not delayed:
         return
-    machines = list(dict.fromkeys(name for job in late for name in job["unreachable"]))
-    where, answer = " and ".join(machines[:3]), "answers" if len(machines) == 1 else "answer"
-    labels = format_labels([str(job["label"]) for job in late])
+    nodes = list(dict.fromkeys(name for job in delayed for name in job["unreachable"]))
+    where, answer = " and ".join(nodes[:3]), "answers" if len(nodes) == 1 else "answer"
+    labels = format_labels([str(job["label"]) for job in delayed])
     output.say(
         f"stoker: of {labels} this takes effect when {where}"
-        f" {answer} again; to abandon jobs there: stoker nodes remove {machines[0]} --force"
+        f" {answer} again; to abandon jobs there: stoker nodes remove {nodes[0]} --force"
     )
 
 
 def format_labels(labels: list[str]) -> str:
-    """Write many labels short: `1-3, 7, 42_1`."""
+    """Return labels with ranges: `1-3, 7, 42_1`."""
     parts: list[str] = []
     start = end = None
     for label in labels:

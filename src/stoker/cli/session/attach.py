@@ -1,4 +1,4 @@
-"""A job's terminal, joined to ours: raw bytes over the socket that the job's view names."""
+"""Attach to a job's terminal: raw bytes over the socket that its view names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stoker.client.errors import StokerError
 
 
 def attach(client: Client, label: str) -> int:
-    """Wait for the job to start, shuttle bytes until it ends, return its code."""
+    """Wait for the job to start, relay its terminal until it ends; return its exit code."""
     try:
         path = _attach_path(client, label)
     except KeyboardInterrupt:
@@ -29,7 +29,7 @@ def attach(client: Client, label: str) -> int:
         try:
             sock.connect(path)
         except FileNotFoundError:
-            pass  # so short that it has ended
+            pass  # it has already ended
         else:
             _relay_raw(sock)
         sock.close()
@@ -38,9 +38,9 @@ def attach(client: Client, label: str) -> int:
 
 
 def _attach_path(client: Client, label: str) -> str | None:
-    """Return the socket of the job's terminal once there is one; None when it has ended."""
-    told = False
-    polls = 30  # the terminal may come a moment after the process
+    """Return the socket of the job's terminal once it exists; None if the job has ended."""
+    reported = False
+    polls = 30  # the socket may appear a moment after the process
     while True:
         view = client.jobs([label])["jobs"][0]
         if view.get("attach"):
@@ -50,9 +50,9 @@ def _attach_path(client: Client, label: str) -> str | None:
         polls -= view["state"] == "RUNNING"
         if polls < 0:
             raise StokerError(f"Job {label} runs, but its terminal cannot be reached.")
-        if not told and view.get("reason_text"):
+        if not reported and view.get("reason_text"):
             output.say(f"stoker: waiting: {view['reason_text']}")
-            told = True
+            reported = True
         time.sleep(0.1)
 
 
@@ -68,9 +68,9 @@ def _relay_raw(sock: Socket) -> None:
 
 
 def _relay(sock: Socket) -> None:
-    """Copy both ways until the job's side hangs up; the end of our stdin ends nothing."""
+    """Copy both ways until the job closes its side; the end of our stdin is ignored."""
     sources: list[int] = [0, sock.fileno()]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is a byte for the job now
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is sent to the job as a byte
     try:
         while True:
             ready = select.select(sources, [], [])[0]

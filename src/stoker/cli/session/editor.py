@@ -1,4 +1,4 @@
-"""A queued job as text in $EDITOR: what a person may change, and only that."""
+"""Edit the changeable fields of a pending job in $EDITOR."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEMORY_FIELDS = frozenset({"mem", "gpus_min_vram", "gpu_memory"})
 
 
 def edit_in_editor(view: dict[str, Any]) -> dict[str, object]:
-    """Open an editor on a job's fields; return the options that were changed."""
+    """Open an editor with a job's fields; return the changed options."""
     before = editable_fields(view)
     text = to_toml(view, before)
     while True:
@@ -34,20 +34,20 @@ def edit_in_editor(view: dict[str, Any]) -> dict[str, object]:
 
 
 def editable_fields(view: dict[str, Any]) -> dict[str, str]:
-    """Return what may be changed, as a person would type it."""
+    """Return the changeable fields as the user would type them."""
     request = view.get("request") or {}
-    found = {key: view.get(key) for key in VIEW_FIELDS}
+    values = {key: view.get(key) for key in VIEW_FIELDS}
     for key, name in REQUEST_FIELDS.items():
         value = request.get(name)
-        found[key] = f"{value}M" if value is not None and key in MEMORY_FIELDS else value
+        values[key] = f"{value}M" if value is not None and key in MEMORY_FIELDS else value
     limit = view.get("time_limit")
-    found["time"] = None if limit is None else f"{limit:.0f}s"
-    found["dependency"] = view.get("depends")
-    return {key: "" if value is None else str(value) for key, value in found.items()}
+    values["time"] = None if limit is None else f"{limit:.0f}s"
+    values["dependency"] = view.get("depends")
+    return {key: "" if value is None else str(value) for key, value in values.items()}
 
 
 def to_toml(view: dict[str, Any], values: dict[str, str]) -> str:
-    """Write the fields as TOML."""
+    """Return the fields as TOML."""
     command = clean((str(view.get("command") or "").splitlines() or [""])[0])
     lines = [
         f"# Job {view['label']}: {command}",
@@ -58,7 +58,7 @@ def to_toml(view: dict[str, Any], values: dict[str, str]) -> str:
 
 
 def changed_fields(before: dict[str, str], text: str) -> dict[str, object]:
-    """Return what differs between the fields and the edited text."""
+    """Return the fields that the edited text changes."""
     try:
         after = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -84,5 +84,5 @@ def _run_editor(text: str) -> str:
             raise StokerError(f"The editor {command!r} was not found. Set $EDITOR.") from None
         if code:
             raise StokerError(f"The editor ended with code {code}; nothing was changed.")
-        with open(file.name, encoding="utf-8") as again:
-            return again.read()
+        with open(file.name, encoding="utf-8") as edited:
+            return edited.read()

@@ -1,4 +1,4 @@
-"""Stays with jobs until they end: follows their output, waits, returns their code."""
+"""Follow or wait for jobs until they end, and return their exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CANCEL_SECONDS = 2.0
 
 
 def follow_to_end(client: Client, label: str, count: int, *, error: bool = False) -> int:
-    """Copy a job's output to ours until it ends; return its code. ^C detaches."""
+    """Copy a job's output to stdout until it ends; return its exit code. ^C detaches."""
     if count != 1:
         return wait_to_end(client, label)
     try:
@@ -34,7 +34,7 @@ def follow_to_end(client: Client, label: str, count: int, *, error: bool = False
 
 
 def wait_to_end(client: Client, label: str) -> int:
-    """Wait for all jobs under a label; return the highest code. ^C detaches."""
+    """Wait for all jobs with a label; return the highest exit code. ^C detaches."""
     try:
         with upload(client, label):
             reply = reconnect.wait(client, [label])
@@ -44,19 +44,19 @@ def wait_to_end(client: Client, label: str) -> int:
 
 
 def report_failures(client: Client, views: Sequence[dict[str, Any]]) -> int:
-    """Say which jobs failed, and return the highest code."""
+    """Print which jobs failed; return the highest exit code."""
     code = 0
     for view in views:
         result = view.get("result")
         if result:
             code = max(code, int(result))
-    bad = [view for view in views if view.get("result")]
-    for view in bad[:10]:
+    failed = [view for view in views if view.get("result")]
+    for view in failed[:10]:
         output.say(f"stoker: {failure_line(view)}")
-    if len(bad) > 10:
-        output.say(f"stoker: ... and {output.counted(len(bad) - 10, 'more job')} failed")
-    if bad and output.is_terminal(2):
-        dismiss_failures(client, [str(view["label"]) for view in bad])
+    if len(failed) > 10:
+        output.say(f"stoker: ... and {output.counted(len(failed) - 10, 'more job')} failed")
+    if failed and output.is_terminal(2):
+        dismiss_failures(client, [str(view["label"]) for view in failed])
     return code
 
 
@@ -68,7 +68,7 @@ def failure_line(view: dict[str, Any]) -> str:
 
 
 def report_stuck(reply: dict[str, Any]) -> int:
-    """Say which jobs can never start, and which sweeps cannot go on; 1 when there are any."""
+    """Print which jobs can never start and which sweeps cannot continue; 1 if any."""
     for job in reply.get("stuck") or ():
         output.say(f"stoker: job {job.get('label', job['id'])} can never start: {job['text']}")
     for note in reply.get("notes") or ():
@@ -77,12 +77,12 @@ def report_stuck(reply: dict[str, Any]) -> int:
 
 
 def is_stuck(reply: dict[str, Any]) -> bool:
-    """Whether something that was waited for can never end."""
+    """Return True if a job can never start or a sweep cannot continue."""
     return bool(reply.get("stuck") or (reply.get("notes") and not reply["finished"]))
 
 
 def dismiss_failures(client: Client, labels: Sequence[str]) -> None:
-    """Take failures that a person has looked at off the bare listing."""
+    """Dismiss failures that were displayed; `queue` no longer lists them."""
     from stoker.client.errors import StokerError
 
     try:
@@ -92,7 +92,7 @@ def dismiss_failures(client: Client, labels: Sequence[str]) -> None:
 
 
 def detach(client: Client, label: str) -> int:
-    """Leave the job running, unless ^C comes again at once."""
+    """Leave the job running, unless ^C is pressed again within CANCEL_SECONDS."""
     output.say(
         f"\nstoker: detached; job {label} continues. ^C again cancels it. "
         f"To follow it again: stoker logs -f {label}"
@@ -106,11 +106,11 @@ def detach(client: Client, label: str) -> int:
 
 
 class _copy_stderr:  # noqa: N801 - reads as a function
-    """While the block runs, copy a separate stderr of the job to ours."""
+    """Copy the job's separate stderr to ours while the block runs."""
 
-    def __init__(self, client: Client, label: str, wanted: bool) -> None:
+    def __init__(self, client: Client, label: str, is_separate: bool) -> None:
         self._thread = None
-        if wanted:
+        if is_separate:
             from threading import Thread
 
             self._thread = Thread(

@@ -1,4 +1,4 @@
-"""Follow the output of several jobs at once, line by line, with the job in front of each line."""
+"""Follow the output of several jobs at once; each line is prefixed with its job."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 MAX_CONNECTIONS = 64
-"""Jobs followed at the same time: each has a connection, and the daemon accepts 256 in all."""
+"""Jobs followed at the same time: each uses a connection, and the daemon accepts 256."""
 MAX_LINE_BYTES = 1 << 20
 
 
 class LineWriter:
-    """Writes whole lines, each with a prefix; of a redrawn line, what is visible at its end."""
+    """Writes whole lines, each with a prefix; of a redrawn line, the last version."""
 
     def __init__(self, target: BinaryIO, prefix: str, lock: Lock) -> None:
         self._target, self._prefix, self._lock = target, prefix.encode(), lock
-        self._rest = b""
+        self._partial = b""
 
     def write(self, data: bytes) -> int:
-        """Write the lines that are complete now, and keep the rest."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE_BYTES:
-            lines, self._rest = [*lines, self._rest], b""
+        """Write the complete lines; keep an incomplete one."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > MAX_LINE_BYTES:
+            lines, self._partial = [*lines, self._partial], b""
         if lines:
             shown = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines]
             with self._lock:
@@ -36,26 +36,26 @@ class LineWriter:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing: every complete line is flushed."""
+        """Do nothing: complete lines are flushed at once."""
 
     def close(self) -> None:
-        """Write a last line that has no end."""
-        if self._rest:
+        """Write a last line without a line end."""
+        if self._partial:
             self.write(b"\n")
 
 
 def follow_many(labels: Sequence[str], copy: Callable[[str, LineWriter], None]) -> None:
-    """Let `copy` write the output of every job until all have ended."""
-    todo: SimpleQueue[str] = SimpleQueue()
+    """Call `copy` for every job, in threads, until all have ended."""
+    pending: SimpleQueue[str] = SimpleQueue()
     for label in labels:
-        todo.put(label)
+        pending.put(label)
     ended: SimpleQueue[Exception | None] = SimpleQueue()
     lock, width = Lock(), max(map(len, labels))
 
     def follow() -> None:
         while True:
             try:
-                label = todo.get_nowait()
+                label = pending.get_nowait()
             except Empty:
                 return
             writer = LineWriter(sys.stdout.buffer, f"{label:>{width}} | ", lock)

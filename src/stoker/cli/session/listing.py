@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli.options import Args, Option
-from stoker.cli.output.job_table import text
+from stoker.cli.output.job_table import field_text
 from stoker.cli.output.table import Column
 from stoker.client import fast_json
 from stoker.client.errors import UsageError
@@ -22,16 +22,17 @@ LIST_OPTIONS = (
 
 
 def format_lines(args: Args, views: Sequence[dict[str, Any]]) -> list[str] | None:
-    """Return lines for --json-lines or --format; None when neither was asked for."""
+    """Return the lines for --json-lines or --format; None without these options."""
     if args.flag("json_lines"):
         return [fast_json.dumps(view) for view in views]
-    form = args.text("format")
-    if form is None:
+    template = args.text("format")
+    if template is None:
         return None
-    form = form.replace("\\t", "\t").replace("\\n", "\n")
+    template = template.replace("\\t", "\t").replace("\\n", "\n")
     try:
         return [
-            form.format_map({key: text(value) for key, value in view.items()}) for view in views
+            template.format_map({key: field_text(value) for key, value in view.items()})
+            for view in views
         ]
     except KeyError as error:
         raise _no_such_field(str(error.args[0]), views) from None
@@ -42,19 +43,19 @@ def format_lines(args: Args, views: Sequence[dict[str, Any]]) -> list[str] | Non
 def select_columns(
     args: Args, views: Sequence[dict[str, Any]]
 ) -> tuple[list[Column], list[list[str]]] | None:
-    """Return the columns asked for with -o; None when it was not given."""
-    asked = args.text("columns")
-    if asked is None:
+    """Return the columns and rows for -o; None without this option."""
+    columns = args.text("columns")
+    if columns is None:
         return None
-    names = [name.strip().lower() for name in asked.split(",") if name.strip()]
+    names = [name.strip().lower() for name in columns.split(",") if name.strip()]
     for name in names:
         if views and name not in views[0]:
             raise _no_such_field(name, views)
-    rows = [[text(view.get(name)) for name in names] for view in views]
+    rows = [[field_text(view.get(name)) for name in names] for view in views]
     return [Column(name.upper(), cut=True) for name in names], rows
 
 
 def _no_such_field(name: str, views: Sequence[dict[str, Any]]) -> UsageError:
-    """Return the error for a field that jobs do not have."""
-    known = ", ".join(sorted(views[0])) if views else ""
-    return UsageError(f"Jobs have no field {name!r}. There are: {known}.")
+    """Return the error for an unknown field."""
+    fields = ", ".join(sorted(views[0])) if views else ""
+    return UsageError(f"Jobs have no field {name!r}. There are: {fields}.")

@@ -1,4 +1,4 @@
-"""Redraws a list in place until ^C."""
+"""Redraw a list in place until ^C."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     Data = TypeVar("Data")
 
 ENTER_SCREEN = "\x1b[?1049h\x1b[?25l\x1b[?7l"
-"""The other screen, no cursor, and lines that are too long are not wrapped."""
+"""Alternate screen, no cursor, no wrapping of long lines."""
 LEAVE_SCREEN = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 BEGIN_UPDATE, END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
-"""Terminals that know these codes show what is between them at once."""
+"""Terminals with synchronised updates show the text in between at once."""
 
 
 def watch_interval(args: Args) -> float | None:
-    """Return how often to redraw, None when that was not asked for."""
+    """Return the seconds between updates, None without --watch."""
     if not args.flag("watch"):
         return None
     if args.flag("json"):
@@ -40,18 +40,18 @@ def watch_interval(args: Args) -> float | None:
 
 
 def watch(
-    every: float, ask: Callable[[], Data], draw: Callable[[Data, int | None], list[str]]
+    every: float, request: Callable[[], Data], draw: Callable[[Data, int | None], list[str]]
 ) -> int:
-    """Ask and draw repeatedly: on a terminal in place, elsewhere one list after another.
+    """Request and draw repeatedly: in place on a terminal, else one list after another.
 
-    `draw` gets the height of the screen, None where there is none. A new size of the terminal
-    is drawn at once. While the daemon is away, the last list stays with a note on top.
+    `draw` gets the height of the screen, None without a terminal. A resize is drawn at once.
+    While the daemon is unreachable, the last list stays, with a note on top.
     """
     if not output.is_terminal(1):
         while True:
-            print("\n".join(draw(ask(), None)), flush=True)
+            print("\n".join(draw(request(), None)), flush=True)
             time.sleep(every)
-    data = ask()  # without a daemon, this is an error as everywhere
+    data = request()  # raises without a daemon, as for every command
     write_raw(sys.stdout, ENTER_SCREEN)
     screen, note = Screen(), ""
     try:
@@ -65,7 +65,7 @@ def watch(
                     screen.show([note, *drawn] if note else drawn, lines, columns)
                     resizes.wait(left)
                 try:
-                    data, note = ask(), ""
+                    data, note = request(), ""
                 except DaemonUnreachable as error:
                     note = f"{time.strftime('%H:%M:%S')}  {error.message}"
     except KeyboardInterrupt:
@@ -75,32 +75,32 @@ def watch(
 
 
 class Screen:
-    """What is on the terminal: only lines that changed are written."""
+    """The content of the terminal; only changed lines are written."""
 
     def __init__(self) -> None:
         self.size = (0, 0)
         self.lines: list[str] = []
 
     def show(self, lines: list[str], height: int, width: int) -> None:
-        """Replace what is on the screen."""
+        """Replace the content of the screen."""
         write_raw(sys.stdout, self.changes(fit_lines(lines, height, width), (height, width)))
 
     def changes(self, lines: list[str], size: tuple[int, int]) -> str:
-        """Return what turns the present screen into these lines."""
-        known = self.lines if size == self.size else []
+        """Return the text that changes the screen to these lines."""
+        current = self.lines if size == self.size else []
         text = "" if size == self.size else "\x1b[2J"
         for row, line in enumerate(lines):
-            if row >= len(known) or known[row] != line:
-                # The line is cleared first: behind a full one the cursor stands on its last cell.
+            if row >= len(current) or current[row] != line:
+                # Clear the line first: after a full line, the cursor is on its last cell.
                 text += f"\x1b[{row + 1};1H\x1b[2K{line}"
-        if len(lines) < len(known):
+        if len(lines) < len(current):
             text += f"\x1b[{len(lines) + 1};1H\x1b[J"
         self.size, self.lines = size, lines
         return f"{BEGIN_UPDATE}{text}{END_UPDATE}" if text else ""
 
 
 def fit_lines(lines: list[str], height: int, width: int) -> list[str]:
-    """Return lines that fit into a screen; the last one counts those that did not."""
+    """Return lines that fit the screen; the last one counts the omitted lines."""
     lines = [filtered(line, coloured=colour.is_enabled()) for line in lines]
     if len(lines) > height:
         lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more lines"]
@@ -111,7 +111,7 @@ def fit_lines(lines: list[str], height: int, width: int) -> list[str]:
 
 
 class _ResizeWaiter:
-    """Waits for a while, or until the terminal has another size."""
+    """Waits for a timeout or a resize of the terminal."""
 
     def __enter__(self) -> _ResizeWaiter:  # noqa: PYI034 - typing.Self costs an import
         import signal

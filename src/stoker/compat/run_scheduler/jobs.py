@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker import wire
 from stoker.cli.output import clean
-from stoker.cli.session import was_used
+from stoker.cli.session import has_state
 from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError, UsageError
 from stoker.compat.run_scheduler import NAME
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def client() -> Client | None:
     """Return a client of the daemon; None where nothing was ever queued."""
-    return connect() if was_used() else None
+    return connect() if has_state() else None
 
 
 def no_such(word: str) -> StokerError:
