@@ -13,7 +13,7 @@ from stoker.core.launch import launch
 from stoker.core.policy.fit import could_ever
 from stoker.core.request import Request
 from stoker.core.restore import restore
-from stoker.daemon.views.job import queue_view
+from stoker.daemon.views.queue import queue_view
 
 DISKS = (("hdd", "0", 32_000), ("hdd", "1", 64_000))
 
@@ -292,8 +292,8 @@ def test_gpus_of_the_first_node_come_first_and_others_fill_up():
     jobs = [story.submit(gpus(1), queue="q") for _ in range(3)]
     assert story.plan() == jobs[:2]
     assert places(story, *jobs[:2]) == [("box", ["0"]), ("a", ["0"])]
-    shown = queue_view(story.state.rest.queues["q"], story.state)["resources"]
-    assert [(each["device"], each["free"]) for each in shown] == [("0", "0"), ("a/0", "0")]
+    shown = queue_view(story.state.rest.queues["q"], story.state).resources
+    assert [(each.device, each.free) for each in shown] == [("0", "0"), ("a/0", "0")]
 
 
 def test_a_queue_takes_devices_in_the_words_of_other_commands():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from core.scenario import node
@@ -31,7 +32,7 @@ class RecordedCommand:
         return self._handler(state, now)
 
     def reply(self, value: Any) -> None:
-        self.value = value
+        self.value = as_json(value)
 
     def reject(self, rejection: CommandRejected) -> None:
         self.rejection = rejection
@@ -118,6 +119,16 @@ class HandlerFixture:
     def kinds(self) -> list[str]:
         """The kinds of the events of the last cycle."""
         return [type(event).__name__ for event in self.events]
+
+
+def as_json(value: Any) -> Any:
+    """Return a reply with its views as clients get them."""
+    if isinstance(value, dict):
+        return {key: as_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [as_json(item) for item in value]
+    is_view = type(value).__module__.startswith("stoker.schema")
+    return msgspec.to_builtins(value) if is_view else value
 
 
 def assert_rejection(rejection: CommandRejected, code: str, word: str) -> None:

@@ -17,6 +17,7 @@ from stoker.core.sweep import Sweep, Trial, trial_of
 from stoker.core.units import BadValue
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.faults import FaultTracker
+from stoker.schema.job import UploadView
 from stoker.store.port import JobQuery, Store
 
 CommandHandler = Callable[[State, Instant], CommandResult]
@@ -37,7 +38,7 @@ class RequestContext(Struct):
     """What went wrong before: told once to whoever submits next."""
     live: Callable[[int], dict[str, Any]] = lambda _: {}
     """What is seen of a running job but not kept: its step, its metrics, its memory."""
-    uploads: Callable[[Job], list[dict[str, Any]]] = lambda _: []
+    uploads: Callable[[Job], list[UploadView]] = lambda _: []
     """The uploads of a job's files to nodes, while they are under way."""
     foreseen: Callable[[int, State, Instant], Told | None] = lambda *_: None
     """When a job starts and ends, if there is a forecast."""

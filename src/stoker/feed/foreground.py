@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from msgspec import to_builtins
+
 from stoker import places, wire
 from stoker.client.errors import StokerError
 from stoker.core.cluster import Node
@@ -245,9 +247,9 @@ class ForegroundSource(JobSource):
     def _view(self, job: Job) -> dict[str, Any]:
         loop = self.loop
         assert loop is not None
-        return job_view(
-            job, loop.engine.state.spec(job), None, system_clock(), loop.desk.logs, tail=5
-        )
+        spec = loop.engine.state.spec(job)
+        view = job_view(job, spec, None, system_clock(), loop.desk.logs, tail=5)
+        return dict(to_builtins(view))
 
     def timeout(self) -> float | None:
         """Wake up for what the work has to show, and at once while more can go out."""

@@ -11,6 +11,7 @@ from stoker.daemon.handlers import queries
 from stoker.daemon.handlers.queries import JobFilter
 from stoker.engine import PLANNING, CommandRejected
 from stoker.faults import FaultTracker
+from stoker.schema.job import UploadView
 from stoker.store.port import JobQuery
 
 
@@ -87,10 +88,10 @@ def test_unknown_states_are_rejected() -> None:
 
 def test_views_show_uploads_while_a_job_is_being_started(handlers: HandlerFixture) -> None:
     job = handlers.submit()
-    upload = {"text": "sends 3 files"}
+    upload = UploadView(node="gpu1", sent_bytes=1, text="sends 3 files")
     handlers.context.uploads = lambda _: [upload]
     (view,) = handlers.ask(queries.list_views(handlers.context, [job], 0))
-    assert (view["uploads"], view["reason_text"]) == ([upload], "sends 3 files")
+    assert (view["uploads"][0]["node"], view["reason_text"]) == ("gpu1", "sends 3 files")
     handlers.run(job)
     (view,) = handlers.ask(queries.list_views(handlers.context, [job], 0))
     assert "uploads" not in view

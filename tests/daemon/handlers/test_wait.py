@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from daemon.handler_fixture import HandlerFixture, assert_rejection
+from daemon.handler_fixture import HandlerFixture, as_json, assert_rejection
 from stoker.core.events import SweepChanged
 from stoker.daemon.handlers import wait
 from stoker.daemon.handlers.wait import JobWaiter, JobWaiters
@@ -35,7 +35,7 @@ class Waiting:
         if rejection is not None:
             self.rejections.append(rejection)
         else:
-            self.replies.append(value)
+            self.replies.append(as_json(value))
 
     def check(self) -> None:
         handlers = self.handlers

@@ -5,12 +5,13 @@ from stoker.core import events as e
 from stoker.core.policy.order import in_order, in_rows
 from stoker.daemon.handlers.queries import _current, _current_rows
 from stoker.daemon.views.array_rows import rows, spans, summary
+from stoker.schema.job import MembersView
 
 
 def listed(story: Scenario, limit: int = 100) -> list[str]:
     found = _current_rows(story.state, limit, fold=True)
     return [
-        summary(row, story.state)["label"] if len(row) > 1 else story.job(row[0]).label
+        summary(row, story.state).label if len(row) > 1 else story.job(row[0]).label
         for row in found
     ]
 
@@ -52,11 +53,9 @@ def test_failed_members_are_one_row_with_the_newest_first_and_their_causes() -> 
         story.exited(array + member, code=3 if member else 4)
     (row,) = _current_rows(story.state, 100, fold=True)
     assert row[0] == array + 2
-    assert summary(row, story.state) == {
-        "label": f"{array}_[0-2]",
-        "count": 3,
-        "causes": {"exit 3": 2, "exit 4": 1},
-    }
+    assert summary(row, story.state) == MembersView(
+        label=f"{array}_[0-2]", count=3, causes={"exit 3": 2, "exit 4": 1}
+    )
 
 
 def test_jobs_of_no_array_are_never_grouped() -> None:

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from core.scenario import Scenario
+from daemon.handler_fixture import as_json
 from stoker.core import events as e
 from stoker.core.outlook import (
     OUT_OF_DATE,
@@ -118,9 +119,9 @@ def test_one_that_is_killed_is_started_anew_and_what_there_is_says_so(
     reply = decide(state, system_clock()).reply
     assert reply is not None
     said = reply(state)
-    assert "the forecast process failed" in said["trouble"]
-    assert said["age"] >= 0
-    assert said["newer"], "nobody has to ask again"
+    assert "the forecast process failed" in said.trouble
+    assert said.age >= 0
+    assert said.newer, "nobody has to ask again"
     settle(outlooks)
     assert outlooks.latest is not first
     assert outlooks.error is None
@@ -140,7 +141,7 @@ def test_one_that_dies_again_and_again_is_not_started_for_every_answer(
         assert outlooks.restarts.failures == times
     reply = outlook.handle_eta(outlooks, outlooks.context, [], 10)(state, system_clock()).reply
     assert reply is not None
-    assert not reply(state)["newer"]
+    assert not reply(state).newer
     outlooks.refresh(state, system_clock())
     assert outlooks.process.is_running, "a client that asks has another try"
 
@@ -173,7 +174,7 @@ def estimated(outlooks: outlook.ForecastClient, story: Scenario) -> Instant:
 def reply(decide: CommandHandler, story: Scenario, now: Instant) -> Any:
     found = decide(story.state, now).reply
     assert found is not None
-    return found(story.state)
+    return as_json(found(story.state))
 
 
 def test_queue_show_why_and_eta_have_one_estimate(outlooks: outlook.ForecastClient) -> None:

@@ -538,9 +538,9 @@ class Daemon:
         self._hook(
             command,
             {
-                "event": "end", "job_id": view["label"], "job_name": view["name"],
-                "state": view["state"], "code": view["result"], "cause": view["cause"],
-                "log": view["log"],
+                "event": "end", "job_id": view.label, "job_name": view.name,
+                "state": view.state, "code": view.result, "cause": view.cause,
+                "log": view.log,
             },
             record_path(self.desk.logs, id),
         )  # fmt: skip

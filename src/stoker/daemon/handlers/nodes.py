@@ -13,10 +13,12 @@ from stoker.daemon.context import CommandHandler, RequestContext, reply_only
 from stoker.daemon.nodes.configured import is_same_node, jobs_on_node, still_running
 from stoker.daemon.nodes.registry import ExecutorRegistry, RemoteNode
 from stoker.daemon.settings import check_name
-from stoker.daemon.views.job import iso, resources_view
+from stoker.daemon.views.format import iso
+from stoker.daemon.views.gpu import resources_view
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.executors.ssh.address import Address, parse_address
 from stoker.schema import requests as r
+from stoker.schema.node import MeasuredGpu, NodeList, NodeMeasurement, NodeView
 
 MAX_REFRESH_SECONDS = 15
 """How long a request waits for fresh readings of nodes."""
@@ -187,31 +189,33 @@ def list_nodes(registry: ExecutorRegistry, since: float) -> CommandHandler:
             if name not in remotes and not node.removed
         ]
         names = [*local, *remotes]
-        return reply_only({"nodes": [_node_view(name, state, registry, since) for name in names]})
+        return reply_only(
+            NodeList(nodes=[_node_view(name, state, registry, since) for name in names])
+        )
 
     return handle
 
 
-def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float) -> dict[str, Any]:
+def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float) -> NodeView:
     node, added = state.cluster.nodes.get(name), state.rest.remotes.get(name)
     away, remote = state.rest.away.get(name), registry.machines.get(name)
     devices = [device for device in node.devices() if not device.gone] if node else []
     drained = bool(devices) and all(device.drained is not None for device in devices)
     begin = away.since if away else remote.since if remote else since
-    return {
-        "name": name,
-        "state": _node_state(remote, away is not None, drained),
-        "why": away.why if away else None,
-        "notes": _notes(state, name, remote) if added else [],
-        "address": added.address if added else None,
-        "key": added.key if added else None,
-        "shared": added.shared if added else True,
-        "configured": added.configured if added else False,
-        "resources": resources_view(node) if node is not None else {},
-        "jobs": len(jobs_on_node(state, name)),
-        "since": iso(begin),
-        "measured": _measured(remote),
-    }
+    return NodeView(
+        name=name,
+        state=_node_state(remote, away is not None, drained),
+        why=away.why if away else None,
+        notes=_notes(state, name, remote) if added else [],
+        address=added.address if added else None,
+        key=added.key if added else None,
+        shared=added.shared if added else True,
+        configured=added.configured if added else False,
+        resources=resources_view(node) if node is not None else {},
+        jobs=len(jobs_on_node(state, name)),
+        since=iso(begin),
+        measured=_measured(remote),
+    )
 
 
 def _notes(state: State, name: str, remote: RemoteNode | None) -> list[str]:
@@ -237,23 +241,28 @@ def _node_state(remote: RemoteNode | None, away: bool, drained: bool) -> str:
     return "drained" if drained else "up"
 
 
-def _measured(remote: RemoteNode | None) -> dict[str, Any] | None:
+def _measured(remote: RemoteNode | None) -> NodeMeasurement | None:
     """Return the last reading of a remote node."""
     reading = remote.look if remote is not None else None
     if reading is None:
         return None
-    return {
-        "cores": reading.cores,
-        "load": reading.load1,
-        "free_cores": remote.free_cores if remote is not None else None,
-        "memory": reading.memory_total,
-        "memory_available": reading.memory_available,
-        "disk_free": reading.disk_free,
-        "tools": sorted(reading.tools),
-        "gpus": [
-            {"index": facts.index, "uuid": facts.uuid, "model": facts.model,
-             "memory": facts.memory, "memory_used": use.memory_used,
-             "utilization": use.utilization}
+    return NodeMeasurement(
+        cores=reading.cores,
+        load=reading.load1,
+        free_cores=remote.free_cores if remote is not None else None,
+        memory=reading.memory_total,
+        memory_available=reading.memory_available,
+        disk_free=reading.disk_free,
+        tools=sorted(reading.tools),
+        gpus=[
+            MeasuredGpu(
+                index=facts.index,
+                uuid=facts.uuid,
+                model=facts.model,
+                memory=facts.memory,
+                memory_used=use.memory_used,
+                utilization=use.utilization,
+            )
             for facts, use in zip(reading.reading.facts, reading.reading.use, strict=False)
         ],
-    }  # fmt: skip
+    )

@@ -11,7 +11,7 @@ from stoker.core.policy.rules import ABOUT_AUTO, AUTO, PLANNER, POLICIES, USUAL,
 from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon.context import CommandHandler, RequestContext, reply_only
-from stoker.daemon.views.job import iso
+from stoker.daemon.views.format import iso
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 

@@ -6,23 +6,30 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from stoker.core.explain import how_it_ended, why
 from stoker.core.job import Job, Spec
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import FINISHED, JobState
-from stoker.core.outlook import Span, Told
+from stoker.core.outlook import Span
 from stoker.core.policy.order import in_order, in_rows
 from stoker.core.state import State
 from stoker.daemon.context import CommandHandler, RequestContext, reply_only
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.sweeps.views import sweep_view
 from stoker.daemon.views import array_rows
-from stoker.daemon.views.job import estimate_view, gpu_view, iso, job_view, queue_view
-from stoker.daemon.views.placement import machines
+from stoker.daemon.views.format import estimate_view, iso
+from stoker.daemon.views.gpu import gpu_view
+from stoker.daemon.views.job import job_view
+from stoker.daemon.views.placement import node_names
+from stoker.daemon.views.queue import queue_view
 from stoker.engine import PLANNING, CommandRejected, CommandResult, Instant
+from stoker.schema.estimate import EstimateView
+from stoker.schema.gpu import GpuList
+from stoker.schema.job import AheadView, History, NodeFit, RankView, UploadView, WhyView
+from stoker.schema.queue import QueueList
 from stoker.store.port import JobQuery
 
 DEFAULT_PAGE_SIZE = 1000
@@ -112,31 +119,28 @@ def list_views(context: RequestContext, ids: list[int], tail: int) -> CommandHan
             job, spec = context.job_and_spec(id, state)
             view = job_view(job, spec, state, now, context.logs, tail, context.live)
             if uploads := _uploads(context, job):
-                view |= {"uploads": uploads, "reason_text": _upload_text(uploads)}
-            view.update(_estimate(context.foreseen(id, state, now)))
+                view.uploads, view.reason_text = uploads, _upload_text(uploads)
+            if forecast := context.foreseen(id, state, now):
+                view.foreseen = estimate_view(forecast)
+                view.expected_start, view.expected_end = _likely(view.foreseen)
             job_views.append(view)
         return reply_only(job_views)
 
     return handle
 
 
-def _estimate(forecast: Told | None) -> dict[str, Any]:
-    """Return the fields of an estimate; its likely start and end also as columns for lists."""
-    if forecast is None:
-        return {}
-    view = estimate_view(forecast)
-    start, end = view["start"] or {}, view["end"] or {}
-    return {
-        "expected_start": start.get("likely"), "expected_end": end.get("likely"), "foreseen": view,
-    }  # fmt: skip
+def _likely(estimate: EstimateView[str]) -> tuple[str | None, str | None]:
+    """Return the likely start and end, which lists show as columns."""
+    start, end = estimate.start, estimate.end
+    return start.likely if start else None, end.likely if end else None
 
 
-def _uploads(context: RequestContext, job: Job) -> list[dict[str, Any]]:
+def _uploads(context: RequestContext, job: Job) -> list[UploadView]:
     return context.uploads(job) if job.state is JobState.CONFIGURING else []
 
 
-def _upload_text(uploads: list[dict[str, Any]]) -> str:
-    return "; ".join(upload["text"] for upload in uploads)
+def _upload_text(uploads: list[UploadView]) -> str:
+    return "; ".join(upload.text for upload in uploads)
 
 
 def _folded(state: State) -> int:
@@ -209,56 +213,35 @@ def explain(context: RequestContext, selector: str) -> CommandHandler:
     def handle(state: State, now: Instant) -> CommandResult:
         id = context.resolve_one(selector, state)
         job, _ = context.job_and_spec(id, state)
-        view = {"id": job.id, "label": job.label, "state": job.state.value, "name": job.name}
+        view = WhyView[str](id=job.id, label=job.label, state=job.state.value, name=job.name)
         if id not in state.jobs:
-            text = how_it_ended(job)
-            return reply_only({**view, "reason": None, "text": text, "nodes": [], "ahead": []})
+            view.text = how_it_ended(job)
+            return reply_only(view)
         failing = context.faults.sentence(PLANNING) if context.faults is not None else None
         if failing is not None and job.state is JobState.PENDING:
             # An explanation would run the planner code that fails.
-            text = f"no job is started because of an internal error: {failing}"
-            unknown: dict[str, Any] = {"nodes": [], "ahead": []}
-            return reply_only({**view, "reason": "PlanningFailed", "text": text, **unknown})
+            view.reason = "PlanningFailed"
+            view.text = f"no job is started because of an internal error: {failing}"
+            return reply_only(view)
 
         def ends(other: Job) -> Span | None:
             forecast = context.foreseen(other.id, state, now)
             return forecast.end if forecast is not None else None
 
         explanation = why(state, job, now.wall, now.boot, ends)
-        return reply_only(
-            {
-                **view,
-                "reason": explanation.reason,
-                "text": _upload_text(_uploads(context, job)) or explanation.text,
-                "position": explanation.position,
-                "ahead": list(explanation.ahead),
-                "coming": list(explanation.coming),
-                "standing": to_builtins(explanation.standing),
-                "before": to_builtins(explanation.before),
-                "unblocks": list(explanation.unblocks),
-                "room": list(explanation.room),
-                "expected_start": None,
-                "expected_end": None,
-                **_estimate(context.foreseen(id, state, now)),
-                "nodes": [
-                    {
-                        "node": node.node,
-                        "fits_empty": node.fits_empty,
-                        "constraints": [
-                            {
-                                "name": c.name,
-                                "needs": c.needs,
-                                "free": c.free,
-                                "text": c.text,
-                                "details": list(c.details),
-                            }
-                            for c in node.constraints
-                        ],
-                    }
-                    for node in explanation.nodes
-                ],
-            }
-        )
+        view.reason = explanation.reason
+        view.text = _upload_text(_uploads(context, job)) or explanation.text
+        view.position, view.ahead = explanation.position, list(explanation.ahead)
+        view.coming, view.unblocks = list(explanation.coming), list(explanation.unblocks)
+        view.room = list(explanation.room)
+        view.standing = convert(explanation.standing, RankView | None, from_attributes=True)
+        view.before = convert(explanation.before, list[AheadView], from_attributes=True)
+        view.nodes = convert(explanation.nodes, list[NodeFit], from_attributes=True)
+        view.expected_start = view.expected_end = None
+        if forecast := context.foreseen(id, state, now):
+            view.foreseen = estimate_view(forecast)
+            view.expected_start, view.expected_end = _likely(view.foreseen)
+        return reply_only(view)
 
     return handle
 
@@ -289,7 +272,7 @@ def jobs_for_log(
 
 def _node_of(job: Job, part: int) -> str | None:
     """Return the node on which a part of a job runs or ran."""
-    names = machines(job)
+    names = node_names(job)
     if part and part >= len(names):
         has = f"{len(names)} parts, counted from 0" if len(names) > 1 else "one part only"
         raise CommandRejected(f"Job {job.label} has {has}.", "not_found")
@@ -337,7 +320,7 @@ def history(context: RequestContext, selectors: list[str], query: JobQuery) -> C
             ids = context.resolve(selectors, state)
             rows = [context.job_and_spec(id, state) for id in ids[: query.limit]]
             return reply_only(
-                {"jobs": [job_view(j, s, state, now, context.logs) for j, s in rows], "more": 0}
+                History(jobs=[job_view(j, s, state, now, context.logs) for j, s in rows])
             )
         visible = query
         if query.door in state.rest.cleared:
@@ -346,10 +329,10 @@ def history(context: RequestContext, selectors: list[str], query: JobQuery) -> C
         stored = context.store.past(visible)
         more = context.store.count_past(visible) - len(stored)
         return reply_only(
-            {
-                "jobs": [job_view(row.job, row.spec, None, now, context.logs) for row in stored],
-                "more": more,
-            }
+            History(
+                jobs=[job_view(row.job, row.spec, None, now, context.logs) for row in stored],
+                more=more,
+            )
         )
 
     return handle
@@ -378,14 +361,11 @@ def list_gpus(readings: GpuReadings, notes: Callable[[], list[str]]) -> CommandH
         for node in state.cluster.nodes.values():
             use = readings(node.name)
             for device in node.types.get("gpu", ()):
-                view = gpu_view(node, device, state, use.get(device.facts.uuid or "", {}))
-                for job in view["jobs"]:
-                    started = state.jobs[job["id"]].started_boot
-                    job["elapsed"] = round(now.boot - started, 3) if started is not None else None
-                views.append(view)
+                reading = use.get(device.facts.uuid or "", {})
+                views.append(gpu_view(node, device, state, now.boot, reading))
         nodes = list(dict.fromkeys([*state.cluster.nodes, *state.rest.remotes]))
         note = "; ".join(notes()) or None
-        return reply_only({"gpus": views, "machines": nodes, "note": note})
+        return reply_only(GpuList(gpus=views, machines=nodes, note=note))
 
     return handle
 
@@ -395,7 +375,7 @@ def list_queues(context: RequestContext) -> CommandHandler:
 
     def handle(state: State, now: Instant) -> CommandResult:
         views = [queue_view(queue, state) for queue in state.rest.queues.values()]
-        return reply_only({"queues": views})
+        return reply_only(QueueList(queues=views))
 
     return handle
 

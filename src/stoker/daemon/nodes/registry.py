@@ -32,6 +32,7 @@ from stoker.executors.agent.transfer.uploads import SnapshotCache
 from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.ssh.address import parse_address
 from stoker.probes.remote_facts import RemoteFacts, node_facts, parse
+from stoker.schema.job import UploadView
 
 LINGER = 5.0
 """Seconds that the connection to a machine is kept that has been removed."""
@@ -193,7 +194,7 @@ class ExecutorRegistry:
         """Whether any of it is on another machine."""
         return placement.node != self.node or bool(placement.more)
 
-    def uploads(self, job: Job) -> list[dict[str, Any]]:
+    def uploads(self, job: Job) -> list[UploadView]:
         """The uploads of a job's files that are under way, one for each node."""
         found, now = [], time.monotonic()
         for part in job.placement.parts if job.placement is not None else ():
@@ -202,13 +203,13 @@ class ExecutorRegistry:
             transfer = machine.executor.transfer(key) if machine is not None else None
             if transfer is not None:
                 found.append(
-                    {
-                        "node": part.node,
-                        "sent_bytes": transfer.sent,
-                        "total_bytes": transfer.total,
-                        "seconds_left": transfer.seconds_left(now),
-                        "text": transfer.text(part.node, now),
-                    }
+                    UploadView(
+                        node=part.node,
+                        sent_bytes=transfer.sent,
+                        total_bytes=transfer.total,
+                        seconds_left=transfer.seconds_left(now),
+                        text=transfer.text(part.node, now),
+                    )
                 )
         return found
 

@@ -52,10 +52,11 @@ from stoker.daemon.routes.log_stream import follow, start_of_tail, start_since, 
 from stoker.daemon.submission.submit import handle_submit
 from stoker.daemon.sweeps import queries as sweep_queries
 from stoker.daemon.sweeps.submit import handle_submit_sweep
-from stoker.daemon.views.job import iso
+from stoker.daemon.views.format import iso
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.probes.gpu_reading import Reading
 from stoker.schema import requests
+from stoker.schema.job import UploadView
 from stoker.store import select as choose
 from stoker.store.port import JobQuery, StoreError
 
@@ -92,7 +93,7 @@ class Api:
         more = {"memory": max(memory.values())} if memory else {}
         return {**self.loop.trainings.live(job), **more}
 
-    def _uploads(self, job: Job) -> list[dict[str, Any]]:
+    def _uploads(self, job: Job) -> list[UploadView]:
         """The uploads of a job's files; only for the loop's own thread."""
         return self.loop.fleet.uploads(job)
 
@@ -156,13 +157,13 @@ class Api:
             page = ids[start : start + queries.VIEWS_PER_TURN]
             jobs += await self.ask(queries.list_views(self.desk, page, wanted.tail))
         for job in jobs:
-            if job["id"] in members:
-                job["members"] = members[job["id"]]
+            if job.id in members:
+                job.members = members[job.id]
         if query.get("hook") in ("1", "true"):
             for job in jobs:
-                ended = job["result"] is not None
-                record = record_path(self.desk.logs, job["id"])
-                job["hook"] = hook_view(record) if ended else None
+                ended = job.result is not None
+                record = record_path(self.desk.logs, job.id)
+                job.hook = hook_view(record) if ended else None
         return reply({"jobs": jobs, **found})
 
     async def _forecast(self, queue: bool = False) -> None:

@@ -34,7 +34,7 @@ from stoker.daemon.submission.training import (
     limit_to_queue,
     without_gpus,
 )
-from stoker.daemon.views.job import iso
+from stoker.daemon.views.format import iso
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 

@@ -11,6 +11,7 @@ from stoker.daemon.sweeps.stored import load_sweep
 from stoker.daemon.sweeps.views import sweep_view, trial_view
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
+from stoker.schema.sweep import SweepDetail, SweepList
 from stoker.store.port import JobQuery
 
 
@@ -19,7 +20,9 @@ def list_sweeps(context: RequestContext, all: bool) -> CommandHandler:
 
     def handle(state: State, now: Instant) -> CommandResult:
         sweeps = [sweep for sweep in state.sweeps.values() if all or sweep.open]
-        return reply_only({"sweeps": [sweep_view(context, state, sweep, now) for sweep in sweeps]})
+        return reply_only(
+            SweepList(sweeps=[sweep_view(context, state, sweep, now) for sweep in sweeps])
+        )
 
     return handle
 
@@ -33,11 +36,11 @@ def show_sweep(context: RequestContext, selector: str) -> CommandHandler:
         stored = [row.job for row in context.store.past(query)]
         trials = [state.jobs.get(job.id, job) for job in stored]
         return reply_only(
-            {
-                "sweep": sweep_view(context, state, sweep, now),
-                "definition": load_sweep(context, sweep).definition,
-                "trials": [trial_view(job, now) for job in trials],
-            }
+            SweepDetail(
+                sweep=sweep_view(context, state, sweep, now),
+                definition=load_sweep(context, sweep).definition,
+                trials=[trial_view(job, now) for job in trials],
+            )
         )
 
     return handle

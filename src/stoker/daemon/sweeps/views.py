@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec.json import decode
 
 from stoker.core.job import Job
@@ -11,41 +9,42 @@ from stoker.core.lifecycle import SHORT
 from stoker.core.state import State
 from stoker.core.sweep import CANCELLED, DONE, FAILED, RUNNING, STOPPED, WAITING, Sweep
 from stoker.daemon.context import RequestContext
-from stoker.daemon.views.job import estimate_view, iso
-from stoker.daemon.views.placement import devices_of, machines
+from stoker.daemon.views.format import estimate_view, iso
+from stoker.daemon.views.placement import devices_of, node_names
 from stoker.engine import Instant
+from stoker.schema.sweep import BestTrial, SweepView, TrialView
 
 TRIAL_STATUSES = (WAITING, RUNNING, DONE, STOPPED, FAILED, CANCELLED)
 
 
-def sweep_view(context: RequestContext, state: State, sweep: Sweep, now: Instant) -> dict[str, Any]:
+def sweep_view(context: RequestContext, state: State, sweep: Sweep, now: Instant) -> SweepView:
     """Return a sweep: settings, progress, best trial, forecast."""
     forecast = context.foreseen_sweep(sweep, state, now)
     end = forecast.end.likely if forecast is not None and forecast.end is not None else None
-    return {
-        "id": sweep.id,
-        "label": str(sweep.id),
-        "name": sweep.name,
-        "user": sweep.user,
-        "method": sweep.method,
-        "metric": sweep.metric,
-        "goal": "maximize" if sweep.maximize else "minimize",
-        "state": _sweep_state(sweep),
-        "counts": {status: sweep.counts.get(status, 0) for status in TRIAL_STATUSES},
-        "issued": sweep.issued,
-        "total": sweep.total,
-        "best": _best(context, state, sweep),
-        "max_running": sweep.max_running,
-        "priority": sweep.priority,
-        "held": sweep.held,
-        "reading": _trials_being_read(context, state, sweep),
-        "note": sweep.note,
-        "created_at": iso(sweep.created_at),
-        "ended_at": iso(sweep.ended_at),
-        "eta_seconds": round(end - now.wall, 3) if end is not None else None,
-        "eta": iso(end),
-        "foreseen": estimate_view(forecast) if forecast is not None else None,
-    }
+    return SweepView(
+        id=sweep.id,
+        label=str(sweep.id),
+        name=sweep.name,
+        user=sweep.user,
+        method=sweep.method,
+        metric=sweep.metric,
+        goal="maximize" if sweep.maximize else "minimize",
+        state=_sweep_state(sweep),
+        counts={status: sweep.counts.get(status, 0) for status in TRIAL_STATUSES},
+        issued=sweep.issued,
+        total=sweep.total,
+        best=_best(context, state, sweep),
+        max_running=sweep.max_running,
+        priority=sweep.priority,
+        held=sweep.held,
+        reading=_trials_being_read(context, state, sweep),
+        note=sweep.note,
+        created_at=iso(sweep.created_at),
+        ended_at=iso(sweep.ended_at),
+        eta_seconds=round(end - now.wall, 3) if end is not None else None,
+        eta=iso(end),
+        foreseen=estimate_view(forecast) if forecast is not None else None,
+    )
 
 
 def _trials_being_read(context: RequestContext, state: State, sweep: Sweep) -> int:
@@ -63,35 +62,34 @@ def _sweep_state(sweep: Sweep) -> str:
     return "HELD" if sweep.held else "WAITING"
 
 
-def _best(context: RequestContext, state: State, sweep: Sweep) -> dict[str, Any] | None:
+def _best(context: RequestContext, state: State, sweep: Sweep) -> BestTrial | None:
     if sweep.best_job is None:
         return None
     job = state.jobs.get(sweep.best_job) or context.job_and_spec(sweep.best_job, state)[0]
-    return {
-        "value": sweep.best, "id": job.id, "label": job.label, "params": decode(job.params or "{}"),
-    }  # fmt: skip
+    params = decode(job.params or "{}")
+    return BestTrial(value=sweep.best, id=job.id, label=job.label, params=params)
 
 
-def trial_view(job: Job, now: Instant) -> dict[str, Any]:
+def trial_view(job: Job, now: Instant) -> TrialView:
     """Return a trial: parameters, state, result."""
-    score, names = job.score, machines(job)
+    score, names = job.score, node_names(job)
     started = job.started_at
     end = job.ended_at if job.finished else now.wall
-    return {
-        "id": job.id,
-        "label": job.label,
-        "number": job.index,
-        "state": job.state.value,
-        "state_code": SHORT[job.state],
-        "params": decode(job.params or "{}"),
-        "value": score.value if score is not None else None,
-        "step": score.step if score is not None else None,
-        "stopped": score is not None and score.stopped,
-        "attempt": job.attempt,
-        "started_at": iso(started),
-        "ended_at": iso(job.ended_at) if job.finished else None,
-        "elapsed": round(end - started, 3) if started is not None and end is not None else None,
-        "cause": job.cause,
-        "node": names[0] if names else None,
-        "devices": devices_of(job),
-    }
+    return TrialView(
+        id=job.id,
+        label=job.label,
+        number=job.index,
+        state=job.state.value,
+        state_code=SHORT[job.state],
+        params=decode(job.params or "{}"),
+        value=score.value if score is not None else None,
+        step=score.step if score is not None else None,
+        stopped=score is not None and score.stopped,
+        attempt=job.attempt,
+        started_at=iso(started),
+        ended_at=iso(job.ended_at) if job.finished else None,
+        elapsed=round(end - started, 3) if started is not None and end is not None else None,
+        cause=job.cause,
+        node=names[0] if names else None,
+        devices=devices_of(job),
+    )

@@ -1,1 +1,1 @@
-"""API views."""
+"""Views: state as the Structs of `stoker.schema` that the API returns."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -33,10 +32,11 @@ from stoker.core.state import State
 from stoker.core.sweep import Sweep
 from stoker.daemon.context import CommandHandler, RequestContext, reply_only
 from stoker.daemon.runtime.line_subprocess import LineSubprocess
-from stoker.daemon.views.job import estimate_view, iso
+from stoker.daemon.views.format import estimate_view, iso
 from stoker.daemon.workers.restart_policy import RestartPolicy
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.executors.agent.session.session import Poller
+from stoker.schema.estimate import EstimateList, JobEstimate
 from stoker.store.port import JobQuery
 
 logger = logging.getLogger(__name__)
@@ -267,16 +267,16 @@ def handle_eta(
             shown.sort(key=_sort_key)
         more = max((len(ids) if selectors else state.live) - limit, 0)
         return reply_only(
-            {
-                "jobs": shown[:limit],
-                "more": more if selectors else max(more, state.live - len(shown)),
-                "at": iso(latest.at),
-                "age": round(max(now.wall - latest.at, 0.0), 3),
-                "futures": latest.plays,
-                "horizon": iso(latest.horizon),
-                "newer": forecasts.process.is_running,
-                "trouble": error,
-            }
+            EstimateList(
+                jobs=shown[:limit],
+                more=more if selectors else max(more, state.live - len(shown)),
+                at=iso(latest.at),
+                age=round(max(now.wall - latest.at, 0.0), 3),
+                futures=latest.plays,
+                horizon=iso(latest.horizon),
+                newer=forecasts.process.is_running,
+                trouble=error,
+            )
         )
 
     return handle
@@ -284,17 +284,24 @@ def handle_eta(
 
 def _view(
     forecasts: ForecastClient, context: RequestContext, id: int, state: State, now: Instant
-) -> dict[str, Any]:
+) -> JobEstimate:
     job, _ = context.job_and_spec(id, state)
     forecast = forecasts.forecast(id, state, now)
-    view = {
-        "id": job.id, "label": job.label, "name": job.name, "user": job.user,
-        "state": job.state.value, **estimate_view(forecast or Told(now.wall)),
-    }  # fmt: skip
-    return {**view, "never": "it has ended"} if job.finished else view
+    estimate = estimate_view(forecast or Told(now.wall))
+    return JobEstimate(
+        id=job.id,
+        label=job.label,
+        name=job.name,
+        user=job.user,
+        state=job.state.value,
+        at=estimate.at,
+        start=estimate.start,
+        end=estimate.end,
+        never="it has ended" if job.finished else estimate.never,
+    )
 
 
-def _sort_key(view: dict[str, Any]) -> tuple[bool, bool, str, int]:
-    span = view["start"] or view["end"] or {}
-    likely = span.get("likely")
-    return view["state"] == "PENDING", likely is None, likely or "", view["id"]
+def _sort_key(view: JobEstimate) -> tuple[bool, bool, str, int]:
+    span = view.start or view.end
+    likely = span.likely if span is not None else None
+    return view.state == "PENDING", likely is None, likely or "", view.id

@@ -1,0 +1,95 @@
+"""GPUs, and the resources of nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stoker.core.cluster import SLIVER, Device, Node
+from stoker.core.foreign import UNAVAILABLE
+from stoker.core.request import GPU
+from stoker.core.state import State
+from stoker.core.units import format_amount
+from stoker.schema.gpu import GpuJob, GpuView
+from stoker.schema.node import ResourceView
+
+
+def gpu_view(
+    node: Node, device: Device, state: State, boot: float, reading: dict[str, Any]
+) -> GpuView:
+    """Return a GPU: what it is, its last reading, and the jobs on it."""
+    facts = device.facts
+    jobs = _jobs_on(node, device, state, boot)
+    return GpuView(
+        node=node.name,
+        id=device.name,
+        index=facts.index,
+        uuid=facts.uuid,
+        model=facts.model,
+        memory=facts.memory,
+        memory_used=reading.get("memory_used"),
+        utilization=reading.get("utilization"),
+        temperature=reading.get("temperature"),
+        power=reading.get("power"),
+        state="unreachable" if node.closed is not None else _gpu_state(device, bool(jobs)),
+        drained=device.drained,
+        free=format_amount(device.available if node.closed is None else 0),
+        held=format_amount(_held(device)),
+        memory_left=device.memory_free - device.stranger_memory if facts.memory else None,
+        jobs=jobs,
+        foreign=reading.get("foreign", []),
+        foreign_process=device.stranger,
+    )
+
+
+def _jobs_on(node: Node, device: Device, state: State, boot: float) -> list[GpuJob]:
+    jobs = []
+    for job in state.running.values():
+        part = job.placement.on(node.name) if job.placement is not None else None
+        if part is None:
+            continue
+        takes = [take for take in part.takes if take.type == GPU and take.device == device.name]
+        share = sum(take.amount for take in takes)
+        if share:
+            started = job.started_boot
+            jobs.append(
+                GpuJob(
+                    id=job.id,
+                    label=job.label,
+                    name=job.name,
+                    user=job.user,
+                    share="1" if share == SLIVER else format_amount(share),
+                    memory=max(take.memory for take in takes) or None,
+                    elapsed=round(boot - started, 3) if started is not None else None,
+                    state=job.state.value,
+                )
+            )
+    return jobs
+
+
+def _gpu_state(device: Device, has_jobs: bool) -> str:
+    if device.drained is not None or device.gone:
+        return "drained"
+    if has_jobs:
+        return "busy" if device.free == 0 else "shared"
+    if device.stranger is None:
+        return "free"
+    return "unavailable" if device.stranger.startswith(UNAVAILABLE) else "foreign"
+
+
+def resources_view(node: Node) -> dict[str, ResourceView]:
+    """Return the resources of a node by type, and what is free of them."""
+    resources = {}
+    for type, devices in node.types.items():
+        text = str if type == "mem" else format_amount
+        resources[type] = ResourceView(
+            total=text(sum(device.facts.capacity for device in devices)),
+            free=text(sum(device.available for device in devices)),
+            held=text(max(sum(map(_held, devices)), 0)),
+            devices=[device.name for device in devices],
+        )
+    return resources
+
+
+def _held(device: Device) -> int:
+    """Return the amount that jobs hold; all of a GPU that is shared by memory."""
+    return device.facts.capacity - (0 if device.slivers else device.free)

@@ -1,0 +1,46 @@
+"""Named queues."""
+
+from __future__ import annotations
+
+from stoker.core.events import QueueDefined
+from stoker.core.state import State
+from stoker.core.units import format_amount
+from stoker.schema.queue import QueueDevice, QueueView
+
+
+def queue_view(queue: QueueDefined, state: State) -> QueueView:
+    """Return a named queue, its limits, and what is free of its devices."""
+    local = f"{next(iter(state.rest.nodes), '')}/"  # local devices are shown without their node
+    return QueueView(
+        name=queue.name,
+        max_running=queue.max_running,
+        max_gpus=_amount(queue.max_gpus),
+        max_job_gpus=_amount(queue.max_job_gpus),
+        max_waiting=queue.max_waiting,
+        priority=queue.priority,
+        strict=queue.strict,
+        devices=list(queue.devices),
+        running=state.queue_running.get(queue.name, 0),
+        resources=[
+            QueueDevice(
+                type=type,
+                device=name.removeprefix(local),
+                capacity=format_amount(capacity),
+                free=format_amount(max(_free(state, type, name), 0)),
+            )
+            for type, name, capacity in state.own_devices(queue)
+        ],
+    )
+
+
+def _amount(amount: int | None) -> str | None:
+    return format_amount(amount) if amount is not None else None
+
+
+def _free(state: State, type: str, name: str) -> int:
+    """Return what is free of a device; without a node in the name, on the node that has most."""
+    devices = [
+        node.by_name.get((type, name.removeprefix(f"{node.name}/")))
+        for node in state.cluster.nodes.values()
+    ]
+    return max((device.free for device in devices if device is not None), default=0)

@@ -1,0 +1,72 @@
+"""GPUs."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class GpuJob(Struct, kw_only=True):
+    """A job on a GPU."""
+
+    id: int
+    label: str
+    name: str
+    user: str
+    share: str
+    memory: int | None = None
+    """MiB that are reserved for it."""
+    elapsed: float | None = None
+    state: str = ""
+
+
+class ForeignProcess(Struct, kw_only=True):
+    """A process on a GPU that belongs to no job."""
+
+    pid: int | None = None
+    user: str | None = None
+    command: str | None = None
+    memory: int | None = None
+
+
+class GpuView(Struct, kw_only=True):
+    """A GPU; memory in MiB."""
+
+    node: str
+    id: str
+    index: int | None = None
+    uuid: str | None = None
+    model: str | None = None
+    memory: int | None = None
+    memory_used: int | None = None
+    utilization: float | None = None
+    temperature: float | None = None
+    power: float | None = None
+    state: str
+    """free, busy, shared, foreign, unavailable, drained or unreachable."""
+    drained: str | None = None
+    free: str = "0"
+    """What a job could get now."""
+    held: str = "0"
+    """What jobs of this daemon hold."""
+    memory_left: int | None = None
+    jobs: list[GpuJob] = []
+    foreign: list[ForeignProcess] = []
+    foreign_process: str | None = None
+    """What else uses it, or why it is unavailable."""
+
+
+class GpuList(Struct, kw_only=True):
+    """Reply of `GET /gpus`."""
+
+    gpus: list[GpuView]
+    machines: list[str]
+    """All nodes, also those without GPUs."""
+    note: str | None
+
+
+class Thresholds(Struct, kw_only=True):
+    """From which use on a GPU counts as used by foreign processes."""
+
+    load: float
+    memory: float
+    processes: bool

@@ -1,0 +1,99 @@
+"""Nodes."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class ResourceView(Struct, kw_only=True):
+    """An amount of one type of resource."""
+
+    total: str
+    free: str = "0"
+    """Neither held by jobs nor used by other processes."""
+    held: str = "0"
+    """What jobs hold."""
+    devices: list[str] = []
+
+
+class MeasuredGpu(Struct, kw_only=True):
+    """A GPU in a measurement of a node."""
+
+    index: int | None
+    uuid: str | None
+    model: str | None
+    memory: int | None
+    memory_used: int | None
+    utilization: float | None
+
+
+class NodeMeasurement(Struct, kw_only=True):
+    """The last measurement of a remote node; memory in MiB."""
+
+    cores: int
+    load: float | None
+    free_cores: float | None
+    memory: int | None
+    memory_available: int | None
+    disk_free: int | None
+    tools: list[str]
+    gpus: list[MeasuredGpu]
+
+
+class NodeView(Struct, kw_only=True):
+    """A node."""
+
+    name: str
+    state: str
+    """up, drained, connecting or unreachable."""
+    why: str | None = None
+    """Why it does not answer."""
+    notes: list[str] = []
+    address: str | None = None
+    """None for the daemon's own machine."""
+    key: str | None = None
+    shared: bool = False
+    """Whether it has the same file system as the daemon's machine."""
+    configured: bool = False
+    """Whether the configuration file defines it."""
+    resources: dict[str, ResourceView] = {}
+    jobs: int = 0
+    since: str | None = None
+    measured: NodeMeasurement | None = None
+
+
+class NodeList(Struct, kw_only=True):
+    """Reply of `GET /nodes` and `POST /nodes/refresh`."""
+
+    nodes: list[NodeView]
+
+
+class NodeAdded(Struct, kw_only=True):
+    """Reply of `POST /nodes`."""
+
+    name: str
+    address: str
+    new: bool
+    changed: bool
+    configured: bool
+
+
+class NodeRemoved(Struct, kw_only=True):
+    """Reply of `POST /nodes/remove`."""
+
+    name: str
+    lost: list[int]
+    """Jobs that were abandoned there."""
+    configured: bool
+
+
+class DrainReply(Struct, kw_only=True):
+    """Reply of `POST /drain` and `POST /undrain`."""
+
+    devices: list[str] = []
+    machines: list[str] = []
+    """Nodes that were named as a whole."""
+    running: list[int] = []
+    """Jobs that still run on the devices."""
+    labels: list[str] = []
+    """Their labels."""
