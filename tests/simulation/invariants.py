@@ -9,9 +9,10 @@ from typing import Any
 from simulation.simulated_daemon import SimulatedDaemon
 from simulation.simulated_executor import parts_on
 from simulation.state_comparison import ReplayedState, state_as_dict
+from stoker.core.cluster import PlacementMode
 from stoker.core.lifecycle import JobState
 from stoker.core.restore import restore
-from stoker.core.state import State
+from stoker.core.state import State, held_on
 from stoker.core.sweep import Sweep, Trial, signed, word_of
 
 
@@ -75,7 +76,7 @@ def unaccounted_processes(driver: SimulatedDaemon, forgotten: Container[str] = (
             known |= set(state.rest.strays.get(name, ()))
         found += [
             f"attempt {attempt} of job {job} runs on {name} and holds nothing"
-            for job, attempt in machine.processes
+            for job, attempt in (*machine.processes, *machine.queue)
             if (job, attempt) not in known and not (machine.cut and name in forgotten)
         ]
     return found
@@ -88,6 +89,23 @@ def idle_strays(driver: SimulatedDaemon) -> list[str]:
         for name, strays in driver.engine.state.rest.strays.items()
         if not driver.machines[name][1].cut and not driver.executor.facts
     ]
+
+
+def overfull_queues(state: State) -> list[str]:
+    """Delegated nodes on which more attempts wait for their start than may, or are miscounted."""
+    found = []
+    for node, facts in state.rest.nodes.items():
+        delegated = facts.placement is PlacementMode.DELEGATED
+        waiting = {
+            job.id
+            for job in state.running.values()
+            if delegated and job.started_at is None and held_on([job], node)
+        }
+        if waiting != state.in_flight.get(node, set()):
+            found.append(f"{waiting} wait on {node}, not {state.in_flight.get(node)}")
+        if len(waiting) > facts.max_in_flight:
+            found.append(f"{len(waiting)} attempts wait on {node}")
+    return found
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> list[str]:

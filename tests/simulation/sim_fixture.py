@@ -251,6 +251,7 @@ class SimFixture:
             *checks.double_starts(driver),
             *checks.unaccounted_processes(driver, self.once_removed),
             *checks.idle_strays(driver),
+            *checks.overfull_queues(self.state),
             *checks.wronged(driver, self.mirror),
             *checks.half_trained(self.state),
             *checks.miscounted(self.state),

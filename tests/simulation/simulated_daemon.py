@@ -8,13 +8,13 @@ from typing import cast
 from simulation.client import ClientRequest, MakeHandler
 from simulation.crash_points import Crash, CrashPoint, FusedStore
 from simulation.simulated_executor import Faults
-from simulation.simulated_machine import Model, Remote, SimulatedMachine
+from simulation.simulated_machine import Model, Remote, SimulatedCluster, SimulatedMachine
 from simulation.simulated_nodes import Fleet
 from simulation.training_model import LaunchInfo
 from simulation.virtual_clock import VirtualClock
 from stoker.core.clock import seconds_until_due
-from stoker.core.cluster import NodeFacts
-from stoker.core.events import DaemonStarted, Event, NodeJoined, NodeMeasured
+from stoker.core.cluster import NodeFacts, PlacementMode
+from stoker.core.events import DaemonStarted, Event, NodeAdded, NodeJoined, NodeMeasured
 from stoker.core.instructions import (
     AnnounceEmpty,
     AnnounceEnd,
@@ -56,7 +56,8 @@ class SimulatedDaemon:
         }
         """What there is in the world, whether or not it belongs to us."""
         for each in remotes:
-            self.machines[each.name] = (each, Remote(world, behaviour))
+            kind = Remote if each.placement is PlacementMode.MANAGED else SimulatedCluster
+            self.machines[each.name] = (each, kind(world, behaviour))
         self.fuse = CrashPoint()
         self.crashes = 0
         self.waiting: list[ClientRequest] = []
@@ -139,6 +140,12 @@ class SimulatedDaemon:
         machine.restart(keeps_records)
         machine.hear = None
         self.executor.reach(node, self.engine.state)
+
+    def add_cluster(self, node: str) -> None:
+        """Add a delegated node."""
+        at = self.world.moment().wall
+        self.executor.facts.append(NodeAdded(at=at, name=node, executor="simulated"))
+        self.turn()
 
     def measure(self, node: str, cpus: int = 0, memory: int = 0) -> None:
         """Other programs use so much of a node."""
@@ -230,7 +237,8 @@ class SimulatedDaemon:
             assert (start.job, start.attempt) == (wish.job, wish.attempt)
             done = int(start.extra["STOKER_EPOCHS_DONE"])
             facts, machine = self.machines[part.node]
-            machine.desk.told[wish.job, wish.attempt] = LaunchInfo(tuple(part.names("gpu")), done)
+            names = part.names("gpu") or [f"{wish.job}.{n}" for n in range(part.gpu_count)]
+            machine.desk.told[wish.job, wish.attempt] = LaunchInfo(tuple(names), done)
             cards = facts.types.get("gpu", ())
             machine.desk.cards = {card.name: card.memory or 1 << 40 for card in cards}
 

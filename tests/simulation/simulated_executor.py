@@ -13,6 +13,7 @@ from simulation.training_model import Line
 from simulation.virtual_clock import VirtualClock
 from stoker.core.events import (
     AttemptLost,
+    AttemptQueued,
     EpochsCounted,
     Event,
     ForeignUseChanged,
@@ -203,7 +204,7 @@ class ModelledExecutor:
             self.facts += self._final(report.key)
         fact = self._fact(report)
         self.facts.append(fact)
-        if isinstance(fact, ProcessStarted):
+        if isinstance(fact, ProcessStarted | AttemptQueued):
             if report.key in self.kill_at:
                 self._terminate(report.key)  # cancelled between the order and the start
         else:
@@ -213,10 +214,23 @@ class ModelledExecutor:
         (job, attempt), part = report.key, report.part
         when = self.world.moment_of(report.time)
         at, boot = when.wall, when.boot
+        id = report.external_id
+        if report.what == "queued":
+            return AttemptQueued(at=at, job=job, attempt=attempt, external_id=str(id))
+        if report.what == "started" and id is not None:
+            return ProcessStarted(
+                at=at, job=job, attempt=attempt, boot=boot, external_id=id, hosts=("n1",)
+            )
         if report.what == "started":
             return ProcessStarted(
                 at=at, job=job, attempt=attempt, pid=report.pid, boot=boot, part=part
             )
+        if report.what == "refused":
+            return StartCalledOff(
+                at=at, job=job, attempt=attempt, why=report.why, delay=report.delay
+            )
+        if report.what == "lost":
+            return AttemptLost(at=at, job=job, attempt=attempt, why=report.why)
         if report.what == "failed":
             return StartFailed(at=at, job=job, attempt=attempt, why=report.why, part=part)
         if report.what == "late":
@@ -293,13 +307,15 @@ class ModelledExecutor:
     def _tell(self, key: Key, claim: Claim) -> None:
         """Report what a claim says, as if its keeper had just said it."""
         part = claim.part
-        if claim.started is not None and claim.pid is not None:
-            started = Report(
-                what="started", key=key, time=claim.started, part=part, pid=claim.pid
-            )  # fmt: skip
-            self.facts.append(self._fact(started))
+        if claim.queued is not None:
+            self.facts.append(self._fact(claim.queued))
+        if claim.started is not None:
+            self.facts.append(self._fact(claim.start_report(key)))
             self._read_on(key)
-        if claim.end is not None:
+        if claim.refused is not None:
+            self.facts.append(self._fact(claim.refused))
+            self._gone(key)
+        elif claim.end is not None:
             self.facts += [*self._final(key), self._fact(claim.end)]
             self._gone(key)
         elif claim.failed is not None:
@@ -332,7 +348,8 @@ class ModelledExecutor:
             self._never_started(key, "the job was never started")
             return
         self._tell(key, claim)
-        if key in self.attempts and claim.boot != self.machine.boots:
+        waits = key in self.machine.queue
+        if key in self.attempts and claim.boot != self.machine.boots and not waits:
             self._lost(key, "the node restarted")
         elif key in self.attempts:
             self._repeat(job)

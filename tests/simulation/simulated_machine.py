@@ -49,7 +49,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """What the keeper says about an attempt."""
 
     what: str
-    """`started`, `exited`, `failed`, `late`, or `line`: there is more in its report."""
+    """`queued`, `refused`, `started`, `exited`, `failed`, `lost`, `late`, or `line`: there is more
+    in its report."""
     key: Key
     time: float
     """When it happened, whatever clocks say."""
@@ -60,6 +61,8 @@ class Report(Struct, frozen=True, kw_only=True):
     signal: int | None = None
     memory: str | None = None
     stopped: bool = False
+    external_id: str | None = None
+    delay: float = 0.0
 
 
 class Claim(Struct):
@@ -73,6 +76,19 @@ class Claim(Struct):
     end: Report | None = None
     failed: str | None = None
     taken: bool = False
+    queued: Report | None = None
+    """A cluster has accepted it."""
+    refused: Report | None = None
+    """A cluster has not, or has dropped it from its queue."""
+
+    def start_report(self, key: Key) -> Report:
+        """What there is to say of a start."""
+        assert self.started is not None
+        id = self.queued.external_id if self.queued is not None else None
+        return Report(
+            what="started", key=key, time=self.started, part=self.part, pid=self.pid or 0,
+            external_id=id,
+        )  # fmt: skip
 
 
 class Process(Struct):
@@ -106,6 +122,8 @@ class SimulatedMachine:
         """Ends on disk, which survive a restart of the machine."""
         self.started: list[Key] = []
         """Every start there ever was, in order: the proof of what ran, and how often."""
+        self.queue: list[Key] = []
+        """Attempts that wait for their start; on a cluster only."""
         self.hear: Hear | None = None
         """The driver that listens now; reports to a dead one are lost."""
         self.desk = ReportFiles()
@@ -114,11 +132,15 @@ class SimulatedMachine:
 
     def start(self, key: Key, asked_by: Hear, part: int | None = None) -> None:
         """Claim an attempt and start it, unless somebody was first."""
-        model, now = self.behaviour(*key).part(part), self.world.time
         if key in self.claims:
-            asked_by(Report(what="late", key=key, time=now, part=part))
+            asked_by(Report(what="late", key=key, time=self.world.time, part=part))
             return
-        claim = self.claims[key] = Claim(self.boots, part)
+        self._spawn(key, Claim(self.boots, part))
+
+    def _spawn(self, key: Key, claim: Claim) -> None:
+        part, now = claim.part, self.world.time
+        model = self.behaviour(*key).part(part)
+        self.claims[key] = claim
         if model.cannot_start is not None:
             claim.failed = model.cannot_start
             why = model.cannot_start
@@ -132,7 +154,7 @@ class SimulatedMachine:
             process.course = TrainingRun(model.trains, told, now, told.epochs_done)
             process.left = model.trains.warmup
         self.processes[key] = process
-        self._say(Report(what="started", key=key, time=now, part=part, pid=claim.pid))
+        self._say(claim.start_report(key))
         self._go_on(process)
 
     def take_claim(self, key: Key) -> bool:
@@ -288,3 +310,70 @@ class Remote(SimulatedMachine):
             self.records.clear()
             for claim in self.claims.values():
                 claim.end = None
+
+
+class SimulatedCluster(Remote):
+    """A cluster whose scheduler starts attempts later, in any order, or refuses or loses them."""
+
+    def __init__(
+        self, world: VirtualClock, behaviour: Callable[[int, int], Model], slots: int = 2
+    ) -> None:
+        super().__init__(world, behaviour)
+        self.slots = slots
+        """Attempts that run at a time; users of the cluster that we do not know have the others."""
+        self.refuses = False
+        self._accepted = 4000
+
+    def start(self, key: Key, asked_by: Hear, part: int | None = None) -> None:
+        """Put an attempt into the queue, once ever."""
+        now = self.world.time
+        if key in self.claims:
+            asked_by(Report(what="late", key=key, time=now))
+            return
+        claim = self.claims[key] = Claim(self.boots)
+        if self.refuses:
+            self._refuse(key, claim, "the partition is down", delay=30.0)
+            return
+        self._accepted += 1
+        claim.queued = Report(what="queued", key=key, time=now, external_id=str(self._accepted))
+        self.queue.append(key)
+        self._say(claim.queued)
+        self._schedule_soon()
+
+    def signal(self, key: Key, number: int) -> None:
+        """Send a signal; an attempt in the queue is removed from it."""
+        if key not in self.queue:
+            super().signal(key, number)
+        elif number in (signals.SIGTERM, signals.SIGKILL):
+            self.queue.remove(key)
+            self._refuse(key, self.claims[key], "it was removed from the queue")
+
+    def lose_queue(self) -> None:
+        """The scheduler forgets all that it has not started."""
+        for key in self.queue:
+            report = Report(what="lost", key=key, time=self.world.time, why="lab does not know it")
+            self.claims[key].refused = report
+        self.queue.clear()
+
+    def restart(self, keeps_records: bool = True) -> None:
+        """Power off and on: what ran is gone, the queue is not."""
+        super().restart(keeps_records)
+        self._schedule_soon()
+
+    def _refuse(self, key: Key, claim: Claim, why: str, delay: float = 0.0) -> None:
+        now = self.world.time
+        claim.refused = Report(what="refused", key=key, time=now, why=why, delay=delay)
+        self._say(claim.refused)
+
+    def _schedule_soon(self) -> None:
+        self.world.after(self.world.random.uniform(0.0, 20.0), self._schedule, self.afar)
+
+    def _schedule(self) -> None:
+        if self.queue and len(self.processes) < self.slots:
+            key = self.world.random.choice(self.queue)
+            self.queue.remove(key)
+            claim = self.claims[key]
+            claim.boot = self.boots
+            self._spawn(key, claim)
+        if self.queue:
+            self._schedule_soon()

@@ -166,7 +166,7 @@ class Fleet:
             return
         executor.listen()
         known = parts_on(node, state.running.values())
-        for key in [key for key in machine.processes if key not in known]:
+        for key in [key for key in (*machine.processes, *machine.queue) if key not in known]:
             machine.signal(key, signals.SIGKILL)
         executor.adopt(known)
         ended = state.rest.strays.get(node, ())
