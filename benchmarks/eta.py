@@ -17,7 +17,7 @@ from benchmarks.report import table
 from stoker.simulate.forecast.calibration import KINDS, Score, calibrate
 from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.replay.time_limits import with_time_limits
-from stoker.simulate.traces.cluster_size import machines
+from stoker.simulate.traces.cluster_size import parse_cluster
 from stoker.simulate.workload import TraceJob, Workload
 
 HEADINGS = ("workload", "known", "policy", "of", "basis", "forecasts", "within", "earlier", "later",
@@ -87,7 +87,7 @@ def measured(case: Case, moments: int) -> list[Score]:
     silent = case.known != EPOCHS
     assumed = ReplayAssumptions(time_limits_only=silent, non_preemptible=silent)
     return calibrate(
-        load, machines(case.size), case.policy, moments, assumed,
+        load, parse_cluster(case.size), case.policy, moments, assumed,
         commands=case.known == COMMANDS,
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from benchmarks.planner.synthetic import synthetic
 from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.replay.replay import replay
 from stoker.simulate.replay.time_limits import with_time_limits
-from stoker.simulate.traces.cluster_size import fitted, machines, sized
+from stoker.simulate.traces.cluster_size import fit_workload, nodes_for_load, parse_cluster
 from stoker.simulate.traces.detect import read, split
 from stoker.simulate.workload import Workload
 
@@ -120,8 +120,8 @@ def workload(folder: Path, name: str) -> Workload:
     else:
         file, cluster = FILES[name]
         whole = read(folder / file)
-    nodes = machines(cluster) if cluster else sized(whole)
-    return replace(fitted(whole, nodes), nodes=nodes, title=name)
+    nodes = parse_cluster(cluster) if cluster else nodes_for_load(whole)
+    return replace(fit_workload(whole, nodes), nodes=nodes, title=name)
 
 
 def names(folder: Path, quick: bool) -> list[str]:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from stoker.simulate.traces.cluster_size import machines
+from stoker.simulate.traces.cluster_size import parse_cluster
 from stoker.simulate.workload import TraceJob, Workload
 
 MACHINES, EACH, JOBS = 12_500, 8, 1_000_000
@@ -24,4 +24,4 @@ def synthetic(jobs: int = JOBS, nodes: int = MACHINES) -> Workload:
         TraceJob(submit_time=when, duration=each, gpus=size)
         for when, each, size in zip(at, seconds, sizes, strict=True)
     ]
-    return Workload(title="synthetic", jobs=loads, nodes=machines(f"{nodes}x{EACH}"))
+    return Workload(title="synthetic", jobs=loads, nodes=parse_cluster(f"{nodes}x{EACH}"))

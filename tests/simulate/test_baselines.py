@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stoker.core.policy.backfill import GRACE
 from stoker.simulate.replay.replay import replay
-from stoker.simulate.traces.cluster_size import machines
+from stoker.simulate.traces.cluster_size import parse_cluster
 from stoker.simulate.workload import TraceJob, Workload
 
 GPUS = 8
@@ -168,7 +168,7 @@ def test_each_starts_when_anybody_can_work_out(
     jobs = all_different(seed, 90)
     cluster, alike = KINDS[kind]
     same = [alike(job) for job in jobs]
-    run = replay(Workload(title="", jobs=same), machines(cluster), name)
+    run = replay(Workload(title="", jobs=same), parse_cluster(cluster), name)
     begins = {each.job: each.start_time for each in run.results}
     expected = worked_out(jobs, choose)
     assert [begins[place] for place in range(len(jobs))] == pytest.approx(expected)

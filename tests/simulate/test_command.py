@@ -21,7 +21,7 @@ from stoker.simulate.replay.results import JobResult, RunResult
 from stoker.simulate.replay.time_limits import TYPICAL_LIMITS, round_up_limit, with_time_limits
 from stoker.simulate.report import run_statistics
 from stoker.simulate.summary import summarize
-from stoker.simulate.traces.cluster_size import machines
+from stoker.simulate.traces.cluster_size import parse_cluster
 from stoker.simulate.workload import TraceJob, Workload
 
 SAMPLES = Path(__file__).parent / "traces"
@@ -161,10 +161,10 @@ def test_only_the_first_jobs_on_as_many_machines_as_they_keep_busy() -> None:
 
 def test_the_heading_counts_as_people_do() -> None:
     one = Workload(
-        title="one", jobs=[TraceJob(submit_time=0.0, duration=60.0)], nodes=machines("1x1")
+        title="one", jobs=[TraceJob(submit_time=0.0, duration=60.0)], nodes=parse_cluster("1x1")
     )
     assert heading(one) == "one: 1 job on 1 node with 1 GPU"
-    two = Workload(title="two", jobs=[*one.jobs] * 2, nodes=machines("2x1"))
+    two = Workload(title="two", jobs=[*one.jobs] * 2, nodes=parse_cluster("2x1"))
     assert heading(two) == "two: 2 jobs on 2 nodes with 2 GPUs"
 
 

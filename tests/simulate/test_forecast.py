@@ -33,11 +33,11 @@ from stoker.core.rest import Rest
 from stoker.simulate.forecast.calibration import calibrate
 from stoker.simulate.forecast.durations import DurationDistribution, DurationModel, ObservedDuration
 from stoker.simulate.forecast.futures import _samples, forecast
-from stoker.simulate.traces.cluster_size import boxes
+from stoker.simulate.traces.cluster_size import uniform_nodes
 from stoker.simulate.workload import TraceJob, Workload
 
 NOW, BOOT = 1_000_000.0, 5_000.0
-NODE = boxes([(1, 1)])[0]
+NODE = uniform_nodes([(1, 1)])[0]
 
 
 def spec(name: str, **more: object) -> Spec:
@@ -481,7 +481,7 @@ def test_the_truth_is_in_the_range_about_as_often_as_it_should_be(policy: str) -
             TraceJob(submit_time=at, duration=seconds, gpus=random.choice((1.0, 1.0, 2.0, 4.0)))
         )
     lab = Workload(title="lab", jobs=jobs)
-    scores = calibrate(lab, boxes([(2, 4)]), policy, forecasts=4)
+    scores = calibrate(lab, uniform_nodes([(2, 4)]), policy, forecasts=4)
     count = sum(score.count for score in scores)
     within = sum(score.count * score.within for score in scores) / count
     assert count > 20

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stoker.core.cluster import NodeFacts
 from stoker.simulate.replay.replay import Replay
 from stoker.simulate.replay.results import RunResult
-from stoker.simulate.traces.cluster_size import box
+from stoker.simulate.traces.cluster_size import node_facts
 from stoker.simulate.traces.formats import gavel
 from stoker.simulate.workload import Speed, TraceJob, Workload
 
@@ -57,33 +57,33 @@ def test_two_who_share_slow_each_other_down_until_one_is_over() -> None:
     # At 0.8 of their speed the first is done with its 800 s after 1000 s; the other has done as
     # much, and does the 800 s that are left to it alone.
     jobs = [load(800.0, 0.8, v100=1.0), load(1600.0, 0.8, v100=1.0)]
-    assert ends(played(jobs, [box("a", 1, "v100")])) == pytest.approx([1000.0, 1800.0])
+    assert ends(played(jobs, [node_facts("a", 1, "v100")])) == pytest.approx([1000.0, 1800.0])
 
 
 def test_one_who_comes_later_shares_from_then_on() -> None:
     # 300 s alone, then 500 s of work at 0.8 of its speed.
     jobs = [load(800.0, 0.8, v100=1.0), load(1600.0, 0.8, at=300.0, v100=1.0)]
-    assert ends(played(jobs, [box("a", 1, "v100")])) == pytest.approx([925.0, 2025.0])
+    assert ends(played(jobs, [node_facts("a", 1, "v100")])) == pytest.approx([925.0, 2025.0])
 
 
 def test_two_who_do_not_get_more_done_together_take_turns() -> None:
     jobs = [load(800.0, 0.5, v100=1.0), load(1600.0, 0.5, v100=1.0)]
-    assert ends(played(jobs, [box("a", 1, "v100")])) == pytest.approx([800.0, 2400.0])
+    assert ends(played(jobs, [node_facts("a", 1, "v100")])) == pytest.approx([800.0, 2400.0])
 
 
 def test_a_gpu_that_two_share_is_in_use_once() -> None:
     jobs = [load(800.0, 0.8, v100=1.0), load(800.0, 0.8, v100=1.0)]
-    assert max(used for _, used in played(jobs, [box("a", 1, "v100")]).gpus_in_use) == 1.0
+    assert max(used for _, used in played(jobs, [node_facts("a", 1, "v100")]).gpus_in_use) == 1.0
 
 
 def test_a_slow_gpu_takes_longer() -> None:
     jobs = [load(800.0, 0.0, v100=1.0, k80=0.25)]
-    assert ends(played(jobs, [box("a", 1, "k80")])) == pytest.approx([3200.0])
+    assert ends(played(jobs, [node_facts("a", 1, "k80")])) == pytest.approx([3200.0])
 
 
 @pytest.mark.parametrize("policy", ["fifo", "backfill", "srsf", "tiresias", "planner", "makespan"])
 def test_a_sample_is_played_to_its_end_under_every_policy(policy: str) -> None:
-    nodes = [box("a", 4, "v100"), box("b", 4, "p100"), box("c", 4, "k80")]
+    nodes = [node_facts("a", 4, "v100"), node_facts("b", 4, "p100"), node_facts("c", 4, "k80")]
     workload = gavel.read(SAMPLE)
     first, second = (Replay(workload, nodes, policy, pieces=100).run() for _ in range(2))
     assert first.unfinished == 0
@@ -123,7 +123,7 @@ def workloads(draw: st.DrawFn) -> list[TraceJob]:
 @given(jobs=workloads())
 @settings(max_examples=40, deadline=None)
 def test_whatever_the_speeds_everybody_comes_to_an_end(policy: str, jobs: list[TraceJob]) -> None:
-    run = played(jobs, [box("a", 3, "v100"), box("b", 3, "k80")], policy)
+    run = played(jobs, [node_facts("a", 3, "v100"), node_facts("b", 3, "k80")], policy)
     for load, result in zip(jobs, run.results, strict=True):
         assert result.end_time - result.start_time >= load.duration - 1e-6
         assert not (load.non_preemptible and result.preemptions)

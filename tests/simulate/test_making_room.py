@@ -12,7 +12,7 @@ from stoker.core.policy.order import in_order
 from stoker.core.policy.place import place
 from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.replay.replay import Replay
-from stoker.simulate.traces.cluster_size import machines
+from stoker.simulate.traces.cluster_size import parse_cluster
 from stoker.simulate.workload import TraceJob, Workload
 
 AT_ONCE = ReplayAssumptions(restart_seconds=0.0, checkpoint_seconds=1.0)
@@ -31,7 +31,7 @@ class Watched(Replay):
         self, jobs: list[TraceJob], cluster: str, name: str, assumed: ReplayAssumptions
     ) -> None:
         super().__init__(
-            Workload(title="", jobs=jobs), machines(cluster), name, None, assumed
+            Workload(title="", jobs=jobs), parse_cluster(cluster), name, None, assumed
         )  # fmt: skip
         self.starts: Counter[int] = Counter()
         self.forgotten: list[tuple[float, int]] = []

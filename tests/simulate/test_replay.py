@@ -21,7 +21,7 @@ from stoker.simulate.replay import replay as simulator
 from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.replay.replay import Replay, replay
 from stoker.simulate.replay.results import JobResult, RunResult
-from stoker.simulate.traces.cluster_size import machines
+from stoker.simulate.traces.cluster_size import parse_cluster
 from stoker.simulate.workload import TraceJob, Workload
 from stoker.store.memory import MemoryStore
 
@@ -34,7 +34,7 @@ SMALL = 1e-6
 def played(
     jobs: list[TraceJob], cluster: str, name: str, assumed: ReplayAssumptions = FREE, **more: float
 ) -> RunResult:
-    return replay(Workload(title="", jobs=jobs), machines(cluster), name, more, assumed)
+    return replay(Workload(title="", jobs=jobs), parse_cluster(cluster), name, more, assumed)
 
 
 def mean(run: RunResult) -> float:
@@ -179,20 +179,20 @@ def whole(jobs: list[TraceJob], run: RunResult) -> None:
 def test_everybody_ends_and_no_device_is_given_twice(
     jobs: list[TraceJob], name: str, cluster: str
 ) -> None:
-    watched = Watched(Workload(title="", jobs=jobs), machines(cluster), name)
+    watched = Watched(Workload(title="", jobs=jobs), parse_cluster(cluster), name)
     whole(jobs, watched.run())
 
 
 @settings(max_examples=60, deadline=None)
 @given(LOADS, st.sampled_from(["skip", "srsf", "srtf", "tiresias", "planner"]))
 def test_nothing_that_fits_waits(jobs: list[TraceJob], name: str) -> None:
-    Busy(Workload(title="", jobs=jobs), machines("2x4"), name).run()
+    Busy(Workload(title="", jobs=jobs), parse_cluster("2x4"), name).run()
 
 
 @settings(max_examples=30, deadline=None)
 @given(LOADS, st.sampled_from(ALL))
 def test_the_same_again_is_the_same(jobs: list[TraceJob], name: str) -> None:
-    runs = [replay(Workload(title="", jobs=jobs), machines("2x4"), name) for _ in range(2)]
+    runs = [replay(Workload(title="", jobs=jobs), parse_cluster("2x4"), name) for _ in range(2)]
     assert runs[0].results == runs[1].results
     assert runs[0].gpus_in_use == runs[1].gpus_in_use
 
@@ -220,7 +220,7 @@ class Restless(Replay):
 @settings(max_examples=60, deadline=None)
 @given(LOADS, st.sampled_from(["fifo", "skip", "backfill", "sjf", "srsf", "tiresias", "planner"]))
 def test_to_plan_more_often_changes_nothing(jobs: list[TraceJob], name: str) -> None:
-    nodes = machines("2x4")
+    nodes = parse_cluster("2x4")
     found = [kind(Workload(title="", jobs=jobs), nodes, name).run() for kind in (Replay, Restless)]
     assert found[0].results == found[1].results
 
@@ -236,7 +236,7 @@ def test_nor_where_gangs_stand_in_line_and_many_make_room(seed: int, name: str) 
         gpus = random.choice([1, 1, 2, 3, 4, 5, 8, 8, 16])
         steady = random.random() < 0.2
         jobs.append(TraceJob(submit_time=at, duration=seconds, gpus=gpus, non_preemptible=steady))
-    nodes = machines("4x8")
+    nodes = parse_cluster("4x8")
     found = [kind(Workload(title="", jobs=jobs), nodes, name).run() for kind in (Replay, Restless)]
     assert found[0].results == found[1].results
 
@@ -273,7 +273,7 @@ def test_backfill_never_delays_a_reservation(
     given = limits(jobs, extra)
     found = Reserved(
         Workload(title="", jobs=given),
-        machines("2x4"),
+        parse_cluster("2x4"),
         name,
         assumptions=ReplayAssumptions(time_limits_only=True, non_preemptible=True),
     )
@@ -364,7 +364,7 @@ def test_of_jobs_that_all_differ_only_the_latest_are_remembered(
     monkeypatch.setattr(simulator, "MIN_SPEC_HASHES", 10)
     count = 4 * KEEP_FINISHED
     jobs = [TraceJob(submit_time=2000.0 * n, duration=100.0 + n) for n in range(count)]
-    found = Replay(Workload(title="", jobs=jobs), machines("1x1"), "sjf", assumptions=FREE)
+    found = Replay(Workload(title="", jobs=jobs), parse_cluster("1x1"), "sjf", assumptions=FREE)
     run = found.run()
     assert [each.completion_time for each in run.results] == [job.duration for job in jobs]
     assert len(found.spec_hashes) <= 2 * (KEEP_FINISHED + FORGET_BATCH) + 10 + 1 < count
@@ -417,7 +417,7 @@ def test_the_daemon_makes_the_same_decisions(name: str, monkeypatch: pytest.Monk
             int(job.duration * 1.5) if number % 4 == 0 else None,
             number % 7 == 0,
         )
-    recorded = Recorded(Workload(title="", jobs=jobs), machines("2x4"), name)
+    recorded = Recorded(Workload(title="", jobs=jobs), parse_cluster("2x4"), name)
     monkeypatch.setattr(simulator, "before_requests", recorded.before)
     monkeypatch.setattr(simulator, "after_requests", recorded.after)
     assert recorded.run().unfinished == 0

@@ -8,7 +8,7 @@ import pytest
 
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import gavel
-from stoker.simulate.traces.formats.pollux import Training
+from stoker.simulate.traces.formats.pollux import TrainingSpeed
 from stoker.simulate.workload import TraceJob
 
 SAMPLE = Path(__file__).parent / "traces" / "gavel"
@@ -101,7 +101,7 @@ def test_those_who_do_not_fit_or_were_never_tried_together_share_nothing() -> No
     assert small.interference(large, "k80") == 0.0
     assert small.interference(four, "v100") == 0.0
     assert small.interference(small, "a100") == 0.0
-    assert small.interference(Training.__new__(Training), "v100") == 0.0
+    assert small.interference(TrainingSpeed.__new__(TrainingSpeed), "v100") == 0.0
 
 
 def test_measurements_may_be_compressed(copy: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import pollux
-from stoker.simulate.traces.formats.pollux import Training
+from stoker.simulate.traces.formats.pollux import TrainingSpeed
 
 SAMPLE = Path(__file__).parent / "traces" / "pollux"
 HEADER = "name,time,application,num_replicas,batch_size\n"
@@ -20,7 +20,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path / "pollux" / "workloads" / "sample.csv"
 
 
-def made(tmp_path: Path) -> Training:
+def made(tmp_path: Path) -> TrainingSpeed:
     """One application with round numbers: one GPU and two, two batch sizes, two epochs."""
     folder = tmp_path / "profiles" / "net"
     folder.mkdir(parents=True)
@@ -38,7 +38,7 @@ def made(tmp_path: Path) -> Training:
     workload = tmp_path / "jobs.csv"
     workload.write_text(HEADER + "net-0,5,net,2,20\n")
     speed = pollux.read(workload).jobs[0].speed
-    assert isinstance(speed, Training)
+    assert isinstance(speed, TrainingSpeed)
     return speed
 
 
@@ -65,7 +65,7 @@ def test_profiles_may_lie_beside_the_workload_itself() -> None:
 def test_one_gpu_does_all_its_work_in_the_seconds_of_the_job() -> None:
     for job in pollux.read(SAMPLE / "workloads" / "sample.csv").jobs:
         speed = job.speed
-        assert isinstance(speed, Training)
+        assert isinstance(speed, TrainingSpeed)
         epochs = speed.epochs
         each = [1 / speed.rate(epoch / epochs, 1, 1, "") for epoch in range(epochs)]
         assert sum(each) / epochs * job.duration == pytest.approx(job.duration)
@@ -99,7 +99,7 @@ def test_between_numbers_of_machines_steps_take_what_lies_between(tmp_path: Path
 def test_the_rate_changes_only_between_epochs() -> None:
     job = pollux.read(SAMPLE / "workloads" / "sample.csv").jobs[0]
     speed = job.speed
-    assert isinstance(speed, Training)
+    assert isinstance(speed, TrainingSpeed)
     for epoch in range(speed.epochs):
         inside = {speed.rate((epoch + part) / speed.epochs, 4, 1, "") for part in (0.0, 0.5, 0.99)}
         assert len(inside) == 1
@@ -108,7 +108,7 @@ def test_the_rate_changes_only_between_epochs() -> None:
 
 def test_more_gpus_help_more_as_the_training_goes_on() -> None:
     speed = pollux.read(SAMPLE / "workloads" / "sample.csv").jobs[0].speed
-    assert isinstance(speed, Training)
+    assert isinstance(speed, TrainingSpeed)
     gains = [speed.rate(done, 4, 1, "") / speed.rate(done, 1, 1, "") for done in (0.0, 0.4, 0.9)]
     assert all(early < late for early, late in pairwise(gains))
 

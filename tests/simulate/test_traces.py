@@ -54,7 +54,7 @@ def refusal(path: Path, format: str | None = None) -> str:
 def test_a_file_is_known_by_what_is_in_it(name: str, format: str, tmp_path: Path) -> None:
     copy = tmp_path / "anything"
     shutil.copy(SAMPLES / name, copy)
-    assert recognise.recognised(copy) == format
+    assert recognise.detect_format(copy) == format
     assert recognise.read(copy).jobs == recognise.read(SAMPLES / name, format).jobs
 
 
@@ -74,7 +74,7 @@ def test_a_file_is_known_by_what_is_in_it(name: str, format: str, tmp_path: Path
     ],
 )
 def test_the_first_line_tells_the_format(tmp_path: Path, line: str, format: str) -> None:
-    assert recognise.recognised(written(tmp_path, line + "\n")) == format
+    assert recognise.detect_format(written(tmp_path, line + "\n")) == format
 
 
 @pytest.mark.parametrize("name", [*FILES, "pollux/workload.csv", "gavel/jobs.trace"])
@@ -614,7 +614,7 @@ def test_bad_swf_is_refused_with_its_line(tmp_path: Path) -> None:
 def shape(text: str) -> list[tuple[str, int, str | None]]:
     return [
         (node.name, len(node.types["gpu"]), node.types["gpu"][0].model)
-        for node in sizing.machines(text)
+        for node in sizing.parse_cluster(text)
     ]
 
 
@@ -623,12 +623,12 @@ def test_machines_as_they_are_typed() -> None:
     assert shape("1x4:v100 + 2x2:p100") == [
         ("node0001", 4, "v100"), ("node0002", 2, "p100"), ("node0003", 2, "p100"),
     ]  # fmt: skip
-    assert len(sizing.machines("20000x4")) == 20000
-    assert sizing.machines("20000x4")[0].name == "node00001"
+    assert len(sizing.parse_cluster("20000x4")) == 20000
+    assert sizing.parse_cluster("20000x4")[0].name == "node00001"
 
 
 def test_what_is_said_of_the_last_machines_holds_for_all_that_say_nothing() -> None:
-    first, second = sizing.machines("1x4:v100,cpus=32+1x4:p100,cpus=64,ram=512G,memory=16G")
+    first, second = sizing.parse_cluster("1x4:v100,cpus=32+1x4:p100,cpus=64,ram=512G,memory=16G")
     assert first.types["cpu"][0].capacity == 32_000
     assert second.types["cpu"][0].capacity == 64_000
     for node in (first, second):
@@ -656,7 +656,7 @@ def test_what_is_said_of_the_last_machines_holds_for_all_that_say_nothing() -> N
 )
 def test_machines_that_make_no_sense(text: str, sentence: str) -> None:
     with pytest.raises(BadValue) as caught:
-        sizing.machines(text)
+        sizing.parse_cluster(text)
     example = "write for example 8x8, or 2x4:v100+4x4:p100,cpus=64,ram=512G."
     assert str(caught.value) == sentence + example
 
@@ -667,23 +667,26 @@ def load(at: float, seconds: float, gpus: float, **more: object) -> TraceJob:
 
 def test_as_many_machines_as_the_load_asks_for() -> None:
     jobs = [load(0, 800, 4), load(500, 800, 4), load(1000, 800, 8)]
-    nodes = sizing.sized(Workload(title="", jobs=jobs), load=0.8)
+    nodes = sizing.nodes_for_load(Workload(title="", jobs=jobs), load=0.8)
     # 12,800 GPU-seconds in 1,000 s at 80 %: 16 GPUs.
     assert [len(node.types["gpu"]) for node in nodes] == [8, 8]
-    assert len(sizing.sized(Workload(title="", jobs=jobs), load=0.8, per_node=4)) == 4
+    assert len(sizing.nodes_for_load(Workload(title="", jobs=jobs), load=0.8, gpus_per_node=4)) == 4
 
 
 def test_the_largest_job_always_fits() -> None:
     jobs = [load(0, 1, 17), load(1e6, 1, 1)]
-    assert len(sizing.sized(Workload(title="", jobs=jobs))) == 3
+    assert len(sizing.nodes_for_load(Workload(title="", jobs=jobs))) == 3
 
 
 def test_jobs_that_come_all_at_once_get_machines_too() -> None:
-    assert len(sizing.sized(Workload(title="", jobs=[load(0, 60, 8)] * 8))) == 8
+    assert len(sizing.nodes_for_load(Workload(title="", jobs=[load(0, 60, 8)] * 8))) == 8
 
 
 def test_there_are_no_more_machines_than_all_jobs_at_once_could_use() -> None:
-    assert len(sizing.sized(Workload(title="", jobs=[load(0, 36000, 2), load(5, 36000, 2)]))) == 1
+    assert (
+        len(sizing.nodes_for_load(Workload(title="", jobs=[load(0, 36000, 2), load(5, 36000, 2)])))
+        == 1
+    )
 
 
 def test_machines_have_the_models_cores_and_memory_that_jobs_ask_for() -> None:
@@ -692,7 +695,7 @@ def test_machines_have_the_models_cores_and_memory_that_jobs_ask_for() -> None:
         load(0, 100, 1),
         load(100, 100, 2, gpu_models=("v100",)),
     ]
-    nodes = sizing.sized(Workload(title="", jobs=jobs))
+    nodes = sizing.nodes_for_load(Workload(title="", jobs=jobs))
     assert [node.types["gpu"][0].model for node in nodes] == ["a100", "v100"]
     assert {node.types["cpu"][0].capacity for node in nodes} == {48_000}
     assert {node.types["mem"][0].capacity for node in nodes} == {1000}
@@ -707,13 +710,13 @@ def test_machines_are_of_the_model_on_which_jobs_are_fastest() -> None:
             return 0.0
 
     job = load(0, 100, 4, gpu_models=("k80", "v100", "p100"), speed=Uneven())
-    (node,) = sizing.sized(Workload(title="", jobs=[job]))
+    (node,) = sizing.nodes_for_load(Workload(title="", jobs=[job]))
     assert {facts.model for facts in node.types["gpu"]} == {"v100"}
 
 
 def test_jobs_of_processors_only_get_machines_without_gpus() -> None:
     jobs = [load(0, 100, 0, cpus=64.0), load(100, 100, 0, cpus=64.0)]
-    nodes = sizing.sized(Workload(title="", jobs=jobs))
+    nodes = sizing.nodes_for_load(Workload(title="", jobs=jobs))
     assert [list(node.types) for node in nodes] == [["cpu"]] * 2
 
 
@@ -725,7 +728,7 @@ def test_a_workload_is_fitted_to_machines_that_say_less() -> None:
         load(3, 1, 16),
     ]
     given = Workload(title="x", jobs=jobs, notes=["before"])
-    fitted = sizing.fitted(given, sizing.machines("2x8"))
+    fitted = sizing.fit_workload(given, sizing.parse_cluster("2x8"))
     assert fitted.jobs == [load(0, 1, 1), load(3, 1, 16)]
     assert fitted.notes == [
         "before",
@@ -733,11 +736,11 @@ def test_a_workload_is_fitted_to_machines_that_say_less() -> None:
         "Requested GPU models ignored: no node specifies any.",
         "2 jobs skipped: this cluster cannot run them.",
     ]
-    roomy = sizing.machines("8x8:a100,cpus=64")
-    assert sizing.fitted(given, roomy) is given
-    others = sizing.fitted(given, sizing.machines("8x8:NVIDIA V100,cpus=64"))
+    roomy = sizing.parse_cluster("8x8:a100,cpus=64")
+    assert sizing.fit_workload(given, roomy) is given
+    others = sizing.fit_workload(given, sizing.parse_cluster("8x8:NVIDIA V100,cpus=64"))
     assert others.jobs == jobs[1:]
-    assert sizing.fitted(given, sizing.machines("8x8:NVIDIA A100,cpus=64")) is given
+    assert sizing.fit_workload(given, sizing.parse_cluster("8x8:NVIDIA A100,cpus=64")) is given
 
 
 @pytest.mark.parametrize(
@@ -760,10 +763,10 @@ def test_a_job_is_kept_if_it_could_run_alone(
     job: dict[str, object], cluster: str, fits: bool
 ) -> None:
     jobs = [load(0, 1, **job), load(0, 1, 1)]  # type: ignore[arg-type]
-    kept = sizing.fitted(Workload(title="", jobs=jobs), sizing.machines(cluster)).jobs
+    kept = sizing.fit_workload(Workload(title="", jobs=jobs), sizing.parse_cluster(cluster)).jobs
     assert kept == (jobs if fits else jobs[1:])
 
 
 def test_nobody_makes_machines_without_end() -> None:
     with pytest.raises(BadValue, match="large enough for these jobs has more than 100,000 nodes"):
-        sizing.sized(Workload(title="x", jobs=[load(0, 3e8, 100_000)] * 9))
+        sizing.nodes_for_load(Workload(title="x", jobs=[load(0, 3e8, 100_000)] * 9))

@@ -13,7 +13,7 @@ from stoker.core.policy.parameters import read_parameters
 from stoker.core.policy.rules import NAMES
 from stoker.core.units import BadValue, parse_duration
 from stoker.simulate.replay.assumptions import ReplayAssumptions
-from stoker.simulate.traces.cluster_size import machines
+from stoker.simulate.traces.cluster_size import parse_cluster
 from stoker.simulate.traces.detect import FORMATS
 
 DEFAULT_POLICIES = "backfill,planner,srsf"
@@ -109,7 +109,7 @@ def read_simulate_args(options: Options, traces: Sequence[str]) -> SimulateArgs:
     return SimulateArgs(
         traces=[Path(trace) for trace in traces],
         variants=variants,
-        cluster=machines(cluster) if cluster is not None and has_nodes else None,
+        cluster=parse_cluster(cluster) if cluster is not None and has_nodes else None,
         size_by_load=cluster == "auto" or load is not None,
         target_load=0.8 if load is None else parse_share(load, "--load", 10.0),
         by_queue=options.flag("by_queue"),

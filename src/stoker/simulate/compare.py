@@ -17,7 +17,7 @@ from stoker.simulate.replay.results import RunResult
 from stoker.simulate.replay.time_limits import with_time_limits
 from stoker.simulate.report import RunStatistics, run_labels, run_statistics
 from stoker.simulate.report.gantt import MAX_SEGMENTS
-from stoker.simulate.traces.cluster_size import fitted, sized
+from stoker.simulate.traces.cluster_size import fit_workload, nodes_for_load
 from stoker.simulate.traces.detect import read, split
 from stoker.simulate.workload import Workload
 
@@ -49,8 +49,8 @@ def prepare(workload: Workload, args: SimulateArgs) -> Workload:
     if args.cluster is not None:
         nodes = args.cluster
     elif args.size_by_load or not nodes:
-        nodes = sized(workload, args.target_load)
-    return replace(fitted(workload, nodes), nodes=nodes)
+        nodes = nodes_for_load(workload, args.target_load)
+    return replace(fit_workload(workload, nodes), nodes=nodes)
 
 
 def compare(workload: Workload, args: SimulateArgs, progress: ProgressLine) -> Comparison:

@@ -1,4 +1,4 @@
-"""The report of a simulation: figures, a table for the terminal, and a page with plots."""
+"""Report of a simulation: statistics, a table for the terminal, and a page with plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of the cluster: which job held which GPUs when, thinned out to what can be seen."""
+"""Data of the Gantt chart: which job held which GPUs when, reduced to what is visible."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from stoker.simulate.replay.results import RunResult, Segment
 from stoker.simulate.report.statistics import run_labels
 
 MAX_SEGMENTS_PER_RUN = 20_000
-"""Pieces of one run."""
+"""Segments of one run."""
 MAX_SEGMENTS = 40_000
-"""Pieces of all runs together: a page that is sent about stays small."""
+"""Segments of all runs together, so that the page stays small."""
 MAX_LANES = 128
-"""GPUs in the picture; more of them are thinner than a line."""
+"""GPUs in the chart; more would be thinner than a line."""
 TIME_RESOLUTION = 20_000
-"""Moments that are told apart, from the beginning of the picture to its end."""
+"""Distinct times in the chart."""
 MAX_USER_COLOURS = 12
-"""Users with a colour of their own."""
+"""Users with their own colour."""
 
 
 def gantt_data(runs: Sequence[RunResult]) -> dict[str, Any] | None:
-    """Return the picture of all runs, None where nobody asked for their pieces."""
+    """Return the chart of all runs, None if they have no segments."""
     sizes = _sizes(runs)
     if not sizes:
         return None
@@ -30,16 +30,18 @@ def gantt_data(runs: Sequence[RunResult]) -> dict[str, Any] | None:
     rows = {node: row for row, node in enumerate(shown)}
     most = min(MAX_SEGMENTS_PER_RUN, MAX_SEGMENTS // len(runs))
     kept = [
-        _earliest([piece for piece in run.segments if piece.node in rows], most) for run in runs
+        _earliest([segment for segment in run.segments if segment.node in rows], most)
+        for run in runs
     ]
-    # All runs show the same time, so that they compare: until the first of them was cut off.
+    # All runs show the same time span, up to where the first of them was cut.
     until = min((moment for _, moment in kept if moment is not None), default=None)
     chosen = [
-        [piece for piece in pieces if until is None or piece.begin < until] for pieces, _ in kept
+        [segment for segment in segments if until is None or segment.begin < until]
+        for segments, _ in kept
     ]
-    end = until or max((piece.end for pieces in chosen for piece in pieces), default=0.0)
+    end = until or max((segment.end for segments in chosen for segment in segments), default=0.0)
     tick = max(end / TIME_RESOLUTION, 1e-3)
-    jobs = sorted({piece.job for pieces in chosen for piece in pieces})
+    jobs = sorted({segment.job for segments in chosen for segment in segments})
     places = {job: place for place, job in enumerate(jobs)}
     names = next(run.node_names for run in runs if run.segments)
     return {
@@ -49,23 +51,23 @@ def gantt_data(runs: Sequence[RunResult]) -> dict[str, Any] | None:
         "sizes": [sizes[node] for node in shown],
         "all": max(len(names), len(sizes)),
         **_jobs(runs, jobs, tick),
-        "pieces": [_columns(pieces, rows, places, tick, end) for pieces in chosen],
+        "pieces": [_columns(segments, rows, places, tick, end) for segments in chosen],
         "labels": run_labels(runs),
     }
 
 
 def _sizes(runs: Sequence[RunResult]) -> dict[int, int]:
-    """Return how many GPUs each machine has, as far as any job has shown."""
+    """Return the GPUs of each node, as far as any segment shows."""
     found: dict[int, int] = {}
     for run in runs:
-        for piece in run.segments:
-            last = piece.gpu + max(1, math.ceil(piece.gpus))
-            found[piece.node] = max(found.get(piece.node, 1), last)
+        for segment in run.segments:
+            last = segment.gpu + max(1, math.ceil(segment.gpus))
+            found[segment.node] = max(found.get(segment.node, 1), last)
     return dict(sorted(found.items()))
 
 
 def _sampled_nodes(sizes: dict[int, int]) -> list[int]:
-    """Return the machines that the picture has room for, taken evenly from all."""
+    """Return the nodes that fit into the chart, evenly sampled."""
     nodes = list(sizes)
     count = len(nodes)
     while count > 1:
@@ -77,15 +79,15 @@ def _sampled_nodes(sizes: dict[int, int]) -> list[int]:
     return nodes[:1]
 
 
-def _earliest(pieces: list[Segment], most: int) -> tuple[list[Segment], float | None]:
-    """Return the earliest pieces, and from when on they are no longer all there."""
-    pieces.sort(key=lambda piece: (piece.begin, piece.node, piece.gpu))
-    cut = pieces[most].begin if len(pieces) > most else None
-    return pieces[:most], cut
+def _earliest(segments: list[Segment], most: int) -> tuple[list[Segment], float | None]:
+    """Return the earliest segments, and the time from which on some are missing."""
+    segments.sort(key=lambda segment: (segment.begin, segment.node, segment.gpu))
+    cut = segments[most].begin if len(segments) > most else None
+    return segments[:most], cut
 
 
 def _jobs(runs: Sequence[RunResult], jobs: Sequence[int], tick: float) -> dict[str, Any]:
-    """Return what is told of each job in the picture, column by column."""
+    """Return the data of each job in the chart, by column."""
     wanted = set(jobs)
     facts = {each.job: each for run in runs for each in run.results if each.job in wanted}
     held: dict[str, float] = {}
@@ -93,7 +95,7 @@ def _jobs(runs: Sequence[RunResult], jobs: Sequence[int], tick: float) -> dict[s
         held[each.user] = held.get(each.user, 0.0) + each.gpu_seconds
     users = sorted(held, key=lambda user: (-held[user], user))
     places = {user: place for place, user in enumerate(users)}
-    # A job that never ended has pieces, but no result to tell of.
+    # A job that never ended has segments, but no result.
     at = [round(facts[job].submit_time / tick) if job in facts else -1 for job in jobs]
     return {
         "jobs": _differences(jobs),
@@ -106,21 +108,25 @@ def _jobs(runs: Sequence[RunResult], jobs: Sequence[int], tick: float) -> dict[s
 
 
 def _columns(
-    pieces: Sequence[Segment], rows: dict[int, int], places: dict[int, int], tick: float, end: float
+    segments: Sequence[Segment],
+    rows: dict[int, int],
+    places: dict[int, int],
+    tick: float,
+    end: float,
 ) -> dict[str, list[float]]:
-    """Return pieces column by column, their beginnings as steps: that is short."""
-    begins = [round(piece.begin / tick) for piece in pieces]
+    """Return segments by column; begin times as differences, which is shorter."""
+    begins = [round(segment.begin / tick) for segment in segments]
     return {
-        "job": [places[piece.job] for piece in pieces],
-        "row": [rows[piece.node] for piece in pieces],
-        "gpu": [piece.gpu for piece in pieces],
-        "gpus": [_plain(piece.gpus) for piece in pieces],
+        "job": [places[segment.job] for segment in segments],
+        "row": [rows[segment.node] for segment in segments],
+        "gpu": [segment.gpu for segment in segments],
+        "gpus": [_plain(segment.gpus) for segment in segments],
         "begin": _differences(begins),
         "long": [
-            max(0, round(min(piece.end, end) / tick) - begin)
-            for piece, begin in zip(pieces, begins, strict=True)
+            max(0, round(min(segment.end, end) / tick) - begin)
+            for segment, begin in zip(segments, begins, strict=True)
         ],
-        "on": [place for place, piece in enumerate(pieces) if piece.end > end],
+        "on": [place for place, segment in enumerate(segments) if segment.end > end],
     }
 
 

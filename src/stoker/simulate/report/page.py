@@ -1,4 +1,4 @@
-"""The page of a simulation: one HTML file that needs nothing else, drawn by a little script."""
+"""The page of a simulation: one self-contained HTML file, drawn by a script."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from stoker.simulate.report.table import replace_non_finite
 SCRIPTS = ("page.js", "page_curves.js", "page_sizes.js", "page_times.js", "page_gantt.js",
            "page_price.js", "page_tables.js")  # fmt: skip
 MAX_GROUP_ROWS = 40
-"""Users or queues that are listed by name; the others are left out, and counted."""
+"""Users or queues listed by name; the others are only counted."""
 BINS = 480
-"""Parts into which time is cut for the curves over time."""
+"""Points of a curve over time."""
 LONG_TAIL_SHARE = 0.8
-"""Where jobs come for less than this share of the time, that part of it is also drawn alone."""
+"""If submissions end before this share of the time, that part is also drawn alone."""
 TAIL_QUANTILE = 0.99
-"""Below it quantiles are evenly spaced; above, where the slowest jobs are, they stand closer."""
+"""Quantiles are evenly spaced below it and denser above, where the slowest jobs are."""
 QUANTILES = [TAIL_QUANTILE * each / 300 for each in range(300)]
 QUANTILES += [TAIL_QUANTILE + (1 - TAIL_QUANTILE) * each / 60 for each in range(61)]
 
@@ -36,10 +36,10 @@ def write(
     workload_title: str,
     notes: Sequence[str] = (),
     base: str | None = None,
-    figures: Sequence[RunStatistics] | None = None,
+    statistics: Sequence[RunStatistics] | None = None,
 ) -> None:
-    """Write the page of some runs of the same workload; `figures` if they are known already."""
-    text = html(runs, workload_title, notes, base, figures)
+    """Write the page of runs of one workload; `statistics` if they are known already."""
+    text = html(runs, workload_title, notes, base, statistics)
     Path(path).write_text(text, encoding="utf-8")
 
 
@@ -48,13 +48,13 @@ def html(
     workload_title: str,
     notes: Sequence[str] = (),
     base: str | None = None,
-    figures: Sequence[RunStatistics] | None = None,
+    statistics: Sequence[RunStatistics] | None = None,
 ) -> str:
-    """Return the page; the runs are compared with the base, which is the first unless named."""
+    """Return the page; runs are compared with the baseline, by default the first."""
     return _file("page.html").format(
         title=escape(f"{workload_title} · stoker simulate"),
         style=_file("page.css"),
-        data=json_for_script(page_data(runs, workload_title, notes, base, figures)),
+        data=json_for_script(page_data(runs, workload_title, notes, base, statistics)),
         script="\n".join(_file(name) for name in SCRIPTS),
     )
 
@@ -64,14 +64,14 @@ def page_data(
     title: str,
     notes: Sequence[str],
     base: str | None = None,
-    figures: Sequence[RunStatistics] | None = None,
+    statistics: Sequence[RunStatistics] | None = None,
 ) -> dict[str, Any]:
-    """All that the script draws."""
-    figures = known.statistics_of_runs(runs) if figures is None else figures
+    """Return all data that the script draws."""
+    statistics = known.statistics_of_runs(runs) if statistics is None else statistics
     end = max((each.end_time for run in runs for each in run.results), default=0.0)
     last = max((each.submit_time for run in runs for each in run.results), default=0.0)
     spans = [end, last] if 0 < last < LONG_TAIL_SHARE * end else [end]
-    against = known.baseline_of(figures, base) if figures else None
+    baseline = known.baseline_of(statistics, base) if statistics else None
     return {
         "title": title,
         "gpus": runs[0].gpus if runs else 0,
@@ -79,29 +79,29 @@ def page_data(
         "end": end,
         "last": last,
         "spans": spans,
-        "base": figures.index(against) if against else 0,
+        "base": statistics.index(baseline) if baseline else 0,
         "notes": list(notes),
-        "warnings": known.warnings(figures),
+        "warnings": known.warnings(statistics),
         "measures": [
             {"title": measure.title, "kind": measure.kind, "better": measure.better,
-             "values": [measure.of(each) for each in figures],
-             "best": known.best(figures, measure)}
+             "values": [measure.of(each) for each in statistics],
+             "best": known.best(statistics, measure)}
             for measure in MEASURES
         ],
         "shares": QUANTILES,
-        "runs": [_run(run, each, spans) for run, each in zip(runs, figures, strict=True)],
-        "users": _group_table([each.by_user for each in figures]),
-        "queues": _group_table([each.by_queue for each in figures]),
+        "runs": [_run(run, each, spans) for run, each in zip(runs, statistics, strict=True)],
+        "users": _group_table([each.by_user for each in statistics]),
+        "queues": _group_table([each.by_queue for each in statistics]),
         "cluster": gantt_data(runs),
     }  # fmt: skip
 
 
-def _run(run: RunResult, figures: RunStatistics, spans: Sequence[float]) -> dict[str, Any]:
-    """What is drawn of one run."""
+def _run(run: RunResult, statistics: RunStatistics, spans: Sequence[float]) -> dict[str, Any]:
+    """Return the data of one run."""
     jobs = known.job_times(run.results)
     return {
-        "label": figures.label,
-        "jobs": figures.jobs,
+        "label": statistics.label,
+        "jobs": statistics.jobs,
         "parameters": dict(run.parameters),
         "notes": list(run.notes),
         "cost": to_builtins(run.cost),
@@ -111,7 +111,7 @@ def _run(run: RunResult, figures: RunStatistics, spans: Sequence[float]) -> dict
         },
         "sizes": {
             group.name: [group.jobs, *map(_four_digits, (group.waiting.median, group.waiting.p90))]
-            for group in figures.by_size
+            for group in statistics.by_size
         },
         "use": [_binned(run.gpus_in_use, each) for each in spans],
         "most": max((waiting for _, waiting in run.pending_jobs), default=0),
@@ -120,13 +120,13 @@ def _run(run: RunResult, figures: RunStatistics, spans: Sequence[float]) -> dict
 
 
 def _curve(values: list[float]) -> list[float]:
-    """Return the quantiles of values, at the shares that all curves have in common."""
+    """Return the quantiles of values at QUANTILES."""
     values.sort()
     return [_four_digits(known.quantile(values, share)) for share in QUANTILES] if values else []
 
 
 def _binned(steps: Sequence[tuple[float, float]], end: float) -> list[float]:
-    """Return the means of evenly long parts of the time."""
+    """Return the means of BINS equal parts of the time."""
     if not steps or end <= 0:
         return []
     areas = [0.0] * BINS
@@ -141,7 +141,7 @@ def _binned(steps: Sequence[tuple[float, float]], end: float) -> list[float]:
 
 
 def _group_table(groups: Sequence[Sequence[Group]]) -> dict[str, Any]:
-    """Return what each user, or queue, met under each policy; the largest first."""
+    """Return the statistics of each user or queue under each policy, most GPU-seconds first."""
     names: dict[str, Group] = {}
     for group in sorted((g for each in groups for g in each), key=lambda g: -g.service):
         names.setdefault(group.name, group)
@@ -164,13 +164,13 @@ def _group_cell(group: Group | None) -> list[float] | None:
 
 
 def _four_digits(value: float) -> float:
-    """Four digits that count: more is not seen, and a page is sent about."""
+    """Round to four significant digits, so that the page stays small."""
     short = float(f"{value:.4g}")
     return int(short) if short.is_integer() else short
 
 
 def json_for_script(data: dict[str, Any]) -> str:
-    """JSON that cannot end the script element it stands in, whatever texts it holds."""
+    """Return JSON that cannot close the script element around it."""
     text = json.dumps(replace_non_finite(data), separators=(",", ":"), ensure_ascii=False)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
@@ -178,5 +178,5 @@ def json_for_script(data: dict[str, Any]) -> str:
 
 
 def _file(name: str) -> str:
-    """One of the files beside this one."""
+    """Return the text of a file of this package."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The figures of a run: how long jobs took and waited, and what the cluster did meanwhile."""
+"""RunStatistics: completion times, waits, slowdowns and utilisation of a run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from msgspec import Struct
 from stoker.simulate.replay.results import JobResult, RunCost, RunResult
 
 MIN_RUN_SECONDS = 10.0
-"""Seconds: a job that ran for less counts as this long in its slowdown, as is usual. Otherwise
-a job that fails at once would outweigh all others."""
+"""Bound of the bounded slowdown: a shorter job counts as this long. Otherwise a job that fails at
+once would outweigh all others."""
 
 SIZES = ("none", "<1", "1", "2–4", "5–8", ">8")
-"""GPUs of a job, as waiting is told apart by them."""
+"""Groups by GPUs of a job."""
 
 
 Times = tuple[float, float, float, float]
-"""Of a job: its completion time, its waiting, its slowdown, and the GPU-seconds that it held."""
+"""Completion time, wait, slowdown and GPU-seconds of a job."""
 
 
 class Spread(Struct, kw_only=True, frozen=True):
-    """How the values of many jobs are spread."""
+    """Mean and quantiles of a value over many jobs."""
 
     mean: float
     median: float
@@ -33,48 +33,48 @@ class Spread(Struct, kw_only=True, frozen=True):
 
 
 class Group(Struct, kw_only=True, frozen=True):
-    """Jobs that have something in common: their size, their user or their queue."""
+    """Statistics of the jobs of one size, user or queue."""
 
     name: str
     jobs: int
     service: float
-    """GPU-seconds that they held."""
+    """GPU-seconds held."""
     jct: Spread
     waiting: Spread
     slowdown: Spread
 
 
 class RunStatistics(Struct, kw_only=True, frozen=True):
-    """A run in numbers. Times in seconds; None where there is nothing to tell from."""
+    """Statistics of a run. Times in seconds; None if there is no data."""
 
     label: str
     jobs: int
-    """That ended; all other figures are theirs."""
+    """Jobs that ended; all other statistics are about them."""
     unfinished: int
     jct: Spread | None
     """From submission to end."""
     waiting: Spread | None
     slowdown: Spread | None
-    """Completion time by time running, bounded: see `SHORT`."""
+    """Bounded slowdown: see `MIN_RUN_SECONDS`."""
     makespan: float | None
     """From the first submission to the last end."""
     busy: float | None
-    """Share of the GPUs in use until the last submission: afterwards a cluster only empties."""
+    """Share of the GPUs in use until the last submission; afterwards the cluster only drains."""
     busy_whole: float | None
     """Share of the GPUs in use until the end."""
     preemptions: float | None
     """Per job."""
     resizes: float | None
-    """Stops per job after which it went on with another number of GPUs."""
+    """Restarts per job with another number of GPUs."""
     by_size: list[Group]
     by_user: list[Group]
-    """By what they held, the largest first."""
+    """By GPU-seconds, the largest first."""
     by_queue: list[Group]
     cost: RunCost
 
 
 class Measure(Struct, kw_only=True, frozen=True):
-    """One of the figures by which policies are compared."""
+    """A statistic by which policies are compared."""
 
     key: str
     title: str
@@ -84,11 +84,11 @@ class Measure(Struct, kw_only=True, frozen=True):
 
 
 def _statistic(path: str) -> Callable[[RunStatistics], float | None]:
-    """Return what finds a figure, None where a part of its path is None."""
+    """Return a getter of a statistic; it returns None if a part of the path is None."""
     names = path.split(".")
 
-    def get(figures: RunStatistics) -> float | None:
-        found: Any = figures
+    def get(statistics: RunStatistics) -> float | None:
+        found: Any = statistics
         for name in names:
             found = None if found is None else getattr(found, name)
         return None if found is None else float(found)
@@ -96,8 +96,8 @@ def _statistic(path: str) -> Callable[[RunStatistics], float | None]:
     return get
 
 
-def _seconds_per_event(figures: RunStatistics) -> float | None:
-    return figures.cost.seconds / figures.cost.events if figures.cost.events else None
+def _seconds_per_event(statistics: RunStatistics) -> float | None:
+    return statistics.cost.seconds / statistics.cost.events if statistics.cost.events else None
 
 
 MEASURES = (
@@ -126,7 +126,7 @@ MEASURES = (
 
 
 def run_statistics(run: RunResult, label: str | None = None) -> RunStatistics:
-    """Work out the figures of a run."""
+    """Compute the statistics of a run."""
     results = run.results
     begin = min((each.submit_time for each in results), default=0.0)
     last = max((each.submit_time for each in results), default=0.0)
@@ -156,7 +156,7 @@ def run_statistics(run: RunResult, label: str | None = None) -> RunStatistics:
 
 
 def run_labels(runs: Sequence[RunResult]) -> list[str]:
-    """Name the runs: by policy, and where that is not enough by the parameters that differ."""
+    """Return unique labels of runs: the policy, and the parameters that differ."""
     policies = [run.policy for run in runs]
     found: list[str] = []
     for run in runs:
@@ -175,42 +175,42 @@ def run_labels(runs: Sequence[RunResult]) -> list[str]:
 
 
 def statistics_of_runs(runs: Sequence[RunResult]) -> list[RunStatistics]:
-    """Work out the figures of several runs, each with a label of its own."""
+    """Compute the statistics of several runs, each with a unique label."""
     return [run_statistics(run, label) for run, label in zip(runs, run_labels(runs), strict=True)]
 
 
-def baseline_of(figures: Sequence[RunStatistics], name: str | None) -> RunStatistics:
+def baseline_of(statistics: Sequence[RunStatistics], name: str | None) -> RunStatistics:
     """Return the run that the others are compared with: the named one, else the first."""
     if name is None:
-        return figures[0]
-    for each in figures:
+        return statistics[0]
+    for each in statistics:
         if name in {each.label, each.label.partition(" ")[0]}:
             return each
-    known = ", ".join(each.label for each in figures)
+    known = ", ".join(each.label for each in statistics)
     raise ValueError(f"There is no run {name!r}; runs: {known}.")
 
 
-def ratios(figures: RunStatistics, base: RunStatistics) -> dict[str, float | None]:
-    """Compare a run with another one, measure by measure; None where that says nothing."""
+def ratios(statistics: RunStatistics, base: RunStatistics) -> dict[str, float | None]:
+    """Return the ratios of a run to another by measure; None where there is none."""
     return {
-        measure.key: _ratio(measure.of(figures), measure.of(base))
+        measure.key: _ratio(measure.of(statistics), measure.of(base))
         for measure in MEASURES
         if measure.better
     }
 
 
-def best(figures: Sequence[RunStatistics], measure: Measure) -> float | None:
-    """Return the best value of a measure, None where all are the same or none is better."""
-    values = [value for each in figures if (value := measure.of(each)) is not None]
+def best(statistics: Sequence[RunStatistics], measure: Measure) -> float | None:
+    """Return the best value of a measure; None if all are equal or it has no direction."""
+    values = [value for each in statistics if (value := measure.of(each)) is not None]
     if not measure.better or len(set(values)) < 2:
         return None
     return min(values) if measure.better == "less" else max(values)
 
 
-def warnings(figures: Sequence[RunStatistics]) -> list[str]:
-    """Say what keeps these runs from being compared as they stand."""
+def warnings(statistics: Sequence[RunStatistics]) -> list[str]:
+    """Return the reasons why these runs are not comparable."""
     found = []
-    for each in figures:
+    for each in statistics:
         if each.unfinished and not each.jobs:
             found.append(f"{each.label}: none of {each.unfinished:,} jobs ended.")
         elif each.unfinished:
@@ -223,7 +223,7 @@ def warnings(figures: Sequence[RunStatistics]) -> list[str]:
 
 
 def size_group(gpus: float) -> str:
-    """Return which of the sizes a number of GPUs is."""
+    """Return the group of a number of GPUs."""
     if gpus <= 0:
         return "none"
     if gpus < 1:
@@ -232,7 +232,7 @@ def size_group(gpus: float) -> str:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Return how values are spread; there is at least one."""
+    """Return mean and quantiles of at least one value."""
     ordered = sorted(values)
     return Spread(
         mean=math.fsum(ordered) / len(ordered),
@@ -252,11 +252,11 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def job_times(results: Iterable[JobResult]) -> list[Times]:
-    """Return what is reckoned with of each job, once for all: there may be a million."""
+    """Return the times of each job; computed once, because there may be a million."""
     found = []
     for each in results:
         took = each.end_time - each.submit_time
-        # Sums of many floats may fall a little short of what they stand for.
+        # Sums of many floats may be slightly too small.
         waited = max(0.0, took - each.run_time)
         found.append(
             (took, waited, max(1.0, took / max(each.run_time, MIN_RUN_SECONDS)), each.gpu_seconds)
@@ -265,14 +265,14 @@ def job_times(results: Iterable[JobResult]) -> list[Times]:
 
 
 def share_in_use(run: RunResult, begin: float, end: float) -> float | None:
-    """Return the mean share of the cluster's GPUs held between two moments."""
+    """Return the mean share of the GPUs held between two times."""
     if not run.gpus_in_use or not run.gpus or end <= begin:
         return None
     return mean_between(run.gpus_in_use, begin, end) / run.gpus
 
 
 def mean_between(steps: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """Return the mean over time of what holds from each step to the next; 0 before the first."""
+    """Return the mean over time of a step function; 0 before its first point."""
     areas = []
     for place, (since, value) in enumerate(steps):
         until = steps[place + 1][0] if place + 1 < len(steps) else end
@@ -289,7 +289,7 @@ def _ratio(value: float | None, base: float | None) -> float | None:
 
 
 def _groups(names: Iterable[str], jobs: Iterable[Times]) -> list[Group]:
-    """Put jobs together by name, the largest first."""
+    """Group jobs by name, most GPU-seconds first."""
     members: dict[str, list[Times]] = {}
     for name, each in zip(names, jobs, strict=True):
         members.setdefault(name, []).append(each)

@@ -1,4 +1,4 @@
-"""The table of a simulation for the terminal, policy against policy, and the same as JSON."""
+"""Statistics of several runs as a text table and as JSON."""
 
 from __future__ import annotations
 
@@ -30,74 +30,76 @@ COLUMN_PRIORITY = (
     "deciding",
     "slowdown_mean",
 )
-"""What is kept longest where a terminal is too narrow for all; the rest is in the JSON."""
+"""Order in which columns are kept on a narrow terminal; the JSON has all."""
 
 Row = tuple[str, list[str]]
 
 
 def lines(
-    figures: Sequence[RunStatistics], width: int | None = None, base: str | None = None
+    statistics: Sequence[RunStatistics], width: int | None = None, base: str | None = None
 ) -> list[str]:
-    """Return the table; `width` leaves out what does not fit, None nothing."""
-    if not figures:
+    """Return the table; columns that exceed `width` are dropped."""
+    if not statistics:
         return []
-    against = known.baseline_of(figures, base)
+    baseline = known.baseline_of(statistics, base)
     columns: list[tuple[int, Row]] = []
     for measure in MEASURES:
         if measure.key not in COLUMN_PRIORITY:
             continue
         rank = 2 * COLUMN_PRIORITY.index(measure.key)
-        values = [measure.of(each) for each in figures]
+        values = [measure.of(each) for each in statistics]
         if any(value is not None for value in values):
             columns.append((rank, (measure.title, _cells(values, measure.kind))))
-        if measure.key == "jct_mean" and len(figures) > 1:
-            compared = [known.ratios(each, against)[measure.key] for each in figures]
-            columns.append((rank + 1, (f"× {against.label}", [_number(each) for each in compared])))
-    text = _fit_table(("policy", [each.label for each in figures]), columns, width)
-    return text + [f"note: {each}" for each in known.warnings(figures)]
+        if measure.key == "jct_mean" and len(statistics) > 1:
+            compared = [known.ratios(each, baseline)[measure.key] for each in statistics]
+            columns.append(
+                (rank + 1, (f"× {baseline.label}", [_number(each) for each in compared]))
+            )
+    text = _fit_table(("policy", [each.label for each in statistics]), columns, width)
+    return text + [f"note: {each}" for each in known.warnings(statistics)]
 
 
-def size_lines(figures: Sequence[RunStatistics], width: int | None = None) -> list[str]:
+def size_lines(statistics: Sequence[RunStatistics], width: int | None = None) -> list[str]:
     """Return a table of the mean wait by the GPUs of a job."""
-    waits = [{group.name: group.waiting.mean for group in each.by_size} for each in figures]
+    waits = [{group.name: group.waiting.mean for group in each.by_size} for each in statistics]
     columns: list[tuple[int, Row]] = []
     for rank, size in enumerate(SIZES):
         values = [each.get(size) for each in waits]
         if any(value is not None for value in values):
             title = "no GPU" if size == "none" else f"{size} GPU"
             columns.append((rank, (title, _cells(values, "time"))))
-    return _fit_table(("mean wait", [each.label for each in figures]), columns, width)
+    return _fit_table(("mean wait", [each.label for each in statistics]), columns, width)
 
 
 def as_json(
     runs: Sequence[RunResult],
     base: str | None = None,
-    figures: Sequence[RunStatistics] | None = None,
+    statistics: Sequence[RunStatistics] | None = None,
 ) -> dict[str, Any]:
-    """Return all figures of all runs, and how each compares with the base."""
-    figures = known.statistics_of_runs(runs) if figures is None else figures
-    against = known.baseline_of(figures, base) if figures else None
+    """Return all statistics of all runs, and their ratios to the baseline."""
+    statistics = known.statistics_of_runs(runs) if statistics is None else statistics
+    baseline = known.baseline_of(statistics, base) if statistics else None
     return {
         "workload": runs[0].workload if runs else "",
         "gpus": runs[0].gpus if runs else 0,
         "machines": len(runs[0].node_names) if runs else 0,
-        "base": against and against.label,
-        "warnings": known.warnings(figures),
+        "base": baseline and baseline.label,
+        "warnings": known.warnings(statistics),
         "runs": [
             replace_non_finite({
                 "policy": run.policy,
                 "parameters": dict(run.parameters),
                 **to_builtins(each),
-                "ratios": known.ratios(each, against) if against else {},
+                "ratios": known.ratios(each, baseline) if baseline else {},
                 "notes": list(run.notes),
             })
-            for run, each in zip(runs, figures, strict=True)
+            for run, each in zip(runs, statistics, strict=True)
         ],
     }  # fmt: skip
 
 
 def replace_non_finite(value: Any) -> Any:
-    """What is no number to JSON is not there."""
+    """Replace NaN and infinities by None, which JSON can represent."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -108,7 +110,7 @@ def replace_non_finite(value: Any) -> Any:
 
 
 def _cells(values: Sequence[float | None], kind: str) -> list[str]:
-    """Write the values of a column, all in the same unit, so that they compare at a glance."""
+    """Format the values of a column in one unit, so that they are comparable."""
     if kind == "share":
         return [_missing(value, lambda share: f"{100 * share:.1f} %") for value in values]
     if kind == "number":
@@ -124,7 +126,7 @@ def _number(value: float | None) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits that count."""
+    """Format three significant digits."""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
@@ -133,7 +135,7 @@ def _missing(value: float | None, write: Callable[[float], str]) -> str:
 
 
 def _fit_table(names: Row, columns: Sequence[tuple[int, Row]], width: int | None) -> list[str]:
-    """Set a table; while it is too wide the column of the highest rank goes."""
+    """Align a table; while it is too wide, drop the column with the highest rank."""
     kept = list(columns)
     while True:
         every = [names, *(column for _, column in kept)]

@@ -1,4 +1,4 @@
-"""Machines for a workload: as somebody types them, or as many as keep it busy."""
+"""Nodes of a simulated cluster: as given by --cluster, or computed from the load."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from stoker.simulate.traces.files import count_jobs
 from stoker.simulate.workload import TraceJob, Workload
 
 POOL = "pool"
-"""The one device of a machine's cores, and of its memory."""
-MOST_GPUS, MOST_MACHINES = 1_000_000, 100_000
-"""More than anybody has, and few enough that a simulation begins within seconds."""
-_CORES = 64
-"""Of each machine, where jobs ask for nothing but cores."""
+"""Name of the single device for the cores, and for the memory, of a node."""
+MAX_GPUS, MAX_NODES = 1_000_000, 100_000
+"""Limits that let a simulation start within seconds."""
+_CORES_PER_NODE = 64
+"""Cores of each node if no job requests GPUs."""
 _GROUP = re.compile(r"([0-9]+)\s*[x×]\s*([0-9]+)(?::([^,:+]+))?", re.IGNORECASE)
 _EXAMPLE = "write for example 8x8, or 2x4:v100+4x4:p100,cpus=64,ram=512G"
 _OPTIONS = ("cpus", "ram", "memory")
 
 
-def box(
+def node_facts(
     name: str, gpus: int, model: str | None = None, cpus: float = 0, ram: int = 0, memory: int = 0
 ) -> NodeFacts:
-    """One machine; what is 0 it does not account for. Memory in MiB."""
+    """Return one node; resources that are 0 are not accounted. Memory in MiB."""
     types: dict[str, tuple[DeviceFacts, ...]] = {}
     if cpus:
         types[CPU] = (DeviceFacts(POOL, round(cpus * THOUSAND)),)
@@ -43,49 +43,53 @@ def box(
     return NodeFacts(name, types)
 
 
-def boxes(
+def uniform_nodes(
     groups: Iterable[tuple[int, int]], model: str | None = None, cpus: float = 0, ram: int = 0
 ) -> list[NodeFacts]:
-    """Several kinds of machines: how many of each, and GPUs in each."""
-    return _named([(count, box("", gpus, model, cpus, ram)) for count, gpus in groups])
+    """Return nodes by (number of nodes, GPUs per node)."""
+    return _numbered_nodes(
+        [(count, node_facts("", gpus, model, cpus, ram)) for count, gpus in groups]
+    )
 
 
-def _named(groups: Sequence[tuple[int, NodeFacts]]) -> list[NodeFacts]:
-    """So many of each, numbered through; machines of a kind share what is said of their devices."""
+def _numbered_nodes(groups: Sequence[tuple[int, NodeFacts]]) -> list[NodeFacts]:
+    """Return numbered nodes; nodes of a kind share their device facts."""
     total = sum(count for count, _ in groups)
     width = max(len(str(total)), 4)
     kinds = (kind for count, kind in groups for _ in range(count))
     return [NodeFacts(f"node{n:0{width}d}", kind.types) for n, kind in enumerate(kinds, 1)]
 
 
-def machines(text: str, what: str = "--cluster") -> list[NodeFacts]:
-    """Read `8x8` or `2x4:v100+4x4:p100,cpus=64,ram=512G`.
+def parse_cluster(text: str, what: str = "--cluster") -> list[NodeFacts]:
+    """Parse `8x8` or `2x4:v100+4x4:p100,cpus=64,ram=512G`.
 
-    What stands behind the last kind holds for all that do not say it themselves.
+    Options of the last kind hold for all kinds that do not have them.
     """
     groups = [_group(part.strip(), text, what) for part in text.split("+")]
-    _bearable(
+    _check_size(
         sum(count for count, _, _, _ in groups), sum(count * gpus for count, gpus, _, _ in groups),
         f"{what} '{text}'", _EXAMPLE,
     )  # fmt: skip
     common = groups[-1][3]
     kinds = []
-    for count, gpus, model, own in groups:
-        said = {**common, **own}
-        kind = box("", gpus, model, said.get("cpus", 0), said.get("ram", 0), said.get("memory", 0))
+    for count, gpus, model, specific in groups:
+        options = {**common, **specific}
+        kind = node_facts(
+            "", gpus, model, options.get("cpus", 0), options.get("ram", 0), options.get("memory", 0)
+        )
         if not kind.types:
             raise BadValue(f"{what} '{text}' has nodes without resources; {_EXAMPLE}.")
         kinds.append((count, kind))
-    return _named(kinds)
+    return _numbered_nodes(kinds)
 
 
-def _bearable(machines: int, gpus: int, what: str, instead: str) -> None:
-    """Refuse what would keep everybody waiting before the first job has come."""
-    for count, most, unit in (
-        (machines, MOST_MACHINES, "nodes"), (gpus, MOST_GPUS, "GPUs"),
+def _check_size(nodes: int, gpus: int, what: str, instead: str) -> None:
+    """Reject clusters that would take long to set up."""
+    for count, maximum, unit in (
+        (nodes, MAX_NODES, "nodes"), (gpus, MAX_GPUS, "GPUs"),
     ):  # fmt: skip
-        if count > most:
-            raise BadValue(f"{what} has more than {most:,} {unit}; {instead}.")
+        if count > maximum:
+            raise BadValue(f"{what} has more than {maximum:,} {unit}; {instead}.")
 
 
 def _group(part: str, text: str, what: str) -> tuple[int, int, str | None, dict[str, int]]:
@@ -93,7 +97,7 @@ def _group(part: str, text: str, what: str) -> tuple[int, int, str | None, dict[
     match = _GROUP.fullmatch(first)
     if match is None or not _count(match[1]):
         raise BadValue(f"{what} '{text}' is not NODESxGPUS; {_EXAMPLE}.")
-    said = {}
+    values = {}
     for option in options:
         name, equals, value = option.partition("=")
         if not equals or name not in _OPTIONS:
@@ -101,13 +105,13 @@ def _group(part: str, text: str, what: str) -> tuple[int, int, str | None, dict[
                 f"{what} '{text}': unknown option '{option}' (known: cpus=, ram=, "
                 f"memory=); {_EXAMPLE}."
             )
-        said[name] = _cores(value, text, what) if name == "cpus" else parse_memory(value, name)
-    return _count(match[1]), _count(match[2]), match[3] and match[3].strip(), said
+        values[name] = _cores(value, text, what) if name == "cpus" else parse_memory(value, name)
+    return _count(match[1]), _count(match[2]), match[3] and match[3].strip(), values
 
 
 def _count(digits: str) -> int:
-    """A number; of one that is far too large it counts only that it is."""
-    return int(digits[:20])  # Python refuses to read thousands of digits
+    """Parse a number; only the first 20 digits count."""
+    return int(digits[:20])  # Python rejects thousands of digits
 
 
 def _cores(value: str, text: str, what: str) -> int:
@@ -116,11 +120,13 @@ def _cores(value: str, text: str, what: str) -> int:
     return int(value)
 
 
-def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[NodeFacts]:
-    """As many machines as are busy for such a share of the time in which the jobs arrive.
+def nodes_for_load(
+    workload: Workload, load: float = 0.8, gpus_per_node: int = 8
+) -> list[NodeFacts]:
+    """Return as many nodes as have this load while jobs are submitted.
 
-    There are at least as many as the largest job needs, and no more than all jobs at once could
-    use; where jobs name GPU models, some of each.
+    At least as many as the largest job needs, and no more than all jobs together could use; if
+    jobs name GPU models, some of each.
     """
     jobs = workload.jobs
     span = (jobs[-1].submit_time - jobs[0].submit_time) or max(job.duration for job in jobs)
@@ -130,29 +136,32 @@ def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[Node
     anywhere = by_model.pop(None, [])
     if not by_model:
         by_model[None] = []
-    # Those that run anywhere count where there is most to do anyway.
+    # Jobs that run on any model count for the model with the most work.
     busiest = max(by_model, key=lambda model: (_work(by_model[model]), model or ""))
     by_model[busiest] = by_model[busiest] + anywhere
     kinds = [
-        (group, model, *_enough(group, span * load, per_node))
+        (group, model, *_node_count(group, span * load, gpus_per_node))
         for model, group in sorted(by_model.items(), key=lambda item: item[0] or "")
     ]
     total = sum(count for _, _, count, _ in kinds)
-    _bearable(
+    _check_size(
         total, sum(count * gpus for _, _, count, gpus in kinds),
         f"{workload.title}: a cluster large enough for these jobs",
         "check the times of the jobs, or give the nodes, as in --cluster 8x8",
     )  # fmt: skip
-    cores = _each(jobs, lambda job: job.cpus, span * load, total, per_node)
-    ram = _each(jobs, lambda job: job.ram, span * load, total, per_node)
+    cores = _amount_gpus_per_node(jobs, lambda job: job.cpus, span * load, total, gpus_per_node)
+    ram = _amount_gpus_per_node(jobs, lambda job: job.ram, span * load, total, gpus_per_node)
     memory = max((job.gpu_memory or 0 for job in jobs), default=0)
-    return _named(
-        [(count, box("", gpus, model, cores, ram, memory)) for _, model, count, gpus in kinds]
+    return _numbered_nodes(
+        [
+            (count, node_facts("", gpus, model, cores, ram, memory))
+            for _, model, count, gpus in kinds
+        ]
     )
 
 
 def _best(job: TraceJob) -> str | None:
-    """Of the models that will do, the one on which it is fastest, or else the one named first."""
+    """Return the GPU model on which a job is fastest, else its first one."""
     speed = job.speed
     if speed is None or len(job.gpu_models) < 2:
         return job.gpu_models[0] if job.gpu_models else None
@@ -163,42 +172,42 @@ def _work(jobs: Iterable[TraceJob]) -> float:
     return sum(job.gpus * job.duration for job in jobs)
 
 
-def _enough(jobs: Sequence[TraceJob], time: float, per_node: int) -> tuple[int, int]:
-    """How many machines, and with how many GPUs each."""
+def _node_count(jobs: Sequence[TraceJob], time: float, gpus_per_node: int) -> tuple[int, int]:
+    """Return the number of nodes, and of GPUs per node."""
     work = _work(jobs)
     if not work:
         cores = sum(job.cpus * job.duration for job in jobs) / time
-        return max(ceil(min(cores, sum(job.cpus for job in jobs)) / _CORES), 1), 0
-    largest, all_of_them = max(job.gpus for job in jobs), sum(job.gpus for job in jobs)
-    return ceil(max(min(work / time, all_of_them), largest) / per_node), per_node
+        return max(ceil(min(cores, sum(job.cpus for job in jobs)) / _CORES_PER_NODE), 1), 0
+    largest, all_gpus = max(job.gpus for job in jobs), sum(job.gpus for job in jobs)
+    return ceil(max(min(work / time, all_gpus), largest) / gpus_per_node), gpus_per_node
 
 
-def _each(
+def _amount_gpus_per_node(
     jobs: Sequence[TraceJob],
     amount: Callable[[TraceJob], float],
     time: float,
     total: int,
-    per_node: int,
+    gpus_per_node: int,
 ) -> int:
-    """What each of the machines must have of something: the usual, and enough for any job."""
+    """Return the amount of a resource per node: the mean demand, and enough for every job."""
     mean = sum(amount(job) * job.duration for job in jobs) / time / total
-    largest = max(amount(job) / max(ceil(job.gpus / per_node), 1) for job in jobs)
+    largest = max(amount(job) / max(ceil(job.gpus / gpus_per_node), 1) for job in jobs)
     return ceil(max(mean, largest))
 
 
-def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
-    """The workload as these machines can run it, with notes of what had to be passed over.
+def fit_workload(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
+    """Return the workload as these nodes can run it, with notes on what was ignored.
 
-    Where no machine says how many cores, how much memory or which model it has, no job asks; jobs
-    that could not run even if nothing else did are left out.
+    Requests for a resource that no node specifies are ignored; jobs that could not run on the idle
+    cluster are skipped.
     """
     types = {name for node in nodes for name in node.types}
     cards = [facts for node in nodes for facts in node.types.get(GPU, ())]
     models = any(facts.model for facts in cards)
     vram = any(facts.memory for facts in cards)
-    lacking = [
-        (field, nothing, words)
-        for field, nothing, words, known in (
+    ignored = [
+        (field, default, label)
+        for field, default, label, known in (
             ("cpus", 0.0, "cores", CPU in types),
             ("ram", 0, "memory", MEMORY in types),
             ("gpu_memory", None, "GPU memory", vram),
@@ -206,21 +215,21 @@ def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
         )
         if not known and any(getattr(job, field) for job in workload.jobs)
     ]
-    changes = {field: nothing for field, nothing, _ in lacking}
+    changes = {field: default for field, default, _ in ignored}
     jobs = [replace(job, **changes) for job in workload.jobs] if changes else workload.jobs
-    room = FeasibilityChecker(nodes)
-    kept = [job for job in jobs if room.may_run(job)]
+    checker = FeasibilityChecker(nodes)
+    kept = [job for job in jobs if checker.may_run(job)]
     if len(kept) == len(jobs) and not changes:
         return workload
-    notes = [f"Requested {words} ignored: no node specifies any." for *_, words in lacking]
+    notes = [f"Requested {label} ignored: no node specifies any." for *_, label in ignored]
     if not kept:
-        notes = [_none_fits(workload, nodes)]
+        notes = [_nothing_fits_note(workload, nodes)]
     elif len(kept) < len(jobs):
         notes.append(f"{count_jobs(len(jobs) - len(kept))} skipped: this cluster cannot run them.")
     return replace(workload, jobs=kept, nodes=nodes, notes=[*workload.notes, *notes])
 
 
-def _none_fits(workload: Workload, nodes: Sequence[NodeFacts]) -> str:
+def _nothing_fits_note(workload: Workload, nodes: Sequence[NodeFacts]) -> str:
     gpus = sum(len(node.types.get(GPU, ())) for node in nodes)
     return (
         f"no job fits on {len(nodes):,} node{'s' * (len(nodes) != 1)} with {gpus:,} "

@@ -1,4 +1,4 @@
-"""Tables as csv reads them: strictly, and what is wrong said in our words."""
+"""Strict CSV tables; errors are reported with file and line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stoker.simulate.traces.files import open_text
 
 
 def named_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str | None]]]:
-    """The rows of a table that must have these columns, each with its line; raises BadTrace."""
+    """Yield (line, row) of a table that must have these columns; raise TraceError."""
     with open_text(path) as file:
         table, ended = csv.DictReader(file, strict=True), 0
         try:
@@ -29,7 +29,7 @@ def named_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict
 
 
 def unreadable(path: Path, first: int, last: int, error: csv.Error) -> TraceError:
-    """What csv says of a row that begins in one line and was given up in another, in our words."""
+    """Return the TraceError for a csv.Error in a row that spans these lines."""
     said, longest = str(error), f"{csv.field_size_limit():,} characters"
     if "end of data" in said:
         what = "the quote that opens a cell is never closed; close or remove it"

@@ -1,4 +1,4 @@
-"""Which format a recorded workload has is told by what is in it, never by what it is called."""
+"""Detect the format of a trace from its content, not from its name."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from msgspec.structs import replace
 
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.files import open_bytes, rebase
-from stoker.simulate.traces.formats import generic_table as columns
-from stoker.simulate.traces.formats import muri, sacct, swf
+from stoker.simulate.traces.formats import generic_table, muri, sacct, swf
 from stoker.simulate.workload import TraceJob, Workload
 
-_LOOKED_AT = 1 << 16
-"""So many bytes at the beginning are enough."""
+_DETECTION_BYTES = 1 << 16
+"""Bytes at the start of a file that are examined."""
 _GAVEL_CELLS = 9
 _POLLUX = {"name", "time", "application", "num_replicas", "batch_size"}
-_PODS = {"cpu_milli", "memory_mib", "num_gpu", "gpu_milli"}
-_MACHINES = {"cpu_milli", "memory_mib", "gpu", "model"}
+_OPENB_PODS = {"cpu_milli", "memory_mib", "num_gpu", "gpu_milli"}
+_OPENB_NODES = {"cpu_milli", "memory_mib", "gpu", "model"}
 
 
 def _pollux(path: Path) -> Workload:
@@ -40,19 +39,19 @@ def _openb(path: Path) -> Workload:
 
 
 def _history(path: Path) -> Workload:
-    from stoker.simulate.traces.formats import stoker_history as history
+    from stoker.simulate.traces.formats import stoker_history
 
-    return history.read(path)
+    return stoker_history.read(path)
 
 
 def _journal(path: Path) -> Workload:
-    from stoker.simulate.traces.formats import stoker_journal as journal
+    from stoker.simulate.traces.formats import stoker_journal
 
-    return journal.read_file(path)
+    return stoker_journal.read_file(path)
 
 
 FORMATS: dict[str, Callable[[Path], Workload]] = {
-    "csv": columns.read,
+    "csv": generic_table.read,
     "sacct": sacct.read,
     "swf": swf.read,
     "history": _history,
@@ -62,13 +61,13 @@ FORMATS: dict[str, Callable[[Path], Workload]] = {
     "gavel": _gavel,
     "openb": _openb,
 }
-"""What `--format` takes."""
+"""Values of `--format`."""
 
 
 def read(path: Path, format: str | None = None) -> Workload:
-    """Read a workload of any format that we know, or of the one named."""
+    """Read a workload in the given format, or detect it."""
     if format is None:
-        format = recognised(path)
+        format = detect_format(path)
     elif format not in FORMATS:
         raise TraceError(f"Unknown --format {format}; choose one of {', '.join(FORMATS)}.")
     workload = FORMATS[format](path)
@@ -76,22 +75,22 @@ def read(path: Path, format: str | None = None) -> Workload:
     return workload
 
 
-def recognised(path: Path) -> str:
-    """The name of the format that a file has."""
+def detect_format(path: Path) -> str:
+    """Return the format of a file; raise TraceError if it is unknown."""
     with open_bytes(path) as file:
-        beginning = file.read(_LOOKED_AT)
+        beginning = file.read(_DETECTION_BYTES)
     if beginning.startswith(b"SQLite format 3\0"):
         return "journal"
     text = beginning.decode("utf-8-sig", "replace")
     first = next((line for line in text.splitlines() if line.strip()), "")
-    found = _by_line(first)
-    if found is not None:
-        return found
-    raise TraceError(f"{path}, line 1: {_why_not(first)}.")
+    format = _by_line(first)
+    if format is not None:
+        return format
+    raise TraceError(f"{path}, line 1: {_unknown_format_reason(first)}.")
 
 
 def _by_line(line: str) -> str | None:
-    """What a file is whose first line is this."""
+    """Return the format of a file with this first line, None if it is unknown."""
     if line.lstrip().startswith("["):
         return "history"
     if line.lstrip().startswith("{"):
@@ -100,26 +99,26 @@ def _by_line(line: str) -> str | None:
         return "swf"
     if sacct.is_header(line):
         return "sacct"
-    _, names = columns.header_names(line)
-    if set(names) >= _PODS:
+    _, names = generic_table.header_names(line)
+    if set(names) >= _OPENB_PODS:
         return "openb"
     if set(names) >= _POLLUX:
         return "pollux"
     if muri.is_header(names):
         return "muri"
-    if columns.is_header(names):
+    if generic_table.is_header(names):
         return "csv"
     return "gavel" if line.count("\t") >= _GAVEL_CELLS - 1 else None
 
 
-def _why_not(line: str) -> str:
+def _unknown_format_reason(line: str) -> str:
     if not line:
         return "the file is empty; choose one with jobs"
-    _, names = columns.header_names(line)
-    if set(names) >= _MACHINES:
+    _, names = generic_table.header_names(line)
+    if set(names) >= _OPENB_NODES:
         return "this is a node table; name the job table"
-    absent = columns.absent_in(names)
-    if absent is not None and len(columns.recognised(names)) > 1:
+    absent = generic_table.missing_column(names)
+    if absent is not None and len(generic_table.find_columns(names)) > 1:
         return f"no column is recognised as {absent}; rename the column that has them"
     return (
         "the format is not recognised; write a table with the columns "
@@ -128,7 +127,7 @@ def _why_not(line: str) -> str:
 
 
 def split(workload: Workload) -> dict[str, Workload]:
-    """One workload for each queue or virtual cluster, each with its first submission at 0."""
+    """Return one workload per queue or virtual cluster, each starting at 0."""
     groups: dict[str, list[TraceJob]] = {}
     for job in workload.jobs:
         groups.setdefault(job.queue, []).append(replace(job))

@@ -1,4 +1,4 @@
-"""Whether there is any way at all to run a job on given machines."""
+"""FeasibilityChecker: can a job ever run on these nodes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from stoker.simulate.workload import TraceJob
 
 
 class FeasibilityChecker:
-    """Machines, as far as it matters whether a job could ever run."""
+    """Checks jobs against the distinct kinds of nodes of a cluster."""
 
     def __init__(self, nodes: Sequence[NodeFacts]) -> None:
         self.node_counts: Counter[str] = Counter()
-        """How many machines there are of each kind."""
+        """Number of nodes of each kind."""
         self.cluster = Cluster()
-        """One of each."""
+        """One node of each kind."""
         names: dict[object, str] = {}
-        same: dict[int, str] = {}  # machines that were typed share what is said of them
+        same: dict[int, str] = {}  # equal nodes share one object
         for facts in nodes:
             name = same.get(id(facts.types))
             if name is None:
@@ -34,23 +34,23 @@ class FeasibilityChecker:
         self._known: dict[Request, bool] = {}
 
     def may_run(self, job: TraceJob) -> bool:
-        """Whether it could run if nothing else did."""
+        """Return True if a job could run on the idle cluster."""
         if not job.gpus and not job.cpus:
             return False
         request = request_for(job, self.gpus_per_node)
-        found = self._known.get(request)
-        if found is None:
-            able = (
+        feasible = self._known.get(request)
+        if feasible is None:
+            counts = (
                 self.node_counts[name]
                 for name, node in self.cluster.nodes.items()
                 if could_ever(node, request) is None
             )
-            found = self._known[request] = sum(able) >= request.machines
-        return found
+            feasible = self._known[request] = sum(counts) >= request.machines
+        return feasible
 
 
 def smallest_request_text(jobs: Sequence[TraceJob]) -> str:
-    """What the smallest of these jobs asks for, in words."""
+    """Return the smallest request of these jobs as text."""
     job = min(jobs, key=lambda each: (each.gpus, each.cpus, each.ram, each.gpu_memory or 0))
     parts = []
     if job.gpus or not job.cpus:

@@ -1,4 +1,4 @@
-"""What stands in one cell of a table: a number, a moment, a duration, a size."""
+"""Parsers of table cells: numbers, timestamps, durations, sizes."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from stoker.core.units import LONGEST, BadValue, parse_duration, parse_memory
 MISSING = frozenset(
     {"", "-", "none", "null", "nan", "nat", "na", "n/a", "unknown", "invalid", "\\n"}
 )
-"""How tables say that nothing is known, in small letters."""
+"""Spellings of a missing value, in lower case."""
 UNLIMITED = frozenset({"unlimited", "partition_limit"})
 T = TypeVar("T")
-_REMEMBERED = 100_000
-"""So many different cells of a column; the rest are read each time."""
-_LATEST = 1e11
-"""Seconds since 1970 in the year 5138: a larger number counts something smaller."""
+_MAX_CACHED = 100_000
+"""Distinct cells of a column that are cached."""
+_MAX_TIME = 1e11
+"""Seconds since 1970 in the year 5138: a larger number is in a smaller unit."""
 
-_LARGEST = 10_000_000
-"""No job has more GPUs or cores than that."""
+_MAX_AMOUNT = 10_000_000
+"""Maximum GPUs or cores of a job."""
 
 
 class BadCell(ValueError):
-    """It cannot be read; the message says what it should have been."""
+    """An invalid cell; the message says what was expected."""
 
 
 def missing(text: str) -> bool:
-    """Whether a cell says that nothing is known."""
+    """Return True if a cell has no value."""
     return text.strip().lower() in MISSING
 
 
 def number(text: str) -> float:
-    """A number that is not negative."""
+    """Parse a non-negative number."""
     try:
         value = float(text)
     except ValueError:
         raise BadCell("a number") from None
-    if not 0.0 <= value < inf:  # written so that NaN is refused too
+    if not 0.0 <= value < inf:  # also rejects NaN
         raise BadCell("a number from 0 up")
     return value
 
 
 def amount(text: str) -> float:
-    """So many GPUs or cores of one job."""
+    """Parse a number of GPUs or cores."""
     value = number(text)
-    if value > _LARGEST:
-        raise BadCell(f"a number of at most {_LARGEST:,}")
+    if value > _MAX_AMOUNT:
+        raise BadCell(f"a number of at most {_MAX_AMOUNT:,}")
     return value
 
 
 def whole(text: str) -> int:
-    """A whole number, of either sign."""
+    """Parse an integer."""
     try:
         value = float(text)
         if value != int(value):
@@ -64,14 +64,14 @@ def whole(text: str) -> int:
 
 
 class Memo(dict[str, T]):
-    """What was read before need not be read again: most cells of a column are alike."""
+    """Cache of a parser: most cells of a column are equal."""
 
     def __init__(self, cell: Callable[[str], T]) -> None:
         self._cell = cell
 
     def __missing__(self, text: str) -> T:
         value = self._cell(text)
-        if len(self) < _REMEMBERED:
+        if len(self) < _MAX_CACHED:
             self[text] = value
         return value
 
@@ -84,37 +84,37 @@ _days = Memo(_midnight)
 
 
 def moment(text: str) -> float:
-    """Seconds since 1970 or since any other beginning, or a date; one without a zone is UTC."""
+    """Parse seconds since 1970 or any other epoch, or a date; without a zone it is UTC."""
     if text[4:5] in ("-", "/"):
         try:
-            if len(text) == 19 and text[13] == text[16] == ":":  # as nearly all are written
+            if len(text) == 19 and text[13] == text[16] == ":":  # the usual form
                 hour, minute, second = int(text[11:13]), int(text[14:16]), int(text[17:])
                 if hour < 24 and minute < 60 and second < 60:
                     return _days[text[:10]] + (hour * 3600 + minute * 60 + second)
-            found = datetime.fromisoformat(text.strip().replace("/", "-"))
-            if found.tzinfo is None:
-                found = found.replace(tzinfo=UTC)
-            return found.timestamp()
+            date = datetime.fromisoformat(text.strip().replace("/", "-"))
+            if date.tzinfo is None:
+                date = date.replace(tzinfo=UTC)
+            return date.timestamp()
         except (ValueError, OverflowError):
-            pass  # a number such as 1.5e-05, or nothing that can be read
+            pass  # a number such as 1.5e-05, or invalid
     try:
         value = float(text)
     except ValueError:
         raise BadCell("a number of seconds or a date such as 2026-11-01 12:00:00") from None
-    return in_our_time(value, "a number of seconds (in milliseconds, end the column's name in _ms)")
+    return check_time(value, "a number of seconds (in milliseconds, end the column's name in _ms)")
 
 
-def in_our_time(value: float, instead: str = f"a number of seconds below {_LATEST:g}") -> float:
-    """A number of seconds since some beginning, unless no job was ever submitted then."""
+def check_time(value: float, instead: str = f"a number of seconds below {_MAX_TIME:g}") -> float:
+    """Return a time in seconds; raise BadCell if it is out of range."""
     if value < 0:
         raise BadCell("a number of seconds from 0 up")
-    if not value < _LATEST:  # written so that NaN is refused too
+    if not value < _MAX_TIME:  # also rejects NaN
         raise BadCell(instead)
     return value
 
 
 def seconds(text: str) -> float:
-    """A number of seconds, or a duration as Slurm writes it (1-00:00:00)."""
+    """Parse a number of seconds, or a duration as in Slurm (1-00:00:00)."""
     try:
         value = float(text)
     except ValueError:
@@ -124,12 +124,12 @@ def seconds(text: str) -> float:
             return float(parse_duration(text.partition(".")[0]))
         except BadValue:
             raise BadCell("a number of seconds, or D-HH:MM:SS") from None
-    return bearable(value)
+    return check_duration(value)
 
 
-def bearable(value: float) -> float:
-    """A number of seconds for which a job may have run."""
-    if not value >= 0.0:  # written so that NaN is refused too
+def check_duration(value: float) -> float:
+    """Return a run time in seconds; raise BadCell if it is out of range."""
+    if not value >= 0.0:  # also rejects NaN
         raise BadCell("a number of seconds from 0 up")
     if value > LONGEST:
         raise BadCell("a time of at most ten years")
@@ -137,7 +137,7 @@ def bearable(value: float) -> float:
 
 
 def limit(text: str) -> int | None:
-    """Whole seconds, at least one; None: without end."""
+    """Parse a time limit in whole seconds; None: unlimited."""
     if missing(text) or text.strip().lower() in UNLIMITED:
         return None
     try:
@@ -147,14 +147,14 @@ def limit(text: str) -> int | None:
 
 
 def limit_of(value: float) -> int | None:
-    """A number of seconds as a time limit; one of more than ten years is none."""
+    """Return a time limit in whole seconds; None if it is over ten years."""
     if not value >= 0.0:
         raise BadCell("a number of seconds from 0 up")
     return round(value) or None if value <= LONGEST else None
 
 
 def size(text: str) -> int:
-    """Megabytes, or a size such as 64G."""
+    """Parse a number of MiB, or a size such as 64G."""
     try:
         return parse_memory(text)
     except BadValue:

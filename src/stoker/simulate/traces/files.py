@@ -1,4 +1,4 @@
-"""Opening a recorded workload, and bringing its jobs into order."""
+"""Open and decompress trace files; sort their jobs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.workload import TraceJob, Workload
 
 STDIN = Path("-")
-"""Not a file of that name, but what another program writes."""
+"""Standard input, not a file of this name."""
 _GZIP = b"\x1f\x8b"
 _ENDINGS = frozenset({".gz", ".csv", ".tsv", ".txt", ".json", ".swf", ".trace", ".db"})
 
 
 @contextmanager
 def open_text(path: Path) -> Iterator[IO[str]]:
-    """Open a text, compressed or not; whatever is wrong with the file is said in one sentence."""
+    """Open a text file, compressed or not; raise TraceError if it cannot be read."""
     try:
         with open_bytes(path) as raw, TextIOWrapper(raw, "utf-8-sig", newline="") as file:
             yield file
@@ -39,7 +39,7 @@ def open_text(path: Path) -> Iterator[IO[str]]:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """The same, as bytes."""
+    """Open a file as bytes, decompressed; raise TraceError if it cannot be read."""
     if path.is_dir():
         raise TraceError(f"{path} is a directory; name one file in it.")
     try:
@@ -59,13 +59,13 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 @cache
 def _read_stdin() -> bytes:
-    """What comes on stdin: it is looked at before it is read, and comes only once."""
+    """Return stdin, which is needed twice: to detect the format and to read the trace."""
     return sys.stdin.buffer.read() if sys.stdin is not None else b""
 
 
 @contextmanager
 def as_plain_file(path: Path) -> Iterator[Path]:
-    """The same as a plain file, for what can be read from nothing else."""
+    """Yield the path of an uncompressed file, for readers that need one."""
     if path != STDIN and not _is_packed(path):
         yield path
         return
@@ -81,7 +81,7 @@ def _is_packed(path: Path) -> bool:
 
 
 def title_of(path: Path) -> str:
-    """What to call a workload: the file's name, without what tells its kind."""
+    """Return the title of a workload: the file name without extensions."""
     if path == STDIN:
         return "stdin"
     name = path
@@ -93,7 +93,7 @@ def title_of(path: Path) -> str:
 def sorted_workload(
     path: Path, jobs: list[TraceJob], notes: Sequence[str] = (), nodes: Sequence[NodeFacts] = ()
 ) -> Workload:
-    """The jobs by time of submission, the first of them at 0."""
+    """Return a workload with jobs sorted by submit time, the first at 0."""
     if not jobs:
         why = f" ({' '.join(notes)})" if notes else ""
         raise TraceError(f"{path} has no job that ran{why}; choose a file with finished jobs.")
@@ -102,7 +102,7 @@ def sorted_workload(
 
 
 def rebase(jobs: list[TraceJob]) -> None:
-    """Sort in place by time of submission, and count time from the first."""
+    """Sort jobs in place by submit time, and shift the first to 0."""
     jobs.sort(key=lambda job: job.submit_time)
     first = jobs[0].submit_time
     if first:
@@ -111,12 +111,12 @@ def rebase(jobs: list[TraceJob]) -> None:
 
 
 def count_jobs(count: int, verb: str = "") -> str:
-    """`1 job`, `2,000 jobs`; with a verb such as `asks` in its form."""
+    """Return `1 job`, `2,000 jobs`; a verb such as `requests` follows in its form."""
     if count == 1:
         return f"1 job {verb}".strip()
     return f"{count:,} jobs {verb.removesuffix('s')}".strip()
 
 
 def skipped_notes(counts: Counter[str]) -> list[str]:
-    """How many jobs were left out, and why, as notes."""
+    """Return notes with the number of skipped jobs by reason."""
     return [f"{count_jobs(count)} skipped: {why}." for why, count in counts.items() if count]

@@ -1,4 +1,4 @@
-"""Jobs on record with stoker, whichever way they were read, as a workload."""
+"""JobRecord: jobs recorded by stoker, and the workload made of them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from stoker.simulate.traces.files import count_jobs, rebase, skipped_notes
 from stoker.simulate.workload import TraceJob, Workload
 
 _DEFAULT_SECONDS = 3600.0
-"""What a job is taken to need of which nothing is known, where nothing has ever ended."""
+"""Duration of a job without any estimate if no job has ended."""
 _NO_TIME = "never ran"
 
 
 class JobRecord(Struct, kw_only=True):
-    """What is on record of one job."""
+    """Record of one job."""
 
     submitted_at: float
     run_seconds: float
-    """Seconds in all its attempts so far."""
+    """Seconds in all attempts so far."""
     is_finished: bool
     user: str
     name: str
@@ -32,7 +32,7 @@ class JobRecord(Struct, kw_only=True):
     gpus: float
     priority: int = 0
     last_gpus: int | None = None
-    """GPUs that an elastic job had last."""
+    """GPUs of the last attempt of an elastic job."""
     cpus: float = 0.0
     ram: int = 0
     gpu_memory: int | None = None
@@ -42,7 +42,7 @@ class JobRecord(Struct, kw_only=True):
     epochs_done: int = 0
     epochs: int | None = None
     expected: float | None = None
-    """Seconds that its owner thinks it takes."""
+    """Duration stated by the user."""
 
 
 def build_workload(
@@ -51,19 +51,19 @@ def build_workload(
     nodes: Sequence[NodeFacts] = (),
     path: Path | None = None,
 ) -> Workload:
-    """Those that ended as long as they ran, and the others as long as is to be expected."""
-    known = list(records)
-    likely = DurationEstimator(known)
+    """Return a workload: finished jobs with their run time, the others with an estimate."""
+    records = list(records)
+    durations = DurationEstimator(records)
     counts: Counter[str] = Counter()
     jobs, open_ended, elastic = [], 0, 0
-    for each in known:
+    for each in records:
         if each.is_finished and not each.run_seconds:
             counts[_NO_TIME] += 1
             continue
         open_ended += not each.is_finished
         elastic += bool(each.last_gpus)
         jobs.append(
-            to_trace_job(each, each.run_seconds if each.is_finished else likely.seconds(each))
+            to_trace_job(each, each.run_seconds if each.is_finished else durations.seconds(each))
         )
     if not jobs:
         raise TraceError(f"{path or title} has no job that ran; submit some, or name another file.")
@@ -80,7 +80,7 @@ def build_workload(
 
 
 def to_trace_job(each: JobRecord, seconds: float) -> TraceJob:
-    """A job that takes so many seconds in all."""
+    """Return a trace job with this duration."""
     return TraceJob(
         submit_time=each.submitted_at,
         duration=seconds,
@@ -99,27 +99,27 @@ def to_trace_job(each: JobRecord, seconds: float) -> TraceJob:
 
 
 class DurationEstimator:
-    """How long jobs take that have not ended, by what others took."""
+    """Estimates the duration of unfinished jobs from finished ones."""
 
     def __init__(self, records: Iterable[JobRecord]) -> None:
         took: dict[tuple[str, str], list[float]] = {}
         for each in records:
             if each.is_finished and each.run_seconds:
                 took.setdefault((each.user, each.name), []).append(each.run_seconds)
-        self._of_kind = {kind: median(times) for kind, times in took.items()}
+        self._by_name = {kind: median(times) for kind, times in took.items()}
         times = [time for kind in took.values() for time in kind]
-        self._of_all = median(times) if times else _DEFAULT_SECONDS
+        self._overall = median(times) if times else _DEFAULT_SECONDS
 
     def seconds(self, job: JobRecord) -> float:
-        """In all: what is measured counts more than what is said, and that more than its like."""
+        """Return the total duration: by epochs, as stated, by name, by limit, or of all jobs."""
         if job.epochs and job.epochs_done and job.run_seconds:
             return max(job.run_seconds * job.epochs / job.epochs_done, job.run_seconds)
         guesses = (
             job.expected,
-            self._of_kind.get((job.user, job.name)),
+            self._by_name.get((job.user, job.name)),
             job.time_limit,
-            self._of_all,
+            self._overall,
         )
-        # One that has run longer than its like did is taken to be half done.
+        # A job that exceeds all estimates is assumed to be half done.
         fitting = (guess for guess in guesses if guess and guess > job.run_seconds)
         return next(fitting, 2 * job.run_seconds)

@@ -1,4 +1,4 @@
-"""The lab as its daemon describes it: machines, queues with their rules, and its jobs."""
+"""ClusterModel and RecordedJob: nodes, queues and jobs as the daemon describes them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from stoker.core.dependency import Dependency, parse_dependency, stuck
 from stoker.core.events import QueueDefined
 from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.units import THOUSAND, BadValue, parse_amount
-from stoker.simulate.traces import field_parsers as cells
-from stoker.simulate.traces.formats import stoker_history as history
+from stoker.simulate.traces import field_parsers
+from stoker.simulate.traces.formats import stoker_history
 from stoker.simulate.traces.formats.stoker_history import Trained
 from stoker.simulate.traces.stoker_jobs import DurationEstimator, JobRecord, to_trace_job
 from stoker.simulate.whatif.api_views import Asked, Facts, Part, View
@@ -23,7 +23,7 @@ PENDING, SUSPENDED = "PENDING", "SUSPENDED"
 
 
 class RecordedJob(TraceJob, kw_only=True, gc=False):
-    """One of the lab's own jobs."""
+    """A job of the daemon."""
 
     id: int
     label: str
@@ -31,19 +31,19 @@ class RecordedJob(TraceJob, kw_only=True, gc=False):
     dependency: str | None = None
     state: str = ""
     remaining: float
-    """Seconds that it still needs."""
+    """Remaining seconds."""
     started_at: float | None = None
     placement: Placement | None = None
     reports: bool = False
-    """It reports epochs."""
+    """The job reports epochs."""
     stated_seconds: float | None = None
-    """How long it takes, by what its owner said."""
+    """Duration stated by the user."""
     measured_seconds: float | None = None
-    """The same of its present attempt, by what is known today."""
+    """Duration of the current attempt by its measured epochs."""
 
 
 class ClusterModel(Struct, kw_only=True):
-    """Machines and rules: those of today, or changed ones."""
+    """Nodes, queues and policies, current or changed."""
 
     nodes: list[NodeFacts]
     queues: list[QueueDefined]
@@ -51,7 +51,7 @@ class ClusterModel(Struct, kw_only=True):
 
 
 def cluster_from_facts(facts: Facts) -> ClusterModel:
-    """The lab as it is today."""
+    """Return the current cluster."""
     queues = [
         QueueDefined(
             at=0.0, name=each.name, max_running=each.max_running,
@@ -69,99 +69,100 @@ def cluster_from_facts(facts: Facts) -> ClusterModel:
 
 
 def _nodes_from_facts(facts: Facts) -> list[NodeFacts]:
-    """Those that answer, without what is drained."""
-    found = []
-    for each in facts.nodes:
-        if each.state in ("unreachable", "connecting"):
+    """Return the reachable nodes without drained devices."""
+    nodes = []
+    for view in facts.nodes:
+        if view.state in ("unreachable", "connecting"):
             continue
         types: dict[str, tuple[DeviceFacts, ...]] = {}
-        for type, held in each.resources.items():
+        for type, held in view.resources.items():
             if type == GPU:
                 continue
             whole = int(held.total) if type == MEMORY else parse_amount(held.total)
             share = whole // max(len(held.devices), 1)
             types[type] = tuple(DeviceFacts(name, share) for name in held.devices)
-        cards = [card for card in facts.gpus if card.node == each.name and card.drained is None]
+        cards = [card for card in facts.gpus if card.node == view.name and card.drained is None]
         if cards:
             types[GPU] = tuple(
                 DeviceFacts(card.id, index=card.index, model=card.model, memory=card.memory)
                 for card in cards
             )
-        found.append(NodeFacts(each.name, types))
-    return found
+        nodes.append(NodeFacts(view.name, types))
+    return nodes
 
 
 def jobs_from_facts(facts: Facts) -> tuple[list[RecordedJob], list[RecordedJob], list[str]]:
-    """Those of the past and the present by time of submission, those of today, and notes."""
+    """Return all jobs by submit time, the unfinished ones, and notes."""
     views = {each.id: each for each in (*facts.history, *facts.queue)}
-    records = [(view, history.record_of(view)) for view in views.values()]
-    likely = DurationEstimator([record for _, record in records])
-    every, today = [], []
-    still: set[int] = set()
-    empty = guessed = paused = 0
+    records = [(view, stoker_history.record_of(view)) for view in views.values()]
+    durations = DurationEstimator([record for _, record in records])
+    jobs, live = [], []
+    blocked: set[int] = set()
+    never_ran = estimated = paused = 0
     for view, record in sorted(records, key=lambda each: (each[1].submitted_at, each[0].id)):
         if record.is_finished and not record.run_seconds:
-            empty += 1
+            never_ran += 1
             continue
-        seconds = record.run_seconds if record.is_finished else likely.seconds(record)
+        seconds = record.run_seconds if record.is_finished else durations.seconds(record)
         if not record.is_finished and record.time_limit:
             seconds = max(min(seconds, float(record.time_limit)), record.run_seconds + 1)
-        guessed += not record.is_finished
+        estimated += not record.is_finished
         paused += view.state == SUSPENDED
-        own = _recorded_job(view, record, seconds, facts.now)
-        if not record.is_finished and not _can_start(view, facts.now, still):
-            still.add(view.id)
+        job = _recorded_job(view, record, seconds, facts.now)
+        if not record.is_finished and not _can_start(view, facts.now, blocked):
+            blocked.add(view.id)
             continue
-        every.append(own)
+        jobs.append(job)
         if not record.is_finished:
-            today.append(own)
+            live.append(job)
     notes = []
-    if guessed:
+    if estimated:
         notes.append(
-            f"{_jobs(guessed)} not finished: durations are estimated from epochs, jobs of the same"
-            " name or time limits."
+            f"{_jobs(estimated)} not finished: durations are estimated from epochs, jobs of the"
+            " same name or time limits."
         )
     if paused:
         notes.append(f"{_jobs(paused)} paused: assumed to resume now.")
-    if empty:
-        notes.append(f"{_jobs(empty)} skipped: never ran.")
-    if still:
+    if never_ran:
+        notes.append(f"{_jobs(never_ran)} skipped: never ran.")
+    if blocked:
         notes.append(
-            f"{_jobs(len(still))} skipped: held, before the begin time, or dependent on such jobs."
+            f"{_jobs(len(blocked))} skipped: held, before the begin time, or dependent on such"
+            " jobs."
         )
-    return every, today, notes
+    return jobs, live, notes
 
 
 def _jobs(count: int) -> str:
     return f"{count:,} job{'s' * (count != 1)}"
 
 
-def _can_start(view: View, now: float, still: set[int]) -> bool:
-    """Whether nothing keeps it from running but who is before it, or who is going to run."""
+def _can_start(view: View, now: float, blocked: set[int]) -> bool:
+    """Return True if a job waits only for resources or for jobs that will run."""
     if view.state != PENDING:
         return True
     if view.reason is not None and view.reason.startswith("JobHeld"):
         return False
-    if view.begin_at is not None and cells.moment(view.begin_at) > now:
+    if view.begin_at is not None and field_parsers.moment(view.begin_at) > now:
         return False
     depends = parse_job_dependency(view.depends)
-    return depends is None or not stuck(depends, still)
+    return depends is None or not stuck(depends, blocked)
 
 
 def _recorded_job(view: View, record: JobRecord, seconds: float, now: float) -> RecordedJob:
-    load = to_trace_job(record, seconds)
-    # One that cannot be stopped begins anew whenever it has to.
-    done = record.run_seconds if view.state != PENDING or not load.non_preemptible else 0.0
+    trace_job = to_trace_job(record, seconds)
+    # A non-preemptible job restarts from zero.
+    done = record.run_seconds if view.state != PENDING or not trace_job.non_preemptible else 0.0
     request = request_of(view.request, record.last_gpus)
     left, training = max(seconds - done, 1.0), view.training
-    started = cells.moment(view.started_at) - now if view.started_at else None
+    started = field_parsers.moment(view.started_at) - now if view.started_at else None
     return RecordedJob(
         **{
-            name: getattr(load, name)
+            name: getattr(trace_job, name)
             for name in TraceJob.__struct_fields__
             if name != "submit_time"
         },
-        submit_time=load.submit_time - now,
+        submit_time=trace_job.submit_time - now,
         id=view.id,
         label=view.label or str(view.id),
         request=request,
@@ -181,7 +182,7 @@ def _is_known(training: Trained | None) -> bool:
 
 
 def request_of(asked: Asked, held: int | None) -> Request:
-    """What it asks for; an elastic one, what it has."""
+    """Return the request of a job; of an elastic job with the GPUs it has."""
     amount = parse_amount(asked.gpus) if asked.gpus else 0
     machines = asked.machines or 1
     if held:
@@ -203,7 +204,7 @@ def request_of(asked: Asked, held: int | None) -> Request:
 
 
 def _placement(view: View, request: Request) -> Placement | None:
-    """Where it runs, if it does."""
+    """Return the placement of a running job."""
     if view.state == PENDING or view.node is None:
         return None
     parts = view.parts or [Part(view.node, view.devices)]
@@ -234,7 +235,7 @@ def _gpu_allocation(name: str, ask: GpuAsk | None) -> Take:
 
 
 def parse_job_dependency(text: str | None) -> Dependency | None:
-    """What a job waits for, by the ids of jobs."""
+    """Parse a dependency with job ids; None if there is none or it is invalid."""
     if not text:
         return None
     try:
@@ -244,15 +245,15 @@ def parse_job_dependency(text: str | None) -> Dependency | None:
 
 
 def dependency_of(text: str | None, known: dict[int, int]) -> Dependency | None:
-    """What a job waits for, by the numbers that jobs have in a replay; what is over is met."""
-    found = parse_job_dependency(text)
-    if found is None:
+    """Return a dependency with the ids of a replay; finished jobs count as satisfied."""
+    dependency = parse_job_dependency(text)
+    if dependency is None:
         return None
     clauses = []
-    for clause in found.clauses:
+    for clause in dependency.clauses:
         jobs = tuple(known[job] for job in clause.jobs if job in known)
         if jobs and clause.kind in ("afterok", "afterany") and not clause.delay:
             clauses.append(msgspec.structs.replace(clause, jobs=jobs))
-        elif found.any:
+        elif dependency.any:
             return None
-    return msgspec.structs.replace(found, clauses=tuple(clauses)) if clauses else None
+    return msgspec.structs.replace(dependency, clauses=tuple(clauses)) if clauses else None

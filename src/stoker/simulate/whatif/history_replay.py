@@ -1,4 +1,4 @@
-"""The lab's own jobs once more: all of the past days, and those of today from where they are."""
+"""HistoryReplay: replay the recorded jobs; QueueReplay: continue the pending and running ones."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ MAX_SEGMENTS = 20_000
 
 
 class Forecast(Struct, kw_only=True):
-    """When a job of today runs; seconds from now, None: never."""
+    """Predicted start and end in seconds from now; None: never."""
 
     start: float | None
     end: float | None
 
 
-def empty_state(lab: ClusterModel) -> State:
-    """A lab without jobs."""
+def empty_state(cluster: ClusterModel) -> State:
+    """Return the state of a cluster without jobs."""
     state = State()
-    for queue, (name, parameters) in lab.policies.items():
+    for queue, (name, parameters) in cluster.policies.items():
         apply(state, e.PolicyChosen(at=0.0, queue=queue, name=name, parameters=parameters))
-    for defined in lab.queues:
+    for defined in cluster.queues:
         apply(state, defined)
-    for facts in lab.nodes:
+    for facts in cluster.nodes:
         apply(state, e.NodeJoined(at=0.0, facts=facts))
     return state
 
 
-def feasible_requests(lab: ClusterModel, requests: Iterable[Request]) -> set[Request]:
-    """Those for which there are machines at all."""
-    nodes = list(empty_state(lab).cluster.nodes.values())
+def feasible_requests(cluster: ClusterModel, requests: Iterable[Request]) -> set[Request]:
+    """Return the requests that the nodes could satisfy if they were idle."""
+    nodes = list(empty_state(cluster).cluster.nodes.values())
     return {
         request
         for request in set(requests)
@@ -56,18 +56,21 @@ def feasible_requests(lab: ClusterModel, requests: Iterable[Request]) -> set[Req
 
 
 class HistoryReplay(Replay):
-    """Jobs that ask for exactly timer they asked for, in the lab's own queues."""
+    """Replay of jobs with their recorded requests, in the queues of the cluster."""
 
     def __init__(
-        self, title: str, jobs: list[RecordedJob], lab: ClusterModel, pieces: int = 0
+        self, title: str, jobs: list[RecordedJob], cluster: ClusterModel, pieces: int = 0
     ) -> None:
         trace_jobs: list[TraceJob] = list(jobs)
         super().__init__(
-            Workload(title=title, jobs=trace_jobs), lab.nodes, main_policy(lab), pieces=pieces,
-            state=empty_state(lab),
-        )  # fmt: skip
+            Workload(title=title, jobs=trace_jobs),
+            cluster.nodes,
+            main_policy(cluster),
+            pieces=pieces,
+            state=empty_state(cluster),
+        )
         self.replay_ids: dict[int, int] = {}
-        """By the jobs' own ids."""
+        """Id in the replay, by job id."""
         self.dependency: str | None = None
 
     def _submit(self, id: int, trace_job: TraceJob) -> list[object]:
@@ -81,13 +84,13 @@ class HistoryReplay(Replay):
 
     def _training(self, trace_job: TraceJob) -> Training | None:
         assert isinstance(trace_job, RecordedJob)
-        found, said = super()._training(trace_job), self._expected_seconds(trace_job)
-        if found is None or found.expected is not None or said is None:
-            return found
-        return replace(found, expected=ceil(said))
+        training, expected = super()._training(trace_job), self._expected_seconds(trace_job)
+        if training is None or training.expected is not None or expected is None:
+            return training
+        return replace(training, expected=ceil(expected))
 
     def _expected_seconds(self, job: RecordedJob) -> float | None:
-        """How long it takes, as far as the planner may know it when it is submitted."""
+        """Return the duration as known at submission."""
         return job.stated_seconds
 
     def _request(self, trace_job: TraceJob) -> Request:
@@ -96,45 +99,50 @@ class HistoryReplay(Replay):
 
     def _apply(self, event: e.Event) -> list[object]:
         if isinstance(event, e.SpecRecorded) and self.dependency:
-            known = {own: id for own, id in self.replay_ids.items() if id in self.runs}
-            depends = dependency_of(self.dependency, known)
-            event = replace(event, spec=replace(event.spec, dependency=depends))
+            unfinished = {job: id for job, id in self.replay_ids.items() if id in self.runs}
+            dependency = dependency_of(self.dependency, unfinished)
+            event = replace(event, spec=replace(event.spec, dependency=dependency))
         return super()._apply(event)
 
 
-def main_policy(lab: ClusterModel) -> str:
-    """What most queues go by, as the replay needs a name."""
-    name = lab.policies.get("default", lab.policies.get("*", ("", {})))[0]
+def main_policy(cluster: ClusterModel) -> str:
+    """Return the policy of the default queue; a replay needs one name."""
+    name = cluster.policies.get("default", cluster.policies.get("*", ("", {})))[0]
     return name if name in NAMES else USUAL.name
 
 
 def replay_history(
-    jobs: list[RecordedJob], lab: ClusterModel, label: str, pieces: bool, meter: ProgressLine
+    jobs: list[RecordedJob],
+    cluster: ClusterModel,
+    label: str,
+    with_segments: bool,
+    progress: ProgressLine,
 ) -> RunResult:
-    """All of them, from an empty lab on."""
-    meter.start_run(f"replay, {label}")
+    """Replay all jobs on an idle cluster."""
+    progress.start_run(f"replay, {label}")
     first = jobs[0].submit_time
-    moved = [replace(job, submit_time=job.submit_time - first, placement=None) for job in jobs]
-    run = HistoryReplay(label, moved, lab, MAX_SEGMENTS if pieces else 0).run(meter.update)
-    meter.end_run(len(jobs))
+    shifted = [replace(job, submit_time=job.submit_time - first, placement=None) for job in jobs]
+    run = HistoryReplay(label, shifted, cluster, MAX_SEGMENTS if with_segments else 0).run(
+        progress.update
+    )
+    progress.end_run(len(jobs))
     return replace(run, policy=label, parameters={})
 
 
 class QueueReplay(HistoryReplay):
-    """What runs goes on where it is, timer waits waits; nobody else comes."""
+    """Continue running and pending jobs; no further jobs are submitted."""
 
-    def __init__(self, jobs: list[RecordedJob], lab: ClusterModel) -> None:
-        super().__init__("today", [], lab)
-        self.began: dict[int, float] = {}
-        held = {(node.name, type, device.name)
-                for node in lab.nodes for type, devices in node.types.items()
-                for device in devices}  # fmt: skip
+    def __init__(self, jobs: list[RecordedJob], cluster: ClusterModel) -> None:
+        super().__init__("today", [], cluster)
+        devices = {(node.name, type, device.name)
+                for node in cluster.nodes for type, devices_of_type in node.types.items()
+                for device in devices_of_type}  # fmt: skip
         for id, job in enumerate(sorted(jobs, key=lambda each: each.id), 1):
             self.now = min(job.submit_time, 0.0)
             self._submit(id, job)
-        known = {each.id: each for each in jobs}
-        for own, id in self.replay_ids.items():
-            self._resume(id, known[own], held)
+        by_id = {job.id: job for job in jobs}
+        for job_id, id in self.replay_ids.items():
+            self._resume(id, by_id[job_id], devices)
         self.now = 0.0
         self.state.drift.not_before(0.0)
         self._schedule(0.0, "look", 0, 0)
@@ -142,12 +150,12 @@ class QueueReplay(HistoryReplay):
     def _expected_seconds(self, job: RecordedJob) -> float | None:
         return job.measured_seconds if job.measured_seconds is not None else job.stated_seconds
 
-    def _resume(self, id: int, job: RecordedJob, held: set[tuple[str, str, str]]) -> None:
-        """Bring it to where it is, if its devices are there."""
+    def _resume(self, id: int, job: RecordedJob, devices: set[tuple[str, str, str]]) -> None:
+        """Resume a job on its devices; without them it is pending again."""
         self.now = 0.0
         placement, run = job.placement, self.runs[id]
         if placement is None or any(
-            (part.node, take.type, take.device) not in held
+            (part.node, take.type, take.device) not in devices
             for part in placement.parts
             for take in part.takes
         ):
@@ -164,42 +172,42 @@ class QueueReplay(HistoryReplay):
 
     def _resume_training(self, id: int, job: RecordedJob, run: JobRun) -> None:
         self._apply(e.TrainingBegan(at=0.0, job=id, attempt=run.attempt))
-        known = job.duration * self.assumptions.measured_after
-        if run.work_done >= known:
+        measured = job.duration * self.assumptions.measured_after
+        if run.work_done >= measured:
             self._report_epochs(id, run, run.work_done)
         else:
-            self._schedule(run.time_of(known), "known", id, run.version)
+            self._schedule(run.time_of(measured), "known", id, run.version)
 
     def forecast(self) -> dict[int, Forecast]:
-        """When each of them runs and ends, by its own id."""
+        """Return the predicted start and end, by job id."""
         ended = {result.job + 1: result for result in self.run().results}
-        found = {}
-        for own, id in self.replay_ids.items():
+        forecasts = {}
+        for job_id, id in self.replay_ids.items():
             result = ended.get(id)
-            found[own] = Forecast(
+            forecasts[job_id] = Forecast(
                 start=result.start_time if result else None, end=result.end_time if result else None
             )
-        return found
+        return forecasts
 
 
 def add_nodes(
     nodes: list[NodeFacts], more: list[NodeFacts], models: list[NodeFacts]
 ) -> list[NodeFacts]:
-    """More machines; timer they do not say of themselves they have of the largest of some."""
-    like = max(models, key=lambda each: sum(map(len, each.types.values())), default=None)
+    """Return the nodes and `more`, with missing facts copied from the largest of `models`."""
+    largest = max(models, key=lambda each: sum(map(len, each.types.values())), default=None)
     names = {each.name for each in nodes}
-    found = list(nodes)
+    nodes = list(nodes)
     for number, each in enumerate(more, 1):
         name = f"new{number}"
         while name in names:
             name += "_"
-        types = {**(like.types if like is not None else {}), **each.types}
-        if "gpu" in each.types and like is not None and "gpu" in like.types:
-            usual = like.types["gpu"][0]
+        types = {**(largest.types if largest is not None else {}), **each.types}
+        if "gpu" in each.types and largest is not None and "gpu" in largest.types:
+            model = largest.types["gpu"][0]
             types["gpu"] = tuple(
                 card if card.model or card.memory
-                else replace(card, model=usual.model, memory=usual.memory)
+                else replace(card, model=model.model, memory=model.memory)
                 for card in each.types["gpu"]
             )  # fmt: skip
-        found.append(NodeFacts(name, types))
-    return found
+        nodes.append(NodeFacts(name, types))
+    return nodes

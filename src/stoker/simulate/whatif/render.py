@@ -1,4 +1,4 @@
-"""What would change for whom, as text and as JSON."""
+"""The result of `stoker what-if` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ASSUMPTIONS_TEXT = (
     " checkpoint every 10 minutes and need 60 s to resume; no further jobs are submitted."
 )
 MAX_SHIFTS = 5
-"""Jobs that gain or lose most."""
+"""Finished jobs shown with the largest gains, and with the largest losses."""
 MAX_LIVE_JOBS = 20
-"""Of today's jobs; where there are more, those that move most."""
+"""Unfinished jobs shown; of more, those with the largest changes."""
 UNCHANGED_SECONDS = 1.0
-"""Seconds within which nothing has changed."""
+"""Smaller differences count as unchanged."""
 GAP = "  "
 STATISTICS = {
     "wait_mean": "mean wait", "jct_mean": "mean completion", "jct_p90": "p90 completion",
@@ -37,27 +37,27 @@ STATISTICS = {
 
 
 class WhatIfResult(Struct, kw_only=True):
-    """All that is known about both."""
+    """Both replays and both forecasts."""
 
     change: str
     facts: Facts
     cluster: ClusterModel
     changed_cluster: ClusterModel
     runs: list[RunResult]
-    """Of the past: as today, and as it would be; none if nothing has ended."""
+    """Replays of the history without and with the changes; empty if no job has ended."""
     jobs: list[RecordedJob]
-    """Those of the past, in the order of the runs."""
+    """Jobs of the history, in the order of the runs."""
     live_jobs: list[RecordedJob]
     before: dict[int, Forecast]
     after: dict[int, Forecast]
     infeasible: list[RecordedJob]
-    """Jobs that could run no more."""
+    """Jobs that no node could run."""
     notes: list[str]
     assumptions: str
 
 
 class JobShift(Struct, kw_only=True):
-    """A job of the past that would have ended at another time."""
+    """A finished job that would have ended at another time."""
 
     job: RecordedJob
     before: float
@@ -65,28 +65,28 @@ class JobShift(Struct, kw_only=True):
     """Seconds from its submission to its end."""
 
 
-# -- for people ----------------------------------------------------------------------------
+# -- text ----------------------------------------------------------------------------------
 
 
-def lines(answer: WhatIfResult) -> list[str]:
-    """The answer as a person reads it."""
-    text = [f"what if: {answer.change}"]
-    if answer.runs:
-        figures = statistics_of_runs(answer.runs)
-        text += ["", _history_heading(answer), *_statistics_lines(figures[0], figures[1])]
+def lines(result: WhatIfResult) -> list[str]:
+    """Return the result as text."""
+    text = [f"what if: {result.change}"]
+    if result.runs:
+        figures = statistics_of_runs(result.runs)
+        text += ["", _history_heading(result), *_statistics_lines(figures[0], figures[1])]
         for title, groups in (("user", _by_user), ("queue", _by_queue)):
             text += _group_lines(title, groups(figures[0]), groups(figures[1]))
-        text += _shift_lines(answer)
-    text += _live_lines(answer)
-    if answer.infeasible:
-        labels = ", ".join(job.label for job in answer.infeasible[:10])
-        more = f" and {len(answer.infeasible) - 10:,} more" if len(answer.infeasible) > 10 else ""
+        text += _shift_lines(result)
+    text += _live_lines(result)
+    if result.infeasible:
+        labels = ", ".join(job.label for job in result.infeasible[:10])
+        more = f" and {len(result.infeasible) - 10:,} more" if len(result.infeasible) > 10 else ""
         text += ["", f"could no longer run: {labels}{more}"]
-    return [*text, "", *(f"note: {note}" for note in answer.notes), f"note: {answer.assumptions}"]
+    return [*text, "", *(f"note: {note}" for note in result.notes), f"note: {result.assumptions}"]
 
 
 def _statistics_lines(before: RunStatistics, after: RunStatistics) -> list[str]:
-    """The figures that count, side by side."""
+    """Return the main statistics side by side."""
     rows = [["", before.label, "", after.label, ""]]
     for key, title in STATISTICS.items():
         measure = next(each for each in MEASURES if each.key == key)
@@ -117,26 +117,26 @@ def _by_queue(figures: RunStatistics) -> list[Group]:
     return figures.by_queue
 
 
-def _history_heading(answer: WhatIfResult) -> str:
-    machines, gpus = len(answer.cluster.nodes), _gpus(answer.cluster)
-    text = f"{last_days(answer.facts.days)}: {len(answer.jobs):,} jobs on {machines}"
-    text += f" node{'s' * (machines != 1)} with {gpus} GPU{'s' * (gpus != 1)}"
-    if answer.changed_cluster.nodes != answer.cluster.nodes:
-        text += f" → {len(answer.changed_cluster.nodes)} with {_gpus(answer.changed_cluster)}"
+def _history_heading(result: WhatIfResult) -> str:
+    nodes, gpus = len(result.cluster.nodes), _gpus(result.cluster)
+    text = f"{last_days(result.facts.days)}: {len(result.jobs):,} jobs on {nodes}"
+    text += f" node{'s' * (nodes != 1)} with {gpus} GPU{'s' * (gpus != 1)}"
+    if result.changed_cluster.nodes != result.cluster.nodes:
+        text += f" → {len(result.changed_cluster.nodes)} with {_gpus(result.changed_cluster)}"
     return text
 
 
 def last_days(days: float) -> str:
-    """The days that are replayed."""
+    """Return the replayed time as text."""
     return "the last day" if days == 1 else f"the last {days:g} days"
 
 
-def _gpus(lab: ClusterModel) -> int:
-    return sum(len(node.types.get(GPU, ())) for node in lab.nodes)
+def _gpus(cluster: ClusterModel) -> int:
+    return sum(len(node.types.get(GPU, ())) for node in cluster.nodes)
 
 
 def _group_lines(title: str, before: Sequence[Group], after: Sequence[Group]) -> list[str]:
-    """What each user, or queue, would meet; nothing where there is just one."""
+    """Return a table by user or queue; empty if there is only one."""
     if len(before) < 2:
         return []
     then = {group.name: group for group in after}
@@ -153,30 +153,30 @@ def _group_lines(title: str, before: Sequence[Group], after: Sequence[Group]) ->
     return ["", *align_rows(rows, left=1)]
 
 
-def job_shifts(answer: WhatIfResult) -> list[JobShift]:
-    """Jobs of the past that would have ended otherwise, those that gain most first."""
-    if not answer.runs:
+def job_shifts(result: WhatIfResult) -> list[JobShift]:
+    """Return the finished jobs that would have ended at another time, largest gain first."""
+    if not result.runs:
         return []
-    after = {result.job: result for result in answer.runs[1].results}
-    found = [
+    after = {result.job: result for result in result.runs[1].results}
+    moved = [
         JobShift(
-            job=answer.jobs[each.job],
+            job=result.jobs[each.job],
             before=each.completion_time,
             after=after[each.job].completion_time,
         )
-        for each in answer.runs[0].results
+        for each in result.runs[0].results
         if each.job in after
         and abs(after[each.job].completion_time - each.completion_time) >= UNCHANGED_SECONDS
     ]
-    return sorted(found, key=lambda shift: shift.after - shift.before)
+    return sorted(moved, key=lambda shift: shift.after - shift.before)
 
 
-def _shift_lines(answer: WhatIfResult) -> list[str]:
-    found = job_shifts(answer)
-    if not found:
+def _shift_lines(result: WhatIfResult) -> list[str]:
+    moved = job_shifts(result)
+    if not moved:
         return ["", "no finished job would have ended at a different time"]
-    earlier = [each for each in found if each.after < each.before]
-    later = [each for each in reversed(found) if each.after > each.before]
+    earlier = [shift for shift in moved if shift.after < shift.before]
+    later = [shift for shift in reversed(moved) if shift.after > shift.before]
     text = ["", f"would have ended earlier: {len(earlier):,}, later: {len(later):,}"]
     rows = [["job", "name", "user", "GPUs", "completion", "", "", ""]]
     for each in [*earlier[:MAX_SHIFTS], *later[:MAX_SHIFTS][::-1]]:
@@ -188,38 +188,38 @@ def _shift_lines(answer: WhatIfResult) -> list[str]:
     return [*text, *align_rows(rows, left=3)]
 
 
-def _live_lines(answer: WhatIfResult) -> list[str]:
-    """Today's jobs by when they would end; of many, those that gain or lose most."""
-    if not answer.live_jobs:
+def _live_lines(result: WhatIfResult) -> list[str]:
+    """Return the unfinished jobs by predicted end; of many, those with the largest changes."""
+    if not result.live_jobs:
         return ["", "no pending or running jobs"]
     rows = [["job", "name", "user", "state", "ends in", "", "", ""]]
-    jobs = sorted(answer.live_jobs, key=lambda job: _end(answer.before[job.id]))
+    jobs = sorted(result.live_jobs, key=lambda job: _end(result.before[job.id]))
     shown = jobs
     if len(jobs) > MAX_LIVE_JOBS:
-        ordered = sorted(jobs, key=lambda job: _delay(answer, job))
+        ordered = sorted(jobs, key=lambda job: _delay(result, job))
         shown = [*ordered[: MAX_LIVE_JOBS // 2], *ordered[-MAX_LIVE_JOBS // 2 :]]
     for job in shown:
-        before, after = answer.before[job.id].end, answer.after[job.id].end
+        before, after = result.before[job.id].end, result.after[job.id].end
         change = "" if before is None or after is None else _change(after - before)
         rows.append([
             job.label, job.name, job.user, job.state.lower(), _when(before), "→", _when(after),
             change,
         ])  # fmt: skip
-    text = ["", _live_heading(answer, jobs), *align_rows(rows, left=4)]
+    text = ["", _live_heading(result, jobs), *align_rows(rows, left=4)]
     if len(shown) < len(jobs):
         text.append(f"… and {len(jobs) - len(shown):,} jobs with smaller changes; see --json")
     return text
 
 
-def _live_heading(answer: WhatIfResult, jobs: Sequence[RecordedJob]) -> str:
-    moves = [_delay(answer, job) for job in jobs]
+def _live_heading(result: WhatIfResult, jobs: Sequence[RecordedJob]) -> str:
+    moves = [_delay(result, job) for job in jobs]
     earlier, later = (
         sum(move <= -UNCHANGED_SECONDS for move in moves),
         sum(move >= UNCHANGED_SECONDS for move in moves),
     )
     text = f"today: {len(jobs):,} job{'s' * (len(jobs) != 1)}"
     text += f"; earlier: {earlier:,}, later: {later:,}"
-    ends = [(answer.before[job.id].end, answer.after[job.id].end) for job in jobs]
+    ends = [(result.before[job.id].end, result.after[job.id].end) for job in jobs]
     both = [(old, new) for old, new in ends if old is not None and new is not None]
     if len(both) > 1:
         old, new = (sum(each) / len(both) for each in zip(*both, strict=True))
@@ -227,9 +227,9 @@ def _live_heading(answer: WhatIfResult, jobs: Sequence[RecordedJob]) -> str:
     return text
 
 
-def _delay(answer: WhatIfResult, job: RecordedJob) -> float:
-    """Seconds by which it ends later; what never ends stands last."""
-    before, after = _end(answer.before[job.id]), _end(answer.after[job.id])
+def _delay(result: WhatIfResult, job: RecordedJob) -> float:
+    """Return the seconds by which a job ends later; infinite if it never ends."""
+    before, after = _end(result.before[job.id]), _end(result.after[job.id])
     return 0.0 if before == after else after - before
 
 
@@ -256,31 +256,31 @@ def format_span(seconds: float) -> str:
 
 
 def align_rows(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Set a table; the first columns stand to the left, numbers to the right."""
+    """Align a table: the first columns to the left, the others to the right."""
     clean = [[text if text.isprintable() else "?" for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
-    found = []
+    lines = []
     for row in clean:
         cells = [
             text.ljust(width) if place < left else text.rjust(width)
             for place, (text, width) in enumerate(zip(row, widths, strict=True))
         ]
-        found.append(GAP.join(cells).rstrip())
-    return found
+        lines.append(GAP.join(cells).rstrip())
+    return lines
 
 
-# -- for programs --------------------------------------------------------------------------
+# -- JSON ----------------------------------------------------------------------------------
 
 
-def as_json(answer: WhatIfResult) -> dict[str, Any]:
-    """The answer for programs; times in seconds, moments as ISO 8601."""
-    moved = job_shifts(answer)
-    moment = _timestamp_formatter(answer.facts.now)
+def as_json(result: WhatIfResult) -> dict[str, Any]:
+    """Return the result for --json: durations in seconds, times as ISO 8601."""
+    moved = job_shifts(result)
+    moment = _timestamp_formatter(result.facts.now)
     return {
-        "change": answer.change,
-        "days": answer.facts.days,
-        "gpus": {"before": _gpus(answer.cluster), "after": _gpus(answer.changed_cluster)},
-        "past": figures_json(answer.runs) if answer.runs else None,
+        "change": result.change,
+        "days": result.facts.days,
+        "gpus": {"before": _gpus(result.cluster), "after": _gpus(result.changed_cluster)},
+        "past": figures_json(result.runs) if result.runs else None,
         "shifts": [
             {"id": each.job.id, "label": each.job.label, "name": each.job.name,
              "user": each.job.user, "before": each.before, "after": each.after}
@@ -289,13 +289,13 @@ def as_json(answer: WhatIfResult) -> dict[str, Any]:
         "today": [
             {"id": job.id, "label": job.label, "name": job.name, "user": job.user,
              "queue": job.queue, "state": job.state,
-             "before": _forecast_json(answer.before[job.id], moment),
-             "after": _forecast_json(answer.after[job.id], moment)}
-            for job in answer.live_jobs
+             "before": _forecast_json(result.before[job.id], moment),
+             "after": _forecast_json(result.after[job.id], moment)}
+            for job in result.live_jobs
         ],
-        "lost": [job.label for job in answer.infeasible],
-        "notes": answer.notes,
-        "assumed": answer.assumptions,
+        "lost": [job.label for job in result.infeasible],
+        "notes": result.notes,
+        "assumed": result.assumptions,
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from stoker.core.units import BadValue
 from stoker.simulate.arguments import Options, html_path
 from stoker.simulate.progress import ProgressLine
 from stoker.simulate.report import write
-from stoker.simulate.traces.cluster_size import box, machines
+from stoker.simulate.traces.cluster_size import node_facts, parse_cluster
 from stoker.simulate.traces.files import count_jobs
 from stoker.simulate.whatif import api_views, render
 from stoker.simulate.whatif.api_views import Facts
@@ -212,9 +212,9 @@ def apply_changes(cluster: ClusterModel, args: WhatIfArgs) -> ClusterModel:
                 raise BadValue(
                     f"--add {text}: write a number of GPUs up to 100,000, as in --add gpus=4."
                 )
-            nodes = add_nodes(nodes, [box("", int(value))], cluster.nodes)
+            nodes = add_nodes(nodes, [node_facts("", int(value))], cluster.nodes)
         else:
-            nodes = add_nodes(nodes, machines(value, "--add"), cluster.nodes)
+            nodes = add_nodes(nodes, parse_cluster(value, "--add"), cluster.nodes)
     if args.policy is not None:
         policies = {"*": (args.policy, args.parameters)}
     return replace(cluster, nodes=nodes, policies=policies)

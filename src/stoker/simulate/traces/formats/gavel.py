@@ -1,14 +1,13 @@
-"""Workloads of the Gavel study: jobs whose speed was measured on three models of GPU.
+"""Gavel traces: jobs whose speed was measured on three GPU models.
 
-A workload is a text without a header, one job in a line, its cells separated by tabs: kind of job,
-command, directory (older files have none), name of the option for steps, whether it needs data,
-steps, GPUs, weight, deadline, and seconds to its submission. Kind, steps, GPUs and submission are
-what is read here.
+A trace has no header and one job per line, with cells separated by tabs: kind of job, command,
+directory (not in older files), name of the steps option, whether it needs data, steps, GPUs,
+weight, deadline, and submit time in seconds. Kind, steps, GPUs and submit time are read.
 
-Beside it lies `simulation_throughputs.json`, compressed or not: steps per second by model of GPU,
-by kind and number of GPUs, alone (`null`) and beside another kind on the same GPUs, where a pair
-gives the speed of the one and of the other, and zeros say that the two did not fit. A model whose
-name ends in `_unconsolidated` tells the speed when the GPUs are those of several machines.
+`simulation_throughputs.json` in the same directory, compressed or not, has steps per second by GPU
+model, kind and number of GPUs: alone (`null`), and while another kind shares the GPUs, as a pair of
+speeds; zeros mean that both do not fit. A model name that ends in `_unconsolidated` has the speed
+on GPUs of several nodes.
 """
 
 from __future__ import annotations
@@ -21,94 +20,94 @@ from typing import NamedTuple
 
 import msgspec
 
-from stoker.simulate.traces import field_parsers as cells
+from stoker.simulate.traces import field_parsers
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell
 from stoker.simulate.traces.files import open_bytes, open_text, skipped_notes, sorted_workload
 from stoker.simulate.workload import Speed, TraceJob, Workload
 
-MEASURED = ("simulation_throughputs.json", "simulation_throughputs.json.gz")
-CELLS = (9, 10)
-SPREAD = "_unconsolidated"
+THROUGHPUT_FILES = ("simulation_throughputs.json", "simulation_throughputs.json.gz")
+CELL_COUNTS = (9, 10)
+UNCONSOLIDATED = "_unconsolidated"
 ALONE = "null"
 _KIND = re.compile(r"""\((['"])(?P<name>.*)\1, (?P<gpus>\d+)\)""")
-_NOWHERE = "no speed was measured for this kind of job and number of GPUs"
+_NO_SPEED = "no speed was measured for this kind of job and number of GPUs"
 
 _Raw = dict[str, dict[str, dict[str, float | tuple[float, float]]]]
 
 
 class Kind(NamedTuple):
-    """What was measured: a kind of job on so many GPUs."""
+    """A kind of job and its number of GPUs."""
 
     name: str
     gpus: int
 
 
-class Pace(NamedTuple):
-    """Steps per second of one kind on one model: alone, and beside each of the others."""
+class Throughput(NamedTuple):
+    """Steps per second of one kind on one model: alone, and while sharing with each other kind."""
 
     alone: float
-    beside: dict[Kind, float]
+    shared: dict[Kind, float]
 
 
-Paces = dict[str, dict[Kind, Pace]]
-"""By model."""
+Throughputs = dict[str, dict[Kind, Throughput]]
+"""By GPU model."""
 
 
-class Measured:
-    """How fast jobs of one kind are, where it was measured; nowhere else do they run at all."""
+class MeasuredSpeed:
+    """Measured speed of one kind; it does not run on models without a measurement."""
 
-    __slots__ = ("_models", "_paces", "kind", "models", "steps")
+    __slots__ = ("_models", "_throughputs", "kind", "models", "steps")
 
-    def __init__(self, paces: Paces, kind: Kind) -> None:
-        self._paces = paces
+    def __init__(self, throughputs: Throughputs, kind: Kind) -> None:
+        self._throughputs = throughputs
         self._models: dict[str, str | None] = {}
         self.kind = kind
-        found = {
-            model: max(self._alone(model, kind), self._alone(model + SPREAD, kind))
-            for model in paces
-            if not model.endswith(SPREAD)
+        speeds = {
+            model: max(self._alone(model, kind), self._alone(model + UNCONSOLIDATED, kind))
+            for model in throughputs
+            if not model.endswith(UNCONSOLIDATED)
         }
-        self.models = tuple(model for model, steps in found.items() if steps)
-        """Where they run, slow or not."""
-        whole = max((self._alone(model, kind) for model in self.models), default=0.0)
-        self.steps = whole or max(found.values(), default=0.0)
-        """Per second, on the fastest model, on one machine if that was measured."""
+        self.models = tuple(model for model, steps in speeds.items() if steps)
+        """Models that can run the job."""
+        one_node = max((self._alone(model, kind) for model in self.models), default=0.0)
+        self.steps = one_node or max(speeds.values(), default=0.0)
+        """Steps per second on the fastest model, on one node if that was measured."""
 
     def rate(self, done: float, gpus: int, machines: int, model: str) -> float:
-        """The share of the speed that they have on the fastest model."""
+        """Return the speed relative to the fastest model."""
         known = self._model(model)
         if known is None or not self.steps:
             return 0.0
         kind = self.kind if gpus == self.kind.gpus else Kind(self.kind.name, gpus)
-        return self._alone(known + SPREAD if machines > 1 else known, kind) / self.steps
+        return self._alone(known + UNCONSOLIDATED if machines > 1 else known, kind) / self.steps
 
     def interference(self, other: Speed, model: str) -> float:
-        """What is left of that beside another job; 0.0 where nobody has measured it."""
+        """Return the factor of the rate while sharing; 0.0 if it was not measured."""
         known = self._model(model)
-        if known is None or not isinstance(other, Measured):
+        if known is None or not isinstance(other, MeasuredSpeed):
             return 0.0
-        pace = self._paces[known].get(self.kind)
-        if pace is None or not pace.alone:
+        throughput = self._throughputs[known].get(self.kind)
+        if throughput is None or not throughput.alone:
             return 0.0
-        return pace.beside.get(other.kind, 0.0) / pace.alone
+        return throughput.shared.get(other.kind, 0.0) / throughput.alone
 
     def _alone(self, model: str, kind: Kind) -> float:
-        pace = self._paces.get(model, {}).get(kind)
-        return pace.alone if pace is not None else 0.0
+        throughput = self._throughputs.get(model, {}).get(kind)
+        return throughput.alone if throughput is not None else 0.0
 
     def _model(self, name: str) -> str | None:
-        """The measured model that a machine's calls by a longer name, such as Tesla V100."""
+        """Return the measured model contained in a longer name such as Tesla V100."""
         if name not in self._models:
-            here = (model for model in self.models if model in name.lower())
-            self._models[name] = next(here, None)
+            matching = (model for model in self.models if model in name.lower())
+            self._models[name] = next(matching, None)
         return self._models[name]
 
 
 def read(path: Path) -> Workload:
-    """The jobs of one workload, with what is measured beside it."""
-    paces = _measured(path)
-    speeds: dict[Kind, Measured] = {}
+    """Read the jobs of a trace and the speeds in its directory."""
+    throughputs = _read_throughputs(path)
+    speeds: dict[Kind, MeasuredSpeed] = {}
     counts: Counter[str] = Counter()
     jobs = []
     with open_text(path) as file:
@@ -119,14 +118,14 @@ def read(path: Path) -> Workload:
                 at, steps, kind = _job(line)
                 speed = speeds.get(kind)
                 if speed is None:
-                    speed = speeds[kind] = Measured(paces, kind)
-                seconds = _lasting(steps, speed)
+                    speed = speeds[kind] = MeasuredSpeed(throughputs, kind)
+                seconds = _duration(steps, speed)
             except BadCell as error:
                 raise TraceError(
                     f"{path}, line {number}: {error}; correct or delete the line."
                 ) from None
             if seconds is None:
-                counts[_NOWHERE] += 1
+                counts[_NO_SPEED] += 1
                 continue
             jobs.append(
                 TraceJob(
@@ -150,10 +149,10 @@ def read(path: Path) -> Workload:
 
 
 def _job(line: str) -> tuple[float, float, Kind]:
-    """Submission, steps and kind."""
+    """Return submit time, steps and kind of a line."""
     row = line.rstrip("\r\n").split("\t")
-    if len(row) not in CELLS:
-        raise BadCell(f"expected {CELLS[-1]} cells separated by tabs, found {len(row)}")
+    if len(row) not in CELL_COUNTS:
+        raise BadCell(f"expected {CELL_COUNTS[-1]} cells separated by tabs, found {len(row)}")
     steps = _cell("steps", row[-5])
     gpus = _cell("GPUs", row[-4])
     at = _cell("submission", row[-1], _moment)
@@ -165,42 +164,42 @@ def _job(line: str) -> tuple[float, float, Kind]:
 
 
 def _moment(text: str) -> float:
-    return cells.in_our_time(cells.number(text))
+    return field_parsers.check_time(field_parsers.number(text))
 
 
-def _lasting(steps: float, speed: Measured) -> float | None:
-    """Seconds on the fastest model; None where nobody has measured it on any."""
+def _duration(steps: float, speed: MeasuredSpeed) -> float | None:
+    """Return the seconds on the fastest model; None without a measurement."""
     try:
-        return cells.bearable(steps / speed.steps) if speed.steps else None
+        return field_parsers.check_duration(steps / speed.steps) if speed.steps else None
     except BadCell as wrong:
         raise BadCell(f"{steps:g} steps at {speed.steps:g} per second are not {wrong}") from None
 
 
-def _cell(name: str, text: str, cell: Callable[[str], float] = cells.number) -> float:
+def _cell(name: str, text: str, cell: Callable[[str], float] = field_parsers.number) -> float:
     try:
         return cell(text)
     except BadCell as wrong:
         raise BadCell(f"{name} '{text[:40]}' is not {wrong}") from None
 
 
-def _measured(path: Path) -> Paces:
-    for name in MEASURED:
-        beside = path.parent / name
-        if beside.exists():
+def _read_throughputs(path: Path) -> Throughputs:
+    for name in THROUGHPUT_FILES:
+        file_path = path.parent / name
+        if file_path.exists():
             break
     else:
         raise TraceError(
-            f"{path} contains steps, not seconds; put the measured speeds ({MEASURED[0]}) "
+            f"{path} contains steps, not seconds; put the measured speeds ({THROUGHPUT_FILES[0]}) "
             "into the same folder."
         )
     try:
-        with open_bytes(beside) as file:
+        with open_bytes(file_path) as file:
             raw = msgspec.json.decode(file.read(), type=_Raw)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise TraceError(f"{beside} contains no speeds ({error}); copy it again.") from error
+        raise TraceError(f"{file_path} contains no speeds ({error}); copy it again.") from error
     return {
         model: {
-            kind: _pace(speeds)
+            kind: _throughput(speeds)
             for text, speeds in kinds.items()
             if (kind := _kind(text)) is not None
         }
@@ -208,19 +207,19 @@ def _measured(path: Path) -> Paces:
     }
 
 
-def _pace(speeds: dict[str, float | tuple[float, float]]) -> Pace:
-    alone, beside = 0.0, {}
+def _throughput(speeds: dict[str, float | tuple[float, float]]) -> Throughput:
+    alone, shared = 0.0, {}
     for text, speed in speeds.items():
         if isinstance(speed, tuple):
             kind = _kind(text)
             if kind is not None and min(speed) > 0:
-                beside[kind] = speed[0]
+                shared[kind] = speed[0]
         elif text == ALONE:
             alone = speed
-    return Pace(alone, beside)
+    return Throughput(alone, shared)
 
 
 def _kind(text: str) -> Kind | None:
-    """`('LM (batch size 5)', 4)`, as the study writes it."""
-    found = _KIND.fullmatch(text)
-    return Kind(found["name"], int(found["gpus"])) if found is not None else None
+    """Parse `('LM (batch size 5)', 4)`."""
+    match = _KIND.fullmatch(text)
+    return Kind(match["name"], int(match["gpus"])) if match is not None else None

@@ -13,7 +13,7 @@ from typing import IO, Any
 from msgspec import Struct
 
 from stoker.core.units import LONGEST
-from stoker.simulate.traces import field_parsers as cells
+from stoker.simulate.traces import field_parsers
 from stoker.simulate.traces.csv_reader import unreadable
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell, Memo, missing
@@ -22,7 +22,7 @@ from stoker.simulate.workload import TraceJob, Workload
 
 Cell = Callable[[str], Any]
 
-NAMES: dict[str, tuple[str, ...]] = {
+COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "submit_time": (
         "submission_time", "submit_time", "submitted_at", "submitted_time", "submit", "submitted",
         "submission", "arrival_time", "arrival", "arrive_time", "timestamp", "created_at",
@@ -51,7 +51,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "time_limit": ("limit", "timelimit", "time_limit", "walltime", "requested_time"),
     "gpu_models": ("gpu_model", "gpu_type"),
 }  # fmt: skip
-"""What a column is called that holds a field of a job; the first one that is there counts."""
+"""Column names of each field of a job; the first one found is used."""
 
 _UNITS = {
     "_ms": 0.001, "_s": 1.0, "_sec": 1.0, "_secs": 1.0, "_seconds": 1.0, "_min": 60.0,
@@ -66,7 +66,7 @@ _NOTHING = "no GPU and no core requested"
 
 
 class Column(Struct, frozen=True):
-    """Where a field stands, what it is called there, and how to read it."""
+    """Index, name and parser of a column."""
 
     place: int
     name: str
@@ -74,14 +74,14 @@ class Column(Struct, frozen=True):
 
 
 def read(path: Path) -> Workload:
-    """Read a table whose columns have names that people use for such things."""
+    """Read a table with well-known column names."""
     with open_text(path) as file:
         delimiter, names = _header(path, file)
-        return _read(path, file, delimiter, names, recognised(names), [])
+        return _read(path, file, delimiter, names, find_columns(names), [])
 
 
 def read_as(path: Path, wanted: Mapping[str, tuple[str, float]], notes: list[str]) -> Workload:
-    """Read a table whose columns are known: the name of each field's, and its unit."""
+    """Read a table with these columns: name and unit of each field."""
     with open_text(path) as file:
         delimiter, names = _header(path, file)
         absent = [name for name, _ in wanted.values() if name not in names]
@@ -98,17 +98,17 @@ def read_as(path: Path, wanted: Mapping[str, tuple[str, float]], notes: list[str
 
 
 def header_names(line: str) -> tuple[str, list[str]]:
-    """What separates the cells of a table, and the names in its first line, as we spell them."""
+    """Return the delimiter and the normalised column names of a header."""
     delimiter = max(",;\t|", key=line.count)
     row = next(csv.reader([line], delimiter=delimiter), [])
     names = [cell.strip().lower() for cell in row]
     return delimiter, ["_".join(name.replace("-", " ").split()) for name in names]
 
 
-def recognised(names: Sequence[str]) -> dict[str, Column]:
-    """The columns that hold something of a job, by the field they hold."""
+def find_columns(names: Sequence[str]) -> dict[str, Column]:
+    """Return the recognised columns by field."""
     found = {}
-    for field in NAMES:
+    for field in COLUMN_NAMES:
         column = _find(field, names)
         if column is not None:
             found[field] = column
@@ -116,18 +116,18 @@ def recognised(names: Sequence[str]) -> dict[str, Column]:
 
 
 def is_header(names: Sequence[str]) -> bool:
-    """Whether such a table can be read."""
-    return absent_in(names) is None
+    """Return True if a table with this header can be read."""
+    return missing_column(names) is None
 
 
-def absent_in(names: Sequence[str]) -> str | None:
-    """What no column has that no workload can do without, in words."""
-    return _absent(recognised(names))
+def missing_column(names: Sequence[str]) -> str | None:
+    """Return the first required field without a column as text, None if there is none."""
+    return _missing_field(find_columns(names))
 
 
 def _find(field: str, names: Sequence[str]) -> Column | None:
     units = _UNITS if field in _TIMES else _SIZES if field in ("ram", "gpu_memory") else {}
-    for name in NAMES[field]:
+    for name in COLUMN_NAMES[field]:
         for ending, unit in {"": 1.0, **units}.items():
             if name + ending in names:
                 place = names.index(name + ending)
@@ -140,20 +140,22 @@ def _reader(field: str, unit: float) -> Cell:
     if unit == 1.0:
         return cell
     if field in ("submit_time", "start", "end"):
-        return lambda text: _scaled_moment(text, unit)
+        return lambda text: _scaled_time(text, unit)
     if field == "time_limit":
-        return lambda text: None if missing(text) else cells.limit_of(cells.number(text) * unit)
+        return lambda text: (
+            None if missing(text) else field_parsers.limit_of(field_parsers.number(text) * unit)
+        )
     if field in ("ram", "gpu_memory"):
-        return lambda text: 0 if missing(text) else round(cells.number(text) * unit)
-    return lambda text: cells.bearable(cells.number(text) * unit)
+        return lambda text: 0 if missing(text) else round(field_parsers.number(text) * unit)
+    return lambda text: field_parsers.check_duration(field_parsers.number(text) * unit)
 
 
-def _scaled_moment(text: str, unit: float) -> float:
+def _scaled_time(text: str, unit: float) -> float:
     try:
         value = float(text)
     except ValueError:
         raise BadCell("a number") from None
-    return cells.in_our_time(value * unit)
+    return field_parsers.check_time(value * unit)
 
 
 def _header(path: Path, file: IO[str]) -> tuple[str, list[str]]:
@@ -166,7 +168,7 @@ def _header(path: Path, file: IO[str]) -> tuple[str, list[str]]:
         raise unreadable(path, 1, 1, error) from None
 
 
-def _absent(found: Mapping[str, Column]) -> str | None:
+def _missing_field(found: Mapping[str, Column]) -> str | None:
     if "submit_time" not in found and "start" not in found:
         return "submission times (submit_time)"
     if "duration" not in found and not ("start" in found and "end" in found):
@@ -180,7 +182,7 @@ def _read(
     path: Path, file: IO[str], delimiter: str, names: list[str],
     found: dict[str, Column], notes: list[str],
 ) -> Workload:  # fmt: skip
-    absent = _absent(found)
+    absent = _missing_field(found)
     if absent is not None:
         raise TraceError(
             f"{path}, line 1: no column is recognised as {absent}; rename the column that has them."
@@ -200,25 +202,27 @@ def _read(
             f"{path}, line {rows.line}: expected {len(names)} cells as in the header, "
             "found fewer; correct or delete the line."
         ) from None
-    far = _far_apart(path, delimiter, found["submit_time"], jobs)
-    return sorted_workload(path, jobs, [*notes, *far, *skipped_notes(counts), *_remarks(jobs)], ())
+    span_note = _time_span_note(path, delimiter, found["submit_time"], jobs)
+    return sorted_workload(
+        path, jobs, [*notes, *span_note, *skipped_notes(counts), *_cores_only_note(jobs)], ()
+    )
 
 
 class _Rows:
-    """The rows behind the first line; whoever stops at one can tell its line."""
+    """Rows after the header, with the line number of the last one."""
 
     def __init__(self, path: Path, file: IO[str], delimiter: str) -> None:
         self._path = path
-        # Strictly: else an open quote swallows all that follows, and nobody notices.
+        # Strict: otherwise an open quote would silently swallow all that follows.
         self._reader = csv.reader(file, delimiter=delimiter, strict=True)
 
     @property
     def line(self) -> int:
-        """Where the row ends that was read last."""
+        """Return the last line of the row that was read last."""
         return self._reader.line_num + 1
 
     def __iter__(self) -> Iterator[list[str]]:
-        """Read on; raises BadTrace."""
+        """Yield rows; raise TraceError."""
         reader, ended = self._reader, 0
         try:
             for row in reader:
@@ -228,19 +232,19 @@ class _Rows:
             raise unreadable(self._path, ended + 2, reader.line_num + 1, error) from None
 
 
-def _far_apart(path: Path, delimiter: str, column: Column, jobs: list[TraceJob]) -> list[str]:
-    """A note on times that no one cluster has seen: dates and plain seconds in one column."""
+def _time_span_note(path: Path, delimiter: str, column: Column, jobs: list[TraceJob]) -> list[str]:
+    """Return a note if times span more than ten years: dates and plain seconds are mixed."""
     first = min((job.submit_time for job in jobs), default=0.0)
     last = max((job.submit_time for job in jobs), default=0.0)
     if last - first <= LONGEST:
         return []
     ends: dict[float, str] = {}
-    with open_text(path) as file:  # once more, since jobs do not know their lines
+    with open_text(path) as file:  # read again, because jobs have no line numbers
         file.readline()
         rows = _Rows(path, file, delimiter)
         for row in rows:
             text = "".join(row[column.place : column.place + 1])
-            with suppress(BadCell):  # of a job that was left out
+            with suppress(BadCell):  # of a skipped job
                 if (at := column.cell(text)) in (first, last):
                     ends.setdefault(at, f"{text.strip()} (line {rows.line})")
     years = f"{(last - first) / _YEAR:,.0f} years"
@@ -248,7 +252,7 @@ def _far_apart(path: Path, delimiter: str, column: Column, jobs: list[TraceJob])
     return [f"{note} the column mixes dates and plain seconds."]
 
 
-def _remarks(jobs: list[TraceJob]) -> list[str]:
+def _cores_only_note(jobs: list[TraceJob]) -> list[str]:
     bare = sum(not job.gpus for job in jobs)
     return [f"{count_jobs(bare, 'requests')} cores only."] if bare else []
 
@@ -257,7 +261,7 @@ def _jobs(
     rows: Iterable[list[str]], width: int, found: Mapping[str, Column], counts: Counter[str]
 ) -> Iterator[TraceJob]:
     at, gpus = found["submit_time"], found["gpus"]
-    lasting = _lasting(found)
+    run_time = _duration_parser(found)
     more = [
         (field, column.place, Memo(column.cell))
         for field, column in found.items()
@@ -268,13 +272,13 @@ def _jobs(
     for row in rows:
         if not row:
             continue
-        if len(row) > width and any(row[width:]):  # an unquoted comma has moved all behind it
+        if len(row) > width and any(row[width:]):  # an unquoted comma
             raise BadCell(
                 f"expected {width} cells as in the header, found {len(row)}; correct or "
                 "delete the line"
             )
         try:
-            seconds = lasting(row)
+            seconds = run_time(row)
             if not seconds:
                 counts[_NEVER if seconds is None else _NO_TIME] += 1
                 continue
@@ -293,7 +297,7 @@ def _jobs(
 
 
 def _located(error: BadCell, row: list[str], found: Mapping[str, Column]) -> BadCell:
-    """Say which cell of the row it was."""
+    """Return the error with the column and text of the invalid cell."""
     for column in found.values():
         try:
             if not missing(row[column.place]):
@@ -304,8 +308,8 @@ def _located(error: BadCell, row: list[str], found: Mapping[str, Column]) -> Bad
     return error
 
 
-def _lasting(found: Mapping[str, Column]) -> Callable[[list[str]], float | None]:
-    """How to tell from a row for how long the job ran; None: it did not end."""
+def _duration_parser(found: Mapping[str, Column]) -> Callable[[list[str]], float | None]:
+    """Return a function from a row to its run time; None: it did not end."""
     duration, start, end = found.get("duration"), found.get("start"), found.get("end")
 
     def between(row: list[str]) -> float | None:
@@ -327,7 +331,7 @@ def _lasting(found: Mapping[str, Column]) -> Callable[[list[str]], float | None]
         return between
     place, cell = duration.place, duration.cell
 
-    def lasting(row: list[str]) -> float | None:
+    def run_time(row: list[str]) -> float | None:
         text = row[place]
         try:
             seconds: float = cell(text)
@@ -337,7 +341,7 @@ def _lasting(found: Mapping[str, Column]) -> Callable[[list[str]], float | None]
             return between(row)
         return seconds
 
-    return lasting
+    return run_time
 
 
 def _text(text: str) -> str:
@@ -346,19 +350,19 @@ def _text(text: str) -> str:
 
 
 def _amount(text: str) -> float:
-    return 0.0 if missing(text) else cells.amount(text)
+    return 0.0 if missing(text) else field_parsers.amount(text)
 
 
 def _size(text: str) -> int:
-    return 0 if missing(text) else cells.size(text)
+    return 0 if missing(text) else field_parsers.size(text)
 
 
 def _memory(text: str) -> int | None:
-    return (None if missing(text) else cells.size(text)) or None
+    return (None if missing(text) else field_parsers.size(text)) or None
 
 
 def _priority(text: str) -> int:
-    return 0 if missing(text) else cells.whole(text)
+    return 0 if missing(text) else field_parsers.whole(text)
 
 
 def _models(text: str) -> tuple[str, ...]:
@@ -367,15 +371,15 @@ def _models(text: str) -> tuple[str, ...]:
 
 
 _CELLS: dict[str, Cell] = {
-    "submit_time": cells.moment,
-    "start": cells.moment,
-    "end": cells.moment,
-    "duration": cells.seconds,
+    "submit_time": field_parsers.moment,
+    "start": field_parsers.moment,
+    "end": field_parsers.moment,
+    "duration": field_parsers.seconds,
     "gpus": _amount,
     "cpus": _amount,
     "ram": _size,
     "gpu_memory": _memory,
-    "time_limit": cells.limit,
+    "time_limit": field_parsers.limit,
     "priority": _priority,
     "gpu_models": _models,
 }

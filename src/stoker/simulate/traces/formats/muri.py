@@ -1,18 +1,18 @@
-"""The format of the Muri artifact: jobs with a model and its iterations, all times in ms.
+"""Muri traces: jobs with a model and its iterations, all times in ms.
 
-Its header has the columns `iterations`, `iteration_time` and `resource_time_0` and so on. What
-its jobs use of storage, processors, GPU and network in an iteration is not modelled here.
+The header has the columns `iterations`, `iteration_time`, `resource_time_0` and so on. The use of
+storage, processors, GPU and network within an iteration is not modelled.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from stoker.simulate.traces.formats import generic_table as columns
+from stoker.simulate.traces.formats import generic_table
 from stoker.simulate.workload import Workload
 
-NEEDED = frozenset({"num_gpu", "submit_time", "duration", "iterations", "iteration_time"})
-_NAMES = {
+REQUIRED_COLUMNS = frozenset({"num_gpu", "submit_time", "duration", "iterations", "iteration_time"})
+_COLUMNS = {
     "submit_time": ("submit_time", 0.001),
     "duration": ("duration", 0.001),
     "gpus": ("num_gpu", 1.0),
@@ -21,11 +21,13 @@ _NAMES = {
 
 
 def is_header(names: list[str]) -> bool:
-    """Whether these are the columns of this format."""
-    return NEEDED.issubset(names) and any(name.startswith("resource_time_") for name in names)
+    """Return True if these are the columns of this format."""
+    return REQUIRED_COLUMNS.issubset(names) and any(
+        name.startswith("resource_time_") for name in names
+    )
 
 
 def read(path: Path) -> Workload:
-    """Read a workload."""
+    """Read the jobs of a trace."""
     notes = ["All times in the file are milliseconds.", "Priorities in the file are ignored."]
-    return columns.read_as(path, _NAMES, notes)
+    return generic_table.read_as(path, _COLUMNS, notes)

@@ -1,4 +1,4 @@
-"""What Slurm has on record: the output of `sacct -P`, with its header."""
+"""Slurm accounting: the output of `sacct -P` with its header."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sys import intern
 from typing import NamedTuple, TypeVar
 
 from stoker.core.units import BadValue, parse_duration, parse_memory
-from stoker.simulate.traces import field_parsers as cells
+from stoker.simulate.traces import field_parsers
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell, Memo, missing
 from stoker.simulate.traces.files import count_jobs, open_text, skipped_notes, sorted_workload
@@ -20,9 +20,17 @@ COMMAND = (
     "SLURM_TIME_FORMAT=%s sacct -a -X -P -S 2026-01-01 -E now -o "
     "JobID,User,Partition,Submit,Start,End,Elapsed,Timelimit,State,ReqTRES,AllocTRES,JobName"
 )
-"""What to type for a file that says everything."""
+"""Command that writes a file with all columns."""
 
-_GOING = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "CONFIGURING", "COMPLETING")
+_UNFINISHED = (
+    "PENDING",
+    "RUNNING",
+    "SUSPENDED",
+    "REQUEUED",
+    "RESIZING",
+    "CONFIGURING",
+    "COMPLETING",
+)
 _NEVER = "never started"
 _NOT_OVER = "not ended"
 _NO_TIME = "the run time is zero"
@@ -34,13 +42,13 @@ T = TypeVar("T")
 
 
 def is_header(line: str) -> bool:
-    """Whether this is the first line of such a file."""
+    """Return True if a line is the header of this format."""
     names = _names(line)
     return "|" in line and "submit" in names and not {"jobid", "jobidraw"}.isdisjoint(names)
 
 
 def read(path: Path) -> Workload:
-    """Read the jobs that have started and ended; their steps are passed over."""
+    """Read the jobs that have started and ended, without their steps."""
     with open_text(path) as file:
         places = _places(path, file.readline())
         reader = _Reader(places)
@@ -48,7 +56,7 @@ def read(path: Path) -> Workload:
         line, row = 1, [""]
         rows = _rows(file, places)
         try:
-            for line, row in rows:  # noqa: B007 - told when something is wrong
+            for line, row in rows:  # noqa: B007 - used in error messages
                 job = reader.job(row)
                 if job is not None:
                     jobs.append(job)
@@ -60,9 +68,9 @@ def read(path: Path) -> Workload:
                 f"found {len(row)}; correct or delete the line."
             ) from None
     notes = skipped_notes(reader.counts)
-    bare = sum(not job.gpus for job in jobs)
-    if bare:
-        notes.append(f"{count_jobs(bare, 'requests')} cores only.")
+    cores_only = sum(not job.gpus for job in jobs)
+    if cores_only:
+        notes.append(f"{count_jobs(cores_only, 'requests')} cores only.")
     return sorted_workload(path, jobs, notes)
 
 
@@ -85,13 +93,13 @@ def _places(path: Path, line: str) -> Places:
 
 
 def _rows(file: Iterator[str], places: Places) -> Iterator[tuple[int, list[str]]]:
-    """The lines of whole jobs, with their numbers."""
+    """Yield (line number, cells) of whole jobs."""
     width, name = len(places), places.get("jobname")
     id = places.get("jobid", places.get("jobidraw", 0))
     for number, line in enumerate(file, 2):
         row = line.rstrip("\r\n").split("|")
         if len(row) > width and row[-1] == "":
-            row.pop()  # sacct -p ends its lines in one more bar
+            row.pop()  # sacct -p ends each line with a bar
         more = len(row) - width
         if more > 0 and name is not None:  # a bar in the job's name
             row[name : name + more + 1] = ["|".join(row[name : name + more + 1])]
@@ -101,7 +109,7 @@ def _rows(file: Iterator[str], places: Places) -> Iterator[tuple[int, list[str]]
 
 
 class Tres(NamedTuple):
-    """What Slurm has counted of one job."""
+    """TRES (trackable resources) of one job."""
 
     gpus: float
     models: tuple[str, ...]
@@ -110,17 +118,17 @@ class Tres(NamedTuple):
 
 
 class _Reader:
-    """From rows to jobs. Most cells of a column are alike, and are read once."""
+    """Parses rows; equal cells of a column are parsed once."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
         self.counts: Counter[str] = Counter()
         self._tres = Memo(_tres)
-        self._seconds = Memo(cells.seconds)
+        self._seconds = Memo(field_parsers.seconds)
         self._limits: dict[tuple[str, str], int | None] = {}
 
     def job(self, row: list[str]) -> TraceJob | None:
-        """One job; None if there is nothing to replay, which is counted."""
+        """Return a job; None, and a count, if it cannot be replayed."""
         places = self.places
 
         def cell(name: str) -> str:
@@ -130,29 +138,31 @@ class _Reader:
         if "start" in places and missing(cell("start")):
             self.counts[_NEVER] += 1
             return None
-        if cell("state").partition(" ")[0] in _GOING or ("end" in places and missing(cell("end"))):
+        if cell("state").partition(" ")[0] in _UNFINISHED or (
+            "end" in places and missing(cell("end"))
+        ):
             self.counts[_NOT_OVER] += 1
             return None
         seconds = self._elapsed(cell)
         if not seconds:
             self.counts[_NO_TIME] += 1
             return None
-        asked, given = self._tres[cell("reqtres")], self._tres[cell("alloctres")]
-        counted = given or asked
-        if counted is None or not (counted.gpus or counted.cpus):
+        requested, allocated = self._tres[cell("reqtres")], self._tres[cell("alloctres")]
+        tres = allocated or requested
+        if tres is None or not (tres.gpus or tres.cpus):
             self.counts[_NOTHING] += 1
             return None
         return TraceJob(
-            submit_time=_read("Submit", cell("submit"), cells.moment),
+            submit_time=_read("Submit", cell("submit"), field_parsers.moment),
             duration=seconds,
-            gpus=counted.gpus,
+            gpus=tres.gpus,
             user=intern(cell("user")),
             name=intern(cell("jobname")),
             queue=intern(cell("partition")),
-            cpus=counted.cpus,
-            ram=counted.ram,
+            cpus=tres.cpus,
+            ram=tres.ram,
             time_limit=self._limit(cell("timelimitraw"), cell("timelimit")),
-            gpu_models=(asked or counted).models,  # what it happened to get is not what it needs
+            gpu_models=(requested or tres).models,  # the allocated model is not a requirement
         )
 
     def _elapsed(self, cell: Callable[[str], str]) -> float:
@@ -160,11 +170,11 @@ class _Reader:
             text = cell(name)
             if text and not missing(text):
                 return _read(title, text, self._seconds.__getitem__)
-        start = _read("Start", cell("start"), cells.moment)
-        end = _read("End", cell("end"), cells.moment)
+        start = _read("Start", cell("start"), field_parsers.moment)
+        end = _read("End", cell("end"), field_parsers.moment)
         if end < start:
             raise BadCell(f"the job ends ({cell('end')}) before it starts ({cell('start')})")
-        return _read("End - Start", str(end - start), cells.seconds)
+        return _read("End - Start", str(end - start), field_parsers.seconds)
 
     def _limit(self, minutes: str, duration: str) -> int | None:
         key = (minutes, duration)
@@ -174,17 +184,17 @@ class _Reader:
 
 
 def _limit(minutes: str, duration: str) -> int | None:
-    if _says(minutes):
+    if _has_limit(minutes):
         return _read("TimelimitRaw", minutes, _minutes)
-    return _read("Timelimit", duration, _duration) if _says(duration) else None
+    return _read("Timelimit", duration, _duration) if _has_limit(duration) else None
 
 
-def _says(text: str) -> bool:
-    return not missing(text) and text.lower() not in cells.UNLIMITED
+def _has_limit(text: str) -> bool:
+    return not missing(text) and text.lower() not in field_parsers.UNLIMITED
 
 
 def _minutes(text: str) -> int | None:
-    return cells.limit_of(cells.number(text) * 60)
+    return field_parsers.limit_of(field_parsers.number(text) * 60)
 
 
 def _duration(text: str) -> int | None:
@@ -202,7 +212,7 @@ def _read(name: str, text: str, cell: Callable[[str], T]) -> T:
 
 
 def _tres(text: str) -> Tres | None:
-    """Read `cpu=8,gres/gpu=2,mem=64G`; None where nothing was counted."""
+    """Parse `cpu=8,gres/gpu=2,mem=64G`; None if empty."""
     if not text:
         return None
     pairs = (part.partition("=") for part in text.split(",") if part)
@@ -212,7 +222,7 @@ def _tres(text: str) -> Tres | None:
 
 
 def _gpus(tres: Mapping[str, str]) -> tuple[float, tuple[str, ...]]:
-    """How many, and of which models if that is said; Slurm counts typed ones twice."""
+    """Return the number of GPUs and their models; Slurm lists typed GPUs twice."""
     total, typed, models = 0.0, 0.0, []
     for name in tres:
         match = _GPU.fullmatch(name)
@@ -228,7 +238,7 @@ def _gpus(tres: Mapping[str, str]) -> tuple[float, tuple[str, ...]]:
 
 def _number(tres: Mapping[str, str], name: str) -> float:
     text = tres.get(name, "")
-    return _read(name, text, cells.amount) if text else 0.0
+    return _read(name, text, field_parsers.amount) if text else 0.0
 
 
 def _ram(tres: Mapping[str, str]) -> int:

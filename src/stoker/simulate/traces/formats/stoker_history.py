@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.units import THOUSAND, parse_amount
-from stoker.simulate.traces import field_parsers as cells
+from stoker.simulate.traces import field_parsers
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.files import count_jobs, open_bytes, title_of
 from stoker.simulate.traces.stoker_jobs import JobRecord, build_workload
@@ -104,7 +104,7 @@ def _records(path: Path, views: list[View]) -> Iterator[JobRecord]:
     for view in views:
         try:
             record = record_of(view)
-            cells.bearable(record.run_seconds)
+            field_parsers.check_duration(record.run_seconds)
         except ValueError as error:
             raise TraceError(f"{path}: job {view.id} cannot be read ({error}).") from error
         yield record
@@ -115,7 +115,7 @@ def record_of(view: View) -> JobRecord:
     asked, training = view.request, view.training
     machines = asked.machines or 1
     return JobRecord(
-        submitted_at=cells.moment(view.submitted_at),
+        submitted_at=field_parsers.moment(view.submitted_at),
         run_seconds=_ran(view),
         is_finished=view.ended_at is not None,
         user=view.user,
@@ -141,7 +141,7 @@ def _ran(view: View) -> float:
     if view.training is not None and view.training.ran_seconds:
         return view.training.ran_seconds
     spans = [
-        cells.moment(each.ended_at) - cells.moment(each.started_at)
+        field_parsers.moment(each.ended_at) - field_parsers.moment(each.started_at)
         for each in view.attempts
         if each.started_at is not None
     ]

@@ -1,4 +1,4 @@
-"""Stoker's own journal: the jobs that a lab has really had, and those that it has now."""
+"""stoker's journal: finished, running and pending jobs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from stoker.store import codec
 from stoker.store.migrations import SCHEMA
 from stoker.store.port import JobQuery, Store
 
-_WITH_LOG = b"\2\2"
-"""What stands at byte 18 of a database that is written through a log."""
+_WAL_MODE = b"\2\2"
+"""Bytes 18 and 19 of an SQLite database in WAL mode."""
 _JOBS = "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec ORDER BY id"
 
 
 def read(store: Store, now: float | None = None, title: str = "this lab") -> Workload:
-    """What a store holds: finished jobs, and those that run or wait at the moment."""
+    """Read all jobs of a store."""
     state = store.load()
     if now is None:
         now = max((event.at for _, event in store.events(state.seq - 1, 1)), default=0.0)
@@ -39,10 +39,10 @@ def read(store: Store, now: float | None = None, title: str = "this lab") -> Wor
 
 
 def read_file(path: Path, now: float | None = None) -> Workload:
-    """The same from the file of the embedded database, or a backup of it; it is only looked at."""
+    """Read all jobs of a journal file or a backup of it, read-only."""
     try:
-        with as_plain_file(path) as plain, _looking(plain) as db:
-            _check(path, db)
+        with as_plain_file(path) as plain, _open_read_only(plain) as db:
+            _check_version(path, db)
             if now is None:
                 now = float(db.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()[0])
             records = list(_records(_pairs(db), now))
@@ -56,19 +56,19 @@ def read_file(path: Path, now: float | None = None) -> Workload:
 
 
 @contextlib.contextmanager
-def _looking(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that changes nothing, even in a directory where nothing can be written."""
+def _open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a database read-only, also in a read-only directory."""
     uri = f"{path.resolve().as_uri()}?mode=ro"
     with path.open("rb") as file:
-        logs = file.read(20)[18:] == _WITH_LOG
+        logs = file.read(20)[18:] == _WAL_MODE
     if logs and not Path(f"{path}-wal").exists():
-        # Nobody has it open; SQLite would make a log beside it, and leave that behind.
+        # Not in use; otherwise SQLite would create a write-ahead log and leave it behind.
         uri += "&immutable=1"
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
         yield db
 
 
-def _check(path: Path, db: sqlite3.Connection) -> None:
+def _check_version(path: Path, db: sqlite3.Connection) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA:
         raise TraceError(
@@ -78,7 +78,7 @@ def _check(path: Path, db: sqlite3.Connection) -> None:
 
 
 def _pairs(db: sqlite3.Connection) -> Iterator[tuple[Job, Spec]]:
-    specs: dict[bytes, Spec] = {}  # one serves a whole bulk
+    specs: dict[bytes, Spec] = {}  # all jobs of a bulk submission share one
     for job, data in db.execute(_JOBS):
         spec = specs.get(data)
         if spec is None:
@@ -122,7 +122,7 @@ def _record(job: Job, spec: Spec, now: float) -> JobRecord:
 
 
 def _ran(job: Job, now: float) -> float:
-    """Seconds in all its attempts, as far as those are still known."""
+    """Return the seconds of all attempts on record."""
     if job.progress is not None:
         return attained(job, now)
     past = [each.ended_at - each.started_at for each in job.past if each.started_at is not None]

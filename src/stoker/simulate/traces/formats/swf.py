@@ -1,7 +1,7 @@
-"""The Standard Workload Format of the Parallel Workloads Archive.
+"""Standard Workload Format of the Parallel Workloads Archive.
 
-Its jobs ask for processors. Here one of them stands for one GPU, since both are what jobs queue
-for; the machine is the one that the header describes.
+Jobs request processors; a processor is replayed as a GPU, because both are what jobs queue for.
+The nodes are those of the header.
 """
 
 from __future__ import annotations
@@ -13,31 +13,37 @@ from pathlib import Path
 from sys import intern
 
 from stoker.core.cluster import NodeFacts
-from stoker.simulate.traces.cluster_size import boxes
+from stoker.simulate.traces.cluster_size import uniform_nodes
 from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.field_parsers import BadCell, amount, bearable, in_our_time, limit_of
+from stoker.simulate.traces.field_parsers import (
+    BadCell,
+    amount,
+    check_duration,
+    check_time,
+    limit_of,
+)
 from stoker.simulate.traces.files import open_text, skipped_notes, sorted_workload
 from stoker.simulate.workload import TraceJob, Workload
 
-FIELDS = 18
+FIELD_COUNT = 18
 _PARTIAL = (2, 3, 4)
-"""Status of a line for a piece of a job that was stopped and went on: another has it whole."""
+"""Status of a line for a part of a preempted job; another line has the whole job."""
 _NO_TIME = "the run time is zero or missing"
-_PIECE = "part of a job that has a line of its own"
+_PARTIAL_LINE = "part of a job that has a line of its own"
 _NOTHING = "no number of processors"
 
 
 def is_line(line: str) -> bool:
-    """Whether a file of this format may have this line."""
+    """Return True if a line may occur in this format."""
     if line.startswith(";"):
         return True
     cells = line.split()
-    return len(cells) == FIELDS and all(cell.lstrip("-").replace(".", "", 1).isdecimal()
+    return len(cells) == FIELD_COUNT and all(cell.lstrip("-").replace(".", "", 1).isdecimal()
                                         for cell in cells)  # fmt: skip
 
 
 def read(path: Path) -> Workload:
-    """Read the jobs that ran, and the machine if the header tells its size."""
+    """Read the jobs that ran, and the nodes of the header."""
     header: dict[str, str] = {}
     counts: Counter[str] = Counter()
     jobs: list[TraceJob] = []
@@ -50,9 +56,9 @@ def read(path: Path) -> Workload:
             cells = line.split()
             if not cells:
                 continue
-            if len(cells) != FIELDS:
+            if len(cells) != FIELD_COUNT:
                 raise TraceError(
-                    f"{path}, line {number}: expected {FIELDS} numbers, found "
+                    f"{path}, line {number}: expected {FIELD_COUNT} numbers, found "
                     f"{len(cells)}; correct or delete the line."
                 )
             try:
@@ -66,20 +72,20 @@ def read(path: Path) -> Workload:
                 ) from None
             except (ValueError, OverflowError):
                 raise TraceError(
-                    f"{path}, line {number}: expected {FIELDS} numbers, but one is not a number; "
-                    "correct or delete the line."
+                    f"{path}, line {number}: expected {FIELD_COUNT} numbers, but one is not a "
+                    "number; correct or delete the line."
                 ) from None
             if job is not None:
                 jobs.append(job)
-    nodes, machine = _machine(header)
-    notes = ["One processor is replayed as one GPU.", machine, *skipped_notes(counts)]
+    nodes, node_note = _nodes(header)
+    notes = ["One processor is replayed as one GPU.", node_note, *skipped_notes(counts)]
     return sorted_workload(path, jobs, notes, nodes)
 
 
 def _job(cells: list[float], counts: Counter[str]) -> TraceJob | None:
     _, submit, _, run, allocated, _, _, requested, limit, _, status, user, _, app, queue, *_ = cells
     if int(status) in _PARTIAL:
-        counts[_PIECE] += 1
+        counts[_PARTIAL_LINE] += 1
         return None
     if not run > 0:
         counts[_NO_TIME] += 1
@@ -89,8 +95,8 @@ def _job(cells: list[float], counts: Counter[str]) -> TraceJob | None:
         counts[_NOTHING] += 1
         return None
     return TraceJob(
-        submit_time=_checked("submission", submit, in_our_time),
-        duration=_checked("duration", run, bearable),
+        submit_time=_checked("submission", submit, check_time),
+        duration=_checked("duration", run, check_duration),
         gpus=_checked("processors", float(int(processors)), lambda value: amount(str(value))),
         user=_numbered("user", user),
         name=_numbered("program", app),
@@ -110,19 +116,21 @@ def _numbered(what: str, number: float) -> str:
     return intern(f"{what}{int(number)}") if number >= 0 else ""
 
 
-def _machine(header: dict[str, str]) -> tuple[list[NodeFacts], str]:
-    """The machines as the header describes them, and that in words."""
+def _nodes(header: dict[str, str]) -> tuple[list[NodeFacts], str]:
+    """Return the nodes of the header, and a note about them."""
     processors, nodes = _size(header.get("maxprocs")), _size(header.get("maxnodes"))
     processors = processors or nodes
     if not processors:
         return [], "The header has no cluster size."
     if 1 < nodes < processors and processors % nodes == 0:
         each = processors // nodes
-        return boxes(
+        return uniform_nodes(
             [(nodes, each)]
         ), f"The cluster has {nodes:,} nodes with {each} processors each."
-    # Nodes of one processor, or of several sizes: any will do, as in one large machine.
-    return boxes([(1, processors)]), f"The cluster is one pool of {processors:,} processors."
+    # Nodes with one processor, or of several sizes: one pool.
+    return uniform_nodes(
+        [(1, processors)]
+    ), f"The cluster is one pool of {processors:,} processors."
 
 
 def _size(text: str | None) -> int:
