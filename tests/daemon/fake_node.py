@@ -19,10 +19,11 @@ from stoker.core.foreign import Thresholds
 from stoker.core.job import Spec
 from stoker.core.request import Request
 from stoker.daemon.context import RequestContext
-from stoker.daemon.control.daemon import Daemon, Reactor
+from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.journal_sync import AfterSync
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.nodes.registry import ExecutorRegistry
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.settings import Settings
 from stoker.daemon.submission.spec import content_hash
 from stoker.executors.agent.executor import AgentExecutor
@@ -83,7 +84,7 @@ def build_loop(place: Path, store: MemoryStore) -> Daemon:
     """A loop that has taken a store over, without supervisors: nothing is to run here."""
     for name in ("run", "exits", "scripts", "logs", "notes", "work"):
         (place / name).mkdir(exist_ok=True)
-    poller = Reactor()
+    poller = EpollReactor()
     store.claim()
     local = LocalExecutor(
         ExecutorPaths(str(place / "run"), str(place / "exits"), str(place / "scripts"), str(place)),
@@ -130,7 +131,7 @@ class World:
         self.loop = build_loop(place, MemoryStore())
         self.events: list[e.Event] = []
         self.loop.readers.append(lambda _, events: self.events.extend(events))
-        self.loop.engine.cycle([
+        self.loop.record([
             *first_events(shared=True),
             *submission(spec_of(Request(nodes=(NAME,)), directory=str(place / "work")), jobs),
         ])  # fmt: skip
@@ -185,7 +186,7 @@ class World:
         self.loop.trainings.close()
         if self.process is not None:
             self.process.kill()
-        self.loop.poller.epoll.close()
+        self.loop.poller.close()
 
     # -- the far side -------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from stoker.core.job import Job, Progress, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
 from stoker.core.state import State
-from stoker.daemon.control.daemon import Reactor
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.training.monitor import TrainingMonitor
 
 STARTED = 1000.0
@@ -52,7 +52,7 @@ class MonitorFixture:
 
     def listen(self) -> None:
         """What a new daemon does."""
-        self.poller = Reactor()
+        self.poller = EpollReactor()
         self.trainings = TrainingMonitor(
             str(self.home), self.poller, self.couriers, lambda: self.state
         )

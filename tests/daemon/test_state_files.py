@@ -11,9 +11,9 @@ import pytest
 
 from stoker.daemon import state_files
 from stoker.daemon import state_lock as lock
-from stoker.daemon.control.daemon import Reactor
 from stoker.daemon.http.server import HttpServer
 from stoker.daemon.reports.watcher import ReportWatcher
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.state_files import LOOK_SECONDS, REMEMBERED, StateFiles
 from stoker.daemon.state_lock import Locked, StateLock
 from stoker.store.memory import MemoryStore
@@ -64,7 +64,7 @@ class Fixture:
         for name in REMEMBERED:
             (self.state / name).write_text(name)
         (self.state / "token").write_text("secret")
-        self.socket, self.store, self.poller = Socket(home / "sock"), Journal(), Reactor()
+        self.socket, self.store, self.poller = Socket(home / "sock"), Journal(), EpollReactor()
         self.lock = StateLock(str(self.state))
         self.requested = 0
         self.files = StateFiles(
@@ -235,7 +235,7 @@ def test_reports_are_read_now_and_then_once_their_directory_is_deleted(tmp_path:
         def on_overflow(self) -> None:
             self.looked += 1
 
-    poller, listener = Reactor(), Looks()
+    poller, listener = EpollReactor(), Looks()
     watcher = ReportWatcher(str(tmp_path / "training"), poller, cast("Any", listener))
     watcher.start()
     assert watcher.seconds_until_poll() is None

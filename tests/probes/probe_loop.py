@@ -3,8 +3,8 @@
 import time
 from collections.abc import Mapping
 
-from stoker.daemon.control.daemon import Reactor
 from stoker.daemon.gpus.probe_client import ProbeClient
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.probes.gpu_reading import Reading
 
 TIMEOUT = 30
@@ -14,7 +14,7 @@ class ProbeLoop:
     """Asks the real probe process and waits for its readings."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self.reactor = Reactor()
+        self.reactor = EpollReactor()
         self.readings: list[Reading] = []
         self.probe = ProbeClient(self.reactor, self.readings.append, env)
         self.pids: set[int] = set()

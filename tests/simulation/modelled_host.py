@@ -60,10 +60,10 @@ class Poller:
     def __init__(self) -> None:
         self.callbacks: dict[int, Callable[[], None]] = {}
 
-    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         self.callbacks[fd] = callback
 
-    def unwatch(self, fd: int) -> None:
+    def remove_reader(self, fd: int) -> None:
         self.callbacks.pop(fd, None)
 
     def poll(self) -> None:

@@ -32,13 +32,15 @@ from stoker.core.state import State
 from stoker.daemon import daemon_log
 from stoker.daemon import settings as configuration
 from stoker.daemon import unknown_attempts as recovered
-from stoker.daemon.context import RequestContext, system_clock
-from stoker.daemon.control.daemon import Daemon, JobSource, Reactor
+from stoker.daemon.context import RequestContext
+from stoker.daemon.control.daemon import Daemon, JobSource
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.nodes.configured import configured_names, configured_node_events
 from stoker.daemon.nodes.local_node import DeclaredResources, build_node_facts, probe_gpus
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.paths import DaemonPaths
+from stoker.daemon.runtime.clock import system_clock
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.state_lock import on_shared_file_system
 from stoker.daemon.training.cleanup import expired_checkpoints, remove_in_background
 from stoker.executors.launch.paths import ExecutorPaths
@@ -96,7 +98,7 @@ def build_daemon(
     os.makedirs(run, 0o700, exist_ok=True)
     term = store.claim()
     faults = FaultTracker(system_clock)
-    poller = Reactor(faults)
+    poller = EpollReactor(faults)
     executor = LocalExecutor(
         ExecutorPaths(run, kept.exits, kept.scripts, os.path.dirname(places.socket_path())),
         install,

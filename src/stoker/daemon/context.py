@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -142,8 +141,3 @@ def daemon_stopping() -> CommandRejected:
 def reply_only(value: Any) -> CommandResult:
     """An answer that changes nothing."""
     return CommandResult(reply=lambda _: value)
-
-
-def system_clock() -> Instant:
-    """The real time."""
-    return Instant(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))

@@ -14,7 +14,7 @@ from stoker import places
 from stoker.daemon.http.server import HttpServer
 from stoker.daemon.state_lock import Locked, StateLock
 from stoker.executors.linux.inotify import Inotify
-from stoker.executors.local.executor import Poller
+from stoker.executors.reactor import Reactor
 from stoker.store.port import Store, StoreError, StoreFenced
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class StateFiles:
         lock: StateLock,
         server: HttpServer,
         store: Store,
-        poller: Poller,
+        poller: Reactor,
         sync: Callable[[], None],
         restore: Callable[[], None],
     ) -> None:
@@ -59,7 +59,7 @@ class StateFiles:
         self._is_lost = False
         try:
             self.inotify = Inotify()
-            poller.watch(self.inotify.fd, self._changed)
+            poller.add_reader(self.inotify.fd, self._changed)
         except OSError as error:
             logger.warning("deleted files are noticed late: %s", error)
         self._watch()
@@ -151,7 +151,7 @@ class StateFiles:
     def close(self) -> None:
         """Watch no more."""
         if self.inotify is not None:
-            self.poller.unwatch(self.inotify.fd)
+            self.poller.remove_reader(self.inotify.fd)
             self.inotify.close()
 
 

@@ -15,7 +15,8 @@ from stoker.core.job import Job, Spec
 from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.state import State
 from stoker.core.units import THOUSAND
-from stoker.daemon.context import RequestContext, system_clock
+from stoker.daemon.context import RequestContext
+from stoker.daemon.runtime.clock import system_clock
 from stoker.executors.linux import procfs
 from stoker.executors.local.claims import Claim
 from stoker.executors.local.recovery import AttemptRecovery

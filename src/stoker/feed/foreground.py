@@ -17,10 +17,11 @@ from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon.context import system_clock
-from stoker.daemon.control.daemon import Daemon, JobSource, QueuedCommand
+from stoker.daemon.control.daemon import Daemon, JobSource
 from stoker.daemon.handlers.job_actions import cancel, kill
 from stoker.daemon.paths import DaemonPaths
+from stoker.daemon.runtime.clock import system_clock
+from stoker.daemon.runtime.command_queue import QueuedCommand
 from stoker.daemon.state_lock import Locked, StateLock
 from stoker.daemon.submission.submit import handle_submit, resubmit_line
 from stoker.daemon.views.job import job_view
@@ -215,12 +216,12 @@ class ForegroundSource(JobSource):
         wanted = wanted and not self.lines.regular and not self.lines.ended
         if wanted and not self.watching:
             try:
-                self.loop.poller.watch(self.lines.fd, self.lines.read)
+                self.loop.poller.add_reader(self.lines.fd, self.lines.read)
             except PermissionError:
                 self.lines.regular = True  # /dev/null and the like: always readable
                 return
         elif self.watching and not wanted:
-            self.loop.poller.unwatch(self.lines.fd)
+            self.loop.poller.remove_reader(self.lines.fd)
         self.watching = wanted
 
     def after(self, events: Sequence[Event]) -> None:
@@ -282,7 +283,7 @@ class ForegroundSource(JobSource):
         ids = [str(id) for id in sorted(self.mine)]
         if ids:
             wish = kill(loop.desk, Kill(ids)) if again else cancel(loop.desk, Cancel(ids))
-            loop.ask(QueuedCommand(wish, lambda *_: None))
+            loop.commands.put(QueuedCommand(wish, lambda *_: None))
         else:
             loop.done = True
 
@@ -298,7 +299,7 @@ class ForegroundSource(JobSource):
         ids = [str(id) for id in sorted(self.mine) if state.jobs[id].state is JobState.PENDING]
         self.work.draining()
         if ids:
-            loop.ask(QueuedCommand(cancel(loop.desk, Cancel(ids)), lambda *_: None))
+            loop.commands.put(QueuedCommand(cancel(loop.desk, Cancel(ids)), lambda *_: None))
 
     def exit_code(self) -> int:
         """0 when all succeeded, 1 when some did not, 128+N after a signal."""

@@ -18,7 +18,6 @@ from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
 from stoker.core.foreign import Thresholds
 from stoker.core.request import Request
-from stoker.daemon.control.daemon import Reactor
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
 from stoker.daemon.gpus.memory import (
     MIN_CONTEXT_MIB,
@@ -29,6 +28,7 @@ from stoker.daemon.gpus.memory import (
 )
 from stoker.daemon.gpus.monitor import POLL_SECONDS, GpuMonitor
 from stoker.daemon.gpus.process_owners import ProcessOwners
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.executors.linux.process_tree import TOKEN
 from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
 from stoker.probes.gpu_samples import build_samples
@@ -364,7 +364,7 @@ def test_a_look_can_be_had_at_once() -> None:
     gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia", pci=None)
     first = Reading(facts=(gpu,))
     holds: Any = NoHolds()
-    watch = GpuMonitor("here", first, "abc", Thresholds(), holds, Reactor())
+    watch = GpuMonitor("here", first, "abc", Thresholds(), holds, EpollReactor())
     try:
         state = Scenario(gpus=0).state
         done: list[int] = []

@@ -12,10 +12,10 @@ from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
-from stoker.daemon.control.daemon import Reactor
 from stoker.daemon.metrics import reader
 from stoker.daemon.reports.format import Point
 from stoker.daemon.reports.paths import AttemptId
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.training import monitor
 from stoker.daemon.training.cleanup import remove
 from stoker.daemon.training.monitor import TrainingMonitor
@@ -51,7 +51,7 @@ class Trial(MonitorFixture):
     def listen(self) -> None:
         self.job.params = '{"lr":0.1}'
         self.board = Board()
-        self.poller = Reactor()
+        self.poller = EpollReactor()
         self.trainings = TrainingMonitor(
             str(self.home), self.poller, self.couriers, lambda: self.state, self.board
         )

@@ -82,7 +82,7 @@ def daemon(place: Path, store: MemoryStore) -> Iterator[Daemon]:
             machine.executor.worker.close()
         loop.sync.close(AfterSync())
         loop.trainings.close()
-        loop.poller.epoll.close()
+        loop.poller.close()
 
 
 def take_over(loop: Daemon) -> None:
@@ -91,7 +91,7 @@ def take_over(loop: Daemon) -> None:
     started = e.DaemonStarted(
         at=time.time(), term=term, boot="b", pid=1, version="0", clock=time.monotonic()
     )
-    loop.engine.cycle([started])
+    loop.record([started])
     loop.fleet.gangs.adopt(loop.engine.state.running.values())
     loop.fleet.sync(loop.engine.state)
     loop.trainings.start()
@@ -124,7 +124,7 @@ def run(place: Path) -> Any:
         try:
             with daemon(place, store) as loop:
                 if not begun:
-                    loop.engine.cycle([*first_events(shared=False), *submission(spec, 1, LINE)])
+                    loop.record([*first_events(shared=False), *submission(spec, 1, LINE)])
                     begun = True
                 take_over(loop)
                 serve(loop, lambda: over(loop, place))

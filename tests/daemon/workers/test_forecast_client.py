@@ -24,9 +24,10 @@ from stoker.core.outlook import (
 )
 from stoker.core.state import State
 from stoker.core.sweep import Board, trial_of
-from stoker.daemon.context import CommandHandler, RequestContext, system_clock
-from stoker.daemon.control.daemon import Reactor
+from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.handlers import queries
+from stoker.daemon.runtime.clock import system_clock
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.views import job as views
 from stoker.daemon.workers import forecast_client as outlook
 from stoker.engine import Instant
@@ -40,7 +41,7 @@ from store.rows import sweep as a_sweep
 @pytest.fixture
 def outlooks(tmp_path: Path) -> Iterator[outlook.ForecastClient]:
     desk = RequestContext(MemoryStore(), str(tmp_path), "box", "ana")
-    found = outlook.ForecastClient(desk, Reactor())
+    found = outlook.ForecastClient(desk, EpollReactor())
     yield found
     found.close()
     found.process.close(10)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stoker.daemon.control.daemon import Reactor
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.workers import sampler_client as sampler_module
 from stoker.daemon.workers.sampler_client import RESTART_DELAYS, SamplerClient
 
@@ -39,7 +39,7 @@ class SamplerFixture:
     """A sampler, its poller, and the answers that came."""
 
     def __init__(self) -> None:
-        self.poller = Reactor()
+        self.poller = EpollReactor()
         self.sampler = SamplerClient(self.poller)
         self.answers: dict[int, list[tuple[list[dict[str, Any]], str | None, bool]]] = {}
 
@@ -85,7 +85,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[SamplerFixture]:
     stage.sampler.close()
     stage.until(lambda: stage.sampler.tick() is None and stage.sampler.process.reap())
     assert not stage.poller.callbacks
-    stage.poller.epoll.close()
+    stage.poller.close()
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from stoker.core import events as e
 from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
 from stoker.core.job import Job, Source
-from stoker.daemon.control.daemon import Reactor
 from stoker.daemon.reports.format import Point, parse_points
 from stoker.daemon.reports.paths import AttemptId
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.training import monitor
 from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.daemon.workers import scraper_client as scraper
@@ -309,7 +309,7 @@ class Searched(MonitorFixture):
         self.job.params = "{}"
         (self.home / "logs").mkdir(exist_ok=True)
         self.log = self.home / "logs" / "7.out"
-        self.board, self.poller = Board(), Reactor()
+        self.board, self.poller = Board(), EpollReactor()
         self.trainings = TrainingMonitor(
             str(self.home), self.poller, self.couriers, lambda: self.state, self.board
         )

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from e2e.daemon_fixture import alive, children_named, kill
-from stoker.daemon.control.daemon import Reactor
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.executors.agent.session import reconnecting as connections
 from stoker.executors.agent.session.session import AgentSession
 from stoker.executors.agent.transfer.log_mirror import pieces
@@ -41,7 +41,7 @@ class Agent:
     """An agent and what it said."""
 
     def __init__(self, place: Path) -> None:
-        self.place, self.poller, self.news = place, Reactor(), list[list[str]]()
+        self.place, self.poller, self.news = place, EpollReactor(), list[list[str]]()
         # A name of its own: agents of other tests on this computer find processes by it, too.
         self.install = f"t{secrets.token_hex(4)}"
         self.run = place / f"home of one/.stoker/run/{self.install}"

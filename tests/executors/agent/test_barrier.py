@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.daemon.control.daemon import Reactor
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.executors.agent.session import session as links
 from stoker.executors.ssh.address import Address
 
@@ -26,7 +26,7 @@ def agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[links.AgentSession, News]]:
     monkeypatch.setenv("HOME", str(tmp_path))
-    poller, news = Reactor(), News()
+    poller, news = EpollReactor(), News()
     names = {"ROOT": ".stoker", "INSTALL": tmp_path.name}
     link = links.AgentSession(
         Here("here"), str(tmp_path / "control"), names, poller, news.append, lambda why: None

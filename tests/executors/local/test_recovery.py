@@ -49,10 +49,10 @@ class Watched:
     def __init__(self) -> None:
         self.callbacks: dict[int, Callable[[], None]] = {}
 
-    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         self.callbacks[fd] = callback
 
-    def unwatch(self, fd: int) -> None:
+    def remove_reader(self, fd: int) -> None:
         self.callbacks.pop(fd, None)
 
 

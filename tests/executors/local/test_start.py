@@ -52,10 +52,10 @@ class Orders:
 class NoPoller:
     """Never sees anything."""
 
-    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         pass
 
-    def unwatch(self, fd: int) -> None:
+    def remove_reader(self, fd: int) -> None:
         pass
 
 

@@ -6,11 +6,9 @@ import contextlib
 import gc
 import logging
 import os
-import select
 import signal
 import socket
 import time
-from _queue import SimpleQueue
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +21,7 @@ from stoker.core.launch import Launch, launch
 from stoker.core.lifecycle import JobState
 from stoker.core.slurm_env import SubmitHost
 from stoker.core.state import State
-from stoker.daemon.context import CommandHandler, RequestContext, daemon_stopping, system_clock
+from stoker.daemon.context import RequestContext, daemon_stopping
 from stoker.daemon.control.hooks import record_path, run_hook
 from stoker.daemon.control.journal_sync import AfterSync, JournalSync
 from stoker.daemon.daemon_log import log_events
@@ -32,19 +30,19 @@ from stoker.daemon.handlers.wait import JobWaiters
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.nodes.container_failures import mark_container_failures
 from stoker.daemon.nodes.registry import ExecutorRegistry
+from stoker.daemon.runtime.clock import system_clock
+from stoker.daemon.runtime.command_queue import CommandQueue
+from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.settings import Settings
 from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.daemon.views.job import job_view
 from stoker.engine import (
     Command,
-    CommandRejected,
-    CommandResult,
     CycleResult,
     Engine,
-    Instant,
 )
 from stoker.executors.local.executor import LocalExecutor
-from stoker.faults import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, FaultTracker
+from stoker.faults import FIRST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import Store, StoreError, StoreFenced
 
 if TYPE_CHECKING:
@@ -59,120 +57,6 @@ FLEET_EVENTS = "events of the fleet"
 """Where these cannot be told, they are not asked for again before the next turn."""
 
 logger = logging.getLogger(__name__)
-
-
-class Reactor:
-    """Descriptors and what to do when they are readable."""
-
-    def __init__(self, faults: FaultTracker | None = None) -> None:
-        """Without `faults`, what a callback raises is raised."""
-        self.faults = faults
-        self.epoll = select.epoll()
-        self.callbacks: dict[int, Callable[[], None]] = {}
-        self.paused_until: dict[int, float] = {}
-        """Descriptors that are not looked at for a while, since their callbacks failed."""
-        self.pauses: dict[int, float] = {}
-        """How long that was the last time, until the callback succeeds."""
-
-    def watch(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call back whenever this descriptor is readable."""
-        self.callbacks[fd] = callback
-        self._forget_pause(fd)
-        self.epoll.register(fd, select.EPOLLIN)
-
-    def watch_room(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call back once, when this descriptor can be written to."""
-
-        def once() -> None:
-            self.unwatch(fd)
-            callback()
-
-        self.callbacks[fd] = once
-        self.epoll.register(fd, select.EPOLLOUT)
-
-    def unwatch(self, fd: int) -> None:
-        """Stop watching; safe to repeat."""
-        self._forget_pause(fd)
-        if self.callbacks.pop(fd, None) is not None:
-            with contextlib.suppress(OSError):
-                self.epoll.unregister(fd)
-
-    def wait(self, timeout: float | None) -> None:
-        """Sleep until something happens, then call back for each thing that did."""
-        if self.paused_until:
-            left = max(min(self.paused_until.values()) - time.monotonic(), 0.0)
-            timeout = left if timeout is None else min(timeout, left)
-        for fd, _ in self.epoll.poll(timeout):
-            callback = self.callbacks.get(fd)
-            if callback is not None:
-                self._call(fd, callback)
-        if self.paused_until:
-            self._resume()
-
-    def _call(self, fd: int, callback: Callable[[], None]) -> None:
-        try:
-            callback()
-        except StoreFenced:
-            raise
-        except Exception as error:
-            if self.faults is None:
-                raise
-            self.faults.record(f"callback {_named(callback)}", error)
-            if self.callbacks.get(fd) is callback:
-                self._pause(fd)
-        else:
-            if self.pauses:
-                self._forget_pause(fd)
-
-    def _pause(self, fd: int) -> None:
-        """Look away for a while: it stays readable, and the callback may fail each time."""
-        pause = max(2 * self.pauses.get(fd, 0.0), FIRST_PAUSE_SECONDS)
-        self.pauses[fd] = pause = min(pause, LONGEST_PAUSE_SECONDS)
-        self.paused_until[fd] = time.monotonic() + pause
-        with contextlib.suppress(OSError):
-            self.epoll.unregister(fd)
-
-    def _resume(self) -> None:
-        now = time.monotonic()
-        for fd in [fd for fd, until in self.paused_until.items() if until <= now]:
-            del self.paused_until[fd]
-            with contextlib.suppress(OSError):
-                self.epoll.register(fd, select.EPOLLIN)
-
-    def _forget_pause(self, fd: int) -> None:
-        self.paused_until.pop(fd, None)
-        self.pauses.pop(fd, None)
-
-
-def _named(function: Callable[..., object]) -> str:
-    """Return the name of a function; of one inside another, that of the outer one."""
-    return str(getattr(function, "__qualname__", function)).partition(".<locals>")[0]
-
-
-class QueuedCommand:
-    """A request from another thread, with the way back for its answer."""
-
-    def __init__(
-        self, decide: CommandHandler, done: Callable[[Any, CommandRejected | None], None]
-    ) -> None:
-        self._decide, self._done = decide, done
-
-    @property
-    def name(self) -> str:
-        """The handler that decides it."""
-        return _named(self._decide)
-
-    def handle(self, state: State, now: Instant) -> CommandResult:
-        """Say what it comes to."""
-        return self._decide(state, now)
-
-    def reply(self, value: Any) -> None:
-        """Granted."""
-        self._done(value, None)
-
-    def reject(self, rejection: CommandRejected) -> None:
-        """Not granted."""
-        self._done(None, rejection)
 
 
 class JobSource:
@@ -194,7 +78,7 @@ class Daemon:
     """Turns the engine for as long as there is somebody or something to serve."""
 
     def __init__(
-        self, store: Store, executor: LocalExecutor, poller: Reactor, desk: RequestContext,
+        self, store: Store, executor: LocalExecutor, poller: EpollReactor, desk: RequestContext,
         settings: Settings, watch: GpuMonitor, fleet: ExecutorRegistry, scripts: str,
         feeder: JobSource | None = None, faults: FaultTracker | None = None,
     ) -> None:  # fmt: skip
@@ -212,7 +96,7 @@ class Daemon:
         desk.reading = self.trainings.metrics.jobs_being_read
         self._sweeps: SweepController | None = None
         self._outlooks: ForecastClient | None = None
-        self.inbox: SimpleQueue[Command] = SimpleQueue()
+        self.commands = CommandQueue(poller.wake)
         self.waits = JobWaiters()
         self.readers: list[Callable[[int, Sequence[Event]], None]] = []
         self.since = time.time()
@@ -222,8 +106,6 @@ class Daemon:
         self.done = False
         self.finished = False
         """Whether it ended as it should: then all that has happened is on record."""
-        self.left = False
-        """Whether nobody turns the loop any more."""
         self.exit_when_idle: float | None = None
         self.idle_since: float | None = None
         self.unsent: list[i.StartProcess] = []
@@ -231,28 +113,8 @@ class Daemon:
         self.probe_asked: float | None = None
         self.children: list[int] = []
         self.on_signal: Callable[[int], None] = lambda _: self.stop()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        poller.watch(self._bell, self._ring)
-        self.sync = JournalSync(store, self.wake)
+        self.sync = JournalSync(store, poller.wake)
         self.files: StateFiles | None = None
-
-    # -- from other threads -------------------------------------------------------------
-
-    def ask(self, ask: Command) -> None:
-        """Hand a request to the loop."""
-        if self.left:
-            ask.reject(daemon_stopping())
-            return
-        self.inbox.put(ask)
-        os.eventfd_write(self._bell, 1)
-
-    def wake(self) -> None:
-        """Have the loop look around."""
-        os.eventfd_write(self._bell, 1)
-
-    def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
 
     # -- the loop -----------------------------------------------------------------------
 
@@ -289,9 +151,7 @@ class Daemon:
             contain("state files", None, self.files.check_if_due)
         contain("timers of the local executor", None, self.executor.tick, boot)
         contain("timers of the fleet", None, self.fleet.tick, boot)
-        asks = self.feeder.asks()
-        while not self.inbox.empty():
-            asks.append(self.inbox.get())
+        asks = [*self.feeder.asks(), *self.commands.drain()]
         self.cycle(self._facts(), asks)
         while self.executor.facts or self.fleet.pending:
             # Carrying out may bring news at once: a start that cannot be made.
@@ -357,7 +217,7 @@ class Daemon:
             from stoker.daemon.sweeps.controller import SweepController
             from stoker.daemon.workers.sampler_client import SamplerClient
 
-            self._sweeps = SweepController(self.desk, self.ask, SamplerClient(self.poller))
+            self._sweeps = SweepController(self.desk, self.commands.put, SamplerClient(self.poller))
         return self._sweeps
 
     @property
@@ -612,7 +472,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self.poller.watch(read.fileno(), self._signalled)
+        self.poller.add_reader(read.fileno(), self._signalled)
 
     def _signalled(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -634,11 +494,9 @@ class Daemon:
 
     def leave(self) -> None:
         """Nobody's question will be answered here any more: say so to all who wait."""
-        self.left = True
+        self.commands.close()
         for wait in self.waits.waiting:
             wait.reject(daemon_stopping())
-        while not self.inbox.empty():
-            self.inbox.get().reject(daemon_stopping())
 
     def close(self) -> None:
         """Leave everything in order for the next daemon."""

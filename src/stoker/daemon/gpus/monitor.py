@@ -14,8 +14,8 @@ from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageT
 from stoker.daemon.gpus.memory import GpuMemoryTracker, sessions_on
 from stoker.daemon.gpus.probe_client import ProbeClient
 from stoker.daemon.gpus.process_owners import ProcessOwners
-from stoker.executors.agent.session.session import Poller
 from stoker.executors.linux.gpu_locks import GpuLocks
+from stoker.executors.reactor import Reactor
 from stoker.probes.gpu_reading import Reading
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class GpuMonitor:
         install: str,
         thresholds: Thresholds,
         locks: GpuLocks,
-        poller: Poller,
+        poller: Reactor,
     ) -> None:
         self.owners = ProcessOwners(install)
         self.enabled = bool(first.facts)

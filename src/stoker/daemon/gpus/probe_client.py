@@ -5,14 +5,14 @@ Stuck in a driver, a process may survive SIGKILL for hours; it is abandoned then
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable, Mapping
 
 import msgspec
 
 from stoker.daemon.runtime.line_subprocess import LineSubprocess
-from stoker.executors.agent.session.session import Poller
+from stoker.daemon.runtime.reactor import EpollReactor
+from stoker.executors.reactor import Reactor
 from stoker.probes.gpu_reading import Reading, decode
 
 COMMAND = ("-P", "-m", "stoker.probes.probe_main")
@@ -24,7 +24,7 @@ class ProbeClient:
 
     def __init__(
         self,
-        poller: Poller,
+        poller: Reactor,
         on_reading: Callable[[Reading], None],
         env: Mapping[str, str] | None = None,
     ) -> None:
@@ -80,40 +80,16 @@ def _failure(what: str) -> Reading:
     return Reading(error=f"the process that reads the GPUs {what}")
 
 
-class _PollLoop:
-    """The part of the daemon's reactor that a ProbeClient needs, for one question."""
-
-    def __init__(self) -> None:
-        self.callbacks: dict[int, Callable[[], None]] = {}
-        self.poll = select.poll()
-
-    def watch(self, fd: int, callback: Callable[[], None]) -> None:
-        self.callbacks[fd] = callback
-        self.poll.register(fd, select.POLLIN)
-
-    def watch_room(self, fd: int, callback: Callable[[], None]) -> None:
-        self.callbacks[fd] = callback
-        self.poll.register(fd, select.POLLOUT)
-
-    def unwatch(self, fd: int) -> None:
-        if self.callbacks.pop(fd, None) is not None:
-            self.poll.unregister(fd)
-
-    def wait(self, timeout: float) -> None:
-        for fd, _ in self.poll.poll(timeout * 1000):
-            if fd in self.callbacks:
-                self.callbacks[fd]()
-
-
 def read_once(timeout: float, env: Mapping[str, str] | None = None) -> Reading:
     """Return one reading; block at most `timeout` seconds for the driver."""
     readings: list[Reading] = []
-    loop, deadline = _PollLoop(), time.monotonic() + timeout
-    probe = ProbeClient(loop, readings.append, env)
+    reactor, deadline = EpollReactor(), time.monotonic() + timeout
+    probe = ProbeClient(reactor, readings.append, env)
     probe.ask()
     while not readings and (left := deadline - time.monotonic()) > 0:
-        loop.wait(left)
+        reactor.wait(left)
     probe.close()
+    reactor.close()
     if readings:
         return readings[0]
     return Reading(error=f"the NVIDIA driver did not answer within {timeout:g} s")

@@ -33,7 +33,7 @@ class HttpServer:
         if listen:
             self._listen(listen)
         if mode == "feed":
-            loop.poller.watch(self.socket.fileno(), self.start)
+            loop.poller.add_reader(self.socket.fileno(), self.start)
         else:
             self.start()  # the client that started the daemon is about to connect
 
@@ -63,9 +63,9 @@ class HttpServer:
         """Make the socket file again after it was deleted; False while HTTP is being loaded."""
         old = self.socket
         if self.thread is None:
-            self.loop.poller.unwatch(old.fileno())
+            self.loop.poller.remove_reader(old.fileno())
             self._bind()
-            self.loop.poller.watch(self.socket.fileno(), self.start)
+            self.loop.poller.add_reader(self.socket.fileno(), self.start)
             old.close()
             return True
         if self.uvicorn is None or self.uvicorn.here is None:
@@ -89,7 +89,7 @@ class HttpServer:
 
     def start(self) -> None:
         """Load the HTTP server, in a thread of its own."""
-        self.loop.poller.unwatch(self.socket.fileno())
+        self.loop.poller.remove_reader(self.socket.fileno())
         self.thread = threading.Thread(target=self._serve, name="api", daemon=True)
         self.thread.start()
 

@@ -27,9 +27,9 @@ from stoker.daemon.nodes.gang import GangCoordinator
 from stoker.daemon.nodes.gang_barrier import Key
 from stoker.executors.agent.executor import SHORTAGE, AgentExecutor
 from stoker.executors.agent.session.framing import Allowance, ProtocolError
-from stoker.executors.agent.session.session import Poller
 from stoker.executors.agent.transfer.uploads import SnapshotCache
 from stoker.executors.local.executor import LocalExecutor
+from stoker.executors.reactor import Reactor
 from stoker.executors.ssh.address import parse_address
 from stoker.probes.remote_facts import RemoteFacts, node_facts, parse
 from stoker.schema.job import UploadView
@@ -83,7 +83,7 @@ class ExecutorRegistry:
         self,
         local: LocalExecutor,
         node: str,
-        poller: Poller,
+        poller: Reactor,
         rules: ForeignUsageThresholds,
         gauges: GpuMemoryTracker,
         run: str,

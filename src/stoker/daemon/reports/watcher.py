@@ -9,7 +9,7 @@ import time
 from typing import Protocol
 
 from stoker.executors.linux.inotify import Inotify
-from stoker.executors.local.executor import Poller
+from stoker.executors.reactor import Reactor
 
 POLL_SECONDS = 1.0
 """Poll interval where inotify is not available."""
@@ -35,7 +35,7 @@ class ReportListener(Protocol):
 class ReportWatcher:
     """Watches the directory of all reports, and each report that is being written."""
 
-    def __init__(self, root: str, poller: Poller, listener: ReportListener) -> None:
+    def __init__(self, root: str, poller: Reactor, listener: ReportListener) -> None:
         self.root, self.poller, self.listener = root, poller, listener
         self.inotify: Inotify | None = None
         self.jobs: dict[int, int] = {}
@@ -51,7 +51,7 @@ class ReportWatcher:
         try:
             self.inotify = Inotify()
             self.jobs[self.inotify.watch_directory(self.root)] = ROOT
-            self.poller.watch(self.inotify.fd, self._read_changes)
+            self.poller.add_reader(self.inotify.fd, self._read_changes)
         except OSError:
             self.close()
 
@@ -59,7 +59,7 @@ class ReportWatcher:
         """Stop using inotify; `poll_if_due` polls from now on."""
         inotify, self.inotify = self.inotify, None
         if inotify is not None:
-            self.poller.unwatch(inotify.fd)
+            self.poller.remove_reader(inotify.fd)
             inotify.close()
         self.jobs, self.directories = {}, {}
 

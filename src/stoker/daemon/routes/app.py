@@ -19,7 +19,7 @@ from stoker.core.state import State
 from stoker.daemon import listen_address as addresses
 from stoker.daemon import settings
 from stoker.daemon.context import CommandHandler, reply_only
-from stoker.daemon.control.daemon import Daemon, QueuedCommand
+from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.hooks import hook_view, record_path
 from stoker.daemon.handlers import (
     drain,
@@ -49,6 +49,7 @@ from stoker.daemon.metrics.store import DEFAULT_POINTS, MAX_POINTS, MetricsStore
 from stoker.daemon.nodes import local_node as machine
 from stoker.daemon.routes.event_stream import Batches, EventSubscriber
 from stoker.daemon.routes.log_stream import follow, start_of_tail, start_since, whole
+from stoker.daemon.runtime.command_queue import QueuedCommand
 from stoker.daemon.submission.submit import handle_submit
 from stoker.daemon.sweeps import queries as sweep_queries
 from stoker.daemon.sweeps.submit import handle_submit_sweep
@@ -100,7 +101,7 @@ class Api:
     async def ask(self, decide: CommandHandler) -> Any:
         """Put a question or a wish to the engine and await its answer."""
         future, done = self._way_back()
-        self.loop.ask(QueuedCommand(decide, done))
+        self.loop.commands.put(QueuedCommand(decide, done))
         return await future
 
     @staticmethod
@@ -273,7 +274,7 @@ class Api:
         body = await read_body(request, requests.Wait)
         future, done = self._way_back()
         waiting = JobWaiter(self.loop.waits, self.desk, body.select, body.any, body.timeout, done)
-        self.loop.ask(waiting)
+        self.loop.commands.put(waiting)
         watcher = asyncio.ensure_future(disconnected(request))
         try:
             await asyncio.wait([future, watcher], return_when=asyncio.FIRST_COMPLETED)
@@ -425,7 +426,7 @@ class Api:
                 self.loop.drain()
             return reply_only(None)
 
-        self.loop.ask(QueuedCommand(decide, lambda *_: None))
+        self.loop.commands.put(QueuedCommand(decide, lambda *_: None))
 
     async def listen(self, request: Request) -> Response:
         """Open a TCP port."""

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from stoker.executors.agent.session.session import Poller
+from stoker.executors.reactor import Reactor
 
 CHUNK = 1 << 16
 MAX_CHUNKS = 16
@@ -25,7 +25,7 @@ class LineSubprocess:
 
     def __init__(
         self,
-        poller: Poller,
+        poller: Reactor,
         on_line: Callable[[bytes], None],
         on_exit: Callable[[str], None],
         env: Mapping[str, str] | None = None,
@@ -78,8 +78,8 @@ class LineSubprocess:
             for fd in (child_stdin, child_stdout, child_stderr):
                 os.close(fd)
         self._unsent, self._line, self._errors = b"", bytearray(), b""
-        self.poller.watch(self._stdout, self._read_stdout)
-        self.poller.watch(self._stderr, self._drain_stderr)
+        self.poller.add_reader(self._stdout, self._read_stdout)
+        self.poller.add_reader(self._stderr, self._drain_stderr)
         return True
 
     def send(self, data: bytes) -> bool:
@@ -99,7 +99,7 @@ class LineSubprocess:
             return False  # the end of its stdout gives the reason
         self._unsent = self._unsent[sent:]
         if self._unsent:
-            self.poller.watch_room(self._stdin, self._continue_writing)
+            self.poller.add_writer(self._stdin, self._continue_writing)
         return True
 
     def _continue_writing(self) -> None:
@@ -135,7 +135,7 @@ class LineSubprocess:
         except BlockingIOError:
             return False
         if not chunk:
-            self.poller.unwatch(self._stderr)
+            self.poller.remove_reader(self._stderr)
         self._errors = (self._errors + chunk)[-MAX_STDERR:]
         return bool(chunk)
 
@@ -179,7 +179,7 @@ class LineSubprocess:
 
     def _close_pipes(self) -> None:
         for fd in (self._stdin, self._stdout, self._stderr):
-            self.poller.unwatch(fd)
+            self.poller.remove_reader(fd)
             os.close(fd)
         self._stdin = self._stdout = self._stderr = -1
 

@@ -27,7 +27,7 @@ from stoker.daemon.training.cleanup import ReportCleanup
 from stoker.daemon.training.report_events import new_events, overdue_stops, with_stop_flag
 from stoker.daemon.training.stop_requests import RemoteControl, StopRequests, is_local
 from stoker.daemon.workers.scraper_client import ScraperClient
-from stoker.executors.agent.session.session import Poller
+from stoker.executors.reactor import Reactor
 
 READ_INTERVAL_SECONDS = 0.25
 """Minimum time between two reads of one report, however much is written to it."""
@@ -39,7 +39,7 @@ class TrainingMonitor:
     def __init__(
         self,
         home: str,
-        poller: Poller,
+        poller: Reactor,
         remote: RemoteControl,
         state: Callable[[], State],
         trial_metrics: TrialMetricsSink | None = None,

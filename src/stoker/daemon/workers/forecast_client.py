@@ -35,7 +35,7 @@ from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.views.format import estimate_view, iso
 from stoker.daemon.workers.restart_policy import RestartPolicy
 from stoker.engine import CommandRejected, CommandResult, Instant
-from stoker.executors.agent.session.session import Poller
+from stoker.executors.reactor import Reactor
 from stoker.schema.estimate import EstimateList, JobEstimate
 from stoker.store.port import JobQuery
 
@@ -66,7 +66,7 @@ IRRELEVANT_EVENTS = (
 class ForecastClient:
     """The latest forecast, and the process that computes the next one."""
 
-    def __init__(self, context: RequestContext, poller: Poller) -> None:
+    def __init__(self, context: RequestContext, poller: Reactor) -> None:
         self.context = context
         self.latest: Outlook | None = None
         self.jobs: dict[int, Foreseen] = {}

@@ -16,7 +16,7 @@ import msgspec
 
 from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.workers.restart_policy import RestartPolicy
-from stoker.executors.agent.session.session import Poller
+from stoker.executors.reactor import Reactor
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class SweepSession(msgspec.Struct):
 class SamplerClient:
     """Asks one process for parameter sets of all sweeps that need a model."""
 
-    def __init__(self, poller: Poller) -> None:
+    def __init__(self, poller: Reactor) -> None:
         self.sessions: dict[int, SweepSession] = {}
         self.process = LineSubprocess(poller, self._on_reply, self._on_exit)
         self.restarts = RestartPolicy(RESTART_DELAYS)

@@ -28,7 +28,7 @@ from stoker.daemon.reports.paths import (
 )
 from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.workers.restart_policy import RestartPolicy
-from stoker.executors.agent.session.session import Poller
+from stoker.executors.reactor import Reactor
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ FILE_CLOCK_LAG_SECONDS = 0.02
 class ScraperClient:
     """Has the metrics of all attempts extracted for which the job names a source."""
 
-    def __init__(self, home: str, poller: Poller, state: Callable[[], State]) -> None:
+    def __init__(self, home: str, poller: Reactor, state: Callable[[], State]) -> None:
         self.home, self.state = home, state
         self.orders: dict[AttemptId, dict[str, Any]] = {}
         """Attempts that are scraped, with what the process is sent for each."""

@@ -39,13 +39,13 @@ from stoker.executors.agent.result_collector import Host, ResultCollector, resul
 from stoker.executors.agent.session.framing import ProtocolError, number
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.agent.session.remote_shell import RemoteShell
-from stoker.executors.agent.session.session import Poller
 from stoker.executors.agent.transfer.log_mirror import LogMirror
 from stoker.executors.agent.transfer.snapshot import DirectorySnapshot
 from stoker.executors.agent.transfer.staging import AttemptWorkspace
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
 from stoker.executors.agent.transfer.uploads import SnapshotCache, TreeUploads
 from stoker.executors.linux.thread_pool import TransferPool
+from stoker.executors.reactor import Reactor
 from stoker.executors.ssh.address import Address
 
 LOOK, CHECK = 1.0, 20.0
@@ -107,7 +107,7 @@ class AgentExecutor:
         control: str,
         notes: str,
         install: str,
-        poller: Poller,
+        poller: Reactor,
         surveys: SnapshotCache,
         watcher: Watcher,
         secret: Callable[[str], bytes | None],

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from stoker.executors.agent.session.session import Poller
+from stoker.executors.reactor import Reactor
 
 AT_ONCE = 4
 """Transfers to or from one machine at a time: more would only share its line."""
@@ -19,7 +19,7 @@ AT_ONCE = 4
 class TransferPool:
     """A few threads of one machine. What they find out is told in the loop's own thread."""
 
-    def __init__(self, poller: Poller) -> None:
+    def __init__(self, poller: Reactor) -> None:
         self.poller = poller
         self._busy = 0
         self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
@@ -27,7 +27,7 @@ class TransferPool:
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = _thread.allocate_lock()
         self._closed = False
-        poller.watch(self._bell, self._ring)
+        poller.add_reader(self._bell, self._ring)
 
     def do(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Call `work` in a thread, then `then` with its result, or with what it raised."""
@@ -61,7 +61,7 @@ class TransferPool:
     def close(self) -> None:
         """Nobody wants to know any more."""
         self._waiting.clear()
-        self.poller.unwatch(self._bell)
+        self.poller.remove_reader(self._bell)
         with self._closing:
             self._closed = True
             os.close(self._bell)

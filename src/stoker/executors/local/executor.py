@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import msgspec
 
@@ -48,6 +47,7 @@ from stoker.executors.local.recovery import KEPT, AttemptRecovery
 from stoker.executors.local.supervisor import BOOT, PASSING, spawn_keeper
 from stoker.executors.local.supervisor_client import KEEPERS, SupervisorClient
 from stoker.executors.port import Executor
+from stoker.executors.reactor import Reactor
 
 logger = logging.getLogger(__name__)
 
@@ -65,16 +65,6 @@ DIRECT = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
 Key = tuple[int, int]
 
 
-class Poller(Protocol):
-    """How to be told that a descriptor is readable."""
-
-    def watch(self, fd: int, callback: Callable[[], None], /) -> None:
-        """Call back whenever it is."""
-
-    def unwatch(self, fd: int, /) -> None:
-        """Stop watching; safe to repeat."""
-
-
 class LocalExecutor(Executor):
     """Runs attempts on this machine."""
 
@@ -83,7 +73,7 @@ class LocalExecutor(Executor):
         places: ExecutorPaths,
         install: str,
         keepers: list[SupervisorClient],
-        poller: Poller,
+        poller: Reactor,
         secret: Callable[[str], bytes | None],
         blob: Callable[[str], bytes | None],
         grace: float = 10.0,
@@ -276,7 +266,7 @@ class LocalExecutor(Executor):
     # -- what the keepers say -----------------------------------------------------------
 
     def _listen_to(self, link: SupervisorClient) -> None:
-        self.poller.watch(link.wire.sock.fileno(), lambda: self._hear(link))
+        self.poller.add_reader(link.wire.sock.fileno(), lambda: self._hear(link))
 
     def _hear(self, link: SupervisorClient) -> None:
         reports = link.receive()
@@ -335,7 +325,7 @@ class LocalExecutor(Executor):
         They are our children now (see `become_subreaper`), so their codes are not lost.
         """
         logger.warning("supervisor process %d died; starting a new one", link.pid)
-        self.poller.unwatch(link.wire.sock.fileno())
+        self.poller.remove_reader(link.wire.sock.fileno())
         link.bury()
         self.keepers.remove(link)
         self._complete_keepers()
@@ -443,7 +433,7 @@ class LocalExecutor(Executor):
         self.busy.discard(attempt.key)
         self.holds.drop(attempt.key)
         if attempt.pidfd >= 0:
-            self.poller.unwatch(attempt.pidfd)
+            self.poller.remove_reader(attempt.pidfd)
             os.close(attempt.pidfd)
         if attempt.group is not None:
             cgroup.remove(attempt.group)

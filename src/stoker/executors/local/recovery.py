@@ -119,11 +119,11 @@ class AttemptRecovery:
             attempt.pidfd = -1
             self.expect_record(attempt)
             return
-        self.executor.poller.watch(attempt.pidfd, lambda: self._signalled(attempt))
+        self.executor.poller.add_reader(attempt.pidfd, lambda: self._signalled(attempt))
 
     def _signalled(self, attempt: LocalAttempt) -> None:
         """The pidfd says when; the record says what, a moment later."""
-        self.executor.poller.unwatch(attempt.pidfd)
+        self.executor.poller.remove_reader(attempt.pidfd)
         os.close(attempt.pidfd)
         attempt.pidfd = -1
         self.expect_record(attempt)

@@ -6,7 +6,8 @@ import time
 from typing import Protocol
 
 from stoker.executors.agent.session.framing import ProtocolError
-from stoker.executors.agent.session.session import AgentSession, Answer, Bulk, Poller
+from stoker.executors.agent.session.session import AgentSession, Answer, Bulk
+from stoker.executors.reactor import Reactor
 from stoker.executors.ssh.address import Address
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
@@ -40,7 +41,7 @@ class ReconnectingSession:
     """Keeps a link to a machine; nothing here ever waits."""
 
     def __init__(
-        self, address: Address, control: str, install: str, poller: Poller, owner: SessionListener
+        self, address: Address, control: str, install: str, poller: Reactor, owner: SessionListener
     ) -> None:
         self.address, self.control, self.install = address, control, install
         self.poller, self.owner = poller, owner

@@ -16,12 +16,12 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec import Struct
 
 from stoker.core.text import printable
 from stoker.executors.agent.session.framing import Allowance, Bulks, Lines, ProtocolError, number
+from stoker.executors.reactor import Reactor
 from stoker.executors.ssh.address import Address
 
 log = logging.getLogger(__name__)
@@ -61,19 +61,6 @@ class Request(Struct):
     """Whether one line is all of it; otherwise `done` ends it."""
 
 
-class Poller(Protocol):
-    """What a link needs of the loop."""
-
-    def watch(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call back whenever this descriptor is readable."""
-
-    def watch_room(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call back once, when this descriptor can be written to."""
-
-    def unwatch(self, fd: int) -> None:
-        """Stop watching."""
-
-
 def quoted(word: str) -> str:
     """One word of shell, on one line whatever is in it."""
     inner = word.replace("'", "'\\''").replace("\n", "'\"$NL\"'")
@@ -88,7 +75,7 @@ class AgentSession:
         address: Address,
         control: str,
         names: dict[str, str],
-        poller: Poller,
+        poller: Reactor,
         news: Callable[[list[str]], None],
         over: Callable[[str], None],
     ) -> None:
@@ -120,8 +107,8 @@ class AgentSession:
         assert into is not None
         for stream in (out, err, into):
             os.set_blocking(stream.fileno(), False)
-        poller.watch(out.fileno(), self._hear)
-        poller.watch(err.fileno(), self._take)
+        poller.add_reader(out.fileno(), self._hear)
+        poller.add_reader(err.fileno(), self._take)
         self._write()
 
     def _spawn(
@@ -206,7 +193,7 @@ class AgentSession:
             return  # the end of its output tells the rest
         self._unsent = self._unsent[sent:]
         if self._unsent:
-            self.poller.watch_room(pipe.fileno(), self._write)
+            self.poller.add_writer(pipe.fileno(), self._write)
 
     # -- in -----------------------------------------------------------------------------
 
@@ -223,7 +210,7 @@ class AgentSession:
             self.close("the connection was lost")
         else:
             # How ssh ends says why; whether it has ended is looked at now and then.
-            self.poller.unwatch(self.process.stdout.fileno())
+            self.poller.remove_reader(self.process.stdout.fileno())
             self.ended_at = time.monotonic()
 
     def _take(self) -> None:
@@ -234,7 +221,7 @@ class AgentSession:
         except BlockingIOError:
             return
         if not chunk:
-            self.poller.unwatch(self.process.stderr.fileno())
+            self.poller.remove_reader(self.process.stderr.fileno())
             return
         if not self.up:
             self._said = (self._said + chunk)[-2000:]
@@ -322,7 +309,7 @@ class AgentSession:
         process = self.process
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None and not stream.closed:
-                self.poller.unwatch(stream.fileno())
+                self.poller.remove_reader(stream.fileno())
                 with contextlib.suppress(OSError):
                     stream.close()
         process.kill()

@@ -1,0 +1,201 @@
+"""EpollReactor: waits for descriptors, timers and other threads, and calls back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from _queue import SimpleQueue
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from stoker.faults import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, FaultTracker
+from stoker.store.port import StoreFenced
+
+
+class Timer:
+    """One call in the future."""
+
+    __slots__ = ("_callback", "due")
+
+    def __init__(self, due: float, callback: Callable[[], None]) -> None:
+        self.due = due
+        """On the clock of the reactor."""
+        self._callback: Callable[[], None] | None = callback
+
+    def __lt__(self, other: Timer) -> bool:
+        return self.due < other.due
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it has neither fired nor been cancelled."""
+        return self._callback is not None
+
+    def cancel(self) -> None:
+        """Never call back; safe to repeat, and after it has fired."""
+        self._callback = None
+
+    def take(self) -> Callable[[], None] | None:
+        """Return what to call, once."""
+        callback, self._callback = self._callback, None
+        return callback
+
+
+class EpollReactor:
+    """Implements `executors.reactor.Reactor`.
+
+    A callback that raises is reported, and its descriptor is ignored for a while; without
+    `faults` the exception is raised.
+    """
+
+    def __init__(
+        self, faults: FaultTracker | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.faults, self.clock = faults, clock
+        self._epoll = select.epoll()
+        self.callbacks: dict[int, Callable[[], None]] = {}
+        """By descriptor."""
+        self._paused_until: dict[int, float] = {}
+        """Descriptors that are ignored for a while, since their callbacks failed."""
+        self._pauses: dict[int, float] = {}
+        """The length of the last pause, until the callback succeeds."""
+        self._timers: list[Timer] = []
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._epoll.register(self._wakeup, select.EPOLLIN)
+
+    def close(self) -> None:
+        """Free the descriptors; nothing is called any more."""
+        self.callbacks.clear()
+        self._timers.clear()
+        self._epoll.close()
+        os.close(self._wakeup)
+
+    # -- descriptors --------------------------------------------------------------------
+
+    def add_reader(self, fd: int, callback: Callable[[], None], /) -> None:
+        """Call back whenever a descriptor is readable."""
+        self.callbacks[fd] = callback
+        self._forget_pause(fd)
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def add_writer(self, fd: int, callback: Callable[[], None], /) -> None:
+        """Call back once, when a descriptor can be written to."""
+
+        def once() -> None:
+            self.remove_reader(fd)
+            callback()
+
+        self.callbacks[fd] = once
+        self._epoll.register(fd, select.EPOLLOUT)
+
+    def remove_reader(self, fd: int, /) -> None:
+        """Forget a descriptor, also one of `add_writer`; safe to repeat."""
+        self._forget_pause(fd)
+        if self.callbacks.pop(fd, None) is not None:
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(fd)
+
+    # -- timers and other threads -------------------------------------------------------
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
+        """Call back once, after `delay` seconds."""
+        timer = Timer(self.clock() + delay, callback)
+        heappush(self._timers, timer)
+        return timer
+
+    def call_soon_threadsafe(self, callback: Callable[[], None], /) -> None:
+        """Call back once, as soon as possible; may be used by any thread."""
+        self._calls.put(callback)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let `wait` return at once; may be used by any thread."""
+        os.eventfd_write(self._wakeup, 1)
+
+    def _run_calls(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wakeup)
+        while not self._calls.empty():
+            callback = self._calls.get()
+            self._contain("call", callback)
+
+    def _run_timers(self) -> None:
+        now = self.clock()
+        while self._timers and self._timers[0].due <= now:
+            callback = heappop(self._timers).take()
+            if callback is not None:
+                self._contain("timer", callback)
+
+    def _contain(self, what: str, callback: Callable[[], None]) -> None:
+        if self.faults is None:
+            callback()
+        else:
+            self.faults.contain(f"{what} {name_of(callback)}", None, callback)
+
+    # -- waiting ------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Sleep until something happens, at most `timeout` seconds, then call back for it."""
+        for fd, _ in self._epoll.poll(self._bound(timeout)):
+            if fd == self._wakeup:
+                self._run_calls()
+                continue
+            callback = self.callbacks.get(fd)
+            if callback is not None:
+                self._call(fd, callback)
+        if self._paused_until:
+            self._end_pauses()
+        if self._timers:
+            self._run_timers()
+
+    def _bound(self, timeout: float | None) -> float | None:
+        while self._timers and not self._timers[0].is_pending:
+            heappop(self._timers)
+        ends = [self._timers[0].due] if self._timers else []
+        if self._paused_until:
+            ends.append(min(self._paused_until.values()))
+        if not ends:
+            return timeout
+        left = max(min(ends) - self.clock(), 0.0)
+        return left if timeout is None else min(timeout, left)
+
+    def _call(self, fd: int, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except StoreFenced:
+            raise
+        except Exception as error:
+            if self.faults is None:
+                raise
+            self.faults.record(f"callback {name_of(callback)}", error)
+            if self.callbacks.get(fd) is callback:
+                self._pause(fd)
+        else:
+            if self._pauses:
+                self._forget_pause(fd)
+
+    def _pause(self, fd: int) -> None:
+        """Ignore a descriptor for a while: it stays readable, and its callback may fail again."""
+        pause = max(2 * self._pauses.get(fd, 0.0), FIRST_PAUSE_SECONDS)
+        self._pauses[fd] = pause = min(pause, LONGEST_PAUSE_SECONDS)
+        self._paused_until[fd] = self.clock() + pause
+        with contextlib.suppress(OSError):
+            self._epoll.unregister(fd)
+
+    def _end_pauses(self) -> None:
+        now = self.clock()
+        for fd in [fd for fd, until in self._paused_until.items() if until <= now]:
+            del self._paused_until[fd]
+            with contextlib.suppress(OSError):
+                self._epoll.register(fd, select.EPOLLIN)
+
+    def _forget_pause(self, fd: int) -> None:
+        self._paused_until.pop(fd, None)
+        self._pauses.pop(fd, None)
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """Return the name of a function; of a nested one, the name of the outer function."""
+    return str(getattr(function, "__qualname__", function)).partition(".<locals>")[0]
