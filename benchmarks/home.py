@@ -1,25 +1,33 @@
-"""A STOKER_HOME of its own: the command in it, its daemon, what that daemon uses."""
+"""A temporary STOKER_HOME: its commands, its daemon, and what that daemon uses."""
 
 import contextlib
 import json
 import os
 import select
 import signal
-import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab import Broken, Outcome, clean_environment, run
+from benchmarks import install
+from benchmarks.lab import REPOSITORY, Broken, Outcome, clean_environment, run
 
-STOKER = Path(sys.executable).with_name("stoker")
+
+@cache
+def program(name: str) -> Path:
+    """Return a program of stoker's wheel, which is built and installed once per run."""
+    return _programs() / name
+
+
+@cache
+def _programs() -> Path:
+    return install.stoker(REPOSITORY / ".bench")
 
 
 def missing(directory: Path) -> str | None:
-    """Why the installed command cannot be measured, if it cannot."""
-    if not STOKER.exists():
-        return "the stoker command is not installed beside this Python"
+    """Return why stoker cannot be measured; None if it can."""
     try:
-        run([STOKER, "--help"], directory=directory, limit=30)
+        run([program("stoker"), "--help"], directory=directory, limit=30)
     except Broken as error:
         return str(error)
     return None
@@ -35,7 +43,7 @@ class Home:
 
     def argv(self, *words: str) -> list[str]:
         """The command line of a stoker command."""
-        return [str(STOKER), *words]
+        return [str(program("stoker")), *words]
 
     def stoker(self, *words: str, limit: float = 300, check: bool = True) -> Outcome:
         """Run a stoker command in this home."""

@@ -1,15 +1,15 @@
-"""Getting a peer onto this machine: from Debian, or with pip into a place of its own."""
+"""Install stoker and its peers: from Debian, or with pip into separate environments."""
 
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.lab import REPOSITORY
+from benchmarks.lab import REPOSITORY, Broken
 
 
 def program(name: str, package: str) -> str | None:
-    """Have a program, from its Debian package if need be; else say why not."""
+    """Install a Debian package unless its program exists; return why that failed."""
     if shutil.which(name):
         return None
     subprocess.run([REPOSITORY / ".ci/packages", "install", package], check=False, timeout=600)
@@ -18,9 +18,9 @@ def program(name: str, package: str) -> str | None:
     return f"no {name} here; as root: apt-get install {package}"
 
 
-def environment(cache: Path, requirement: str) -> Path | None:
-    """A virtual environment that holds one requirement only; None when that cannot be had."""
-    place = cache / requirement.replace("==", "-")
+def environment(cache: Path, requirement: str, name: str = "") -> Path | None:
+    """Return a virtual environment with one requirement; None if it cannot be installed."""
+    place = cache / (name or requirement.replace("==", "-"))
     if (place / "complete").exists():
         return place
     shutil.rmtree(place, ignore_errors=True)
@@ -34,3 +34,27 @@ def environment(cache: Path, requirement: str) -> Path | None:
             return None
     (place / "complete").touch()
     return place
+
+
+def stoker(cache: Path) -> Path:
+    """Install the wheel of this working tree; return the directory of its programs.
+
+    The editable install is not measured: it has no byte code if PYTHONDONTWRITEBYTECODE is set.
+    """
+    place = environment(cache, str(REPOSITORY), "stoker")
+    if place is None:
+        raise Broken(f"stoker cannot be installed: pip install {REPOSITORY}")
+    pip: list[str | Path] = [
+        place / "bin/python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--force-reinstall",
+    ]
+    done = subprocess.run(
+        [*pip, "--no-deps", REPOSITORY], check=False, timeout=600, capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        raise Broken(f"stoker cannot be installed: {done.stderr.strip()[-300:]}")
+    return place / "bin"

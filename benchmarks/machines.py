@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.delay import delayed
-from benchmarks.home import Home
+from benchmarks.home import Home, program
 from benchmarks.lab import REPOSITORY, Broken, fresh_directory, run
 from benchmarks.report import median, table, verdict
 from benchmarks.settings import Settings
@@ -86,7 +86,7 @@ def batches(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str
 
         def ours() -> float:
             work = _example(found.directory, lab)
-            argv = [str(Path(sys.executable).with_name("execute_batch")), "batch_script.sh",
+            argv = [str(program("execute_batch")), "batch_script.sh",
                     "--machines", "machine.yaml", "machine2.yaml", "--no-gpu-required",
                     "--memory-required", "100"]  # fmt: skip
             done = run(argv, directory=work, env=found.environment, check=False)

@@ -1,6 +1,6 @@
 """stoker's own `simple_gpu_scheduler`, with the shell that the original uses."""
 
-from benchmarks.home import STOKER, Home
+from benchmarks.home import Home, program
 from benchmarks.lab import run
 from benchmarks.peers import Work
 from benchmarks.peers.stoker_feed import StokerFeed
@@ -15,7 +15,7 @@ class StokerCompat(StokerFeed):
     def run(self, work: Work) -> None:
         home = Home(work.directory)
         run(
-            [STOKER.with_name("simple_gpu_scheduler"), "--gpus", *map(str, range(work.slots))],
+            [program("simple_gpu_scheduler"), "--gpus", *map(str, range(work.slots))],
             directory=work.directory,
             env={**home.environment, "SHELL": "/bin/sh"},
             stdin=work.lines,
