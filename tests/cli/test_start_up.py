@@ -1,7 +1,8 @@
-"""Commands start in a blink because they import almost nothing; this keeps it so."""
+"""Commands start fast because they import almost nothing."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +60,18 @@ def test_only_the_chosen_verb_is_imported(fake: FakeDaemon) -> None:
         "stoker.cli.options.job",
         "stoker.client.autostart",
     }
+
+
+def test_the_installed_script_imports_nothing_heavy() -> None:
+    script = Path(sys.executable).with_name("stoker")
+    bare, command = (modules(argv) for argv in (["-c", "pass"], [str(script), "--version"]))
+    assert "stoker.main" in command
+    assert not (command - bare) & HEAVY
+
+
+def modules(argv: list[str]) -> set[str]:
+    """Return the modules that an interpreter imports, by -X importtime."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *argv], capture_output=True, text=True, check=True
+    )
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
