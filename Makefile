@@ -28,7 +28,7 @@ test: .venv/.dev
 
 proofs: .venv/.dev .venv-frameworks/.installed
 	@.ci/packages test
-	@STOKER_PREEMPTIONS=10 .ci/test $(BIN)/python -m proof tests/frameworks tests/containers $(ARGS)
+	@STOKER_PREEMPTIONS=10 .ci/test $(BIN)/python -m proof -n 2 tests/frameworks tests/containers $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
