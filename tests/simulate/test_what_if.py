@@ -36,7 +36,7 @@ def running(id: int, gpus: str, node: str, cards: list[str], since: float, **mor
 
 def ended(id: int, seconds: float, before: float, gpus: str = "1", **more: Any) -> Any:
     """One that ended some time ago, as soon as it had run."""
-    past = [{"started_at": ago(before + seconds), "ended_at": ago(before)}]
+    past = [{"attempt": 0, "started_at": ago(before + seconds), "ended_at": ago(before)}]
     return {**job(id, gpus, "COMPLETED", **more), "submitted_at": ago(before + seconds),
             "ended_at": ago(before), "attempts": past}  # fmt: skip
 
@@ -47,7 +47,8 @@ def facts(queue: list[Any], history: list[Any] | None = None, **more: Any) -> Fa
     told = {
         "now": NOW, "days": 7, "history": history or [], "queue": queue,
         "nodes": [{"name": name, "state": "up", "resources": held} for name in "ab"],
-        "gpus": [{"node": name, "id": id, "index": int(id)} for name in "ab" for id in "01"],
+        "gpus": [{"node": name, "id": id, "index": int(id), "state": "free"}
+                 for name in "ab" for id in "01"],
         "queues": [], "policies": [{"queue": "*", "chosen": "backfill"}], **more,
     }  # fmt: skip
     return api_views.read(msgspec.json.encode(told))
@@ -173,8 +174,9 @@ def test_priorities_by_word_and_number() -> None:
 
 def test_drained_and_silent_machines_are_not_there() -> None:
     nodes = [{"name": "a", "state": "up"}, {"name": "b", "state": "unreachable"}]
-    gpus = [{"node": "a", "id": "0"}, {"node": "a", "id": "1", "drained": "fan"},
-            {"node": "b", "id": "0"}]  # fmt: skip
+    gpus = [{"node": "a", "id": "0", "state": "free"},
+            {"node": "a", "id": "1", "state": "free", "drained": "fan"},
+            {"node": "b", "id": "0", "state": "free"}]  # fmt: skip
     lab = cluster_model.cluster_from_facts(facts([], nodes=nodes, gpus=gpus))
     assert [(node.name, len(node.types["gpu"])) for node in lab.nodes] == [("a", 1)]
 

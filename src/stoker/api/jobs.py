@@ -1,4 +1,4 @@
-"""Jobs, GPUs and machines as frozen, typed values; `raw` has all that the API said."""
+"""Jobs, GPUs and nodes as frozen, typed values: the views of `stoker.schema` with real times."""
 
 from __future__ import annotations
 
@@ -8,17 +8,29 @@ from typing import Any, Self
 import msgspec
 
 from stoker import wire
+from stoker.schema.gpu import GpuView
+from stoker.schema.job import AttemptView, ConstraintView, JobView, NodeFit, WhyView
+from stoker.schema.node import DrainReply, NodeView, ResourceView
+
+Attempt = AttemptView[datetime]
+Constraint, Reason, Resource = ConstraintView, NodeFit, ResourceView
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the daemon said, read into fields."""
+class Decoded:
+    """Mixin: built from a reply, which stays available as `raw`."""
 
-    raw: dict[str, Any] = {}
+    __slots__ = ()
 
     @classmethod
     def of(cls, view: dict[str, Any]) -> Self:
-        """Read it."""
+        """Return the reply as a value of this type."""
         return msgspec.convert({**view, "raw": view}, cls)
+
+
+class Value(msgspec.Struct, Decoded, frozen=True, kw_only=True):
+    """A reply that only the Python API has a type for."""
+
+    raw: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         fields = [name for name in self.__struct_fields__ if name != "raw"]
@@ -26,138 +38,65 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
         return f"{type(self).__name__}({shown})"
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An earlier attempt of a job."""
+class Job(Decoded, JobView[datetime], frozen=True, kw_only=True):
+    """A job at the time of the request."""
 
-    attempt: int
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    cause: str | None = None
-    exit_code: int | None = None
-
-
-class Job(Value, frozen=True, kw_only=True):
-    """A job as it stood when it was asked about."""
-
-    id: int
-    label: str
-    """What a person types: `42`, or `42_3` for member 3 of array 42."""
-    name: str
-    state: str
-    reason: str | None = None
-    reason_text: str | None = None
-    user: str = ""
-    queue: str = "default"
-    group: str | None = None
-    labels: list[str] = []
-    priority: int = 0
-    command: str = ""
-    directory: str = ""
-    node: str | None = None
-    nodes: list[str] = []
-    devices: dict[str, list[str]] = {}
-    attempt: int = 0
-    attempts: list[Attempt] = []
-    pid: int | None = None
-    submitted_at: datetime | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    expected_start: datetime | None = None
-    expected_end: datetime | None = None
-    elapsed: float | None = None
-    time_limit: float | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    cause: str | None = None
-    result: int | None = None
-    """How it ended as one number: its code, 128+N for signal N, 124 time limit, 143 cancelled."""
-    log: str | None = None
-    error_log: str | None = None
-    comment: str | None = None
-    sweep: int | None = None
-    params: dict[str, Any] | None = None
+    raw: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<stoker.Job {self.label}, {self.name!r}, {self.state}>"
 
     @property
     def finished(self) -> bool:
-        """Whether its story is over."""
+        """Whether it has ended for good."""
         return self.state in wire.FINISHED
 
     @property
     def ok(self) -> bool:
-        """Whether it ended well."""
+        """Whether it completed without an error."""
         return self.state == "COMPLETED"
 
     @property
     def gpus(self) -> list[str]:
-        """The GPUs it has, or had."""
+        """The GPUs that it has or had."""
         return self.devices.get("gpu", [])
 
     @property
     def array(self) -> int | None:
-        """The array it is a member of."""
-        return (self.raw.get("array") or {}).get("id")
+        """The id of its array."""
+        return self.array_index.id if self.array_index is not None else None
 
     @property
     def index(self) -> int | None:
-        """Its number in that array."""
-        return (self.raw.get("array") or {}).get("index")
+        """Its index in that array."""
+        return self.array_index.index if self.array_index is not None else None
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What its script reported last."""
-        return (self.raw.get("training") or {}).get("metrics") or {}
+        """The metrics that its script reported last."""
+        return self.training.metrics if self.training is not None else {}
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened; `seq` is where to go on after it."""
+    """An event of the journal; `seq` is where to resume after it."""
 
     seq: int
     kind: str
     """`JobsSubmitted`, `ProcessStarted`, `ProcessExited`, `JobCancelled`, …"""
     at: datetime
     job: int | None = None
-    """The id of the job that it is about, if it is about one."""
-    raw: dict[str, Any] = {}
+    """The id of its job, if it concerns one."""
+    raw: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Constraint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine lacks for a job."""
+class Why(Decoded, WhyView[datetime], frozen=True, kw_only=True):
+    """Why a job is pending, and when it is expected to start."""
 
-    name: str
-    text: str
-    needs: str | None = None
-    free: str | None = None
-
-
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """How a machine stands to a job that waits."""
-
-    node: str
-    fits_empty: bool = True
-    constraints: list[Constraint] = []
-
-
-class Why(Value, frozen=True, kw_only=True):
-    """Why a job waits, and when it should start."""
-
-    id: int
-    label: str
-    state: str
-    reason: str | None = None
-    text: str | None = None
-    expected_start: datetime | None = None
-    expected_end: datetime | None = None
-    position: int | None = None
-    ahead: list[int] = []
-    coming: list[str] = []
-    nodes: list[Reason] = []
+    raw: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """A job to which something was done, or (`why`) was not."""
+    """A job that was changed, or (`why`) was not."""
 
     id: int
     label: str
@@ -166,59 +105,30 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changed(Value, frozen=True, kw_only=True):
-    """To which jobs a verb was done, and which it passed over, with the reason."""
+    """The jobs that an action was applied to, and those that it skipped, with the reason."""
 
     done: list[Done] = []
     skipped: list[Done] = []
 
 
-class Gpu(Value, frozen=True, kw_only=True):
-    """One GPU: what it is, how it is used."""
+class Gpu(Decoded, GpuView, frozen=True, kw_only=True):
+    """A GPU and its use."""
 
-    node: str
-    id: str
-    state: str
-    index: int | None = None
-    uuid: str | None = None
-    model: str | None = None
-    memory: int | None = None
-    memory_used: int | None = None
-    utilization: float | None = None
-    temperature: float | None = None
-    power: float | None = None
-    free: str = "0"
+    raw: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def jobs(self) -> list[str]:
         """The labels of the jobs on it."""
-        return [str(job["label"]) for job in self.raw.get("jobs") or ()]
+        return [job.label for job in self.gpu_jobs]
 
 
-class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a machine has of something."""
+class Node(Decoded, NodeView, frozen=True, kw_only=True):
+    """A node and its free resources."""
 
-    total: str
-    free: str
-    held: str = "0"
+    raw: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Node(Value, frozen=True, kw_only=True):
-    """A machine and what is free on it."""
+class Drained(Decoded, DrainReply, frozen=True, kw_only=True):
+    """Devices that were drained or undrained, and the jobs that run on them."""
 
-    name: str
-    state: str
-    address: str | None = None
-    """None is this machine."""
-    why: str | None = None
-    notes: list[str] = []
-    resources: dict[str, Resource] = {}
-    jobs: int = 0
-
-
-class Drained(Value, frozen=True, kw_only=True):
-    """Devices that were closed or opened, and the jobs that run on them."""
-
-    devices: list[str] = []
-    machines: list[str] = []
-    running: list[int] = []
-    labels: list[str] = []
+    raw: dict[str, Any] = msgspec.field(default_factory=dict)

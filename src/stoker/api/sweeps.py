@@ -13,10 +13,11 @@ import msgspec
 from stoker.api.daemon_client import DaemonClient
 from stoker.api.errors import UnknownOption, UsageError
 from stoker.api.inputs import selector, words
-from stoker.api.jobs import Value
+from stoker.api.jobs import Decoded, Value
 from stoker.api.options import NAMES, JobOptions
 from stoker.api.submit_context import submission
 from stoker.client.client import new_key
+from stoker.schema.sweep import SweepView, TrialView
 
 KEYWORDS = frozenset(
     {"parameters", "points", "file", "definition", "new", "method", "samples", "seed", "metric",
@@ -25,63 +26,25 @@ KEYWORDS = frozenset(
 """What is said of a sweep, not of its trials."""
 
 
-class Best(msgspec.Struct, frozen=True, kw_only=True):
-    """The best trial so far."""
+class Sweep(Decoded, SweepView[datetime], frozen=True, kw_only=True):
+    """A sweep at the time of the request."""
 
-    value: float
-    id: int
-    label: str
-    params: dict[str, Any]
-
-
-class Sweep(Value, frozen=True, kw_only=True):
-    """A sweep as it stood when it was asked about."""
-
-    id: int
-    label: str
-    name: str
-    state: str
-    """`RUNNING`, `WAITING`, `HELD`, `DONE` or `CANCELLED`."""
-    method: str
-    counts: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many trials are waiting, running, done, stopped, failed, cancelled."""
-    total: int | None = None
-    """How many there will be; None: there is no end to them."""
-    best: Best | None = None
-    max_running: int | None = None
-    user: str = ""
-    created_at: datetime | None = None
-    ended_at: datetime | None = None
-    eta: datetime | None = None
     added: int = 0
-    """How many trials the submission that returned this has added, and"""
+    """Number of trials that the submission added,"""
     retried: int = 0
-    """how many it runs again."""
+    """and number that it runs again."""
+    raw: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
-        """Whether it is over."""
+        """Whether it has ended."""
         return self.state in {"DONE", "CANCELLED"}
 
 
-class Trial(Value, frozen=True, kw_only=True):
-    """One parameter set, and what came of it."""
+class Trial(Decoded, TrialView[datetime], frozen=True, kw_only=True):
+    """A parameter set and its result."""
 
-    id: int
-    label: str
-    number: int
-    state: str
-    params: dict[str, Any]
-    value: float | None = None
-    step: float | None = None
-    stopped: bool = False
-    """Whether it was stopped early."""
-    attempt: int = 0
-    elapsed: float | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    cause: str | None = None
-    node: str | None = None
+    raw: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Details(Value, frozen=True, kw_only=True):

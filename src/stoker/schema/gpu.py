@@ -28,7 +28,7 @@ class ForeignProcess(Struct, kw_only=True):
     memory: int | None = None
 
 
-class GpuView(Struct, kw_only=True):
+class GpuView(Struct, frozen=True, kw_only=True, rename={"gpu_jobs": "jobs"}):
     """A GPU; memory in MiB."""
 
     node: str
@@ -49,7 +49,7 @@ class GpuView(Struct, kw_only=True):
     held: str = "0"
     """What jobs of this daemon hold."""
     memory_left: int | None = None
-    jobs: list[GpuJob] = []
+    gpu_jobs: list[GpuJob] = []
     foreign: list[ForeignProcess] = []
     foreign_process: str | None = None
     """What else uses it, or why it is unavailable."""

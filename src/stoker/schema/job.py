@@ -94,7 +94,7 @@ class HookView(Struct, kw_only=True):
     output: str = ""
 
 
-class JobView(Struct, Generic[Time], kw_only=True, rename={"array_index": "array"}):
+class JobView(Struct, Generic[Time], frozen=True, kw_only=True, rename={"array_index": "array"}):
     """A job. Fields that are UNSET are not part of the reply."""
 
     id: int
@@ -147,7 +147,7 @@ class JobView(Struct, Generic[Time], kw_only=True, rename={"array_index": "array
     expected_start: Time | None = None
     expected_end: Time | None = None
     elapsed: float | None = None
-    time_limit: float | None = None
+    time_limit: int | None = None
     time_left: float | None = None
     exit_code: int | None = None
     signal: int | None = None
@@ -184,7 +184,7 @@ class JobList(Struct, kw_only=True):
     """How many jobs are not listed."""
     counts: dict[str, int]
     now: str | None
-    sweeps: list[SweepView]
+    sweeps: list[SweepView[str]]
     seq: int
     """Sequence number of the last event."""
     warnings: list[str]
@@ -296,8 +296,8 @@ class AheadView(Struct, kw_only=True):
     why: str
 
 
-class WhyView(Struct, Generic[Time], kw_only=True):
-    """Reply of `GET /jobs/{selector}/why`. Ended jobs have neither a position nor an estimate."""
+class WhyView(Struct, Generic[Time], frozen=True, kw_only=True):
+    """Reply of `GET /jobs/{selector}/why`."""
 
     id: int
     label: str
@@ -305,19 +305,19 @@ class WhyView(Struct, Generic[Time], kw_only=True):
     name: str = ""
     reason: str | None = None
     text: str | None = None
-    position: int | UnsetType | None = UNSET
+    position: int | None = None
     ahead: list[str] = []
     """Labels of the jobs that start earlier."""
-    coming: list[str] | UnsetType = UNSET
+    coming: list[str] = []
     """The jobs that stop for it, in words."""
-    standing: RankView | UnsetType | None = UNSET
-    before: list[AheadView] | UnsetType = UNSET
-    unblocks: list[str] | UnsetType = UNSET
+    standing: RankView | None = None
+    before: list[AheadView] = []
+    unblocks: list[str] = []
     """What would let it start."""
-    room: list[str] | UnsetType = UNSET
+    room: list[str] = []
     """Of a running job: the pending jobs for which it may be preempted."""
-    expected_start: Time | UnsetType | None = UNSET
-    expected_end: Time | UnsetType | None = UNSET
+    expected_start: Time | None = None
+    expected_end: Time | None = None
     foreseen: EstimateView[Time] | UnsetType = UNSET
     nodes: list[NodeFit] = []
 

@@ -40,7 +40,7 @@ class NodeMeasurement(Struct, kw_only=True):
     gpus: list[MeasuredGpu]
 
 
-class NodeView(Struct, kw_only=True):
+class NodeView(Struct, frozen=True, kw_only=True):
     """A node."""
 
     name: str
@@ -87,7 +87,7 @@ class NodeRemoved(Struct, kw_only=True):
     configured: bool
 
 
-class DrainReply(Struct, kw_only=True):
+class DrainReply(Struct, frozen=True, kw_only=True):
     """Reply of `POST /drain` and `POST /undrain`."""
 
     devices: list[str] = []

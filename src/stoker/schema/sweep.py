@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic
 
 from msgspec import UNSET, Struct, UnsetType
 
-from stoker.schema.estimate import EstimateView
+from stoker.schema.estimate import EstimateView, Time
 
 
 class BestTrial(Struct, kw_only=True):
@@ -18,7 +18,7 @@ class BestTrial(Struct, kw_only=True):
     params: dict[str, Any]
 
 
-class SweepView(Struct, kw_only=True):
+class SweepView(Struct, Generic[Time], frozen=True, kw_only=True):
     """A sweep."""
 
     id: int
@@ -43,14 +43,14 @@ class SweepView(Struct, kw_only=True):
     """Number of ended trials whose metrics are still being read."""
     note: str | None
     """Why it cannot continue."""
-    created_at: str | None
-    ended_at: str | None
+    created_at: Time | None
+    ended_at: Time | None
     eta_seconds: float | None
-    eta: str | None
-    foreseen: EstimateView[str] | None
+    eta: Time | None
+    foreseen: EstimateView[Time] | None
 
 
-class TrialView(Struct, kw_only=True):
+class TrialView(Struct, Generic[Time], frozen=True, kw_only=True):
     """A trial of a sweep."""
 
     id: int
@@ -63,8 +63,8 @@ class TrialView(Struct, kw_only=True):
     step: float | None
     stopped: bool
     attempt: int
-    started_at: str | None
-    ended_at: str | None
+    started_at: Time | None
+    ended_at: Time | None
     elapsed: float | None
     cause: str | None
     node: str | None
@@ -74,15 +74,15 @@ class TrialView(Struct, kw_only=True):
 class SweepList(Struct, kw_only=True):
     """Reply of `GET /sweeps`."""
 
-    sweeps: list[SweepView]
+    sweeps: list[SweepView[str]]
 
 
 class SweepDetail(Struct, kw_only=True):
     """Reply of `GET /sweeps/{sweep}`."""
 
-    sweep: SweepView
+    sweep: SweepView[str]
     definition: dict[str, Any]
-    trials: list[TrialView]
+    trials: list[TrialView[str]]
 
 
 class SweepReply(Struct, kw_only=True):

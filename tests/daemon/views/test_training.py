@@ -143,7 +143,7 @@ def test_a_gpu_that_is_shared_by_memory(logs: str) -> None:
     )}  # fmt: skip
     crowded = shown[story.on(third)[0]]
     assert (crowded.state, crowded.free) == ("shared", "0")
-    assert [job.share for job in crowded.jobs] == ["1", "1"]
-    assert crowded.jobs[1].memory == 8000
+    assert [job.share for job in crowded.gpu_jobs] == ["1", "1"]
+    assert crowded.gpu_jobs[1].memory == 8000
     assert resources_view(node)["gpu"].free == "0"
     assert resources_view(node)["gpu"].held == "2"

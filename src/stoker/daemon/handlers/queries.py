@@ -13,7 +13,7 @@ from stoker.core.explain import how_it_ended, why
 from stoker.core.job import Job, Spec
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import FINISHED, JobState
-from stoker.core.outlook import Span
+from stoker.core.outlook import Span, Told
 from stoker.core.policy.order import in_order, in_rows
 from stoker.core.state import State
 from stoker.daemon.context import CommandHandler, RequestContext, reply_only
@@ -26,7 +26,6 @@ from stoker.daemon.views.job import job_view
 from stoker.daemon.views.placement import node_names
 from stoker.daemon.views.queue import queue_view
 from stoker.engine import PLANNING, CommandRejected, CommandResult, Instant
-from stoker.schema.estimate import EstimateView
 from stoker.schema.gpu import GpuList
 from stoker.schema.job import AheadView, History, NodeFit, RankView, UploadView, WhyView
 from stoker.schema.queue import QueueList
@@ -119,20 +118,23 @@ def list_views(context: RequestContext, ids: list[int], tail: int) -> CommandHan
             job, spec = context.job_and_spec(id, state)
             view = job_view(job, spec, state, now, context.logs, tail, context.live)
             if uploads := _uploads(context, job):
-                view.uploads, view.reason_text = uploads, _upload_text(uploads)
+                view = replace(view, uploads=uploads, reason_text=_upload_text(uploads))
             if forecast := context.foreseen(id, state, now):
-                view.foreseen = estimate_view(forecast)
-                view.expected_start, view.expected_end = _likely(view.foreseen)
+                view = replace(view, **_estimate(forecast))
             job_views.append(view)
         return reply_only(job_views)
 
     return handle
 
 
-def _likely(estimate: EstimateView[str]) -> tuple[str | None, str | None]:
-    """Return the likely start and end, which lists show as columns."""
-    start, end = estimate.start, estimate.end
-    return start.likely if start else None, end.likely if end else None
+def _estimate(forecast: Told) -> dict[str, Any]:
+    """Return the fields of an estimate; its likely start and end also as columns for lists."""
+    view = estimate_view(forecast)
+    return {
+        "foreseen": view,
+        "expected_start": view.start.likely if view.start else None,
+        "expected_end": view.end.likely if view.end else None,
+    }
 
 
 def _uploads(context: RequestContext, job: Job) -> list[UploadView]:
@@ -215,32 +217,33 @@ def explain(context: RequestContext, selector: str) -> CommandHandler:
         job, _ = context.job_and_spec(id, state)
         view = WhyView[str](id=job.id, label=job.label, state=job.state.value, name=job.name)
         if id not in state.jobs:
-            view.text = how_it_ended(job)
-            return reply_only(view)
+            return reply_only(replace(view, text=how_it_ended(job)))
         failing = context.faults.sentence(PLANNING) if context.faults is not None else None
         if failing is not None and job.state is JobState.PENDING:
             # An explanation would run the planner code that fails.
-            view.reason = "PlanningFailed"
-            view.text = f"no job is started because of an internal error: {failing}"
-            return reply_only(view)
+            text = f"no job is started because of an internal error: {failing}"
+            return reply_only(replace(view, reason="PlanningFailed", text=text))
 
         def ends(other: Job) -> Span | None:
             forecast = context.foreseen(other.id, state, now)
             return forecast.end if forecast is not None else None
 
         explanation = why(state, job, now.wall, now.boot, ends)
-        view.reason = explanation.reason
-        view.text = _upload_text(_uploads(context, job)) or explanation.text
-        view.position, view.ahead = explanation.position, list(explanation.ahead)
-        view.coming, view.unblocks = list(explanation.coming), list(explanation.unblocks)
-        view.room = list(explanation.room)
-        view.standing = convert(explanation.standing, RankView | None, from_attributes=True)
-        view.before = convert(explanation.before, list[AheadView], from_attributes=True)
-        view.nodes = convert(explanation.nodes, list[NodeFit], from_attributes=True)
-        view.expected_start = view.expected_end = None
-        if forecast := context.foreseen(id, state, now):
-            view.foreseen = estimate_view(forecast)
-            view.expected_start, view.expected_end = _likely(view.foreseen)
+        forecast = context.foreseen(id, state, now)
+        view = replace(
+            view,
+            reason=explanation.reason,
+            text=_upload_text(_uploads(context, job)) or explanation.text,
+            position=explanation.position,
+            ahead=list(explanation.ahead),
+            coming=list(explanation.coming),
+            unblocks=list(explanation.unblocks),
+            room=list(explanation.room),
+            standing=convert(explanation.standing, RankView | None, from_attributes=True),
+            before=convert(explanation.before, list[AheadView], from_attributes=True),
+            nodes=convert(explanation.nodes, list[NodeFit], from_attributes=True),
+            **(_estimate(forecast) if forecast else {}),
+        )
         return reply_only(view)
 
     return handle

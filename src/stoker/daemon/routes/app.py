@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -57,7 +58,7 @@ from stoker.daemon.views.format import iso
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.probes.gpu_reading import Reading
 from stoker.schema import requests
-from stoker.schema.job import UploadView
+from stoker.schema.job import HookView, JobView, UploadView
 from stoker.store import select as choose
 from stoker.store.port import JobQuery, StoreError
 
@@ -157,15 +158,14 @@ class Api:
         for start in range(0, len(ids), queries.VIEWS_PER_TURN):
             page = ids[start : start + queries.VIEWS_PER_TURN]
             jobs += await self.ask(queries.list_views(self.desk, page, wanted.tail))
-        for job in jobs:
-            if job.id in members:
-                job.members = members[job.id]
+        jobs = [replace(job, members=members[job.id]) if job.id in members else job for job in jobs]
         if query.get("hook") in ("1", "true"):
-            for job in jobs:
-                ended = job.result is not None
-                record = record_path(self.desk.logs, job.id)
-                job.hook = hook_view(record) if ended else None
+            jobs = [replace(job, hook=self._hook(job)) for job in jobs]
         return reply({"jobs": jobs, **found})
+
+    def _hook(self, job: JobView[str]) -> HookView | None:
+        outcome = hook_view(record_path(self.desk.logs, job.id)) if job.result is not None else None
+        return HookView(**outcome) if outcome is not None else None
 
     async def _forecast(self, queue: bool = False) -> None:
         """Wait a moment for a forecast, if one is needed; for the queue, if a job is pending."""

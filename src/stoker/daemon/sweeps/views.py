@@ -17,7 +17,7 @@ from stoker.schema.sweep import BestTrial, SweepView, TrialView
 TRIAL_STATUSES = (WAITING, RUNNING, DONE, STOPPED, FAILED, CANCELLED)
 
 
-def sweep_view(context: RequestContext, state: State, sweep: Sweep, now: Instant) -> SweepView:
+def sweep_view(context: RequestContext, state: State, sweep: Sweep, now: Instant) -> SweepView[str]:
     """Return a sweep: settings, progress, best trial, forecast."""
     forecast = context.foreseen_sweep(sweep, state, now)
     end = forecast.end.likely if forecast is not None and forecast.end is not None else None
@@ -70,7 +70,7 @@ def _best(context: RequestContext, state: State, sweep: Sweep) -> BestTrial | No
     return BestTrial(value=sweep.best, id=job.id, label=job.label, params=params)
 
 
-def trial_view(job: Job, now: Instant) -> TrialView:
+def trial_view(job: Job, now: Instant) -> TrialView[str]:
     """Return a trial: parameters, state, result."""
     score, names = job.score, node_names(job)
     started = job.started_at

@@ -35,7 +35,7 @@ def gpu_view(
         free=format_amount(device.available if node.closed is None else 0),
         held=format_amount(_held(device)),
         memory_left=device.memory_free - device.stranger_memory if facts.memory else None,
-        jobs=jobs,
+        gpu_jobs=jobs,
         foreign=reading.get("foreign", []),
         foreign_process=device.stranger,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from msgspec import UNSET
 from msgspec.json import decode
 
 from stoker import places
@@ -33,7 +34,7 @@ def job_view(
     names, seconds = node_names(job), elapsed(job, now)
     out, err = last_logs(job, spec, names[0] if names else "", logs)
     measured = live(job.id) if _trains(job, spec) else {}
-    view = JobView(
+    return JobView(
         id=job.id,
         label=job.label,
         name=job.name,
@@ -92,15 +93,21 @@ def job_view(
         log=out,
         error_log=err,
         log_bytes=_size(out),
+        external_id=UNSET if job.external_id is None else job.external_id,
+        hosts=UNSET if job.external_id is None else list(job.hosts),
+        attach=_terminal(job) if spec.pty and job.state is JobState.RUNNING else UNSET,
+        tail=_tail(out, err, tail) if tail and job.state in UNHAPPY else UNSET,
     )
-    if job.external_id is not None:
-        view.external_id, view.hosts = job.external_id, list(job.hosts)
-    if spec.pty and job.state is JobState.RUNNING:
-        path = terminal_path(os.path.dirname(places.socket_path()), job.id, job.attempt)
-        view.attach = path if os.path.exists(path) else None
-    if tail and job.state in UNHAPPY:
-        view.tail = last_lines(err if err and _size(err) else out, tail)
-    return view
+
+
+def _terminal(job: Job) -> str | None:
+    """Return the socket of a job's terminal, once there is one."""
+    path = terminal_path(os.path.dirname(places.socket_path()), job.id, job.attempt)
+    return path if os.path.exists(path) else None
+
+
+def _tail(out: str, err: str | None, lines: int) -> list[str]:
+    return last_lines(err if err and _size(err) else out, lines)
 
 
 def _trains(job: Job, spec: Spec) -> bool:

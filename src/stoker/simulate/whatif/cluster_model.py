@@ -12,11 +12,12 @@ from stoker.core.dependency import Dependency, parse_dependency, stuck
 from stoker.core.events import QueueDefined
 from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.units import THOUSAND, BadValue, parse_amount
+from stoker.schema.job import JobView, PartView, RequestView
+from stoker.schema.training import TrainingView
 from stoker.simulate.traces import field_parsers
 from stoker.simulate.traces.formats import stoker_history
-from stoker.simulate.traces.formats.stoker_history import Trained
 from stoker.simulate.traces.stoker_jobs import DurationEstimator, JobRecord, to_trace_job
-from stoker.simulate.whatif.api_views import Asked, Facts, Part, View
+from stoker.simulate.whatif.api_views import Facts
 from stoker.simulate.workload import TraceJob
 
 PENDING, SUSPENDED = "PENDING", "SUSPENDED"
@@ -56,7 +57,7 @@ def cluster_from_facts(facts: Facts) -> ClusterModel:
         QueueDefined(
             at=0.0, name=each.name, max_running=each.max_running,
             max_gpus=parse_amount(each.max_gpus) if each.max_gpus else None,
-            priority=each.priority, strict=each.strict, devices=each.devices,
+            priority=each.priority, strict=each.strict, devices=tuple(each.devices),
         )
         for each in facts.queues
     ]  # fmt: skip
@@ -137,7 +138,7 @@ def _jobs(count: int) -> str:
     return f"{count:,} job{'s' * (count != 1)}"
 
 
-def _can_start(view: View, now: float, blocked: set[int]) -> bool:
+def _can_start(view: JobView[str], now: float, blocked: set[int]) -> bool:
     """Return True if a job waits only for resources or for jobs that will run."""
     if view.state != PENDING:
         return True
@@ -149,7 +150,7 @@ def _can_start(view: View, now: float, blocked: set[int]) -> bool:
     return depends is None or not stuck(depends, blocked)
 
 
-def _recorded_job(view: View, record: JobRecord, seconds: float, now: float) -> RecordedJob:
+def _recorded_job(view: JobView[str], record: JobRecord, seconds: float, now: float) -> RecordedJob:
     trace_job = to_trace_job(record, seconds)
     # A non-preemptible job restarts from zero.
     done = record.run_seconds if view.state != PENDING or not trace_job.non_preemptible else 0.0
@@ -171,17 +172,17 @@ def _recorded_job(view: View, record: JobRecord, seconds: float, now: float) -> 
         remaining=left,
         started_at=started,
         placement=_placement(view, request) if view.ended_at is None else None,
-        reports=training is not None and training.saves,
+        reports=stoker_history.counts_epochs(training),
         stated_seconds=training.expected_seconds if training is not None else None,
         measured_seconds=left - min(started or 0.0, 0.0) if _is_known(training) else None,
     )
 
 
-def _is_known(training: Trained | None) -> bool:
+def _is_known(training: TrainingView | None) -> bool:
     return training is not None and training.remaining_seconds is not None
 
 
-def request_of(asked: Asked, held: int | None) -> Request:
+def request_of(asked: RequestView, held: int | None) -> Request:
     """Return the request of a job; of an elastic job with the GPUs it has."""
     amount = parse_amount(asked.gpus) if asked.gpus else 0
     machines = asked.machines or 1
@@ -189,7 +190,8 @@ def request_of(asked: Asked, held: int | None) -> Request:
         amount = max(amount, ceil(held / machines) * THOUSAND)
     ask = GpuAsk(
         amount, model=asked.model, min_vram=asked.min_vram, memory=asked.gpu_memory,
-        only=asked.use_gpus, avoid=asked.avoid_gpus, beside=asked.gpu_memory is not None,
+        only=tuple(asked.use_gpus), avoid=tuple(asked.avoid_gpus),
+        beside=asked.gpu_memory is not None,
     )  # fmt: skip
     return Request(
         gpus=ask if amount else None,
@@ -197,17 +199,17 @@ def request_of(asked: Asked, held: int | None) -> Request:
         memory=asked.memory or 0,
         named=tuple(sorted((name, parse_amount(text)) for name, text in asked.resources.items())),
         exclusive=asked.exclusive,
-        nodes=asked.nodelist,
-        not_nodes=asked.not_nodes,
+        nodes=tuple(asked.nodelist),
+        not_nodes=tuple(asked.not_nodes),
         machines=machines,
     )
 
 
-def _placement(view: View, request: Request) -> Placement | None:
+def _placement(view: JobView[str], request: Request) -> Placement | None:
     """Return the placement of a running job."""
     if view.state == PENDING or view.node is None:
         return None
-    parts = view.parts or [Part(view.node, view.devices)]
+    parts = view.parts or [PartView(node=view.node, devices=view.devices)]
     placed = [Placement(part.node, _allocations(part.devices, request)) for part in parts]
     return Placement(placed[0].node, placed[0].takes, tuple(placed[1:]))
 
