@@ -222,7 +222,7 @@ class Engine:
         try:
             self._decide(batch, events, commands, stages)
             if batch.events:
-                self.seq = self.store.commit(batch.to_store(), force=batch.must_sync)
+                self.seq = self.store.commit(batch.to_store(), sync=batch.must_sync)
         except StoreFull as full:
             self._on_disk_full(result, full, events, commands)
             return None
@@ -268,7 +268,7 @@ class Engine:
             if decision.key is not None and decision.key[0] in batch.keys:
                 batch.repeated.append(command)  # it finds the first of this key in the journal
                 continue
-            lost = self.store.lost() if decision.is_acknowledged else None
+            lost = self.store.durability_warning() if decision.is_acknowledged else None
             if lost is not None:
                 batch.outcomes.append((command, CommandRejected(lost, "unavailable")))
                 continue
@@ -411,8 +411,7 @@ class Engine:
             self._reply_without_writing(result, command, full)
 
     def _write_events(self, result: CycleResult, full: StoreFull, events: list[Event]) -> None:
-        release = getattr(self.store, "drop_ballast", None)
-        if release is None or not release():
+        if not self.store.release_reserve():
             self.unwritten_events += events
             return
         enabled, self._scheduling_enabled = self._scheduling_enabled, False
@@ -445,9 +444,7 @@ class Engine:
         """After a commit: if the disk was full, reserve the space again."""
         if self.store_error is not None:
             self.store_error = None
-            reserve = getattr(self.store, "set_ballast", None)
-            if reserve is not None:
-                reserve()
+            self.store.reserve_space()
 
 
 _Part = tuple[list[Event], list[Command], list[str]]

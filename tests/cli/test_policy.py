@@ -153,8 +153,8 @@ def test_an_old_home_goes_on_as_it_did(stoker: Run, home: Path, name: str) -> No
     old = [event for event in journal[:begin] if not isinstance(event, e.PolicyChosen)]
     Path(places.state_dir()).mkdir(mode=0o700, parents=True)
     store = SqliteStore(places.journal_path())
-    store.claim()
-    store.commit(batch(events=old, rest=fold(old).rest), force=True)
+    store.acquire_term()
+    store.commit(batch(events=old, rest=fold(old).rest), sync=True)
     store.close()
     stoker("daemon", "start", check=True)
     found = views(stoker)

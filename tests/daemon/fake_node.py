@@ -85,7 +85,7 @@ def build_loop(place: Path, store: MemoryStore) -> Daemon:
     for name in ("run", "exits", "scripts", "logs", "notes", "work"):
         (place / name).mkdir(exist_ok=True)
     poller = EpollReactor()
-    store.claim()
+    store.acquire_term()
     local = LocalExecutor(
         ExecutorPaths(str(place / "run"), str(place / "exits"), str(place / "scripts"), str(place)),
         INSTALL, [], poller, lambda _: b"", lambda _: None,

@@ -45,7 +45,7 @@ class HandlerFixture:
         self.directory = directory
         self.now = 1000.0
         self.store = MemoryStore()
-        self.store.claim()
+        self.store.acquire_term()
         self.engine = Engine(self.store, lambda: Instant(self.now, self.now))
         self.context = RequestContext(self.store, str(directory / "logs"), "box", "ada")
         self.events: list[e.Event] = []

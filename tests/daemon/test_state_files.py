@@ -47,10 +47,10 @@ class Journal(MemoryStore):
         self.said: str | None = None
         self.syncs = 0
 
-    def lost(self) -> str | None:
+    def durability_warning(self) -> str | None:
         return self.said
 
-    def force(self) -> None:
+    def sync(self) -> None:
         self.syncs += 1
 
 

@@ -54,14 +54,14 @@ class Moody(MemoryStore):
         self.forced: list[bool] = []
         self.ballast = True
 
-    def commit(self, batch: Batch, force: bool) -> int:
+    def commit(self, batch: Batch, sync: bool) -> int:
         failure = self.failure(batch)
         if failure is not None:
             raise failure
-        self.forced.append(force)
-        return super().commit(batch, force)
+        self.forced.append(sync)
+        return super().commit(batch, sync)
 
-    def drop_ballast(self) -> bool:
+    def release_reserve(self) -> bool:
         had, self.ballast = self.ballast, False
         return had
 
@@ -71,7 +71,7 @@ class EngineFixture:
 
     def __init__(self, contained: bool = False) -> None:
         self.store = Moody()
-        self.store.claim()
+        self.store.acquire_term()
         self.log: list[object] = []
         self.now = 1000.0
         self.faults = FaultTracker(self.clock) if contained else None
@@ -209,7 +209,7 @@ def test_facts_of_a_failed_commit_are_kept_for_the_next(room: EngineFixture):
 
 
 def test_who_was_fenced_off_writes_nothing_and_says_so(room: EngineFixture):
-    room.store.another().claim()
+    room.store.another().acquire_term()
     asked = room.submission()
     with pytest.raises(StoreFenced):
         room.cycle(commands=[asked])
@@ -275,7 +275,7 @@ def test_ends_of_many_jobs_at_once_are_all_on_record_before_any_is_forgotten(roo
     room.cycle(commands=[room.asking(ask.cancel(id)) for id in range(1, 501)])
     room.cycle([e.JobsSeen(at=0, jobs=())])
     assert len(room.engine.state.jobs) < 500
-    rows = room.store.past(JobQuery(ids=list(range(1, 501))))
+    rows = room.store.find_jobs(JobQuery(ids=list(range(1, 501))))
     assert {row.job.state.value for row in rows} == {"CANCELLED"}
 
 

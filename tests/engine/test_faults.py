@@ -259,7 +259,7 @@ def test_an_event_that_cannot_be_applied_is_set_aside_and_tried_again(
 
 def test_fencing_is_never_contained(room: EngineFixture, fail: Callable[..., Failing]):
     fail("planned", 1)
-    room.store.another().claim()
+    room.store.another().acquire_term()
     with pytest.raises(StoreFenced):
         room.submit()
 

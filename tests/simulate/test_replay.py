@@ -427,7 +427,7 @@ def test_the_daemon_makes_the_same_decisions(name: str, monkeypatch: pytest.Monk
     clock = [0.0]
     published: list[e.Event] = []
     store = MemoryStore()
-    store.claim()
+    store.acquire_term()
     engine = Engine(store, lambda: Instant(clock[0], clock[0]))
     for at, facts in recorded.turns:
         clock[0] = at

@@ -69,13 +69,13 @@ JOBS = [
 
 
 def filled(store: Store) -> Store:
-    store.claim()
+    store.acquire_term()
     store.commit(
         Batch(
             events=[e.JobHeld(at=NOW, job=5)], jobs=JOBS, dropped=[2],
             rest=Rest(nodes={"box": BOX}), blobs={}, secrets={}, keys=[], specs=SPECS,
         ),
-        force=True,
+        sync=True,
     )  # fmt: skip
     return store
 
@@ -220,7 +220,7 @@ def test_a_journal_of_a_newer_stoker_is_refused(tmp_path: Path) -> None:
 
 def test_an_empty_store_has_nothing_to_simulate() -> None:
     store = MemoryStore()
-    store.claim()
+    store.acquire_term()
     with pytest.raises(TraceError) as caught:
         journal.read(store)
     assert str(caught.value) == ("this lab has no job that ran; submit some, or name another file.")

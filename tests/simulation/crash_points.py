@@ -35,38 +35,38 @@ class FusedStore:
     def __getattr__(self, name: str) -> object:
         return getattr(self.store, name)
 
-    def commit(self, batch: Batch, force: bool) -> int:
+    def commit(self, batch: Batch, sync: bool) -> int:
         """Commit, with an instant on either side."""
         self.fuse.pass_by("before commit")
-        seq = self.store.commit(batch, force)
+        seq = self.store.commit(batch, sync)
         self.fuse.pass_by("after commit")
         return seq
 
 
 class VolatileStore(MemoryStore):
-    """Keeps aside what was forced, so that a loss of power can take the rest away."""
+    """Keeps aside what was synced, so that a loss of power can take the rest away."""
 
     def __init__(self, rows: Rows | None = None) -> None:
         super().__init__(rows)
         self.on_disk = self.rows.copy()
 
-    def commit(self, batch: Batch, force: bool) -> int:
-        """Write a batch; on disk only when forced."""
-        seq = super().commit(batch, force)
-        if force:
-            self.force()
+    def commit(self, batch: Batch, sync: bool) -> int:
+        """Write a batch; on disk only when synced."""
+        seq = super().commit(batch, sync)
+        if sync:
+            self.sync()
         return seq
 
     def claim(self) -> int:
         """Take over, on disk."""
-        term = super().claim()
-        self.force()
+        term = super().acquire_term()
+        self.sync()
         return term
 
-    def force(self) -> None:
+    def sync(self) -> None:
         """What is committed survives a loss of power from here on."""
         self.on_disk = self.rows.copy()
 
     def lose_power(self) -> None:
-        """What was not forced is gone."""
+        """What was not synced is gone."""
         self.rows = self.on_disk.copy()

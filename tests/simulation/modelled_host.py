@@ -38,7 +38,7 @@ from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.local.supervisor_client import spawn_keepers
 from stoker.store.memory import MemoryStore
 from stoker.store.port import JobQuery, Store, StoreError
-from stoker.store.replacement import FINISHED, beside, has_content
+from stoker.store.replacement import FINISHED, find_beside, has_content
 from stoker.store.sqlite import SqliteStore
 
 GPUS = 2
@@ -123,7 +123,7 @@ class Host:
         os.makedirs(self.run, exist_ok=True)
         self.poller = Poller()
         self.store = self._open_store()
-        term = self.store.claim()
+        term = self.store.acquire_term()
         places = ExecutorPaths(
             self.run, str(self.place / "exits"), str(self.place / "scripts"), self.run
         )
@@ -156,7 +156,7 @@ class Host:
 
     def _damage(self) -> None:
         """Spoil a page or a byte of the journal while no daemon has it."""
-        if not has_content(str(self.journal)) or beside(str(self.journal), FINISHED):
+        if not has_content(str(self.journal)) or find_beside(str(self.journal), FINISHED):
             return  # a repair was interrupted
         with contextlib.closing(sqlite3.connect(self.journal)) as db:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -390,7 +390,7 @@ class Host:
         """Return a job, also a finished one."""
         if id in self.engine.state.jobs:
             return self.engine.state.jobs[id]
-        found = self.store.past(JobQuery(ids=[id]))
+        found = self.store.find_jobs(JobQuery(ids=[id]))
         return found[0].job if found else None
 
     def violations(self) -> list[tuple[str, str]]:

@@ -190,7 +190,7 @@ class SimFixture:
     def job(self, id: int) -> Job:
         if id in self.state.jobs:
             return self.state.jobs[id]
-        return self.driver.store.past(JobQuery(ids=[id]))[0].job
+        return self.driver.store.find_jobs(JobQuery(ids=[id]))[0].job
 
     def states(self) -> dict[int, str]:
         return {id: job.state.value for id, job in sorted(self.state.jobs.items())}
@@ -277,7 +277,7 @@ class SimFixture:
         assert len(set(ids)) == len(ids)
         missing = [id for id in ids if id not in self.state.jobs]
         if missing:
-            found = {each.job.id for each in self.driver.store.past(JobQuery(ids=missing))}
+            found = {each.job.id for each in self.driver.store.find_jobs(JobQuery(ids=missing))}
             assert not set(missing) - found
 
     def check_all_over(self) -> None:

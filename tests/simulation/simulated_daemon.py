@@ -75,7 +75,7 @@ class SimulatedDaemon:
     def _start(self) -> None:
         """Load, adopt what an earlier driver left, and go on."""
         self.store = self.open_store()
-        term = self.store.claim()
+        term = self.store.acquire_term()
         store = cast("Store", FusedStore(self.store, self.fuse))
         self.executor = Fleet(self.world, self.facts.name, self.machines, self.faults)
         self.engine = Engine(store, self.world.moment)
@@ -182,7 +182,7 @@ class SimulatedDaemon:
 
     def _force(self) -> None:
         if not self.executor.facts:
-            self.store.force()
+            self.store.sync()
             self.engine.mark_synced()
             self.executor.settle()
 

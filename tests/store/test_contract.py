@@ -44,7 +44,7 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
 @pytest.fixture
 def store(reopen: Open) -> Store:
     found = reopen()
-    found.claim()
+    found.acquire_term()
     return found
 
 
@@ -57,7 +57,7 @@ def test_a_new_store_is_empty(store: Store):
 
 def test_what_was_committed_is_read_back(store: Store, reopen: Open):
     jobs = [job(1), job(2, "RUNNING", pid=7, started_at=1.5)]
-    assert store.commit(batch(*jobs, rest=rest(next_id=3, boot="b")), force=True) == 2
+    assert store.commit(batch(*jobs, rest=rest(next_id=3, boot="b")), sync=True) == 2
     for each in (lambda: store, reopen):
         found = each().load()
         assert (found.seq, found.jobs, found.specs) == (2, jobs, {"s1": spec()})
@@ -65,41 +65,41 @@ def test_what_was_committed_is_read_back(store: Store, reopen: Open):
 
 
 def test_a_later_commit_replaces_rows_and_keeps_what_it_does_not_mention(store: Store):
-    store.commit(batch(job(1), job(2), rest=rest(next_id=3)), force=False)
-    store.commit(batch(job(1, "RUNNING")), force=False)
+    store.commit(batch(job(1), job(2), rest=rest(next_id=3)), sync=False)
+    store.commit(batch(job(1, "RUNNING")), sync=False)
     found = store.load()
     assert found.jobs == [job(1, "RUNNING"), job(2)]
     assert (found.seq, found.rest) == (3, rest(next_id=3))
 
 
 def test_forgotten_jobs_are_not_loaded_but_found(store: Store):
-    store.commit(batch(done(1, 50.0), job(2)), force=False)
-    store.commit(batch(dropped=[1], events=[e.JobsForgotten(at=0, jobs=(1,))]), force=False)
+    store.commit(batch(done(1, 50.0), job(2)), sync=False)
+    store.commit(batch(dropped=[1], events=[e.JobsForgotten(at=0, jobs=(1,))]), sync=False)
     assert [each.id for each in store.load().jobs] == [2]
-    [found] = store.past(JobQuery(ids=[1]))
+    [found] = store.find_jobs(JobQuery(ids=[1]))
     assert (found.job, found.spec) == (done(1, 50.0), spec())
 
 
 def test_a_recalled_job_is_loaded_again(store: Store):
-    store.commit(batch(done(1, 50.0)), force=False)
-    store.commit(batch(dropped=[1]), force=False)
-    store.commit(batch(job(1)), force=False)
+    store.commit(batch(done(1, 50.0)), sync=False)
+    store.commit(batch(dropped=[1]), sync=False)
+    store.commit(batch(job(1)), sync=False)
     assert store.load().jobs == [job(1)]
 
 
 def test_only_the_specs_in_use_are_loaded(store: Store):
     specs = {"s1": spec(), "s2": spec(name="unused")}
-    store.commit(batch(job(1), specs=specs), force=False)
+    store.commit(batch(job(1), specs=specs), sync=False)
     assert set(store.load().specs) == {"s1"}
 
 
 def test_who_came_before_can_no_longer_write(store: Store, reopen: Open):
-    store.commit(batch(job(1)), force=False)
+    store.commit(batch(job(1)), sync=False)
     newer = reopen()
-    assert newer.claim() == 2
+    assert newer.acquire_term() == 2
     with pytest.raises(StoreError):
-        store.commit(batch(job(2)), force=False)
-    assert newer.commit(batch(job(3)), force=False) == 2
+        store.commit(batch(job(2)), sync=False)
+    assert newer.commit(batch(job(3)), sync=False) == 2
     assert [each.id for each in newer.load().jobs] == [1, 3]
 
 
@@ -107,23 +107,23 @@ def test_a_fenced_store_says_so(tmp_path: Path):
     old = SqliteStore(str(tmp_path / "j.db"))
     memory = MemoryStore()
     for one, two in ((old, SqliteStore(str(tmp_path / "j.db"))), (memory, memory.another())):
-        one.claim()
-        two.claim()
+        one.acquire_term()
+        two.acquire_term()
         with pytest.raises(StoreFenced):
-            one.commit(batch(job(1)), force=True)
+            one.commit(batch(job(1)), sync=True)
         assert two.load().jobs == []
         one.close()
         two.close()
 
 
 def test_terms_only_grow(reopen: Open):
-    assert [reopen().claim() for _ in range(3)] == [1, 2, 3]
+    assert [reopen().acquire_term() for _ in range(3)] == [1, 2, 3]
 
 
 def test_events_come_in_order_and_in_pages(store: Store):
     facts: list[e.Event] = [e.JobHeld(at=float(n), job=n) for n in range(1, 8)]
-    store.commit(batch(events=facts[:3]), force=False)
-    store.commit(batch(events=facts[3:]), force=False)
+    store.commit(batch(events=facts[:3]), sync=False)
+    store.commit(batch(events=facts[3:]), sync=False)
     assert list(store.events(0, 99)) == list(enumerate(facts, 1))
     assert list(store.events(2, 3)) == list(enumerate(facts, 1))[2:5]
     assert list(store.events(7, 3)) == []
@@ -131,17 +131,17 @@ def test_events_come_in_order_and_in_pages(store: Store):
 
 def test_a_submission_key_is_used_once(store: Store):
     assert store.find_key("k") is None
-    store.commit(batch(job(1), keys=[("k", 1, 5)]), force=True)
+    store.commit(batch(job(1), keys=[("k", 1, 5)]), sync=True)
     assert store.find_key("k") == (1, 5)
     with pytest.raises(StoreError):
-        store.commit(batch(job(6), keys=[("k", 6, 5)]), force=True)
+        store.commit(batch(job(6), keys=[("k", 6, 5)]), sync=True)
     assert store.find_key("k") == (1, 5)
     assert [each.id for each in store.load().jobs] == [1]
-    assert store.commit(batch(job(6), keys=[("other", 6, 1)]), force=True) == 2
+    assert store.commit(batch(job(6), keys=[("other", 6, 1)]), sync=True) == 2
 
 
 def test_scripts_and_environments(store: Store):
-    store.commit(batch(blobs={"b": b"#!/bin/sh\n\xff"}, secrets={"e": b"A=1\0B=2"}), force=False)
+    store.commit(batch(blobs={"b": b"#!/bin/sh\n\xff"}, secrets={"e": b"A=1\0B=2"}), sync=False)
     assert (store.blob("b"), store.secret("e")) == (b"#!/bin/sh\n\xff", b"A=1\0B=2")
     assert store.blob("e") is None
     assert store.secret("b") is None
@@ -172,30 +172,30 @@ HISTORY = [
     ],
 )
 def test_the_past_oldest_first(store: Store, wanted: JobQuery, ids: list[int]):
-    store.commit(batch(*HISTORY), force=False)
-    assert [found.job.id for found in store.past(wanted)] == ids
+    store.commit(batch(*HISTORY), sync=False)
+    assert [found.job.id for found in store.find_jobs(wanted)] == ids
 
 
 def test_many_ids_at_once(store: Store):
-    store.commit(batch(*[job(n) for n in range(1, 301)]), force=False)
+    store.commit(batch(*[job(n) for n in range(1, 301)]), sync=False)
     ids = list(range(1, 40_000))
-    assert len(store.past(JobQuery(ids=ids))) == 300
+    assert len(store.find_jobs(JobQuery(ids=ids))) == 300
 
 
 def test_a_sweep_is_read_back_as_it_was_last_written(store: Store, reopen: Open):
     assert store.load().sweeps == []
-    store.commit(batch(sweeps=[sweep(9), sweep(2, total=4)]), force=False)
-    store.commit(batch(sweeps=[sweep(2, total=4, counts={"done": 1})]), force=False)
-    store.commit(batch(job(10)), force=True)
+    store.commit(batch(sweeps=[sweep(9), sweep(2, total=4)]), sync=False)
+    store.commit(batch(sweeps=[sweep(2, total=4, counts={"done": 1})]), sync=False)
+    store.commit(batch(job(10)), sync=True)
     expected = [sweep(2, total=4, counts={"done": 1}), sweep(9)]
     assert store.load().sweeps == expected
     assert reopen().load().sweeps == expected
 
 
 def test_a_sweep_of_a_refused_batch_is_not_written(store: Store):
-    store.commit(batch(keys=[("k", 1, 1)], sweeps=[sweep(1)]), force=False)
+    store.commit(batch(keys=[("k", 1, 1)], sweeps=[sweep(1)]), sync=False)
     with pytest.raises(StoreError):
-        store.commit(batch(keys=[("k", 1, 1)], sweeps=[sweep(1, held=True), sweep(2)]), force=False)
+        store.commit(batch(keys=[("k", 1, 1)], sweeps=[sweep(1, held=True), sweep(2)]), sync=False)
     assert store.load().sweeps == [sweep(1)]
 
 
@@ -212,15 +212,15 @@ FAMILIES = [
 
 def test_trials_that_left_memory_are_loaded_while_their_sweep_is_there(store: Store):
     sweeps = [sweep(1), sweep(5, resident=False)]
-    store.commit(batch(*FAMILIES, sweeps=sweeps), force=False)
+    store.commit(batch(*FAMILIES, sweeps=sweeps), sync=False)
     assert store.load().members == []
-    store.commit(batch(dropped=[3, 2, 6, 7]), force=False)
+    store.commit(batch(dropped=[3, 2, 6, 7]), sync=False)
     found = store.load()
     assert found.members == [FAMILIES[0], FAMILIES[1]]
     assert [each.id for each in found.jobs] == [4, 8, 9, 10]
-    store.commit(batch(sweeps=[sweep(1, resident=False), sweep(5)]), force=False)
+    store.commit(batch(sweeps=[sweep(1, resident=False), sweep(5)]), sync=False)
     assert [each.id for each in store.load().members] == [6]
-    store.commit(batch(FAMILIES[3]), force=False)
+    store.commit(batch(FAMILIES[3]), sync=False)
     assert store.load().members == []
 
 
@@ -241,17 +241,17 @@ def test_trials_that_left_memory_are_loaded_while_their_sweep_is_there(store: St
 def test_the_members_of_an_array_or_a_sweep(
     store: Store, wanted: JobQuery, ids: list[int], count: int
 ):
-    store.commit(batch(*FAMILIES[4:], *FAMILIES[:4], sweeps=[sweep(1), sweep(5)]), force=False)
-    store.commit(batch(dropped=[2, 7]), force=False)
-    found = store.past(wanted)
+    store.commit(batch(*FAMILIES[4:], *FAMILIES[:4], sweeps=[sweep(1), sweep(5)]), sync=False)
+    store.commit(batch(dropped=[2, 7]), sync=False)
+    found = store.find_jobs(wanted)
     assert [each.job.id for each in found] == ids
     assert all(each.spec == spec() for each in found)
-    assert store.count_past(wanted) == count
+    assert store.count_jobs(wanted) == count
 
 
 def test_the_ids_of_the_members_of_an_array_or_a_sweep(store: Store):
-    store.commit(batch(*FAMILIES[4:], *FAMILIES[:4], sweeps=[sweep(1), sweep(5)]), force=False)
-    store.commit(batch(dropped=[2, 7]), force=False)
+    store.commit(batch(*FAMILIES[4:], *FAMILIES[:4], sweeps=[sweep(1), sweep(5)]), sync=False)
+    store.commit(batch(dropped=[2, 7]), sync=False)
     assert [store.members(array) for array in (1, 5, 7, 10)] == [[2, 3, 4, 9], [6], [7, 8], []]
 
 
@@ -262,7 +262,7 @@ def test_environments_of_old_jobs_are_dropped_and_others_are_not(store: Store):
         done(1, 100.0), done(2, 900.0, spec="s2"), job(3, spec="s3"),
         job(4, spec="s4", ended_at=50.0),  # retried: it ended once and waits again
     ]  # fmt: skip
-    store.commit(batch(*rows, specs=specs, secrets=secrets), force=False)
+    store.commit(batch(*rows, specs=specs, secrets=secrets), sync=False)
     store.purge(before=500.0)
     kept = [n for n in range(1, 5) if store.secret(f"env-{n}") is not None]
     assert kept == [2, 3, 4]
@@ -272,21 +272,21 @@ def test_environments_that_somebody_still_needs_are_kept(store: Store):
     specs = {f"s{n}": spec(environment=f"env-{n}") for n in (1, 2)}
     secrets = {f"env-{n}": b"SECRET=1" for n in (1, 2, 3)}
     rows = [done(1, 100.0), done(2, 100.0, spec="s2")]
-    store.commit(batch(*rows, specs=specs, secrets=secrets), force=False)
+    store.commit(batch(*rows, specs=specs, secrets=secrets), sync=False)
     store.purge(500.0, {"env-2", "env-3", "unknown"})
     assert [n for n in (1, 2, 3) if store.secret(f"env-{n}") is not None] == [2, 3]
 
 
 def test_a_backup_is_a_copy(store: Store, tmp_path: Path):
-    store.commit(batch(job(1), job(2)), force=False)
+    store.commit(batch(job(1), job(2)), sync=False)
     path = tmp_path / "copy"
     size = store.backup(str(path))
     assert size == path.stat().st_size > 0
 
 
 def test_forcing_is_always_allowed(store: Store):
-    store.force()
-    store.commit(batch(job(1)), force=False)
-    store.force()
-    store.force()
+    store.sync()
+    store.commit(batch(job(1)), sync=False)
+    store.sync()
+    store.sync()
     assert store.load().seq == 1

@@ -77,15 +77,15 @@ def test_a_journal_that_is_deleted_is_lost_until_a_copy_takes_its_place(
     path: Path, opened: Open, delete: Callable[[Path], None]
 ):
     store = opened()
-    store.claim()
-    store.commit(batch(job(1), rest=rest(next_id=2)), force=True)
-    assert store.lost() is None
+    store.acquire_term()
+    store.commit(batch(job(1), rest=rest(next_id=2)), sync=True)
+    assert store.durability_warning() is None
     delete(path)
-    said = str(store.lost())
+    said = str(store.durability_warning())
     assert said.startswith(f"{path} was deleted or moved while the daemon runs")
     assert f"{path}.emergency" in said
-    store.commit(batch(job(2, "COMPLETED", ended_at=5.0), rest=rest(next_id=3)), force=False)
-    store.force()
+    store.commit(batch(job(2, "COMPLETED", ended_at=5.0), rest=rest(next_id=3)), sync=False)
+    store.sync()
     copy = Path(f"{path}.emergency")
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     # The process is killed: what is open is not closed, and its shared memory not found again.
@@ -96,32 +96,32 @@ def test_a_journal_that_is_deleted_is_lost_until_a_copy_takes_its_place(
         assert again.id_floor() == 3
         assert "was restored from its emergency copy" in again.warnings()[0]
         assert again.lost_events() == 0
-        assert again.lost() is None
+        assert again.durability_warning() is None
     assert not (crashed / copy.name).exists()
 
 
 def test_what_happens_after_a_copy_was_written_is_in_the_next_one(path: Path, opened: Open):
     store = opened()
-    store.claim()
+    store.acquire_term()
     delete_home(path)
     for number in range(1, 4):
-        store.commit(batch(job(number)), force=False)
-        store.force()
+        store.commit(batch(job(number)), sync=False)
+        store.sync()
     assert ids(opened()) == [1, 2, 3]
 
 
 def test_a_copy_is_not_written_again_without_need(path: Path, opened: Open):
     store = opened()
-    store.claim()
-    store.commit(batch(job(1)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=True)
     delete_journal(path)
-    store.force()
+    store.sync()
     copy = Path(f"{path}.emergency")
     before = copy.stat().st_ino
-    store.force()
+    store.sync()
     assert copy.stat().st_ino == before
     copy.unlink()
-    store.force()
+    store.sync()
     assert copy.exists()
 
 
@@ -129,14 +129,14 @@ def test_where_the_home_cannot_be_made_again_the_copy_is_kept_elsewhere(
     path: Path, opened: Open, tmp_path: Path
 ):
     store = opened()
-    store.claim()
-    store.commit(batch(job(1)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=True)
     home = path.parent.parent
     delete_home(path)
     home.write_text("in the way")
-    store.force()
+    store.sync()
     [copy] = (tmp_path / "elsewhere").iterdir()
-    assert str(copy) in str(store.lost())
+    assert str(copy) in str(store.durability_warning())
     home.unlink()
     path.parent.mkdir(parents=True)
     assert ids(opened()) == [1]
@@ -147,57 +147,57 @@ def test_where_no_copy_can_be_written_nothing_counts_as_synced(
     path: Path, opened: Open, tmp_path: Path
 ):
     store = opened()
-    store.claim()
-    store.commit(batch(job(1)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=True)
     delete_home(path)
     path.parent.parent.write_text("in the way")
     (tmp_path / "elsewhere").write_text("in the way")
     with pytest.raises(StoreError, match="no copy can be written"):
-        store.force()
+        store.sync()
     path.parent.parent.unlink()
-    store.force()
+    store.sync()
     assert Path(f"{path}.emergency").exists()
 
 
 def test_a_journal_that_comes_back_is_used_again(path: Path, opened: Open):
     store = opened()
-    store.claim()
-    store.commit(batch(job(1)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=True)
     move_home(path)
-    assert store.lost()
+    assert store.durability_warning()
     path.parent.parent.with_name("moved").rename(path.parent.parent)
-    assert store.lost() is None
-    store.commit(batch(job(2)), force=True)
-    store.force()
+    assert store.durability_warning() is None
+    store.commit(batch(job(2)), sync=True)
+    store.sync()
     assert not Path(f"{path}.emergency").exists()
 
 
 def test_an_older_copy_does_not_replace_a_journal_that_went_on(path: Path, opened: Open):
     store = opened()
-    store.claim()
-    store.commit(batch(job(1)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=True)
     store.backup(f"{path}.emergency")
-    store.commit(batch(job(2)), force=True)
+    store.commit(batch(job(2)), sync=True)
     assert ids(opened()) == [1, 2]
 
 
 def test_a_journal_that_is_replaced_by_another_file_is_lost(path: Path, opened: Open):
     store = opened()
-    store.claim()
-    store.commit(batch(job(1)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=True)
     replace_journal(path)
-    assert store.lost()
-    store.commit(batch(job(2)), force=False)
-    store.force()
+    assert store.durability_warning()
+    store.commit(batch(job(2)), sync=False)
+    store.sync()
     assert ids(opened()) == [1, 2]
 
 
 def test_a_copy_waits_for_a_commit_under_way(path: Path, opened: Open):
     store = opened()
-    store.claim()
-    store.commit(batch(job(1)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=True)
     delete_home(path)
-    copying = threading.Thread(target=store.force)
+    copying = threading.Thread(target=store.sync)
     with store._transaction():
         store._db.execute("DELETE FROM jobs")
         copying.start()

@@ -72,8 +72,8 @@ def test_an_old_journal_is_written_again_as_it_was_read(name: str):
 @pytest.mark.parametrize("name", JOURNALS)
 def test_an_old_journal_goes_through_postgres(postgres: Server, name: str):
     store, journal = PostgresStore(postgres.choice()), read(name)
-    store.claim()
-    store.commit(batch(events=journal), force=True)
+    store.acquire_term()
+    store.commit(batch(events=journal), sync=True)
     assert [event for _, event in store.events(0, 100_000)] == journal
     assert outline(replayed(store)) == outline(fold(journal))
     store.close()
@@ -86,9 +86,9 @@ def test_every_kind_of_fact_is_in_some_journal():
 
 def test_a_fact_from_the_future_is_refused():
     event = e.JobHeld(at=1.0, job=1)
-    with pytest.raises(codec.Unreadable, match="newer stoker"):
+    with pytest.raises(codec.UnreadableEvent, match="newer stoker"):
         codec.decode_event("JobHeld", codec.VERSION + 1, codec.encode(event))
-    with pytest.raises(codec.Unreadable):
+    with pytest.raises(codec.UnreadableEvent):
         codec.decode_event("JobHeld", codec.VERSION, b'{"kind": "JobHeld"')
 
 

@@ -40,7 +40,7 @@ def opened() -> Iterator[Open]:
     def open_(choice: StoreConfig, claim: bool = True, **more: object) -> PostgresStore:
         stores.append(PostgresStore(choice, **more))  # type: ignore[arg-type]
         if claim:
-            stores[-1].claim()
+            stores[-1].acquire_term()
         return stores[-1]
 
     yield open_
@@ -51,7 +51,7 @@ def opened() -> Iterator[Open]:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for a lease."""
-    monkeypatch.setattr(sessions, "HANDOVER", 0.3)
+    monkeypatch.setattr(sessions, "LEASE_TIMEOUT_SECONDS", 0.3)
 
 
 def recorded(store: PostgresStore) -> list[tuple[int, int]]:
@@ -83,13 +83,13 @@ def test_a_second_one_is_refused_with_who_has_it(postgres: Server, opened: Open,
     assert f"in use by the daemon with pid {os.getpid()} on {os.uname().nodename[:24]}" in str(
         refused.value
     )
-    assert first.commit(batch(job(1)), force=True) == 1
+    assert first.commit(batch(job(1)), sync=True) == 1
 
 
 def test_schemas_do_not_know_of_each_other(postgres: Server, opened: Open):
     one, two = opened(postgres.choice()), opened(postgres.choice())
-    one.commit(batch(job(1)), force=True)
-    two.commit(batch(job(7)), force=True)
+    one.commit(batch(job(1)), sync=True)
+    two.commit(batch(job(7)), sync=True)
     assert [each.id for each in one.load().jobs] == [1]
     assert [each.id for each in two.load().jobs] == [7]
 
@@ -100,15 +100,15 @@ def test_whoever_lost_the_lease_while_cut_off_writes_nothing_more(
 ):
     choice = postgres.choice()
     old = opened(choice)
-    old.commit(batch(job(1)), force=True)
+    old.commit(batch(job(1)), sync=True)
     assert postgres.end_sessions(f"%{old._name.token}") == 1
     new = opened(choice)
-    assert new.commit(batch(job(2)), force=True) == 2
+    assert new.commit(batch(job(2)), sync=True) == 2
     if not still_there:
         new.close()
     for _ in range(2):
         with pytest.raises(StoreFenced):
-            old.commit(batch(job(3)), force=True)
+            old.commit(batch(job(3)), sync=True)
     with pytest.raises(StoreFenced):
         old.load()
     old.close()
@@ -119,12 +119,12 @@ def test_whoever_lost_the_lease_while_cut_off_writes_nothing_more(
 def test_a_term_that_moved_on_is_noticed_even_with_the_lease(postgres: Server, opened: Open):
     choice = postgres.choice()
     store = opened(choice)
-    store.commit(ended(1), force=False)
+    store.commit(ended(1), sync=False)
     schema_sql(postgres, choice, "UPDATE meta SET number = number + 1 WHERE key = 'term'")
     with pytest.raises(StoreFenced):
-        store.commit(batch(job(2)), force=True)
+        store.commit(batch(job(2)), sync=True)
     with pytest.raises(StoreFenced):
-        store.force()
+        store.sync()
     assert [each.id for each in store.load().jobs] == [1]
 
 
@@ -135,8 +135,8 @@ DYING = """
     from store.rows import batch, job
 
     store = PostgresStore(parse(sys.argv[1], "test"))
-    store.claim()
-    store.commit(batch(job(1)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=True)
     if os.fork() == 0:  # has the connection too, so the server will not see it end
         print(os.getpid(), flush=True)
         time.sleep(300)
@@ -264,18 +264,18 @@ def proxy(postgres: Server) -> Iterator[Proxy]:
     found.close()
 
 
-@pytest.mark.parametrize("force", [True, False])
+@pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("where", ["before the request", "before the answer", "only towards us"])
 def test_a_commit_whose_answer_never_came_is_there_once(
-    postgres: Server, proxy: Proxy, opened: Open, where: str, force: bool
+    postgres: Server, proxy: Proxy, opened: Open, where: str, sync: bool
 ):
     choice = postgres.choice()
     store = opened(proxy.through(choice))
-    store.commit(ended(1), force=False)
+    store.commit(ended(1), sync=False)
     proxy.plan = where
-    assert store.commit(ended(2, keys=[("k", 2, 1)]), force=force) == 2
+    assert store.commit(ended(2, keys=[("k", 2, 1)]), sync=sync) == 2
     assert proxy.plan is None
-    assert store.commit(ended(3), force=force) == 3
+    assert store.commit(ended(3), sync=sync) == 3
     store.close()
     again = opened(choice, claim=False)
     assert recorded(again) == one_each(3)
@@ -285,13 +285,13 @@ def test_a_commit_whose_answer_never_came_is_there_once(
 
 def test_reads_go_on_over_a_new_connection(postgres: Server, proxy: Proxy, opened: Open):
     store = opened(proxy.through(postgres.choice()))
-    store.commit(batch(done(1, 5.0), blobs={"b": b"x"}, keys=[("k", 1, 1)]), force=False)
+    store.commit(batch(done(1, 5.0), blobs={"b": b"x"}, keys=[("k", 1, 1)]), sync=False)
     for read in (
         store.load,
         lambda: recorded(store),
         lambda: store.blob("b"),
         lambda: store.find_key("k"),
-        lambda: store.past(JobQuery(user="ada", name="train", states=["COMPLETED"])),
+        lambda: store.find_jobs(JobQuery(user="ada", name="train", states=["COMPLETED"])),
     ):
         before = read()
         proxy.plan = "before the answer"
@@ -304,7 +304,7 @@ def test_sessions_ended_again_and_again_lose_nothing_and_double_nothing(
 ):
     choice, over = postgres.choice(), threading.Event()
     store, cut = opened(choice), []
-    tokens = f"%{store._name.world}%"
+    tokens = f"%{store._name.namespace}%"
 
     def end() -> None:
         while not over.wait(0.03):
@@ -314,9 +314,9 @@ def test_sessions_ended_again_and_again_lose_nothing_and_double_nothing(
     ender.start()
     try:
         for n in range(1, 61):
-            assert store.commit(ended(n, rest=rest(next_id=n + 1)), force=n % 5 == 0) == n
+            assert store.commit(ended(n, rest=rest(next_id=n + 1)), sync=n % 5 == 0) == n
             if n % 7 == 0:
-                store.force()
+                store.sync()
     finally:
         over.set()
         ender.join()
@@ -332,21 +332,21 @@ def test_a_claim_whose_answer_never_came_is_made_again(
 ):
     store = opened(proxy.through(postgres.choice()), claim=False)
     proxy.plan = "before the answer"
-    assert store.claim() == 2
-    assert store.commit(batch(job(1)), force=True) == 1
+    assert store.acquire_term() == 2
+    assert store.commit(batch(job(1)), sync=True) == 1
 
 
 def test_a_server_that_stays_away_ends_it_with_a_sentence(crashing: Server, opened: Open):
-    store = opened(crashing.choice(), patience=0.2)
-    store.commit(batch(job(1)), force=True)
+    store = opened(crashing.choice(), reconnect_timeout=0.2)
+    store.commit(batch(job(1)), sync=True)
     crashing.stop()
     for _ in range(2):
         with pytest.raises(StoreFenced, match="check the queue before repeating"):
-            store.commit(batch(job(2)), force=True)
+            store.commit(batch(job(2)), sync=True)
     with pytest.raises(StoreFenced):
         store.load()
     with pytest.raises(StoreFenced):
-        store.force()
+        store.sync()
 
 
 # -- what is on disk ----------------------------------------------------------------------
@@ -361,12 +361,12 @@ def count(server: Server, choice: StoreConfig) -> int:
 def test_what_a_crash_of_the_server_took_is_written_again(crashing: Server, opened: Open):
     choice = crashing.choice()
     store = opened(choice)
-    store.commit(batch(job(1)), force=True)
+    store.commit(batch(job(1)), sync=True)
     for n in range(2, 6):
-        store.commit(ended(n, rest=rest(next_id=n + 1)), force=False)
+        store.commit(ended(n, rest=rest(next_id=n + 1)), sync=False)
     crashing.restart()
     assert count(crashing, choice) < 5  # it really had not written them
-    assert store.commit(ended(6), force=False) == 6
+    assert store.commit(ended(6), sync=False) == 6
     crashing.restart()  # what was written again is on disk
     store.close()
     again = opened(choice, claim=False)
@@ -378,31 +378,31 @@ def test_what_a_crash_of_the_server_took_is_written_again(crashing: Server, open
 def test_forcing_after_a_crash_of_the_server_brings_everything_back(crashing: Server, opened: Open):
     choice = crashing.choice()
     store = opened(choice)
-    store.commit(ended(1), force=False)
+    store.commit(ended(1), sync=False)
     crashing.restart()
     assert count(crashing, choice) == 0
-    store.force()
+    store.sync()
     crashing.restart()
     assert count(crashing, choice) == 1
 
 
 @pytest.mark.parametrize(
-    "way", ["force=True", "force()", "force() in another thread", "a fact that nobody else knows"]
+    "way", ["sync=True", "sync()", "sync() in another thread", "a fact that nobody else knows"]
 )
 def test_what_was_forced_survives_a_crash_of_the_server(crashing: Server, opened: Open, way: str):
     choice = crashing.choice()
     store = opened(choice)
     for n in range(1, 4):
-        store.commit(ended(n), force=way == "force=True" and n == 3)
-    if way == "force()":
-        store.force()
+        store.commit(ended(n), sync=way == "sync=True" and n == 3)
+    if way == "sync()":
+        store.sync()
     elif way == "a fact that nobody else knows":
-        store.commit(batch(events=[JobHeld(at=1.0, job=1)]), force=False)
-    elif way != "force=True":
-        thread = threading.Thread(target=store.force)
+        store.commit(batch(events=[JobHeld(at=1.0, job=1)]), sync=False)
+    elif way != "sync=True":
+        thread = threading.Thread(target=store.sync)
         thread.start()
         thread.join()
-    assert store._unforced == []
+    assert store._unsynced == []
     crashing.restart()
     assert count(crashing, choice) >= 3
 
@@ -411,38 +411,38 @@ def test_commits_go_on_while_another_thread_forces(postgres: Server, opened: Ope
     choice, over = postgres.choice(), threading.Event()
     store = opened(choice)
 
-    def force() -> None:
+    def sync() -> None:
         while not over.is_set():
-            store.force()
+            store.sync()
 
-    thread = threading.Thread(target=force)
+    thread = threading.Thread(target=sync)
     thread.start()
     try:
         for n in range(1, 301):
-            store.commit(ended(n), force=False)
+            store.commit(ended(n), sync=False)
     finally:
         over.set()
         thread.join()
-    store.force()
-    assert store._unforced == []
+    store.sync()
+    assert store._unsynced == []
     assert recorded(store) == one_each(300)
 
 
 def test_a_journal_shorter_than_what_was_on_disk_is_reported(
     postgres: Server, opened: Open, tmp_path: Path
 ):
-    choice, aside = postgres.choice(), str(tmp_path / "aside")
-    store = opened(choice, aside=aside)
+    choice, watermark = postgres.choice(), str(tmp_path / "watermark")
+    store = opened(choice, watermark=watermark)
     for n in range(1, 6):
-        store.commit(batch(job(n), rest=rest(next_id=n + 1)), force=True)
+        store.commit(batch(job(n), rest=rest(next_id=n + 1)), sync=True)
     store.close()
-    assert stat.S_IMODE(os.stat(aside).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(watermark).st_mode) == 0o600
     schema_sql(postgres, choice, "DELETE FROM events WHERE seq > 3")
-    again = opened(choice, aside=aside)
+    again = opened(choice, watermark=watermark)
     assert "ends at event 3, but event 5 had been synced" in again.warnings()[0]
     assert (again.id_floor(), again.lost_events()) == (6, 2)  # nor are ids, and jobs are held
-    assert again.commit(batch(job(9)), force=True) == 6  # numbers are not given out again
-    other = opened(postgres.choice(), aside=aside)  # another journal knows nothing of that
+    assert again.commit(batch(job(9)), sync=True) == 6  # numbers are not given out again
+    other = opened(postgres.choice(), watermark=watermark)  # another journal knows nothing of that
     assert other.warnings() == []
     assert (other.id_floor(), other.lost_events()) == (0, 0)
 
@@ -452,34 +452,34 @@ def test_a_sync_that_fails_forgets_nothing_that_was_to_be_on_disk(
     postgres: Server, opened: Open, monkeypatch: pytest.MonkeyPatch, times: int
 ):
     store = opened(postgres.choice())
-    store.commit(ended(1), force=False)
-    flush, failures = store._flush_aside, [sessions.Unreachable("no")] * times
+    store.commit(ended(1), sync=False)
+    flush, failures = store._flush_on_own_connection, [sessions.ServerUnreachable("no")] * times
 
     def fail_first() -> int:
         if failures:
             raise failures.pop()
         return flush()
 
-    monkeypatch.setattr(store, "_flush_aside", fail_first)
+    monkeypatch.setattr(store, "_flush_on_own_connection", fail_first)
     for _ in range(times):
-        with pytest.raises(sessions.Unreachable):
-            store.force()
+        with pytest.raises(sessions.ServerUnreachable):
+            store.sync()
         assert store._durable == 0
-        assert [each.last for each in store._unforced] == [1]
-    store.commit(ended(2), force=False)
-    store.force()
-    assert (store._durable, store._unforced) == (2, [])
+        assert [each.last for each in store._unsynced] == [1]
+    store.commit(ended(2), sync=False)
+    store.sync()
+    assert (store._durable, store._unsynced) == (2, [])
 
 
 def test_a_server_that_forgot_what_was_on_disk_stops_the_daemon(postgres: Server, opened: Open):
     choice = postgres.choice()
     store = opened(choice)
     for n in range(1, 4):
-        store.commit(batch(job(n)), force=True)
+        store.commit(batch(job(n)), sync=True)
     schema_sql(postgres, choice, "DELETE FROM events WHERE seq > 1")
     postgres.end_sessions(f"%{store._name.token}")
     with pytest.raises(StoreFenced, match="the last one is 1, but 3 had been synced"):
-        store.commit(batch(job(4)), force=True)
+        store.commit(batch(job(4)), sync=True)
 
 
 def test_no_room_is_said_and_heals(postgres: Server, opened: Open):
@@ -493,10 +493,10 @@ def test_no_room_is_said_and_heals(postgres: Server, opened: Open):
         "CREATE TRIGGER full_disk BEFORE INSERT ON events EXECUTE FUNCTION full_disk()",
     )
     with pytest.raises(StoreFull, match="is full"):
-        store.commit(batch(job(1)), force=True)
+        store.commit(batch(job(1)), sync=True)
     assert store.load().jobs == []
     schema_sql(postgres, choice, "DROP TRIGGER full_disk ON events")
-    assert store.commit(batch(job(1)), force=True) == 1
+    assert store.commit(batch(job(1)), sync=True) == 1
 
 
 # -- the layout ---------------------------------------------------------------------------
@@ -517,7 +517,7 @@ def test_older_layouts_are_migrated_one_after_the_other(
 ):
     choice = postgres.choice()
     store = opened(choice)
-    store.commit(batch(job(1)), force=True)
+    store.commit(batch(job(1)), sync=True)
     store.close()
     now = sessions.LAYOUT
     monkeypatch.setattr(sessions, "LAYOUT", now + 2)
@@ -578,8 +578,8 @@ def test_a_schema_of_layout_1_is_brought_up_to_date_with_all_that_is_in_it(
     assert (found.jobs, found.specs) == ([jobs[1], jobs[2], jobs[4]], {"s1": spec()})
     assert (found.sweeps, found.members) == ([], [])
     assert [store.members(array) for array in (1, 3, 5, 7)] == [[1, 2], [], [5], []]
-    assert [each.job for each in store.past(JobQuery(array=1))] == jobs[:2]
-    store.commit(batch(trial(9, 10, 0), sweeps=[sweep(9)]), force=True)
+    assert [each.job for each in store.find_jobs(JobQuery(array=1))] == jobs[:2]
+    store.commit(batch(trial(9, 10, 0), sweeps=[sweep(9)]), sync=True)
     store.close()
     again = opened(choice)
     assert (again.load().sweeps, again.members(9), again.identity) == ([sweep(9)], [10], "abc")
@@ -603,10 +603,10 @@ def test_a_schema_of_ones_own_needs_no_right_to_make_one(postgres: Server, opene
     name = f"plain{os.getpid()}"
     postgres.sql(f"CREATE ROLE {name} LOGIN")
     choice = parse(postgres.url(name, user=name), "test")
-    with pytest.raises(sessions.Denied, match="permission denied"):
+    with pytest.raises(sessions.AccessDenied, match="permission denied"):
         PostgresStore(choice)
     postgres.sql(f"CREATE SCHEMA {name} AUTHORIZATION {name}", "stoker")
-    assert opened(choice).commit(batch(job(1)), force=True) == 1
+    assert opened(choice).commit(batch(job(1)), sync=True) == 1
 
 
 # -- getting in ---------------------------------------------------------------------------
@@ -621,7 +621,7 @@ def test_the_right_password_opens(postgres: Server, opened: Open):
 
 
 def test_a_wrong_password_is_one_sentence_without_it(postgres: Server):
-    with pytest.raises(sessions.Denied) as denied:
+    with pytest.raises(sessions.AccessDenied) as denied:
         PostgresStore(guarded(postgres, "wrong%2Fhorse"))
     text = str(denied.value)
     assert "password authentication failed" in text
@@ -633,8 +633,12 @@ def test_a_wrong_password_is_one_sentence_without_it(postgres: Server):
 @pytest.mark.parametrize(
     ("url", "error", "words"),
     [
-        ("postgresql://ada:s3cret@127.0.0.1:1/lab", sessions.Unreachable, "Connection refused"),
-        ("postgresql://ada:s3cret@/lab?host=/nowhere", sessions.Unreachable, "/nowhere"),
+        (
+            "postgresql://ada:s3cret@127.0.0.1:1/lab",
+            sessions.ServerUnreachable,
+            "Connection refused",
+        ),
+        ("postgresql://ada:s3cret@/lab?host=/nowhere", sessions.ServerUnreachable, "/nowhere"),
         ("postgresql://ada:s3cret@[::1/lab", BadValue, "is invalid; write"),
         ("postgresql://ada:s3cret@/lab?colour=s3cret", BadValue, "is invalid; write"),
     ],
@@ -673,7 +677,7 @@ def test_a_copy_restores_into_another_database(
             job(1), job(2), trial(3, 4, 0), rest=rest(next_id=5), secrets={"e": b"A=\xff\0"},
             sweeps=[sweep(3)], dropped=[4],
         ),
-        force=True,
+        sync=True,
     )  # fmt: skip
     path = tmp_path / "copy.sql"
     assert store.backup(str(path)) == path.stat().st_size > 0
@@ -687,7 +691,7 @@ def test_a_copy_restores_into_another_database(
     assert copy.load() == store.load()
     assert (copy.load().sweeps, copy.load().members) == ([sweep(3)], [trial(3, 4, 0)])
     assert copy.secret("e") == b"A=\xff\0"
-    assert copy.commit(batch(job(5)), force=True) == 4
+    assert copy.commit(batch(job(5)), sync=True) == 4
 
 
 def test_a_copy_overwrites_nothing(
@@ -721,7 +725,7 @@ def test_a_copy_that_fails_leaves_no_file(
 def test_text_with_a_zero_byte_is_kept_whole(postgres: Server, opened: Open):
     store = opened(postgres.choice())
     rows = {"keys": [("k\0", 1, 1)], "sweeps": [sweep(2, name="c\0d")]}
-    store.commit(batch(job(1, name="a\0b"), **rows), force=True)
+    store.commit(batch(job(1, name="a\0b"), **rows), sync=True)
     assert store.load().jobs[0].name == "a\0b"
     assert store.load().sweeps[0].name == "c\0d"
     assert store.find_key("k\0") == (1, 1)
@@ -730,14 +734,14 @@ def test_text_with_a_zero_byte_is_kept_whole(postgres: Server, opened: Open):
 def test_large_batches_in_one_go(postgres: Server, opened: Open):
     store = opened(postgres.choice())
     jobs = [job(n, command="x" * 200) for n in range(1, 5001)]
-    assert store.commit(batch(*jobs), force=True) == 5000
+    assert store.commit(batch(*jobs), sync=True) == 5000
     assert store.load().jobs == jobs
 
 
 def test_it_can_be_read_by_hand_while_it_is_open(postgres: Server, opened: Open):
     choice = postgres.choice()
     store = opened(choice)
-    store.commit(batch(job(7)), force=False)
+    store.commit(batch(job(7)), sync=False)
     assert schema_sql(postgres, choice, "SELECT id, state FROM jobs") == [(7, "PENDING")]
 
 

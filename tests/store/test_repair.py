@@ -81,7 +81,7 @@ def copied(path: Path, directory: Path) -> Path:
 
 
 def kept(path: Path) -> list[str]:
-    return replacement.beside(str(path), replacement.KEPT)
+    return replacement.find_beside(str(path), replacement.DAMAGED)
 
 
 def change(path: Path, *statements: str) -> None:
@@ -95,7 +95,7 @@ def every_job(path: Path) -> set[int]:
     store = SqliteStore(str(path))
     try:
         store.load()
-        return {each.job.id for each in store.past(JobQuery(ids=list(range(1, JOBS + 1))))}
+        return {each.job.id for each in store.find_jobs(JobQuery(ids=list(range(1, JOBS + 1))))}
     finally:
         store.close()
 
@@ -264,7 +264,7 @@ def test_what_a_repair_found_is_reported_even_if_it_was_interrupted_before_that(
         assert f"events and {JOBS} jobs were recovered" in store.warnings()[0]
         store.close()
     store = SqliteStore(str(path))
-    store.claim()
+    store.acquire_term()
     store.close()
     store = SqliteStore(str(path))
     assert store.warnings() == []
@@ -280,7 +280,7 @@ def test_no_log_of_the_damaged_file_is_left_beside_the_new_one(path: Path):
     assert Path(f"{crashed}-wal").stat().st_size
     Path(f"{crashed}-journal").write_bytes(b"of the damaged file")
     salvage.salvage(str(crashed), ValueError("test"))
-    assert [each for each in replacement.LOGS if Path(f"{crashed}{each}").exists()] == []
+    assert [each for each in replacement.SIDE_FILES if Path(f"{crashed}{each}").exists()] == []
     assert every_job(crashed) == set(range(1, JOBS + 1))
 
 
@@ -315,8 +315,8 @@ def test_without_a_journal_a_damaged_one_is_repaired_again_and_that_is_reported(
 def test_a_journal_with_unreadable_events_is_not_replaced_by_an_older_one(path: Path, copy: str):
     path.with_name(path.name + copy).write_bytes(path.read_bytes())
     with closing(SqliteStore(str(path))) as store:
-        store.claim()
-        store.commit(batch(job(JOBS + 1), rest=rest(next_id=JOBS + 2)), force=True)
+        store.acquire_term()
+        store.commit(batch(job(JOBS + 1), rest=rest(next_id=JOBS + 2)), sync=True)
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'events'").fetchone()
@@ -325,7 +325,7 @@ def test_a_journal_with_unreadable_events_is_not_replaced_by_an_older_one(path: 
         file.seek((page - 1) * size)
         file.write(b"\xff" * size)
     with closing(SqliteStore(str(path))) as store:
-        assert store.past(JobQuery(ids=[JOBS + 1], limit=1)) or any(
+        assert store.find_jobs(JobQuery(ids=[JOBS + 1], limit=1)) or any(
             each.id == JOBS + 1 for each in store.load().jobs
         )
         assert next_id(store) > JOBS + 1
@@ -333,9 +333,9 @@ def test_a_journal_with_unreadable_events_is_not_replaced_by_an_older_one(path: 
 
 def test_jobs_of_a_damaged_file_that_was_not_the_last_journal_are_held(path: Path):
     store = SqliteStore(str(path))
-    store.claim()
+    store.acquire_term()
     path.with_name("journal.db.damaged-20210101T000000").write_bytes(path.read_bytes())
-    store.commit(batch(job(1)), force=True)
+    store.commit(batch(job(1)), sync=True)
     store.close()
     path.unlink()
     again = SqliteStore(str(path))
@@ -350,8 +350,8 @@ def test_jobs_of_a_damaged_file_that_was_not_the_last_journal_are_held(path: Pat
 def test_a_log_without_its_database_is_read_too(tmp_path: Path):
     path = tmp_path / "journal.db"
     store = SqliteStore(str(path))
-    store.claim()
-    store.commit(batch(job(1), job(2), rest=rest(next_id=3)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1), job(2), rest=rest(next_id=3)), sync=True)
     crashed = copied(path, tmp_path / "crashed")
     store.close()
     crashed.unlink()
@@ -367,9 +367,9 @@ def test_a_log_without_its_database_is_read_too(tmp_path: Path):
 def given_out(path: Path, count: int) -> None:
     """A journal in which jobs were submitted one by one, and a crash."""
     store = SqliteStore(str(path))
-    store.claim()
+    store.acquire_term()
     for id in range(1, count + 1):
-        store.commit(batch(job(id), rest=rest(next_id=id + 1)), force=True)
+        store.commit(batch(job(id), rest=rest(next_id=id + 1)), sync=True)
     copied(path, path.parent / "crashed")
     store.close()
 
@@ -409,8 +409,8 @@ def test_the_number_that_an_older_release_kept_still_counts(tmp_path: Path):
     Path(f"{path}.forced").write_text("17\n")
     store = SqliteStore(str(path))
     assert "event 17 had been synced" in store.warnings()[0]
-    store.claim()
-    assert store.commit(batch(job(1)), force=True) == 18
+    store.acquire_term()
+    assert store.commit(batch(job(1)), sync=True) == 18
     store.close()
     assert not Path(f"{path}.forced").exists()
 
@@ -418,10 +418,10 @@ def test_the_number_that_an_older_release_kept_still_counts(tmp_path: Path):
 def test_a_watermark_that_is_deleted_while_it_is_open_is_written_again(tmp_path: Path):
     path = tmp_path / "journal.db"
     store = SqliteStore(str(path))
-    store.claim()
-    store.commit(batch(job(1), rest=rest(next_id=2)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1), rest=rest(next_id=2)), sync=True)
     Path(f"{path}.watermark").unlink()
-    store.commit(batch(job(2), rest=rest(next_id=3)), force=True)
+    store.commit(batch(job(2), rest=rest(next_id=3)), sync=True)
     assert Path(f"{path}.watermark").read_text() == "2 3\n"
     store.close()
 
@@ -431,8 +431,8 @@ def test_a_watermark_that_makes_no_sense_harms_nothing(tmp_path: Path, content: 
     path = tmp_path / "journal.db"
     Path(f"{path}.watermark").write_text(content)
     store = SqliteStore(str(path))
-    store.claim()
-    assert store.commit(batch(job(1)), force=True) >= 1
+    store.acquire_term()
+    assert store.commit(batch(job(1)), sync=True) >= 1
     store.close()
 
 
@@ -504,9 +504,9 @@ def survives(path: Path) -> None:
     assert state.jobs
     assert next_id(store) == JOBS + 1 or store.warnings()
     assert next_id(store) > JOBS
-    store.past(JobQuery(limit=1000))
-    store.claim()
-    store.commit(batch(job(1000), rest=rest(next_id=1001)), force=True)
+    store.find_jobs(JobQuery(limit=1000))
+    store.acquire_term()
+    store.commit(batch(job(1000), rest=rest(next_id=1001)), sync=True)
     store.close()
     again = SqliteStore(str(path))
     assert 1000 in {each.id for each in again.load().jobs}
@@ -536,17 +536,17 @@ def test_a_history_with_a_row_that_cannot_be_read_shows_the_others(path: Path):
         "UPDATE jobs SET data = x'ff' WHERE id = 3",
     )
     store = SqliteStore(str(path))
-    found = store.past(JobQuery(limit=1000))
+    found = store.find_jobs(JobQuery(limit=1000))
     assert {each.job.id for each in found} == set(range(1, 21)) - {3}
-    assert store.warnings() == [codec.LEFT_OUT]
+    assert store.warnings() == [codec.SKIPPED_WARNING]
     store.close()
 
 
 @pytest.mark.parametrize("found_by", ["a load", "a look at the history", "a commit"])
 def test_damage_found_while_a_daemon_runs_is_repaired_and_it_goes_on(path: Path, found_by: str):
     store = SqliteStore(str(path))
-    term = store.claim()
-    store.commit(batch(job(999)), force=True)
+    term = store.acquire_term()
+    store.commit(batch(job(999)), sync=True)
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         table = "events" if found_by == "a commit" else "jobs"
@@ -560,12 +560,12 @@ def test_damage_found_while_a_daemon_runs_is_repaired_and_it_goes_on(path: Path,
     store._db.execute("PRAGMA shrink_memory")
     if found_by == "a commit":
         with pytest.raises(StoreError, match="is damaged"):
-            store.commit(batch(job(1000)), force=True)
+            store.commit(batch(job(1000)), sync=True)
     elif found_by == "a look at the history":
-        assert store.past(JobQuery(limit=1000))
+        assert store.find_jobs(JobQuery(limit=1000))
     assert {each.id for each in store.load().jobs} >= set(range(23, JOBS + 1))
     assert "the journal was damaged" in store.warnings()[0]
-    store.commit(batch(job(1000)), force=True)
+    store.commit(batch(job(1000)), sync=True)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT value FROM meta WHERE key = 'term'").fetchone() == (term,)
     store.close()
@@ -575,7 +575,7 @@ def test_a_repair_that_fails_while_a_daemon_runs_is_made_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     store = SqliteStore(str(path))
-    store.claim()
+    store.acquire_term()
     change(path, "UPDATE jobs SET data = x'ff' WHERE id = 41")
     with monkeypatch.context() as patch:
         patch.setattr(replacement, "replace", lambda *_: full())
@@ -583,7 +583,7 @@ def test_a_repair_that_fails_while_a_daemon_runs_is_made_again(
             with pytest.raises(StoreFull):
                 store.load()
     assert {each.id for each in store.load().jobs} >= set(range(23, JOBS + 1))
-    store.commit(batch(job(1000)), force=True)
+    store.commit(batch(job(1000)), sync=True)
     store.close()
 
 
@@ -591,5 +591,5 @@ def test_a_store_that_is_closed_is_not_repaired(path: Path):
     store = SqliteStore(str(path))
     store.close()
     with pytest.raises(StoreError, match="closed"):
-        store.past(JobQuery())
+        store.find_jobs(JobQuery())
     assert kept(path) == []

@@ -25,7 +25,7 @@ from stoker.store import codec
 from stoker.store.migrations import SCHEMA
 from stoker.store.port import JobQuery, StoreError, StoreFull
 from stoker.store.salvage import salvage
-from stoker.store.sqlite import BALLAST, SqliteStore
+from stoker.store.sqlite import RESERVE_BYTES, SqliteStore
 from store.rows import batch, done, job, rest, spec, sweep, trial
 
 LAYOUTS = Path(__file__).parent / "layouts"
@@ -72,8 +72,8 @@ def ids(store: SqliteStore) -> list[int]:
 def test_its_files_are_the_owners_alone(path: Path, opened):
     os.umask(os.umask(0))  # whatever the mask is
     store = opened(path)
-    store.claim()
-    store.commit(batch(job(1), secrets={"e": b"TOKEN=1"}), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1), secrets={"e": b"TOKEN=1"}), sync=True)
     store.backup(str(path) + ".copy")
     for each in path.parent.iterdir():
         assert stat.S_IMODE(each.stat().st_mode) & 0o077 == 0, each
@@ -127,9 +127,9 @@ def test_a_file_of_layout_1_is_brought_up_to_date_with_all_that_is_in_it(path: P
         db.execute("PRAGMA user_version = 1")
     db.close()
     store = opened(path)
-    assert [each.job.id for each in store.past(JobQuery(queue="night"))] == [1]
-    assert [each.job.id for each in store.past(JobQuery(queue="default"))] == [2]
-    assert [each.job.id for each in store.past(JobQuery(door="auto"))] == [1]
+    assert [each.job.id for each in store.find_jobs(JobQuery(queue="night"))] == [1]
+    assert [each.job.id for each in store.find_jobs(JobQuery(queue="default"))] == [2]
+    assert [each.job.id for each in store.find_jobs(JobQuery(door="auto"))] == [1]
 
 
 def test_a_file_of_layout_2_is_brought_up_to_date_with_all_that_is_in_it(
@@ -147,9 +147,9 @@ def test_a_file_of_layout_2_is_brought_up_to_date_with_all_that_is_in_it(
     assert (found.jobs, found.specs) == ([jobs[1], jobs[2], jobs[4]], {"s1": spec()})
     assert (found.rest, found.sweeps, found.members) == (rest(next_id=9), [], [])
     assert [store.members(array) for array in (1, 3, 5, 7)] == [[1, 2], [], [5], []]
-    assert [each.job for each in store.past(JobQuery(array=1))] == jobs[:2]
-    store.claim()
-    store.commit(batch(trial(9, 10, 0), sweeps=[sweep(9)]), force=True)
+    assert [each.job for each in store.find_jobs(JobQuery(array=1))] == jobs[:2]
+    store.acquire_term()
+    store.commit(batch(trial(9, 10, 0), sweeps=[sweep(9)]), sync=True)
     again = opened(path)
     assert (again.load().sweeps, again.members(9)) == ([sweep(9)], [10])
     opened(tmp_path / "new.db")
@@ -186,9 +186,9 @@ def test_a_file_that_cannot_be_opened_is_said(tmp_path: Path):
 
 def test_a_backup_opens_as_a_store(path: Path, opened):
     store = opened(path)
-    store.claim()
+    store.acquire_term()
     rows = {"rest": rest(next_id=5), "sweeps": [sweep(3)], "dropped": [4]}
-    store.commit(batch(job(1), job(2), trial(3, 4, 0), **rows), force=True)
+    store.commit(batch(job(1), job(2), trial(3, 4, 0), **rows), sync=True)
     store.backup(str(path) + ".copy")
     copy = opened(Path(str(path) + ".copy"))
     assert (ids(copy), copy.load().rest.next_id) == ([1, 2], 5)
@@ -207,8 +207,8 @@ def test_a_backup_overwrites_nothing(path: Path, opened):
 
 def test_it_can_be_read_by_hand_while_it_is_open(path: Path, opened):
     store = opened(path)
-    store.claim()
-    store.commit(batch(job(7)), force=False)
+    store.acquire_term()
+    store.commit(batch(job(7)), sync=False)
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
         assert db.execute("SELECT id, state FROM jobs").fetchall() == [(7, "PENDING")]
     db.close()
@@ -219,9 +219,9 @@ def test_it_can_be_read_by_hand_while_it_is_open(path: Path, opened):
 
 def test_a_torn_log_opens_with_the_commits_before_the_tear(path: Path, tmp_path: Path, opened):
     store = opened(path)
-    store.claim()
+    store.acquire_term()
     for n in range(1, 21):
-        store.commit(batch(job(n), rest=rest(next_id=n + 1)), force=n % 3 == 0)
+        store.commit(batch(job(n), rest=rest(next_id=n + 1)), sync=n % 3 == 0)
     size = os.path.getsize(f"{path}-wal")
     dice = random.Random(1)
     lengths = set()
@@ -236,8 +236,8 @@ def test_a_torn_log_opens_with_the_commits_before_the_tear(path: Path, tmp_path:
         assert found.rest.next_id == last + 1
         missing = any("missing" in each for each in torn.warnings())
         assert missing == (last < 18)
-        torn.claim()
-        torn.commit(batch(job(99)), force=True)
+        torn.acquire_term()
+        torn.commit(batch(job(99)), sync=True)
         assert ids(torn) == [*range(1, last + 1), 99]
         torn.close()
         lengths.add(last)
@@ -246,9 +246,9 @@ def test_a_torn_log_opens_with_the_commits_before_the_tear(path: Path, tmp_path:
 
 def test_a_log_with_garbage_at_its_end_opens(path: Path, tmp_path: Path, opened):
     store = opened(path)
-    store.claim()
+    store.acquire_term()
     for n in range(1, 6):
-        store.commit(batch(job(n)), force=True)
+        store.commit(batch(job(n)), sync=True)
     copy = crash_copy(path, tmp_path / "copy")
     with open(f"{copy}-wal", "r+b") as log:
         log.seek(-3000, os.SEEK_END)
@@ -260,14 +260,14 @@ def test_a_log_with_garbage_at_its_end_opens(path: Path, tmp_path: Path, opened)
 
 def test_numbers_once_given_out_are_not_given_out_again(path: Path, tmp_path: Path, opened):
     store = opened(path)
-    store.claim()
+    store.acquire_term()
     for n in range(1, 6):
-        store.commit(batch(job(n)), force=True)
+        store.commit(batch(job(n)), sync=True)
     copy = crash_copy(path, tmp_path / "copy")
     os.truncate(f"{copy}-wal", os.path.getsize(f"{copy}-wal") - 100)
     torn = opened(copy)
-    torn.claim()
-    assert torn.commit(batch(job(9)), force=True) == 6
+    torn.acquire_term()
+    assert torn.commit(batch(job(9)), sync=True) == 6
 
 
 # -- damage -------------------------------------------------------------------------------
@@ -332,8 +332,8 @@ def test_damage_anywhere_is_mended_with_a_message_and_the_file_is_kept(
             now = by_id[id]
             assert now.state.value == was.get("state", "PENDING") or now.held, (id, was, now)
         assert found.rest.next_id == 101 or "lost" in str(warnings)
-        store.claim()
-        store.commit(batch(job(200)), force=True)
+        store.acquire_term()
+        store.commit(batch(job(200)), sync=True)
         store.close()
         again = SqliteStore(str(copy))
         assert again.warnings() == []
@@ -364,14 +364,14 @@ def swept(path: Path) -> State:
     ]
     state = fold(facts)
     store = SqliteStore(str(path))
-    store.claim()
+    store.acquire_term()
     rows = {
         "events": facts, "rest": state.rest, "specs": state.specs,
         "sweeps": list(state.sweeps.values()),
     }  # fmt: skip
-    store.commit(batch(*state.jobs.values(), **rows), force=True)
+    store.commit(batch(*state.jobs.values(), **rows), sync=True)
     forgotten = e.JobsForgotten(at=3.0, jobs=(3,))
-    store.commit(batch(events=[forgotten], dropped=[3]), force=True)
+    store.commit(batch(events=[forgotten], dropped=[3]), sync=True)
     store.close()
     return state
 
@@ -443,8 +443,8 @@ def test_a_file_of_garbage_is_set_aside_and_a_new_one_begun(path: Path):
     path.write_bytes(random.Random(4).randbytes(50_000))
     store = SqliteStore(str(path))
     assert "0 events and 0 jobs were recovered" in store.warnings()[0]
-    store.claim()
-    store.commit(batch(job(1)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=True)
     store.close()
 
 
@@ -462,10 +462,10 @@ def test_two_salvages_in_one_second_keep_both_files(path: Path):
 def test_the_ballast_is_set_aside_and_given_up_once(path: Path, opened):
     store = opened(path)
     ballast = Path(f"{path}.ballast")
-    assert ballast.stat().st_size == BALLAST
-    assert store.drop_ballast() is True
+    assert ballast.stat().st_size == RESERVE_BYTES
+    assert store.release_reserve() is True
     assert not ballast.exists()
-    assert store.drop_ballast() is False
+    assert store.release_reserve() is False
 
 
 FULL = """
@@ -475,15 +475,15 @@ FULL = """
     from stoker.store.sqlite import SqliteStore
 
     store = SqliteStore(sys.argv[1])
-    store.claim()
-    store.commit(batch(job(1)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=True)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     size = 60_000 + __import__("os").path.getsize(sys.argv[1] + "-wal")
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     committed = 1
     try:
         for n in range(2, 1000):
-            store.commit(batch(job(n)), force=True)
+            store.commit(batch(job(n)), sync=True)
             committed = n
     except StoreFull as full:
         print(committed, [each.id for each in store.load().jobs] == list(range(1, committed + 1)))
@@ -529,19 +529,19 @@ def fill(path: Path) -> None:
 
 def test_on_a_full_disk_the_ballast_makes_room_for_ends(small_disk: Path):
     store = SqliteStore(str(small_disk / "journal.db"))
-    store.claim()
-    store.commit(batch(job(1)), force=True)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=True)
     fill(small_disk / "others")
 
     def go_on() -> None:
         for n in range(2, 100):
-            store.commit(batch(job(n)), force=True)
+            store.commit(batch(job(n)), sync=True)
 
     with pytest.raises(StoreFull, match="Free some space; nothing was lost"):
         go_on()
     before = ids(store)
-    assert store.drop_ballast()
-    store.commit(batch(job(500, "COMPLETED", ended_at=5.0)), force=True)
+    assert store.release_reserve()
+    store.commit(batch(job(500, "COMPLETED", ended_at=5.0)), sync=True)
     assert ids(store) == [*before, 500]
     store.close()
 
@@ -581,13 +581,13 @@ def test_after_a_failed_sync_the_log_is_not_relied_on(
     path: Path, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ):
     store = opened(path)
-    store.claim()
-    store.commit(batch(job(1)), force=False)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=False)
     failing_syncs(monkeypatch, 1)
     with pytest.raises(OSError, match="Input/output"):
-        store.force()
+        store.sync()
     assert not (tmp_path / "journal.db.watermark").exists()
-    store.force()
+    store.sync()
     assert alone(path, tmp_path / "copy") == [1]
     assert (tmp_path / "journal.db.watermark").read_text() == "1 1\n"
 
@@ -596,12 +596,12 @@ def test_after_a_failed_sync_nothing_is_acknowledged_behind_what_may_be_lost(
     path: Path, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ):
     store = opened(path)
-    store.claim()
-    store.commit(batch(job(1)), force=False)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=False)
     failing_syncs(monkeypatch, 1)
     with pytest.raises(OSError, match="Input/output"):
-        store.force()
-    store.commit(batch(job(2)), force=True)
+        store.sync()
+    store.commit(batch(job(2)), sync=True)
     assert alone(path, tmp_path / "copy") == [1]
     assert ids(opened(crash_copy(path, tmp_path / "crashed"))) == [1, 2]
 
@@ -610,11 +610,11 @@ def test_a_reader_that_keeps_the_log_from_being_begun_again_is_waited_for(
     path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ):
     store = opened(path)
-    store.claim()
-    store.commit(batch(job(1)), force=False)
+    store.acquire_term()
+    store.commit(batch(job(1)), sync=False)
     failing_syncs(monkeypatch, 1)
     with pytest.raises(OSError, match="Input/output"):
-        store.force()
+        store.sync()
     real = sqlite3.connect
     monkeypatch.setattr(
         sqlite3, "connect", lambda *given, **more: real(*given, **{**more, "timeout": 0})
@@ -622,18 +622,18 @@ def test_a_reader_that_keeps_the_log_from_being_begun_again_is_waited_for(
     reader = real(path)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM jobs").fetchall()
-    store.commit(batch(job(2)), force=False)
+    store.commit(batch(job(2)), sync=False)
     with pytest.raises(StoreError, match="locked by another program"):
-        store.force()
+        store.sync()
     reader.close()
-    store.force()
+    store.sync()
 
 
 def test_the_runs_of_a_name_are_found_by_its_index(path: Path, opened: Open) -> None:
     """Among a million other jobs, a scan would hold up the daemon."""
     store, statements = opened(path), []
     store._db.set_trace_callback(statements.append)
-    store.past(JobQuery(user="ada", name="train", states=["COMPLETED"], limit=50))
+    store.find_jobs(JobQuery(user="ada", name="train", states=["COMPLETED"], limit=50))
     store._db.set_trace_callback(None)
     (select,) = [each for each in statements if each.startswith("SELECT jobs.data")]
     plan = store._db.execute(f"EXPLAIN QUERY PLAN {select}").fetchall()

@@ -49,8 +49,8 @@ from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.local.recovery import KEPT
 from stoker.faults import FaultTracker
 from stoker.probes import host
-from stoker.store import select as choose
 from stoker.store.port import Store, StoreError, StoreFenced
+from stoker.store.select import StoreChoice, moved_warning, open_store, select_store
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def build_daemon(
     install = install_id(kept.state)
     run = f"{kept.run}/{install}"
     os.makedirs(run, 0o700, exist_ok=True)
-    term = store.claim()
+    term = store.acquire_term()
     faults = FaultTracker(system_clock)
     poller = EpollReactor(faults)
     executor = LocalExecutor(
@@ -169,18 +169,18 @@ def _open_store(
     state: str, db: str | None, config: configuration.Settings
 ) -> tuple[Store, str, list[str]]:
     """The store that was asked for, now or before, what it is called, and what it is not."""
-    memory = choose.Memory(f"{state}/store.json")
-    choice = choose.choose(db, config.store.url or None, memory.said, os.environ)
+    saved = StoreChoice(f"{state}/store.json")
+    choice = select_store(db, config.store.url or None, saved.option, os.environ)
     journal = places.journal_path()
     shared = choice.url is None and on_shared_file_system(state)
-    store = choose.open_store(choice, journal, shared, config.store.patience)
-    left = choose.left_behind(choice, memory.last, journal)
+    store = open_store(choice, journal, shared, config.store.patience)
+    left = moved_warning(choice, saved.last, journal)
     if shared:
         store.warnings().append(f"{state} is on a network file system: commits are slower")
-    if db is not None or memory.last != choice.shown:
-        memory.said = choice.text if db is not None else memory.said
-        memory.last = choice.shown
-        memory.save()
+    if db is not None or saved.last != choice.shown:
+        saved.option = choice.text if db is not None else saved.option
+        saved.last = choice.shown
+        saved.save()
     return store, choice.shown, [left] if left else []
 
 
@@ -261,7 +261,7 @@ def _take_over(
     _say_what_is_held(loop, [event.job for event in lost if isinstance(event, JobHeld)])
     loop.fleet.sync(loop.engine.state)
     loop.trainings.start()
-    loop.store.force()
+    loop.store.sync()
     if not loop.engine.has_unrecorded_events:  # else what proves an end is all there is of it
         unsettled = {f"{job}.{attempt}" for job, attempt in executor.attempts}
         executor.exits.drop({link.pid for link in executor.keepers}, unsettled)

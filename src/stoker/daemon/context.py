@@ -62,7 +62,7 @@ class RequestContext(Struct):
         if id not in self.remembered:
             if len(self.remembered) > 1000:
                 self.remembered.clear()
-            rows = self.store.past(JobQuery(ids=[id], limit=1))
+            rows = self.store.find_jobs(JobQuery(ids=[id], limit=1))
             if not rows:
                 return None
             self.remembered[id] = (rows[0].job, rows[0].spec)
@@ -70,7 +70,7 @@ class RequestContext(Struct):
 
     def by_name(self, name: str) -> list[int]:
         """Return the id of the newest finished job of this name."""
-        rows = self.store.past(JobQuery(name=name, limit=1))
+        rows = self.store.find_jobs(JobQuery(name=name, limit=1))
         return [rows[-1].job.id] if rows else []
 
     def resolve(self, selectors: list[str], state: State) -> list[int]:
@@ -120,7 +120,7 @@ class RequestContext(Struct):
         board = state.boards.get(sweep.id)
         if board is not None:
             return list(board.trials.values())
-        rows = self.store.past(JobQuery(array=sweep.id, limit=max(sweep.issued, 1)))
+        rows = self.store.find_jobs(JobQuery(array=sweep.id, limit=max(sweep.issued, 1)))
         return [trial_of(row.job) for row in rows]
 
     def restore_jobs(self, ids: list[int], state: State, at: float) -> list[Event]:

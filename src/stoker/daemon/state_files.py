@@ -132,16 +132,16 @@ class StateFiles:
         try:
             self.lock.renew()
         except Locked as holder:
-            if self.store.lost():
+            if self.store.durability_warning():
                 with contextlib.suppress(OSError, StoreError):
-                    self.store.force()  # writes a copy
+                    self.store.sync()  # writes a copy
             raise StoreFenced(
                 f"Another daemon (pid {holder}) has taken over this state; this one stops."
             ) from None
         logger.warning("%s was deleted; locked it again", self.lock.path)
 
     def _check_journal(self) -> None:
-        lost = self.store.lost()
+        lost = self.store.durability_warning()
         if lost is not None:
             if not self._is_lost:
                 logger.error("%s", lost)

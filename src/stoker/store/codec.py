@@ -15,16 +15,16 @@ from stoker.core.sweep import Sweep
 from stoker.store.port import StoredJob
 
 VERSION = 1
-"""Written beside every event; an upcaster lifts each older version by one."""
+"""Stored with every event; an upcaster converts an older version to the next one."""
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 UPCASTERS: dict[tuple[str, int], Upcaster] = {}
-"""By event kind and the version it lifts from."""
+"""By event kind and the version that it converts from."""
 
 _encoder = msgspec.json.Encoder()
 _events: msgspec.json.Decoder[Any] = msgspec.json.Decoder(AnyEvent)
 _CHECKSUM = b',"crc32":"'
-"""Begins the last key of an object, after which come eight digits and `"}`."""
+"""The start of an object's last key; followed by eight digits and `"}`."""
 
 T = TypeVar("T")
 
@@ -38,23 +38,23 @@ def encode(value: Any) -> bytes:
     return b'%s%s%08x"}' % (body, _CHECKSUM, crc32(body))
 
 
-def checked(data: Any) -> bytes:
-    """Return an object as it was written; raise ValueError if the checksum does not match it.
+def verify_checksum(data: Any) -> bytes:
+    """Return the data of a row; raise ValueError if its checksum does not match.
 
-    A damaged byte in a key would otherwise go unnoticed: an unknown key is skipped, and the field
-    that it stood for has its default. Rows of earlier versions have no checksum.
+    Without it, a damaged byte in a key would go unnoticed: an unknown key is skipped, and the
+    field gets its default. Rows of earlier versions have no checksum.
     """
     if not isinstance(data, bytes):
         raise TypeError(f"expected a stored row, found {type(data).__name__}")
-    body, found, rest = data.rpartition(_CHECKSUM)
-    if found and len(rest) == 10 and rest[:8] != b"%08x" % crc32(body):
+    body, separator, checksum = data.rpartition(_CHECKSUM)
+    if separator and len(checksum) == 10 and checksum[:8] != b"%08x" % crc32(body):
         raise ValueError("the checksum does not match")
     return data
 
 
 def _decoder(struct: type[T]) -> Callable[[bytes], T]:
     decode = msgspec.json.Decoder(struct).decode
-    return lambda data: decode(checked(data))
+    return lambda data: decode(verify_checksum(data))
 
 
 decode_job = _decoder(Job)
@@ -64,43 +64,50 @@ decode_rest = _decoder(Rest)
 
 
 DAMAGE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
-"""What decoding raises when a row does not hold what was once written there."""
+"""What decoding a damaged row raises."""
 
-LEFT_OUT = "some finished jobs cannot be read from the journal and are left out of the history"
+SKIPPED_WARNING = (
+    "some finished jobs cannot be read from the journal and are left out of the history"
+)
 
 
-class Unreadable(Exception):
+class UnreadableEvent(Exception):
     """An event that this version of stoker cannot read."""
 
 
+def event_kind(event: Event) -> str:
+    """Return the stored kind of an event, which outlives renames of its class."""
+    return str(type(event).__struct_config__.tag)
+
+
 def decode_event(kind: str, version: int, data: bytes) -> Event:
-    """Read one event, lifting it from an older version first."""
+    """Decode one event, converted from an older version first if necessary."""
     try:
         if version == VERSION:
-            event: Event = _events.decode(checked(data))
+            event: Event = _events.decode(verify_checksum(data))
             return event
         if version > VERSION:
-            raise Unreadable(f"{kind} was written by a newer stoker (version {version})")
-        raw = msgspec.json.decode(checked(data))
+            raise UnreadableEvent(f"{kind} was written by a newer stoker (version {version})")
+        raw = msgspec.json.decode(verify_checksum(data))
         for old in range(version, VERSION):
-            raw = UPCASTERS.get((kind, old), _same)(raw)
-        lifted: Event = msgspec.convert(raw, AnyEvent)
-        return lifted
+            raw = UPCASTERS.get((kind, old), _unchanged)(raw)
+        converted: Event = msgspec.convert(raw, AnyEvent)
+        return converted
     except DAMAGE as error:
-        raise Unreadable(f"{kind}: {error}") from error
+        raise UnreadableEvent(f"{kind}: {error}") from error
 
 
-def found_in(rows: Iterable[tuple[Any, Any]], warnings: list[str]) -> list[StoredJob]:
-    """Decode jobs and their specs; one that is damaged is left out, and that is reported once."""
-    found = []
+def decode_jobs(rows: Iterable[tuple[Any, Any]], warnings: list[str]) -> list[StoredJob]:
+    """Decode rows of jobs and specs; damaged rows are skipped, with one warning for all."""
+    jobs = []
     for job, spec in rows:
         try:
-            found.append(StoredJob(decode_job(job), decode_spec(spec)))
+            jobs.append(StoredJob(decode_job(job), decode_spec(spec)))
         except DAMAGE:
-            if LEFT_OUT not in warnings:
-                warnings.append(LEFT_OUT)
-    return found
+            if SKIPPED_WARNING not in warnings:
+                warnings.append(SKIPPED_WARNING)
+    return jobs
 
 
-def _same(raw: dict[str, Any]) -> dict[str, Any]:
+def _unchanged(raw: dict[str, Any]) -> dict[str, Any]:
     return raw

@@ -1,4 +1,4 @@
-"""A store that forgets when it is closed: for tests and simulations."""
+"""A store in memory: for tests and simulations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.store.port import Batch, JobQuery, Snapshot, StoredJob, StoreError, 
 
 
 class Rows:
-    """What the tables of a database would hold."""
+    """The content of the tables."""
 
     def __init__(self) -> None:
         self.term = 0
@@ -27,53 +27,53 @@ class Rows:
         self.rest = codec.encode(Rest())
 
     def copy(self) -> Rows:
-        """The same rows, to go back to."""
-        twin = Rows()
+        """Return a copy to restore later."""
+        copy = Rows()
         for name, value in vars(self).items():
-            setattr(twin, name, value if isinstance(value, int | bytes) else value.copy())
-        return twin
+            setattr(copy, name, value if isinstance(value, int | bytes) else value.copy())
+        return copy
 
 
 class MemoryStore:
-    """Keeps encoded rows, so that what goes through it is what a disk would give back."""
+    """Keeps encoded rows, so that values are decoded as they would be from a disk."""
 
     def __init__(self, rows: Rows | None = None) -> None:
         self.rows = rows or Rows()
-        self._mine = 0
+        self._term = 0
 
     def another(self) -> MemoryStore:
-        """A second handle on the same rows, as another process would open it."""
+        """Return a second handle on the same rows, as another process would open it."""
         return type(self)(self.rows)
 
-    def claim(self) -> int:
-        """Take over; see the port."""
+    def acquire_term(self) -> int:
+        """Take over this state; see the port."""
         self.rows.term += 1
-        self._mine = self.rows.term
-        return self._mine
+        self._term = self.rows.term
+        return self._term
 
     def load(self) -> Snapshot:
-        """The state as of the last commit."""
+        """Return the state as of the last commit."""
         jobs = [codec.decode_job(data) for data, resident in self.rows.jobs.values() if resident]
         sweeps = [codec.decode_sweep(data) for _, data in sorted(self.rows.sweeps.items())]
         boards = {sweep.id for sweep in sweeps if sweep.resident}
-        wanted = {job.spec for job in jobs}
+        hashes = {job.spec for job in jobs}
         return Snapshot(
             seq=len(self.rows.events),
             rest=codec.decode_rest(self.rows.rest),
             jobs=jobs,
-            specs={hash: codec.decode_spec(self.rows.specs[hash]) for hash in wanted},
+            specs={hash: codec.decode_spec(self.rows.specs[hash]) for hash in hashes},
             sweeps=sweeps,
-            members=self._forgotten(boards) if boards else [],
+            members=self._unloaded(boards) if boards else [],
         )
 
-    def _forgotten(self, boards: set[int]) -> list[Job]:
+    def _unloaded(self, boards: set[int]) -> list[Job]:
         rows = sorted(self.rows.jobs.items())
         jobs = (codec.decode_job(data) for _, (data, resident) in rows if not resident)
         return [job for job in jobs if job.array in boards]
 
-    def commit(self, batch: Batch, force: bool) -> int:
+    def commit(self, batch: Batch, sync: bool) -> int:
         """Write a batch."""
-        if self._mine != self.rows.term:
+        if self._term != self.rows.term:
             raise StoreFenced("another daemon has taken over")
         if any(key in self.rows.keys for key, _, _ in batch.keys):
             raise StoreError("this submission is already stored")
@@ -81,80 +81,83 @@ class MemoryStore:
         self.rows.blobs.update(batch.blobs)
         self.rows.secrets.update(batch.secrets)
         self.rows.keys.update((key, (first, count)) for key, first, count in batch.keys)
-        self.rows.events += [(type(event).__name__, codec.encode(event)) for event in batch.events]
+        self.rows.events += [
+            (codec.event_kind(event), codec.encode(event)) for event in batch.events
+        ]
         self.rows.jobs.update((job.id, (codec.encode(job), True)) for job in batch.jobs)
         for id in batch.dropped:
             self.rows.jobs[id] = (self.rows.jobs[id][0], False)
-        self.rows.sweeps.update((each.id, codec.encode(each)) for each in batch.sweeps)
+        self.rows.sweeps.update((sweep.id, codec.encode(sweep)) for sweep in batch.sweeps)
         if batch.rest is not None:
             self.rows.rest = codec.encode(batch.rest)
         return len(self.rows.events)
 
-    def force(self) -> None:
-        """Nothing is ever on disk here."""
+    def sync(self) -> None:
+        """Do nothing: there is no disk."""
 
-    def events(self, after: int, most: int) -> Iterator[tuple[int, Event]]:
-        """Events behind a sequence number."""
-        for seq, (kind, data) in enumerate(self.rows.events[after : after + most], after + 1):
+    def events(self, after: int, limit: int) -> Iterator[tuple[int, Event]]:
+        """Yield events after a sequence number."""
+        for seq, (kind, data) in enumerate(self.rows.events[after : after + limit], after + 1):
             yield seq, codec.decode_event(kind, codec.VERSION, data)
 
     def blob(self, hash: str) -> bytes | None:
-        """A script."""
+        """Return a script."""
         return self.rows.blobs.get(hash)
 
     def secret(self, hash: str) -> bytes | None:
-        """An environment."""
+        """Return an environment."""
         return self.rows.secrets.get(hash)
 
     def find_key(self, key: str) -> tuple[int, int] | None:
-        """A submission that was already made."""
+        """Return the ids of an earlier submission."""
         return self.rows.keys.get(key)
 
-    def past(self, wanted: JobQuery) -> list[StoredJob]:
-        """Jobs that match, oldest first."""
-        found: list[StoredJob] = []
+    def find_jobs(self, query: JobQuery) -> list[StoredJob]:
+        """Return the matching jobs, oldest first."""
+        rows: list[StoredJob] = []
         for _, (data, _resident) in sorted(self.rows.jobs.items()):
             job = codec.decode_job(data)
             spec: Spec = codec.decode_spec(self.rows.specs[job.spec])
-            if _matches(job, spec, wanted):
-                found.append(StoredJob(job, spec))
-        if wanted.array is None:
-            found.sort(key=lambda each: (each.job.ended_at or 0.0, each.job.id))
-        return found[-max(wanted.limit, len(wanted.ids or ())) :]
+            if _matches(job, spec, query):
+                rows.append(StoredJob(job, spec))
+        if query.array is None:
+            rows.sort(key=lambda row: (row.job.ended_at or 0.0, row.job.id))
+        return rows[-max(query.limit, len(query.ids or ())) :]
 
-    def count_past(self, wanted: JobQuery) -> int:
-        """How many jobs match, whatever the limit."""
+    def count_jobs(self, query: JobQuery) -> int:
+        """Return the number of matching jobs."""
         jobs = (codec.decode_job(data) for data, _ in self.rows.jobs.values())
         specs = self.rows.specs
-        return sum(_matches(job, codec.decode_spec(specs[job.spec]), wanted) for job in jobs)
+        return sum(_matches(job, codec.decode_spec(specs[job.spec]), query) for job in jobs)
 
     def members(self, array: int) -> list[int]:
-        """The ids of all jobs of an array or a sweep."""
-        return [each.job.id for each in self.past(JobQuery(array=array, limit=len(self.rows.jobs)))]
+        """Return the ids of all jobs of an array or a sweep."""
+        query = JobQuery(array=array, limit=len(self.rows.jobs))
+        return [row.job.id for row in self.find_jobs(query)]
 
     def warnings(self) -> list[str]:
-        """Never any."""
+        """Return no warnings."""
         return []
 
-    def lost(self) -> str | None:
-        """It is nowhere else anyway."""
+    def durability_warning(self) -> str | None:
+        """Return None: durability is not expected."""
         return None
 
     def id_floor(self) -> int:
-        """What is on record is all there is."""
+        """Return 1: no ids are lost."""
         return 1
 
     def lost_events(self) -> int:
-        """None ever."""
+        """Return 0: no events are lost."""
         return 0
 
     def backup(self, path: str) -> int:
-        """The journal as JSON lines."""
+        """Write the journal as JSON lines."""
         with open(path, "wb") as out:
             return out.write(b"\n".join(data for _, data in self.rows.events))
 
     def purge(self, before: float, kept: Collection[str] = ()) -> None:
-        """Drop environments that only old jobs used."""
+        """Delete environments that only old jobs used."""
         used = set(kept) | {
             codec.decode_spec(self.rows.specs[job.spec]).environment
             for job in (codec.decode_job(data) for data, _ in self.rows.jobs.values())
@@ -162,23 +165,30 @@ class MemoryStore:
         }
         self.rows.secrets = {hash: data for hash, data in self.rows.secrets.items() if hash in used}
 
-    def close(self) -> None:
-        """Stays readable, so that a test can look at it."""
+    def reserve_space(self) -> None:
+        """Do nothing: there is no disk."""
 
-
-def _matches(job: Job, spec: Spec, wanted: JobQuery) -> bool:
-    if wanted.ids is not None:
-        return job.id in wanted.ids
-    if wanted.array is None and not job.finished:
+    def release_reserve(self) -> bool:
+        """Return False: no space is reserved."""
         return False
-    ended = nan if job.ended_at is None else job.ended_at  # neither before nor after anything
+
+    def close(self) -> None:
+        """Do nothing: the rows stay readable for tests."""
+
+
+def _matches(job: Job, spec: Spec, query: JobQuery) -> bool:
+    if query.ids is not None:
+        return job.id in query.ids
+    if query.array is None and not job.finished:
+        return False
+    ended = nan if job.ended_at is None else job.ended_at  # NaN: neither before nor after any time
     return (
-        (wanted.array is None or job.array == wanted.array)
-        and (wanted.states is None or job.state.value in wanted.states)
-        and (wanted.user is None or job.user == wanted.user)
-        and (wanted.name is None or job.name == wanted.name)
-        and (wanted.queue is None or spec.queue == wanted.queue)
-        and (wanted.door is None or spec.door == wanted.door)
-        and (wanted.since is None or ended >= wanted.since)
-        and (wanted.until is None or ended < wanted.until)
+        (query.array is None or job.array == query.array)
+        and (query.states is None or job.state.value in query.states)
+        and (query.user is None or job.user == query.user)
+        and (query.name is None or job.name == query.name)
+        and (query.queue is None or spec.queue == query.queue)
+        and (query.door is None or spec.door == query.door)
+        and (query.since is None or ended >= query.since)
+        and (query.until is None or ended < query.until)
     )

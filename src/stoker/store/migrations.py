@@ -1,4 +1,4 @@
-"""The layouts that the tables have had, and how an older one becomes the present one."""
+"""Layouts of the tables, and the migrations from older ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sqlite3
 
 SCHEMA = 3
-"""The layout of a file; an older one is migrated, a newer one is refused."""
+"""The layout of a file; an older one is migrated, a newer one is rejected."""
 SQLITE = {
     1: """
         ALTER TABLE specs ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
@@ -27,7 +27,7 @@ SQLITE = {
         CREATE INDEX jobs_members ON jobs (member_of, id) WHERE member_of IS NOT NULL;
     """,
 }
-"""By layout: what makes the next one of it."""
+"""Migration to the next layout, by layout."""
 POSTGRES = {
     # PostgreSQL takes no text out of JSON with a zero byte in it, however it is spelled.
     1: r"""
@@ -42,24 +42,24 @@ POSTGRES = {
         CREATE INDEX jobs_members ON jobs (member_of, id) WHERE member_of IS NOT NULL
     """,
 }
-"""The same for a schema on a server, whose layouts have numbers of their own."""
+"""The same for PostgreSQL, where layouts are numbered separately."""
 
-_HERE = os.path.dirname(__file__)
+_DIRECTORY = os.path.dirname(__file__)
 
 
 def script(name: str) -> str:
-    """What makes the tables of the present layout."""
-    with open(os.path.join(_HERE, "sql", name)) as file:
+    """Return a SQL script that creates the tables of the current layout."""
+    with open(os.path.join(_DIRECTORY, "sql", name)) as file:
         return file.read()
 
 
 def create(db: sqlite3.Connection) -> None:
-    """Lay the tables out, all or nothing."""
-    # The version too: tables without one could not be told from somebody else's.
+    """Create all tables in one transaction."""
+    # Including the version: without it the file could belong to another program.
     db.executescript(f"BEGIN;\n{script('schema.sql')}\nPRAGMA user_version = {SCHEMA};\nCOMMIT;")
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
-    """Bring an older layout up to date, one step after the other, each whole or not at all."""
+    """Migrate an older layout step by step, each step in one transaction."""
     for number in range(version, SCHEMA):
         db.executescript(f"BEGIN;\n{SQLITE[number]}\nPRAGMA user_version = {number + 1};\nCOMMIT;")

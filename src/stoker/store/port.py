@@ -1,4 +1,4 @@
-"""What the engine needs of a store. One contract suite runs against every implementation."""
+"""The port that the engine uses. One contract suite runs against every implementation."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from stoker.core.sweep import Sweep
 
 
 class StoreError(Exception):
-    """The store could not do what was asked; the message says what and what to do."""
+    """An operation of the store failed; the message says why and what to do."""
 
 
 class StoreFull(StoreError):
-    """No room on the disk."""
+    """The disk is full."""
 
     exit_code = wire.EXIT_DISK_FULL
 
 
 class StoreFenced(StoreError):
-    """Another driver has taken this state over; nothing of ours may be written any more."""
+    """Another daemon has taken over this state; this one must not write any more."""
 
 
 class Batch(Struct):
-    """All that one cycle changed, written in one transaction."""
+    """All changes of one cycle, written in one transaction."""
 
     events: list[Event]
     jobs: list[Job]
@@ -43,7 +43,7 @@ class Batch(Struct):
 
 
 class Snapshot(Struct):
-    """The state at a sequence number, as kept row by row."""
+    """The state at a sequence number, as stored row by row."""
 
     seq: int
     rest: Rest
@@ -51,18 +51,18 @@ class Snapshot(Struct):
     specs: dict[str, Spec]
     sweeps: list[Sweep] = []
     members: list[Job] = []
-    """Jobs that have left memory, of sweeps whose boards are still there."""
+    """Unloaded jobs of sweeps that still have their trial boards in memory."""
 
 
 class StoredJob(Struct):
-    """A job read back from the store, with what was submitted."""
+    """A job read back from the store, with its spec."""
 
     job: Job
     spec: Spec
 
 
 class JobQuery(Struct, kw_only=True):
-    """Which jobs of the past are wanted."""
+    """Selects stored jobs."""
 
     ids: list[int] | None = None
     states: list[str] | None = None
@@ -76,72 +76,80 @@ class JobQuery(Struct, kw_only=True):
     until: float | None = None
     limit: int = 100
 
-    def tests(self, owner: str) -> list[tuple[str, str, str | float]]:
-        """Columns, comparisons and values, for a WHERE; `owner` is the column of the user."""
-        found = (
-            (owner, "=", self.user),
+    def conditions(self, user_column: str) -> list[tuple[str, str, str | float]]:
+        """Return column, operator and value of each condition, for a WHERE clause."""
+        conditions = (
+            (user_column, "=", self.user),
             ("jobs.name", "=", self.name),
             ("specs.queue", "=", self.queue),
             ("specs.door", "=", self.door),
             ("ended_at", ">=", self.since),
             ("ended_at", "<", self.until),
         )
-        return [(column, test, value) for column, test, value in found if value is not None]
+        return [
+            (column, operator, value) for column, operator, value in conditions if value is not None
+        ]
 
 
 class Store(Protocol):
-    """A journal of events plus row-wise projections, changed only together."""
+    """A journal of events plus row-wise projections, changed only in one transaction."""
 
-    def claim(self) -> int:
-        """Take this state over; returns the new term. Older terms can no longer commit."""
+    def acquire_term(self) -> int:
+        """Take over this state; return the new term. Older terms can no longer commit."""
 
     def load(self) -> Snapshot:
-        """The state as of the last commit."""
+        """Return the state as of the last commit."""
 
-    def commit(self, batch: Batch, force: bool) -> int:
-        """Write a batch; returns the last sequence. With `force`, it is on disk on return."""
+    def commit(self, batch: Batch, sync: bool) -> int:
+        """Write a batch; return the last sequence number. With `sync`, it is on disk on return."""
 
-    def force(self) -> None:
+    def sync(self) -> None:
         """Put everything committed so far on disk. Safe to call from another thread."""
 
-    def events(self, after: int, most: int) -> Iterator[tuple[int, Event]]:
-        """Events behind a sequence number, in order."""
+    def events(self, after: int, limit: int) -> Iterator[tuple[int, Event]]:
+        """Yield events after a sequence number, in order."""
 
     def blob(self, hash: str) -> bytes | None:
-        """A script by its hash."""
+        """Return a script by its hash."""
 
     def secret(self, hash: str) -> bytes | None:
-        """An environment by its hash."""
+        """Return an environment by its hash."""
 
     def find_key(self, key: str) -> tuple[int, int] | None:
-        """The ids a submission key was given, if it was ever used."""
+        """Return the first id and the count that a submission key was given, if it was used."""
 
-    def past(self, wanted: JobQuery) -> list[StoredJob]:
-        """Jobs by id or by what became of them, oldest first."""
+    def find_jobs(self, query: JobQuery) -> list[StoredJob]:
+        """Return the matching jobs, oldest first."""
 
-    def count_past(self, wanted: JobQuery) -> int:
-        """How many jobs match, whatever the limit."""
+    def count_jobs(self, query: JobQuery) -> int:
+        """Return the number of matching jobs, regardless of the limit."""
 
     def members(self, array: int) -> list[int]:
-        """The ids of all jobs of an array or a sweep, in order."""
+        """Return the ids of all jobs of an array or a sweep, in order."""
 
     def warnings(self) -> list[str]:
-        """What was found wrong and mended when the store was opened."""
+        """Return the problems that were found and repaired when the store was opened."""
 
-    def lost(self) -> str | None:
-        """Why what is committed now would be gone with this process; None while it would stay."""
+    def durability_warning(self) -> str | None:
+        """Return why commits would be lost with this process; None if they are kept."""
 
     def id_floor(self) -> int:
-        """No id below this one may be given out: it was, whether or not that is on record."""
+        """Return the lowest id that may be new: lower ones were given out, on record or not."""
 
     def lost_events(self) -> int:
-        """How many synced events are missing: jobs may have run further than is on record."""
+        """Return the number of synced events that are missing: jobs may have run further."""
 
     def backup(self, path: str) -> int:
-        """Write a consistent copy; returns its size in bytes."""
+        """Write a consistent copy; return its size in bytes."""
 
     def purge(self, before: float, kept: Collection[str] = ()) -> None:
-        """Drop secrets that only jobs used that ended before this time, but for those `kept`."""
+        """Delete environments used only by jobs that ended before this time, except `kept`."""
+
+    def reserve_space(self) -> None:
+        """Reserve disk space for events that arrive when the disk is full, if not reserved."""
+
+    def release_reserve(self) -> bool:
+        """Release the reserved space; return False if there is none."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Sync and close the store."""

@@ -1,8 +1,8 @@
-"""The journal in PostgreSQL: one schema, one writer, whose session holds the lease.
+"""The journal in PostgreSQL: one schema, one writer; the writer's session holds the lease.
 
-A commit whose outcome the network swallowed is looked up: the session that holds the lease is
-the one that writes, so once a new session has the lease, the old transaction is either there
-or never will be, and the numbers of its events tell which. See docs/decisions/0005.
+After a connection breaks during a commit, its outcome is looked up: only the session with the
+lease writes, so once a new session has the lease, the old transaction is either committed or
+never will be, and the numbers of its events tell which. See docs/decisions/0005.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from stoker.core.events import (
     TrialMeasured,
     TrialsForgotten,
 )
-from stoker.store import codec
-from stoker.store import migrations as layouts
+from stoker.store import codec, migrations
 from stoker.store import postgres_server as server
 from stoker.store.port import (
     Batch,
@@ -39,14 +38,14 @@ from stoker.store.port import (
     StoreFenced,
     StoreFull,
 )
-from stoker.store.postgres_server import Connection, Lost, Unreachable
-from stoker.store.postgres_sql import ENDED, conditions, statements, storable
+from stoker.store.postgres_server import Connection, ConnectionLost, ServerUnreachable
+from stoker.store.postgres_sql import FINISHED_STATES, conditions, statements, storable
 from stoker.store.select import StoreConfig
 from stoker.store.watermark import Watermark
 
 logger = logging.getLogger(__name__)
 
-FOUND_AGAIN = frozenset(
+REDISCOVERED_EVENTS = frozenset(
     {
         ProcessStarted,
         ProcessExited,
@@ -56,11 +55,11 @@ FOUND_AGAIN = frozenset(
         TrialsForgotten,
     }
 )
-"""Facts that the next daemon would find out by itself: claims tell starts and ends again, and
-reports what trials have measured.
+"""Events that the next daemon would find again: starts and ends in claim files, measurements of
+trials in reports.
 
-Everything else waits for the server's disk. If server and daemon crash together, a start that
-only the server's memory knew of would be made a second time.
+All others wait for the server's disk. If server and daemon crash together, a start that only the
+server's memory knew of would be made a second time.
 """
 
 _FLUSH = """
@@ -68,7 +67,7 @@ _FLUSH = """
     WHERE key = 'forced' AND EXISTS (SELECT FROM meta WHERE key = 'term' AND number = %s)
     RETURNING number
 """
-"""A write that waits for the disk: with it, everything is there that was committed before."""
+"""A write that waits for the disk, and thereby for everything that was committed before."""
 _MEMBERS = """
     SELECT jobs.data FROM sweeps JOIN jobs ON jobs.member_of = sweeps.id
     WHERE sweeps.resident AND NOT jobs.resident ORDER BY jobs.id
@@ -76,71 +75,75 @@ _MEMBERS = """
 _LAST = "SELECT coalesce(max(seq), 0) FROM events"
 
 
-class _Written(Struct):
-    """A batch as statements, kept until it is known to be on disk."""
+class _SentBatch(Struct):
+    """A batch as statements, kept until it is on disk."""
 
     first: int
-    """The number of its first event, or the one it would have."""
+    """The number of its first event, or the next one without events."""
     last: int
     statements: list[tuple[str, tuple[Any, ...]]]
     sent: bool = False
 
 
 class PostgresStore:
-    """Commits go out in one round trip; `force` brings those to disk that did not wait for it."""
+    """Commits in one round trip; `sync` waits for commits that are not on the server's disk."""
 
     def __init__(
-        self, choice: StoreConfig, *, aside: str | None = None, patience: float = 30.0
+        self,
+        config: StoreConfig,
+        *,
+        watermark: str | None = None,
+        reconnect_timeout: float = 30.0,
     ) -> None:
-        """`aside` is a file for the watermark; `patience` for a server that is away."""
-        self.choice, self.patience = choice, patience
-        self.path = choice.shown
-        self._name = server.Name.ours()
+        """`watermark` is the path of the watermark file."""
+        self.config, self.reconnect_timeout = config, reconnect_timeout
+        self.path = config.shown
+        self._name = server.SessionName.create()
         self._warnings: list[str] = []
         self._term = 0
         self._seq = 0
         self._lock = threading.RLock()
         self._flushing = threading.Lock()
         self._flusher: Connection | None = None
-        self._dead: StoreError | None = None
-        """Why nothing goes any more; said again to whoever tries."""
-        self._unforced: list[_Written] = []
+        self._fatal_error: StoreError | None = None
+        """Why nothing can be written any more; raised by every further operation."""
+        self._unsynced: list[_SentBatch] = []
         self._durable = 0
-        """The last event that the server is known to have on its disk."""
+        """The last event that is known to be on the server's disk."""
         self._next_id = 1
         self._lost_events = 0
         self._watermark: Watermark | None = None
-        self._db = server.connect(choice, self._name)
+        self._db = server.connect(config, self._name)
         try:
-            self._lay_out()
+            self._create_or_migrate()
             self._durable = self._seq = self._last_seq()
-            if aside is not None:
-                self._check_tail(aside)
+            if watermark is not None:
+                self._check_tail(watermark)
         except BaseException as error:
             self._db.close()
             if isinstance(error, psycopg.Error):
-                raise server.translated(error, choice) from None
+                raise server.translate_error(error, config) from None
             raise
 
     # -- opening ------------------------------------------------------------------------
 
-    def _lay_out(self) -> None:
-        """Refuse what is not ours, take the lease, then make or migrate the tables."""
-        server.layout_of(self._db, self.choice)
-        server.take_lease(self._db, self.choice, self._name, server.HANDOVER)
-        layout = server.layout_of(self._db, self.choice)
+    def _create_or_migrate(self) -> None:
+        """Reject tables of other programs, take the lease, create or migrate the tables."""
+        server.read_layout(self._db, self.config)
+        server.acquire_lease(self._db, self.config, self._name, server.LEASE_TIMEOUT_SECONDS)
+        layout = server.read_layout(self._db, self.config)
         steps = []
         if layout is None:
-            if not self._read("SELECT to_regnamespace(%s) IS NOT NULL", (self.choice.schema,))[0][
+            if not self._read("SELECT to_regnamespace(%s) IS NOT NULL", (self.config.schema,))[0][
                 0
             ]:
-                steps.append(f"CREATE SCHEMA {self.choice.schema}")
-            steps.append(layouts.script("postgres.sql"))
+                steps.append(f"CREATE SCHEMA {self.config.schema}")
+            steps.append(migrations.script("postgres.sql"))
             identity = os.urandom(6).hex()
             steps.append(f"INSERT INTO meta (key, data) VALUES ('identity', '{identity}')")
             steps.append(f"INSERT INTO meta (key, number) VALUES ('layout', {server.LAYOUT})")
         elif layout < server.LAYOUT:
-            steps += [layouts.POSTGRES[old] for old in range(layout, server.LAYOUT)]
+            steps += [migrations.POSTGRES[old] for old in range(layout, server.LAYOUT)]
             steps.append(f"UPDATE meta SET number = {server.LAYOUT} WHERE key = 'layout'")
         if steps:
             self._db.execute(";\n".join(["BEGIN", *steps, "COMMIT"]).encode())
@@ -148,7 +151,7 @@ class PostgresStore:
         self.identity = bytes(row[0]).decode() if row else ""
 
     def _check_tail(self, path: str) -> None:
-        """Report a journal that is shorter than what the server once had on disk."""
+        """Warn if events that were synced are missing."""
         self._watermark = Watermark(path, self.identity)
         synced = self._watermark.seq
         if self._seq < synced:
@@ -157,112 +160,114 @@ class PostgresStore:
                 f"the journal ends at event {self._seq}, but event {synced} had been synced: "
                 f"{self.path} has lost its last events"
             )
-        self._seq = max(self._seq, synced)  # numbers once given out are not given out again
+        self._seq = max(self._seq, synced)  # sequence numbers are never reused
 
-    def lost(self) -> str | None:
-        """Not while the server answers; otherwise commits fail."""
+    def durability_warning(self) -> str | None:
+        """Return None: commits fail if the server does not answer."""
         return None
 
     def id_floor(self) -> int:
-        """The lowest id that may be new; see the port."""
+        """Return the lowest id that may be new; see the port."""
         return self._watermark.next_id if self._watermark is not None else 1
 
     def lost_events(self) -> int:
-        """How many synced events are missing; see the port."""
+        """Return the number of synced events that are missing; see the port."""
         return self._lost_events
 
-    def _note_forced(self, seq: int) -> None:
+    def _note_synced(self, seq: int) -> None:
         self._durable = max(self._durable, seq)
         if self._watermark is not None:
             self._watermark.note(self._durable, self._next_id)
 
-    # -- a connection that breaks -------------------------------------------------------
+    # -- reconnecting ------------------------------------------------------------------
 
-    def _resume(self) -> None:
-        """Connect again, and find or write again whatever is not known to be there.
+    def _reconnect(self) -> None:
+        """Connect again; write again what the server has lost.
 
-        A server that crashed may have lost what it had not forced, in the order it was
-        written; everything from there on is still here and is written again.
+        A server that crashed may have lost the last commits that were not on its disk; these
+        are still in memory and are written again.
         """
         logger.warning("lost the connection to %s", self.path)
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + self.reconnect_timeout
         while True:
             self._db.close()
             try:
-                self._db = server.connect(self.choice, self._name)
+                self._db = server.connect(self.config, self._name)
                 self._catch_up()
                 logger.info("reconnected to %s", self.path)
                 return
-            except (Lost, Unreachable, StoreFull) as error:
+            except (ConnectionLost, ServerUnreachable, StoreFull) as error:
                 if time.monotonic() > deadline:
-                    raise self._die(_gone(error, self.path)) from None
+                    raise self._fail_permanently(_unreachable(error, self.path)) from None
             except StoreError as error:
-                raise self._die(error) from None
+                raise self._fail_permanently(error) from None
             time.sleep(0.1)
 
     def _catch_up(self) -> None:
         db = self._db
         try:
-            server.take_lease(db, self.choice, self._name, server.HANDOVER)
+            server.acquire_lease(db, self.config, self._name, server.LEASE_TIMEOUT_SECONDS)
             if not self._term:
                 return
             db.execute("SELECT check_term(%s)", (self._term,))
             row = db.execute(_LAST).fetchone()
         except psycopg.Error as error:
             raise self._failed(error, db) from error
-        found = int(row[0]) if row else 0
-        if found < self._durable:
+        last = int(row[0]) if row else 0
+        if last < self._durable:
             raise StoreError(
-                f"{self.path} has lost events: the last one is {found}, but {self._durable} had "
-                f"been synced. This daemon stops; the next daemon continues from event {found}."
+                f"{self.path} has lost events: the last one is {last}, but {self._durable} had "
+                f"been synced. This daemon stops; the next daemon continues from event {last}."
             )
-        for each in self._unforced:
-            if each.first > found:
-                self._send(each, force=True)
-                each.sent = True
-        self._note_forced(self._flush(db))
-        self._unforced = [each for each in self._unforced if each.last > self._durable]
+        for sent_batch in self._unsynced:
+            if sent_batch.first > last:
+                self._send(sent_batch, sync=True)
+                sent_batch.sent = True
+        self._note_synced(self._flush(db))
+        self._unsynced = [
+            sent_batch for sent_batch in self._unsynced if sent_batch.last > self._durable
+        ]
 
-    def _die(self, error: StoreError) -> StoreError:
-        """Nothing goes any more: whether because of another daemon or of no server."""
+    def _fail_permanently(self, error: StoreError) -> StoreError:
+        """Reject all further operations: another daemon took over, or the server is gone."""
         fenced = error if isinstance(error, StoreFenced) else StoreFenced(str(error))
-        self._dead = fenced
+        self._fatal_error = fenced
         return fenced
 
     def _failed(self, error: psycopg.Error, db: Connection) -> Exception:
-        """What an error means: Lost, or a refusal after which nothing has happened."""
-        if server.is_lost(error, db):
-            return Lost(str(error))
-        server.forget_transaction(db)
-        return server.translated(error, self.choice)
+        """Return ConnectionLost, or the error of a transaction that was not committed."""
+        if server.is_connection_lost(error, db):
+            return ConnectionLost(str(error))
+        server.roll_back(db)
+        return server.translate_error(error, self.config)
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Ask something, again on a new connection if the old one is gone."""
+        """Run a query; repeat it on a new connection if the old one broke."""
         with self._lock:
             for _ in range(5):
-                if self._dead is not None:
-                    raise self._dead
+                if self._fatal_error is not None:
+                    raise self._fatal_error
                 try:
                     return self._db.execute(sql, values, binary=True).fetchall()
                 except psycopg.Error as error:
                     failed = self._failed(error, self._db)
-                    if not isinstance(failed, Lost):
+                    if not isinstance(failed, ConnectionLost):
                         raise failed from error
-                self._resume()
-            raise Unreachable(f"{self.path} closes every connection.")
+                self._reconnect()
+            raise ServerUnreachable(f"{self.path} closes every connection.")
 
     # -- the port -----------------------------------------------------------------------
 
-    def claim(self) -> int:
-        """Take this state over: whoever holds an older term can no longer write."""
+    def acquire_term(self) -> int:
+        """Take over this state: daemons with an older term can no longer write."""
         with self._lock:
-            self._term = 0  # a claim that got lost on its way is simply made again
+            self._term = 0  # if the connection breaks, it is incremented once more
             sql = "UPDATE meta SET number = number + 1 WHERE key = 'term' RETURNING number"
             self._term = int(self._read(sql)[0][0])
             return self._term
 
     def load(self) -> Snapshot:
-        """The state, row by row, as of the last commit."""
+        """Return the state as of the last commit."""
         with self._lock:
             rest = self._read("SELECT data FROM meta WHERE key = 'rest'")
             jobs = self._read("SELECT data FROM jobs WHERE resident ORDER BY id")
@@ -289,41 +294,41 @@ class PostgresStore:
     def _last_seq(self) -> int:
         return int(self._read(_LAST)[0][0])
 
-    def commit(self, batch: Batch, force: bool) -> int:
-        """One transaction: journal, projections, and the check that we still may write."""
+    def commit(self, batch: Batch, sync: bool) -> int:
+        """Write events and projections in one transaction, unless the term is outdated."""
         with self._lock:
-            if self._dead is not None:
-                raise self._dead
-            force = force or not FOUND_AGAIN.issuperset(map(type, batch.events))
-            written = _Written(self._seq + 1, self._seq + len(batch.events), [])
-            written.statements = statements(batch, written.first)
-            self._unforced.append(written)
+            if self._fatal_error is not None:
+                raise self._fatal_error
+            sync = sync or not REDISCOVERED_EVENTS.issuperset(map(type, batch.events))
+            sent_batch = _SentBatch(self._seq + 1, self._seq + len(batch.events), [])
+            sent_batch.statements = statements(batch, sent_batch.first)
+            self._unsynced.append(sent_batch)
             try:
-                self._send(written, force)
-                written.sent = True
-            except Lost:
-                self._resume()  # this one too is there and on disk, or an error is raised
+                self._send(sent_batch, sync)
+                sent_batch.sent = True
+            except ConnectionLost:
+                self._reconnect()  # commits this batch too, or raises an error
             except BaseException:
-                self._unforced.remove(written)
+                self._unsynced.remove(sent_batch)
                 raise
-            self._seq = written.last
+            self._seq = sent_batch.last
             if batch.rest is not None:
                 self._next_id = batch.rest.next_id
-            if force:
-                self._unforced.clear()
-                self._note_forced(self._seq)
+            if sync:
+                self._unsynced.clear()
+                self._note_synced(self._seq)
             return self._seq
 
-    def _send(self, written: _Written, force: bool) -> None:
-        """One round trip. After anything but Lost it is certain whether it happened."""
+    def _send(self, sent_batch: _SentBatch, sync: bool) -> None:
+        """Commit in one round trip; the outcome is known unless ConnectionLost is raised."""
         db = self._db
         try:
             with db.pipeline():
                 db.execute("BEGIN")
-                if not force:
+                if not sync:
                     db.execute("SET LOCAL synchronous_commit = off")
                 db.execute("SELECT check_term(%s)", (self._term,))
-                for sql, values in written.statements:
+                for sql, values in sent_batch.statements:
                     db.execute(sql, values)
                 end = db.execute("COMMIT")
         except psycopg.Error as error:
@@ -331,38 +336,42 @@ class PostgresStore:
         if end.statusmessage != "COMMIT":
             raise StoreError(f"{self.path} did not commit ({end.statusmessage}).")
 
-    def force(self) -> None:
-        """Put what is committed on the server's disk, through a connection of its own."""
+    def sync(self) -> None:
+        """Wait until all commits are on the server's disk, through a separate connection."""
         with self._flushing:
             for _ in range(3):
                 with self._lock:
-                    if self._dead is not None:
-                        raise self._dead
-                    waiting = [each for each in self._unforced if each.sent]
+                    if self._fatal_error is not None:
+                        raise self._fatal_error
+                    waiting = [sent_batch for sent_batch in self._unsynced if sent_batch.sent]
                 if not waiting:
                     return
-                reached = self._flush_aside()
-                if all(each.last <= reached for each in waiting):
+                synced = self._flush_on_own_connection()
+                if all(sent_batch.last <= synced for sent_batch in waiting):
                     with self._lock:
-                        self._note_forced(reached)
-                        kept = {id(each) for each in waiting}
-                        self._unforced = [e for e in self._unforced if id(e) not in kept]
+                        self._note_synced(synced)
+                        waited = {id(sent_batch) for sent_batch in waiting}
+                        self._unsynced = [
+                            sent_batch
+                            for sent_batch in self._unsynced
+                            if id(sent_batch) not in waited
+                        ]
                     return
-                self._last_seq()  # the server has forgotten: finding that out mends it
+                self._last_seq()  # the server has lost commits: reconnecting writes them again
             raise StoreError(f"{self.path} lost a committed transaction.")
 
-    def _flush_aside(self) -> int:
-        deadline = time.monotonic() + self.patience
+    def _flush_on_own_connection(self) -> int:
+        deadline = time.monotonic() + self.reconnect_timeout
         while True:
             try:
                 if self._flusher is None or self._flusher.closed:
-                    self._flusher = server.connect(self.choice, server.Name.ours())
+                    self._flusher = server.connect(self.config, server.SessionName.create())
                 return self._flush(self._flusher)
-            except (Lost, Unreachable) as error:
+            except (ConnectionLost, ServerUnreachable) as error:
                 if self._flusher is not None:
                     self._flusher.close()
                 if time.monotonic() > deadline:
-                    raise Unreachable(str(error)) from None
+                    raise ServerUnreachable(str(error)) from None
             time.sleep(0.1)
 
     def _flush(self, db: Connection) -> int:
@@ -374,81 +383,90 @@ class PostgresStore:
             raise StoreFenced("Another daemon has taken over this state; this one stops.")
         return int(row[0])
 
-    def events(self, after: int, most: int) -> Iterator[tuple[int, Event]]:
-        """Events behind a sequence number, in order."""
+    def events(self, after: int, limit: int) -> Iterator[tuple[int, Event]]:
+        """Yield events after a sequence number, in order."""
         rows = self._read(
             "SELECT seq, kind, version, data FROM events WHERE seq > %s ORDER BY seq LIMIT %s",
-            (after, most),
+            (after, limit),
         )
         for seq, kind, version, data in rows:
             yield seq, codec.decode_event(kind, version, data)
 
     def blob(self, hash: str) -> bytes | None:
-        """A script by its hash."""
-        return self._one("SELECT data FROM blobs WHERE hash = %s", hash)
+        """Return a script by its hash."""
+        return self._read_blob("SELECT data FROM blobs WHERE hash = %s", hash)
 
     def secret(self, hash: str) -> bytes | None:
-        """An environment by its hash."""
-        return self._one("SELECT data FROM secrets WHERE hash = %s", hash)
+        """Return an environment by its hash."""
+        return self._read_blob("SELECT data FROM secrets WHERE hash = %s", hash)
 
-    def _one(self, sql: str, key: str) -> bytes | None:
+    def _read_blob(self, sql: str, key: str) -> bytes | None:
         rows = self._read(sql, (key,))
         return bytes(rows[0][0]) if rows else None
 
     def find_key(self, key: str) -> tuple[int, int] | None:
-        """The ids that a submission key was given."""
+        """Return the ids that a submission key was given."""
         rows = self._read("SELECT first, count FROM submissions WHERE key = %s", (storable(key),))
         return (rows[0][0], rows[0][1]) if rows else None
 
-    def past(self, wanted: JobQuery) -> list[StoredJob]:
-        """Jobs by id, those of an array, or finished ones by what became of them; oldest first."""
-        where, values = conditions(wanted)
-        order = "ended_at DESC NULLS LAST, id DESC" if wanted.array is None else "id DESC"
+    def find_jobs(self, query: JobQuery) -> list[StoredJob]:
+        """Return jobs by id, of an array, or finished ones by other criteria; oldest first."""
+        where, values = conditions(query)
+        order = "ended_at DESC NULLS LAST, id DESC" if query.array is None else "id DESC"
         rows = self._read(
             "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec"
             f" WHERE {where} ORDER BY {order} LIMIT %s",
-            (*values, max(wanted.limit, len(wanted.ids or ()))),
+            (*values, max(query.limit, len(query.ids or ()))),
         )
-        return codec.found_in(rows[::-1], self._warnings)
+        return codec.decode_jobs(rows[::-1], self._warnings)
 
-    def count_past(self, wanted: JobQuery) -> int:
-        """How many jobs match, whatever the limit."""
-        where, values = conditions(wanted)
+    def count_jobs(self, query: JobQuery) -> int:
+        """Return the number of matching jobs, regardless of the limit."""
+        where, values = conditions(query)
         sql = f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}"
         return int(self._read(sql, tuple(values))[0][0])
 
     def members(self, array: int) -> list[int]:
-        """The ids of all jobs of an array or a sweep, in order."""
+        """Return the ids of all jobs of an array or a sweep, in order."""
         rows = self._read("SELECT id FROM jobs WHERE member_of = %s ORDER BY id", (array,))
         return [row[0] for row in rows]
 
     def warnings(self) -> list[str]:
-        """What was found wrong at opening."""
+        """Return the problems that were found when the store was opened."""
         return self._warnings
 
     def backup(self, path: str) -> int:
-        """A consistent copy as SQL, made by pg_dump while work goes on."""
+        """Write a consistent copy as SQL, by pg_dump."""
         from stoker.store.postgres_backup import dump
 
-        return dump(self.choice, path)
+        return dump(self.config, path)
 
     def purge(self, before: float, kept: Collection[str] = ()) -> None:
-        """Drop environments that only jobs ended before this time used."""
+        """Delete environments that only jobs used that ended before this time."""
         self._read(
             "WITH gone AS (DELETE FROM secrets WHERE hash <> ALL (%s) AND hash NOT IN ("
             "SELECT environment FROM specs WHERE hash IN ("
             "SELECT spec FROM jobs WHERE ended_at IS NULL OR ended_at >= %s"
             " OR state <> ALL (%s))) RETURNING 1) SELECT count(*) FROM gone",
-            (list(kept), before, ENDED),
+            (list(kept), before, FINISHED_STATES),
         )
 
+    def reserve_space(self) -> None:
+        """Do nothing: the disk is the server's."""
+
+    def release_reserve(self) -> bool:
+        """Return False: no space is reserved."""
+        return False
+
     def close(self) -> None:
-        """Force, and let go of the lease."""
-        if self._dead is None and self._unforced:
-            self.patience = min(self.patience, 2.0)  # what it has not written, claims tell again
+        """Sync and release the lease."""
+        if self._fatal_error is None and self._unsynced:
+            self.reconnect_timeout = min(
+                self.reconnect_timeout, 2.0
+            )  # claim files have what is not written
             with contextlib.suppress(StoreError):
-                self.force()
-        self._dead = self._dead or StoreError("This store is closed.")
+                self.sync()
+        self._fatal_error = self._fatal_error or StoreError("This store is closed.")
         for db in (self._flusher, self._db):
             if db is not None:
                 db.close()
@@ -456,8 +474,8 @@ class PostgresStore:
             self._watermark.close()
 
 
-def _gone(error: Exception, path: str) -> StoreError:
-    text = str(error) if isinstance(error, Unreachable) else f"{path} cannot be reached."
+def _unreachable(error: Exception, path: str) -> StoreError:
+    text = str(error) if isinstance(error, ServerUnreachable) else f"{path} cannot be reached."
     return StoreError(
         f"{text} The last changes may not have been stored: check the queue before repeating "
         "them. Running jobs continue; the next daemon recovers them."

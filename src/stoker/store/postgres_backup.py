@@ -1,4 +1,4 @@
-"""A copy of a PostgreSQL schema, made with PostgreSQL's own pg_dump."""
+"""Backup of a PostgreSQL schema with pg_dump."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoker.store.port import StoreError
 from stoker.store.select import StoreConfig
 
 
-def dump(choice: StoreConfig, path: str) -> int:
+def dump(config: StoreConfig, path: str) -> int:
     """Write the schema as SQL to a new file that only its owner can read; return its size."""
     program = shutil.which("pg_dump")
     if program is None:
@@ -20,14 +20,14 @@ def dump(choice: StoreConfig, path: str) -> int:
             "A backup of a PostgreSQL store needs pg_dump, which is not on the PATH of the daemon. "
             "Install the PostgreSQL client programs, or run pg_dump on another machine."
         )
-    given = {key: str(value) for key, value in conninfo_to_dict(choice.url or "").items()}
-    password = given.pop("password", None)  # a command line is for all to see
+    parameters = {key: str(value) for key, value in conninfo_to_dict(config.url or "").items()}
+    password = parameters.pop("password", None)  # every user can read a command line
     try:
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"Cannot write {path}: {error.strerror}.") from error
-    command = [program, f"--schema={choice.schema}", "--no-owner", "--no-privileges"]
-    command += ["--no-password", f"--dbname={make_conninfo(**given)}"]
+    command = [program, f"--schema={config.schema}", "--no-owner", "--no-privileges"]
+    command += ["--no-password", f"--dbname={make_conninfo(**parameters)}"]
     try:
         with open(fd, "wb") as out:
             done = subprocess.run(
@@ -42,7 +42,7 @@ def dump(choice: StoreConfig, path: str) -> int:
             return os.stat(path).st_size
     except OSError as error:
         os.unlink(path)
-        raise StoreError(f"Cannot copy {choice.shown}: {error.strerror}.") from error
+        raise StoreError(f"Cannot copy {config.shown}: {error.strerror}.") from error
     os.unlink(path)
-    words = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-    raise StoreError(f"Cannot copy {choice.shown}: {words[-1].rstrip('.')}.")
+    errors = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
+    raise StoreError(f"Cannot copy {config.shown}: {errors[-1].rstrip('.')}.")

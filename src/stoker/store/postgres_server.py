@@ -1,4 +1,4 @@
-"""A PostgreSQL server: how it is spoken to, who has the lease, and what its errors mean."""
+"""Connections to a PostgreSQL server, the writer's lease, and error messages."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from stoker.store.port import StoreError, StoreFenced, StoreFull
 from stoker.store.select import StoreConfig
 
 LAYOUT = 2
-"""The layout of the tables; an older schema is migrated, a newer one is refused."""
+"""The layout of the tables; an older schema is migrated, a newer one is rejected."""
 FENCED = "STK01"
-"""What the server says when the term is no longer ours; see check_term in postgres.sql."""
-HANDOVER = 3.0
-"""Seconds for an earlier daemon to let go of the lease."""
+"""SQLSTATE for an outdated term; see check_term in postgres.sql."""
+LEASE_TIMEOUT_SECONDS = 3.0
+"""Time for an earlier daemon to release the lease."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-# What goes wrong with a connection is mended or said by us, in one sentence.
+# Connection errors are handled or reported by this module.
 logging.getLogger("psycopg").setLevel(logging.CRITICAL)
 
-# A peer that is gone without a word is noticed within about a minute, on either side.
+# Both sides notice within about a minute that the other one has vanished.
 _CLIENT = {
     "connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10",
     "keepalives_count": "3", "tcp_user_timeout": "30000",
@@ -52,67 +52,67 @@ _HOLDER = """
 _DISK_FULL = "53100"
 
 
-class Unreachable(StoreError):
-    """The server does not answer, or not now."""
+class ServerUnreachable(StoreError):
+    """The server does not answer."""
 
     exit_code = wire.EXIT_UNREACHABLE
 
 
-class Denied(StoreError):
-    """The server does not let us in, or not do what is needed."""
+class AccessDenied(StoreError):
+    """The server denies the connection or an operation."""
 
     exit_code = wire.EXIT_PERMISSION
 
 
-class Lost(Exception):
-    """The connection broke: whether the last transaction happened is not known."""
+class ConnectionLost(Exception):
+    """The connection broke: it is unknown whether the last transaction was committed."""
 
 
-class Name(Struct, frozen=True):
-    """Who holds a connection, as its application_name tells everybody."""
+class SessionName(Struct, frozen=True):
+    """Identifies the process of a connection by its application_name."""
 
     pid: int
     host: str
-    world: str
-    """Where that pid means something: a machine, its boot and its pid namespace."""
+    namespace: str
+    """The scope of the pid: a machine, its boot and its pid namespace."""
     token: str
 
     @classmethod
-    def ours(cls) -> Name:
-        """A name for this process that nobody else has."""
+    def create(cls) -> SessionName:
+        """Return a unique name for a session of this process."""
         host = os.uname().nodename.encode("ascii", "replace").decode()[:24] or "?"
-        return cls(os.getpid(), host.replace(" ", "-"), _world(), os.urandom(3).hex())
+        return cls(os.getpid(), host.replace(" ", "-"), _pid_namespace(), os.urandom(3).hex())
 
     @classmethod
-    def read(cls, text: str) -> Name | None:
-        """Read it back; None when it is not one of ours."""
-        words = text.split(" ")
-        if len(words) != 6 or words[0] != "stoker" or not words[1].isdigit():
+    def parse(cls, text: str) -> SessionName | None:
+        """Parse an application_name; return None if it is not one of stoker."""
+        fields = text.split(" ")
+        if len(fields) != 6 or fields[0] != "stoker" or not fields[1].isdigit():
             return None
-        return cls(int(words[1]), words[3], words[4], words[5])
+        return cls(int(fields[1]), fields[3], fields[4], fields[5])
 
     def __str__(self) -> str:
-        return f"stoker {self.pid} on {self.host} {self.world} {self.token}"
+        return f"stoker {self.pid} on {self.host} {self.namespace} {self.token}"
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is certain that this process no longer exists."""
-        return self.world == _world() and not os.path.exists(f"/proc/{self.pid}")
+        """Return True if this process certainly no longer exists."""
+        return self.namespace == _pid_namespace() and not os.path.exists(f"/proc/{self.pid}")
 
 
-def _world() -> str:
+def _pid_namespace() -> str:
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     return places.digest(f"{places.machine_id()} {boot} {os.stat('/proc/self/ns/pid').st_ino}")
 
 
-def connect(choice: StoreConfig, name: Name) -> Connection:
-    """Open a session in our schema; raise Unreachable or Denied in one sentence."""
-    assert choice.url is not None
+def connect(config: StoreConfig, name: SessionName) -> Connection:
+    """Open a session in stoker's schema; raise ServerUnreachable or AccessDenied."""
+    assert config.url is not None
     try:
-        given = {key: str(value) for key, value in conninfo_to_dict(choice.url).items()}
+        parameters = {key: str(value) for key, value in conninfo_to_dict(config.url).items()}
         info = make_conninfo(
-            **{**_CLIENT, **given, "application_name": str(name), "client_encoding": "UTF8"}
+            **{**_CLIENT, **parameters, "application_name": str(name), "client_encoding": "UTF8"}
         )
     except psycopg.ProgrammingError:
         # libpq repeats the URL in its message, and with it the password.
@@ -123,16 +123,16 @@ def connect(choice: StoreConfig, name: Name) -> Connection:
     try:
         db = psycopg.connect(info, autocommit=True)
     except psycopg.Error as error:
-        raise _refused(error, choice, given.get("password")) from None
+        raise _connection_error(error, config, parameters.get("password")) from None
     try:
-        *_, commit, encoding, standby = _settled(db, choice)
+        *_, commit, encoding, standby = _configure_session(db, config)
         if standby:
-            raise Unreachable(
-                f"{choice.shown} is a read-only standby. Give the URL of its primary."
+            raise ServerUnreachable(
+                f"{config.shown} is a read-only standby. Give the URL of its primary."
             )
         if encoding != "UTF8":
             raise StoreError(
-                f"{choice.shown} is encoded as {encoding}. "
+                f"{config.shown} is encoded as {encoding}. "
                 "Create a database for stoker with: createdb --encoding=UTF8 NAME"
             )
         if commit == "off":
@@ -140,95 +140,97 @@ def connect(choice: StoreConfig, name: Name) -> Connection:
     except BaseException as error:
         db.close()
         if isinstance(error, psycopg.Error):
-            raise _refused(error, choice, given.get("password")) from None
+            raise _connection_error(error, config, parameters.get("password")) from None
         raise
     return db
 
 
-def _settled(db: Connection, choice: StoreConfig) -> tuple[Any, ...]:
-    row = db.execute(_SESSION, (choice.schema,)).fetchone()
+def _configure_session(db: Connection, config: StoreConfig) -> tuple[Any, ...]:
+    row = db.execute(_SESSION, (config.schema,)).fetchone()
     assert row is not None
     return row
 
 
-def _refused(error: psycopg.Error, choice: StoreConfig, password: str | None) -> StoreError:
-    """Why there is no connection. What libpq says may hold several tries, and the password."""
+def _connection_error(
+    error: psycopg.Error, config: StoreConfig, password: str | None
+) -> StoreError:
+    """Return the error of a failed connection; libpq's text may contain the password."""
     lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]
     text = (lines or ["no reason given"])[-1].rpartition("FATAL:")[2].strip()
     text = text.rpartition(" failed: ")[2].rstrip(".")
     text = text.replace(password, "***") if password else text
     if "password" in text or "authentication" in text or "pg_hba" in text:
-        return Denied(f"{choice.shown} denied access: {text}.")
+        return AccessDenied(f"{config.shown} denied access: {text}.")
     if "does not exist" in text:
-        return StoreError(f"{choice.shown}: {text}. Create it first with createdb or createuser.")
-    return Unreachable(f"{choice.shown} cannot be reached: {text}.")
+        return StoreError(f"{config.shown}: {text}. Create it first with createdb or createuser.")
+    return ServerUnreachable(f"{config.shown} cannot be reached: {text}.")
 
 
-def is_lost(error: psycopg.Error, db: Connection) -> bool:
-    """Whether a connection is gone, so that nobody can say what became of its transaction."""
+def is_connection_lost(error: psycopg.Error, db: Connection) -> bool:
+    """Return True if the connection broke, so that the transaction's outcome is unknown."""
     state = error.sqlstate or ""
     return db.closed or state.startswith(("08", "57P")) or (
         not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
     )  # fmt: skip
 
 
-def translated(error: psycopg.Error, choice: StoreConfig) -> StoreError:
-    """Say in our words what the server refused; the transaction did not happen."""
+def translate_error(error: psycopg.Error, config: StoreConfig) -> StoreError:
+    """Return the error for a transaction that the server rejected."""
     if error.sqlstate == FENCED:
         return StoreFenced("Another daemon has taken over this state; this one stops.")
     text = error.diag.message_primary or str(error).strip() or type(error).__name__
     if error.sqlstate == _DISK_FULL:
         return StoreFull(
-            f"The disk of {choice.shown} is full ({text}). Free some space; nothing was lost."
+            f"The disk of {config.shown} is full ({text}). Free some space; nothing was lost."
         )
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return Denied(
-            f"{choice.shown}: {text}. Grant the privilege, or use a database of your own."
+        return AccessDenied(
+            f"{config.shown}: {text}. Grant the privilege, or use a database of your own."
         )
-    return StoreError(f"{choice.shown}: {text}.")
+    return StoreError(f"{config.shown}: {text}.")
 
 
-def forget_transaction(db: Connection) -> None:
-    """After a refusal: leave no transaction open behind us."""
+def roll_back(db: Connection) -> None:
+    """Roll back the open transaction, if any, after a rejected statement."""
     try:
         if db.info.transaction_status != TransactionStatus.IDLE:
             db.execute("ROLLBACK")
     except psycopg.Error:
-        db.close()  # the next one to use it will find out, and connect again
+        db.close()  # the next use notices that and reconnects
 
 
 # -- the lease ----------------------------------------------------------------------------
 
 
 def lease_key(schema: str) -> int:
-    """The number of the advisory lock; such locks are a database's own."""
+    """Return the number of the advisory lock; advisory locks are per database."""
     return int.from_bytes(hashlib.blake2b(f"stoker {schema}".encode(), digest_size=7).digest())
 
 
-def take_lease(db: Connection, choice: StoreConfig, mine: Name, patience: float) -> None:
-    """Be the only writer for as long as this session lives, or raise StoreFenced with who is.
+def acquire_lease(db: Connection, config: StoreConfig, name: SessionName, timeout: float) -> None:
+    """Become the only writer while this session lives, or raise StoreFenced with the holder.
 
-    A session of ours, or of a process that is certainly dead, may linger on the server, even
-    in the middle of a COMMIT. It is ended first: once we have the lease, nothing of it is
-    still to come.
+    An earlier session of this process, or of one that is certainly dead, may still exist on the
+    server, even in the middle of a COMMIT. It is terminated first: once this session has the
+    lease, nothing of the earlier one can follow.
     """
-    key, deadline = lease_key(choice.schema), time.monotonic() + patience
+    key, deadline = lease_key(config.schema), time.monotonic() + timeout
     while True:
         row = db.execute("SELECT pg_try_advisory_lock(%s::bigint)", (key,)).fetchone()
         if row and row[0]:
             return
-        found = db.execute(_HOLDER, (key >> 32, key & 0xFFFFFFFF)).fetchone()
-        holder = Name.read(found[1]) if found else None
-        if found and holder and (holder == mine or holder.is_dead):
-            db.execute("SELECT pg_terminate_backend(%s)", (found[0],))
+        holder_row = db.execute(_HOLDER, (key >> 32, key & 0xFFFFFFFF)).fetchone()
+        holder = SessionName.parse(holder_row[1]) if holder_row else None
+        if holder_row and holder and (holder == name or holder.is_dead):
+            db.execute("SELECT pg_terminate_backend(%s)", (holder_row[0],))
         if time.monotonic() > deadline:
-            who = (
+            owner = (
                 f"the daemon with pid {holder.pid} on {holder.host}"
                 if holder
                 else "another process"
             )
             raise StoreFenced(
-                f"{choice.shown} is in use by {who}. Stop that daemon, "
+                f"{config.shown} is in use by {owner}. Stop that daemon, "
                 "or use another schema: ?schema=NAME"
             )
         time.sleep(0.02)
@@ -237,8 +239,8 @@ def take_lease(db: Connection, choice: StoreConfig, mine: Name, patience: float)
 # -- the layout ---------------------------------------------------------------------------
 
 
-def layout_of(db: Connection, choice: StoreConfig) -> int | None:
-    """The version of the tables that are there; None when there are none."""
+def read_layout(db: Connection, config: StoreConfig) -> int | None:
+    """Return the layout of the existing tables, None if there are none."""
     row = db.execute("SELECT to_regclass('meta') IS NULL").fetchone()
     if row is None or row[0]:
         return None
@@ -248,22 +250,22 @@ def layout_of(db: Connection, choice: StoreConfig) -> int | None:
         row = None
     if row is None:
         raise StoreError(
-            f"{choice.shown} contains tables of another program. Use another schema: ?schema=NAME"
+            f"{config.shown} contains tables of another program. Use another schema: ?schema=NAME"
         )
     if row[0] > LAYOUT:
         raise StoreError(
-            f"{choice.shown} was written by a newer stoker (layout {row[0]}; this version "
+            f"{config.shown} was written by a newer stoker (layout {row[0]}; this version "
             f"supports {LAYOUT}). Upgrade stoker, or use another schema: ?schema=NAME"
         )
     return int(row[0])
 
 
-def reachable(choice: StoreConfig) -> None:
-    """Raise what keeps this store from being opened, apart from somebody who has it open."""
-    db = connect(choice, Name.ours())
+def check_reachable(config: StoreConfig) -> None:
+    """Raise the error that opening this store would raise, except for a held lease."""
+    db = connect(config, SessionName.create())
     try:
-        layout_of(db, choice)
+        read_layout(db, config)
     except psycopg.Error as error:
-        raise translated(error, choice) from None
+        raise translate_error(error, config) from None
     finally:
         db.close()

@@ -1,4 +1,4 @@
-"""What PostgreSQL is told: a batch as statements, a filter as conditions."""
+"""SQL for PostgreSQL: a batch as statements, a query as conditions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stoker.core.lifecycle import FINISHED, JobState
 from stoker.store import codec
 from stoker.store.port import Batch, JobQuery
 
-ENDED = [state.value for state in FINISHED]
+FINISHED_STATES = [state.value for state in FINISHED]
 
 _SPECS = """
     INSERT INTO specs (hash, queue, door, environment, data)
@@ -51,13 +51,13 @@ _REST = """
 
 
 def statements(batch: Batch, first: int) -> list[tuple[str, tuple[Any, ...]]]:
-    """What one transaction writes, column by column."""
+    """Return the statements of one transaction, with values column by column."""
     encode = codec.encode
-    found: list[tuple[str, tuple[Any, ...]]] = []
+    result: list[tuple[str, tuple[Any, ...]]] = []
 
     def add(sql: str, rows: list[tuple[Any, ...]]) -> None:
         if rows:
-            found.append(
+            result.append(
                 (sql, tuple([*map(storable, column)] for column in zip(*rows, strict=True)))
             )
 
@@ -74,7 +74,7 @@ def statements(batch: Batch, first: int) -> list[tuple[str, tuple[Any, ...]]]:
     add(
         _EVENTS,
         [
-            (seq, float(event.at), type(event).__name__, codec.VERSION, encode(event))
+            (seq, float(event.at), codec.event_kind(event), codec.VERSION, encode(event))
             for seq, event in enumerate(batch.events, first)
         ],
     )
@@ -88,34 +88,34 @@ def statements(batch: Batch, first: int) -> list[tuple[str, tuple[Any, ...]]]:
             for job in batch.jobs
         ],
     )  # fmt: skip
-    add(_SWEEPS, [(each.id, each.name, each.resident, encode(each)) for each in batch.sweeps])
+    add(_SWEEPS, [(sweep.id, sweep.name, sweep.resident, encode(sweep)) for sweep in batch.sweeps])
     if batch.dropped:
-        found.append(("UPDATE jobs SET resident = false WHERE id = ANY(%s)", (batch.dropped,)))
+        result.append(("UPDATE jobs SET resident = false WHERE id = ANY(%s)", (batch.dropped,)))
     if batch.rest is not None:
-        found.append((_REST, (encode(batch.rest),)))
-    return found
+        result.append((_REST, (encode(batch.rest),)))
+    return result
 
 
 def storable(value: Any) -> Any:
-    """PostgreSQL's text holds no zero byte; the whole text is in the row's data anyway."""
+    """Replace zero bytes, which PostgreSQL's text cannot hold; the row's data has them."""
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
-def conditions(wanted: JobQuery) -> tuple[str, list[Any]]:
-    """What is asked of the past, for a WHERE."""
-    if wanted.ids is not None:
-        return "jobs.id = ANY(%s::bigint[])", [wanted.ids]
-    parts, states = ["member_of = %s"], wanted.states
-    values: list[Any] = [wanted.array]
-    if wanted.array is None:
+def conditions(query: JobQuery) -> tuple[str, list[Any]]:
+    """Return the conditions of a query, for a WHERE clause, and their values."""
+    if query.ids is not None:
+        return "jobs.id = ANY(%s::bigint[])", [query.ids]
+    parts, states = ["member_of = %s"], query.states
+    values: list[Any] = [query.array]
+    if query.array is None:
         parts, values = ["ended_at IS NOT NULL"], []
-        states = [state for state in ENDED if states is None or state in states]
+        states = [state for state in FINISHED_STATES if states is None or state in states]
     if states == [JobState.COMPLETED.value]:
         parts.append("state = 'COMPLETED'")  # a literal: only then jobs_done_by_name is used
     elif states is not None:
         parts.append("state = ANY(%s)")
         values.append(states)
-    for column, test, value in wanted.tests("owner"):
-        parts.append(f"{column} {test} %s")
+    for column, operator, value in query.conditions("owner"):
+        parts.append(f"{column} {operator} %s")
         values.append(storable(value))
     return " AND ".join(parts), values

@@ -1,4 +1,4 @@
-"""Reading back what is whole of a damaged journal, into a new file that then replaces it."""
+"""Salvage: copy the readable rows of a damaged journal into a new file that replaces it."""
 
 from __future__ import annotations
 
@@ -26,88 +26,89 @@ _TABLES = {
     "events": "seq", "jobs": "id", "specs": "hash", "blobs": "hash", "secrets": "hash",
     "submissions": "key", "meta": "key", "sweeps": "id",
 }  # fmt: skip
-"""Every table and the key by which it can be read from both ends."""
+"""Every table and its key, by which it can be read from both ends."""
 _NUMBERED = ("events", "jobs", "sweeps")
-"""Tables whose rows can be looked up one by one, by their numbers."""
-LARGEST = 1 << 53
-"""Numbers above this one were never given out: what holds one is damaged."""
-LOOKUPS = 1_000_000
-"""Rows between two damaged places that are looked up one by one, at most."""
-STORY = "repair"
-"""The key in `meta` of what a repair has to say, until a daemon has taken the file over."""
+"""Tables with numeric keys: rows can be looked up one by one."""
+MAX_NUMBER = 1 << 53
+"""Larger numbers are damaged: none was ever given out."""
+MAX_LOOKUPS = 1_000_000
+"""Maximum number of rows between two damaged places that are looked up one by one."""
+REPAIR_KEY = "repair"
+"""The key in `meta` of the repair's report, until a daemon takes over the file."""
 
 
 def salvage(path: str, cause: Exception, synced: int = 0) -> str:
-    """Replace a damaged journal by what is readable of it; return what happened.
+    """Replace a damaged journal by what is readable of it; return a report.
 
-    `synced` is the last event that is known to have been on disk. The damaged file is kept.
+    `synced` is the last event that was on disk. The damaged file is kept.
     """
     _discard(path)
-    found, stamp = _readable(path, path), replacement.new_stamp(path)
-    stale = "events" in found.whole and found.last_event < synced
-    kept = replacement.kept_as(path, stamp)
+    rows, stamp = _read_rows(path, path), replacement.new_stamp(path)
+    stale = "events" in rows.complete and rows.last_event < synced
+    damaged = replacement.damaged_path(path, stamp)
     return _replace(
-        path, found, stale, stamp,
-        "the journal was damaged (" + str(cause) + "); {}, and the damaged file is kept as " + kept,
+        path, rows, stale, stamp,
+        f"the journal was damaged ({cause}); {{}}, and the damaged file is kept as {damaged}",
     )  # fmt: skip
 
 
 def rebuild(path: str, synced: int = 0) -> str | None:
-    """There is no journal: make one of the newest damaged file with anything in it, if any."""
+    """Create a missing journal from the newest damaged file that has rows, if any."""
     _discard(path)
-    for source in replacement.beside(path, replacement.KEPT):
-        found = _readable(source, path)
-        if found.tables["jobs"] or found.tables["events"]:
-            stale, stamp = found.last_event < synced, replacement.new_stamp(path)
+    for source in replacement.find_beside(path, replacement.DAMAGED):
+        rows = _read_rows(source, path)
+        if rows.tables["jobs"] or rows.tables["events"]:
+            stale, stamp = rows.last_event < synced, replacement.new_stamp(path)
             text = "the journal was missing and was rebuilt from the damaged file " + source
-            return _replace(path, found, stale, stamp, text + "; {}")
+            return _replace(path, rows, stale, stamp, text + "; {}")
     return None
 
 
-def _replace(path: str, found: _Remains, stale: bool, stamp: str, text: str) -> str:
+def _replace(path: str, rows: _ReadableRows, stale: bool, stamp: str, text: str) -> str:
     part = f"{path}.repair"
-    story = text.replace("{}", _write(part, found, stale))
+    report = text.replace("{}", _write(part, rows, stale))
     with contextlib.closing(sqlite3.connect(part)) as db, db:
-        db.execute("INSERT INTO meta VALUES (?, ?)", (STORY, story))
+        db.execute("INSERT INTO meta VALUES (?, ?)", (REPAIR_KEY, report))
     replacement.replace(path, part, stamp)
-    return story
+    return report
 
 
 def _discard(path: str) -> None:
-    """Remove what a repair that was interrupted has left."""
+    """Remove the files of an interrupted repair."""
     for part in ("repair", "repair-fresh", "repair-copy"):
         replacement.discard(f"{path}.{part}")
 
 
-def _readable(source: str, path: str) -> _Remains:
-    """All rows that can be read, by the file's own first page and by that of an empty journal."""
-    found = _Remains(source if replacement.has_content(source) else None)
-    if found.whole != _TABLES.keys():
-        found.add(_with_new_first_page(source, f"{path}.repair"))
-    return found
+def _read_rows(source: str, path: str) -> _ReadableRows:
+    """Read all rows, by the file's own first page and by that of an empty journal."""
+    rows = _ReadableRows(source if replacement.has_content(source) else None)
+    if rows.complete != _TABLES.keys():
+        rows.add(_with_new_first_page(source, f"{path}.repair"))
+    return rows
 
 
-class _Remains:
-    """The rows that can still be read."""
+class _ReadableRows:
+    """The rows of a damaged file that can be read."""
 
     def __init__(self, path: str | None) -> None:
         self.tables: dict[str, dict[Any, Row]] = {name: {} for name in _TABLES}
-        self.whole: set[str] = set()
-        # Read only: what is there stays as it is until its successor is finished.
+        self.complete: set[str] = set()
+        """Tables that were read completely."""
+        # Read-only: the damaged file stays unchanged until its successor is finished.
         if path is None:
-            return  # SQLite would delete the log of a database without a page
-        with contextlib.suppress(sqlite3.Error), replacement.reading(path) as db:
+            return  # SQLite would delete the log of an empty database
+        with contextlib.suppress(sqlite3.Error), replacement.open_readonly(path) as db:
             for name in _TABLES:
                 self._read(db, name)
-        self._drop_garbage()
+        self._drop_invalid()
 
     @property
     def last_event(self) -> int:
-        """The number of the last event that can be read."""
+        """The number of the last readable event."""
         return max(self.tables["events"], default=0)
 
     def _read(self, db: sqlite3.Connection, name: str) -> None:
-        """From the front up to the damage, from the back down to it, then what is in between."""
+        """Read a table from the front and from the back up to the damage, then in between."""
         rows, key = self.tables[name], _TABLES[name]
         ends: list[Any] = []
         for direction in ("ASC", "DESC"):
@@ -116,33 +117,33 @@ class _Remains:
                 for row in db.execute(f"SELECT * FROM {name} ORDER BY {key} {direction}"):
                     rows[row[0]] = row
                     ends[-1] = row[0]
-                self.whole.add(name)
+                self.complete.add(name)
                 return
             except _UNREADABLE:
                 continue
         if name in _NUMBERED and all(isinstance(end, int) for end in ends):
-            for number in range(ends[0] + 1, min(ends[1], ends[0] + LOOKUPS)):
+            for number in range(ends[0] + 1, min(ends[1], ends[0] + MAX_LOOKUPS)):
                 with contextlib.suppress(*_UNREADABLE):
                     row = db.execute(f"SELECT * FROM {name} WHERE {key} = ?", (number,)).fetchone()
                     if row is not None:
                         rows[number] = row
 
-    def _drop_garbage(self) -> None:
-        for name, is_sound in _SOUND.items():
+    def _drop_invalid(self) -> None:
+        for name, is_valid in _IS_VALID.items():
             rows = self.tables[name]
-            for key in [key for key, row in rows.items() if not is_sound(row)]:
+            for key in [key for key, row in rows.items() if not is_valid(row)]:
                 del rows[key]
-                self.whole.discard(name)
+                self.complete.discard(name)
 
-    def add(self, other: _Remains) -> None:
-        """Take rows from another reading of the same file, where this one lacks some."""
-        for name in _TABLES.keys() - self.whole:
-            if name in other.whole and other.tables[name].keys() >= self.tables[name].keys():
-                self.whole.add(name)
+    def add(self, other: _ReadableRows) -> None:
+        """Add rows from another reading of the same file to incomplete tables."""
+        for name in _TABLES.keys() - self.complete:
+            if name in other.complete and other.tables[name].keys() >= self.tables[name].keys():
+                self.complete.add(name)
             self.tables[name] = other.tables[name] | self.tables[name]
 
     def meta(self, key: str) -> Any:
-        """A value of the small table, or None."""
+        """Return a value of the table `meta`, or None."""
         row = self.tables["meta"].get(key)
         return row[1] if row else None
 
@@ -153,7 +154,7 @@ _UNREADABLE = (sqlite3.Error, OverflowError, *codec.DAMAGE)
 def _event(row: Row) -> Any:
     try:
         return codec.decode_event(row[2], row[3], row[4])
-    except codec.Unreadable:
+    except codec.UnreadableEvent:
         return None
 
 
@@ -180,7 +181,7 @@ def _decoded(decode: Callable[[Any], Any], data: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and 0 < value <= LARGEST
+    return isinstance(value, int) and 0 < value <= MAX_NUMBER
 
 
 def _is_content(row: Row) -> bool:
@@ -194,10 +195,10 @@ def _is_submission(row: Row) -> bool:
 def _is_meta(row: Row) -> bool:
     if row[0] == "rest":
         return _decoded(codec.decode_rest, row[1]) is not None
-    return isinstance(row[1], int) if row[0] == "term" else row[0] == STORY
+    return isinstance(row[1], int) if row[0] == "term" else row[0] == REPAIR_KEY
 
 
-_SOUND: dict[str, Callable[[Row], object]] = {
+_IS_VALID: dict[str, Callable[[Row], object]] = {
     "events": lambda row: len(row) == 5 and _is_number(row[0]) and _event(row),
     "jobs": lambda row: len(row) >= 11 and _is_number(row[0]) and _job(row),
     "specs": lambda row: len(row) >= 2 and isinstance(row[0], str) and _spec(row),
@@ -207,14 +208,15 @@ _SOUND: dict[str, Callable[[Row], object]] = {
     "meta": lambda row: len(row) == 2 and _is_meta(row),
     "sweeps": lambda row: len(row) == 4 and _is_number(row[0]) and _sweep(row),
 }
-"""Whether a row is what was once written into its table."""
+"""By table: whether a row is one that stoker has written."""
 
 
-def _with_new_first_page(path: str, part: str) -> _Remains:
-    """The first page says only where the tables lie, which is the same in every journal.
+def _with_new_first_page(path: str, part: str) -> _ReadableRows:
+    """Read a copy of the file with the first page of an empty journal.
 
-    Not so the last of them, where the file was begun in an older layout: what is found in their
-    place is no row of theirs, and the events tell what there was.
+    The first page only says where the tables are, which is the same in every journal, except for
+    the last tables of a file that was created in an older layout: rows found there are invalid,
+    and the events are used instead.
     """
     fresh, copy = f"{part}-fresh", f"{part}-copy"
     try:
@@ -229,68 +231,69 @@ def _with_new_first_page(path: str, part: str) -> _Remains:
         with open(os.open(copy, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
             pages = max(os.fstat(file.fileno()).st_size // size, 1)
             page[28:32] = pages.to_bytes(4, "big")
-            page[32:40] = bytes(8)  # the free pages are not known any more
+            page[32:40] = bytes(8)  # the list of free pages is lost
             file.write(page)
-        return _Remains(copy)
+        return _ReadableRows(copy)
     finally:
         replacement.discard(fresh)
         replacement.discard(copy)
 
 
-def _replayed(found: _Remains) -> tuple[State, dict[int, Job], bool]:
-    """State by the events before the first gap, jobs it forgot, and whether that was all."""
-    state, forgotten, complete = State(), {}, "events" in found.whole
-    for expected, (seq, row) in enumerate(sorted(found.tables["events"].items()), 1):
+def _replay(rows: _ReadableRows) -> tuple[State, dict[int, Job], bool]:
+    """Return the state after the events before the first gap, unloaded jobs, and completeness."""
+    state, unloaded, complete = State(), {}, "events" in rows.complete
+    for expected, (seq, row) in enumerate(sorted(rows.tables["events"].items()), 1):
         event = _event(row)
         if isinstance(event, JobsForgotten):
-            forgotten.update({id: state.jobs[id] for id in event.jobs if id in state.jobs})
-        if seq != expected and not complete:  # with all rows there, numbers were skipped
-            return state, forgotten, False
+            unloaded.update({id: state.jobs[id] for id in event.jobs if id in state.jobs})
+        if seq != expected and not complete:  # with all rows readable, numbers were skipped
+            return state, unloaded, False
         try:
             apply(state, event)
-        except Exception:  # noqa: BLE001 - it refers to what is missing, in whatever way
-            return state, forgotten, False
-    return state, forgotten, complete
+        except Exception:  # noqa: BLE001 - the event may depend on a missing one
+            return state, unloaded, False
+    return state, unloaded, complete
 
 
-def _write(part: str, found: _Remains, stale: bool) -> str:
-    """Lay out a new file: rows as they stood where readable, else as the events tell."""
-    state, forgotten, complete = _replayed(found)
-    jobs = {**{id: (job, 0) for id, job in forgotten.items()},
+def _write(part: str, readable: _ReadableRows, stale: bool) -> str:
+    """Write a new file: readable rows as they are, others by replaying the events."""
+    state, unloaded, complete = _replay(readable)
+    jobs = {**{id: (job, 0) for id, job in unloaded.items()},
             **{id: (job, 1) for id, job in state.jobs.items()}}  # fmt: skip
-    for id, row in found.tables["jobs"].items():
+    for id, row in readable.tables["jobs"].items():
         job = _job(row)
         if job is not None:
             jobs[id] = (job, int(row[8] != 0))
     specs = dict(state.specs)
-    for row in found.tables["events"].values():
+    for row in readable.tables["events"].values():
         event = _event(row)
         if isinstance(event, SpecRecorded):
             specs[event.hash] = event.spec
-    for hash, row in found.tables["specs"].items():
+    for hash, row in readable.tables["specs"].items():
         spec = _spec(row)
         if spec is not None:
             specs[hash] = spec
-    jobs = {id: each for id, each in jobs.items() if each[0].spec in specs}
-    # What they did after the gap is unknown: they wait for a person rather than run twice.
-    known = jobs.keys() if complete else found.tables["jobs"].keys()
+    jobs = {id: (job, resident) for id, (job, resident) in jobs.items() if job.spec in specs}
+    # What they did after the gap is unknown: hold them rather than run them twice.
+    known = jobs.keys() if complete else readable.tables["jobs"].keys()
     unfinished = {id for id, (job, _) in jobs.items() if not job.finished}
-    doubtful = unfinished if stale else unfinished - known
-    for id in doubtful:
+    uncertain = unfinished if stale else unfinished - known
+    for id in uncertain:
         jobs[id][0].held = True
-    sweeps = _sweeps(found, state, [job for job, _ in jobs.values()])
-    rest = _rest(found, state, {*jobs, *sweeps})
+    sweeps = _sweeps(readable, state, [job for job, _ in jobs.values()])
+    rest = _rest(readable, state, {*jobs, *sweeps})
     for job, _ in jobs.values():
-        for place in job.placement.parts if job.placement is not None else ():
-            rest.nodes.setdefault(place.node, NodeFacts(place.node, {}))
+        for part_placement in job.placement.parts if job.placement is not None else ():
+            node = part_placement.node
+            rest.nodes.setdefault(node, NodeFacts(node, {}))
     ids = {*jobs, *sweeps}
-    outcome = _outcome(len(found.tables["events"]), len(jobs), rest.next_id, ids, doubtful)
+    outcome = _outcome(len(readable.tables["events"]), len(jobs), rest.next_id, ids, uncertain)
     db = sqlite3.connect(part)
     with contextlib.closing(db), db:
         create(db)
         db.execute("BEGIN")
         for name in ("events", "blobs", "secrets", "submissions"):
-            rows = list(found.tables[name].values())
+            rows = list(readable.tables[name].values())
             if rows:
                 marks = ", ".join("?" * len(rows[0]))
                 db.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
@@ -308,20 +311,23 @@ def _write(part: str, found: _Remains, stale: bool) -> str:
             )  # fmt: skip
         db.executemany(
             "INSERT INTO sweeps VALUES (?, ?, ?, ?)",
-            [(each.id, each.name, each.resident, codec.encode(each)) for each in sweeps.values()],
+            [
+                (sweep.id, sweep.name, sweep.resident, codec.encode(sweep))
+                for sweep in sweeps.values()
+            ],
         )
         db.execute("INSERT INTO meta VALUES ('rest', ?)", (codec.encode(rest),))
         db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (rest.term,))
     return outcome
 
 
-def _sweeps(found: _Remains, state: State, jobs: list[Job]) -> dict[int, Sweep]:
-    """Sweeps as they stood, counted anew by the trials that are left of them."""
-    events = map(_event, found.tables["events"].values())
+def _sweeps(rows: _ReadableRows, state: State, jobs: list[Job]) -> dict[int, Sweep]:
+    """Return the sweeps, with counts recomputed from the recovered trials."""
+    events = map(_event, rows.tables["events"].values())
     sweeps = {event.sweep.id: event.sweep for event in events if isinstance(event, SweepDefined)}
     sweeps |= state.sweeps
-    rows = map(_sweep, found.tables["sweeps"].values())
-    sweeps |= {sweep.id: sweep for sweep in rows if sweep is not None}
+    stored = map(_sweep, rows.tables["sweeps"].values())
+    sweeps |= {sweep.id: sweep for sweep in stored if sweep is not None}
     trials: dict[int, list[Job]] = {id: [] for id in sweeps}
     for job in jobs:
         if job.params is not None and job.array in trials:
@@ -333,33 +339,33 @@ def _sweeps(found: _Remains, state: State, jobs: list[Job]) -> dict[int, Sweep]:
     return sweeps
 
 
-def _rest(found: _Remains, state: State, ids: set[int]) -> Rest:
-    rest: Rest = _decoded(codec.decode_rest, found.meta("rest")) or state.rest
-    given = [rest.next_id, max(ids, default=0) + 1]
-    given += [row[1] + row[2] for row in found.tables["submissions"].values()]
-    for event in map(_event, found.tables["events"].values()):
+def _rest(rows: _ReadableRows, state: State, ids: set[int]) -> Rest:
+    rest: Rest = _decoded(codec.decode_rest, rows.meta("rest")) or state.rest
+    next_ids = [rest.next_id, max(ids, default=0) + 1]
+    next_ids += [row[1] + row[2] for row in rows.tables["submissions"].values()]
+    for event in map(_event, rows.tables["events"].values()):
         if isinstance(event, JobsSubmitted):
-            given.append(event.first + event.count)
-    rest.next_id = max(1, *(next_id for next_id in given if next_id <= LARGEST))
-    term = found.meta("term")
+            next_ids.append(event.first + event.count)
+    rest.next_id = max(1, *(next_id for next_id in next_ids if next_id <= MAX_NUMBER))
+    term = rows.meta("term")
     rest.term = max(rest.term, term if isinstance(term, int) else 0)
     return rest
 
 
-def _outcome(events: int, jobs: int, next_id: int, ids: set[int], doubtful: set[int]) -> str:
-    story = f"{events} events and {jobs} jobs were recovered"
+def _outcome(events: int, jobs: int, next_id: int, ids: set[int], uncertain: set[int]) -> str:
+    report = f"{events} events and {jobs} jobs were recovered"
     missing = next_id - 1 - len(ids)
     if missing > 0:
         first = next(id for id in count(1) if id not in ids)
         last = next(id for id in count(next_id - 1, -1) if id not in ids)
-        story += f"; {_jobs(missing, first, last)} {'is' if missing == 1 else 'are'} lost"
-    if doubtful:
-        story += (
-            f"; {_jobs(len(doubtful), min(doubtful), max(doubtful))} may have progressed "
+        report += f"; {_jobs(missing, first, last)} {'is' if missing == 1 else 'are'} lost"
+    if uncertain:
+        report += (
+            f"; {_jobs(len(uncertain), min(uncertain), max(uncertain))} may have progressed "
             "further than "
             "recorded and are held: release or cancel them"
         )
-    return story
+    return report
 
 
 def _jobs(number: int, first: int, last: int) -> str:

@@ -1,4 +1,4 @@
-"""Which store: the file of SQLite, or a PostgreSQL server by its URL."""
+"""Select and open a store: SQLite's file, or a PostgreSQL server by its URL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stoker.store.port import Store, StoreError
 
 VARIABLE = "STOKER_DB"
 SCHEMA = "stoker"
-"""The schema of a database that is used unless `?schema=NAME` says another."""
+"""The default schema; `?schema=NAME` in the URL selects another."""
 
 _EXAMPLE = "sqlite, postgres, or a URL such as postgresql://user@host/database"
 _NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}", re.ASCII)
@@ -23,58 +23,58 @@ _SECRET = re.compile(r"\b((?:ssl)?password)=[^&]*", re.IGNORECASE)
 
 
 class StoreConfig(Struct, frozen=True):
-    """A store, named but not opened. Without a URL it is SQLite's file in the state directory."""
+    """Identifies a store. Without a URL it is SQLite's file in the state directory."""
 
     url: str | None = None
-    """For libpq, without what is ours; empty for libpq's own defaults. May hold a password."""
+    """For libpq, without `schema`; empty for libpq's defaults. May contain a password."""
     schema: str = SCHEMA
 
     @property
     def text(self) -> str:
-        """The store as it can be written with `--db`; may hold a password."""
+        """The store as an argument of `--db`; may contain a password."""
         if not self.url:
             return "sqlite" if self.url is None else "postgres"
         return f"{self.url}{'&' if '?' in self.url else '?'}schema={self.schema}"
 
     @property
     def shown(self) -> str:
-        """The store for people to read: never with a password."""
+        """The store as shown to users, without the password."""
         if self.url is None:
             return "sqlite"
-        text = masked(self.url) if self.url else "postgresql:"
+        text = mask_password(self.url) if self.url else "postgresql:"
         return f"{text} (schema {self.schema})"
 
 
-def masked(url: str) -> str:
-    """Return a URL without its password, whatever characters that holds."""
-    head, colon, rest = url.partition("://")
-    user, at, place = rest.rpartition("@")
+def mask_password(url: str) -> str:
+    """Return a URL without its password, whatever characters that contains."""
+    scheme, colon, location = url.partition("://")
+    user, at, host = location.rpartition("@")
     if at:
-        rest = f"{user.partition(':')[0]}{':***' if ':' in user else ''}@{place}"
-    return _SECRET.sub(r"\1=***", head + colon + rest)
+        location = f"{user.partition(':')[0]}{':***' if ':' in user else ''}@{host}"
+    return _SECRET.sub(r"\1=***", scheme + colon + location)
 
 
 def parse(text: str, what: str, default: str | None = None) -> StoreConfig:
-    """Read what somebody wrote; `postgres` means the `default` URL, else libpq's own settings."""
+    """Parse the name of a store; `postgres` means the `default` URL, else libpq's settings."""
     text = text.strip()
     if text == "sqlite":
         return StoreConfig()
     if text == "postgres":
-        named = default not in (None, "sqlite", "postgres")
-        return parse(default, what) if named and default else StoreConfig("")
+        is_url = default not in (None, "sqlite", "postgres")
+        return parse(default, what) if is_url and default else StoreConfig("")
     if not text.startswith(("postgresql://", "postgres://")):
-        # What was typed may hold a password, so it is not repeated.
+        # The text may contain a password, so it is not repeated.
         raise BadValue(f"{what} must be {_EXAMPLE}.")
     head, mark, query = text.partition("?")
     if head.count("@") > 1 or "@" in query:
         raise BadValue(
             f"{what} has more than one @; write %40 for an @ inside a user name or password."
         )
-    ours = [part for part in query.split("&") if part.startswith("schema=")]
-    others = [part for part in query.split("&") if part not in ours]
+    schemas = [part for part in query.split("&") if part.startswith("schema=")]
+    others = [part for part in query.split("&") if part not in schemas]
     from urllib.parse import unquote
 
-    schema = unquote(ours[-1].partition("=")[2]) if ours else SCHEMA
+    schema = unquote(schemas[-1].partition("=")[2]) if schemas else SCHEMA
     if not _NAME.fullmatch(schema):
         raise BadValue(
             f"{what} has the invalid schema '{schema[:80]}'; use lower-case letters, "
@@ -83,34 +83,34 @@ def parse(text: str, what: str, default: str | None = None) -> StoreConfig:
     return StoreConfig(head + (mark + "&".join(others) if any(others) else ""), schema)
 
 
-class Memory:
-    """What was said with `--db`, and which store was the last one here; the owner's alone."""
+class StoreChoice:
+    """The last `--db` option and the last store of a state directory, kept in a private file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.said: str | None = None
+        self.option: str | None = None
         self.last: str | None = None
         with contextlib.suppress(OSError, ValueError, AttributeError), open(path) as file:
-            found = json.load(file)
-            self.said, self.last = found.get("db"), found.get("last")
+            content = json.load(file)
+            self.option, self.last = content.get("db"), content.get("last")
 
     def save(self) -> None:
-        """Write both down."""
+        """Write the file atomically."""
         part = f"{self.path}.{os.getpid()}"
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(fd, "w") as file:
-            json.dump({"db": self.said, "last": self.last}, file)
+            json.dump({"db": self.option, "last": self.last}, file)
         os.rename(part, self.path)
 
 
-def choose(
-    said: str | None, configured: str | None, remembered: str | None, environ: Mapping[str, str]
+def select_store(
+    option: str | None, configured: str | None, remembered: str | None, environ: Mapping[str, str]
 ) -> StoreConfig:
-    """The flag wins over the variable, that over the configuration, that over what was said."""
+    """Return the store by option, environment variable, configuration or last option, in order."""
     variable = environ.get(VARIABLE) or None
     default = variable if variable not in (None, "sqlite", "postgres") else configured
     for text, what in (
-        (said, "--db"),
+        (option, "--db"),
         (variable, VARIABLE),
         (configured, "config.toml: store.url"),
         (remembered, "--db"),
@@ -121,31 +121,31 @@ def choose(
 
 
 def open_store(
-    choice: StoreConfig, journal: str, shared_file_system: bool, patience: float
+    config: StoreConfig, journal: str, shared_file_system: bool, reconnect_timeout: float
 ) -> Store:
-    """Open it; only then is what it needs imported."""
-    if choice.url is None:
+    """Open a store; only then import its driver."""
+    if config.url is None:
         from stoker.store.sqlite import SqliteStore
 
         return SqliteStore(journal, shared_file_system=shared_file_system)
-    need_driver()
+    require_driver()
     from stoker.store.postgres import PostgresStore
 
-    aside = os.path.join(os.path.dirname(journal), "postgres.forced")
-    return PostgresStore(choice, aside=aside, patience=patience)
+    watermark = os.path.join(os.path.dirname(journal), "postgres.forced")
+    return PostgresStore(config, watermark=watermark, reconnect_timeout=reconnect_timeout)
 
 
-def check(choice: StoreConfig) -> None:
-    """Raise what would keep a daemon from opening this store, short of another that holds it."""
-    if choice.url is not None:
-        need_driver()
-        from stoker.store.postgres_server import reachable
+def check_store(config: StoreConfig) -> None:
+    """Raise the error that opening this store would raise, except for a held lease."""
+    if config.url is not None:
+        require_driver()
+        from stoker.store.postgres_server import check_reachable
 
-        reachable(choice)
+        check_reachable(config)
 
 
-def need_driver() -> None:
-    """Say how to get the driver where it is missing."""
+def require_driver() -> None:
+    """Raise an error with the install command if the driver is missing."""
     try:
         import psycopg  # noqa: F401
     except ImportError as error:
@@ -155,24 +155,24 @@ def need_driver() -> None:
         ) from error
 
 
-def left_behind(choice: StoreConfig, last: str | None, journal: str) -> str | None:
-    """Say which jobs stay where they are when a state moves on to another store."""
-    if last == choice.shown or (last is None and choice.url is None):
+def moved_warning(config: StoreConfig, last: str | None, journal: str) -> str | None:
+    """Return a warning about jobs that remain in the earlier store, if there are any."""
+    if last == config.shown or (last is None and config.url is None):
         return None
     if last not in (None, "sqlite"):
-        return f"jobs are now stored in {choice.shown}; earlier jobs remain in {last}"
-    count = _jobs_in(journal)
+        return f"jobs are now stored in {config.shown}; earlier jobs remain in {last}"
+    count = _count_jobs_in(journal)
     if not count:
         return None
     jobs = "1 earlier job remains" if count == 1 else f"{count:,} earlier jobs remain"
     return (
-        f"jobs are now stored in {choice.shown}; {jobs} in {journal}. "
+        f"jobs are now stored in {config.shown}; {jobs} in {journal}. "
         "To go back: stoker daemon restart --db sqlite"
     )
 
 
-def _jobs_in(journal: str) -> int:
-    """How many jobs SQLite's file holds; a look that changes nothing."""
+def _count_jobs_in(journal: str) -> int:
+    """Return the number of jobs in SQLite's file, opened read-only."""
     import sqlite3
 
     if not os.path.exists(journal):

@@ -27,8 +27,8 @@ from stoker.store.port import (
 )
 from stoker.store.watermark import Watermark
 
-BALLAST = 4 << 20
-"""Bytes set aside, given up when the disk is full so that exits can still be recorded."""
+RESERVE_BYTES = 4 << 20
+"""Disk space released when the disk is full, so that exits can still be recorded."""
 
 _WRITE_JOB = """
     INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -37,17 +37,17 @@ _WRITE_JOB = """
         ended_at = excluded.ended_at, code = excluded.code, resident = excluded.resident,
         spec = excluded.spec, data = excluded.data
 """
-"""Updated in place, so that only the indexes are touched whose columns change."""
+"""Updated in place, so that only indexes of changed columns are written."""
 _MEMBERS = """
     SELECT jobs.data FROM sweeps CROSS JOIN jobs ON jobs.member_of = sweeps.id
     WHERE sweeps.resident = 1 AND jobs.resident = 0 ORDER BY jobs.id
 """
-"""CROSS: sweep by sweep. Otherwise SQLite may read every job there ever was."""
+"""CROSS forces the join order: otherwise SQLite may read every job."""
 _WAS_USED = "SELECT EXISTS (SELECT 1 FROM events WHERE kind = 'DaemonStarted')"
-"""Every daemon begins by writing the summary; without a daemon there is none."""
-_ENDED = [state.value for state in FINISHED]
+"""The first event of every daemon comes with the state summary."""
+_FINISHED = [state.value for state in FINISHED]
 _COMPLETED = [JobState.COMPLETED.value]
-_SURROUNDINGS = frozenset(
+_ENVIRONMENT_ERRORS = frozenset(
     {
         sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM,
         sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
@@ -56,14 +56,14 @@ _SURROUNDINGS = frozenset(
     }
 )  # fmt: skip
 """Errors of the disk, of permissions or of other processes: a repair would not help."""
-NEWER = 50
-"""Layouts by which a newer stoker may be ahead; a larger number is damage."""
+MAX_NEWER_LAYOUTS = 50
+"""A layout number more than this above ours is damage, not a newer stoker."""
 
 logger = logging.getLogger(__name__)
 
 
 class SqliteStore:
-    """WAL mode, synchronous off the hot path: `force` is what puts commits on disk."""
+    """The journal in WAL mode; `sync` puts commits on disk, off the hot path."""
 
     def __init__(self, path: str, *, shared_file_system: bool = False) -> None:
         self.path = path
@@ -73,40 +73,40 @@ class SqliteStore:
         self._next_id = 1
         self._lost_events = 0
         self._damage: Exception | None = None
-        """What was found and is not repaired yet: the next load does that."""
+        """Damage that is not repaired yet: the next load repairs it."""
         self._repaired = False
-        """Whether this opening has replaced a damaged file; then what is uncertain is held."""
+        """Whether a damaged file was replaced when this store was opened."""
         self._emergency_paths = (path + replacement.EMERGENCY, places.emergency_path(path))
         self._emergency_copy: tuple[str, int] | None = None
-        """Where a copy was written because the journal was deleted, and its last event."""
+        """Path and last event of the copy written because the journal was deleted."""
         self._db_lock = threading.RLock()
         self._wal_lock = threading.Lock()
-        self._log_is_unsure = False
-        """Whether a sync of the log has failed."""
+        self._wal_is_suspect = False
+        """Whether a sync of the write-ahead log has failed."""
         self._watermark = Watermark(path + ".watermark", earlier=path + ".forced")
         self._shared, self._wal = shared_file_system, -1
-        with _ours_alone(path):
+        with _private_files(path):
             self._find_journal(path)
             self._db = self._open(path)
-        self._identify()
+        self._remember_files()
         self._check_tail()
-        self.set_ballast()
+        self.reserve_space()
 
     # -- opening ------------------------------------------------------------------------
 
     def _find_journal(self, path: str) -> None:
-        """See that the newest journal there is lies at `path`."""
+        """Move the newest journal to `path`: a finished repair, an emergency copy, or the file."""
         replacement.finish(path)
         self._use_emergency_copy(path)
         if not replacement.has_content(path) and replacement.has_content(path + "-wal"):
             self._repair(path, StoreError("only its write-ahead log exists"))
-        elif replacement.beside(path, replacement.KEPT) and replacement.is_empty(path):
+        elif replacement.find_beside(path, replacement.DAMAGED) and replacement.is_empty(path):
             from stoker.store.salvage import rebuild
 
             self._repaired = rebuild(path, self._watermark.seq) is not None
 
     def _use_emergency_copy(self, path: str) -> None:
-        """Go on from the copy that a daemon wrote when the journal was deleted, if it is newer."""
+        """Restore the copy that a daemon wrote when the journal was deleted, if it is newer."""
         copies = [copy for copy in self._emergency_paths if os.path.exists(copy)]
         if not copies:
             return
@@ -114,7 +114,7 @@ class SqliteStore:
         last = 0 if replacement.is_empty(path) else replacement.last_event(path)
         if last is None or (replacement.last_event(newest) or 0) <= last:
             return  # a journal that cannot be read may still be newer than the copy
-        if not replacement.continues(newest, path):
+        if not replacement.is_continuation(newest, path):
             self._warnings.append(
                 f"{newest} is a copy of a deleted journal, and a new journal has been created "
                 "since; see docs/recovery.md for how to continue from the copy"
@@ -130,22 +130,22 @@ class SqliteStore:
             "the journal was deleted while a daemon ran and was restored from its emergency copy"
         )
 
-    def _identify(self) -> None:
-        """Remember which files are open; get a descriptor of our own on the log for `force`."""
+    def _remember_files(self) -> None:
+        """Remember which files are open; open a second descriptor on the log for `sync`."""
         self._file = os.stat(self.path)
         if not self._shared:
             self._wal = os.open(self.path + "-wal", os.O_RDONLY | os.O_CLOEXEC)
 
-    def _close_log(self) -> None:
+    def _close_wal(self) -> None:
         if self._wal >= 0:
             os.close(self._wal)
             self._wal = -1
 
-    def _open(self, path: str, mend: bool = True) -> sqlite3.Connection:
-        mend = mend and os.path.exists(path)
+    def _open(self, path: str, repair: bool = True) -> sqlite3.Connection:
+        repair = repair and os.path.exists(path)
         try:
             db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            db.text_factory = replacement.readable_text
+            db.text_factory = replacement.decode_text
             try:
                 if self._shared:
                     # WAL needs shared memory, which network file systems do not have.
@@ -157,24 +157,24 @@ class SqliteStore:
                     db.execute("PRAGMA synchronous = NORMAL")
                     db.execute("PRAGMA wal_autocheckpoint = 2000")
                 db.execute("PRAGMA busy_timeout = 5000")
-                self._lay_out(db, path)
+                self._create_or_migrate(db, path)
                 return db
             except BaseException:
                 db.close()
                 raise
         except (sqlite3.Error, *codec.DAMAGE) as error:
-            if not mend or not _is_damage(error, path):
-                raise _translated(error, path) from error
+            if not repair or not _is_damage(error, path):
+                raise _translate(error, path) from error
             self._repair(path, error)
-            return self._open(path, mend=False)
+            return self._open(path, repair=False)
 
-    def _lay_out(self, db: sqlite3.Connection, path: str) -> None:
-        """Make the tables of a new file, or check and migrate those of an old one."""
+    def _create_or_migrate(self, db: sqlite3.Connection, path: str) -> None:
+        """Create the tables of a new file, or check and migrate those of an old one."""
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version == 0 and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             create(db)
             return
-        if SCHEMA < version <= SCHEMA + NEWER:
+        if SCHEMA < version <= SCHEMA + MAX_NEWER_LAYOUTS:
             raise StoreError(
                 f"{path} was written by a newer stoker (layout {version}; this version supports "
                 f"{SCHEMA}). Upgrade stoker, or set STOKER_HOME to another directory."
@@ -183,34 +183,34 @@ class SqliteStore:
             raise sqlite3.DatabaseError(f"unknown layout {version}")
         _check(db)
         migrate(db, version)
-        story = db.execute("SELECT value FROM meta WHERE key = 'repair'").fetchone()
-        if story is not None and str(story[0]) not in self._warnings:
-            self._warnings.append(str(story[0]))
+        report = db.execute("SELECT value FROM meta WHERE key = 'repair'").fetchone()
+        if report is not None and str(report[0]) not in self._warnings:
+            self._warnings.append(str(report[0]))
 
-    def _salvage_again(self, cause: Exception) -> None:
-        """Damage that the check at opening could not see: in rows, in indexes, or later."""
+    def _repair_open_file(self, cause: Exception) -> None:
+        """Repair damage that was found after opening: in rows, in indexes, or new."""
         logger.error("the journal is damaged: %s", cause)
-        self._damage = cause  # until it is repaired, should that fail
+        self._damage = cause  # stays set if the repair fails
         self._db.close()
-        self._close_log()
-        with _ours_alone(self.path):
+        self._close_wal()
+        with _private_files(self.path):
             self._repair(self.path, cause)
-            self._db = self._open(self.path, mend=False)
-        self._identify()
+            self._db = self._open(self.path, repair=False)
+        self._remember_files()
         self._damage = None
-        if self._term:  # found while a daemon runs: it goes on
+        if self._term:  # the daemon that runs keeps its term
             with self._transaction():
                 self._db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (self._term,))
 
     def _repair(self, path: str, cause: Exception) -> None:
-        """Replace a damaged file by whatever of its journal is whole."""
+        """Replace a damaged file by what is readable of it."""
         from stoker.store.salvage import salvage
 
         salvage(path, cause, self._watermark.seq)
         self._repaired = True
 
     def _check_tail(self) -> None:
-        """Report a journal that is shorter than what was once on disk."""
+        """Warn if events that were synced are missing."""
         last, synced = self._last_seq(), self._watermark.seq
         if last < synced and not self._repaired:
             self._lost_events = synced - last
@@ -218,10 +218,10 @@ class SqliteStore:
                 f"the journal ends at event {last}, but event {synced} had been synced: "
                 "the last events are missing, after a crash or because an older copy was restored"
             )
-        self._seq = max(last, synced)  # numbers once given out are not given out again
+        self._seq = max(last, synced)  # sequence numbers are never reused
 
-    def lost(self) -> str | None:
-        """Why the journal would be gone with this process: its files were deleted or moved."""
+    def durability_warning(self) -> str | None:
+        """Return a warning if the journal's files were deleted or moved."""
         if self._is_in_place():
             return None
         copy = (self._emergency_copy or self._emergency_paths)[0]
@@ -234,15 +234,13 @@ class SqliteStore:
         try:
             if not os.path.samestat(self._file, os.stat(self.path)):
                 return False
-            log = self._wal < 0 or os.path.samestat(
-                os.fstat(self._wal), os.stat(self.path + "-wal")
-            )
+            wal = self.path + "-wal"
+            return self._wal < 0 or os.path.samestat(os.fstat(self._wal), os.stat(wal))
         except OSError:
             return False
-        return log
 
     def _write_emergency_copy(self) -> None:
-        """Write what is on record to another file, since the journal itself is deleted."""
+        """Write the journal to another file, since its own was deleted."""
         if self._emergency_copy is not None:
             path, seq = self._emergency_copy
             if seq == self._seq and os.path.exists(path):
@@ -267,26 +265,26 @@ class SqliteStore:
         raise StoreError(f"{self.path} was deleted and no copy can be written: {errors[0]}")
 
     def id_floor(self) -> int:
-        """The lowest id that may be new; see the port."""
+        """Return the lowest id that may be new; see the port."""
         return self._watermark.next_id
 
     def lost_events(self) -> int:
-        """How many synced events are missing; see the port."""
+        """Return the number of synced events that are missing; see the port."""
         return self._lost_events
 
-    def set_ballast(self) -> None:
-        """Set the reserve aside (again), where there is room for it."""
-        ballast = self.path + ".ballast"
+    def reserve_space(self) -> None:
+        """Reserve disk space if it is not reserved and there is enough."""
+        reserve = self.path + ".ballast"
         with contextlib.suppress(OSError):
-            if not os.path.exists(ballast):
-                fd = os.open(ballast, os.O_WRONLY | os.O_CREAT, 0o600)
+            if not os.path.exists(reserve):
+                fd = os.open(reserve, os.O_WRONLY | os.O_CREAT, 0o600)
                 try:
-                    os.posix_fallocate(fd, 0, BALLAST)
+                    os.posix_fallocate(fd, 0, RESERVE_BYTES)
                 finally:
                     os.close(fd)
 
-    def drop_ballast(self) -> bool:
-        """Give up the reserve; False when it is already gone."""
+    def release_reserve(self) -> bool:
+        """Release the reserved space; return False if there is none."""
         try:
             os.unlink(self.path + ".ballast")
         except OSError:
@@ -295,8 +293,8 @@ class SqliteStore:
 
     # -- the port -----------------------------------------------------------------------
 
-    def claim(self) -> int:
-        """Take this state over: whoever holds an older term can no longer write."""
+    def acquire_term(self) -> int:
+        """Take over this state: daemons with an older term can no longer write."""
         with self._transaction():
             self._db.execute("UPDATE meta SET value = value + 1 WHERE key = 'term'")
             self._db.execute("DELETE FROM meta WHERE key = 'repair'")
@@ -305,15 +303,15 @@ class SqliteStore:
         return self._term
 
     def load(self) -> Snapshot:
-        """The state, row by row, as of the last commit."""
+        """Return the state as of the last commit; repair the file if it is damaged."""
         if self._damage is not None:
-            self._salvage_again(self._damage)
+            self._repair_open_file(self._damage)
         try:
             return self._load()
         except (sqlite3.Error, *codec.DAMAGE) as error:
             if not _is_damage(error, self.path):
-                raise _translated(error, self.path) from error
-            self._salvage_again(error)
+                raise _translate(error, self.path) from error
+            self._repair_open_file(error)
             return self._load()
 
     def _last_seq(self) -> int:
@@ -330,9 +328,9 @@ class SqliteStore:
         ]
         sweeps = self._db.execute("SELECT data FROM sweeps ORDER BY id").fetchall()
         members = self._db.execute(_MEMBERS).fetchall() if sweeps else []
-        wanted = {job.spec for job in jobs}
+        hashes = {job.spec for job in jobs}
         specs = {}
-        for hash in wanted:
+        for hash in hashes:
             row = self._db.execute("SELECT data FROM specs WHERE hash = ?", (hash,)).fetchone()
             if row is None:
                 raise sqlite3.DatabaseError(f"the submission {hash} is missing")
@@ -347,13 +345,13 @@ class SqliteStore:
             members=[codec.decode_job(data) for (data,) in members],
         )
 
-    def commit(self, batch: Batch, force: bool) -> int:
-        """One transaction: journal, projections, and the check that we still may write."""
+    def commit(self, batch: Batch, sync: bool) -> int:
+        """Write events and projections in one transaction, unless the term is outdated."""
         db, encode = self._db, codec.encode
         seq = self._seq
-        if force and self._log_is_unsure:
-            self.force()
-        with self._transaction(force):
+        if sync and self._wal_is_suspect:
+            self.sync()
+        with self._transaction(sync):
             if batch.specs:
                 db.executemany(
                     "INSERT OR IGNORE INTO specs VALUES (?, ?, ?, ?)",
@@ -372,7 +370,7 @@ class SqliteStore:
                 "INSERT INTO events SELECT ?, ?, ?, ?, ?"
                 " WHERE (SELECT value FROM meta WHERE key = 'term') = ?",
                 [
-                    (number, event.at, type(event).__name__, codec.VERSION, encode(event), term)
+                    (number, event.at, codec.event_kind(event), codec.VERSION, encode(event), term)
                     for number, event in enumerate(batch.events, seq + 1)
                 ],
             )
@@ -391,7 +389,7 @@ class SqliteStore:
         self._seq = seq + len(batch.events)
         if batch.rest is not None:
             self._next_id = batch.rest.next_id
-        if force:
+        if sync:
             self._watermark.note(self._seq, self._next_id)
         return self._seq
 
@@ -411,16 +409,16 @@ class SqliteStore:
     def _write_sweeps(self, batch: Batch) -> None:
         self._db.executemany(
             "INSERT OR REPLACE INTO sweeps VALUES (?, ?, ?, ?)",
-            [(each.id, each.name, each.resident, codec.encode(each)) for each in batch.sweeps],
+            [(sweep.id, sweep.name, sweep.resident, codec.encode(sweep)) for sweep in batch.sweeps],
         )
 
     @contextlib.contextmanager
-    def _transaction(self, force: bool = False) -> Iterator[None]:
+    def _transaction(self, sync: bool = False) -> Iterator[None]:
         db = self._db
         try:
-            self._db_lock.acquire()  # a copy made in another thread shall not see a part of it
+            self._db_lock.acquire()  # a backup in another thread must not see half of it
             try:
-                if force:
+                if sync:
                     db.execute("PRAGMA synchronous = FULL")
                 db.execute("BEGIN IMMEDIATE")
                 yield
@@ -431,118 +429,118 @@ class SqliteStore:
                 raise
             finally:
                 self._db_lock.release()
-                if force and not self._shared:
+                if sync and not self._shared:
                     db.execute("PRAGMA synchronous = NORMAL")
         except sqlite3.Error as error:
             if not isinstance(error, sqlite3.IntegrityError) and _is_damage(error, self.path):
                 self._damage = error
-            raise _translated(error, self.path) from error
+            raise _translate(error, self.path) from error
 
-    def force(self) -> None:
-        """Put what is committed on disk, through a descriptor of our own on the log.
+    def sync(self) -> None:
+        """Put what is committed on disk, through a separate descriptor on the log.
 
         SQLite's commit in NORMAL mode has already written it there; closing this descriptor
-        drops no lock, since SQLite locks the database and its index, never the log.
+        releases no lock, since SQLite locks the database and its index, never the log.
         """
         with self._wal_lock:
-            reached, next_id = self._seq, self._next_id
+            seq, next_id = self._seq, self._next_id
             if not self._is_in_place():
                 self._write_emergency_copy()
             elif self._wal < 0:
                 return
-            elif self._log_is_unsure:
-                self._restart_log()
+            elif self._wal_is_suspect:
+                self._restart_wal()
             else:
                 try:
                     os.fdatasync(self._wal)
                 except OSError:
-                    self._log_is_unsure = True
+                    self._wal_is_suspect = True
                     raise
-            self._watermark.note(reached, next_id)
+            self._watermark.note(seq, next_id)
             self._watermark.sync()
 
-    def _restart_log(self) -> None:
-        """Copy the log into the database and begin it again.
+    def _restart_wal(self) -> None:
+        """Copy the log into the database and truncate it.
 
-        After a failed sync the kernel calls pages clean that are not on disk, so that the next
-        sync of the same file would succeed without them, and without all that follows them.
+        After a failed sync the kernel marks pages clean that are not on disk, so that the next
+        sync of the same file would succeed without them.
         """
         try:
             with contextlib.closing(sqlite3.connect(self.path, timeout=5.0)) as db:
                 busy, *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
-            raise _translated(error, self.path) from error
+            raise _translate(error, self.path) from error
         if busy:
             raise StoreError(f"{self.path} is locked by another program; stoker retries.")
-        self._log_is_unsure = False
+        self._wal_is_suspect = False
 
-    def events(self, after: int, most: int) -> Iterator[tuple[int, Event]]:
-        """Events behind a sequence number, in order."""
+    def events(self, after: int, limit: int) -> Iterator[tuple[int, Event]]:
+        """Yield events after a sequence number, in order."""
         rows = self._rows(
             "SELECT seq, kind, version, data FROM events WHERE seq > ? ORDER BY seq LIMIT ?",
-            (after, most),
+            (after, limit),
         )
         for seq, kind, version, data in rows:
             yield seq, codec.decode_event(kind, version, data)
 
     def blob(self, hash: str) -> bytes | None:
-        """A script by its hash."""
-        return self._one("SELECT data FROM blobs WHERE hash = ?", hash)
+        """Return a script by its hash."""
+        return self._read_blob("SELECT data FROM blobs WHERE hash = ?", hash)
 
     def secret(self, hash: str) -> bytes | None:
-        """An environment by its hash."""
-        return self._one("SELECT data FROM secrets WHERE hash = ?", hash)
+        """Return an environment by its hash."""
+        return self._read_blob("SELECT data FROM secrets WHERE hash = ?", hash)
 
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Read; if that meets damage, again after a repair."""
+        """Read rows; if the file is damaged, repair it and read again."""
         try:
             return self._db.execute(sql, values).fetchall()
         except (sqlite3.Error, *codec.DAMAGE) as error:
             if not _is_damage(error, self.path):
-                raise _translated(error, self.path) from error
-            self._salvage_again(error)
+                raise _translate(error, self.path) from error
+            self._repair_open_file(error)
         try:
             return self._db.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            raise _translated(error, self.path) from error
+            raise _translate(error, self.path) from error
 
-    def _one(self, sql: str, key: str) -> bytes | None:
+    def _read_blob(self, sql: str, key: str) -> bytes | None:
         rows = self._rows(sql, (key,))
         return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
 
     def find_key(self, key: str) -> tuple[int, int] | None:
-        """The ids that a submission key was given."""
+        """Return the ids that a submission key was given."""
         rows = self._rows("SELECT first, count FROM submissions WHERE key = ?", (key,))
         return (rows[0][0], rows[0][1]) if rows else None
 
-    def past(self, wanted: JobQuery) -> list[StoredJob]:
-        """Jobs by id, those of an array, or finished ones by what became of them; oldest first."""
-        where, values = _conditions(wanted)
-        order = "ended_at DESC, id DESC" if wanted.array is None else "id DESC"
+    def find_jobs(self, query: JobQuery) -> list[StoredJob]:
+        """Return jobs by id, of an array, or finished ones by other criteria; oldest first."""
+        where, values = _conditions(query)
+        order = "ended_at DESC, id DESC" if query.array is None else "id DESC"
         rows = self._rows(
             "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec"
             f" WHERE {where} ORDER BY {order} LIMIT ?",
-            (*values, max(wanted.limit, len(wanted.ids or ()))),
+            (*values, max(query.limit, len(query.ids or ()))),
         )
-        return codec.found_in(rows[::-1], self._warnings)
+        return codec.decode_jobs(rows[::-1], self._warnings)
 
-    def count_past(self, wanted: JobQuery) -> int:
-        """How many jobs match, whatever the limit."""
-        where, values = _conditions(wanted)
+    def count_jobs(self, query: JobQuery) -> int:
+        """Return the number of matching jobs, regardless of the limit."""
+        where, values = _conditions(query)
         sql = f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}"
         return int(self._rows(sql, values)[0][0])
 
     def members(self, array: int) -> list[int]:
-        """The ids of all jobs of an array or a sweep, in order."""
+        """Return the ids of all jobs of an array or a sweep, in order."""
         rows = self._rows("SELECT id FROM jobs WHERE member_of = ? ORDER BY id", (array,))
         return [row[0] for row in rows]
 
     def warnings(self) -> list[str]:
-        """What was found wrong and mended at opening."""
+        """Return the problems that were found and repaired."""
         return self._warnings
 
     def backup(self, path: str) -> int:
-        """A consistent copy, made page by page while work goes on."""
+        """Write a consistent copy, page by page."""
         try:
             fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         except OSError as error:
@@ -553,83 +551,83 @@ class SqliteStore:
             with self._db_lock:
                 self._db.backup(copy)
         except sqlite3.Error as error:
-            raise _translated(error, path) from error
+            raise _translate(error, path) from error
         finally:
             copy.close()
         return os.stat(path).st_size
 
     def purge(self, before: float, kept: Collection[str] = ()) -> None:
-        """Drop environments that only jobs ended before this time used."""
+        """Delete environments that only jobs used that ended before this time."""
         with self._transaction():
             self._db.execute(
                 "DELETE FROM secrets WHERE hash NOT IN (SELECT value FROM json_each(?) UNION "
                 "SELECT CAST(specs.data AS TEXT) ->> '$.environment' FROM specs WHERE hash IN ("
                 "SELECT spec FROM jobs WHERE ended_at IS NULL OR ended_at >= ?"
                 " OR state NOT IN (SELECT value FROM json_each(?))))",
-                (codec.encode(list(kept)).decode(), before, codec.encode(_ENDED).decode()),
+                (codec.encode(list(kept)).decode(), before, codec.encode(_FINISHED).decode()),
             )
 
     def close(self) -> None:
-        """Force, fold the log into the database, and let go."""
+        """Sync, let SQLite copy the log into the database, and close."""
         with contextlib.suppress(OSError, StoreError):
-            self.force()
-        self._close_log()
+            self.sync()
+        self._close_wal()
         self._watermark.close()
         self._db.close()
 
 
 @contextlib.contextmanager
-def _ours_alone(path: str) -> Iterator[None]:
-    """Make files that only their owner can read; say in a sentence what cannot be made."""
+def _private_files(path: str) -> Iterator[None]:
+    """Create files that only their owner can read; translate errors."""
     old_mask = os.umask(0o077)
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        raise _translated(error, path) from error
+        raise _translate(error, path) from error
     finally:
         os.umask(old_mask)
 
 
 def _is_damage(error: Exception, path: str) -> bool:
-    """Whether the file itself is wrong, and not what it lies on."""
+    """Return True if the file is damaged, not the disk or the permissions."""
     if isinstance(error, sqlite3.ProgrammingError):
-        return False  # it is closed
+        return False  # the connection is closed
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     if code == sqlite3.SQLITE_READONLY:
-        return os.access(path, os.W_OK)  # its header says that it cannot be written to
-    return code not in _SURROUNDINGS
+        return os.access(path, os.W_OK)  # only its header says that it is read-only
+    return code not in _ENVIRONMENT_ERRORS
 
 
 def _check(db: sqlite3.Connection) -> None:
-    """Look for damage, in indexes too: an entry that leads to another row hides a job."""
-    found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if found != "ok":
-        raise sqlite3.DatabaseError(found.splitlines()[-1])
+    """Check for damage, in indexes too: an entry that leads to another row hides a job."""
+    result = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if result != "ok":
+        raise sqlite3.DatabaseError(result.splitlines()[-1])
     term = "SELECT count(*) FROM meta WHERE key = 'term' AND typeof(value) = 'integer'"
     if db.execute(term).fetchone()[0] != 1:
         raise sqlite3.DatabaseError("the term of the journal is missing")
 
 
-def _conditions(wanted: JobQuery) -> tuple[str, list[Any]]:
-    if wanted.ids is not None:
-        return "jobs.id IN (SELECT value FROM json_each(?))", [codec.encode(wanted.ids).decode()]
-    parts, states = ["member_of = ?"], wanted.states
-    values: list[Any] = [wanted.array]
-    if wanted.array is None:
+def _conditions(query: JobQuery) -> tuple[str, list[Any]]:
+    if query.ids is not None:
+        return "jobs.id IN (SELECT value FROM json_each(?))", [codec.encode(query.ids).decode()]
+    parts, states = ["member_of = ?"], query.states
+    values: list[Any] = [query.array]
+    if query.array is None:
         parts, values = ["ended_at IS NOT NULL"], []
-        states = [state for state in _ENDED if states is None or state in states]
+        states = [state for state in _FINISHED if states is None or state in states]
     if states == _COMPLETED:
         parts.append("state = 'COMPLETED'")  # a literal: only then jobs_done_by_name is used
     elif states is not None:
         parts.append(f"state IN ({', '.join('?' * len(states))})")
         values += states
-    for column, test, value in wanted.tests("user"):
-        parts.append(f"{column} {test} ?")
+    for column, operator, value in query.conditions("user"):
+        parts.append(f"{column} {operator} ?")
         values.append(value)
     return " AND ".join(parts), values
 
 
-def _translated(error: Exception, path: str) -> StoreError:
+def _translate(error: Exception, path: str) -> StoreError:
     text = str(error)
     if places.is_disk_full(error) or "full" in text or "disk I/O" in text:
         return StoreFull(f"The disk with {path} is full. Free some space; nothing was lost.")

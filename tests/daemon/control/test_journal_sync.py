@@ -30,7 +30,7 @@ class Disk(MemoryStore):
         self.failures = list(failures)
         self.syncs = 0
 
-    def force(self) -> None:
+    def sync(self) -> None:
         self.syncs += 1
         if self.failures:
             raise self.failures.pop(0)
@@ -119,7 +119,7 @@ def test_a_failed_sync_is_repeated_with_longer_and_longer_pauses():
 
 def test_a_slow_sync_is_not_repeated_at_once():
     fixture = Fixture()
-    fixture.disk.force = lambda: setattr(fixture.time, "now", fixture.time.now + 2)  # type: ignore[method-assign]
+    fixture.disk.sync = lambda: setattr(fixture.time, "now", fixture.time.now + 2)  # type: ignore[method-assign]
     fixture.sync.request(0)
     fixture.run()
     fixture.sync.request(0)
@@ -184,16 +184,16 @@ def test_a_daemon_whose_disk_fails_acknowledges_later_and_forgets_nothing(
     loop: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     failures, told = [io_error(), io_error(), io_error()], []
-    synced = loop.store.force
+    synced = loop.store.sync
 
-    def force() -> None:
+    def sync() -> None:
         if failures:
             raise failures.pop()
         synced()
 
     claim = tmp_path / "7.0"
     claim.touch()
-    monkeypatch.setattr(loop.store, "force", force)
+    monkeypatch.setattr(loop.store, "sync", sync)
     monkeypatch.setattr(journal_sync, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(loop.fleet, "settle", told.append)
     monkeypatch.setattr(loop.fleet, "take_settled", lambda: {"far": [(7, 0)]})

@@ -629,11 +629,11 @@ class Records:
     def __init__(self, ended: dict[int, float], spec: Spec) -> None:
         self.ended, self.spec = ended, spec
 
-    def past(self, wanted: JobQuery) -> list[StoredJob]:
+    def find_jobs(self, query: JobQuery) -> list[StoredJob]:
         return [
             StoredJob(Job(id, "s", "t", "u", 1.0, state=JobState.COMPLETED, ended_at=at), self.spec)
             for id, at in self.ended.items()
-            if id in (wanted.ids or ())
+            if id in (query.ids or ())
         ]
 
 

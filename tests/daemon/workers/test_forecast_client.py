@@ -217,9 +217,9 @@ def test_a_pending_job_never_starts_now(outlooks: outlook.ForecastClient) -> Non
 def test_completed_runs_are_told_apart_by_their_commands(outlooks: outlook.ForecastClient) -> None:
     store = outlooks.context.store
     runs = [done(1, 10.0), done(2, 20.0, command=("train", "1")), done(3, 30.0, user="bob")]
-    store.commit(batch(*runs), force=False)
+    store.commit(batch(*runs), sync=False)
     (newest, seconds), (older, _) = outlooks._runs_of(done(9, 90.0))
-    assert newest == command_key(runs[1], store.past(JobQuery(ids=[2]))[0].spec)
+    assert newest == command_key(runs[1], store.find_jobs(JobQuery(ids=[2]))[0].spec)
     assert newest != older
     assert seconds == 5.0
 

@@ -46,7 +46,7 @@ class AfterSync(Struct):
 
 
 class JournalSync:
-    """Runs `Store.force` in a thread, so that the loop never waits for the disk."""
+    """Runs `Store.sync` in a thread, so that the loop never waits for the disk."""
 
     def __init__(
         self, store: Store, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic
@@ -97,7 +97,7 @@ class JournalSync:
     def _sync(self) -> None:
         began = self.clock()
         try:
-            self.store.force()
+            self.store.sync()
             self._outcome = None
         except Exception as error:  # noqa: BLE001 - reported and tried again, whatever it was
             self._outcome = error

@@ -237,7 +237,7 @@ def _failed_jobs(context: RequestContext, state: State, body: r.Retry) -> list[i
         return sorted(id for id in state.unseen if not state.spec(state.jobs[id]).pty)
     since = parse_iso_time(body.since, "since")
     states = [job_state.value for job_state in UNHAPPY]
-    rows = context.store.past(JobQuery(states=states, since=since, limit=MAX_FAILURES_RETRIED))
+    rows = context.store.find_jobs(JobQuery(states=states, since=since, limit=MAX_FAILURES_RETRIED))
     jobs = {row.job.id: (row.job, row.spec) for row in rows}
     jobs |= {id: (job, state.spec(job)) for id, job in state.jobs.items()}
     return sorted(

@@ -329,8 +329,8 @@ def history(context: RequestContext, selectors: list[str], query: JobQuery) -> C
         if query.door in state.rest.cleared:
             hidden_until = state.rest.cleared[query.door]
             visible = replace(query, since=max(query.since or 0.0, hidden_until))
-        stored = context.store.past(visible)
-        more = context.store.count_past(visible) - len(stored)
+        stored = context.store.find_jobs(visible)
+        more = context.store.count_jobs(visible) - len(stored)
         return reply_only(
             History(
                 jobs=[job_view(row.job, row.spec, None, now, context.logs) for row in stored],

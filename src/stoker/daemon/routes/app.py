@@ -59,8 +59,8 @@ from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.probes.gpu_reading import Reading
 from stoker.schema import requests
 from stoker.schema.job import HookView, JobView, UploadView
-from stoker.store import select as choose
 from stoker.store.port import JobQuery, StoreError
+from stoker.store.select import check_store, select_store
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -184,7 +184,12 @@ class Api:
     def _general(self) -> dict[str, Any]:
         """What is said about the daemon itself; only for the loop's own thread."""
         loop = self.loop
-        notes = (loop.engine.store_error, loop.store.lost(), loop.sync.error, loop.watch.note)
+        notes = (
+            loop.engine.store_error,
+            loop.store.durability_warning(),
+            loop.sync.error,
+            loop.watch.note,
+        )
         more = [text for text in notes if text]
         warnings = [*loop.store.warnings(), *more, *loop.executor.holds.problems.values()]
         return {"seq": loop.engine.seq, "warnings": warnings}
@@ -502,9 +507,9 @@ def _owner_only(request: Request) -> None:
 
 def _check_store(said: str, configured: str | None) -> None:
     """Refuse a store that the next daemon could not open."""
-    choice = choose.choose(said, configured, None, os.environ)
+    choice = select_store(said, configured, None, os.environ)
     try:
-        choose.check(choice)
+        check_store(choice)
     except StoreError as error:
         exit_code = getattr(error, "exit_code", wire.EXIT_FAILED)
         codes = {code: name for name, (_, code) in wire.ERRORS.items()}

@@ -14,6 +14,7 @@ from stoker.daemon.context import CommandHandler, reply_only
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.http.codec import encode
 from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.store.codec import event_kind
 
 MAX_BEHIND = 4 << 20
 """Bytes that a slow reader may fall behind before it is disconnected."""
@@ -145,6 +146,6 @@ class EventSubscriber:
 
 def _sse(numbered: Iterable[tuple[int, Event]]) -> bytes:
     return b"".join(
-        b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, type(event).__name__.encode(), encode(event))
+        b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, event_kind(event).encode(), encode(event))
         for seq, event in numbered
     )

@@ -33,7 +33,7 @@ def show_sweep(context: RequestContext, selector: str) -> CommandHandler:
     def handle(state: State, now: Instant) -> CommandResult:
         sweep = find_sweep(state, selector)
         query = JobQuery(array=sweep.id, limit=max(sweep.issued, 1))
-        stored = [row.job for row in context.store.past(query)]
+        stored = [row.job for row in context.store.find_jobs(query)]
         trials = [state.jobs.get(job.id, job) for job in stored]
         return reply_only(
             SweepDetail(

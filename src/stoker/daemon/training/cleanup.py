@@ -121,7 +121,7 @@ def _ended_before(time: float, ids: Iterable[int], state: State, store: Store) -
     """Return those of these finished jobs that ended before a time; unknown jobs are left out."""
     jobs = {id: state.jobs[id] for id in ids if id in state.jobs}
     unloaded = [id for id in ids if id not in jobs]
-    rows = store.past(JobQuery(ids=unloaded, limit=len(unloaded))) if unloaded else []
+    rows = store.find_jobs(JobQuery(ids=unloaded, limit=len(unloaded))) if unloaded else []
     jobs |= {row.job.id: row.job for row in rows}
     return [id for id, job in jobs.items() if job.ended_at is not None and job.ended_at < time]
 

@@ -176,7 +176,7 @@ class ForecastClient:
         query = JobQuery(
             user=job.user, name=job.name, states=["COMPLETED"], limit=MAX_RUNS_PER_NAME
         )
-        runs = reversed(self.context.store.past(query))
+        runs = reversed(self.context.store.find_jobs(query))
         timed = ((command_key(run.job, run.spec), run_seconds(run.job)) for run in runs)
         return [(command, seconds) for command, seconds in timed if seconds is not None]
 

@@ -32,8 +32,8 @@ def read(store: Store, now: float | None = None, title: str = "this lab") -> Wor
     state = store.load()
     if now is None:
         now = max((event.at for _, event in store.events(state.seq - 1, 1)), default=0.0)
-    everything = JobQuery(limit=max(store.count_past(JobQuery()), 1))
-    pairs = [(found.job, found.spec) for found in store.past(everything)]
+    everything = JobQuery(limit=max(store.count_jobs(JobQuery()), 1))
+    pairs = [(found.job, found.spec) for found in store.find_jobs(everything)]
     pairs += [(job, state.specs[job.spec]) for job in state.jobs if job.state not in FINISHED]
     return build_workload(title, _records(pairs, now), list(state.rest.nodes.values()))
 

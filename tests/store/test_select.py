@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from stoker.core.units import BadValue
-from stoker.store.select import Memory, StoreConfig, choose, left_behind, masked, parse
+from stoker.store.select import (
+    StoreChoice,
+    StoreConfig,
+    mask_password,
+    moved_warning,
+    parse,
+    select_store,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +64,7 @@ def test_what_cannot_be_read_is_refused_without_repeating_a_password(text: str):
     ],
 )
 def test_a_password_is_masked_wherever_it_stands(url: str, shown: str):
-    assert masked(url) == shown
+    assert mask_password(url) == shown
     assert StoreConfig(url).shown == f"{shown} (schema stoker)"
 
 
@@ -89,38 +96,38 @@ def test_the_flag_wins_then_the_variable_then_the_file_then_what_was_said(
     url: str | None,
 ):
     environ = {} if variable is None else {"STOKER_DB": variable}
-    assert choose(said, configured, remembered, environ).url == url
+    assert select_store(said, configured, remembered, environ).url == url
 
 
 def test_what_was_said_is_for_the_owners_eyes(tmp_path: Path):
     path = tmp_path / "store.json"
-    memory = Memory(str(path))
-    assert (memory.said, memory.last) == (None, None)
-    memory.said, memory.last = "postgresql://ada:pw@db", "sqlite"
-    memory.save()
+    saved = StoreChoice(str(path))
+    assert (saved.option, saved.last) == (None, None)
+    saved.option, saved.last = "postgresql://ada:pw@db", "sqlite"
+    saved.save()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    again = Memory(str(path))
-    assert (again.said, again.last) == ("postgresql://ada:pw@db", "sqlite")
+    again = StoreChoice(str(path))
+    assert (again.option, again.last) == ("postgresql://ada:pw@db", "sqlite")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense"])
 def test_a_spoilt_memory_is_none(tmp_path: Path, text: str):
     (tmp_path / "store.json").write_text(text)
-    assert Memory(str(tmp_path / "store.json")).said is None
+    assert StoreChoice(str(tmp_path / "store.json")).option is None
 
 
 def test_jobs_that_stay_behind_are_counted(tmp_path: Path):
     journal, server = tmp_path / "journal.db", parse(A, "--db")
-    assert left_behind(server, None, str(journal)) is None
+    assert moved_warning(server, None, str(journal)) is None
     with sqlite3.connect(journal) as db:
         db.execute("CREATE TABLE jobs (id)")
-        assert left_behind(server, None, str(journal)) is None
+        assert moved_warning(server, None, str(journal)) is None
         db.execute("INSERT INTO jobs VALUES (1), (2)")
     db.close()
     before = journal.read_bytes()
     for last in (None, "sqlite"):
-        assert "2 earlier jobs remain in" in str(left_behind(server, last, str(journal)))
-    assert left_behind(server, server.shown, str(journal)) is None
-    assert left_behind(StoreConfig(), None, str(journal)) is None
-    assert "earlier jobs remain in" in str(left_behind(StoreConfig(), server.shown, str(journal)))
+        assert "2 earlier jobs remain in" in str(moved_warning(server, last, str(journal)))
+    assert moved_warning(server, server.shown, str(journal)) is None
+    assert moved_warning(StoreConfig(), None, str(journal)) is None
+    assert "earlier jobs remain in" in str(moved_warning(StoreConfig(), server.shown, str(journal)))
     assert journal.read_bytes() == before
