@@ -1,4 +1,4 @@
-"""Machines in the configuration file: read, checked, and compared with those there are."""
+"""Nodes of config.toml: read, checked, and compared with the nodes of the journal."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -24,14 +24,14 @@ def read(home: Any, text: str) -> dict[str, ConfiguredNode]:
 def start(
     story: Afar, wanted: Mapping[str, ConfiguredNode] = MappingProxyType({})
 ) -> tuple[list[str], list[str]]:
-    """What a daemon that starts with these makes of it: kinds of facts, and warnings."""
+    """Start a daemon with these nodes; return the kinds of its events, and warnings."""
     events, warnings = configured_node_events(story.state, wanted, "box", story.now)
     for event in events:
         story.tell(event)
     return [type(event).__name__ for event in events], warnings
 
 
-def test_a_table_per_machine(home: Any) -> None:
+def test_a_table_per_node(home: Any) -> None:
     text = '[nodes.gpu1]\naddress = "ssh://me@h:22"\nkey = "~/.ssh/id"\nshared = true\n'
     assert read(home, f'{text}[nodes."b.c"]\naddress = "c"\n') == {
         "gpu1": ConfiguredNode("ssh://me@h:22", "~/.ssh/id", shared=True),
@@ -59,13 +59,13 @@ def test_a_table_per_machine(home: Any) -> None:
         ("[nodes.'x y']\naddress = 'h'", "is not a valid node name"),
     ],
 )
-def test_what_cannot_be_meant_is_said(home: Any, text: str, said: str) -> None:
+def test_an_invalid_table_is_rejected_with_its_path(home: Any, text: str, said: str) -> None:
     with pytest.raises(BadValue, match="config") as error:
         read(home, text)
     assert said in str(error.value)
 
 
-def test_a_machine_comes_changes_and_goes_with_the_file() -> None:
+def test_a_node_is_added_changed_and_removed_with_the_file() -> None:
     story = Afar()
     assert start(story, ANT) == (["NodeAdded"], [])
     assert story.state.rest.remotes["ant"].configured
@@ -76,7 +76,7 @@ def test_a_machine_comes_changes_and_goes_with_the_file() -> None:
     assert story.state.rest.remotes == {}
 
 
-def test_one_that_was_added_by_hand_stays_until_the_file_takes_it_over() -> None:
+def test_a_node_added_by_hand_stays_until_the_file_contains_it() -> None:
     story = Afar()
     story.add("ant")
     assert start(story) == ([], [])
@@ -84,11 +84,11 @@ def test_one_that_was_added_by_hand_stays_until_the_file_takes_it_over() -> None
     assert start(story) == (["NodeRemoved"], [])
 
 
-def test_this_machine_may_stand_in_a_file_that_all_share() -> None:
+def test_the_local_node_in_a_shared_file_is_ignored() -> None:
     assert start(Afar(), {"box": ConfiguredNode("ssh://box", shared=True)}) == ([], [])
 
 
-def test_nothing_is_taken_away_from_a_job_that_runs() -> None:
+def test_a_node_with_running_jobs_is_neither_moved_nor_removed() -> None:
     story = Afar(gpus=0)
     start(story, ANT)
     story.add("ant", gpus=1)

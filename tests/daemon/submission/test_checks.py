@@ -1,4 +1,4 @@
-"""What is refused at submit because it could only fail."""
+"""Admission checks: programs, container engines, GPUs of unknown size."""
 
 import os
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_a_program_that_exists_is_accepted(here: Path, word: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["nosuch.sh", "./nosuch.sh", "pyhton", "/no/such", "train.sh"])
-def test_a_program_that_does_not_exist_is_refused(here: Path, word: str) -> None:
+def test_a_program_that_does_not_exist_is_rejected(here: Path, word: str) -> None:
     with pytest.raises(BadValue, match="neither a file nor a program"):
         check(here, word)
 

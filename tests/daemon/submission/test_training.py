@@ -1,4 +1,4 @@
-"""What becomes of a training job at the door: with or without GPUs, within its queue."""
+"""Checks of training submissions: GPUs or none, directories, epochs, limits of the queue."""
 
 import os
 from pathlib import Path
@@ -28,23 +28,23 @@ def spec(request: Request, **more: Any) -> Spec:
     return Spec(**fields, request=request, name="", **more)
 
 
-def test_with_a_gpu_it_takes_one() -> None:
+def test_a_job_that_may_run_without_a_gpu_takes_one_if_there_is_one() -> None:
     assert without_gpus(Scenario(gpus=1).state, spec(Request(GpuAsk(1000)))) is None
 
 
-def test_without_a_gpu_it_takes_a_core() -> None:
+def test_without_any_gpu_it_takes_a_core() -> None:
     state = Scenario(gpus=0).state
     assert without_gpus(state, spec(Request(GpuAsk(1000)))) == Request(cpus=1000)
     assert without_gpus(state, spec(Request(GpuAsk(1000), cpus=4000))) == Request(cpus=4000)
     assert without_gpus(state, spec(Request(cpus=4000))) is None
 
 
-def test_what_could_not_run_without_a_gpu_either_is_refused_as_it_stands() -> None:
+def test_a_request_that_fails_without_gpus_too_is_left_as_it_is() -> None:
     state = Scenario(gpus=0).state
     assert without_gpus(state, spec(Request(GpuAsk(1000), memory=10**6))) is None
 
 
-def test_a_machine_that_was_not_reached_yet_may_have_a_gpu() -> None:
+def test_a_node_that_was_not_reached_yet_may_have_a_gpu() -> None:
     story = Scenario(gpus=0)
     story.tell(NodeAdded(at=1000.0, name="far", address="ssh://far"))
     assert without_gpus(story.state, spec(Request(GpuAsk(1000)))) is None
@@ -60,7 +60,7 @@ def test_a_queue_bounds_an_elastic_job(allowed: int, most: int | None) -> None:
     assert limit_to_queue(story.state, free) is free
 
 
-def test_what_the_owner_set_wins_for_distributed_jobs_only() -> None:
+def test_variables_set_by_the_user_win_for_distributed_jobs_only() -> None:
     environment = b"A=1\0OMP_NUM_THREADS=3\0PL_TORCH_DISTRIBUTED_BACKEND=gloo"
     wanted = read({"distributed": True, "env": ["A=1"]}, CONTEXT)
     keep_user_settings(wanted, environment)
@@ -70,7 +70,7 @@ def test_what_the_owner_set_wins_for_distributed_jobs_only() -> None:
     assert plain.fields["asked"] is None
 
 
-def test_directories_must_be_there(tmp_path: Path) -> None:
+def test_directories_must_exist(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     check_directories({"training": Training(snapshots=str(tmp_path))})
@@ -84,15 +84,13 @@ def test_directories_must_be_there(tmp_path: Path) -> None:
     check_directories({"container": Container("i", (optional, Mount(str(file), "/y")))})
 
 
-def test_a_directory_must_be_ours_to_write_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_must_be_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: mode & os.W_OK == 0)  # root may write all
     with pytest.raises(BadValue, match="cannot be written to"):
         check_directories({"training": Training(snapshots=str(tmp_path))})
 
 
-def test_there_are_no_fewer_epochs_than_are_done() -> None:
+def test_fewer_epochs_than_have_ended_are_rejected() -> None:
     job = Job(7, "s", "t", "u", 1.0, progress=Progress(epochs=5))
     with pytest.raises(BadValue, match="--epochs 4 is less than the 5 that have ended"):
         check_epochs(job, {"training": Training(epochs=4)})
@@ -104,7 +102,7 @@ def test_there_are_no_fewer_epochs_than_are_done() -> None:
     check_epochs(Job(7, "s", "t", "u", 1.0), {"training": Training(epochs=1)})
 
 
-def test_checkpoints_are_not_left_behind() -> None:
+def test_a_new_checkpoint_directory_after_the_first_epoch_is_rejected() -> None:
     job = Job(7, "s", "t", "u", 1.0, progress=Progress(epochs=5))
     with pytest.raises(BadValue, match="the checkpoints are in the old directory"):
         check_epochs(job, {"training": Training(snapshots="/new")}, Training(snapshots="/old"))

@@ -1,4 +1,4 @@
-"""What a sampler hears of trials, and what attempts of a trial are worth together."""
+"""Supply of trials: messages to the sampler, scores over attempts, the controller."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ from stoker.schema import requests as r
         (S.CANCELLED, Score(0.0, 9.0, final=True), ("fail", None)),
     ],
 )
-def test_only_what_came_to_its_end_teaches_anything(state, score, heard):
+def test_the_sampler_gets_the_values_of_finished_trials_only(state, score, heard):
     found = trial_message(Trial(2, 0, '{"x":1}', state, score))
     assert (found["state"], found["value"]) == heard
     assert found["params"] == {"x": 1}
@@ -48,7 +48,7 @@ def a_trial(**fields: object) -> tuple[TrialScorer, Job]:
 
 
 def heard(scores: TrialScorer, job: Job, *values: float) -> float | None:
-    """What an attempt came to that reported these."""
+    """Return the score of an attempt that reported these values."""
     key = (job.id, job.attempt)
     points = [Point(float(step), 1.0, {"loss": value}) for step, value in enumerate(values)]
     scores.on_points(job, key, points, False)
@@ -56,7 +56,7 @@ def heard(scores: TrialScorer, job: Job, *values: float) -> float | None:
     return final.value  # type: ignore[attr-defined]
 
 
-def test_the_best_of_all_attempts_counts_or_the_last_figure():
+def test_the_score_is_the_best_or_the_last_value_of_all_attempts():
     scores, job = a_trial(best_of=True)
     assert heard(scores, job, 3.0, 1.0, 2.0) == 1.0
     job.score, job.attempt = Score(1.0, 2.0), 1
@@ -67,7 +67,7 @@ def test_the_best_of_all_attempts_counts_or_the_last_figure():
     assert heard(scores, job, 5.0) == 5.0
 
 
-def test_whoever_only_fails_is_not_asked_for_more_until_its_owner_says_so():
+def test_all_trials_failed_counts_failures_since_the_last_release():
     sweep = Sweep(id=1, name="", user="", identity="", definition="", method="", created_at=0.0)
     sweep.counts = {"failed": MAX_FAILURES - 1}
     assert not all_trials_failed(sweep)
