@@ -63,9 +63,8 @@ def queue_view(state: State, queue: str, pending: int) -> dict[str, Any]:
 
 def _chosen(state: State, queue: str) -> dict[str, Any]:
     """Return the policy chosen for a queue, the policy that it results in, and its parameters."""
-    chosen, changed = state.rest.policies.get(queue) or state.rest.policies.get(
-        ALL_QUEUES, (USUAL.name, {})
-    )
+    policies = state.rest.policies
+    chosen, changed = policies.get(queue) or policies.get(ALL_QUEUES, (USUAL.name, {}))
     if chosen == AUTO and queue == ALL_QUEUES:
         rules, name, about = policy(AUTO, changed), AUTO, ABOUT_AUTO
     else:
@@ -118,9 +117,8 @@ def choose(context: RequestContext, body: r.Policy) -> CommandHandler:
         except BadValue as error:
             raise CommandRejected(str(error), "usage") from None
         queue = body.queue
-        chosen = body.name or (
-            AUTO if queue == ALL_QUEUES else ""
-        )  # a reset of all: as in a new state
+        # A reset of all queues chooses what a new state directory starts with.
+        chosen = body.name or (AUTO if queue == ALL_QUEUES else "")
         setting = (chosen, parameters) if chosen else None
         before, same = _chosen(state, queue), state.rest.policies.get(queue) == setting
         events: list[Event] = []
@@ -128,11 +126,8 @@ def choose(context: RequestContext, body: r.Policy) -> CommandHandler:
             events = [PolicyChosen(at=now.wall, queue=queue, name=chosen, parameters=parameters)]
 
         def reply(after: State) -> dict[str, Any]:
-            others = (
-                [name for name in after.rest.policies if name != ALL_QUEUES]
-                if queue == ALL_QUEUES
-                else []
-            )
+            own = [name for name in after.rest.policies if name != ALL_QUEUES]
+            others = own if queue == ALL_QUEUES else []
             return {
                 "queue": queue,
                 "before": before,

@@ -93,7 +93,7 @@ class JobWaiter:
         ]
 
     def never_starting(self, state: State, at: float) -> list[tuple[int, str]]:
-        """Return jobs whose dependency can no longer be met, with the reason."""
+        """Return jobs with a dependency that can no longer be met, and the reason."""
         never = []
         for id in self.unfinished:
             job = state.jobs[id]
@@ -111,7 +111,7 @@ class JobWaiters:
         self._added: list[JobWaiter] = []
 
     def add(self, waiter: JobWaiter) -> None:
-        """Register a request; the next check looks at all of its jobs."""
+        """Register a request; the next check covers all of its jobs."""
         self.waiting.append(waiter)
         self._added.append(waiter)
 
@@ -121,7 +121,7 @@ class JobWaiters:
         return max(min(deadlines) - boot, 0.0) if deadlines else None
 
     def check(self, state: State, now: Instant, events: Sequence[Event]) -> None:
-        """Reply to the requests whose jobs have finished, cannot finish, or are overdue."""
+        """Reply to requests with jobs that have finished or never start, and to overdue ones."""
         if not self.waiting:
             return
         added, self._added = self._added, []

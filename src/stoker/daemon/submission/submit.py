@@ -239,7 +239,9 @@ def _dry_run_reply(
     elif 0 < len(state.line) <= MOST:
         # The job would be behind all pending jobs; if one has no estimate, neither has this one.
         forecasts = (context.foreseen(id, state, now) for id in state.line.where)
-        starts = [each.start.likely if each and each.start else None for each in forecasts]
+        starts = [
+            forecast.start.likely if forecast and forecast.start else None for forecast in forecasts
+        ]
         latest = max((start for start in starts if start is not None), default=None)
         start = iso(latest) if None not in starts else None
     return {
