@@ -18,11 +18,13 @@ from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.foreign import Thresholds
 from stoker.core.job import Spec
 from stoker.core.request import Request
-from stoker.daemon.context import RequestContext
+from stoker.daemon.bootstrap import assemble_daemon
 from stoker.daemon.control.daemon import Daemon
+from stoker.daemon.control.job_source import JobSource
 from stoker.daemon.control.journal_sync import AfterSync
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.nodes.registry import ExecutorRegistry
+from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.settings import Settings
 from stoker.daemon.submission.spec import content_hash
@@ -30,6 +32,7 @@ from stoker.executors.agent.executor import AgentExecutor
 from stoker.executors.agent.session.session import AgentSession
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.local.executor import LocalExecutor
+from stoker.faults import FaultTracker
 from stoker.probes.gpu_reading import Reading
 from stoker.store.memory import MemoryStore
 
@@ -93,8 +96,10 @@ def build_loop(place: Path, store: MemoryStore) -> Daemon:
     watch = GpuMonitor("here", Reading(), INSTALL, Thresholds(), local.holds, poller)
     fleet = ExecutorRegistry(local, "here", poller, watch.thresholds, watch.memory,
                   str(place / "run"), str(place / "notes"), str(place / "logs"))  # fmt: skip
-    desk = RequestContext(store, str(place / "logs"), "here", "me")
-    return Daemon(store, local, poller, desk, Settings(), watch, fleet, str(place))
+    return assemble_daemon(
+        store, local, fleet, watch, poller, Settings(), "here", str(place / "logs"), str(place),
+        FaultTracker(system_clock), JobSource(),
+    )  # fmt: skip
 
 
 def first_events(shared: bool) -> list[e.Event]:
@@ -130,7 +135,7 @@ class World:
         patch.setattr(AgentSession, "_spawn", lambda link, *_: self._spawn(link))
         self.loop = build_loop(place, MemoryStore())
         self.events: list[e.Event] = []
-        self.loop.readers.append(lambda _, events: self.events.extend(events))
+        self.loop.publisher.add_stream(lambda _, events: self.events.extend(events))
         self.loop.record([
             *first_events(shared=True),
             *submission(spec_of(Request(nodes=(NAME,)), directory=str(place / "work")), jobs),

@@ -10,7 +10,7 @@ import pytest
 from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster import Placement, Take
-from stoker.daemon import bootstrap as setup
+from stoker.daemon import recovery
 from stoker.daemon import unknown_attempts as recovered
 from stoker.executors.local.claims import Claim
 
@@ -18,9 +18,9 @@ from stoker.executors.local.claims import Claim
 @pytest.mark.parametrize(("text", "stays"), [("this boot", True), ("", True), ("another", False)])
 def test_claims_are_complete_for_one_boot_only(tmp_path: Path, text: str, stays: bool) -> None:
     mark = tmp_path / ".kept"
-    setup._discard_old_mark(str(mark), "this boot")
+    recovery._discard_old_mark(str(mark), "this boot")
     mark.write_text(text)
-    setup._discard_old_mark(str(mark), "this boot")
+    recovery._discard_old_mark(str(mark), "this boot")
     assert mark.exists() is stays
 
 

@@ -107,7 +107,7 @@ def test_a_handler_that_raises_refuses_that_request_alone(
     with pytest.raises(StokerError, match="injected into gpu_view"):
         idle.client.gpus()
     assert idle.result("true")["state"] == "COMPLETED"
-    assert "request gpus failed once" in idle.stoker("daemon", "status").stdout
+    assert "request list_gpus failed once" in idle.stoker("daemon", "status").stdout
     (flags / "handler").unlink()
     assert len(idle.client.gpus()["gpus"]) == 2
 

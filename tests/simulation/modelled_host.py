@@ -27,8 +27,8 @@ from stoker.core.job import Job, Retry
 from stoker.core.launch import launch
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
-from stoker.daemon import bootstrap as setup
 from stoker.daemon.context import RequestContext
+from stoker.daemon.recovery import recover_state
 from stoker.daemon.settings import Settings
 from stoker.engine import CycleResult, Engine
 from stoker.executors.launch.paths import ExecutorPaths
@@ -118,7 +118,7 @@ class Host:
     # -- life and death -----------------------------------------------------------------
 
     def _start(self) -> None:
-        """Do what a daemon does when it starts (see `daemon/setup.py`)."""
+        """Do what a daemon does when it starts (see `daemon/recovery.py`)."""
         self.kernel.new_daemon()
         os.makedirs(self.run, exist_ok=True)
         self.poller = Poller()
@@ -135,7 +135,7 @@ class Host:
         executor.commands = Unchanged()  # type: ignore[assignment]
         self.engine = Engine(self.store, self.world.moment)
         desk = RequestContext(self.store, self.logs, "box", "ada")
-        setup._take_over(self._loop(desk), term, machine(), Settings(), self.run)
+        recover_state(self._loop(desk), term, machine(), Settings(), self.run)
 
     def _loop(self, desk: RequestContext) -> Any:
         """What the start of a daemon needs of its loop, without nodes elsewhere and trainings."""
@@ -146,7 +146,7 @@ class Host:
         trainings = SimpleNamespace(enrich_events=list, start=_ignore, cleanup=cleanup)
         return SimpleNamespace(
             store=self.store, executor=self.executor, engine=self.engine, desk=desk, fleet=fleet,
-            trainings=trainings, home=str(self.place), record=self._record,
+            trainings=trainings, record=self._record,
         )  # fmt: skip
 
     def _open_store(self) -> Store:

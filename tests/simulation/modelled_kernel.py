@@ -24,7 +24,7 @@ from unittest import mock
 
 from simulation.crash_points import Crash
 from simulation.virtual_clock import VirtualClock
-from stoker.daemon import bootstrap as setup
+from stoker.daemon import recovery as setup
 from stoker.daemon import unknown_attempts as recovered
 from stoker.executors.linux import gpu_locks as holds
 from stoker.executors.linux import process_tree as tree

@@ -70,12 +70,13 @@ def _run(options: dict[str, str], ready: int) -> int:
         if options.get("db") == "-"
         else options.get("db")
     )
-    loop = build_daemon(kept, options.get("gpus"), options.get("resources"), also, db=db)
+    idle_exit = float(options["idle-exit"]) if options.get("idle-exit") else None
+    loop = build_daemon(
+        kept, options.get("gpus"), options.get("resources"), also, db=db, idle_exit=idle_exit
+    )
     from stoker.daemon.http.server import HttpServer
     from stoker.daemon.state_files import watch_state
 
-    if options.get("idle-exit"):
-        loop.exit_when_idle = float(options["idle-exit"])
     listen = [options["listen"]] if options.get("listen") else loop.settings.api.listen
     try:
         server = HttpServer(loop, "daemon", listen)

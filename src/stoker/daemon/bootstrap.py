@@ -1,4 +1,4 @@
-"""Putting a driver together: places, lock, store, machine, adoption."""
+"""build_daemon: the composition root, the only module that constructs the daemon's objects."""
 
 from __future__ import annotations
 
@@ -7,56 +7,57 @@ import errno
 import logging
 import os
 import pwd
-from collections.abc import Callable, Iterable
-
-from msgspec.structs import asdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from stoker import __version__, places
-from stoker.core.cluster import NodeFacts
-from stoker.core.events import (
-    DaemonStarted,
-    Event,
-    IdsReserved,
-    JobHeld,
-    NodeJoined,
-    NodeRemoved,
-    PolicyChosen,
-    QueueDefined,
-)
-from stoker.core.job import Job
-from stoker.core.launch import log_paths
-from stoker.core.lifecycle import JobState
-from stoker.core.policy.rules import AUTO
+from stoker.core.events import Event
 from stoker.core.request import GPU
 from stoker.core.state import State
 from stoker.daemon import daemon_log
-from stoker.daemon import settings as configuration
-from stoker.daemon import unknown_attempts as recovered
 from stoker.daemon.context import RequestContext
-from stoker.daemon.control.daemon import Daemon, JobSource
+from stoker.daemon.control.daemon import Daemon
+from stoker.daemon.control.dispatcher import InstructionDispatcher
+from stoker.daemon.control.event_pipeline import EventPipeline
+from stoker.daemon.control.hooks import HookRunner
+from stoker.daemon.control.job_source import JobSource
+from stoker.daemon.control.journal_sync import JournalSync
+from stoker.daemon.control.launch_builder import LaunchBuilder
+from stoker.daemon.control.lifecycle import Lifecycle
+from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.gpus.monitor import GpuMonitor
-from stoker.daemon.nodes.configured import configured_names, configured_node_events
+from stoker.daemon.handlers.wait import JobWaiters
+from stoker.daemon.metrics.scorer import TrialScorer
+from stoker.daemon.nodes.configured import configured_names
 from stoker.daemon.nodes.local_node import DeclaredResources, build_node_facts, probe_gpus
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.paths import DaemonPaths
+from stoker.daemon.recovery import recover_state
 from stoker.daemon.runtime.clock import system_clock
+from stoker.daemon.runtime.command_queue import CommandQueue
+from stoker.daemon.runtime.lazy import Lazy
 from stoker.daemon.runtime.reactor import EpollReactor
+from stoker.daemon.settings import Settings
+from stoker.daemon.settings import load as load_settings
 from stoker.daemon.state_lock import on_shared_file_system
-from stoker.daemon.training.cleanup import expired_checkpoints, remove_in_background
+from stoker.daemon.training.monitor import TrainingMonitor
+from stoker.engine import Engine
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.cgroup import Cgroups
 from stoker.executors.local.executor import LocalExecutor
-from stoker.executors.local.recovery import KEPT
 from stoker.faults import FaultTracker
-from stoker.probes import host
 from stoker.store.port import Store, StoreError, StoreFenced
 from stoker.store.select import StoreChoice, moved_warning, open_store, select_store
+
+if TYPE_CHECKING:
+    from stoker.daemon.sweeps.controller import SweepController
+    from stoker.daemon.workers.forecast_client import ForecastClient
 
 logger = logging.getLogger(__name__)
 
 
 def install_id(state: str) -> str:
-    """What tells this state's attempts from those of any other, past or present."""
+    """Return the random name that tells this state's attempts from those of any other state."""
     path = f"{state}/install"
     with contextlib.suppress(FileExistsError):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -67,92 +68,177 @@ def install_id(state: str) -> str:
 
 
 def build_daemon(
-    kept: DaemonPaths,
+    paths: DaemonPaths,
     gpus: str | None = None,
     resources: str | None = None,
-    extra: Iterable[str] = (),
-    feeder: JobSource | None = None,
+    extra_gpus: Iterable[str] = (),
+    job_source: JobSource | None = None,
     db: str | None = None,
+    idle_exit: float | None = None,
 ) -> Daemon:
-    """Assemble a loop that has the state, knows the machine and has adopted what runs."""
+    """Build a daemon that has read the state, probed the machine and recovered what runs."""
     # Warnings of a daemon in the foreground are shown; `feed` has a progress line to keep whole.
-    daemon_log.configure(places.daemon_log(), logging.WARNING if feeder else logging.NOTSET)
-    config = configuration.load()
-    daemon_log.set_level(config.log.level)
-    declaration = DeclaredResources(f"{kept.state}/declared.json")
-    said = gpus is not None or resources is not None
-    if not said:
-        gpus, resources = config.gpus, config.resources
-    remembers = gpus is None and resources is None
-    if remembers:
-        gpus, resources = declaration.load()
+    daemon_log.configure(places.daemon_log(), logging.WARNING if job_source else logging.NOTSET)
+    settings = load_settings()
+    daemon_log.set_level(settings.log.level)
+    declared = DeclaredResources(f"{paths.state}/declared.json")
+    is_given = gpus is not None or resources is not None
+    if not is_given:
+        gpus, resources = settings.gpus, settings.resources
+    is_remembered = gpus is None and resources is None
+    if is_remembered:
+        gpus, resources = declared.load()
     reading = probe_gpus(os.environ)
-    facts = build_node_facts(
-        reading, gpus, resources
-    )  # refuses nonsense before anything is touched
-    store, place, left = _open_store(kept.state, db, config)
-    if said:
-        declaration.save(gpus, resources)
-    install = install_id(kept.state)
-    run = f"{kept.run}/{install}"
+    facts = build_node_facts(reading, gpus, resources)  # rejects wrong values before any change
+    store, store_name, alerts = _open_store(paths.state, db, settings)
+    if is_given:
+        declared.save(gpus, resources)
+    install = install_id(paths.state)
+    run = f"{paths.run}/{install}"
     os.makedirs(run, 0o700, exist_ok=True)
     term = store.acquire_term()
+    sockets = os.path.dirname(places.socket_path())
     faults = FaultTracker(system_clock)
-    poller = EpollReactor(faults)
-    executor = LocalExecutor(
-        ExecutorPaths(run, kept.exits, kept.scripts, os.path.dirname(places.socket_path())),
+    reactor = EpollReactor(faults)
+    local = LocalExecutor(
+        ExecutorPaths(run, paths.exits, paths.scripts, sockets),
         install,
-        kept.keepers,
-        poller,
+        paths.keepers,
+        reactor,
         _as_shortage(store.secret),
         _as_shortage(store.blob),
-        grace=config.grace,
+        grace=settings.grace,
         cgroups=Cgroups.find(),
-        engine=config.containers.engine,
+        engine=settings.containers.engine,
     )
-    user = _user()
-    watch = GpuMonitor(
+    gpu_monitor = GpuMonitor(
+        facts.name, reading, install, settings.foreign.thresholds, local.holds, reactor
+    )
+    registry = ExecutorRegistry(
+        local,
         facts.name,
-        reading,
-        install,
-        config.foreign.thresholds,
-        executor.holds,
-        poller,
+        reactor,
+        gpu_monitor.thresholds,
+        gpu_monitor.memory,
+        sockets,
+        f"{paths.state}/afar",
+        places.logs_dir(),
     )
-    desk = RequestContext(
-        store, places.logs_dir(), facts.name, user, place=place, alerts=left,
-        engine=executor.commands.engine, configured_nodes=configured_names,
+    daemon = assemble_daemon(
+        store, local, registry, gpu_monitor, reactor, settings, facts.name, places.logs_dir(),
+        paths.scripts, faults, job_source or JobSource(), store_name, alerts, idle_exit,
     )  # fmt: skip
-    fleet = ExecutorRegistry(
-        executor,
-        facts.name,
-        poller,
-        watch.thresholds,
-        watch.memory,
-        os.path.dirname(places.socket_path()),
-        f"{kept.state}/afar",
-        desk.logs,
-    )
-    loop = Daemon(store, executor, poller, desk, config, watch, fleet, kept.scripts, feeder, faults)
-    extra = _not_elsewhere(loop.engine.state, facts.name, extra)
-    if remembers:
-        # Devices that a feed named are there until their jobs are done.
-        extra = [*extra, *_remembered(loop.engine.state, facts.name)]
-    facts = build_node_facts(reading, gpus, resources, extra)
-    unheeded = _take_over(loop, term, facts, config, run)
-    desk.alerts = [*left, *store.warnings(), *unheeded]
-    for warning in desk.alerts:
+    extra_gpus = _not_elsewhere(daemon.engine.state, facts.name, extra_gpus)
+    if is_remembered:
+        # Devices that a feed named exist until their jobs are done.
+        extra_gpus = [*extra_gpus, *_named_before(daemon.engine.state, facts.name)]
+    facts = build_node_facts(reading, gpus, resources, extra_gpus)
+    ignored = recover_state(daemon, term, facts, settings, run)
+    daemon.desk.alerts.extend([*store.warnings(), *ignored])
+    for warning in daemon.desk.alerts:
         logger.warning("%s", warning)
-    state = loop.engine.state
+    state = daemon.engine.state
     logger.info(
         "started: stoker %s, pid %d, term %d, store %s, jobs recovered: %d, pending: %d",
-        __version__, os.getpid(), term, place, len(state.running), len(state.line),
+        __version__, os.getpid(), term, store_name, len(state.running), len(state.line),
     )  # fmt: skip
-    return loop
+    return daemon
+
+
+def assemble_daemon(
+    store: Store, local: LocalExecutor, registry: ExecutorRegistry, gpus: GpuMonitor,
+    reactor: EpollReactor, settings: Settings, node: str, logs: str, scripts: str,
+    faults: FaultTracker, job_source: JobSource, store_name: str = "",
+    alerts: Iterable[str] = (), idle_exit: float | None = None,
+) -> Daemon:  # fmt: skip
+    """Build the parts of the loop, bottom up, around executors and a store."""
+    home = os.path.dirname(logs)
+    engine = Engine(store, system_clock, faults)
+
+    def state() -> State:
+        return engine.state
+
+    launches = LaunchBuilder(state, local.token, node, logs, scripts)
+    training = TrainingMonitor(home, reactor, registry, state, TrialScorer(state))
+    registry.compose, registry.state = launches.build, state
+    registry.heard = training.on_report_data
+    sync = JournalSync(store, reactor.wake)
+
+    def ensure_directories() -> None:
+        daemon.ensure_directories()
+
+    dispatcher = InstructionDispatcher(
+        engine, local, registry, launches, training.stops,
+        HookRunner(state, logs, settings.on_end, settings.on_empty), sync, faults,
+        ensure_directories,
+    )  # fmt: skip
+
+    def live(job: int) -> dict[str, Any]:
+        memory = gpus.memory.current(job)
+        return {**training.live(job), **({"memory": max(memory.values())} if memory else {})}
+
+    def build_forecasts() -> ForecastClient:
+        from stoker.daemon.workers.forecast_client import ForecastClient
+
+        return ForecastClient(context, reactor)
+
+    def build_sweeps() -> SweepController:
+        from stoker.daemon.sweeps.controller import SweepController
+        from stoker.daemon.workers.sampler_client import SamplerClient
+
+        return SweepController(context, commands.put, SamplerClient(reactor))
+
+    forecasts, sweeps = Lazy(build_forecasts), Lazy(build_sweeps)
+    context = RequestContext(
+        store, logs, node, _user(), place=store_name, alerts=list(alerts),
+        engine=local.commands.engine, configured_nodes=configured_names, faults=faults,
+        live=live, uploads=registry.uploads, reading=training.metrics.jobs_being_read,
+        foreseen=lambda *job: forecasts.value.forecast(*job) if forecasts.value else None,
+        foreseen_sweep=lambda *sweep: (
+            forecasts.value.forecast_sweep(*sweep) if forecasts.value else None
+        ),
+    )  # fmt: skip
+    commands = CommandQueue(reactor.wake)
+
+    def update_forecasts(events: Sequence[Event]) -> None:
+        if forecasts.value is not None:
+            forecasts.value.on_events(events)
+
+    publisher = Publisher(
+        {
+            "logging events": daemon_log.log_events,
+            "publishing to the fleet": lambda events: registry.after(engine.state, events),
+            "publishing to training reports": training.on_events,
+            "publishing to eta": update_forecasts,
+        },
+        faults,
+    )
+    daemon = Daemon(
+        settings=settings,
+        desk=context,
+        engine=engine,
+        poller=reactor,
+        commands=commands,
+        pipeline=EventPipeline(local, registry, training, gpus, state, logs, faults),
+        dispatcher=dispatcher,
+        sync=sync,
+        publisher=publisher,
+        lifecycle=Lifecycle(job_source.on_signal, idle_exit),
+        executor=local,
+        fleet=registry,
+        watch=gpus,
+        trainings=training,
+        waits=JobWaiters(),
+        sweeps=sweeps,
+        outlooks=forecasts,
+        faults=faults,
+        job_source=job_source,
+    )
+    return daemon
 
 
 def _as_shortage(read: Callable[[str], bytes | None]) -> Callable[[str], bytes | None]:
-    """Have a start that the store cannot serve now cancelled and tried again."""
+    """Turn store errors into a shortage: the start is cancelled and tried again later."""
 
     def reading(hash: str) -> bytes | None:
         try:
@@ -165,27 +251,25 @@ def _as_shortage(read: Callable[[str], bytes | None]) -> Callable[[str], bytes |
     return reading
 
 
-def _open_store(
-    state: str, db: str | None, config: configuration.Settings
-) -> tuple[Store, str, list[str]]:
-    """The store that was asked for, now or before, what it is called, and what it is not."""
+def _open_store(state: str, db: str | None, settings: Settings) -> tuple[Store, str, list[str]]:
+    """Return the store that was chosen now or before, its name, and a warning if it changed."""
     saved = StoreChoice(f"{state}/store.json")
-    choice = select_store(db, config.store.url or None, saved.option, os.environ)
+    choice = select_store(db, settings.store.url or None, saved.option, os.environ)
     journal = places.journal_path()
-    shared = choice.url is None and on_shared_file_system(state)
-    store = open_store(choice, journal, shared, config.store.patience)
-    left = moved_warning(choice, saved.last, journal)
-    if shared:
+    is_shared = choice.url is None and on_shared_file_system(state)
+    store = open_store(choice, journal, is_shared, settings.store.patience)
+    warning = moved_warning(choice, saved.last, journal)
+    if is_shared:
         store.warnings().append(f"{state} is on a network file system: commits are slower")
     if db is not None or saved.last != choice.shown:
         saved.option = choice.text if db is not None else saved.option
         saved.last = choice.shown
         saved.save()
-    return store, choice.shown, [left] if left else []
+    return store, choice.shown, [warning] if warning else []
 
 
 def _not_elsewhere(state: State, node: str, names: Iterable[str]) -> list[str]:
-    """Leave out the GPUs that other nodes have: those serve instead of declared ones here."""
+    """Leave out the GPUs of other nodes: they are used instead of GPUs declared here."""
     others = {
         device.name
         for other, facts in state.rest.nodes.items()
@@ -195,8 +279,8 @@ def _not_elsewhere(state: State, node: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in others]
 
 
-def _remembered(state: State, node: str) -> list[str]:
-    """Devices that were only ever named, while unfinished jobs ask for GPUs or a queue has them."""
+def _named_before(state: State, node: str) -> list[str]:
+    """Return the devices that were only named, if unfinished jobs or a queue need them."""
     wanted = any(
         state.spec(job).request.gpu_amount for job in state.jobs.values() if not job.finished
     )
@@ -210,164 +294,6 @@ def _remembered(state: State, node: str) -> list[str]:
         for device in declared
         if device.uuid is None and (wanted or device.name in owned)
     ]
-
-
-def _take_over(
-    loop: Daemon, term: int, facts: NodeFacts, config: configuration.Settings, run: str
-) -> list[str]:
-    """Tell the journal who drives now, and find out what became of running attempts.
-
-    What cannot be heeded of the configuration is returned, in words.
-    """
-    state, at = loop.engine.state, system_clock().wall
-    machines, unheeded = configured_node_events(state, config.nodes, facts.name, at)
-    boot = host.boot_id()
-    same_boot = state.rest.boot in ("", boot)
-    events: list[Event] = [
-        DaemonStarted(
-            at=at, term=term, boot=boot, pid=os.getpid(), version=__version__,
-            clock=system_clock().boot,
-        ),
-        NodeJoined(at=at, facts=facts),
-        *_for_a_new_home(loop, at),
-        *(
-            QueueDefined(at=at, name=name, **asdict(limits))
-            for name, limits in config.queues.items()
-        ),
-        *machines,
-        *(NodeRemoved(at=at, name=name) for name in _names_of_old(state, facts.name)),
-    ]  # fmt: skip
-    executor = loop.executor
-    lost = _after_a_loss(loop, at)
-    loop.record([*events, *lost])
-    executor.adoption.logs = lambda job: log_paths(
-        job, loop.engine.state.spec(job), facts.name, loop.desk.logs
-    )
-    _discard_old_mark(f"{run}/{KEPT}", boot)
-    unknown = recovered.unknown_attempts(loop.engine.state, loop.desk, executor.adoption)
-    _adopt(
-        loop,
-        [job for job in loop.engine.state.running.values() if job.id not in unknown],
-        same_boot,
-    )
-    if unknown:
-        executor.adoption.decide()
-        _record(loop)
-        jobs, alerts = recovered.recover(
-            unknown, lambda: loop.engine.state, loop.desk, executor.adoption, loop.record
-        )
-        loop.store.warnings().extend(alerts)
-        _adopt(loop, jobs, same_boot=True)
-    _say_what_is_held(loop, [event.job for event in lost if isinstance(event, JobHeld)])
-    loop.fleet.sync(loop.engine.state)
-    loop.trainings.start()
-    loop.store.sync()
-    if not loop.engine.has_unrecorded_events:  # else what proves an end is all there is of it
-        unsettled = {f"{job}.{attempt}" for job, attempt in executor.attempts}
-        executor.exits.drop({link.pid for link in executor.keepers}, unsettled)
-        executor.adoption.sweep(loop.engine.state.rest.next_id)
-    with contextlib.suppress(OSError):
-        _mark(f"{run}/{KEPT}", boot)
-    loop.store.purge(at - config.secrets_days * 86400, _needed(loop))
-    _sweep(loop, at)
-    return unheeded
-
-
-def _adopt(loop: Daemon, jobs: list[Job], same_boot: bool) -> None:
-    """Find out what became of the attempts of these jobs on this machine."""
-    afar = loop.engine.state.rest.remotes
-    here = [
-        job
-        for job in jobs
-        if job.placement is not None and any(part.node not in afar for part in job.placement.parts)
-    ]
-    loop.fleet.gangs.adopt(jobs)
-    loop.executor.adopt(here, same_boot)
-    loop.executor.tick(system_clock().boot)
-    _record(loop)
-
-
-def _record(loop: Daemon) -> None:
-    """Put what the executor has found out into the journal."""
-    while loop.executor.facts:
-        found, loop.executor.facts = loop.executor.facts, []
-        loop.record(loop.trainings.enrich_events(loop.fleet.of_this_machine(found)))
-
-
-def _after_a_loss(loop: Daemon, at: float) -> list[Event]:
-    """Reserve ids that the journal no longer knows, and hold jobs that may have run since."""
-    store, state, next_id = loop.store, loop.engine.state, loop.store.id_floor()
-    if store.warnings() or loop.desk.alerts:
-        # Not all ids that were given out may be on record: those that ran have logs.
-        next_id = max(next_id, _last_logged(loop.desk.logs) + 1)
-    events: list[Event] = []
-    if next_id > state.rest.next_id:
-        events.append(IdsReserved(at=at, next_id=next_id))
-    if store.lost_events():
-        unfinished = [job.id for job in state.jobs.values() if not job.finished and not job.held]
-        events += [JobHeld(at=at, job=id) for id in unfinished]
-    return events
-
-
-def _say_what_is_held(loop: Daemon, ids: list[int]) -> None:
-    """Of these jobs, some have turned out to run or to be over."""
-    jobs = loop.engine.state.jobs
-    count = sum(id in jobs and jobs[id].state is JobState.PENDING for id in ids)
-    if count:
-        loop.store.warnings().append(
-            f"{'1 pending job is' if count == 1 else f'{count} pending jobs are'} held, because "
-            "the journal may lack recent runs: check the queue, then release or cancel them"
-        )
-
-
-def _mark(path: str, boot: str) -> None:
-    """Note that the claims in a run directory are all that were made since this boot."""
-    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(boot)
-
-
-def _discard_old_mark(path: str, boot: str) -> None:
-    """Without power, claims of the last moment can be lost: they are complete for one boot only."""
-    with contextlib.suppress(FileNotFoundError), open(path) as file:
-        if file.read() not in ("", boot):  # earlier versions wrote nothing
-            os.unlink(path)
-
-
-def _for_a_new_home(loop: Daemon, at: float) -> list[Event]:
-    """Whoever begins today has the planner. What was queued before goes on as it did."""
-    return [] if loop.engine.seq else [PolicyChosen(at=at, queue="*", name=AUTO)]
-
-
-def _needed(loop: Daemon) -> set[str]:
-    """Environments of trials that are yet to be thought of."""
-    waiting = [sweep for sweep in loop.engine.state.sweeps.values() if sweep.wanting]
-    return {loop.sweeps.stored(sweep).spec.environment for sweep in waiting}
-
-
-def _sweep(loop: Daemon, at: float) -> None:
-    """Remove what training jobs have left that are over; only now are all ends on disk."""
-    state, reports = loop.engine.state, loop.trainings.cleanup
-    reports.scan(state)
-    place, install = f"{loop.home}/checkpoints", loop.executor.install
-    over = reports.take_removable() + expired_checkpoints(place, install, state, loop.store, at)
-    remove_in_background(over)
-
-
-def _names_of_old(state: State, now: str) -> list[str]:
-    """What this machine was called before, unless something has run since then."""
-    rest = state.rest
-    running = {
-        part.node
-        for job in state.running.values()
-        for part in (job.placement.parts if job.placement else ())
-    }
-    return [name for name in rest.nodes if name not in (now, *rest.remotes, *running)]
-
-
-def _last_logged(logs: str) -> int:
-    """The highest id that ever had a log: a damaged journal may have forgotten it."""
-    numbers = (name.partition(".")[0] for name in os.listdir(logs))
-    return max((int(number) for number in numbers if number.isdigit()), default=0)
 
 
 def _user() -> str:

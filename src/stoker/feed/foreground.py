@@ -17,7 +17,8 @@ from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon.control.daemon import Daemon, JobSource
+from stoker.daemon.control.daemon import Daemon
+from stoker.daemon.control.job_source import JobSource
 from stoker.daemon.handlers.job_actions import cancel, kill
 from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.runtime.clock import system_clock
@@ -58,7 +59,7 @@ def _drive(work: JobStream, place: SubmitEnvironment, resources: str | None) -> 
     from stoker.daemon.state_files import watch_state
 
     feeder = ForegroundSource(work, place)
-    loop = build_daemon(kept, None, resources, extra=work.named, feeder=feeder)
+    loop = build_daemon(kept, None, resources, extra_gpus=work.named, job_source=feeder)
     server = HttpServer(loop, "feed")
     watch_state(loop, kept, lock, server)
     become_subreaper()
@@ -140,7 +141,6 @@ class ForegroundSource(JobSource):
         """The loop is there: look at the devices and listen for signals."""
         loop.turn()  # without lines: a signal would not be heard before the loop runs
         self.loop = loop
-        loop.on_signal = self._signalled
         state = loop.engine.state
         for name in self.work.named:
             for _, device in state.cluster.find(f"{loop.desk.node}/{name}"):
@@ -151,7 +151,7 @@ class ForegroundSource(JobSource):
 
     # -- what the loop asks -------------------------------------------------------------
 
-    def asks(self) -> list[Command]:
+    def commands(self) -> list[Command]:
         """Submit as many lines as keep the devices busy, and no more."""
         loop = self.loop
         if loop is None:
@@ -206,7 +206,8 @@ class ForegroundSource(JobSource):
             return
         if refusal.code == "unavailable":
             assert self.loop is not None
-            self.stopping = self.lost = self.loop.done = True
+            self.stopping = self.lost = True
+            self.loop.lifecycle.stop()
         else:
             self._interrupt()
 
@@ -224,7 +225,7 @@ class ForegroundSource(JobSource):
             self.loop.poller.remove_reader(self.lines.fd)
         self.watching = wanted
 
-    def after(self, events: Sequence[Event]) -> None:
+    def on_events(self, events: Sequence[Event]) -> None:
         """Count the ends of our own lines."""
         loop = self.loop
         if loop is None:
@@ -252,7 +253,7 @@ class ForegroundSource(JobSource):
         view = job_view(job, spec, None, system_clock(), loop.desk.logs, tail=5)
         return dict(to_builtins(view))
 
-    def timeout(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         """Wake up for what the work has to show, and at once while more can go out."""
         assert self.loop is not None
         if not self.stopping and self.work.openings(self.waiting(self.loop.engine.state), 0):
@@ -264,14 +265,18 @@ class ForegroundSource(JobSource):
     def _stop_if_over(self) -> None:
         assert self.loop is not None
         if (self.lines.done or self.stopping) and not self.mine:
-            self.loop.done = True
+            self.loop.lifecycle.stop()
 
-    def _signalled(self, number: int) -> None:
+    def on_signal(self, number: int) -> bool:
+        """Drain or cancel the jobs of this feed; before it has begun, let the daemon stop."""
+        if self.loop is None:
+            return False
         if number == signal.SIGUSR1:
             self._drain()
         else:
             self.interrupted = self.interrupted or 128 + number
             self._interrupt()
+        return True
 
     def _interrupt(self) -> None:
         """Cancel our own lines; a second time, at once."""
@@ -285,7 +290,7 @@ class ForegroundSource(JobSource):
             wish = kill(loop.desk, Kill(ids)) if again else cancel(loop.desk, Cancel(ids))
             loop.commands.put(QueuedCommand(wish, lambda *_: None))
         else:
-            loop.done = True
+            loop.lifecycle.stop()
 
     def _drain(self) -> None:
         """Let what runs finish; what has not started never will."""

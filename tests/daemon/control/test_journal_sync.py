@@ -214,7 +214,7 @@ def test_proof_of_ends_that_are_not_even_committed_is_kept(loop: Daemon, tmp_pat
     claim.touch()
     loop.executor.settled.append(str(claim))
     loop.engine.unwritten_events = cast("Any", ["an end"])
-    assert loop._take_waiting() == AfterSync()
+    assert loop._take_after_sync() == AfterSync()
     loop.engine.unwritten_events = []
-    assert loop._take_waiting() == AfterSync(claims=[str(claim)])
+    assert loop._take_after_sync() == AfterSync(claims=[str(claim)])
     assert os.path.exists(claim)

@@ -126,7 +126,7 @@ class HttpServer:
 
     def close(self) -> None:
         """Answer what is under way, then be gone from the file system."""
-        self.loop.leave()
+        self.loop.reject_commands()
         if self.is_in_place:  # not the socket of a daemon that has taken over
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)

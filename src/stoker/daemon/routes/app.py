@@ -15,7 +15,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stoker import __version__, places, wire
-from stoker.core.job import Job
 from stoker.core.state import State
 from stoker.daemon import listen_address as addresses
 from stoker.daemon import settings
@@ -58,7 +57,7 @@ from stoker.daemon.views.format import iso
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.probes.gpu_reading import Reading
 from stoker.schema import requests
-from stoker.schema.job import HookView, JobView, UploadView
+from stoker.schema.job import HookView, JobView
 from stoker.store.port import JobQuery, StoreError
 from stoker.store.select import check_store, select_store
 
@@ -84,20 +83,8 @@ class Api:
 
     def __init__(self, loop: Daemon, mode: str, ports: TcpListeners) -> None:
         self.loop, self.desk, self.mode, self.ports = loop, loop.desk, mode, ports
-        self.desk.live = self._live
-        self.desk.uploads = self._uploads
-        self.series = MetricsStore(loop.home)
+        self.series = MetricsStore(os.path.dirname(loop.desk.logs))
         self.batches = Batches()
-
-    def _live(self, job: int) -> dict[str, Any]:
-        """What a running job does right now; only for the loop's own thread."""
-        memory = self.loop.watch.memory.current(job)
-        more = {"memory": max(memory.values())} if memory else {}
-        return {**self.loop.trainings.live(job), **more}
-
-    def _uploads(self, job: Job) -> list[UploadView]:
-        """The uploads of a job's files; only for the loop's own thread."""
-        return self.loop.fleet.uploads(job)
 
     async def ask(self, decide: CommandHandler) -> Any:
         """Put a question or a wish to the engine and await its answer."""
@@ -174,7 +161,7 @@ class Api:
         def look(state: State, now: Instant) -> CommandResult:
             if queue and state.live == len(state.running) and not state.boards:
                 return reply_only(0.0)
-            told = self.loop.outlooks.refresh_for_list(state, now, lambda: done(None, None))
+            told = self.loop.outlooks.get().refresh_for_list(state, now, lambda: done(None, None))
             return reply_only(told)
 
         seconds = await self.ask(look)
@@ -233,13 +220,15 @@ class Api:
         over, done = self._way_back()
 
         def look(state: State, now: Instant) -> CommandResult:
-            return reply_only(self.loop.outlooks.refresh(state, now, lambda: done(None, None)))
+            return reply_only(
+                self.loop.outlooks.get().refresh(state, now, lambda: done(None, None))
+            )
 
         await asyncio.wait([over], timeout=await self.ask(look))
         words = query.getlist("select")
 
         def tell(state: State, now: Instant) -> CommandResult:
-            return handle_eta(self.loop.outlooks, self.desk, words, limit)(state, now)
+            return handle_eta(self.loop.outlooks.get(), self.desk, words, limit)(state, now)
 
         return reply(await self.ask(tell))
 
@@ -372,7 +361,7 @@ class Api:
                     "state_dir": os.path.dirname(self.desk.logs),
                     "log": places.daemon_log(),
                     "mode": self.mode,
-                    "draining": loop.draining,
+                    "draining": loop.lifecycle.is_draining,
                     "counts": queries.counts(state),
                     "policy": policies.summary(state),
                     "gpus": sum(
@@ -420,15 +409,15 @@ class Api:
 
     def _start_no_more(self, state: State, now: Instant) -> CommandResult:
         """Start nothing in place of what is about to be cancelled; return what runs."""
-        self.loop.starting = False
+        self.loop.lifecycle.prepare_stop()
         return reply_only([str(id) for id in state.running])
 
     def _end(self, mode: str) -> None:
         def decide(state: State, now: Instant) -> CommandResult:
             if mode == "leave":
-                self.loop.stop()
+                self.loop.lifecycle.stop()
             else:
-                self.loop.drain()
+                self.loop.lifecycle.drain()
             return reply_only(None)
 
         self.loop.commands.put(QueuedCommand(decide, lambda *_: None))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from stoker.core.events import Event
@@ -87,8 +86,7 @@ class EventSubscriber:
         self._leave_list()
 
     def _leave_list(self) -> None:
-        with suppress(ValueError):
-            self.loop.readers.remove(self)
+        self.loop.publisher.remove_stream(self)
 
     def _page(self, after: int | None) -> CommandHandler:
         """Return what a reader has missed; with the last of it, it is told of what happens."""
@@ -96,7 +94,7 @@ class EventSubscriber:
         def decide(state: State, now: Instant) -> CommandResult:
             page = [] if after is None else list(self.loop.store.events(after, PAGE))
             if len(page) < PAGE and not self.left:
-                self.loop.readers.append(self)
+                self.loop.publisher.add_stream(self)
             return reply_only(page)
 
         return decide

@@ -1,0 +1,111 @@
+"""InstructionDispatcher: instruction -> executor, training or hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stoker.core import instructions as i
+from stoker.core.lifecycle import JobState
+from stoker.daemon.control.hooks import HookRunner
+from stoker.daemon.control.journal_sync import JournalSync
+from stoker.daemon.control.launch_builder import LaunchBuilder
+from stoker.daemon.nodes.registry import ExecutorRegistry
+from stoker.daemon.training.stop_requests import StopRequests
+from stoker.engine import Engine
+from stoker.executors.local.executor import LocalExecutor
+from stoker.faults import FaultTracker
+
+
+class InstructionDispatcher:
+    """Executes instructions, which are in the journal by now.
+
+    A start on another node is held until the journal is on disk: a daemon must not forget what
+    runs there.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        local: LocalExecutor,
+        registry: ExecutorRegistry,
+        launches: LaunchBuilder,
+        stops: StopRequests,
+        hooks: HookRunner,
+        sync: JournalSync,
+        faults: FaultTracker,
+        before_local_start: Callable[[], None],
+    ) -> None:
+        self._engine, self._local, self._registry = engine, local, registry
+        self._launches, self._stops, self._hooks = launches, stops, hooks
+        self._sync, self._faults, self._before_local_start = sync, faults, before_local_start
+        self._deferred: list[i.StartProcess] = []
+
+    def execute(self, instructions: list[i.Instruction]) -> None:
+        """Execute instructions in order; one that fails keeps no other from being executed."""
+        for instruction in instructions:
+            try:
+                self._execute(instruction)
+            except Exception as error:  # noqa: BLE001 - the other instructions are executed
+                name = f"instruction {type(instruction).__name__}"
+                self._faults.record(name, error, str(instruction))
+                self._cancel_failed_start(instruction, error)
+
+    def _execute(self, instruction: i.Instruction) -> None:
+        match instruction:
+            case i.StartProcess():
+                self._start(instruction)
+            case i.EndAttempt():
+                self._local.end(instruction)
+                self._registry.end(instruction)
+            case i.SignalAttempt():
+                self._local.signal(instruction)
+                self._registry.signal(instruction)
+            case i.AskToStop(job=job, attempt=attempt):
+                self._stops.send(job, attempt)
+            case i.LetGoOn(job=job, attempt=attempt):
+                self._stops.withdraw(job, attempt)
+            case i.SuspendAttempt(job=job, attempt=attempt):
+                self._local.suspend(job, attempt)
+                self._registry.suspend(job, attempt)
+            case i.ResumeAttempt(job=job, attempt=attempt):
+                self._local.resume(job, attempt)
+                self._registry.resume(job, attempt)
+            case i.AnnounceEnd(job=job):
+                self._hooks.run_job_end(job)
+            case i.AnnounceEmpty():
+                self._hooks.run_queue_empty()
+
+    def _start(self, start: i.StartProcess) -> None:
+        if not self._registry.afar(start.placement):
+            self._faults.contain("state directories", None, self._before_local_start)
+            self._local.start(start, self._launches.build(start, start.placement))
+        elif self._engine.unsynced:
+            self._deferred.append(start)
+            self._sync.request(0.0)
+        else:
+            self._registry.start(start)
+
+    def _cancel_failed_start(self, instruction: i.Instruction, error: Exception) -> None:
+        """Give back the devices of a job that was not started, because of an internal error."""
+        if not isinstance(instruction, i.StartProcess):
+            return
+        if not self._registry.afar(instruction.placement):
+            why = f"internal error: {error!r}"
+            cancel = self._local.cancel_start
+            self._faults.contain("cancelling a start", None, cancel, instruction, why)
+
+    def take_deferred(self) -> list[i.StartProcess]:
+        """Return and remove the starts that wait for the next sync."""
+        deferred, self._deferred = self._deferred, []
+        return deferred
+
+    def release_deferred(self, starts: list[i.StartProcess]) -> None:
+        """Execute starts that are on disk now, unless they were cancelled meanwhile."""
+        for start in starts:
+            job = self._engine.state.jobs.get(start.job)
+            if job is None or job.attempt != start.attempt or not job.holding:
+                continue
+            if job.state is JobState.COMPLETING:
+                self._registry.call_off(start, "cancelled before it was sent")
+            else:
+                self._faults.contain("instruction StartProcess", None, self._registry.start, start)

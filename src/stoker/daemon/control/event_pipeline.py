@@ -1,0 +1,90 @@
+"""EventPipeline: what executors, reports and GPU readings tell becomes events for the engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from stoker.core.events import Event
+from stoker.core.state import State
+from stoker.daemon.gpus.monitor import GpuMonitor
+from stoker.daemon.nodes.container_failures import mark_container_failures
+from stoker.daemon.nodes.registry import ExecutorRegistry
+from stoker.daemon.training.monitor import TrainingMonitor
+from stoker.executors.local.executor import LocalExecutor
+from stoker.faults import FaultTracker
+
+READING_TIMEOUT_SECONDS = 1.0
+"""Pending jobs wait this long for a fresh reading of the GPUs."""
+RETRY_SECONDS = 1.0
+NODE_EVENTS = "events of the fleet"
+"""While these cannot be collected, they are tried once per turn."""
+
+
+class EventPipeline:
+    """Collects events: executors, then gangs, then training, and GPU readings before them all."""
+
+    def __init__(
+        self,
+        local: LocalExecutor,
+        registry: ExecutorRegistry,
+        training: TrainingMonitor,
+        gpus: GpuMonitor,
+        state: Callable[[], State],
+        logs: str,
+        faults: FaultTracker,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._local, self._registry, self._training = local, registry, training
+        self._gpus, self._state, self._logs = gpus, state, logs
+        self._faults, self._clock = faults, clock
+        self._reading_awaited_since: float | None = None
+
+    @property
+    def has_events(self) -> bool:
+        """Whether executors have reported something that was not collected."""
+        return bool(self._local.facts or self._registry.pending)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether events of other nodes cannot be collected, because of an internal error."""
+        return self._faults.is_failing(NODE_EVENTS)
+
+    def collect(self) -> list[Event]:
+        """Return and remove what has happened."""
+        state, contain = self._state(), self._faults.contain
+        nothing: list[Event] = []
+        local, self._local.facts = self._local.facts, []
+        events: list[Event] = []
+        for event in local:
+            # One by one: an internal error loses no other event than its own.
+            events += contain("local events", nothing, self._registry.of_this_machine, [event])
+        events += contain(NODE_EVENTS, nothing, self._registry.facts, state)
+        events = contain(
+            "container logs", events, mark_container_failures, events, state, self._logs
+        )
+        events = contain("training reports", events, self._training.enrich_events, events)
+        if self._gpus.has_reading:
+            # Readings come first: they tell which process used the memory that ran out.
+            events = contain("GPU readings", nothing, self._gpus.take_events, state) + events
+            self._reading_awaited_since = None
+        return events
+
+    def gpus_fresh(self, has_commands: bool) -> bool:
+        """Return whether GPUs may be given out: their last reading is recent, or overdue."""
+        if not self._gpus.is_stale():
+            return True
+        if not len(self._state().line):
+            return not has_commands  # what is submitted now starts after the next reading
+        now = self._clock()
+        if self._reading_awaited_since is None:
+            self._reading_awaited_since = now
+        return now - self._reading_awaited_since > READING_TIMEOUT_SECONDS
+
+    def next_wakeup(self) -> float | None:
+        """Return the seconds until the pipeline needs a turn."""
+        if self._local.facts or (self._registry.pending and not self.is_failing):
+            return 0.0
+        if self.is_failing:
+            return RETRY_SECONDS
+        return READING_TIMEOUT_SECONDS / 2 if self._reading_awaited_since is not None else None

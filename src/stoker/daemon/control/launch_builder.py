@@ -1,0 +1,54 @@
+"""LaunchBuilder: state and placement -> what exactly is executed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from stoker.core.cluster import Placement
+from stoker.core.instructions import StartProcess
+from stoker.core.launch import Launch, launch
+from stoker.core.slurm_env import SubmitHost
+from stoker.core.state import State
+from stoker.daemon.runtime.clock import system_clock
+from stoker.engine import Instant
+
+
+class LaunchBuilder:
+    """Composes argv, environment and files of one start."""
+
+    def __init__(
+        self,
+        state: Callable[[], State],
+        token: Callable[[int, int], str],
+        node: str,
+        logs: str,
+        scripts: str,
+        clock: Callable[[], Instant] = system_clock,
+    ) -> None:
+        """`token` returns the mark of an attempt's processes; `node` is this machine."""
+        self._state, self._token, self._clock = state, token, clock
+        self._logs, self._scripts, self._home = logs, scripts, os.path.dirname(logs)
+        self._submit_host = SubmitHost(node, os.getuid())
+
+    def build(self, instruction: StartProcess, part: Placement) -> Launch:
+        """Return what to start on the node of this part."""
+        state, placement = self._state(), instruction.placement
+        job = state.jobs[instruction.job]
+        rank = placement.parts.index(part) if placement.more else 0
+        return launch(
+            job,
+            state.spec(job),
+            part if rank else replace(part, more=()),
+            state.cluster.nodes[part.node],
+            self._clock().wall,
+            self._logs,
+            self._token(instruction.job, instruction.attempt),
+            self._scripts,
+            rank,
+            self._home,
+            tuple(each.node for each in placement.parts),
+            self._submit_host,
+        )

@@ -1,0 +1,112 @@
+"""Lifecycle: run, drain, stop, exit when idle; by commands and by signals."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+
+from stoker.executors.reactor import Reactor
+
+logger = logging.getLogger(__name__)
+
+
+class Phase(Enum):
+    """What the daemon still does."""
+
+    RUNNING = auto()
+    DRAINING = auto()
+    """Nothing new is started; it stops when what runs has ended."""
+    STOPPING = auto()
+    """Nothing new is started; it is about to stop."""
+    STOPPED = auto()
+    """The loop ends."""
+
+
+class Lifecycle:
+    """The phase of the daemon, and what changes it."""
+
+    def __init__(
+        self,
+        on_signal: Callable[[int], bool] = lambda _: False,
+        idle_exit: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_signal` returns False for a signal that stops the daemon."""
+        self.phase = Phase.RUNNING
+        self._on_signal, self._idle_exit, self._clock = on_signal, idle_exit, clock
+        self._idle_since: float | None = None
+        self._sockets: tuple[socket.socket, socket.socket] | None = None
+
+    @property
+    def may_start(self) -> bool:
+        """Whether jobs may be started."""
+        return self.phase is Phase.RUNNING
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the daemon stops when what runs has ended."""
+        return self.phase is Phase.DRAINING
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the loop ends."""
+        return self.phase is Phase.STOPPED
+
+    def drain(self) -> None:
+        """Start nothing new; stop when what runs has ended."""
+        if not self.is_stopped:
+            self.phase = Phase.DRAINING
+
+    def prepare_stop(self) -> None:
+        """Start nothing new: `stop` or `drain` follows."""
+        if self.may_start:
+            self.phase = Phase.STOPPING
+
+    def stop(self) -> None:
+        """End the loop; running jobs continue under their supervisors."""
+        self.phase = Phase.STOPPED
+
+    def stop_if_drained(self, is_busy: bool) -> None:
+        """Stop at the end of draining."""
+        if self.is_draining and not is_busy:
+            self.stop()
+
+    def seconds_until_idle_exit(self, is_busy: bool) -> float | None:
+        """Return the time left until the daemon exits for want of work; stop when it is over."""
+        if self._idle_exit is None:
+            return None
+        if is_busy:
+            self._idle_since = None
+            return None
+        now = self._clock()
+        if self._idle_since is None:
+            self._idle_since = now
+        left = self._idle_since + self._idle_exit - now
+        if left <= 0:
+            logger.info("nothing to do for %g s", self._idle_exit)
+            self.stop()
+        return max(left, 0.0)
+
+    def listen_for_signals(self, reactor: Reactor) -> None:
+        """Handle SIGTERM, SIGINT and SIGUSR1 in the loop, and ignore SIGHUP."""
+        read, write = self._sockets = socket.socketpair()
+        read.setblocking(False)
+        write.setblocking(False)
+        signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        reactor.add_reader(read.fileno(), self._read_signals)
+
+    def _read_signals(self) -> None:
+        assert self._sockets is not None
+        with contextlib.suppress(BlockingIOError):
+            for number in self._sockets[0].recv(64):
+                logger.info("received %s", signal.Signals(number).name)
+                if not self._on_signal(number):
+                    self.stop()

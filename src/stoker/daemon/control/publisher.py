@@ -1,0 +1,42 @@
+"""Publisher: passes the events of a commit to the daemon's parts and to event streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from stoker.core.events import Event
+from stoker.faults import FaultTracker
+
+Subscriber = Callable[[Sequence[Event]], None]
+EventStream = Callable[[int, Sequence[Event]], None]
+"""Called with the journal's number of the last event, and the events."""
+
+
+class Publisher:
+    """Calls the subscribers in order; one that fails keeps no other from being called."""
+
+    def __init__(self, subscribers: Mapping[str, Subscriber], faults: FaultTracker) -> None:
+        """`subscribers` are called in this order, before the streams; their names are reported."""
+        self._subscribers, self._faults = dict(subscribers), faults
+        self._streams: list[EventStream] = []
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether a client reads the event stream."""
+        return bool(self._streams)
+
+    def add_stream(self, stream: EventStream) -> None:
+        """Call `stream` with the events of every commit from now on; it must not block."""
+        self._streams.append(stream)
+
+    def remove_stream(self, stream: EventStream) -> None:
+        """Stop that; safe to repeat, and may be called by any thread."""
+        if stream in self._streams:
+            self._streams.remove(stream)
+
+    def publish(self, seq: int, events: Sequence[Event]) -> None:
+        """Pass on events that are in the journal."""
+        for name, subscriber in self._subscribers.items():
+            self._faults.contain(name, None, subscriber, events)
+        for stream in self._streams[:]:
+            self._faults.contain("the event stream", None, stream, seq, events)

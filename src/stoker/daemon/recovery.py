@@ -1,0 +1,212 @@
+"""recover_state: what a new daemon does before its first turn.
+
+It records its start, finds out what became of attempts that an earlier daemon started, and
+removes what is no longer needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from msgspec.structs import asdict
+
+from stoker import __version__
+from stoker.core.cluster import NodeFacts
+from stoker.core.events import (
+    DaemonStarted,
+    Event,
+    IdsReserved,
+    JobHeld,
+    NodeJoined,
+    NodeRemoved,
+    PolicyChosen,
+    QueueDefined,
+)
+from stoker.core.job import Job
+from stoker.core.launch import log_paths
+from stoker.core.lifecycle import JobState
+from stoker.core.policy.rules import AUTO
+from stoker.core.state import State
+from stoker.daemon import unknown_attempts
+from stoker.daemon.control.daemon import Daemon
+from stoker.daemon.nodes.configured import configured_node_events
+from stoker.daemon.runtime.clock import system_clock
+from stoker.daemon.settings import Settings
+from stoker.daemon.training.cleanup import expired_checkpoints, remove_in_background
+from stoker.executors.local.recovery import KEPT
+from stoker.probes import host
+
+DAY_SECONDS = 86400
+
+
+def recover_state(
+    daemon: Daemon, term: int, facts: NodeFacts, settings: Settings, run: str
+) -> list[str]:
+    """Record the start of this daemon, and recover the attempts that are under way.
+
+    Return messages about configured nodes that are ignored.
+    """
+    state, at = daemon.engine.state, system_clock().wall
+    node_events, ignored = configured_node_events(state, settings.nodes, facts.name, at)
+    boot = host.boot_id()
+    same_boot = state.rest.boot in ("", boot)
+    lost = _events_after_loss(daemon, at)
+    daemon.record(
+        [
+            DaemonStarted(
+                at=at, term=term, boot=boot, pid=os.getpid(), version=__version__,
+                clock=system_clock().boot,
+            ),
+            NodeJoined(at=at, facts=facts),
+            *initial_policy(daemon, at),
+            *(
+                QueueDefined(at=at, name=name, **asdict(limits))
+                for name, limits in settings.queues.items()
+            ),
+            *node_events,
+            *(NodeRemoved(at=at, name=name) for name in _former_names(state, facts.name)),
+            *lost,
+        ]
+    )  # fmt: skip
+    _recover_attempts(daemon, facts.name, same_boot, f"{run}/{KEPT}", boot)
+    _warn_of_held_jobs(daemon, [event.job for event in lost if isinstance(event, JobHeld)])
+    daemon.fleet.sync(daemon.engine.state)
+    daemon.trainings.start()
+    daemon.store.sync()
+    _drop_proofs(daemon)
+    with contextlib.suppress(OSError):
+        _write_mark(f"{run}/{KEPT}", boot)
+    daemon.store.purge(at - settings.secrets_days * DAY_SECONDS, environments_in_use(daemon))
+    purge_leftovers(daemon, at)
+    return ignored
+
+
+def _recover_attempts(daemon: Daemon, node: str, same_boot: bool, mark: str, boot: str) -> None:
+    local = daemon.executor
+    local.adoption.logs = lambda job: log_paths(
+        job, daemon.engine.state.spec(job), node, daemon.desk.logs
+    )
+    _discard_old_mark(mark, boot)
+    unknown = unknown_attempts.unknown_attempts(daemon.engine.state, daemon.desk, local.adoption)
+    known = [job for job in daemon.engine.state.running.values() if job.id not in unknown]
+    _recover_jobs(daemon, known, same_boot)
+    if unknown:
+        local.adoption.decide()
+        _record_local_events(daemon)
+        jobs, alerts = unknown_attempts.recover(
+            unknown, lambda: daemon.engine.state, daemon.desk, local.adoption, daemon.record
+        )
+        daemon.store.warnings().extend(alerts)
+        _recover_jobs(daemon, jobs, same_boot=True)
+
+
+def _recover_jobs(daemon: Daemon, jobs: list[Job], same_boot: bool) -> None:
+    """Find out what became of the attempts of these jobs on this machine."""
+    remotes = daemon.engine.state.rest.remotes
+    local_jobs = [
+        job
+        for job in jobs
+        if job.placement is not None
+        and any(part.node not in remotes for part in job.placement.parts)
+    ]
+    daemon.fleet.gangs.adopt(jobs)
+    daemon.executor.adopt(local_jobs, same_boot)
+    daemon.executor.tick(system_clock().boot)
+    _record_local_events(daemon)
+
+
+def _record_local_events(daemon: Daemon) -> None:
+    """Enter in the journal what the local executor has found out."""
+    while daemon.executor.facts:
+        events, daemon.executor.facts = daemon.executor.facts, []
+        daemon.record(daemon.trainings.enrich_events(daemon.fleet.of_this_machine(events)))
+
+
+def _drop_proofs(daemon: Daemon) -> None:
+    """Delete what proved ends that are on disk now."""
+    if daemon.engine.has_unrecorded_events:
+        return  # their proofs are all there is of them
+    local = daemon.executor
+    unsettled = {f"{job}.{attempt}" for job, attempt in local.attempts}
+    local.exits.drop({link.pid for link in local.keepers}, unsettled)
+    local.adoption.sweep(daemon.engine.state.rest.next_id)
+
+
+def initial_policy(daemon: Daemon, at: float) -> list[Event]:
+    """Choose the planner for a new journal; jobs queued by earlier versions keep their order."""
+    return [] if daemon.engine.seq else [PolicyChosen(at=at, queue="*", name=AUTO)]
+
+
+def _events_after_loss(daemon: Daemon, at: float) -> list[Event]:
+    """Reserve ids that the journal may have lost, and hold jobs that may have run since."""
+    store, state, next_id = daemon.store, daemon.engine.state, daemon.store.id_floor()
+    if store.warnings() or daemon.desk.alerts:
+        # Not all ids that were given out may be recorded: jobs that ran have logs.
+        next_id = max(next_id, _last_logged(daemon.desk.logs) + 1)
+    events: list[Event] = []
+    if next_id > state.rest.next_id:
+        events.append(IdsReserved(at=at, next_id=next_id))
+    if store.lost_events():
+        unfinished = [job.id for job in state.jobs.values() if not job.finished and not job.held]
+        events += [JobHeld(at=at, job=id) for id in unfinished]
+    return events
+
+
+def _warn_of_held_jobs(daemon: Daemon, ids: list[int]) -> None:
+    """Count the held jobs that are still pending: others turned out to run or to be over."""
+    jobs = daemon.engine.state.jobs
+    count = sum(id in jobs and jobs[id].state is JobState.PENDING for id in ids)
+    if count:
+        daemon.store.warnings().append(
+            f"{'1 pending job is' if count == 1 else f'{count} pending jobs are'} held, because "
+            "the journal may lack recent runs: check the queue, then release or cancel them"
+        )
+
+
+def _write_mark(path: str, boot: str) -> None:
+    """Note that the claims in a run directory are all that were made since this boot."""
+    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(boot)
+
+
+def _discard_old_mark(path: str, boot: str) -> None:
+    """Delete the mark of an earlier boot: claims made just before a power loss may be gone."""
+    with contextlib.suppress(FileNotFoundError), open(path) as file:
+        if file.read() not in ("", boot):  # earlier versions wrote nothing
+            os.unlink(path)
+
+
+def environments_in_use(daemon: Daemon) -> set[str]:
+    """Return the environments of trials that are still to be submitted."""
+    unfinished = [sweep for sweep in daemon.engine.state.sweeps.values() if sweep.wanting]
+    return {daemon.sweeps.get().stored(sweep).spec.environment for sweep in unfinished}
+
+
+def purge_leftovers(daemon: Daemon, at: float) -> None:
+    """Remove reports and checkpoints of ended training jobs; all ends are on disk now."""
+    state, reports = daemon.engine.state, daemon.trainings.cleanup
+    reports.scan(state)
+    checkpoints, install = (
+        f"{os.path.dirname(daemon.desk.logs)}/checkpoints",
+        daemon.executor.install,
+    )
+    expired = expired_checkpoints(checkpoints, install, state, daemon.store, at)
+    remove_in_background(reports.take_removable() + expired)
+
+
+def _former_names(state: State, name: str) -> list[str]:
+    """Return earlier names of this machine, except those under which jobs still run."""
+    rest = state.rest
+    running = {
+        part.node
+        for job in state.running.values()
+        for part in (job.placement.parts if job.placement else ())
+    }
+    return [former for former in rest.nodes if former not in (name, *rest.remotes, *running)]
+
+
+def _last_logged(logs: str) -> int:
+    """Return the highest id that has a log: a damaged journal may have lost it."""
+    numbers = (name.partition(".")[0] for name in os.listdir(logs))
+    return max((int(number) for number in numbers if number.isdigit()), default=0)
