@@ -254,6 +254,7 @@ class Daemon:
 
     def close(self) -> None:
         """Close all parts, and leave everything in order for the next daemon."""
+        self.lifecycle.close()
         self.watch.close()
         if self._files is not None:
             self._files.close()

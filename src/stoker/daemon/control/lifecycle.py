@@ -104,9 +104,18 @@ class Lifecycle:
         reactor.add_reader(read.fileno(), self._read_signals)
 
     def _read_signals(self) -> None:
-        assert self._sockets is not None
+        if self._sockets is None:
+            return
         with contextlib.suppress(BlockingIOError):
             for number in self._sockets[0].recv(64):
                 logger.info("received %s", signal.Signals(number).name)
                 if not self._on_signal(number):
                     self.stop()
+
+    def close(self) -> None:
+        """Stop handling signals, which are ignored from now on."""
+        if self._sockets is not None:
+            signal.set_wakeup_fd(-1)
+            for end in self._sockets:
+                end.close()
+            self._sockets = None

@@ -1,0 +1,139 @@
+"""InstructionDispatcher: where each instruction goes, and when a remote start may go out."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from core.scenario import Scenario
+from stoker.core import instructions as i
+from stoker.core.cluster import Placement
+from stoker.core.lifecycle import JobState
+from stoker.daemon.control.dispatcher import InstructionDispatcher
+from stoker.daemon.runtime.clock import system_clock
+from stoker.faults import FaultTracker
+
+HERE, ELSEWHERE = Placement("box", ()), Placement("far", ())
+
+
+class Recorder:
+    """Records calls of any method as `name.method` with the arguments."""
+
+    def __init__(self, name: str, calls: list[tuple[Any, ...]], **fixed: Any) -> None:
+        self._name, self._calls = name, calls
+        self.__dict__.update(fixed)
+
+    def __getattr__(self, method: str) -> Any:
+        def call(*args: Any) -> None:
+            self._calls.append((f"{self._name}.{method}", *args))
+
+        return call
+
+
+class DispatcherFixture:
+    """A dispatcher between recorders."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.scenario = Scenario()
+        self.engine = SimpleNamespace(unsynced=False, state=self.scenario.state)
+        self.faults = FaultTracker(system_clock)
+        self.broken = False
+        registry = Recorder("registry", self.calls, afar=lambda place: place.node != "box")
+        self.dispatcher = InstructionDispatcher(
+            cast("Any", self.engine),
+            cast("Any", Recorder("local", self.calls)),
+            cast("Any", registry),
+            cast("Any", SimpleNamespace(build=self.build)),
+            cast("Any", Recorder("stops", self.calls)),
+            cast("Any", Recorder("hooks", self.calls)),
+            cast("Any", Recorder("sync", self.calls)),
+            self.faults,
+            lambda: self.calls.append(("directories",)),
+        )
+
+    def build(self, start: i.StartProcess, part: Placement) -> str:
+        if self.broken:
+            raise KeyError("a bug")
+        return f"launch of {start.job} on {part.node}"
+
+    def execute(self, *instructions: i.Instruction) -> list[tuple[Any, ...]]:
+        self.calls.clear()
+        self.dispatcher.execute(list(instructions))
+        return list(self.calls)
+
+
+@pytest.fixture
+def fixture() -> DispatcherFixture:
+    return DispatcherFixture()
+
+
+def start(placement: Placement, job: int = 1) -> i.StartProcess:
+    return i.StartProcess(job=job, attempt=0, placement=placement)
+
+
+def test_a_local_start_gets_its_launch_after_the_directories_were_checked(
+    fixture: DispatcherFixture,
+):
+    wanted = start(HERE)
+    assert fixture.execute(wanted) == [
+        ("directories",), ("local.start", wanted, "launch of 1 on box")
+    ]  # fmt: skip
+
+
+def test_a_remote_start_waits_until_the_journal_is_on_disk(fixture: DispatcherFixture):
+    wanted = start(ELSEWHERE)
+    fixture.engine.unsynced = True
+    assert fixture.execute(wanted) == [("sync.request", 0.0)]
+    assert fixture.dispatcher.take_deferred() == [wanted]
+    assert fixture.dispatcher.take_deferred() == []
+    fixture.engine.unsynced = False
+    assert fixture.execute(wanted) == [("registry.start", wanted)]
+
+
+def test_instructions_for_attempts_go_to_every_executor(fixture: DispatcherFixture):
+    end, signal = i.EndAttempt(job=1, attempt=0), i.SignalAttempt(1, 0, 15)
+    calls = fixture.execute(end, signal, i.SuspendAttempt(1, 0), i.ResumeAttempt(1, 0))
+    assert calls == [
+        ("local.end", end), ("registry.end", end),
+        ("local.signal", signal), ("registry.signal", signal),
+        ("local.suspend", 1, 0), ("registry.suspend", 1, 0),
+        ("local.resume", 1, 0), ("registry.resume", 1, 0),
+    ]  # fmt: skip
+
+
+def test_stop_requests_and_hooks_have_their_own_parts(fixture: DispatcherFixture):
+    calls = fixture.execute(
+        i.AskToStop(1, 0), i.LetGoOn(1, 0), i.AnnounceEnd(job=1), i.AnnounceEmpty()
+    )
+    assert calls == [
+        ("stops.send", 1, 0), ("stops.withdraw", 1, 0),
+        ("hooks.run_job_end", 1), ("hooks.run_queue_empty",),
+    ]  # fmt: skip
+
+
+def test_a_start_that_fails_is_cancelled_and_the_next_instruction_is_executed(
+    fixture: DispatcherFixture,
+):
+    fixture.broken = True
+    wanted = start(HERE)
+    calls = fixture.execute(wanted, i.AnnounceEmpty())
+    assert calls[1:] == [
+        ("local.cancel_start", wanted, "internal error: KeyError('a bug')"),
+        ("hooks.run_queue_empty",),
+    ]
+    assert fixture.faults.report()[0].startswith("instruction StartProcess failed once")
+
+
+def test_deferred_starts_are_released_unless_they_were_cancelled(fixture: DispatcherFixture):
+    scenario, dispatcher = fixture.scenario, fixture.dispatcher
+    runs, ends, gone = (scenario.submit() for _ in range(3))
+    scenario.plan()
+    scenario.state.jobs[ends].state = JobState.COMPLETING
+    del scenario.state.jobs[gone]
+    starts = [start(ELSEWHERE, job) for job in (runs, ends, gone)]
+    dispatcher.release_deferred(starts)
+    assert fixture.calls == [
+        ("registry.start", starts[0]),
+        ("registry.call_off", starts[1], "cancelled before it was sent"),
+    ]
