@@ -36,6 +36,11 @@ HypothesisProvider._local_constants = Constants()
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
+# A shell starts background jobs with SIGINT ignored, and every command that a test interrupts
+# would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 # ------------------------------------------------------------------------ honest skips
 
