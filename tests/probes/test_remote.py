@@ -17,7 +17,7 @@ from e2e.daemon_fixture import state_of, until
 from stoker.core.units import THOUSAND
 from stoker.probes import host
 from stoker.probes.gpu_samples import UNKNOWN_ATTEMPT, build_samples, parse_token
-from stoker.probes.remote_facts import BadReport, Owner, RemoteFacts, node_facts, parse
+from stoker.probes.remote_facts import BadReport, ProcessOwner, RemoteFacts, node_facts, parse
 
 PLACE = Path(stoker.executors.agent.session.__file__).parent
 FACTS = (PLACE / "facts.sh").read_text()
@@ -130,7 +130,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_machine_without_gpus_says_what_it_has(machine: Machine) -> None:
     look = machine.measured(SSH_CONNECTION="10.0.0.1 5000 fe80::2%eth0 22", OMP_NUM_THREADS="1")
-    assert look.whole
+    assert look.complete
     assert (look.boot, look.home) == ("boot-id", str(machine.here.parent))
     assert look.cores == host.cores()
     assert look.memory_total == host.memory_mib()
@@ -158,7 +158,9 @@ def test_gpus_and_who_is_on_them(machine: Machine, process: "subprocess.Popen[by
     assert (owner.token, owner.session) == ("abc.7.1", pid)
     assert owner.command.startswith("sh -c read x a word two lines xxx")
     assert len(owner.command) == 200
-    sample = build_samples(look.reading, look.ours("abc", {}), look.identify)["GPU-a"].sample
+    sample = build_samples(look.reading, look.owner_lookup("abc", {}), look.identify)[
+        "GPU-a"
+    ].sample
     assert (sample.ours_memory, sample.strangers) == (300, ())
     assert not list(machine.run.glob("driver*"))
 
@@ -166,7 +168,7 @@ def test_gpus_and_who_is_on_them(machine: Machine, process: "subprocess.Popen[by
 def test_a_driver_that_hangs_is_given_up_on_and_its_asker_ended(machine: Machine) -> None:
     machine.driver(GPUS, first="exec sleep 300")
     look = machine.measured(DRIVER_PATIENCE="1")
-    assert look.whole
+    assert look.complete
     assert look.hung
     assert look.reading.error == "the GPU driver has not answered"
     pid, _ = (machine.run / "stuck").read_text().split()
@@ -217,7 +219,7 @@ def test_the_loop_goes_on_while_the_driver_is_asked(machine: Machine) -> None:
 def test_it_needs_no_disk(machine: Machine) -> None:
     shutil.rmtree(machine.run)
     machine.driver(GPUS)
-    assert machine.measured().whole
+    assert machine.measured().complete
 
 
 # -- reading ----------------------------------------------------------------------------
@@ -225,7 +227,7 @@ def test_it_needs_no_disk(machine: Machine) -> None:
 
 def test_a_look_is_read() -> None:
     look = parse(WHOLE.encode())
-    assert look.whole
+    assert look.complete
     assert (look.boot, look.home, look.cores) == ("11-22", "/home/me", 24)
     assert look.tools == {"bash", "tar"}
     assert (look.memory_total, look.memory_available) == (32000, 16000)
@@ -248,18 +250,18 @@ def test_mls_53_figures_that_the_driver_does_not_know_are_none() -> None:
 
 def test_processes_are_ours_by_token_or_session_and_the_dead_are_nobody() -> None:
     look = parse(WHOLE.encode())
-    seen = build_samples(look.reading, look.ours("abc", {}), look.identify)["GPU-a"]
+    seen = build_samples(look.reading, look.owner_lookup("abc", {}), look.identify)["GPU-a"]
     sample = seen.sample
     assert seen.shares == {(7, 1): 300}
     assert (sample.ours, sample.ours_memory) == (True, 300)
     assert [(s.pid, s.user, s.command) for s in sample.strangers] == [
         (78, "alice", "/usr/bin/python x")
     ]
-    assert look.ours("abc", {})(77) == (7, 1)
-    assert look.ours("other", {70: (8, 2)})(77) == (8, 2)
-    assert look.ours("ab", {1: (8, 2)})(77) is None
-    assert look.ours("abc", {71: (9, 0)})(78) == (9, 0)
-    assert look.owners[80] == Owner()  # there, and hidden
+    assert look.owner_lookup("abc", {})(77) == (7, 1)
+    assert look.owner_lookup("other", {70: (8, 2)})(77) == (8, 2)
+    assert look.owner_lookup("ab", {1: (8, 2)})(77) is None
+    assert look.owner_lookup("abc", {71: (9, 0)})(78) == (9, 0)
+    assert look.owners[80] == ProcessOwner()  # there, and hidden
 
 
 def test_the_node_has_pools_and_gpus() -> None:
@@ -273,7 +275,7 @@ def test_the_node_has_pools_and_gpus() -> None:
 
 def test_without_a_word_on_available_memory_nobody_uses_any() -> None:
     look = parse(b"MemTotal: 2048 kB\n")
-    assert (look.memory_total, look.memory_available, look.whole) == (2, 2, False)
+    assert (look.memory_total, look.memory_available, look.complete) == (2, 2, False)
 
 
 def test_no_command_line_reaches_a_terminal_as_it_is() -> None:
@@ -298,7 +300,7 @@ def test_any_bytes_are_read_or_refused(text: bytes) -> None:
     except BadReport:
         return
     msgspec.json.encode(node_facts("any", look))  # as the journal does
-    build_samples(look.reading, look.ours("abc", {}), look.identify)
+    build_samples(look.reading, look.owner_lookup("abc", {}), look.identify)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +334,7 @@ def test_numbers_and_texts_from_a_node_are_bounded() -> None:
     assert look.reading.facts[0].model.isprintable()
     assert look.memory_total == 0
     assert len(look.owners[78].user) == 100
-    assert 77 not in look.owners or look.ours("abc", {})(77) == UNKNOWN_ATTEMPT
+    assert 77 not in look.owners or look.owner_lookup("abc", {})(77) == UNKNOWN_ATTEMPT
 
 
 def test_two_gpus_with_one_index_are_one() -> None:
@@ -348,4 +350,4 @@ def test_a_token_with_a_number_out_of_bounds_names_no_attempt() -> None:
 
 @given(st.integers(0, len(WHOLE)))
 def test_a_look_cut_anywhere_is_known_to_be(length: int) -> None:
-    assert parse(WHOLE[:length].encode()).whole == (length >= len(WHOLE) - 1)
+    assert parse(WHOLE[:length].encode()).complete == (length >= len(WHOLE) - 1)

@@ -1,1 +1,1 @@
-"""What a machine has: its GPUs and who uses them, its cores and memory, what a user declares."""
+"""Probes of a node: GPUs and their processes, cores and memory, declared resources."""

@@ -13,7 +13,7 @@ _PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def read(root: str = "/sys") -> Reading:
-    """Look at all AMD GPUs, in the order of their PCI addresses."""
+    """Read all AMD GPUs, in the order of their PCI addresses."""
     cards = sorted(_cards(root))
     computing = _processes(root)
     facts, use = [], []
@@ -30,13 +30,13 @@ def _cards(root: str) -> list[tuple[str, str]]:
         names = os.listdir(drm)
     except OSError:
         return []
-    found = []
+    cards = []
     for name in names:
         device = os.path.join(drm, name, "device")
         # `card0-DP-1` is a socket for a monitor, not a card.
         if _CARD.fullmatch(name) and _text(device, "vendor") == "0x1002":
-            found.append((_pci(device) or name, device))
-    return found
+            cards.append((_pci(device) or name, device))
+    return cards
 
 
 def _pci(device: str) -> str | None:
@@ -52,7 +52,7 @@ def _facts(index: int, pci: str, device: str) -> GpuFacts:
     unique = _text(device, "unique_id")
     return GpuFacts(
         index=index,
-        # ROCm knows a GPU by this name too (ROCR_VISIBLE_DEVICES); consumer cards have no id.
+        # ROCm accepts this name, too (ROCR_VISIBLE_DEVICES); consumer cards have no id.
         uuid=f"GPU-{unique.removeprefix('0x')}" if unique and unique.strip("0x") else pci,
         model=_text(device, "product_name") or f"AMD GPU {_text(device, 'device') or ''}".strip(),
         memory=total // _MIB if total else None,
@@ -83,7 +83,7 @@ def _use(uuid: str, pci: str, device: str, computing: dict[str, list[GpuProcess]
 def _processes(root: str) -> dict[str, list[GpuProcess]] | None:
     """Return the compute processes by PCI address; None without the compute driver (kfd).
 
-    kfd shows everybody's, where /proc/*/fdinfo would show only our own user's.
+    kfd lists those of all users, /proc/*/fdinfo only those of this user.
     """
     kfd = os.path.join(root, "class/kfd/kfd")
     try:
@@ -91,15 +91,15 @@ def _processes(root: str) -> dict[str, list[GpuProcess]] | None:
     except OSError:
         return None
     gpus = _compute_nodes(kfd)
-    found: dict[str, list[GpuProcess]] = {}
+    processes: dict[str, list[GpuProcess]] = {}
     for pid in sorted(pids, key=int):
         for gpu_id, pci in gpus.items():
             # Every process has an entry for every GPU; only one with memory there uses it.
             used = _number(os.path.join(kfd, "proc", pid), f"vram_{gpu_id}")
             if used:
                 process = GpuProcess(pid=int(pid), memory=used // _MIB)
-                found.setdefault(pci, []).append(process)
-    return found
+                processes.setdefault(pci, []).append(process)
+    return processes
 
 
 def _compute_nodes(kfd: str) -> dict[str, str]:
@@ -121,10 +121,11 @@ def _compute_nodes(kfd: str) -> dict[str, str]:
             if len(line.split()) == 2
         )
         try:
-            place, domain = int(properties["location_id"]), int(properties.get("domain", "0"))
+            location, domain = int(properties["location_id"]), int(properties.get("domain", "0"))
         except (KeyError, ValueError):
             continue
-        gpus[gpu_id] = f"{domain:04x}:{place >> 8 & 255:02x}:{place >> 3 & 31:02x}.{place & 7}"
+        bus, device, function = location >> 8 & 255, location >> 3 & 31, location & 7
+        gpus[gpu_id] = f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
     return gpus
 
 
@@ -151,5 +152,5 @@ def _text(directory: str, name: str) -> str | None:
     try:
         with open(os.path.join(directory, name), encoding="utf-8", errors="replace") as file:
             return file.read().strip()
-    except OSError:  # missing, or a field that this card refuses to read
+    except OSError:  # missing, or not readable on this card
         return None

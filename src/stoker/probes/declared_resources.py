@@ -1,4 +1,4 @@
-"""What a user says a machine has: `--gpus 0,1`, `--resources '{gpu:4}'`, and CUDA's own limit."""
+"""Declared resources: `--gpus 0,1`, `--resources '{gpu:4}'`, CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from stoker.core.units import THOUSAND, BadValue, parse_memory
 from stoker.probes.gpu_reading import GpuFacts
 
 POOLS = frozenset({"cpu", "mem"})
-"""Types whose units have no names: a job gets so many, not which."""
+"""Types whose units have no names: a job gets an amount, not certain units."""
 
 POOL = "pool"
-"""The one device of a pool."""
+"""The name of the only device of a pool."""
 
-_MOST_DEVICES = 100_000
-_MOST = 10**12
-_LONGEST_TEXT = 1 << 20
-_LONGEST_NAME = 128
+_MAX_DEVICES = 100_000
+_MAX_AMOUNT = 10**12
+_MAX_TEXT = 1 << 20
+_MAX_NAME = 128
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-_MEANT = {"gpus": "gpu", "cpus": "cpu", "cores": "cpu", "memory": "mem", "ram": "mem"}
+_CANONICAL_TYPES = {"gpus": "gpu", "cpus": "cpu", "cores": "cpu", "memory": "mem", "ram": "mem"}
 _EXAMPLE = "write for example '{gpu:4,cpu:16,mem:\"64G\",licence:[2]}'"
 
 
 class DeclarationError(BadValue):
-    """What was declared makes no sense; the message says what to write instead."""
+    """An invalid declaration; the message says what to write instead."""
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """One type of resource, its devices and how much each can give."""
+    """One resource type, its devices and their capacities."""
 
     type: str
     devices: tuple[tuple[str, int], ...]
     """Name and capacity in thousandths (for `mem`: thousandths of a MiB)."""
     pool: bool = False
     memory: dict[str, int] = {}
-    """MiB of GPUs whose size is declared, by name."""
+    """Declared MiB of GPUs, by name."""
 
 
 def parse_gpus(text: str) -> Declared:
-    """Read `0,1,2` or `0-3=24G`: GPUs by the names that jobs will see, and their memory."""
+    """Parse `0,1,2` or `0-3=24G`: GPUs by the names that jobs see, and their memory."""
     names: list[str] = []
     memory: dict[str, int] = {}
     for part in text.split(","):
         name, equals, size = part.partition("=")
-        named = _spread(name.strip())
-        names += named
+        expanded = _expand_range(name.strip())
+        names += expanded
         if equals:
-            memory |= dict.fromkeys(named, _gpu_memory(size))
+            memory |= dict.fromkeys(expanded, _gpu_memory(size))
     if not all(names):
         raise DeclarationError(
             f"--gpus {_shown(text)} has an empty name in it; write the names like 0,1,2."
@@ -67,30 +67,30 @@ def parse_gpus(text: str) -> Declared:
 
 def _gpu_memory(size: object) -> int:
     try:
-        found = parse_memory(str(size), "GPU memory")
+        memory = parse_memory(str(size), "GPU memory")
     except BadValue as error:
         raise DeclarationError(str(error)) from None
-    if not found:
+    if not memory:
         raise DeclarationError("a GPU has no memory of size 0; write 24G.")
-    return found
+    return memory
 
 
-def _spread(name: str) -> list[str]:
-    """`0-3` as four names; anything else as it is."""
+def _expand_range(name: str) -> list[str]:
+    """Return `0-3` as four names, anything else as it is."""
     first, dash, last = name.partition("-")
     if not (dash and first.isdecimal() and last.isdecimal()):
         return [name]
-    if not 0 <= int(last) - int(first) < _MOST_DEVICES:
+    if not 0 <= int(last) - int(first) < _MAX_DEVICES:
         raise DeclarationError(f"--gpus {name} is not a range; write the smaller number first.")
     return [str(number) for number in range(int(first), int(last) + 1)]
 
 
 def parse_resources(text: str) -> list[Declared]:
-    """Read a JSON5 object of resource types."""
+    """Parse a JSON5 object of resource types."""
     import pyjson5
 
-    if len(text) > _LONGEST_TEXT:
-        raise DeclarationError(f"--resources is longer than {_LONGEST_TEXT} characters.")
+    if len(text) > _MAX_TEXT:
+        raise DeclarationError(f"--resources is longer than {_MAX_TEXT} characters.")
     try:
         value = pyjson5.decode(text, maxdepth=4)
     except (pyjson5.Json5Exception, ValueError) as error:  # ValueError: thousands of digits
@@ -99,7 +99,7 @@ def parse_resources(text: str) -> list[Declared]:
 
 
 def read_resources(value: object) -> list[Declared]:
-    """Read resource types from a parsed object, as a configuration file holds them."""
+    """Read resource types from a parsed object, as in a configuration file."""
     if not isinstance(value, dict):
         raise DeclarationError(f"--resources must be an object; {_EXAMPLE}.")
     return [_declared(kind, what) for kind, what in value.items()]
@@ -110,27 +110,29 @@ def _declared(kind: object, value: object) -> Declared:
         raise DeclarationError(
             f"resource type {_shown(kind)} is not a word; use letters, digits, '_', '-' and '.'."
         )
-    if kind.lower() in _MEANT or (kind.lower() in {"gpu", *POOLS} and kind != kind.lower()):
-        meant = _MEANT.get(kind.lower(), kind.lower())
+    if kind.lower() in _CANONICAL_TYPES or (
+        kind.lower() in {"gpu", *POOLS} and kind != kind.lower()
+    ):
+        meant = _CANONICAL_TYPES.get(kind.lower(), kind.lower())
         raise DeclarationError(f"resource type {kind} is written {meant}.")
     memory: dict[str, int] = {}
     if kind in POOLS:
         return Declared(type=kind, devices=((POOL, _pool(kind, value)),), pool=True)
     if isinstance(value, list):
-        pairs = [(str(place), _capacity(kind, one)) for place, one in enumerate(value)]
+        pairs = [(str(index), _capacity(kind, item)) for index, item in enumerate(value)]
     elif isinstance(value, dict):
-        sized = {_named(kind, name): _sized(kind, one) for name, one in value.items()}
+        sized = {_device_name(kind, name): _sized(kind, item) for name, item in value.items()}
         pairs = [(name, amount) for name, (amount, _) in sized.items()]
         memory = {name: size for name, (_, size) in sized.items() if size is not None}
     else:
-        pairs = [(str(place), THOUSAND) for place in range(_count(kind, value))]
-    if len(pairs) > _MOST_DEVICES:
-        raise DeclarationError(f"{kind} has more than {_MOST_DEVICES} devices.")
+        pairs = [(str(index), THOUSAND) for index in range(_count(kind, value))]
+    if len(pairs) > _MAX_DEVICES:
+        raise DeclarationError(f"{kind} has more than {_MAX_DEVICES} devices.")
     return Declared(type=kind, devices=tuple(pairs), memory=memory)
 
 
 def _sized(kind: str, value: object) -> tuple[int, int | None]:
-    """Read the capacity of a named device, or of a GPU also `{memory:"24G"}`."""
+    """Parse the capacity of a named device; of a GPU also `{memory:"24G"}`."""
     if not isinstance(value, dict):
         return _capacity(kind, value), None
     if kind != "gpu" or set(value) != {"memory"}:
@@ -161,7 +163,7 @@ def _count(kind: str, value: object) -> int:
             f"{kind} {_shown(value)} is not a number of devices; write {kind}:4 for four devices, "
             f"[0.5] for one of that capacity, or {{name:1}} for one with a name."
         )
-    if value > _MOST_DEVICES:
+    if value > _MAX_DEVICES:
         raise DeclarationError(
             f"{kind}:{_shown(value)} would be that many single devices; "
             f"write {kind}:[{_shown(value)}] for one device of that capacity."
@@ -173,11 +175,13 @@ def _capacity(kind: str, value: object) -> int:
     """Return an exact amount in thousandths."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DeclarationError(f"{kind}: {_shown(value)} is not a number; write 2 or 0.5.")
-    if not value >= 0:  # written so that NaN is refused too
+    if not value >= 0:  # rejects NaN, too
         raise DeclarationError(f"{kind}: {_shown(value)} is not a capacity; write 2 or 0.5.")
-    if value > _MOST:
-        raise DeclarationError(f"{kind}: {_shown(value)} is too large; the maximum is {_MOST}.")
-    # The shortest text of a float is what the user typed, so 0.1 is exactly a tenth.
+    if value > _MAX_AMOUNT:
+        raise DeclarationError(
+            f"{kind}: {_shown(value)} is too large; the maximum is {_MAX_AMOUNT}."
+        )
+    # repr of a float is what the user typed, so 0.1 is exactly a tenth.
     thousandths = Decimal(repr(value)) * THOUSAND
     if thousandths != int(thousandths):
         raise DeclarationError(
@@ -186,7 +190,7 @@ def _capacity(kind: str, value: object) -> int:
     return int(thousandths)
 
 
-def _named(kind: str, name: object) -> str:
+def _device_name(kind: str, name: object) -> str:
     if not isinstance(name, str):
         raise DeclarationError(f"{kind}: device name {_shown(name)} is not text; put it in quotes.")
     _check_name(name, kind)
@@ -194,44 +198,44 @@ def _named(kind: str, name: object) -> str:
 
 
 def _check_name(name: str, where: str) -> None:
-    # A comma or a space inside would break CUDA_VISIBLE_DEVICES and every list that we print.
+    # A comma or a space would break CUDA_VISIBLE_DEVICES and every printed list.
     if not name.isprintable() or any(char.isspace() or char == "," for char in name) or not name:
         raise DeclarationError(
             f"{where}: device name {_shown(name)} must be one word without spaces and commas."
         )
-    if len(name) > _LONGEST_NAME:
+    if len(name) > _MAX_NAME:
         raise DeclarationError(
-            f"{where}: device name {_shown(name)} is longer than {_LONGEST_NAME} characters."
+            f"{where}: device name {_shown(name)} is longer than {_MAX_NAME} characters."
         )
 
 
 def _shown(value: object) -> str:
     try:
         text = repr(value) if not isinstance(value, str) else f"'{value}'"
-    except ValueError:  # Python refuses to write numbers of thousands of digits
+    except ValueError:  # Python rejects numbers of thousands of digits
         return "a number that long"
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def inherited_limit(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES lets us use, as named there; None: no limit."""
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, as named there; None without a limit."""
     value = environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return None
     names = []
     for name in map(str.strip, value.split(",")):
         if not name or name == "-1" or name.lower() == "nodevfiles":
-            break  # as CUDA does: what follows an invalid entry does not count
+            break  # as CUDA does: entries after an invalid one are ignored
         names.append(name)
     return tuple(names)
 
 
 def limit(facts: Iterable[GpuFacts], names: Iterable[str]) -> tuple[GpuFacts, ...]:
-    """Return the GPUs named, in that order, as CUDA would: up to the first invalid name.
+    """Return the named GPUs in that order, as CUDA would: up to the first invalid name.
 
-    A name is an index in PCI order or a UUID, which may be cut short where it stays unique.
-    The name of a GPU in MIG mode stands for all its instances.
+    A name is an index in PCI order or a unique prefix of a UUID. The name of a GPU in MIG mode
+    means all its instances.
     """
     offered = tuple(facts)
     chosen: list[GpuFacts] = []

@@ -1,4 +1,4 @@
-"""What a look at the GPUs returns: what they are, and what they do right now."""
+"""GPU readings: constant facts and current use of every GPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU is; stays the same as long as the driver runs."""
+    """Facts of a GPU; constant while the driver runs."""
 
     index: int
-    """Place in PCI order; an instance of a MIG GPU carries the index of that GPU."""
+    """Index in PCI order; a MIG instance has the index of its GPU."""
     uuid: str
     model: str
     memory: int | None
@@ -21,21 +21,21 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     mig: bool = False
     """A MIG instance: CUDA sees it by UUID only."""
     parent: str | None = None
-    """UUID of the GPU that a MIG instance is cut from."""
+    """UUID of the GPU of a MIG instance."""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that the driver sees on a GPU."""
+    """A process that the driver lists on a GPU."""
 
     pid: int
     memory: int | None
     """MiB."""
     graphics: bool = False
-    """It draws (a desktop, a browser), whether or not it computes as well."""
+    """It uses graphics (a desktop, a browser), whether or not it computes as well."""
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU does right now; None where the driver does not say."""
+    """Current use of a GPU; None where the driver reports nothing."""
 
     uuid: str
     memory_used: int | None
@@ -48,16 +48,16 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """Watts."""
     processes: tuple[GpuProcess, ...]
     processes_known: bool
-    """False: the driver cannot list processes, so an empty list means nothing."""
+    """False if the driver cannot list processes; then an empty list means nothing."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at all GPUs of the machine."""
+    """One reading of all GPUs of a node."""
 
     facts: tuple[GpuFacts, ...] = ()
     use: tuple[GpuUse, ...] = ()
     error: str | None = None
-    """What went wrong, for a person; whatever could be read is there all the same."""
+    """What went wrong, for users; what could be read is present nevertheless."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -70,12 +70,12 @@ def encode(reading: Reading) -> bytes:
 
 
 def decode(line: bytes) -> Reading:
-    """Read what `encode` wrote; raises msgspec.DecodeError for anything else."""
+    """Decode a line of `encode`; raise msgspec.DecodeError for anything else."""
     return _decoder.decode(line)
 
 
 def merge(*readings: Reading) -> Reading:
-    """Put the readings of several vendors together."""
+    """Merge the readings of several vendors."""
     errors = [reading.error for reading in readings if reading.error]
     return Reading(
         facts=tuple(facts for reading in readings for facts in reading.facts),

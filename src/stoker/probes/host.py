@@ -1,4 +1,4 @@
-"""The machine itself, and the processes on it, straight from /proc."""
+"""Facts about this node and its processes, from /proc."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import msgspec
 
 from stoker.executors.linux import procfs
 
-_LONGEST_COMMAND = 4096
+_MAX_COMMAND = 4096
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a process is."""
+    """Identity of a process."""
 
     pid: int
     user: str
     command: str
     session: int
     start_time: int
-    """Clock ticks since boot: with the pid and the boot id, this names a process for good."""
+    """Clock ticks since boot: with pid and boot id, this identifies a process uniquely."""
     ppid: int
 
 
 def boot_id() -> str:
-    """Return the kernel's name for this boot; empty where it has none."""
+    """Return the kernel's id of this boot; empty if there is none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -35,36 +35,36 @@ def boot_id() -> str:
 
 
 def hostname() -> str:
-    """Return the machine's name without its domain."""
+    """Return the host name without its domain."""
     return os.uname().nodename.partition(".")[0] or "localhost"
 
 
 def cores() -> int:
-    """Return how many cores this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
 def memory_mib() -> int:
-    """Return the machine's memory."""
+    """Return the memory of this node in MiB."""
     return _meminfo("MemTotal")
 
 
 def process_info(pid: int) -> ProcessInfo | None:
-    """Return who a process is; None when it is gone or hidden from us."""
+    """Return the identity of a process; None if it is gone or hidden."""
     try:
         status = procfs.read_file(pid, "status")
-        line = procfs.read_file(pid, "cmdline", _LONGEST_COMMAND)
+        line = procfs.read_file(pid, "cmdline", _MAX_COMMAND)
         uid = int(status.partition(b"\nUid:")[2].split(maxsplit=2)[1])
     except (OSError, IndexError, ValueError):
         return None
     stat = procfs.read_stat(pid)
     if stat is None:
         return None
-    words = line.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+    command = line.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
     return ProcessInfo(
         pid=pid,
         user=user_name(uid),
-        command=words or f"[{stat.name.decode(errors='replace')}]",
+        command=command or f"[{stat.name.decode(errors='replace')}]",
         session=stat.session,
         start_time=stat.start_ticks,
         ppid=stat.parent,
@@ -73,7 +73,7 @@ def process_info(pid: int) -> ProcessInfo | None:
 
 @lru_cache(maxsize=1024)
 def user_name(uid: int) -> str:
-    """Return a user's name, or the number where nobody knows it."""
+    """Return a user's name, or the number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

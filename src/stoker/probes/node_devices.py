@@ -1,4 +1,4 @@
-"""From what a look at a machine found to the devices that the core counts with."""
+"""Probed hardware -> devices of the core."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoker.probes.gpu_reading import GpuFacts
 
 
 def pools(cores: int, memory: int) -> dict[str, tuple[DeviceFacts, ...]]:
-    """The cores and the memory (MiB) of a machine, by resource type."""
+    """Return the cores and the memory (MiB) of a node, by resource type."""
     return {
         CPU: (DeviceFacts(POOL, cores * THOUSAND),),
         MEMORY: (DeviceFacts(POOL, memory),),
@@ -20,18 +20,18 @@ def pools(cores: int, memory: int) -> dict[str, tuple[DeviceFacts, ...]]:
 
 
 def gpus(facts: Iterable[GpuFacts]) -> list[DeviceFacts]:
-    """The GPUs that a driver showed, each under the name that jobs see it by."""
+    """Return the GPUs that a driver reported, named as jobs see them."""
     facts = tuple(facts)
     vendors = {gpu.vendor for gpu in facts}
-    found = []
+    devices = []
     for gpu in facts:
         name = gpu.uuid if gpu.mig else str(gpu.index)
         if gpu.vendor == "amd" and len(vendors) > 1:
             name = f"amd{gpu.index}"  # both vendors count from 0
-        found.append(
+        devices.append(
             DeviceFacts(
                 name=name, index=None if gpu.mig else gpu.index, uuid=gpu.uuid, model=gpu.model,
                 memory=gpu.memory, vendor=gpu.vendor, mig=gpu.mig,
             )
         )  # fmt: skip
-    return found
+    return devices

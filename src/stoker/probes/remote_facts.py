@@ -1,4 +1,4 @@
-"""What a machine over SSH wrote about itself: executors/ssh/facts.sh writes, this reads."""
+"""Parse what a remote node reports about itself (written by the agent's facts.sh)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from stoker.probes.node_devices import gpus, pools
 _NUMBER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
 _DISK = re.compile(r"[0-9]+ +[0-9]+ +(-?[0-9]{1,18}) +(?:[0-9]+%|-) ", re.ASCII)
-"""Blocks, used, free, share: looked for, since a file system's name may have blanks in it."""
-_LONGEST_LINE, _LONGEST_TEXT, _LONGEST_NAME, _LONGEST_HOME = 1000, 200, 100, 4096
-"""Characters of a line, of a command or a complaint and of a name; bytes of a path."""
+"""Blocks, used, free, percentage: searched for, since the device name may contain blanks."""
+_MAX_LINE, _MAX_TEXT, _MAX_NAME, _MAX_HOME = 1000, 200, 100, 4096
+"""Characters of a line, of a command or an error and of a name; bytes of a path."""
 _TOOLS = frozenset({"bash", "rsync", "tar", "setsid", "nvidia-smi"})
 MAX_CORES, MAX_MEMORY, MAX_GPUS, MAX_GPU_MEMORY = 1 << 16, 1 << 32, 256, 1 << 24
-"""More of anything (MiB of memory) is not believed; larger ones would overflow the journal."""
+"""Larger numbers (MiB of memory) are rejected; they would overflow the journal."""
 _NO_DEVICES = "No devices were found"
-"""What nvidia-smi says where there is a driver and no GPU."""
+"""Message of nvidia-smi for a driver without GPUs."""
 
 
 class BadReport(ValueError):
-    """A node reports about itself what cannot be true; the message says what."""
+    """A node reports something impossible; the message says what."""
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """OwnerOf a process on a GPU is; all unknown where the machine hides other users' processes."""
+class ProcessOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """Identity of a process on a GPU; empty if the node hides processes of other users."""
 
     user: str = ""
     command: str = ""
@@ -43,10 +43,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a machine: what it has, and how busy it is."""
+    """One report of a node: its hardware and its load."""
 
-    whole: bool = False
-    """False: it was cut short, and what is missing means nothing."""
+    complete: bool = False
+    """False if the report was truncated; then missing lines mean nothing."""
     boot: str = ""
     home: str = ""
     cores: int = 0
@@ -55,62 +55,62 @@ class RemoteFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory_available: int = 0
     """MiB, both."""
     jiffies: tuple[int, int] = (0, 0)
-    """Busy and all, since boot, summed over the cores: two looks make a share."""
+    """Busy and total since boot, over all cores; the load is the difference of two reports."""
     load1: float = 0.0
     disk_free: int = 0
-    """MiB, where we keep our files."""
+    """MiB, on the file system of stoker's files."""
     address: str | None = None
-    """Where it was reached: other machines of the lab may find it there too."""
+    """The address of the node in this connection; other nodes may reach it there, too."""
     client: str | None = None
-    """What it knows us by."""
+    """The address of the daemon's host as seen by the node."""
     reading: Reading = Reading()
     hung: bool = False
-    """The driver did not answer: nothing is known about the GPUs, and old verdicts hold."""
-    owners: dict[int, Owner] = {}
-    """Who is on the GPUs; a process that is missing here has ended."""
+    """The driver did not answer: the state of the GPUs is unknown and stays as it was."""
+    owners: dict[int, ProcessOwner] = {}
+    """Processes on the GPUs, by pid; one that is missing here has ended."""
 
-    def ours(self, install: str, sessions: Mapping[int, AttemptId]) -> OwnerOf:
-        """Tell whose a process is, by the session of an attempt or the token of this install."""
+    def owner_lookup(self, install: str, sessions: Mapping[int, AttemptId]) -> OwnerOf:
+        """Return a function pid -> attempt, by session or by the token of this install."""
 
-        def whose(pid: int) -> AttemptId | None:
+        def owner_of(pid: int) -> AttemptId | None:
             owner = self.owners.get(pid)
             if owner is None:
                 return None
             by_session = sessions.get(owner.session) if owner.session is not None else None
             return by_session or parse_token(owner.token, install)
 
-        return whose
+        return owner_of
 
     def identify(self, pid: int) -> tuple[str, str] | None:
-        """The user and the command of a process; None when it has ended."""
+        """Return user and command of a process; None if it has ended."""
         owner = self.owners.get(pid)
         return None if owner is None else (owner.user, owner.command)
 
 
-def node_facts(name: str, look: RemoteFacts) -> NodeFacts:
-    """The machine as the core sees it."""
-    types = pools(look.cores, look.memory_total)
-    devices: tuple[DeviceFacts, ...] = tuple(gpus(look.reading.facts))
+def node_facts(name: str, report: RemoteFacts) -> NodeFacts:
+    """Return the node's facts for the core."""
+    types = pools(report.cores, report.memory_total)
+    devices: tuple[DeviceFacts, ...] = tuple(gpus(report.reading.facts))
     if devices:
         types[GPU] = devices
     return NodeFacts(name, types)
 
 
 def parse(text: bytes) -> RemoteFacts:
-    """Read a measurement; lines that make no sense are skipped, impossible figures are refused."""
+    """Parse a report; invalid lines are skipped, impossible numbers are rejected."""
     parser = _Parser()
     seen: set[bytes] = set()
     for line in text.split(b"\n"):
-        word, _, rest = line.partition(b" ")
-        read = _READERS.get(word)
-        if read is not None and (word not in seen or word in _REPEATED):
-            seen.add(word)
-            read(parser, rest)
-    return parser.look()
+        key, _, value = line.partition(b" ")
+        read = _HANDLERS.get(key)
+        if read is not None and (key not in seen or key in _REPEATED):
+            seen.add(key)
+            read(parser, value)
+    return parser.result()
 
 
 class _Parser:
-    """What has been read so far."""
+    """Collects the lines of a report."""
 
     def __init__(self) -> None:
         self.values: dict[str, object] = {}
@@ -120,22 +120,22 @@ class _Parser:
         self.processes: dict[str, dict[int, GpuProcess]] = {}
         self.processes_known = False
         self.error: str | None = None
-        self.owners: dict[int, Owner] = {}
+        self.owners: dict[int, ProcessOwner] = {}
 
-    def look(self) -> RemoteFacts:
-        """All of it."""
+    def result(self) -> RemoteFacts:
+        """Return the report."""
         total = self.values.get("memory_total", 0)
-        # Without a word about it (kernels of before 2014), nobody is known to use any.
+        # Kernels before 2014 do not report available memory.
         values = {"memory_available": total, **self.values}
         reading = Reading(
             facts=tuple(facts for facts, _ in self.gpus.values()),
             use=tuple(self._use(use) for _, use in self.gpus.values()),
             error=self.error,
         )
-        look = RemoteFacts(tools=frozenset(self.tools), reading=reading, owners=self.owners)
-        look = msgspec.structs.replace(look, **values)
-        _check(look)
-        return look
+        report = RemoteFacts(tools=frozenset(self.tools), reading=reading, owners=self.owners)
+        report = msgspec.structs.replace(report, **values)
+        _check(report)
+        return report
 
     def _use(self, use: GpuUse) -> GpuUse:
         processes = self.processes.get(use.uuid, {})
@@ -145,16 +145,16 @@ class _Parser:
             processes_known=self.processes_known,
         )
 
-    # -- one per kind of line -----------------------------------------------------------
+    # -- one method per key -------------------------------------------------------------
 
     def end(self, _: bytes) -> None:
-        self.values["whole"] = True
+        self.values["complete"] = True
 
     def boot(self, rest: bytes) -> None:
         self.values["boot"] = _text(rest)
 
     def home(self, rest: bytes) -> None:
-        self.values["home"] = os.fsdecode(rest)  # any bytes: it is sent back to the node
+        self.values["home"] = os.fsdecode(rest)  # any bytes: it is only sent back to the node
 
     def connection(self, rest: bytes) -> None:
         words = _text(rest).split()
@@ -175,7 +175,7 @@ class _Parser:
 
     def cpu(self, rest: bytes) -> None:
         numbers = [_int(word) or 0 for word in _text(rest).split()]
-        # The two after these eight are time of guests, which `user` and `nice` hold already.
+        # The last two are time of guests, which `user` and `nice` include.
         user, nice, system, idle, waiting, *more = (*numbers, 0, 0, 0, 0, 0)[: max(len(numbers), 5)]
         busy = user + nice + system + sum(more[:3])
         self.values["jiffies"] = (busy, busy + idle + waiting)
@@ -191,13 +191,13 @@ class _Parser:
     def gpu(self, rest: bytes) -> None:
         text = _text(rest)
         head = text.split(",", 2)
-        tail = head[-1].rsplit(",", 5)  # what is between is the name, with commas or not
+        tail = head[-1].rsplit(",", 5)  # the rest is the name, which may contain commas
         if len(head) < 3 or len(tail) < 6 or not head[1].strip():
-            self._complain(text)
+            self._add_error(text)
             return
         index, uuid = _int(head[0]), head[1].strip()
-        if index is None or index < 0 or index in self.indexes or len(uuid) > _LONGEST_NAME:
-            self._complain(text)
+        if index is None or index < 0 or index in self.indexes or len(uuid) > _MAX_NAME:
+            self._add_error(text)
             return
         if len(self.gpus) >= MAX_GPUS:
             raise BadReport(f"more than {MAX_GPUS} GPUs")
@@ -205,7 +205,7 @@ class _Parser:
         facts = GpuFacts(
             index=index,
             uuid=uuid,
-            model=printable(tail[0].strip(), _LONGEST_NAME) or "NVIDIA GPU",
+            model=printable(tail[0].strip(), _MAX_NAME) or "NVIDIA GPU",
             memory=total if total and 0 < total <= MAX_GPU_MEMORY else None,
             vendor="nvidia",
             pci=None,
@@ -232,13 +232,13 @@ class _Parser:
         fields = _text(rest).split(",")
         pid = _int(fields[1]) if len(fields) == 3 else None
         if pid is None or pid <= 0:
-            self.processes_known = False  # somebody is there, or nobody may know
+            self.processes_known = False  # there is a process, or the list is hidden
             return
         process = GpuProcess(pid=pid, memory=_mebibytes(_int(fields[2])))
         self.processes.setdefault(fields[0].strip(), {})[pid] = process
 
     def gpu_error(self, rest: bytes) -> None:
-        self._complain(_text(rest))
+        self._add_error(_text(rest))
         self.values["hung"] = not self.gpus
 
     def owner(self, rest: bytes) -> None:
@@ -247,21 +247,21 @@ class _Parser:
         if pid is None or len(words) < 4:
             return
         session, user, token = (None if word == "-" else word for word in words[1:4])
-        self.owners[pid] = Owner(
-            user=printable(user or "", _LONGEST_NAME),
-            command=printable(words[4].strip(), _LONGEST_TEXT) if len(words) > 4 else "",
+        self.owners[pid] = ProcessOwner(
+            user=printable(user or "", _MAX_NAME),
+            command=printable(words[4].strip(), _MAX_TEXT) if len(words) > 4 else "",
             token=token,
             session=_int(session or ""),
         )
 
-    def _complain(self, text: str) -> None:
-        """Keep the first sentence: the others mostly say the same of the next GPU."""
-        text = printable(text.strip(), _LONGEST_TEXT)
+    def _add_error(self, text: str) -> None:
+        """Keep the first error: the others mostly repeat it for the next GPU."""
+        text = printable(text.strip(), _MAX_TEXT)
         if text and text != _NO_DEVICES and self.error is None:
             self.error = text
 
 
-_READERS: dict[bytes, Callable[[_Parser, bytes], None]] = {
+_HANDLERS: dict[bytes, Callable[[_Parser, bytes], None]] = {
     b"boot": _Parser.boot,
     b"home": _Parser.home,
     b"connection": _Parser.connection,
@@ -282,23 +282,23 @@ _READERS: dict[bytes, Callable[[_Parser, bytes], None]] = {
 
 
 _REPEATED = frozenset({b"tool", b"gpu", b"apps", b"app", b"gpu-error", b"owner"})
-"""Lines of which there may be several; of the others the first counts."""
+"""Keys that may occur several times; of the others the first line is used."""
 
 
-def _check(look: RemoteFacts) -> None:
-    """Refuse what no node has: such numbers would overflow what is computed with them."""
-    if look.cores > MAX_CORES:
-        raise BadReport(f"{look.cores} cores")
-    if max(look.memory_total, look.memory_available) > MAX_MEMORY:
-        raise BadReport(f"{max(look.memory_total, look.memory_available)} MiB of memory")
-    home = os.fsencode(look.home)
-    if look.whole and (not home.startswith(b"/") or b"\0" in home or len(home) > _LONGEST_HOME):
+def _check(report: RemoteFacts) -> None:
+    """Reject numbers that no node has: they would overflow later computations."""
+    if report.cores > MAX_CORES:
+        raise BadReport(f"{report.cores} cores")
+    if max(report.memory_total, report.memory_available) > MAX_MEMORY:
+        raise BadReport(f"{max(report.memory_total, report.memory_available)} MiB of memory")
+    home = os.fsencode(report.home)
+    if report.complete and (not home.startswith(b"/") or b"\0" in home or len(home) > _MAX_HOME):
         raise BadReport("a home directory that is not a path")
 
 
 def _text(data: bytes) -> str:
-    """Text that may be printed: no terminal obeys what a command line holds."""
-    return printable(data[: 4 * _LONGEST_LINE].decode(errors="replace"), _LONGEST_LINE)
+    """Decode text without control characters, which a terminal would obey."""
+    return printable(data[: 4 * _MAX_LINE].decode(errors="replace"), _MAX_LINE)
 
 
 def _int(text: str) -> int | None:
@@ -320,7 +320,7 @@ def _kibibytes(rest: bytes) -> int:
 
 
 def _ip(text: str) -> str | None:
-    """An IP address as it stands; None for what sshd says where there is none."""
+    """Return an IP address unchanged; None for anything else (sshd may have none)."""
     address, _, zone = text.partition("%")
     if not re.fullmatch(r"[A-Za-z0-9._-]{0,32}", zone):
         return None

@@ -1,1 +1,1 @@
-"""The helper process that extracts metrics."""
+"""The helper process that extracts metrics from logs and files."""

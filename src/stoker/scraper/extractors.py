@@ -1,4 +1,4 @@
-"""Figures in what a job writes: lines of its output, or a JSON, JSON-lines or CSV file."""
+"""Extract metrics from a job's output, or from JSON, JSON-lines and CSV files."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 PIECE = 1 << 18
-"""Bytes of a file that are looked at before others get their turn."""
-LONGEST = 1 << 16
-"""Bytes of a line that is looked at."""
-LARGEST = 64 << 20
-"""Bytes of a file that can only be read as a whole."""
+"""Bytes of a file that are read before others get their turn."""
+MAX_LINE = 1 << 16
+"""Longer lines are skipped."""
+MAX_WHOLE_FILE = 64 << 20
+"""Maximum size of a file that can only be read as a whole."""
 STEPS = ("step", "global_step", "_step", "iteration", "epoch")
-"""What says where a figure belongs; the first of them that is there."""
-DEEPEST = 4
-"""Objects in objects, whose names are joined by a slash."""
+"""Keys that hold the step of a row; the first one present is used."""
+MAX_DEPTH = 4
+"""Levels of nested objects; their keys are joined by a slash."""
 
 
 class Point(NamedTuple):
-    """Figures, where they belong, and where they were found."""
+    """Metrics with their step, and where they were found."""
 
     values: dict[str, float]
     step: float | None
     at: float
     file: str
-    place: Any
-    """What has been read of the file with this, in whatever way that is counted."""
+    position: Any
+    """How far the file was read with this point; its unit depends on the format."""
 
 
 class Extractor(Protocol):
-    """Where the figures of one attempt are found."""
+    """Extracts the metrics of one attempt."""
 
     known: dict[str, Any]
-    """How far each file has been read."""
+    """How far each file was read."""
 
-    def look(self, over: bool) -> tuple[list[Point], bool]:
-        """The next figures, and whether there may be more. `over`: nothing more is written."""
+    def extract(self, ended: bool) -> tuple[list[Point], bool]:
+        """Return the next points, and whether there is more. `ended`: nothing more is written."""
 
 
-def number(text: object) -> float | None:
-    """What people write for a number: `0.31`, `0.31,`, `97%`, `nan`."""
+def parse_number(text: object) -> float | None:
+    """Parse a number as programs print it: `0.31`, `0.31,`, `97%`, `nan`."""
     if isinstance(text, str):
         text = text.strip().strip(",;:%()[]")
     elif not isinstance(text, (int, float)):
@@ -57,7 +57,7 @@ def number(text: object) -> float | None:
 
 
 class LogExtractor:
-    """A pattern, tried on every line of a job's output."""
+    """Applies a pattern to every line of a job's output."""
 
     def __init__(self, text: str, name: str, files: list[str], since: float) -> None:
         try:
@@ -67,90 +67,92 @@ class LogExtractor:
         self.name, self.files = name, files
         self.known: dict[str, Any] = {}
         self.read: dict[str, int] = {}
-        """How far each was looked at; of what was found, `known` tells after a restart."""
+        """How far each file was searched; `known` is only up to the last point."""
 
     def __str__(self) -> str:
         return self.pattern.pattern
 
-    def look(self, over: bool) -> tuple[list[Point], bool]:
-        """The next figures of all files."""
+    def extract(self, ended: bool) -> tuple[list[Point], bool]:
+        """Return the next points of all files."""
         points: list[Point] = []
         more = False
-        for place, path in enumerate(self.files):
-            file = str(place)
-            start = self.read.get(file, _whole(self.known.get(file)))
+        for index, path in enumerate(self.files):
+            file = str(index)
+            start = self.read.get(file, _offset(self.known.get(file)))
             if start > _size(path):
-                start = 0  # it was begun anew
-            data, at = _piece(path, start)
-            left = len(data) == PIECE
-            for line, end in _lines(data, whole=over and not left):
-                found = self._found(line.decode(errors="replace")) if len(line) <= LONGEST else None
-                if found is not None:
-                    points.append(Point(*found, at, file, start + end))
+                start = 0  # the file was truncated
+            data, at = _read_piece(path, start)
+            has_more = len(data) == PIECE
+            for line, end in _split_lines(data, whole=ended and not has_more):
+                match = (
+                    self._match(line.decode(errors="replace")) if len(line) <= MAX_LINE else None
+                )
+                if match is not None:
+                    points.append(Point(*match, at, file, start + end))
                 self.read[file] = start + end
-            if left and self.read.get(file, start) == start:
-                self.read[file] = start + len(data)  # all of it is one endless line
-            more = more or left
+            if has_more and self.read.get(file, start) == start:
+                self.read[file] = start + len(data)  # a line longer than a piece
+            more = more or has_more
         return points, more
 
-    def _found(self, line: str) -> tuple[dict[str, float], float | None] | None:
+    def _match(self, line: str) -> tuple[dict[str, float], float | None] | None:
         match = self.pattern.search(line)
         if match is None:
             return None
         named = match.groupdict()
-        step = number(named.pop("step", None))
+        step = parse_number(named.pop("step", None))
         if "value" in named:
             named[self.name] = named.pop("value")
         elif self.name not in named:
             names = set(self.pattern.groupindex.values())
-            bare = [match.group(n) for n in range(1, self.pattern.groups + 1) if n not in names]
-            if bare or not named:
-                named[self.name] = bare[0] if bare else match.group()
+            unnamed = [match.group(n) for n in range(1, self.pattern.groups + 1) if n not in names]
+            if unnamed or not named:
+                named[self.name] = unnamed[0] if unnamed else match.group()
         values = {
-            name: value for name, text in named.items() if (value := number(text)) is not None
+            name: value for name, text in named.items() if (value := parse_number(text)) is not None
         }
         return (values, step) if values else None
 
 
 class FileExtractor:
-    """A file, or several, that the job writes figures to; read again whenever one has changed."""
+    """Reads files that the job writes metrics to, whenever one has changed."""
 
     def __init__(self, text: str, name: str, files: list[str], since: float) -> None:
         self.pattern, self.name, self.since = files[0], name, since
         self.known: dict[str, Any] = {}
-        self._seen: dict[str, tuple[int, int, int]] = {}
+        self._versions: dict[str, tuple[int, int, int]] = {}
 
     def __str__(self) -> str:
         return self.pattern
 
-    def look(self, over: bool) -> tuple[list[Point], bool]:
-        """What has been added to these files since the last look."""
+    def extract(self, ended: bool) -> tuple[list[Point], bool]:
+        """Return what was added to these files since the last call."""
         points: list[Point] = []
         more = False
         for path in sorted(glob.glob(self.pattern)) or [self.pattern]:
             try:
-                found = os.stat(path)
+                status = os.stat(path)
             except OSError:
                 continue
-            now = (found.st_mtime_ns, found.st_size, found.st_ino)
-            if self._seen.get(path) == now and not over:
+            version = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if self._versions.get(path) == version and not ended:
                 continue
-            if found.st_mtime < self.since:
+            if status.st_mtime < self.since:
                 continue  # it is of an earlier run
-            new, left = self._read(path, found.st_mtime, over)
-            points += new
-            more = more or left
-            if not left:
-                self._seen[path] = now
+            new_points, has_more = self._read(path, status.st_mtime, ended)
+            points += new_points
+            more = more or has_more
+            if not has_more:
+                self._versions[path] = version
         return points, more
 
-    def _read(self, path: str, at: float, over: bool) -> tuple[list[Point], bool]:
-        head, _ = _piece(path, 0, 4096)
+    def _read(self, path: str, at: float, ended: bool) -> tuple[list[Point], bool]:
+        head, _ = _read_piece(path, 0, 4096)
         start = head.lstrip()[:1]
         if start in (b"{", b"["):
             if not path.endswith((".jsonl", ".ndjson")) and not _has_lines(head):
                 return self._read_whole(path, at), False
-            return self._read_lines(path, at, over, 0, _from_json)
+            return self._read_lines(path, at, ended, 0, _from_json)
         header = head.partition(b"\n")
         if not header[1]:
             return [], False
@@ -160,32 +162,37 @@ class FileExtractor:
         def from_csv(line: str) -> dict[str, Any]:
             return dict(zip(columns, _cells(line, header[0]), strict=False))
 
-        return self._read_lines(path, at, over, first, from_csv)
+        return self._read_lines(path, at, ended, first, from_csv)
 
     def _read_lines(
-        self, path: str, at: float, over: bool, first: int, row: Callable[[str], dict[str, Any]]
+        self,
+        path: str,
+        at: float,
+        ended: bool,
+        first: int,
+        parse_row: Callable[[str], dict[str, Any]],
     ) -> tuple[list[Point], bool]:
-        """One object or row per line, added at the end."""
+        """Read a file with one object or row per line, appended at the end."""
         known = self.known.get(path)
-        start = max(_whole(known), first)
+        start = max(_offset(known), first)
         if start > max(_size(path), first):
-            start = first  # it was begun anew
-        elif isinstance(known, str):  # it looked like a single object, and was taken for one
-            head = _piece(path, 0, LONGEST)[0].partition(b"\n")[0]
-            start = len(head) + 1 if known == _mark(head) else start
-        data, _ = _piece(path, start)
-        left = len(data) == PIECE
+            start = first  # the file was truncated
+        elif isinstance(known, str):  # with one line it was read as a single object
+            head = _read_piece(path, 0, MAX_LINE)[0].partition(b"\n")[0]
+            start = len(head) + 1 if known == _checksum(head) else start
+        data, _ = _read_piece(path, start)
+        has_more = len(data) == PIECE
         points = []
-        for line, end in _lines(data, whole=over and not left):
+        for line, end in _split_lines(data, whole=ended and not has_more):
             self.known[path] = start + end
-            values, step = _sorted_out(row(line.decode(errors="replace")), self.name)
+            values, step = _metrics_of(parse_row(line.decode(errors="replace")), self.name)
             if values:
                 points.append(Point(values, step, at, path, start + end))
-        return points, left and path in self.known
+        return points, has_more and path in self.known
 
     def _read_whole(self, path: str, at: float) -> list[Point]:
-        """A file that is written anew each time."""
-        if _size(path) > LARGEST:
+        """Read a file that is rewritten each time."""
+        if _size(path) > MAX_WHOLE_FILE:
             return []
         try:
             with open(path, "rb") as file:
@@ -194,90 +201,89 @@ class FileExtractor:
         except (OSError, ValueError, RecursionError):
             return []  # it is being written
         if isinstance(content, list):
-            return self._from(content, path, at)
-        curves = {name: rows for name, rows in content.items() if _is_curve(rows)}
-        if curves:
-            found: list[Point] = []
-            for name, rows in curves.items():
+            return self._new_rows(content, path, at)
+        all_series = {name: rows for name, rows in content.items() if _is_series(rows)}
+        if all_series:
+            points: list[Point] = []
+            for name, rows in all_series.items():
                 steps = rows.get("steps", [])
-                listed = [
+                pairs = [
                     {name: value, "step": step}
                     for value, step in zip(
                         rows["values"], [*steps, *[None] * len(rows["values"])], strict=False
                     )
                 ]
-                found += self._from(listed, f"{path}#{name}", at)
-            return found
-        mark = _mark(data)
-        if self.known.get(path) == mark:
+                points += self._new_rows(pairs, f"{path}#{name}", at)
+            return points
+        checksum = _checksum(data)
+        if self.known.get(path) == checksum:
             return []
-        self.known[path] = mark
-        values, step = _sorted_out(content, self.name)
-        return [Point(values, step, at, path, mark)] if values else []
+        self.known[path] = checksum
+        values, step = _metrics_of(content, self.name)
+        return [Point(values, step, at, path, checksum)] if values else []
 
-    def _from(self, rows: list[Any], file: str, at: float) -> list[Point]:
-        """Those that were added to a list."""
-        start = _whole(self.known.get(file))
+    def _new_rows(self, rows: list[Any], file: str, at: float) -> list[Point]:
+        """Return the points of the rows that were added to a list."""
+        start = _offset(self.known.get(file))
         if start > len(rows):
             start = 0
         points = []
-        for place, row in enumerate(rows[start:], start + 1):
-            values, step = _sorted_out(row if isinstance(row, dict) else {"": row}, self.name)
+        for position, row in enumerate(rows[start:], start + 1):
+            values, step = _metrics_of(row if isinstance(row, dict) else {"": row}, self.name)
             if values:
-                points.append(Point(values, step, at, file, place))
+                points.append(Point(values, step, at, file, position))
         self.known[file] = len(rows)
         return points
 
 
-def _mark(data: bytes) -> str:
-    """What tells one content from another."""
+def _checksum(data: bytes) -> str:
     return f"={zlib.crc32(data.strip())}"
 
 
-def _is_curve(rows: object) -> bool:
+def _is_series(rows: object) -> bool:
     if not isinstance(rows, dict) or not isinstance(rows.get("values"), list):
         return False
     return isinstance(rows.get("steps", []), list)
 
 
-def _sorted_out(row: dict[str, Any], name: str) -> tuple[dict[str, float], float | None]:
-    """The figures of an object, and its step."""
-    flat = dict(_flattened(row, "", name))
-    by = next((key for key in STEPS if key in flat), None)
-    step = flat.pop(by) if by is not None else None
+def _metrics_of(row: dict[str, Any], name: str) -> tuple[dict[str, float], float | None]:
+    """Return the numbers of an object, and its step."""
+    flat = dict(_flatten(row, "", name))
+    step_key = next((key for key in STEPS if key in flat), None)
+    step = flat.pop(step_key) if step_key is not None else None
     return flat, step if step is None or step - step == 0 else None
 
 
-def _flattened(row: dict[str, Any], before: str, name: str, depth: int = 0) -> Iterator[Any]:
+def _flatten(row: dict[str, Any], prefix: str, name: str, depth: int = 0) -> Iterator[Any]:
     for key, value in row.items():
-        spelt = f"{before}{key}" or name
-        if isinstance(value, dict) and depth < DEEPEST:
-            yield from _flattened(value, f"{spelt}/", name, depth + 1)
-        elif (figure := number(value)) is not None:
-            yield spelt, figure
+        path = f"{prefix}{key}" or name
+        if isinstance(value, dict) and depth < MAX_DEPTH:
+            yield from _flatten(value, f"{path}/", name, depth + 1)
+        elif (number := parse_number(value)) is not None:
+            yield path, number
 
 
 def _from_json(line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return row if isinstance(row, dict) else {}
 
 
 def _cells(line: str, header: bytes = b"") -> list[str]:
-    """The cells of a row, as its header separates them."""
+    """Split a row into cells, by the separator of its header."""
     sample = header.decode(errors="replace") or line
-    by = next((mark for mark in "\t;" if mark in sample and "," not in sample), ",")
+    separator = next((char for char in "\t;" if char in sample and "," not in sample), ",")
     try:
-        rows = list(csv.reader([line], delimiter=by))
+        rows = list(csv.reader([line], delimiter=separator))
     except csv.Error:
         return []
     return [cell.strip() for cell in rows[0]] if rows else []
 
 
 def _has_lines(head: bytes) -> bool:
-    """Whether a file is one object per line, and has more than one."""
+    """Return True if a file has several lines with one object each."""
     lines = [line for line in head.split(b"\n") if line.strip()]
     if len(lines) < 2:
         return False
@@ -287,8 +293,8 @@ def _has_lines(head: bytes) -> bool:
         return False
 
 
-def _lines(data: bytes, whole: bool) -> Iterator[tuple[bytes, int]]:
-    """The lines of a piece and where each ends; a progress bar's returns end lines, too."""
+def _split_lines(data: bytes, whole: bool) -> Iterator[tuple[bytes, int]]:
+    """Yield lines and where each ends; carriage returns of progress bars end lines, too."""
     start = 0
     for match in re.finditer(rb"[\r\n]", data):
         yield data[start : match.start()], match.end()
@@ -297,14 +303,14 @@ def _lines(data: bytes, whole: bool) -> Iterator[tuple[bytes, int]]:
         yield data[start:], len(data)
 
 
-def _piece(path: str, start: int, most: int = PIECE) -> tuple[bytes, float]:
-    """Bytes of a file from here on, and when it was last written; none if it is no file."""
+def _read_piece(path: str, start: int, max_bytes: int = PIECE) -> tuple[bytes, float]:
+    """Return bytes of a file and its modification time; empty if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return b"", 0.0
     try:
-        return os.pread(fd, most, start), os.fstat(fd).st_mtime
+        return os.pread(fd, max_bytes, start), os.fstat(fd).st_mtime
     except OSError:
         return b"", 0.0
     finally:
@@ -318,5 +324,5 @@ def _size(path: str) -> int:
         return 0
 
 
-def _whole(place: object) -> int:
-    return place if isinstance(place, int) else 0
+def _offset(position: object) -> int:
+    return position if isinstance(position, int) else 0

@@ -27,7 +27,7 @@ class Far:
         """What a look changes; it is told to the core."""
         seen = look(text)
         events = self.detector.update(
-            self.story.state, seen.reading, seen.ours("abc", {}), seen.identify
+            self.story.state, seen.reading, seen.owner_lookup("abc", {}), seen.identify
         )
         for event in events:
             self.story.tell(event)

@@ -285,7 +285,7 @@ def test_memory_is_measured_on_a_machine_over_ssh() -> None:
         b"owner 78 78 me abc.%d.%d. python child\nowner 79 79 eve - x\nend\n" % (job, attempt)
     )
     detector = ForeignUsageDetector("far", ForeignUsageThresholds(Thresholds()), tracker)
-    ours = look.ours("abc", {70: (job, attempt)})
+    ours = look.owner_lookup("abc", {70: (job, attempt)})
     events = detector.update(story.state, look.reading, ours, look.identify)
     told = [event for event in events if isinstance(event, e.MemoryMeasured)]
     assert [(event.job, event.attempt, event.memory) for event in told] == [(job, attempt, 4050)]

@@ -195,7 +195,7 @@ def helper(nvml, setup: str) -> subprocess.Popen[bytes]:
 
 def test_a_helper_that_hangs_and_that_nobody_ends_ends_itself(nvml):
     nvml.set([Gpu(uuid="GPU-a")], hang="any")
-    with helper(nvml, "_GIVE_UP = 1") as process:
+    with helper(nvml, "_READ_TIMEOUT_SECONDS = 1") as process:
         process.stdin.write(b"read\n")
         process.stdin.flush()
         assert process.wait(TIMEOUT) == -signal.SIGALRM
@@ -203,7 +203,7 @@ def test_a_helper_that_hangs_and_that_nobody_ends_ends_itself(nvml):
 
 def test_a_helper_whose_library_is_outdated_makes_room_for_a_new_one(nvml):
     nvml.set(init_error=18)
-    with helper(nvml, "_OUTDATED = 0") as process:
+    with helper(nvml, "_OUTDATED_SECONDS = 0") as process:
         process.stdin.write(b"read\n")
         process.stdin.flush()
         assert process.wait(TIMEOUT) == 0

@@ -24,7 +24,7 @@ from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.training import monitor
 from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.daemon.workers import scraper_client as scraper
-from stoker.scraper import extractors as figures
+from stoker.scraper import extractors
 from stoker.scraper import process as scrape
 from stoker.scraper.extractors import FileExtractor, LogExtractor
 
@@ -33,14 +33,14 @@ Found = list[tuple[dict[str, float], float | None]]
 
 def in_log(pattern: str, text: str, path: Path, name: str = "loss") -> Found:
     path.write_text(text)
-    points, more = LogExtractor(pattern, name, [str(path)], 0.0).look(over=True)
+    points, more = LogExtractor(pattern, name, [str(path)], 0.0).extract(ended=True)
     assert not more
     return [(point.values, point.step) for point in points]
 
 
 def in_file(path: Path, text: str, name: str = "loss") -> Found:
     path.write_text(text)
-    points, _ = FileExtractor("", name, [str(path)], 0.0).look(over=True)
+    points, _ = FileExtractor("", name, [str(path)], 0.0).extract(ended=True)
     return [(point.values, point.step) for point in points]
 
 
@@ -74,19 +74,19 @@ def test_lines_that_do_not_match_or_hold_no_number_are_passed_over(tmp_path: Pat
 def test_a_log_of_any_length_is_taken_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "PIECE", 100)
+    monkeypatch.setattr(extractors, "PIECE", 100)
     (tmp_path / "out").write_text(
         "".join(f"loss={n}\n" for n in range(50)) + "x" * 500 + "\nloss=50\nloss=51"
     )
     log = LogExtractor(r"loss=(\d+)", "loss", [str(tmp_path / "out")], 0.0)
     found = []
     for _ in range(20):
-        points, more = log.look(over=False)
+        points, more = log.extract(ended=False)
         found += [point.values["loss"] for point in points]
         if not more:
             break
     assert found == list(range(51))  # the last line is not at its end yet
-    assert [point.values["loss"] for point in log.look(over=True)[0]] == [51]
+    assert [point.values["loss"] for point in log.extract(ended=True)[0]] == [51]
 
 
 # -- files ---------------------------------------------------------------------------------------
@@ -126,14 +126,14 @@ def test_a_file_that_grows_or_changes_is_read_on(tmp_path: Path) -> None:
     for name, pieces in kinds.items():
         path = tmp_path / name
         watched = FileExtractor("", "loss", [str(path)], 0.0)
-        assert watched.look(over=False) == ([], False)
+        assert watched.extract(ended=False) == ([], False)
         found = []
         for place, piece in enumerate(pieces):
             with path.open("a") as file:
                 file.write(piece)
             os.utime(path, (1000 + place, 1000 + place))
-            found += [point.values["loss"] for point in watched.look(over=False)[0]]
-            assert watched.look(over=False) == ([], False)
+            found += [point.values["loss"] for point in watched.extract(ended=False)[0]]
+            assert watched.extract(ended=False) == ([], False)
         assert found == [3, 2, 1]
     path = tmp_path / "c.json"
     watched = FileExtractor("", "loss", [str(path)], 0.0)
@@ -141,7 +141,7 @@ def test_a_file_that_grows_or_changes_is_read_on(tmp_path: Path) -> None:
     for place, content in enumerate([{"loss": 3}, {"loss": 3}, {"loss": 1}, {"loss": 0}]):
         path.write_text(json.dumps(content))
         os.utime(path, (1000 + place, 1000 + place))
-        found += [point.values["loss"] for point in watched.look(over=False)[0]]
+        found += [point.values["loss"] for point in watched.extract(ended=False)[0]]
     assert found == [3, 1, 0]  # the same again is nothing new
 
 
@@ -149,9 +149,9 @@ def test_one_object_that_is_followed_by_others_is_not_read_twice(tmp_path: Path)
     path = tmp_path / "m.json"
     watched = FileExtractor("", "loss", [str(path)], 0.0)
     path.write_text('{"loss":2}\n')
-    assert len(watched.look(over=False)[0]) == 1
+    assert len(watched.extract(ended=False)[0]) == 1
     path.write_text('{"loss":2}\n{"loss":1}\n')
-    assert [point.values for point in watched.look(over=False)[0]] == [{"loss": 1}]
+    assert [point.values for point in watched.extract(ended=False)[0]] == [{"loss": 1}]
 
 
 def test_a_file_of_an_earlier_run_is_not_ours(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_file_of_an_earlier_run_is_not_ours(tmp_path: Path) -> None:
     path.write_text("step,loss\n0,3\n")
     os.utime(path, (1000, 1000))
     watched = FileExtractor("", "loss", [str(tmp_path / "*.csv")], 2000.0)
-    assert watched.look(over=True) == ([], False)
+    assert watched.extract(ended=True) == ([], False)
 
 
 # -- the process ---------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_killed_at_any_moment_it_finds_all_and_nothing_twice(helper: Helper) -> 
 def test_half_a_line_that_was_torn_does_not_swallow_the_next(helper: Helper) -> None:
     helper.log.write_text("0 loss=1\n1 loss=2\n")
     helper.report.parent.mkdir()
-    whole = b"".join(scrape.lines(figures.Point({"loss": 1.0}, 0.0, 1.0, "0", 9)))
+    whole = b"".join(scrape.format_lines(extractors.Point({"loss": 1.0}, 0.0, 1.0, "0", 9)))
     helper.report.write_bytes(whole + whole[:20])
     helper.tell(helper.order)
     helper.tell({"finish": "7.0"})
@@ -271,7 +271,7 @@ def test_a_pattern_that_is_none_is_said(helper: Helper) -> None:
 
 def test_so_many_figures_that_a_line_cannot_hold_them_stand_in_several() -> None:
     values = {f"figure {number}": float(number) for number in range(500)}
-    lines = scrape.lines(figures.Point(values, 3.0, 1.0, "0", 77))
+    lines = scrape.format_lines(extractors.Point(values, 3.0, 1.0, "0", 77))
     assert max(len(line) for line in lines) < 4096
     found = parse_points(b"".join(lines).rstrip(b"\n"))
     assert {name: value for point in found for name, value in point.values.items()} == values

@@ -344,7 +344,7 @@ class ExecutorRegistry:
         if found is None:
             return  # it was removed a moment ago
         look = parse(text)
-        if not look.whole:
+        if not look.complete:
             machine.measure_at = time.monotonic() + ATTENTIVE
             return
         if look.hung:
@@ -479,7 +479,7 @@ class ExecutorRegistry:
         if not machine.fresh:
             return []
         machine.fresh = False
-        ours = look.ours(self.local.install, sessions_on(state, name))
+        ours = look.owner_lookup(self.local.install, sessions_on(state, name))
         running = {(job.id, job.attempt) for job in state.running.values()}
 
         def whose(pid: int) -> Key | None:
