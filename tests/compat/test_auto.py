@@ -19,7 +19,7 @@ from compat.auto_env import EXAMPLES, UNFINISHED, UNTIL_GO, AutoEnv, lab
 from e2e.daemon_fixture import alive, until
 from stoker.cli.output import times
 from stoker.client.client import Client
-from stoker.compat.auto.lookup import known
+from stoker.compat.auto.lookup import find_tasks
 
 pytestmark = pytest.mark.e2e
 
@@ -427,7 +427,7 @@ def test_an_id_that_is_none_does_not_hide_the_others(wide: AutoEnv) -> None:
             return super().jobs(select, **filters)
 
     ids = [wide.task("true"), wide.task("true")]
-    found = known(Counting(wide.client.path), [0, ids[0], *range(100_000, 101_200), ids[1]])
+    found = find_tasks(Counting(wide.client.path), [0, ids[0], *range(100_000, 101_200), ids[1]])
     assert sorted(found) == ids
     assert len(asked) < 6, "not one request for each"
 

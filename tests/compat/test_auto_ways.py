@@ -25,7 +25,7 @@ from stoker.client.client import Client
 from stoker.client.errors import StokerError
 from stoker.client.tcp_endpoint import Endpoint, read_token
 from stoker.compat.auto import known_servers as remembered
-from stoker.compat.auto.tunnel import SCRIPT
+from stoker.compat.auto.tunnel import FIND_SERVERS_SCRIPT
 from stoker.daemon.http.listeners import MOST_CONNECTIONS
 
 pytestmark = pytest.mark.e2e
@@ -117,7 +117,7 @@ def test_servers_that_are_trusted_at_once_are_all_kept(visitor: AutoEnv, monkeyp
     names = [f"127.0.0.2:{number}" for number in range(1, 41)]
     entry = {"fingerprint": "sha256:", "token": "x"}
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: remembered._change(name, entry), names))
+        list(pool.map(lambda name: remembered._update_entry(name, entry), names))
     kept = json.loads(Path(remembered.path()).read_text())
     assert sorted(kept) == sorted(names)
 
@@ -253,10 +253,10 @@ def test_a_server_that_was_killed_is_not_found_from_another_machine(visitor: Aut
     path = visitor.base / "home" / "run" / "auto.json"
     path.parent.mkdir(mode=0o700)
     path.write_text('{"port": 1}\n')
-    assert visitor.run("sh", "-c", SCRIPT).stdout == ".\n"
+    assert visitor.run("sh", "-c", FIND_SERVERS_SCRIPT).stdout == ".\n"
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert visitor.run("sh", "-c", SCRIPT).stdout == '{"port": 1}\n.\n'
+        assert visitor.run("sh", "-c", FIND_SERVERS_SCRIPT).stdout == '{"port": 1}\n.\n'
 
 
 class Elsewhere:

@@ -16,7 +16,7 @@ import pytest
 from compat.batch_env import SMALL, BatchEnv, Terminal, appears, whole_hall
 from e2e.daemon_fixture import until
 from stoker.client.events import EventStream
-from stoker.compat.execute_batch.node_lease import _is_at, _own_name
+from stoker.compat.execute_batch.node_lease import _is_at, _lease_name
 from stoker.compat.registry import ON_PATH
 
 __all__ = ["whole_hall"]
@@ -720,7 +720,7 @@ def test_names_of_accounts_are_never_mistaken() -> None:
         "ssh://a@host:22", "ssh://b@host:22", "ssh://a@host:23", "ssh://a-b@c:22", "ssh://a@b-c:22",
         "ssh://a@[::1]:22", "ssh://a.b@c:22", f"ssh://{'u' * 60}@c:22",
     ]  # fmt: skip
-    names = [_own_name(address) for address in addresses]
+    names = [_lease_name(address) for address in addresses]
     assert len(set(names)) == len(names)
     assert names[0] == "batch-a-host-22"
     assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name) for name in names)

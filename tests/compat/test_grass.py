@@ -509,8 +509,8 @@ def test_an_enqueue_imports_nothing_heavy(shared: GrassEnv):
     name = queue(shared, "{gpu:{fast:1}}")
     code = (
         "import sys; bare = set(sys.modules)\n"
-        "from stoker.compat.registry import enter\n"
-        f"code = enter('grass', ['enqueue', '{name}', '--json', '{{gpu:0.5}}', '--', 'true'])\n"
+        "from stoker.compat.registry import run_compat_command\n"
+        f"code = run_compat_command('grass', ['enqueue', '{name}', '--json', '{{gpu:0.5}}', '--', 'true'])\n"
         "sys.stderr.write(' '.join(set(sys.modules) - bare)); sys.exit(code)"
     )
     done = shared.run(sys.executable, "-c", code)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from stoker.client.errors import UsageError
 from stoker.compat.grass.resources import (
-    _plain,
-    capacities,
+    _parse_simple,
+    format_amount,
     number,
-    read_back,
-    requirement,
-    written,
+    parse_amount,
+    parse_capacities,
+    parse_requirement,
 )
 
 AMOUNTS = st.integers(0, 10**9)
@@ -34,7 +34,7 @@ def typed(amount: int) -> float:
 
 def refusal(text: str) -> str:
     with pytest.raises(UsageError) as caught:
-        capacities(text, "--json")
+        parse_capacities(text, "--json")
     return caught.value.message
 
 
@@ -42,16 +42,20 @@ def refusal(text: str) -> str:
 
 
 def test_grs_10_a_number_is_so_many_devices_of_capacity_one():
-    assert capacities("{gpu:4}", "--json") == [("gpu", str(n), 1000) for n in range(4)]
-    assert capacities("{gpu:4}", "") == capacities("{gpu:{'0':1,'1':1,'2':1,'3':1}}", "")
-    assert capacities("{gpu:0}", "--json") == []
+    assert parse_capacities("{gpu:4}", "--json") == [("gpu", str(n), 1000) for n in range(4)]
+    assert parse_capacities("{gpu:4}", "") == parse_capacities(
+        "{gpu:{'0':1,'1':1,'2':1,'3':1}}", ""
+    )
+    assert parse_capacities("{gpu:0}", "--json") == []
     for text in ("{gpu:2.5}", "{gpu:-1}", "{gpu:4.0}", "{gpu:Infinity}", "{gpu:NaN}"):
         assert "It should be a single integer" in refusal(text)
     assert "RAM:[512]" in refusal("{RAM:1000000}")
 
 
 def test_grs_11_a_list_has_capacities():
-    assert capacities("{hdd:[32,64,128]}", "") == capacities("{hdd:{'0':32,'1':64,'2':128}}", "")
+    assert parse_capacities("{hdd:[32,64,128]}", "") == parse_capacities(
+        "{hdd:{'0':32,'1':64,'2':128}}", ""
+    )
     for text in ("{a:['1']}", "{a:[null]}", "{a:[true]}", "{a:[[1]]}", "{a:[{}]}"):
         assert "List has a non-number" in refusal(text)
     for text in ("{a:[-1]}", "{a:[NaN]}", "{a:[Infinity]}", "{a:[1e10]}", "{a:[%s]}" % ("9" * 40)):
@@ -60,7 +64,7 @@ def test_grs_11_a_list_has_capacities():
 
 
 def test_grs_12_a_dict_has_names_and_capacities():
-    assert capacities("{gpu:{'2':1,x:0.5}}", "") == [("gpu", "2", 1000), ("gpu", "x", 500)]
+    assert parse_capacities("{gpu:{'2':1,x:0.5}}", "") == [("gpu", "2", 1000), ("gpu", "x", 500)]
     for text in ("{a:{b:'1'}}", "{a:{b:{}}}", "{a:{b:null}}"):
         assert "dict value is not a number" in refusal(text)
     for text in ("{a:{'':1}}", "{a:{'b c':1}}", "{a:{'b,c':1}}", "{a:{'{b}':1}}"):
@@ -93,7 +97,7 @@ def test_a_name_that_stands_twice_is_refused(text: str):
 def test_a_name_may_stand_in_two_objects_and_in_texts():
     text = """{a:{b:1}, b:{'b:1;b':1, "b\\":":1}, /* b:1, */ c:[1] // b:1,b:1
     }"""
-    found = [device[:2] for device in capacities(text, "")]
+    found = [device[:2] for device in parse_capacities(text, "")]
     assert found == [("a", "b"), ("b", "b:1;b"), ("b", 'b":'), ("c", "0")]
 
 
@@ -102,7 +106,7 @@ def test_types_are_words_and_some_are_meant_to_be_others():
         assert "is not a resource type" in refusal(f"{{{kind}:1}}")
     for kind, meant in {"gpus": "gpu", "GPU": "gpu", "'queue-cpu'": "cpu"}.items():
         assert f"is written {meant}" in refusal(f"{{{kind}:1}}")
-    assert capacities("{RAM:[512],'queue-x':1}", "")[0] == ("RAM", "0", 512_000)
+    assert parse_capacities("{RAM:[512],'queue-x':1}", "")[0] == ("RAM", "0", 512_000)
 
 
 # -------------------------------------------------------------------- what holds for all
@@ -112,8 +116,10 @@ def test_types_are_words_and_some_are_meant_to_be_others():
 def test_a_number_means_the_dict_of_as_many_ones(counts: dict[str, int]):
     spelt = {kind: {str(n): 1 for n in range(count)} for kind, count in counts.items()}
     listed = {kind: [1] * count for kind, count in counts.items()}
-    found = capacities(json.dumps(counts), "")
-    assert found == capacities(json.dumps(spelt), "") == capacities(json.dumps(listed), "")
+    found = parse_capacities(json.dumps(counts), "")
+    assert (
+        found == parse_capacities(json.dumps(spelt), "") == parse_capacities(json.dumps(listed), "")
+    )
     assert len(found) == sum(counts.values())
 
 
@@ -123,19 +129,19 @@ def test_names_and_capacities_come_back_exactly(has: dict[str, dict[str, int]]):
         {k: {name: typed(amount) for name, amount in v.items()} for k, v in has.items()}
     )
     expected = [(kind, name, amount) for kind, v in has.items() for name, amount in v.items()]
-    assert capacities(text, "--json") == expected
+    assert parse_capacities(text, "--json") == expected
 
 
 @given(st.dictionaries(TYPES, AMOUNTS, max_size=5))
 def test_what_a_job_asks_for_is_exact(asked: dict[str, int]):
     text = json.dumps({kind: typed(amount) for kind, amount in asked.items()})
-    assert requirement(text) == {kind: amount for kind, amount in asked.items() if amount}
+    assert parse_requirement(text) == {kind: amount for kind, amount in asked.items() if amount}
 
 
 @given(AMOUNTS)
 def test_amounts_are_written_as_they_are_read(amount: int):
-    assert read_back(written(amount)) == amount
-    assert number(written(amount)) == typed(amount)
+    assert parse_amount(format_amount(amount)) == amount
+    assert number(format_amount(amount)) == typed(amount)
 
 
 @given(
@@ -143,13 +149,13 @@ def test_amounts_are_written_as_they_are_read(amount: int):
     | st.from_regex(r"\{ ?[a-z]{1,3} ?: ?[0-9.]{1,6} ?(,b:[0-9.]{1,4})?,?\}", fullmatch=True)
 )
 def test_any_text_is_read_or_refused_with_one_sentence(text: str):
-    for reading in (requirement, lambda text: capacities(text, "--json")):
+    for reading in (parse_requirement, lambda text: parse_capacities(text, "--json")):
         sentence = ""
         try:
             reading(text)
         except UsageError as error:
             sentence = error.message
         assert "\n" not in sentence
-    plain = _plain(text)
+    plain = _parse_simple(text)
     if plain is not None:
         assert pyjson5.decode(text) == plain

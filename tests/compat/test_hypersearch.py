@@ -354,7 +354,7 @@ def test_the_order_is_that_of_version_0_1_4(
 def test_it_starts_in_a_blink() -> None:
     code = (
         "import sys; bare = set(sys.modules)\n"
-        "from stoker.compat.registry import enter\n"
+        "from stoker.compat.registry import run_compat_command\n"
         "enter('simple_hypersearch', ['{a}', '--seed', '1', '-p', 'a', '1', '2'])\n"
         "sys.stderr.write(' '.join(set(sys.modules) - bare))"
     )

@@ -18,7 +18,7 @@ from stoker import places
 from stoker.client.errors import UsageError
 from stoker.compat.run_scheduler import arguments as typed
 from stoker.compat.run_scheduler import table
-from stoker.compat.run_scheduler.jobs import unique
+from stoker.compat.run_scheduler.jobs import full_id
 from stoker.core.job import Container, Mount
 from stoker.core.options import Context, read
 from stoker.main import main
@@ -127,12 +127,12 @@ def test_kub_01_the_name_comes_last_and_the_rest_is_optional(
 )  # fmt: skip
 def test_kub_01_booleans_take_a_value(word: str, meant: bool) -> None:
     given = ["--is_single_gpu", word, "--disable_gpu_sharing", word, "--script_path", "x", "j"]
-    found = typed.read(given)
+    found = typed.read_run_arguments(given)
     assert (found.single, found.alone) == (meant, meant)
 
 
 def test_kub_01_what_is_not_given() -> None:
-    found = typed.read(["--script_path", "x", "j"])
+    found = typed.read_run_arguments(["--script_path", "x", "j"])
     assert (found.single, found.alone, found.memory) == (True, False, None)
     assert found.sizes() == {}
 
@@ -162,7 +162,7 @@ def test_kub_01_what_is_not_given() -> None:
 )  # fmt: skip
 def test_kub_01_nonsense_is_one_sentence(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as error:
-        typed.read(list(words))
+        typed.read_run_arguments(list(words))
     assert error.value.exit_code == 2
     assert "\n" not in error.value.message
 
@@ -217,11 +217,11 @@ def test_kub_05_a_colon_in_a_directory_is_refused_only_where_it_matters(tmp_path
     odd = tmp_path / "a:b"
     odd.mkdir()
     words = ["--script_path", "/x.py", "--custom_dir", str(odd), "j"]
-    assert typed.read(words).custom == str(odd)
+    assert typed.read_run_arguments(words).custom == str(odd)
     with pytest.raises(UsageError, match="has a colon in its name"):
-        typed.read(["--image_name", "i", *words])
+        typed.read_run_arguments(["--image_name", "i", *words])
     words[2] = "--snapshots_dir"
-    assert typed.read(["--image_name", "i", *words]).snapshots == str(odd)
+    assert typed.read_run_arguments(["--image_name", "i", *words]).snapshots == str(odd)
 
 
 def test_kub_05_the_snapshots_directory(sent: FakeDaemon, dumped: Dumped, home: Path) -> None:
@@ -322,7 +322,7 @@ def test_kub_15_the_last_so_many_are_shown(large: RunSchedulerEnv, dumped: Dumpe
     assert ids(large)[-3:] == mine
     large.end(other)
     shown = json.loads(large.door("scheduler-state", "--json", "--nlast=1").stdout)["jobs"]
-    assert [unique(job) for job in shown] == mine[2:]
+    assert [full_id(job) for job in shown] == mine[2:]
     for bad in (("--nlast", "0"), ("--nlast", "x"), ("--nlast", "1", "2"), ("x",), ("--what",)):
         large.no(*bad, door="scheduler-state")
 
@@ -550,8 +550,8 @@ def test_the_commands_are_on_path(large: RunSchedulerEnv) -> None:
 def test_a_command_imports_nothing_heavy(sent: FakeDaemon) -> None:
     code = (
         "import sys; bare = set(sys.modules)\n"
-        "from stoker.compat.registry import enter\n"
-        "code = enter(sys.argv[1], sys.argv[2:])\n"
+        "from stoker.compat.registry import run_compat_command\n"
+        "code = run_compat_command(sys.argv[1], sys.argv[2:])\n"
         "sys.stderr.write(' '.join(set(sys.modules) - bare)); sys.exit(code)"
     )
     heavy = {"argparse", "asyncio", "dataclasses", "datetime", "json", "msgspec", "subprocess"}

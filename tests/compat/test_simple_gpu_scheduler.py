@@ -16,9 +16,9 @@ import pytest
 
 from e2e.daemon_fixture import DaemonFixture, Run, alive, kill, until
 from stoker.client.errors import StokerError
-from stoker.compat.simple_gpu_scheduler.outputs import Outputs
-from stoker.compat.simple_gpu_scheduler.slots import named_slots
-from stoker.compat.simple_gpu_scheduler.work import Slots
+from stoker.compat.simple_gpu_scheduler.outputs import OutputCopier
+from stoker.compat.simple_gpu_scheduler.slots import parse_slots
+from stoker.compat.simple_gpu_scheduler.work import SlotStream
 from stoker.compat.simple_gpu_submit import main as submit
 from stoker.feed.line_reader import Lines
 
@@ -232,7 +232,7 @@ def test_sgs_02_bad_input_is_one_sentence_and_2_and_nothing_runs(
     ids=str,
 )  # fmt: skip
 def test_sgs_03_how_gpus_are_named(args: tuple[str, ...], expected: list[str]) -> None:
-    assert [slot.name for slot in named_slots(["--gpus", *args])] == list(expected)
+    assert [slot.name for slot in parse_slots(["--gpus", *args])] == list(expected)
 
 
 def test_sgs_04_a_group_is_given_to_one_command(door: Door) -> None:
@@ -604,7 +604,7 @@ def test_it_outlives_its_terminal_and_says_once_that_it_drains(
 def test_a_stream_that_takes_nothing_at_first_gets_all_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outputs = Outputs(str(tmp_path))
+    outputs = OutputCopier(str(tmp_path))
     written = [b""]
 
     def write(fd: int, data: memoryview) -> int:
@@ -628,7 +628,7 @@ def test_a_stream_that_takes_nothing_at_first_gets_all_in_the_end(
 def test_only_an_empty_log_of_errors_is_removed_when_its_command_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outputs = Outputs(str(tmp_path))
+    outputs = OutputCopier(str(tmp_path))
     monkeypatch.setattr(outputs, "apart", True)
     for id in (1, 2, 3):
         outputs.follow(id)
@@ -657,7 +657,7 @@ def test_a_directory_whose_name_is_not_text_is_a_sentence(idle: DaemonFixture) -
 
 
 def test_thousands_of_gpus_and_one_named_often() -> None:
-    slots = named_slots(["--gpus", *map(str, range(20_000)), *["7"] * 9])
+    slots = parse_slots(["--gpus", *map(str, range(20_000)), *["7"] * 9])
     assert slots[7].options["share"] == slots[-1].options["share"] == "0.100"
     assert slots[8].options["share"] == "1.000"
 
@@ -765,7 +765,7 @@ def test_a_line_that_cannot_be_stored_now_is_tried_again_and_one_that_never_can_
 ) -> None:
     (tmp_path / "lines").write_text("echo a\necho b\n")
     lines = Lines(os.open(tmp_path / "lines", os.O_RDONLY), joined=True)
-    work = Slots(lines, named_slots(["--gpus", "0"]), Outputs(str(tmp_path)))
+    work = SlotStream(lines, parse_slots(["--gpus", "0"]), OutputCopier(str(tmp_path)))
     lot = work.next(0)
     assert lot is not None
     assert work.refused(lot, StokerError("The disk is full.", 4, "disk_full")) is None

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.client.errors import UsageError
-from stoker.compat.simple_gpu_scheduler.record import HEAD, TAIL, decode, encode, tidy
-from stoker.compat.simple_gpu_submit import append, main
+from stoker.compat.simple_gpu_scheduler.record import HEAD, TAIL, decode, encode, printable_name
+from stoker.compat.simple_gpu_submit import append_line, main
 from stoker.feed.line_reader import LONGEST, Lines, goes_on
 
 SCRIPTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
@@ -50,13 +50,18 @@ def test_every_script_survives_in_one_line_that_does_not_go_on(name: str, script
     assert "\n" not in line
     assert line == line.rstrip()
     assert not goes_on(line.encode())
-    assert decode(line) == (tidy(name), script)
+    assert decode(line) == (printable_name(name), script)
 
 
 @given(name=st.text(max_size=5), script=SCRIPTS, more=st.text(min_size=1, max_size=5))
 def test_a_line_that_is_only_like_a_record_is_not_one(name: str, script: str, more: str) -> None:
     line = encode(name, script)
-    for other in (line[1:], more + line, line.replace(TAIL, TAIL[:-3]), line[: -len(tidy(name))]):
+    for other in (
+        line[1:],
+        more + line,
+        line.replace(TAIL, TAIL[:-3]),
+        line[: -len(printable_name(name))],
+    ):
         assert decode(other) is None or encode(*decode(other)) == other  # type: ignore[misc]
     assert decode(HEAD + "\\x" + TAIL + "a") is None
     assert decode(HEAD + "it's" + TAIL + "a") is None
@@ -182,7 +187,7 @@ def test_a_script_never_mixes_with_what_others_append(queue: Path) -> None:
 
     def submit() -> None:
         for _ in range(20):
-            append("gpu.queue", line)
+            append_line("gpu.queue", line)
 
     def echo() -> None:
         fd = os.open(queue, os.O_WRONLY | os.O_APPEND)

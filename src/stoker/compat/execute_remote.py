@@ -1,4 +1,4 @@
-"""execute_remote: runs one command on a machine over SSH, and shows here what it prints."""
+"""execute_remote: run one command on an SSH node and show its output."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from stoker.client.client import Client
     from stoker.compat.execute_batch.arguments import BatchArguments
     from stoker.compat.execute_batch.job_locks import JobLocks
-    from stoker.compat.execute_batch.node_lease import Member
+    from stoker.compat.execute_batch.node_lease import LeasedNode
 
-DOOR = "execute_remote"
+NAME = "execute_remote"
 HELP = """\
   execute_remote --machine machine.yaml 'python train.py'
 
@@ -37,127 +37,133 @@ Exit: the exit code of the command; 1 after ^C or if it could not be run; 2 usag
 
 
 def main(argv: list[str]) -> int:
-    """Run a command."""
-    from stoker.compat.execute_batch.arguments import MANY, ONE, SWITCH, read
+    """Run a command and return its exit code."""
+    from stoker.compat.execute_batch.arguments import MANY, ONE, SWITCH, read_arguments
 
     kinds = {
         "--machine": ONE, "--copy-forward": MANY, "--copy-backwards": MANY, "--job-name": ONE,
         "--verbose": SWITCH, "--help": SWITCH, "-h": SWITCH,
     }  # fmt: skip
-    words = read(argv, kinds, DOOR)
-    if words.switches & {"-h", "--help"}:
+    arguments = read_arguments(argv, kinds, NAME)
+    if arguments.switches & {"-h", "--help"}:
         print(HELP)
         return 0
-    command = _command(words)
-    if "--machine" not in words.ones:
+    command = _command(arguments)
+    if "--machine" not in arguments.values:
         raise UsageError("the following arguments are required: --machine")
-    name = words.ones.get("--job-name") or os.urandom(12).hex().upper()
+    name = arguments.values.get("--job-name") or os.urandom(12).hex().upper()
     if "/" in name or name in (".", "..") or not name.isprintable():
         raise UsageError(f"--job-name {name!r} cannot be the name of a directory.")
     try:
-        return _run(words, command, name)
+        return _run(arguments, command, name)
     except KeyboardInterrupt:
         return 1
 
 
-def _command(words: BatchArguments) -> str:
-    """The command is the last word, also behind an option that takes any number of them."""
-    if not words.free:
-        last = [each for each in words.lists.values() if each][-1:]
-        words.free = [last[0].pop()] if last else []
-    if len(words.free) != 1:
+def _command(arguments: BatchArguments) -> str:
+    """Return the command: the last word, also after an option with several values."""
+    if not arguments.words:
+        last = [values for values in arguments.lists.values() if values][-1:]
+        arguments.words = [last[0].pop()] if last else []
+    if len(arguments.words) != 1:
         raise UsageError(
             "Put the whole command in quotes: execute_remote --machine machine.yaml 'ls -l'"
-            if words.free
+            if arguments.words
             else "No command given. Example: execute_remote --machine machine.yaml 'ls -l'"
         )
-    if not words.free[0].strip():
+    if not arguments.words[0].strip():
         raise UsageError("The command is empty.")
-    return words.free[0]
+    return arguments.words[0]
 
 
-def _run(words: BatchArguments, command: str, name: str) -> int:
+def _run(arguments: BatchArguments, command: str, name: str) -> int:
     from stoker.client.client import connect
     from stoker.compat.execute_batch.job_locks import JobLocks
-    from stoker.compat.execute_batch.lines import RESULTS, make_results
+    from stoker.compat.execute_batch.lines import RESULTS, create_results_directory
     from stoker.compat.execute_batch.node_lease import NodeLease
-    from stoker.compat.execute_batch.transfer_options import travel
+    from stoker.compat.execute_batch.transfer_options import transfer_options
 
     directory = os.path.join(RESULTS, name)
-    _insist_on_no_results(directory, name)
+    _reject_existing_results(directory, name)
     options = {
-        **travel(
-            words.lists.get("--copy-forward", ["./"]), words.lists.get("--copy-backwards", [])
+        **transfer_options(
+            arguments.lists.get("--copy-forward", ["./"]),
+            arguments.lists.get("--copy-backwards", []),
         ),
-        "name": name, "client": DOOR, "verbatim": True, "cpus": "0",
-    }  # fmt: skip
+        "name": name,
+        "client": NAME,
+        "verbatim": True,
+        "cpus": "0",
+    }
     client = connect()
-    claims = JobLocks(client)
-    party = NodeLease(client, [words.ones["--machine"]], DOOR)
+    locks = JobLocks(client)
+    lease = NodeLease(client, [arguments.values["--machine"]], NAME)
     try:
-        party.join()
-        options["bring_into"] = os.path.join(make_results(), name).replace("%", "%%")
-        _claim(claims, name)
+        lease.acquire()
+        options["bring_into"] = os.path.join(create_results_directory(), name).replace("%", "%%")
+        _lock_name(locks, name)
         try:
-            _insist_on_no_results(directory, name)  # somebody may have had the name until now
-            id = _submit(client, party.members[0], command, options)
+            _reject_existing_results(
+                directory, name
+            )  # another process may have had the name until now
+            id = _submit(client, lease.nodes[0], command, options)
         except StokerError:
-            claims.release(name)
+            locks.release(name)
             raise
-        if "--verbose" in words.switches:
+        if "--verbose" in arguments.switches:
             from stoker.cli import output
 
-            output.say(f"{DOOR}: job {id} on {party.members[0].address}: {command}")
+            output.say(f"{NAME}: job {id} on {lease.nodes[0].address}: {command}")
         code = _follow(client, str(id))
         os.makedirs(directory, exist_ok=True)
-        claims.release(name)
-        _complain(options, directory, party.members[0])
+        locks.release(name)
+        _report_missing(options, directory, lease.nodes[0])
         return code
     finally:
-        party.leave()
+        lease.release()
 
 
-def _insist_on_no_results(directory: str, name: str) -> None:
+def _reject_existing_results(directory: str, name: str) -> None:
     if os.path.lexists(directory):
         raise StokerError(
             f"results for job '{name}' already exist, move or remove files before continuing"
         )
 
 
-def _claim(claims: JobLocks, name: str) -> None:
-    """Have a name for this run alone."""
-    from stoker.compat.execute_batch.job_locks import ANOTHER
+def _lock_name(locks: JobLocks, name: str) -> None:
+    """Lock the job name."""
+    from stoker.compat.execute_batch.job_locks import ANOTHER_PROCESS
 
-    holder = claims.take(name)
+    holder = locks.acquire(name)
     if holder is not None:
-        by = "by another command" if holder == ANOTHER else f"as job {holder}"
+        by = "by another command" if holder == ANOTHER_PROCESS else f"as job {holder}"
         raise StokerError(
             f"job '{name}' is being run {by}; wait until it ends, or choose another --job-name"
         )
 
 
-def _complain(options: dict[str, Any], directory: str, member: Member) -> None:
-    """Say what was to come back and has not."""
+def _report_missing(options: dict[str, Any], directory: str, node: LeasedNode) -> None:
+    """Report the paths that were not brought back."""
     from stoker.cli import output
-    from stoker.compat.execute_batch.transfer_options import brought_nothing
+    from stoker.compat.execute_batch.transfer_options import missing_results
 
-    for path in [] if member.view["shared"] else brought_nothing(options, directory):
-        output.say(f"{DOOR}: --copy-backwards {path}: the command wrote nothing there")
+    for path in [] if node.view["shared"] else missing_results(options, directory):
+        output.say(f"{NAME}: --copy-backwards {path}: the command wrote nothing there")
 
 
-def _submit(client: Client, member: Member, command: str, options: dict[str, Any]) -> int:
+def _submit(client: Client, node: LeasedNode, command: str, options: dict[str, Any]) -> int:
     from stoker import places
     from stoker.client.submit_environment import current_directory, shell, umask
 
     logs = places.logs_dir().replace("%", "%%")
-    # The machine as it is: a job without GPUs in our books would see none.
+    # The command sees all GPUs; a job without allocated GPUs would see none.
     line = f"unset CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES; {command}"
     reply = client.submit(
         {
             "what": {"line": line},
-            "options": {**options, "nodelist": member.node, "error": f"{logs}/%j.err"},
+            "options": {**options, "nodelist": node.node, "error": f"{logs}/%j.err"},
             "directory": current_directory(),
-            "environment": {},  # nothing of ours means anything there
+            "environment": {},  # the local environment is not valid on another host
             "shell": shell(),
             "umask": umask(),
         }
@@ -166,7 +172,7 @@ def _submit(client: Client, member: Member, command: str, options: dict[str, Any
 
 
 def _follow(client: Client, label: str) -> int:
-    """Copy what it prints until it ends; its code. It ends with us, on the machine too."""
+    """Copy the output until the job ends; return its exit code. ^C also cancels the job."""
     import signal
     from threading import Thread
 
@@ -179,7 +185,7 @@ def _follow(client: Client, label: str) -> int:
             reconnect.copy(reconnect.follow_attempts(client, label, 0, stream=stream), target)
         except (StokerError, OSError):
             if stream == "out":
-                raise  # of the two, one complaint is enough
+                raise  # one error message is enough
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -198,19 +204,19 @@ def _follow(client: Client, label: str) -> int:
         raise
     errors.join()
     if view["exit_code"] is None:
-        output.say(f"{DOOR}: {output.clean(view['cause'])}")
+        output.say(f"{NAME}: {output.clean(view['cause'])}")
     elif view["termination_note"]:
-        output.say(f"{DOOR}: {output.clean(view['termination_note'])}")
+        output.say(f"{NAME}: {output.clean(view['termination_note'])}")
     return int(view["result"])
 
 
 def _end(client: Client, label: str) -> None:
-    """Ask it to end; at the next ^C, do not wait for it to; then leave it to the daemon."""
+    """Cancel a job; kill it on the next ^C; then leave it to the daemon."""
     from stoker.client import reconnect
 
-    for act in (client.cancel, client.kill):
+    for action in (client.cancel, client.kill):
         try:
-            act([label])
+            action([label])
             reconnect.wait(client, [label])
         except KeyboardInterrupt:
             continue

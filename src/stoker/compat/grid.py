@@ -1,4 +1,4 @@
-"""All combinations of parameters, reached by number, in order or shuffled; never all at once."""
+"""Grid: all combinations of parameters by index, in order or shuffled, computed lazily."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GRID = "grid"
 SHUFFLED_GRID = "shuffled_grid"
 MODES = (SHUFFLED_GRID, GRID)
 EXACT_UP_TO = 1_000_000
-"""The largest grid that is shuffled as a list; a larger one is permuted place by place."""
+"""The largest grid that is shuffled as a list; larger ones use a Permutation."""
 
 
 class Grid:
@@ -31,7 +31,7 @@ class Grid:
             self.size *= count
 
     def __len__(self) -> int:
-        """Return how many combinations there are; `size` also when len() cannot say it."""
+        """Return the number of combinations; `size` also works above the limit of len()."""
         return self.size
 
     def __getitem__(self, index: int) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
-"""Reads a command with {parameter} in it, and fills it in.
+"""Pattern: a command with {parameter} fields.
 
-What str.format does to whole values is the same here: {a}, {a:>5}, {a!r}, {{ and }}. What
-reaches into a value ({a.b}, {a[0]}) is not there: a name is only ever a name.
+Formats of whole values work as in str.format: {a}, {a:>5}, {a!r}, {{ and }}. Attributes and indexes
+({a.b}, {a[0]}) are not supported: a name is only a name.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-DOUBLE = "Double the braces that belong to the command:"
+DOUBLE_HINT = "Double the braces that belong to the command:"
 BLANKS = " \t\n\r\v\f"
 CONVERSIONS = ("r", "s", "a")
-WIDEST = 4
-"""Digits that a width may have: {a:>9999999999} would fill the memory with blanks."""
+MAX_WIDTH_DIGITS = 4
+"""Maximum digits of a width: {a:>9999999999} would exhaust the memory."""
 
 
 class Field:
@@ -31,15 +31,17 @@ class Field:
         if self.name not in names:
             raise UsageError(_no_parameter(typed, self.name, names))
         if self.conversion not in CONVERSIONS and "!" in head:
-            raise UsageError(f"{typed}: a conversion is !r, !s or !a. {DOUBLE} {doubled(typed)}")
+            raise UsageError(
+                f"{typed}: a conversion is !r, !s or !a. {DOUBLE_HINT} {double_braces(typed)}"
+            )
         self._check_spec()
 
     def shown(self, value: object) -> str:
-        """Return what stands in place of the field for a value of its parameter."""
+        """Return the text of the field for a value."""
         return self.template("0").format(value)
 
     def template(self, key: object) -> str:
-        """Return the field as str.format reads it, with another name."""
+        """Return the field for str.format with another name."""
         conversion = f"!{self.conversion}" if self.conversion else ""
         spec = f":{self.spec}" if self.spec else ""
         return f"{{{key}{conversion}{spec}}}"
@@ -47,13 +49,13 @@ class Field:
     def _check_spec(self) -> None:
         digits = "".join(char if char.isdecimal() else " " for char in self.spec).split()
         try:
-            if "{" in self.spec or any(len(number) > WIDEST for number in digits):
+            if "{" in self.spec or any(len(number) > MAX_WIDTH_DIGITS for number in digits):
                 raise ValueError
             format("", self.spec)
         except ValueError:
             raise UsageError(
                 f"{self.typed} has a format that does not apply to text, and all values are text; "
-                f"{{{self.name}:>8}} works. {DOUBLE} {doubled(self.typed)}"
+                f"{{{self.name}:>8}} works. {DOUBLE_HINT} {double_braces(self.typed)}"
             ) from None
 
 
@@ -70,14 +72,16 @@ class Pattern:
             Field(piece, names) if is_field else piece for is_field, piece in split(text)
         ]
         self.used = {piece.name for piece in self.pieces if isinstance(piece, Field)}
-        # str.format is far faster than joining pieces here. The numbers it gets are ours.
+        # str.format is much faster than joining pieces.
         self.fill = "".join(
-            piece.template(names.index(piece.name)) if isinstance(piece, Field) else doubled(piece)
+            piece.template(names.index(piece.name))
+            if isinstance(piece, Field)
+            else double_braces(piece)
             for piece in self.pieces
         ).format
 
     def endings(self, values: Mapping[str, Sequence[object]]) -> Iterator[str]:
-        """Yield every text that can stand at the end of a filled-in pattern."""
+        """Yield every text that a filled pattern can end with."""
         for piece in reversed(self.pieces):
             texts = _shown(piece, values)
             yield from filter(None, texts)
@@ -85,7 +89,7 @@ class Pattern:
                 return
 
     def beginnings(self, values: Mapping[str, Sequence[object]]) -> Iterator[str]:
-        """Yield every text that can come first behind blanks; "" if all may be blank."""
+        """Yield every text that can come first after blanks; "" if all may be blank."""
         for piece in self.pieces:
             texts = [text.lstrip(BLANKS) for text in _shown(piece, values)]
             yield from filter(None, texts)
@@ -95,14 +99,14 @@ class Pattern:
 
 
 def _shown(piece: str | Field, values: Mapping[str, Sequence[object]]) -> list[str]:
-    """Return all that a piece of a pattern can become."""
+    """Return all texts of a piece of a pattern."""
     if isinstance(piece, Field):
         return [piece.shown(value) for value in values[piece.name]]
     return [piece]
 
 
-def doubled(text: str) -> str:
-    """Return a text as a pattern has to spell it."""
+def double_braces(text: str) -> str:
+    """Return a text with doubled braces."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
@@ -125,7 +129,7 @@ def split(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _field_end(text: str, start: int) -> int:
-    """Return where the field that begins at `start` ends; braces inside it come in pairs."""
+    """Return the end of the field at `start`; braces inside it must be paired."""
     depth = 0
     for place in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)
@@ -145,15 +149,16 @@ def _no_parameter(typed: str, name: str, names: Sequence[str]) -> str:
     if inside != name and inside in names:
         return (
             f"{typed} selects a part of a value; use the whole value: {{{inside}}}. "
-            f"{DOUBLE} {doubled(typed)}"
+            f"{DOUBLE_HINT} {double_braces(typed)}"
         )
     if name.replace("-", "_").isidentifier():
         return (
             f"The pattern has {typed}, but there is no parameter {name}. Add -p {name} VALUE ..., "
-            f"or double the braces if they belong to the command: {doubled(typed)}"
+            f"or double the braces if they belong to the command: {double_braces(typed)}"
         )
     return (
-        f"The pattern has {_cut(typed)}, which is not a parameter. {DOUBLE} {_cut(doubled(typed))}"
+        f"The pattern has {_cut(typed)}, which is not a parameter. "
+        f"{DOUBLE_HINT} {_cut(double_braces(typed))}"
     )
 
 

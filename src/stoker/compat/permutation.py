@@ -1,7 +1,7 @@
-"""Random orders of 0…size-1 from a seed: a whole shuffled list, or one place at a time.
+"""Random permutations of 0…size-1 from a seed: as a list, or one index at a time.
 
-Both are computed here from the bare Mersenne Twister: `random` would cost a command half of
-its start-up, and a later Python might shuffle differently.
+They use the Mersenne Twister directly: importing `random` would take half of the start-up time, and
+a later Python might shuffle differently.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from _random import Random
 from math import isqrt
 
 ROUNDS = 6
-"""Four make neighbours look unrelated; two more cost little."""
+"""Rounds of the Feistel network; four suffice for neighbours to look unrelated."""
 
 
 def shuffled(size: int, seed: int) -> list[int]:
@@ -27,11 +27,11 @@ def shuffled(size: int, seed: int) -> list[int]:
 
 
 class Permutation:
-    """A bijection of 0…size-1 in constant memory, however large `size` is.
+    """A bijection of 0…size-1 in constant memory.
 
     A Feistel network: a number is a row and a column of a nearly square table, and each round
-    moves one of the two by a hash of the other, which can always be undone. The table has a
-    few cells more than `size`; from one of those it walks on until it is inside again.
+    shifts one of them by a hash of the other, which is invertible. The table has a few cells more
+    than `size`; those are mapped again until the result is inside (cycle walking).
     """
 
     __slots__ = ("columns", "keys", "mask", "rows", "size", "width")
@@ -40,15 +40,15 @@ class Permutation:
         self.size = size
         self.rows = isqrt(max(size - 1, 0)) + 1
         self.columns = -(-size // self.rows)
-        # 40 bits more than a row has: scaled down to rows below, no row is visibly preferred.
+        # 40 bits more than a row needs, so that scaling prefers no row visibly.
         self.width = max(60, self.rows.bit_length() + 40)
         self.mask = (1 << self.width) - 1
         bits, width = Random(seed).getrandbits, self.width
-        # An odd factor loses nothing of what it multiplies.
+        # An odd factor is invertible.
         self.keys = [(bits(width), bits(width) | 1, bits(width) | 1) for _ in range(ROUNDS)]
 
     def __getitem__(self, place: int) -> int:
-        """Return what stands at a place."""
+        """Return the number at an index."""
         if not 0 <= place < self.size:
             raise IndexError(place)
         place = self._mix(place)
@@ -66,5 +66,5 @@ class Permutation:
             moving = (moving + ((hashed * moving_size) >> width)) % moving_size
             still, moving = moving, still
             still_size, moving_size = moving_size, still_size
-        # ROUNDS is even: row and column are back in their own places.
+        # ROUNDS is even, so row and column are in their original order.
         return still * self.columns + moving

@@ -1,4 +1,4 @@
-"""simple_gpu_submit: appends a whole script to a queue file, as one line and so as one job."""
+"""simple_gpu_submit: append a script to a queue file as one line, which is one job."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Appends the script to the queue file of a running
 as one line, in one write, so that it is one job on one GPU and is never mixed with lines of other
 writers. It runs in the directory of the scheduler, with the program of its #! line or $SHELL. The
 file must exist (touch gpu.queue): lines appended before `tail -f -n 0` are not run."""
-LONGEST = 1 << 20
-"""Bytes that the scheduler reads as one line."""
+MAX_LINE_BYTES = 1 << 20
+"""Maximum bytes of a line of the scheduler."""
 
 
 def main(argv: list[str]) -> int:
-    """Append one script."""
+    """Append one script to a queue file."""
     if any(word in ("-h", "--help") for word in argv):
         print(HELP)
         return 0
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
         if word.startswith("-") and word != "-":
             raise UsageError(f"There is no option {word}. See: simple_gpu_submit --help")
     name = "stdin" if script == "-" else os.path.basename(script)
-    append(queue, _line(name, _read(script)))
+    append_line(queue, _script_line(name, _read(script)))
     return 0
 
 
@@ -48,13 +48,13 @@ def _read(path: str) -> bytes:
         raise UsageError("stdin is closed. Type: simple_gpu_submit gpu.queue - < job.sh")
     try:
         with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
-            return file.read(LONGEST + 1)
+            return file.read(MAX_LINE_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
 
 
-def _line(name: str, data: bytes) -> bytes:
-    """Return the line for a script, if the scheduler could run it."""
+def _script_line(name: str, data: bytes) -> bytes:
+    """Return the line of a script; raise UsageError if the scheduler cannot run it."""
     if not data.strip():
         raise UsageError(f"{name} is empty; nothing was queued.")
     if b"\0" in data:
@@ -70,17 +70,17 @@ def _line(name: str, data: bytes) -> bytes:
             f"{name} has no #! line, so a shell would run it. Add one, or queue: python {name}"
         )
     line = encode(name, text).encode() + b"\n"
-    if len(line) > LONGEST:
+    if len(line) > MAX_LINE_BYTES:
         raise UsageError(f"{name} is too long: as one line it may have 1 MiB. Queue: sh {name}")
     return line
 
 
-def append(queue: str, line: bytes) -> None:
-    """Add a line to the queue file, whole or not at all."""
+def append_line(queue: str, line: bytes) -> None:
+    """Append a line to the queue file in one write."""
     import fcntl
 
     try:
-        # O_NONBLOCK: a pipe of that name must not make us wait.
+        # O_NONBLOCK: opening a pipe must not block.
         fd = os.open(queue, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise UsageError(
@@ -92,14 +92,14 @@ def append(queue: str, line: bytes) -> None:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise UsageError(f"{queue} is not a regular file, so nothing was queued.")
-        # On a local disk one appending write is never mixed with another. The lock keeps
-        # other submitters out where that is not so (NFS), and for the look at the end.
+        # On a local disk one appending write is atomic. The lock serialises
+        # other writers on NFS, and protects the check of the last byte.
         fcntl.flock(fd, fcntl.LOCK_EX)
         size = os.fstat(fd).st_size
         unfinished = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
         data = b"\n" + line if unfinished else line
         if os.write(fd, data) != len(data):
-            # Cutting it off again would make `tail -f` begin anew and run old lines twice.
+            # Truncating would make `tail -f` start over and run old lines twice.
             raise StokerError(
                 f"The disk is full: {queue} ends with a part of the script, which the scheduler "
                 "will not run."

@@ -1,4 +1,4 @@
-"""The command `simple_hypersearch`: prints one command for each combination of parameters."""
+"""simple_hypersearch: print one command for each combination of parameters."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ dash and is not a number: ' --fast'.
 TAKES_VALUE = ("--sampling-mode", "--n-samples", "--seed")
 LONG = ("--parameter", "--help", *TAKES_VALUE)
 WRITE_BYTES = 4096
-"""What a pipe takes in one piece (PIPE_BUF), whoever else writes into it."""
+"""Bytes that a pipe accepts atomically (PIPE_BUF)."""
 
 
 class HypersearchArguments:
-    """What was typed."""
+    """Pattern, parameters and options."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -76,11 +76,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-# --------------------------------------------------------------------- what was typed
+# -------------------------------------------------------------------------- parsing
 
 
 def read_arguments(argv: list[str]) -> HypersearchArguments:
-    """Sort the arguments into pattern, parameters and options."""
+    """Parse a command line."""
     asked = HypersearchArguments()
     into = asked.words  # after -p NAME, words are its values until the next option
     rest = list(reversed(argv))
@@ -110,7 +110,7 @@ def read_arguments(argv: list[str]) -> HypersearchArguments:
 
 
 def _is_option(word: str) -> bool:
-    """Whether a word is one of our options, or was meant to be one; -1e-3 is a value."""
+    """Return True if a word is an option or looks like one; -1e-3 is a value."""
     if len(word) < 2 or word[0] != "-" or word[1].isdecimal() or word[1] == ".":
         return False
     if word.partition("=")[0] in LONG:
@@ -123,7 +123,7 @@ def _is_option(word: str) -> bool:
 
 
 def _option(word: str, asked: HypersearchArguments) -> tuple[str, str | None]:
-    """Return an option's full name and what stands after its equals sign."""
+    """Return the full name of an option and its attached value."""
     if word in {"-p", "-h"}:
         return ("--parameter" if word == "-p" else "--help"), None
     typed, equals, attached = word.partition("=")
@@ -153,11 +153,11 @@ def _whole_number(asked: HypersearchArguments, name: str) -> int | None:
         raise UsageError(f"{name} takes a whole number, not {text!r}.") from None
 
 
-# -------------------------------------------------------------------- is there sense in it
+# ----------------------------------------------------------------------- validation
 
 
 def _pattern_text(asked: HypersearchArguments) -> str:
-    """Return the one pattern that was typed."""
+    """Return the only pattern."""
     if len(asked.words) > 1:
         raise UsageError(
             f"There are {len(asked.words)} patterns: {' | '.join(asked.words)}. "
@@ -180,7 +180,7 @@ def _pattern_text(asked: HypersearchArguments) -> str:
 
 
 def _checked_parameters(asked: HypersearchArguments) -> dict[str, list[str]]:
-    """Return the values of each parameter, or say what would go missing or come twice."""
+    """Return the values of each parameter; reject missing and repeated ones."""
     if not asked.parameters:
         raise UsageError("There is no parameter. Add one: -p NAME VALUE ...")
     found: dict[str, list[str]] = {}
@@ -200,7 +200,7 @@ def _checked_values(name: str, values: list[str]) -> list[str]:
     for value in values:
         _check_one_line(value)
         if value in seen:
-            # It may well be a slip of the finger for another value, so it is not just dropped.
+            # It may be a typing error for another value, so it is not dropped silently.
             raise UsageError(
                 f"Parameter {name} has the value {value!r} twice, which would print the same "
                 "commands twice. Remove one."
@@ -218,7 +218,7 @@ def _check_one_line(text: str) -> None:
 
 
 def _check_use(pattern: Pattern, parameters: dict[str, list[str]]) -> None:
-    """Refuse what would print duplicates, or lines that would not be run as they stand."""
+    """Reject patterns that print duplicates, or lines that would not run as printed."""
     for name in parameters:
         if name not in pattern.used:
             raise UsageError(
@@ -242,7 +242,7 @@ def _check_use(pattern: Pattern, parameters: dict[str, list[str]]) -> None:
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Write lines to stdout, only whole ones in each piece, as they come."""
+    """Write lines to stdout in pieces of whole lines."""
     if sys.stdout is None:
         raise UsageError("stdout is closed, so there is nowhere to print to.")
     encoding, errors = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
@@ -258,7 +258,7 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def _write(data: bytearray) -> None:
-    # A second call is needed only when a signal or a full disk cut the first one short.
+    # A second call is needed only if a signal or a full disk shortened the first one.
     done = os.write(1, data)
     while done < len(data):
         done += os.write(1, data[done:])

@@ -1,11 +1,11 @@
-"""From --ip and --port to a client that talks to the right server."""
+"""Connect to the server given by --ip and --port."""
 
 from __future__ import annotations
 
 from stoker.client.client import Client
 from stoker.client.errors import DaemonUnreachable, UsageError
-from stoker.compat.auto import server_file as record
-from stoker.compat.auto.options import DOOR, PORT, whole
+from stoker.compat.auto import server_file
+from stoker.compat.auto.options import DEFAULT_PORT, NAME, parse_count
 from stoker.wire import is_ipv4, is_loopback
 
 TYPE_CHECKING = False
@@ -16,58 +16,58 @@ if TYPE_CHECKING:
     from stoker.compat.auto.tunnel import Tunnel
 
 
-class Reached:
-    """A server and the way to it, for the length of one command."""
+class ServerConnection:
+    """Connection to a server for one command; closes its tunnel at the end."""
 
     def __init__(
         self, client: Client, port: int, away: bool = False, tunnel: Tunnel | None = None
     ) -> None:
         self.client = client
         self.port = port
-        self.away = away
-        """It is on another machine: our directory and environment mean nothing there."""
+        self.is_remote = away
+        """On another host, where the local directory and environment are not valid."""
         self._tunnel = tunnel
 
-    def __enter__(self) -> Reached:  # noqa: PYI034 - typing.Self costs an import
-        """Nothing is left to do."""
+    def __enter__(self) -> ServerConnection:  # noqa: PYI034 - typing.Self costs an import
+        """Return the connection, which is open already."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Take the way down again."""
+        """Close the tunnel."""
         if self._tunnel is not None:
             self._tunnel.close()
 
     def note(self) -> dict[str, Any]:
-        """Return what the server left for its clients."""
+        """Return the note that the server attached to its listener."""
         for listener in self.client.daemon().get("listeners") or ():
             note: dict[str, Any] = listener.get("note") or {}
-            # A port of a server that was killed may still be open, with what that one left.
-            if note.get("door") == DOOR and listener["address"].endswith(f":{self.port}"):
+            # The listener of a killed server may still be open, with its old note.
+            if note.get("client") == NAME and listener["address"].endswith(f":{self.port}"):
                 return note
         return {}
 
 
-def reach(args: Args) -> Reached:
-    """Find the server that was meant, within a second on this machine."""
-    ip = _address(args.text("ip"))
-    port = whole(args, "port", 0, 1, 65535)
-    from stoker.compat.auto.known_servers import trusted
+def connect_server(args: Args) -> ServerConnection:
+    """Connect to the server of --ip and --port."""
+    ip = _parse_address(args.text("ip"))
+    port = parse_count(args, "port", 0, 1, 65535)
+    from stoker.compat.auto.known_servers import find_trusted
 
-    pinned = trusted(ip, port or PORT)
+    pinned = find_trusted(ip, port or DEFAULT_PORT)
     if pinned is not None:
-        return Reached(Client(pinned), pinned.port, away=True)
+        return ServerConnection(Client(pinned), pinned.port, away=True)
     if is_loopback(ip):
-        found = _here(port)
-        # By its socket, where no stranger can stand in the way, and no token is needed.
-        return Reached(Client(found["socket"]), found["port"])
+        server = _local_server(port)
+        # By the daemon's socket, which only this user can create and which needs no token.
+        return ServerConnection(Client(server["socket"]), server["port"])
     from stoker.compat.auto.tunnel import Tunnel
 
     tunnel = Tunnel(ip, port)
-    return Reached(Client(tunnel.socket), tunnel.port, away=True, tunnel=tunnel)
+    return ServerConnection(Client(tunnel.socket), tunnel.port, away=True, tunnel=tunnel)
 
 
-def _address(text: str | None) -> str:
-    """Return the machine that was typed; `127.1` would be read differently by everybody."""
+def _parse_address(text: str | None) -> str:
+    """Return the address of --ip; reject short forms such as `127.1`, which are ambiguous."""
     ip = "127.0.0.1" if text is None else text.strip("[]")
     numeric = ip.replace(".", "").isdecimal()
     if not ip or ip[0] == "-" or any(map(str.isspace, ip)) or (numeric and not is_ipv4(ip)):
@@ -75,16 +75,16 @@ def _address(text: str | None) -> str:
     return ip
 
 
-def _here(port: int) -> dict[str, Any]:
-    """Return what the server of this user on this machine wrote about itself."""
-    found = record.read()
-    if found is None:
-        where = f" on port {port}" if port else ""
+def _local_server(port: int) -> dict[str, Any]:
+    """Return the server file of this user on this host."""
+    server = server_file.read()
+    if server is None:
+        port_text = f" on port {port}" if port else ""
         raise DaemonUnreachable(
-            f"You have no auto server on this host{where}. Start one: auto server --gpus 0 1"
+            f"You have no auto server on this host{port_text}. Start one: auto server --gpus 0 1"
         )
-    if port and port != found["port"]:
+    if port and port != server["port"]:
         raise DaemonUnreachable(
-            f"Your auto server does not use port {port}. Use --port {found['port']}."
+            f"Your auto server does not use port {port}. Use --port {server['port']}."
         )
-    return found
+    return server

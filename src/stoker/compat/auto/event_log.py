@@ -1,4 +1,4 @@
-"""What a server says: one line with a time for everything that happens to a task."""
+"""EventLog: the server's log, one timestamped line per event of a task."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sys
 import time
 
 from stoker.cli.output import clean
-from stoker.compat.auto.lookup import known
-from stoker.compat.auto.options import DOOR
+from stoker.compat.auto.lookup import find_tasks
+from stoker.compat.auto.options import NAME
 from stoker.compat.auto.tasks import nodes
 
 TYPE_CHECKING = False
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
     from stoker.client.client import Client
 
-TOLD = {"ProcessStarted", "ProcessExited", "AttemptLost", "StartFailed", "JobCancelled"}
+LOGGED_EVENTS = {"ProcessStarted", "ProcessExited", "AttemptLost", "StartFailed", "JobCancelled"}
 
 
 class EventLog:
-    """Writes to stdout, and to a file if one was named."""
+    """Writes to stdout, and to a file if one is given."""
 
     def __init__(self, path: str | None) -> None:
-        self.started: set[tuple[int, int]] = set()
-        """Attempts that were told of: a new daemon reports those that it takes over again."""
+        self.logged_starts: set[tuple[int, int]] = set()
+        """Attempts whose start was logged: a new daemon reports recovered attempts again."""
         self.files: list[TextIO] = [sys.stdout] if sys.stdout is not None else []
         if path is not None:
-            self.files.append(open(path, "a", encoding="utf-8"))  # noqa: SIM115 - for our whole life
+            self.files.append(open(path, "a", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
 
     def __call__(self, text: str, at: float | None = None) -> None:
-        """Write one line; a reader who has gone, or a full disk, must not stop the server."""
+        """Write one line; a closed pipe or a full disk must not stop the server."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
         for file in self.files[:]:
             try:
@@ -39,26 +39,26 @@ class EventLog:
             except (OSError, ValueError):
                 self.files.remove(file)
 
-    def events(self, client: Client, events: list[tuple[str, dict[str, Any]]]) -> None:
-        """Tell what happened to tasks of this door."""
-        told = [(kind, event) for kind, event in events if kind in TOLD]
-        views = known(client, list({int(event["job"]): None for _, event in told}))
-        for kind, event in told:
+    def log_events(self, client: Client, events: list[tuple[str, dict[str, Any]]]) -> None:
+        """Log the events of tasks submitted with auto."""
+        logged = [(kind, event) for kind, event in events if kind in LOGGED_EVENTS]
+        views = find_tasks(client, list({int(event["job"]): None for _, event in logged}))
+        for kind, event in logged:
             view = views.get(int(event["job"]))
-            if view is None or view["client"] != DOOR or not self._is_news(kind, event):
+            if view is None or view["client"] != NAME or not self._is_new(kind, event):
                 continue
             line = _line(kind, event, view)
             if line is not None:
                 self(line, float(event["at"]))
 
-    def _is_news(self, kind: str, event: dict[str, Any]) -> bool:
+    def _is_new(self, kind: str, event: dict[str, Any]) -> bool:
         attempt = (int(event["job"]), int(event.get("attempt", -1)))
         if kind != "ProcessStarted":
-            self.started.discard(attempt)
+            self.logged_starts.discard(attempt)
             return True
-        known = attempt in self.started
-        self.started.add(attempt)
-        return not known
+        find_tasks = attempt in self.logged_starts
+        self.logged_starts.add(attempt)
+        return not find_tasks
 
 
 def _line(kind: str, event: dict[str, Any], view: dict[str, Any]) -> str | None:
@@ -68,7 +68,7 @@ def _line(kind: str, event: dict[str, Any], view: dict[str, Any]) -> str | None:
         devices = f"GPU {','.join(gpus)} of " if gpus else ""
         return f"{name} started on {devices}{nodes(view)}: {clean(view['command'])}"
     if kind == "JobCancelled":
-        # What ran is told when it has ended.
+        # The end of a running task is logged with its exit code.
         return f"{name} cancelled" if view["started_at"] is None else None
     if kind == "ProcessExited":
         signal = event.get("signal")

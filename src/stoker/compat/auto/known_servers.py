@@ -1,4 +1,4 @@
-"""Servers on other machines that were started with --bind: their certificates and tokens."""
+"""Trusted servers on other hosts (--bind): their certificates and tokens."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ HEX = frozenset("0123456789abcdef")
 
 
 def path() -> str:
-    """Return the file that remembers them, for the owner alone."""
+    """Return the file of trusted servers, readable by its owner only."""
     return os.path.join(places.state_dir(), "trusted.json")
 
 
-def trusted(ip: str, port: int) -> Endpoint | None:
-    """Return the server at an address, if it was trusted before."""
-    found = _read().get(_name(ip, port))
+def find_trusted(ip: str, port: int) -> Endpoint | None:
+    """Return the trusted server at an address, None if there is none."""
+    found = _read().get(_server_name(ip, port))
     return Endpoint(ip, port, found["token"], found["fingerprint"]) if found else None
 
 
 def trust(args: Args) -> int:
-    """Remember a server, once it has shown that certificate and taken that token."""
-    ip, port = _address(args)
+    """Trust a server after checking its certificate and the token."""
+    ip, port = _parse_address(args)
     if args.flag("forget"):
-        _change(_name(ip, port), None)
-        output.say(f"auto: {_name(ip, port)} is no longer trusted")
+        _update_entry(_server_name(ip, port), None)
+        output.say(f"auto: {_server_name(ip, port)} is no longer trusted")
         return 0
     if len(args.words) != 2:
         raise UsageError("Usage: auto trust ADDRESS:PORT FINGERPRINT, as printed by the server.")
@@ -40,24 +40,24 @@ def trust(args: Args) -> int:
     kind, _, digits = fingerprint.partition(":")
     if kind != "sha256" or len(digits) != 64 or set(digits) - HEX:
         raise UsageError("The fingerprint must be sha256: and 64 hexadecimal digits.")
-    endpoint = Endpoint(ip, port, _token(), fingerprint)
+    endpoint = Endpoint(ip, port, _read_token(), fingerprint)
     client = Client(endpoint)
     client.check_version = False
     client.daemon()
-    _change(_name(ip, port), {"fingerprint": fingerprint, "token": endpoint.token})
+    _update_entry(_server_name(ip, port), {"fingerprint": fingerprint, "token": endpoint.token})
     output.say(f"auto: {endpoint} is trusted; now: auto --ip {ip} --port {port} status")
     return 0
 
 
-def _address(args: Args) -> tuple[str, int]:
+def _parse_address(args: Args) -> tuple[str, int]:
     host, _, port = (args.words[0] if args.words else "").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError("Usage: auto trust ADDRESS:PORT FINGERPRINT, as printed by the server.")
     return host.strip("[]"), int(port)
 
 
-def _token() -> str:
-    """Return the token from stdin: on a command line it would stay in the shell's history."""
+def _read_token() -> str:
+    """Read the token from stdin; on the command line it would be in the shell history."""
     if output.is_terminal(0):
         from getpass import getpass
 
@@ -70,7 +70,7 @@ def _token() -> str:
     return token
 
 
-def _name(ip: str, port: int) -> str:
+def _server_name(ip: str, port: int) -> str:
     return f"{ip}:{port}"
 
 
@@ -84,19 +84,19 @@ def _read() -> dict[str, dict[str, str]]:
         raise StokerError(f"{path()} cannot be read: {error.strerror}.") from None
     except ValueError:
         found = None
-    if not isinstance(found, dict) or not all(map(_makes_sense, found.values())):
+    if not isinstance(found, dict) or not all(map(_is_valid_entry, found.values())):
         raise StokerError(f"{path()} is invalid. Remove it, then trust your servers again.")
     return found
 
 
-def _makes_sense(entry: object) -> bool:
+def _is_valid_entry(entry: object) -> bool:
     return isinstance(entry, dict) and all(
         isinstance(entry.get(key), str) for key in ("fingerprint", "token")
     )
 
 
-def _change(name: str, entry: dict[str, str] | None) -> None:
-    """Remember a server, or forget it; two who do so at once wait for each other."""
+def _update_entry(name: str, entry: dict[str, str] | None) -> None:
+    """Add or remove a server under a lock."""
     import fcntl
 
     places.secure_dir(places.state_dir())

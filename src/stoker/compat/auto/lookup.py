@@ -1,4 +1,4 @@
-"""Many tasks by their ids, in few requests; an id that is none does not spoil the others."""
+"""Look up many tasks by id in few requests, ignoring unknown ids."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ if TYPE_CHECKING:
 
     from stoker.client.client import Client
 
-AT_ONCE = 500
+IDS_PER_REQUEST = 500
 
 
-def known(client: Client, ids: list[int]) -> dict[int, dict[str, Any]]:
-    """Return those of the ids that mean a job, with the job."""
+def find_tasks(client: Client, ids: list[int]) -> dict[int, dict[str, Any]]:
+    """Return the jobs with these ids, without unknown ids."""
     try:
-        return _views(client, ids)
+        return _fetch_views(client, ids)
     except StokerError as error:
         if error.code != "not_found":
             raise
-    newest = _newest(client)
-    return _views(client, [id for id in ids if 0 < id <= newest])
+    newest = _newest_id(client)
+    return _fetch_views(client, [id for id in ids if 0 < id <= newest])
 
 
-def _views(client: Client, ids: list[int]) -> dict[int, dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
-    for start in range(0, len(ids), AT_ONCE):
-        # As a range of one: the id alone of an array would mean all its members.
-        some = [f"{id}-{id}" for id in ids[start : start + AT_ONCE]]
-        found |= {view["id"]: view for view in client.jobs(some, limit=AT_ONCE)["jobs"]}
-    return found
+def _fetch_views(client: Client, ids: list[int]) -> dict[int, dict[str, Any]]:
+    views: dict[int, dict[str, Any]] = {}
+    for start in range(0, len(ids), IDS_PER_REQUEST):
+        # As a range of one: the id of an array alone selects all its members.
+        selectors = [f"{id}-{id}" for id in ids[start : start + IDS_PER_REQUEST]]
+        views |= {
+            view["id"]: view for view in client.jobs(selectors, limit=IDS_PER_REQUEST)["jobs"]
+        }
+    return views
 
 
-def _newest(client: Client) -> int:
-    """Return the highest id so far; ids are given one after the other, and never taken back."""
+def _newest_id(client: Client) -> int:
+    """Return the highest id; ids are consecutive and never reused."""
     try:
         last = client.jobs(["last"], limit=1)
     except StokerError as error:

@@ -1,28 +1,32 @@
-"""What can be typed after `auto`."""
+"""Options of all `auto` commands."""
 
 from __future__ import annotations
 
 from stoker.cli.options import COMMON, Args, Option, parse
 from stoker.client.errors import UsageError
 
-PORT = 25647
-DOOR = "auto"
-"""The name of this door's queue, and what its jobs are marked with."""
-USUAL_PRIORITY = 10
-"""A task's priority p is the job's priority 10 - p, so that both defaults agree."""
+DEFAULT_PORT = 25647
+NAME = "auto"
+"""Name of the queue, and the `client` of its jobs."""
+DEFAULT_PRIORITY = 10
+"""A task priority p is the job priority 10 - p, so that both defaults agree."""
 
-HERE = ("--ip", "--port")
+ADDRESS_OPTIONS = ("--ip", "--port")
 SWITCHES = tuple(name for option in COMMON for name in option.names)
-WHERE = (
+SERVER_ADDRESS = (
     Option("--ip", "ADDRESS", "host of the server (127.0.0.1)"),
-    Option("--port", "PORT", f"port of the server (that of your server; on another host {PORT})"),
+    Option(
+        "--port",
+        "DEFAULT_PORT",
+        f"port of the server (that of your server; on another host {DEFAULT_PORT})",
+    ),
 )
 IDS = Option("-i/--id", "ID ...", "ids of the tasks", key="id", many=True)
 SERVER = (
     Option("--gpus", "ID ...", "GPUs for tasks (required): 0 1 2 3", many=True),
     Option("--max-run", "N", "maximum number of pending tasks (10000)"),
     Option("--num-records", "N", "finished tasks to show of each kind (10000)"),
-    Option("--port", "PORT", f"port for clients ({PORT}; 0: any free port)"),
+    Option("--port", "DEFAULT_PORT", f"port for clients ({DEFAULT_PORT}; 0: any free port)"),
     Option("--limit", "N", "maximum GPUs per task (8, or all if there are fewer)"),
     Option("--max-load", "SHARE", "a GPU is free only below this load (0.1)"),
     Option("--max-memory", "SHARE", "and only below this share of its memory (0.1)"),
@@ -36,7 +40,7 @@ RUN = (
     Option("--cpus", "N", "number of cores"),
     Option("--memory", "SIZE", "memory: 8G"),
     Option("--chdir", "DIR", "working directory (this one; on another host that of the server)"),
-    *WHERE,
+    *SERVER_ADDRESS,
 )
 VERBOSE = Option("-v/--verbose", None, "show the paths of the log files")
 HISTORY = (
@@ -44,23 +48,23 @@ HISTORY = (
     Option("-f/--fail", None, "failed tasks", key="fail"),
     Option("--clear", None, "clear the history"),
     VERBOSE,
-    *WHERE,
+    *SERVER_ADDRESS,
 )
 VERBS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
     "server": ("server --gpus 0 1 2 3 [OPTIONS]", "run tasks on GPUs until stopped", SERVER),
     "run": ("run -c COMMAND [OPTIONS]", "queue a task; print its id", RUN),
-    "status": ("status [-v]", "list running and pending tasks", (VERBOSE, *WHERE)),
-    "cancel": ("cancel -i ID ...", "cancel pending tasks", (IDS, *WHERE)),
-    "kill": ("kill -i ID ...", "terminate running tasks", (IDS, *WHERE)),
+    "status": ("status [-v]", "list running and pending tasks", (VERBOSE, *SERVER_ADDRESS)),
+    "cancel": ("cancel -i ID ...", "cancel pending tasks", (IDS, *SERVER_ADDRESS)),
+    "kill": ("kill -i ID ...", "terminate running tasks", (IDS, *SERVER_ADDRESS)),
     "history": ("history [-n N] [-f] [--clear]", "list finished tasks", HISTORY),
-    "clean": ("clean", "clear the history of finished tasks", WHERE),
+    "clean": ("clean", "clear the history of finished tasks", SERVER_ADDRESS),
     "wait": (
         "wait ID ... [--timeout TIME]",
         "wait for tasks to end; return their exit code",
         (
             Option("-t/--timeout", "TIME", "stop waiting after 90s, 5m, 2h: exit code 101"),
             IDS,
-            *WHERE,
+            *SERVER_ADDRESS,
         ),
     ),
     "logs": (
@@ -70,7 +74,7 @@ VERBS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             Option("-f/--follow", None, "follow until the task ends", key="follow"),
             Option("--path", None, "print the path of the log file instead"),
             IDS,
-            *WHERE,
+            *SERVER_ADDRESS,
         ),
     ),
     "trust": (
@@ -79,55 +83,60 @@ VERBS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         (Option("--forget", None, "remove the server"),),
     ),
 }
-MANY = {"server": ("--gpus",), "cancel": ("-i", "--id"), "kill": ("-i", "--id")}
+MULTI_VALUE_OPTIONS = {"server": ("--gpus",), "cancel": ("-i", "--id"), "kill": ("-i", "--id")}
 """Options that take all words up to the next option."""
-WORDY = ("wait", "logs", "trust")
+VERBS_WITH_WORDS = ("wait", "logs", "trust")
 
 
-def parsed(verb: str, words: list[str]) -> Args:
-    """Read the options of a verb; one sentence if they make no sense."""
+def parse_verb(verb: str, words: list[str]) -> Args:
+    """Parse the options of a verb; raise UsageError."""
     try:
-        args = parse(VERBS[verb][2], _spread(words, MANY.get(verb, ())))
+        args = parse(VERBS[verb][2], _repeat_option_names(words, MULTI_VALUE_OPTIONS.get(verb, ())))
     except UsageError as error:
         sentence = error.message.partition(" See: ")[0]
         end = "" if sentence.endswith((".", "?")) else "."
         raise UsageError(f"{sentence}{end} See: auto {verb} --help") from None
-    if args.words and verb not in WORDY:
+    if args.words and verb not in VERBS_WITH_WORDS:
         raise UsageError(f"Unexpected argument {args.words[0]!r}. See: auto {verb} --help")
     return args
 
 
-def _spread(words: list[str], names: tuple[str, ...]) -> list[str]:
+def _repeat_option_names(words: list[str], names: tuple[str, ...]) -> list[str]:
     """Turn `--id 1 2 3` into `--id 1 --id 2 --id 3`."""
-    found: list[str] = []
-    name, served = "", False
+    words_out: list[str] = []
+    name, has_value = "", False
     for word in words:
         if word.startswith("-"):
             name, equals, _ = word.partition("=")
-            served = bool(equals)
-        elif name in names and served:
-            found.append(name)
+            has_value = bool(equals)
+        elif name in names and has_value:
+            words_out.append(name)
         else:
-            served = True
-        found.append(word)
-    return found
+            has_value = True
+        words_out.append(word)
+    return words_out
 
 
-def whole(args: Args, key: str, default: int, least: int, most: int = 10**9) -> int:
-    """Return a whole number within bounds."""
+def parse_count(args: Args, key: str, default: int, minimum: int, maximum: int = 10**9) -> int:
+    """Return an option as a whole number within bounds."""
     text = args.text(key)
     if text is None:
         return default
     digits = text.removeprefix("-")
-    if digits.isdecimal() and digits.isascii() and len(digits) < 12 and least <= int(text) <= most:
+    if (
+        digits.isdecimal()
+        and digits.isascii()
+        and len(digits) < 12
+        and minimum <= int(text) <= maximum
+    ):
         return int(text)
     name = f"--{key.replace('_', '-')}"
-    bounds = f"of at least {least}" if most == 10**9 else f"between {least} and {most}"
+    bounds = f"of at least {minimum}" if maximum == 10**9 else f"between {minimum} and {maximum}"
     raise UsageError(f"{name} takes a whole number {bounds}, not {text!r}.")
 
 
 def task_ids(args: Args) -> list[int]:
-    """Return the ids of tasks that were typed."""
+    """Return the given task ids without duplicates."""
     typed = [*args.many("id"), *args.words]
     if not typed:
         raise UsageError("No task ids given. Example: --id 1 2 3")
@@ -138,7 +147,7 @@ def task_ids(args: Args) -> list[int]:
 
 
 def overview() -> str:
-    """Return what can be typed."""
+    """Return the general help."""
     lines = ["  auto [--ip ADDRESS] [--port PORT] OPTION ...", ""]
     lines += [f"  {verb:<9}{text}" for verb, (_, text, _) in VERBS.items()]
     return "\n".join([*lines, "", "More: auto OPTION --help"])

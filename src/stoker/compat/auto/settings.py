@@ -1,25 +1,25 @@
-"""What `auto server` was told, checked before anything is touched."""
+"""ServerSettings: the options of `auto server`, checked."""
 
 from __future__ import annotations
 
 import os
 
 from stoker.client.errors import UsageError
-from stoker.compat.auto.options import PORT, whole
+from stoker.compat.auto.options import DEFAULT_PORT, parse_count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stoker.cli.options import Args
 
 
-class Settings:
-    """The server's options, with the defaults of the guide."""
+class ServerSettings:
+    """Options of the server with the defaults of the original."""
 
     def __init__(self, gpus: list[str]) -> None:
         self.gpus = gpus
         self.max_run = 10_000
         self.num_records = 10_000
-        self.port = PORT
+        self.port = DEFAULT_PORT
         self.limit = min(8, len(gpus))
         self.max_load = 0.1
         self.max_memory = 0.1
@@ -27,18 +27,18 @@ class Settings:
         self.bind: str | None = None
 
 
-def read(args: Args) -> Settings:
-    """Return the settings, or say what is wrong with them."""
-    found = Settings(_gpus(args))
-    found.max_run = whole(args, "max_run", found.max_run, 1)
-    found.num_records = whole(args, "num_records", found.num_records, 0, 1_000_000)
-    found.port = whole(args, "port", found.port, 0, 65535)
-    found.limit = min(whole(args, "limit", 8, 1), len(found.gpus))
-    found.max_load = _share(args, "max_load", found.max_load)
-    found.max_memory = _share(args, "max_memory", found.max_memory)
-    found.bind = _address(args.text("bind"))
-    found.log_file = _log_file(args.text("log_file"))
-    return found
+def read_settings(args: Args) -> ServerSettings:
+    """Return the settings; raise UsageError."""
+    settings = ServerSettings(_gpus(args))
+    settings.max_run = parse_count(args, "max_run", settings.max_run, 1)
+    settings.num_records = parse_count(args, "num_records", settings.num_records, 0, 1_000_000)
+    settings.port = parse_count(args, "port", settings.port, 0, 65535)
+    settings.limit = min(parse_count(args, "limit", 8, 1), len(settings.gpus))
+    settings.max_load = _share(args, "max_load", settings.max_load)
+    settings.max_memory = _share(args, "max_memory", settings.max_memory)
+    settings.bind = _address(args.text("bind"))
+    settings.log_file = _log_file(args.text("log_file"))
+    return settings
 
 
 def _gpus(args: Args) -> list[str]:
@@ -87,7 +87,7 @@ def _log_file(text: str | None) -> str | None:
         return None
     path = os.path.abspath(os.path.expanduser(text))
     new = not os.path.exists(path)
-    if not new and not os.path.isfile(path):  # opening a pipe would wait for its reader
+    if not new and not os.path.isfile(path):  # opening a pipe would block
         raise UsageError(f"--log-file: {path} is not a file.")
     if not os.access(os.path.dirname(path) if new else path, os.W_OK):
         raise UsageError(f"--log-file: {path} cannot be written to.")

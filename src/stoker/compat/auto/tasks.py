@@ -1,10 +1,10 @@
-"""Tasks as this door shows them: the old field names for scripts, tables for people."""
+"""Tasks as dicts with the original field names, and as tables."""
 
 from __future__ import annotations
 
 from stoker.cli.output import table, times
 from stoker.cli.output.table import Cell, Column
-from stoker.compat.auto.options import USUAL_PRIORITY
+from stoker.compat.auto.options import DEFAULT_PRIORITY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ FAILED = (ID, NUMBER, GPUS, NODE, PRIORITY, ENDED, TIME, CODE, COMMAND)
 
 
 def task(view: dict[str, Any]) -> dict[str, Any]:
-    """Return a job as a task, with the field names that scripts know."""
+    """Return a job with the field names of the original."""
     gpus = (view.get("devices") or {}).get("gpu") or []
     return {
         "id": view["id"],
         "cmd": view["command"],
         "num_gpus": number(view),
-        "priority": USUAL_PRIORITY - int(view["priority"]),
+        "priority": DEFAULT_PRIORITY - int(view["priority"]),
         "GPUs": ",".join(gpus),
         "node": nodes(view) or None,
         "state": view["state"],
@@ -60,12 +60,12 @@ def number(view: dict[str, Any]) -> int:
 
 
 def nodes(view: dict[str, Any]) -> str:
-    """Return the node that a task ran on, or all of them; empty before it has one."""
+    """Return the nodes of a task, comma-separated; empty before its start."""
     return ",".join(view.get("nodes") or ())
 
 
 def return_code(view: dict[str, Any]) -> int | None:
-    """Return the code as Python gives it: minus the signal that ended it."""
+    """Return the exit code; negative for a signal, as in Python."""
     if view.get("result") is None:
         return None
     if view.get("signal"):
@@ -77,7 +77,7 @@ def return_code(view: dict[str, Any]) -> int | None:
 def write(
     views: Sequence[dict[str, Any]], columns: tuple[Column, ...], *, verbose: bool = False
 ) -> None:
-    """Print tasks in a table, or that there are none."""
+    """Print tasks as a table, or "none"."""
     if not views:
         print("none")
         return
@@ -99,7 +99,7 @@ CELLS: dict[str, Callable[[dict[str, Any]], object]] = {
     NUMBER.title: number,
     GPUS.title: lambda view: ",".join((view.get("devices") or {}).get("gpu") or []) or "-",
     NODE.title: lambda view: nodes(view) or "-",
-    PRIORITY.title: lambda view: USUAL_PRIORITY - int(view["priority"]),
+    PRIORITY.title: lambda view: DEFAULT_PRIORITY - int(view["priority"]),
     SUBMITTED.title: lambda view: times.absolute(view.get("submitted_at")),
     STARTED.title: lambda view: times.absolute(view.get("started_at")) or "-",
     ENDED.title: lambda view: times.absolute(view.get("ended_at")) or "-",

@@ -1,4 +1,4 @@
-"""The way to another machine: one ssh connection, ended with the command that needed it."""
+"""Tunnel: ssh connection to another host for the duration of one command."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SECONDS = 20.0
-"""How long the other machine may take to let us in and answer."""
+TIMEOUT_SECONDS = 20.0
+"""Timeout for the connection and the reply of the other host."""
 CONNECT_SECONDS = 5
-END = b"."
-SCRIPT = (
+END_MARK = b"."
+FIND_SERVERS_SCRIPT = (
     'u=$(id -u); for d in "${STOKER_HOME:+$STOKER_HOME/run}"'
     ' "${XDG_RUNTIME_DIR:+$XDG_RUNTIME_DIR/stoker}" "/run/user/$u/stoker" "/tmp/stoker-$u"; do'
     ' f=$d/auto.json; if [ -n "$d" ] && [ -O "$f" ] && ! flock -n -s "$f" true 2>/dev/null;'
     ' then cat "$f"; fi; done;'
     " echo .; exec cat >/dev/null"
 )
-"""Says where servers are, then stays until our end of stdin is closed: by us, or by our death.
+"""Prints the server files, then waits until its stdin is closed, also if this process dies.
 
-A file whose lock can be had was left behind; without the flock command every file counts.
+A file whose lock is free belongs to a killed server; without the flock command all are printed.
 """
 
 
 class Tunnel:
-    """A Unix socket here that leads to the daemon's socket there.
+    """A local Unix socket forwarded to the daemon's socket on another host.
 
-    So nobody else on either machine can come in, and no token has to travel.
+    Other users of either host cannot connect, and no token is transferred.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
-        self.place = tempfile.mkdtemp(prefix="stoker-auto-")
-        self.socket = os.path.join(self.place, "daemon.sock")
+        self.directory = tempfile.mkdtemp(prefix="stoker-auto-")
+        self.socket = os.path.join(self.directory, "daemon.sock")
         self.process: subprocess.Popen[bytes] | None = None
         try:
             self._connect()
-            found = self._server(port)
-            self.port = int(found["port"])
-            self._forward(str(found["socket"]))
+            server = self._find_server(port)
+            self.port = int(server["port"])
+            self._forward(str(server["socket"]))
         except BaseException:
             self.close()
             raise
@@ -58,7 +58,7 @@ class Tunnel:
         command = [
             "ssh", "-T", "-M", "-S", self._control, "-o", "BatchMode=yes",
             "-o", f"ConnectTimeout={CONNECT_SECONDS}", "-o", "ControlPersist=no",
-            "-o", "ClearAllForwardings=yes", "--", self.host, f"exec sh -c '{SCRIPT}'",
+            "-o", "ClearAllForwardings=yes", "--", self.host, f"exec sh -c '{FIND_SERVERS_SCRIPT}'",
         ]  # fmt: skip
         with open(self._errors, "wb") as errors:
             try:
@@ -71,40 +71,56 @@ class Tunnel:
                     "Install it, or trust the certificate of the server: auto trust --help"
                 ) from None
 
-    def _server(self, port: int) -> dict[str, Any]:
-        """Return what the server there wrote about itself."""
-        for line in self._lines():
+    def _find_server(self, port: int) -> dict[str, Any]:
+        """Return the server file on the other host."""
+        for line in self._read_reply():
             with contextlib.suppress(ValueError):
-                found = fast_json.loads(line)
-                if isinstance(found, dict) and port in (0, found.get("port")):
-                    return found
-        where = f" on port {port}" if port else ""
-        raise DaemonUnreachable(f"You have no auto server on {self.host}{where}.")
+                server = fast_json.loads(line)
+                if isinstance(server, dict) and port in (0, server.get("port")):
+                    return server
+        port_text = f" on port {port}" if port else ""
+        raise DaemonUnreachable(f"You have no auto server on {self.host}{port_text}.")
 
-    def _lines(self) -> list[bytes]:
+    def _read_reply(self) -> list[bytes]:
         assert self.process is not None
         assert self.process.stdout is not None
-        fd, text, until = self.process.stdout.fileno(), b"", time.monotonic() + SECONDS
-        while END not in text.split(b"\n")[:-1]:
-            left = until - time.monotonic()
-            piece = os.read(fd, 65536) if left > 0 and select.select([fd], [], [], left)[0] else b""
+        fd, text, deadline = self.process.stdout.fileno(), b"", time.monotonic() + TIMEOUT_SECONDS
+        while END_MARK not in text.split(b"\n")[:-1]:
+            timeout = deadline - time.monotonic()
+            ready = timeout > 0 and select.select([fd], [], [], timeout)[0]
+            piece = os.read(fd, 65536) if ready else b""
             if not piece:
-                raise DaemonUnreachable(f"ssh {self.host}: {self._last_words()}")
+                raise DaemonUnreachable(f"ssh {self.host}: {self._last_error()}")
             text += piece
         return text.split(b"\n")
 
-    def _forward(self, there: str) -> None:
+    def _forward(self, remote_socket: str) -> None:
         done = subprocess.run(
-            ["ssh", "-S", self._control, "-o", "ExitOnForwardFailure=yes", "-O", "forward",
-             "-L", f"{self.socket}:{there}", "--", self.host],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False,
-        )  # fmt: skip
+            [
+                "ssh",
+                "-S",
+                self._control,
+                "-o",
+                "ExitOnForwardFailure=yes",
+                "-O",
+                "forward",
+                "-L",
+                f"{self.socket}:{remote_socket}",
+                "--",
+                self.host,
+            ],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
         if done.returncode != 0:
-            said = done.stderr.strip().splitlines()
-            raise DaemonUnreachable(f"ssh {self.host}: {said[-1] if said else 'no forwarding'}")
+            errors = done.stderr.strip().splitlines()
+            raise DaemonUnreachable(f"ssh {self.host}: {errors[-1] if errors else 'no forwarding'}")
 
     def close(self) -> None:
-        """Hang up and leave nothing behind."""
+        """Close the connection and remove all files."""
         if self.process is not None:
             assert self.process.stdin is not None
             assert self.process.stdout is not None
@@ -115,17 +131,17 @@ class Tunnel:
                 self.process.kill()
                 self.process.wait()
             self.process.stdout.close()
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
     def _control(self) -> str:
-        return os.path.join(self.place, "control")
+        return os.path.join(self.directory, "control")
 
     @property
     def _errors(self) -> str:
-        return os.path.join(self.place, "errors")
+        return os.path.join(self.directory, "errors")
 
-    def _last_words(self) -> str:
+    def _last_error(self) -> str:
         with open(self._errors, encoding="utf-8", errors="replace") as file:
-            said = [line.strip() for line in file if line.strip()]
-        return said[-1] if said else "it does not answer."
+            errors = [line.strip() for line in file if line.strip()]
+        return errors[-1] if errors else "it does not answer."

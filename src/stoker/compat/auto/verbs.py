@@ -1,4 +1,4 @@
-"""What a client asks for: one function per verb."""
+"""Client verbs of `auto`, one function each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from stoker import wire
 from stoker.cli import output
 from stoker.client.errors import StokerError, UsageError
 from stoker.compat.auto import tasks
-from stoker.compat.auto.connect import Reached, reach
-from stoker.compat.auto.lookup import known
-from stoker.compat.auto.options import DOOR, USUAL_PRIORITY, task_ids, whole
+from stoker.compat.auto.connect import ServerConnection, connect_server
+from stoker.compat.auto.lookup import find_tasks
+from stoker.compat.auto.options import DEFAULT_PRIORITY, NAME, parse_count, task_ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from stoker.client.client import Client
 
 SHELL = "/bin/sh"
-"""Commands are written for this shell, whatever the user's own is."""
-RECORDS = 10_000
-MOST = 1_000_000
+"""Shell of all commands, independent of the user's shell."""
+DEFAULT_RECORDS = 10_000
+MAX_JOBS = 1_000_000
 SUCCEEDED = "COMPLETED"
 FAILED = "FAILED,TIMEOUT,OUT_OF_MEMORY,NODE_FAIL,DEADLINE,CANCELLED"
 
@@ -33,28 +33,30 @@ def run(args: Args) -> int:
     if command is None or not command.strip():
         raise UsageError('No command given. Example: auto run --cmd "COMMAND"')
     options: dict[str, object] = {
-        "client": DOOR,
-        "queue": DOOR,
-        "gpus": str(whole(args, "num_gpus", 1, 0, 100_000)),
-        "priority": str(USUAL_PRIORITY - whole(args, "priority", USUAL_PRIORITY, -(10**9))),
+        "client": NAME,
+        "queue": NAME,
+        "gpus": str(parse_count(args, "num_gpus", 1, 0, 100_000)),
+        "priority": str(
+            DEFAULT_PRIORITY - parse_count(args, "priority", DEFAULT_PRIORITY, -(10**9))
+        ),
     }
     for key, name in (("cpus", "cpus"), ("memory", "mem")):
         if args.text(key) is not None:
             options[name] = args.text(key)
-    with reach(args) as server:
+    with connect_server(args) as server:
         submission = {
             "options": options,
             "what": {"line": command},
             "shell": SHELL,
-            **_surroundings(server, args.text("chdir")),
+            **_job_environment(server, args.text("chdir")),
         }
         try:
             reply = server.client.submit(submission)
         except StokerError as error:
             if error.code == "queue_full":
-                return _full(server.client, args)
+                return _report_queue_full(server.client, args)
             if error.code == "impossible":
-                error.exit_code = wire.EXIT_USAGE  # no server could make sense of it
+                error.exit_code = wire.EXIT_USAGE  # the request is invalid for every server
             raise
     if args.flag("json"):
         output.emit({"id": reply["first"], "warnings": reply["warnings"]})
@@ -65,12 +67,12 @@ def run(args: Args) -> int:
     return 0
 
 
-def _surroundings(server: Reached, chdir: str | None) -> dict[str, Any]:
-    """Return where and with which environment a task runs: ours, if the machine is ours."""
+def _job_environment(server: ServerConnection, chdir: str | None) -> dict[str, Any]:
+    """Return directory and environment of a task: the local ones if the server is local."""
     from stoker.cli.options.submission import absolute_path, job_environment
     from stoker.client.submit_environment import current_directory, umask
 
-    if server.away:
+    if server.is_remote:
         if chdir is not None and not chdir.startswith("/"):
             raise UsageError("On another host, --chdir takes an absolute path.")
         note = server.note()
@@ -85,20 +87,20 @@ def _surroundings(server: Reached, chdir: str | None) -> dict[str, Any]:
     }
 
 
-def _full(client: Client, args: Args) -> int:
-    """Say it in the words that scripts look for."""
-    most = next((q["max_waiting"] for q in client.queues()["queues"] if q["name"] == DOOR), None)
-    sentence = f"Reaching the maximum number ({most}) of pending tasks to run!"
+def _report_queue_full(client: Client, args: Args) -> int:
+    """Print the message that existing scripts look for."""
+    maximum = next((q["max_waiting"] for q in client.queues()["queues"] if q["name"] == NAME), None)
+    message = f"Reaching the maximum number ({maximum}) of pending tasks to run!"
     if args.flag("json"):
-        raise StokerError(sentence, code="queue_full")
-    print(sentence)
+        raise StokerError(message, code="queue_full")
+    print(message)
     return wire.EXIT_FAILED
 
 
 def status(args: Args) -> int:
-    """Print what runs and what waits."""
-    with reach(args) as server:
-        views = server.client.jobs(client=DOOR, state=tasks.UNFINISHED, limit=MOST)["jobs"]
+    """Print running and pending tasks."""
+    with connect_server(args) as server:
+        views = server.client.jobs(client=NAME, state=tasks.UNFINISHED, limit=MAX_JOBS)["jobs"]
     pending = [view for view in views if view["state"] == "PENDING"]
     running = [view for view in views if view["state"] != "PENDING"]
     if args.flag("json"):
@@ -115,27 +117,27 @@ def status(args: Args) -> int:
 
 
 def cancel(args: Args) -> int:
-    """Take waiting tasks off the queue."""
+    """Cancel pending tasks."""
     hint = "it is running; to terminate it: auto kill"
-    return _end(args, "waiting", "Canceled Tasks:", tasks.PENDING, {"it is running": hint})
+    return _end_tasks(args, "waiting", "Canceled Tasks:", tasks.PENDING, {"it is running": hint})
 
 
 def kill(args: Args) -> int:
-    """End running tasks: TERM, a grace time, KILL."""
+    """Terminate running tasks: TERM, a grace time, KILL."""
     hint = "it is not running; to cancel it: auto cancel"
-    return _end(args, "running", "Killed Tasks:", tasks.RUNNING, {"it is not running": hint})
+    return _end_tasks(args, "running", "Killed Tasks:", tasks.RUNNING, {"it is not running": hint})
 
 
-def _end(
+def _end_tasks(
     args: Args, only: str, heading: str, columns: tuple[Any, ...], hints: dict[str, str]
 ) -> int:
-    """End tasks of this door; what cannot be done to one is said, and does not stop the others."""
+    """Cancel tasks; report those that could not be cancelled."""
     ids = task_ids(args)
-    with reach(args) as server:
-        views = known(server.client, ids)
-        # In one request: what one task gives back must not start another that is then ended too.
+    with connect_server(args) as server:
+        views = find_tasks(server.client, ids)
+        # In one request: GPUs of one task must not start another that is then cancelled too.
         select = [str(id) for id in views]
-        reply = server.client.act("cancel", select, client=DOOR, only=only) if select else {}
+        reply = server.client.act("cancel", select, client=NAME, only=only) if select else {}
     left = {id: "there is no such task" for id in ids if id not in views}
     left |= {each["id"]: hints.get(each["why"], each["why"]) for each in reply.get("skipped", ())}
     done = [view for id, view in views.items() if id not in left]
@@ -152,15 +154,17 @@ def _end(
 
 
 def history(args: Args) -> int:
-    """Print tasks that have ended, or forget them."""
-    asked = whole(args, "num_records", -1, -1)
+    """Print finished tasks, or clear the history."""
+    requested = parse_count(args, "num_records", -1, -1)
     if args.flag("clear"):
         return clean(args)
     failed = args.flag("fail")
-    with reach(args) as server:
-        kept = int(server.note().get("records", RECORDS))
-        most = kept if asked < 0 else min(asked, kept)
-        views = _ended(server.client, FAILED if failed else SUCCEEDED, most) if most else []
+    with connect_server(args) as server:
+        kept = int(server.note().get("records", DEFAULT_RECORDS))
+        limit = kept if requested < 0 else min(requested, kept)
+        views = (
+            _finished_tasks(server.client, FAILED if failed else SUCCEEDED, limit) if limit else []
+        )
     if args.flag("json"):
         output.emit([tasks.task(view) for view in views])
         return 0
@@ -170,15 +174,15 @@ def history(args: Args) -> int:
     return 0
 
 
-def _ended(client: Client, states: str, most: int) -> list[dict[str, Any]]:
-    """Return the latest tasks that ran, oldest first; those cancelled before are left out."""
-    limit = most
+def _finished_tasks(client: Client, states: str, count: int) -> list[dict[str, Any]]:
+    """Return the last finished tasks, oldest first, without those that never started."""
+    limit = count
     while True:
-        reply = client.history(client=DOOR, state=states, limit=limit)
-        found = [view for view in reply["jobs"] if not _never_ran(view)]
-        if len(found) >= most or not reply.get("more") or limit >= MOST:
-            return found[-most:]
-        limit = min(limit * 4 + 100, MOST)
+        reply = client.history(client=NAME, state=states, limit=limit)
+        finished = [view for view in reply["jobs"] if not _never_ran(view)]
+        if len(finished) >= count or not reply.get("more") or limit >= MAX_JOBS:
+            return finished[-count:]
+        limit = min(limit * 4 + 100, MAX_JOBS)
 
 
 def _never_ran(view: dict[str, Any]) -> bool:
@@ -186,26 +190,26 @@ def _never_ran(view: dict[str, Any]) -> bool:
 
 
 def clean(args: Args) -> int:
-    """Forget the tasks that have ended."""
-    with reach(args) as server:
-        server.client.hide_history(DOOR)
+    """Clear the history of finished tasks."""
+    with connect_server(args) as server:
+        server.client.hide_history(NAME)
     if args.flag("json"):
-        output.emit({"cleared": DOOR})
+        output.emit({"cleared": NAME})
     else:
         output.say("auto: history cleared; stoker history still lists the tasks")
     return 0
 
 
 def wait(args: Args) -> int:
-    """Wait for tasks to end; return the highest of their codes."""
+    """Wait for tasks to end; return the highest exit code."""
     from stoker.cli.output.times import parse_duration
     from stoker.client.reconnect import wait as wait_for_jobs
 
     text = args.text("timeout")
     seconds = parse_duration(text) if text is not None else None
     ids = task_ids(args)
-    with reach(args) as server:
-        _all_ours(server.client, ids)
+    with connect_server(args) as server:
+        _require_tasks(server.client, ids)
         reply = wait_for_jobs(server.client, [str(id) for id in ids], timeout=seconds)
     views = [view for view in reply["jobs"] if view["result"] is not None]
     if args.flag("json"):
@@ -219,12 +223,12 @@ def wait(args: Args) -> int:
 
 
 def logs(args: Args) -> int:
-    """Print what tasks have written."""
+    """Print the output of tasks."""
     from stoker.client import reconnect
 
     ids = task_ids(args)
-    with reach(args) as server:
-        views = _all_ours(server.client, ids)
+    with connect_server(args) as server:
+        views = _require_tasks(server.client, ids)
         if args.flag("path"):
             print("\n".join(str(view["log"]) for view in views))
             return 0
@@ -238,10 +242,10 @@ def logs(args: Args) -> int:
     return 0
 
 
-def _all_ours(client: Client, ids: list[int]) -> list[dict[str, Any]]:
-    """Return the tasks of these ids, or say which is none."""
-    views = known(client, ids)
+def _require_tasks(client: Client, ids: list[int]) -> list[dict[str, Any]]:
+    """Return the tasks with these ids; raise StokerError for an unknown id."""
+    views = find_tasks(client, ids)
     for id in ids:
-        if id not in views or views[id]["client"] != DOOR:
+        if id not in views or views[id]["client"] != NAME:
             raise StokerError(f"There is no task {id}.", wire.EXIT_NOT_FOUND, "not_found")
     return list(views.values())

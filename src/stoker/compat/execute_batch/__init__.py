@@ -1,4 +1,4 @@
-"""execute_batch: runs the lines of a file on machines over SSH, as many at once as fit."""
+"""execute_batch: run the lines of a file on SSH nodes, as many at once as fit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stoker.compat.execute_batch.arguments import BatchArguments
     from stoker.compat.execute_batch.plan import Plan
-    from stoker.compat.execute_batch.slots import Need
+    from stoker.compat.execute_batch.slots import JobNeed
 
-DOOR = "execute_batch"
-MOMENT = 0.2
-"""Seconds over which it is measured how busy cores are."""
+NAME = "execute_batch"
+CPU_MEASURE_SECONDS = 0.2
+"""Interval over which the load of the cores is measured."""
 HELP = """\
   execute_batch batch.sh --machines machine.yaml machine2.yaml
 
@@ -42,8 +42,8 @@ Exit: 0 all succeeded, 1 some failed or none could be run, 2 usage error, 130 af
 
 
 def main(argv: list[str]) -> int:
-    """Run a batch."""
-    from stoker.compat.execute_batch.arguments import MANY, ONE, SWITCH, read
+    """Run a batch and return the exit code."""
+    from stoker.compat.execute_batch.arguments import MANY, ONE, SWITCH, read_arguments
 
     kinds = {
         "--machines": MANY, "--copy-forward": MANY, "--copy-backwards": MANY,
@@ -52,71 +52,72 @@ def main(argv: list[str]) -> int:
         "--reserve": SWITCH, "--dry-run": SWITCH, "--verbose": SWITCH, "--help": SWITCH,
         "-h": SWITCH,
     }  # fmt: skip
-    words = read(argv, kinds, DOOR)
-    if words.switches & {"-h", "--help"}:
+    arguments = read_arguments(argv, kinds, NAME)
+    if arguments.switches & {"-h", "--help"}:
         print(HELP)
         return 0
-    if len(words.free) != 1:
+    if len(arguments.words) != 1:
         raise UsageError(
             "No batch file given. Usage: execute_batch batch.sh --machines machine.yaml"
-            if not words.free
-            else f"Only one batch file can be given, not {' '.join(words.free)!r}."
+            if not arguments.words
+            else f"Only one batch file can be given, not {' '.join(arguments.words)!r}."
         )
-    if not words.lists.get("--machines"):
+    if not arguments.lists.get("--machines"):
         raise UsageError("No machines given. Add: --machines machine.yaml")
-    return _run(words, _need(words))
+    return _run(arguments, _read_need(arguments))
 
 
-def _need(words: BatchArguments) -> Need:
-    from stoker.compat.execute_batch.slots import Need
+def _read_need(arguments: BatchArguments) -> JobNeed:
+    from stoker.compat.execute_batch.slots import JobNeed
 
-    return Need(
-        cores=words.whole("--num-cpus", 1),
-        memory=words.whole("--memory-required", 7000),
-        gpu="--no-gpu-required" not in words.switches,
-        gpu_memory=words.whole("--gpu-memory-required", 1000),
-        gpu_share=words.thousandths("--gpu-utilization", 750),
-        reserve_gpu="--no-reserve-gpu" not in words.switches,
-        reserve="--reserve" in words.switches,
+    return JobNeed(
+        cores=arguments.count("--num-cpus", 1),
+        memory=arguments.count("--memory-required", 7000),
+        gpu="--no-gpu-required" not in arguments.switches,
+        gpu_memory=arguments.count("--gpu-memory-required", 1000),
+        gpu_share=arguments.thousandths("--gpu-utilization", 750),
+        reserve_gpu="--no-reserve-gpu" not in arguments.switches,
+        reserve="--reserve" in arguments.switches,
     )
 
 
-def _run(words: BatchArguments, need: Need) -> int:
+def _run(arguments: BatchArguments, need: JobNeed) -> int:
     from time import sleep
 
     from stoker.client.client import connect
     from stoker.compat.execute_batch.batch import Batch
-    from stoker.compat.execute_batch.lines import read_lines, tell
+    from stoker.compat.execute_batch.lines import print_line, read_lines
     from stoker.compat.execute_batch.node_lease import NodeLease
     from stoker.compat.execute_batch.plan import Plan
-    from stoker.compat.execute_batch.transfer_options import travel
+    from stoker.compat.execute_batch.transfer_options import transfer_options
 
-    lines = read_lines(words.free[0])
-    carried = travel(
-        words.lists.get("--copy-forward", ["./"]), words.lists.get("--copy-backwards", ["./"])
+    lines = read_lines(arguments.words[0])
+    transfer = transfer_options(
+        arguments.lists.get("--copy-forward", ["./"]),
+        arguments.lists.get("--copy-backwards", ["./"]),
     )
     client = connect()
-    party = NodeLease(client, words.lists["--machines"], DOOR)
+    lease = NodeLease(client, arguments.lists["--machines"], NAME)
     try:
-        party.join()
-        plan = Plan(party.members, need, client.gpus()["gpus"])
-        if plan.crowded:
-            # The first look at a machine goes by its load average, which remembers a minute.
-            sleep(MOMENT)
-            party.insist(party.look())
-            plan = Plan(party.members, need, client.gpus()["gpus"])
-        tell(f"machine limits:  {plan.limits}")
-        tell(f"machine gpu choices: {plan.choices}")
-        _insist_on_slots(plan)
-        if "--dry-run" in words.switches:
-            plan.rehearse(lines)
+        lease.acquire()
+        plan = Plan(lease.nodes, need, client.gpus()["gpus"])
+        if plan.has_busy_cores:
+            # The first measurement uses the load average of the last minute.
+            sleep(CPU_MEASURE_SECONDS)
+            lease.require_connected(lease.refresh())
+            plan = Plan(lease.nodes, need, client.gpus()["gpus"])
+        print_line(f"machine limits:  {plan.limits}")
+        print_line(f"machine gpu choices: {plan.choices}")
+        _require_slots(plan)
+        if "--dry-run" in arguments.switches:
+            plan.print_dry_run(lines)
             return 0
-        return Batch(client, plan, lines, carried, "--verbose" in words.switches).run()
+        return Batch(client, plan, lines, transfer, "--verbose" in arguments.switches).run()
     finally:
-        party.leave()
+        lease.release()
 
 
-def _insist_on_slots(plan: Plan) -> None:
+def _require_slots(plan: Plan) -> None:
     if not plan.slots:
-        whys = "; ".join(f"{name}: {why}" for name, why in plan.excuses().items())
-        raise StokerError(f"No machine has enough free resources for a job. {whys}.")
+        reasons = "; ".join(f"{name}: {why}" for name, why in plan.no_slot_reasons().items())
+        raise StokerError(f"No machine has enough free resources for a job. {reasons}.")

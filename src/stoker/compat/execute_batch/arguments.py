@@ -1,4 +1,4 @@
-"""Reads a command line as these two commands do: an option may take any number of words."""
+"""Command line parser of execute_batch and run-scheduler: options with several values."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ SWITCH, ONE, MANY = "switch", "one", "many"
 
 
 class BatchArguments:
-    """What was typed: options by name, and the words that are no options."""
+    """Options by name, and the other words."""
 
     def __init__(self, program: str) -> None:
         self.program = program
         self.switches: set[str] = set()
-        self.ones: dict[str, str] = {}
+        self.values: dict[str, str] = {}
         self.lists: dict[str, list[str]] = {}
-        self.free: list[str] = []
+        self.words: list[str] = []
 
-    def whole(self, name: str, default: int) -> int:
-        """Return a whole number that is not negative."""
-        text = self.ones.get(name)
+    def count(self, name: str, default: int) -> int:
+        """Return an option as a whole number."""
+        text = self.values.get(name)
         if text is None:
             return default
         if not (text.isascii() and text.isdecimal()) or len(text) > 9:
@@ -31,8 +31,8 @@ class BatchArguments:
         return int(text)
 
     def thousandths(self, name: str, default: int) -> int:
-        """Return a number with decimals, as thousandths."""
-        text = self.ones.get(name)
+        """Return a decimal option in thousandths."""
+        text = self.values.get(name)
         if text is None:
             return default
         try:
@@ -44,44 +44,44 @@ class BatchArguments:
         return round(value * 1000)
 
 
-def read(argv: list[str], kinds: Mapping[str, str], program: str) -> BatchArguments:
-    """Take a command line apart. Options may be cut short, as long as they are not mistaken."""
-    found = BatchArguments(program)
-    filling: list[str] | None = None
+def read_arguments(argv: list[str], kinds: Mapping[str, str], program: str) -> BatchArguments:
+    """Parse a command line; option names may be abbreviated if unambiguous."""
+    arguments = BatchArguments(program)
+    open_list: list[str] | None = None
     rest = list(reversed(argv))
     while rest:
         word = rest.pop()
         if word == "--":
-            found.free += reversed(rest)
+            arguments.words += reversed(rest)
             break
         if len(word) < 2 or not word.startswith("-"):
-            (found.free if filling is None else filling).append(word)
+            (arguments.words if open_list is None else open_list).append(word)
             continue
         typed, equals, attached = word.partition("=")
-        name = _meant(typed, kinds, program)
-        filling = None
+        name = _resolve_option(typed, kinds, program)
+        open_list = None
         if kinds[name] == SWITCH:
             if equals:
                 raise UsageError(f"{name} takes no value.")
-            found.switches.add(name)
+            arguments.switches.add(name)
         elif kinds[name] == MANY:
-            found.lists[name] = [attached] if equals else []
-            filling = None if equals else found.lists[name]
+            arguments.lists[name] = [attached] if equals else []
+            open_list = None if equals else arguments.lists[name]
         else:
             if not equals and not rest:
                 raise UsageError(f"{name} needs a value.")
-            found.ones[name] = attached if equals else rest.pop()
-    return found
+            arguments.values[name] = attached if equals else rest.pop()
+    return arguments
 
 
-def _meant(typed: str, kinds: Mapping[str, str], program: str) -> str:
+def _resolve_option(typed: str, kinds: Mapping[str, str], program: str) -> str:
     if typed in kinds:
         return typed
-    begun = [name for name in kinds if typed.startswith("--") and name.startswith(typed)]
-    if len(begun) == 1:
-        return begun[0]
-    if begun:
-        raise UsageError(f"{typed} is ambiguous: {' or '.join(begun)}.")
+    matches = [name for name in kinds if typed.startswith("--") and name.startswith(typed)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UsageError(f"{typed} is ambiguous: {' or '.join(matches)}.")
     from stoker.cli.options.suggest import closest_match
 
     guess = closest_match(typed, kinds)

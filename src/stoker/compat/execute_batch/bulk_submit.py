@@ -1,4 +1,4 @@
-"""Submits many jobs at the same time, since the daemon writes them to disk in one go."""
+"""Submit many jobs concurrently, because the daemon writes them to disk together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def submit_all(client: Client, submissions: Sequence[dict[str, Any]]) -> list[int | StokerError]:
-    """Return each one's id, or why it was refused."""
+    """Return the job id or the error of each submission."""
     replies: dict[int, int | StokerError] = {}
 
     def submit(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Which free slots would start a job at once, as far as the daemon's books tell."""
+"""Find slots that would start a job at once, by the daemon's accounting."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from stoker.compat.execute_batch.plan import Slot
 
 
-def vacant(client: Client, slots: Sequence[Slot]) -> list[Slot]:
-    """Those of the slots whose machine answers and whose GPU nobody has taken since."""
+def find_free_slots(client: Client, slots: Sequence[Slot]) -> list[Slot]:
+    """Return the slots whose node is up and whose resources are free."""
     if not slots:
         return []
     nodes = {node["name"]: node for node in client.nodes()["nodes"]}
     gpus = client.gpus()["gpus"]
-    return [slot for slot in slots if _is_vacant(slot, nodes.get(slot.member.node), gpus)]
+    return [slot for slot in slots if _is_free(slot, nodes.get(slot.node.node), gpus)]
 
 
-def _is_vacant(slot: Slot, node: dict[str, Any] | None, gpus: Sequence[dict[str, Any]]) -> bool:
+def _is_free(slot: Slot, node: dict[str, Any] | None, gpus: Sequence[dict[str, Any]]) -> bool:
     if node is None or node["state"] != "up":
         return False
-    there = [gpu for gpu in gpus if gpu["node"] == node["name"]]
-    strangers = "explicit" not in slot.options
+    node_gpus = [gpu for gpu in gpus if gpu["node"] == node["name"]]
+    avoid_foreign = "explicit" not in slot.options
     if "exclusive" in slot.options:
         return not node["jobs"] and not (
-            strangers and any(gpu["foreign_process"] is not None for gpu in there)
+            avoid_foreign and any(gpu["foreign_process"] is not None for gpu in node_gpus)
         )
     pools = node["resources"]
     cores, memory = float(slot.options["cpus"]), int(slot.options["mem"].removesuffix("M"))
@@ -35,11 +35,11 @@ def _is_vacant(slot: Slot, node: dict[str, Any] | None, gpus: Sequence[dict[str,
         return False
     if slot.gpu is None:
         return True
-    asked = float(slot.options["gpus"])
+    share = float(slot.options["gpus"])
     return any(
         gpu["index"] == slot.gpu
         and gpu["drained"] is None
-        and 1 - float(gpu["held"]) >= asked
-        and not (strangers and gpu["foreign_process"] is not None)
-        for gpu in there
+        and 1 - float(gpu["held"]) >= share
+        and not (avoid_foreign and gpu["foreign_process"] is not None)
+        for gpu in node_gpus
     )

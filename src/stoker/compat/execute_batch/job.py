@@ -1,4 +1,4 @@
-"""A line of a batch that has been submitted."""
+"""SubmittedLine: a line of a batch as a job."""
 
 from __future__ import annotations
 
@@ -9,20 +9,31 @@ if TYPE_CHECKING:
     from stoker.compat.execute_batch.lines import Line
     from stoker.compat.execute_batch.plan import Slot
 
-LATE = 5.0
-"""Seconds after which a line that has not started is looked at: another slot may be free."""
+LATE_SECONDS = 5.0
+"""A line that has not started after this time is checked: another slot may be free."""
 
 
-class Job:
-    """A line in a slot."""
+class SubmittedLine:
+    """A submitted line and its slot."""
 
-    __slots__ = ("explained", "late", "line", "look_at", "moved", "patience", "slot", "started")
+    __slots__ = (
+        "check_at",
+        "check_interval",
+        "explained",
+        "is_late",
+        "line",
+        "moved",
+        "slot",
+        "started",
+    )
 
-    def __init__(self, line: Line, slot: Slot, before: Job | None = None) -> None:
+    def __init__(self, line: Line, slot: Slot, before: SubmittedLine | None = None) -> None:
         self.line, self.slot = line, slot
-        self.started = self.late = False
+        self.started = self.is_late = False
         self.explained: bool = before is not None and before.explained
-        """Whether it has been said why it waits."""
+        """The reason why it is pending was reported."""
         self.moved = before is not None
-        self.patience: float = before.patience * 2 if before is not None else LATE
-        self.look_at = time.monotonic() + self.patience
+        self.check_interval: float = (
+            before.check_interval * 2 if before is not None else LATE_SECONDS
+        )
+        self.check_at = time.monotonic() + self.check_interval

@@ -1,7 +1,7 @@
-"""Who runs a job: its name is taken before it is submitted, and given back when it is over.
+"""JobLocks: lock on a job name from before its submission until its end.
 
-A name is taken by a file `job_results/.NAME.running` that says which process has it. If that is
-dead, its job may run on all the same: the daemon knows.
+A lock is a file `job_results/.NAME.running` with the identity of its process. If that process is
+dead, its job may still run: the daemon is asked.
 """
 
 from __future__ import annotations
@@ -17,107 +17,107 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stoker.client.client import Client
 
-DOORS = ("execute_batch", "execute_remote")
-"""The commands that share these names."""
-LONGEST = 200
-"""Bytes of a name that leave room for ours."""
-MOST = 10_000
-"""Jobs that are looked through."""
-ANOTHER = "another"
-"""Who has a name, when that is a process that lives."""
+PROGRAMS = ("execute_batch", "execute_remote")
+"""Commands that share job names."""
+MAX_NAME_BYTES = 200
+"""Longer names are replaced by a hash in the file name."""
+MAX_JOBS = 10_000
+"""Jobs searched for an unfinished one of the same name."""
+ANOTHER_PROCESS = "another"
+"""Holder of a lock that is a living process."""
 
 
 class JobLocks:
-    """The names that this process has taken in the current directory."""
+    """Locks of this process in the current directory."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.mine: set[str] = set()
-        self._me = _identity(os.getpid())
+        self.held: set[str] = set()
+        self._identity = _identity(os.getpid())
 
-    def take(self, name: str) -> str | None:
-        """Take a name; who has it, if somebody does: ANOTHER, or the label of a job."""
-        if name in self.mine:
+    def acquire(self, name: str) -> str | None:
+        """Lock a name; return None, or the holder: ANOTHER_PROCESS or a job label."""
+        if name in self.held:
             return None
         try:
-            lock = _lock()
+            lock = _lock_directory()
             try:
-                return self._take(name)
+                return self._acquire(name)
             finally:
                 os.close(lock)
         except OSError as error:
             raise StokerError(f"./{RESULTS} cannot be written: {error.strerror}.") from None
 
-    def _take(self, name: str) -> str | None:
-        path = _path(name)
+    def _acquire(self, name: str) -> str | None:
+        path = _lock_path(name)
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
                 before = file.read()
         except FileNotFoundError:
             pass
         else:
-            if _lives(before):
-                return ANOTHER
-            left = self._left_behind(name)
+            if _is_alive(before):
+                return ANOTHER_PROCESS
+            left = self._unfinished_job(name)
             if left is not None:
                 return left
             os.unlink(path)
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
-            return ANOTHER  # where directories cannot be locked, this decides
-        os.write(fd, self._me.encode())
+            return ANOTHER_PROCESS  # decides where directories cannot be locked
+        os.write(fd, self._identity.encode())
         os.close(fd)
-        self.mine.add(name)
+        self.held.add(name)
         return None
 
     def release(self, name: str) -> None:
-        """Give a name back."""
-        if name in self.mine:
-            self.mine.remove(name)
-            with suppress(OSError):  # somebody may have tidied up
-                os.unlink(_path(name))
+        """Release a lock."""
+        if name in self.held:
+            self.held.remove(name)
+            with suppress(OSError):  # it may have been removed
+                os.unlink(_lock_path(name))
 
-    def _left_behind(self, name: str) -> str | None:
-        """The job of this name in this directory that has not ended, if there is one."""
+    def _unfinished_job(self, name: str) -> str | None:
+        """Return the label of an unfinished job of this name and directory, or None."""
         here = os.path.realpath(".")
-        for door in DOORS:
-            for view in self.client.jobs(client=door, limit=MOST)["jobs"]:
+        for door in PROGRAMS:
+            for view in self.client.jobs(client=door, limit=MAX_JOBS)["jobs"]:
                 same = view["name"] == name and os.path.realpath(view["directory"]) == here
                 if same and view["state"] not in FINISHED:
                     return str(view["label"])
         return None
 
 
-def _path(name: str) -> str:
-    short = name if len(os.fsencode(name)) <= LONGEST else places.digest(name)
+def _lock_path(name: str) -> str:
+    short = name if len(os.fsencode(name)) <= MAX_NAME_BYTES else places.digest(name)
     return os.path.join(RESULTS, f".{short}.running")
 
 
-def _lock() -> int:
-    """Be alone with the names of this directory, as long as what is returned is open."""
+def _lock_directory() -> int:
+    """Lock the results directory; return the descriptor that holds the lock."""
     import fcntl
 
     fd = os.open(RESULTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with suppress(OSError):  # some file systems over the network lock no directories
+    with suppress(OSError):  # some network file systems cannot lock directories
         fcntl.flock(fd, fcntl.LOCK_EX)
     return fd
 
 
 def _identity(pid: int) -> str:
-    """A process as there is no other: its machine, when that was started, its id and its start."""
+    """Return a unique identity of a process: host, boot id, pid and start time."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
-    return f"{places.machine_id()} {boot} {pid} {_begin(pid)}\n"
+    return f"{places.machine_id()} {boot} {pid} {_start_time(pid)}\n"
 
 
-def _begin(pid: int) -> str:
+def _start_time(pid: int) -> str:
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()[19]
 
 
-def _lives(claim: str) -> bool:
-    """Whether a process has a name still. Of other machines nobody can tell: it has."""
+def _is_alive(claim: str) -> bool:
+    """Return True if the process of a lock lives; assumed for other hosts."""
     machine, _, rest = claim.partition(" ")
     words = rest.split()
     if len(words) != 3 or not words[1].isdecimal():

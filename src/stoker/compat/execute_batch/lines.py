@@ -1,4 +1,4 @@
-"""The jobs of a batch file: one for each line, named after the file and the line's number."""
+"""Lines of a batch file: one job each, named after the file and the line number."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 from stoker.client.errors import StokerError, UsageError
 
 RESULTS = "job_results"
-"""Where results go, in the current directory."""
+"""Directory of results, in the current directory."""
 FINISHED = frozenset(
     ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE")
 )
-"""States after which nothing more comes of a job."""
+"""Final job states."""
 
 
 class Line:
-    """One job."""
+    """One line to run."""
 
     __slots__ = ("command", "name", "number")
 
@@ -25,28 +25,28 @@ class Line:
 
     @property
     def directory(self) -> str:
-        """Where its files come to; a job whose directory exists is not run again."""
+        """Return the directory of its results; if it exists, the line is not run again."""
         return os.path.join(RESULTS, self.name)
 
 
 def read_lines(file: str) -> list[Line]:
-    """The lines that are to be run. Blank ones and comments count, but are no jobs."""
+    """Return the lines to run; blank lines and comments only count for the numbers."""
     try:
-        with open(file, encoding="utf-8-sig") as batch:  # editors elsewhere mark files as UTF-8
+        with open(file, encoding="utf-8-sig") as batch:  # some editors add a byte order mark
             text = batch.read()
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise UsageError(f"{file} is not a batch file: it is not UTF-8.") from None
     lines = enumerate(map(str.strip, text.split("\n")), 1)
-    found = [Line(file, number, line) for number, line in lines if line and line[0] != "#"]
-    if not found:
+    jobs = [Line(file, number, line) for number, line in lines if line and line[0] != "#"]
+    if not jobs:
         raise UsageError(f"{file} has no line to run.")
-    return found
+    return jobs
 
 
-def make_results() -> str:
-    """Have the directory for results; its full path."""
+def create_results_directory() -> str:
+    """Create the results directory and return its absolute path."""
     try:
         os.makedirs(RESULTS, exist_ok=True)
     except FileExistsError:
@@ -54,8 +54,8 @@ def make_results() -> str:
     return os.path.abspath(RESULTS)
 
 
-def tell(text: str) -> None:
-    """Print a line at once; that nobody reads it is no reason to stop."""
+def print_line(text: str) -> None:
+    """Print a line and flush; a closed stdout is ignored."""
     try:
         print(text, flush=True)
     except OSError:

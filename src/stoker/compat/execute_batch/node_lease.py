@@ -1,4 +1,4 @@
-"""The machines of a batch, in the daemon's books for as long as somebody uses them."""
+"""NodeLease: the nodes of a batch, added to the daemon while they are used."""
 
 from __future__ import annotations
 
@@ -16,160 +16,162 @@ if TYPE_CHECKING:
 
     from stoker.client.client import Client
 
-OURS = "batch-"
-"""How the names of machines begin that are there for batches only."""
+LEASED_PREFIX = "batch-"
+"""Prefix of the names of leased nodes."""
 
-UNSEEN = ("unreachable", "connecting")
+UNREACHABLE_STATES = ("unreachable", "connecting")
 
 
-class Member:
-    """A machine that was named on the command line."""
+class LeasedNode:
+    """A node given on the command line."""
 
     def __init__(self, typed: str) -> None:
-        self.typed = typed
+        self.name = typed
         self.values = read_values(find_machine(typed))
         self.address = address_of(self.values)
-        # ssh would expand ~ too, but to the home that the password file has, whatever HOME says.
+        # ssh would expand ~ by the password database, not by HOME.
         self.key = os.path.abspath(os.path.expanduser(self.values["ssh_key_path"]))
-        self.node = _own_name(self.address)
+        self.node = _lease_name(self.address)
         self.lock: int | None = None
-        """Held by whoever uses a machine that is there for batches only."""
+        """Shared lock on a leased node; None if the node is not leased."""
         self.view: dict[str, Any] = {}
 
     @property
-    def told(self) -> dict[str, object]:
-        """The machine as its file has it."""
+    def as_dict(self) -> dict[str, object]:
+        """Return the values of the machine file."""
         known = {key: self.values[key] for key in KEYS}
         return {**known, "port": int(known["port"])}
 
     def release(self) -> None:
-        """Use it no longer, or not as one that is there for batches only."""
+        """Release the lock."""
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
 
 
 class NodeLease:
-    """Joins machines to the daemon's, looks at them, and leaves them as they were."""
+    """Adds nodes to the daemon, refreshes them, and removes those that it added."""
 
     def __init__(self, client: Client, names: Sequence[str], program: str) -> None:
         self.client, self.program = client, program
-        self.members = [Member(name) for name in names]
-        seen: dict[str, Member] = {}
-        for member in self.members:
-            other = seen.setdefault(member.address, member)
+        self.nodes = [LeasedNode(name) for name in names]
+        by_address: dict[str, LeasedNode] = {}
+        for member in self.nodes:
+            other = by_address.setdefault(member.address, member)
             if other is not member:
-                raise UsageError(f"{other.typed} and {member.typed} are the same machine.")
+                raise UsageError(f"{other.name} and {member.name} are the same machine.")
 
-    def join(self) -> None:
-        """Have all of them, each as it is now; raise when one cannot be reached."""
-        for member in self.members:
-            member.lock = _use(member.node)
-        known = self._without_orphans(self.client.nodes()["nodes"])
-        silent: list[tuple[Member, str]] = []
-        for member in self.members:
+    def acquire(self) -> None:
+        """Add and measure all nodes; raise StokerError if one cannot be reached."""
+        for member in self.nodes:
+            member.lock = _lock_shared(member.node)
+        known = self._remove_orphans(self.client.nodes()["nodes"])
+        unreachable: list[tuple[LeasedNode, str]] = []
+        for member in self.nodes:
             try:
                 self._add(member, known)
             except StokerError as error:
                 if error.code != "not_found":
                     raise
-                silent.append((member, error.message.rstrip(".")))  # its key
-        self.insist(silent or self.look())
-        for member in self.members:
+                unreachable.append((member, error.message.rstrip(".")))  # its key
+        self.require_connected(unreachable or self.refresh())
+        for member in self.nodes:
             if "bash" not in member.view["measured"]["tools"]:
                 output.say(
-                    f"{self.program}: {member.typed} has no bash: command lines run in sh,"
+                    f"{self.program}: {member.name} has no bash: command lines run in sh,"
                     " without ~/.bashrc"
                 )
 
-    def _without_orphans(self, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Remove machines of batches that were killed; those that are left."""
-        ours = {member.node for member in self.members}
-        left = []
+    def _remove_orphans(self, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Remove leased nodes of killed batches; return the other nodes."""
+        leased = {member.node for member in self.nodes}
+        others = []
         for node in known:
             name, address = node["name"], node["address"]
-            own = address is not None and not node["configured"] and name == _own_name(address)
-            if not own or name in ours or node["jobs"] or not self._gone(name):
-                left.append(node)
-        return left
+            is_leased = (
+                address is not None and not node["configured"] and name == _lease_name(address)
+            )
+            if not is_leased or name in leased or node["jobs"] or not self._remove_unused(name):
+                others.append(node)
+        return others
 
-    def _gone(self, node: str) -> bool:
-        """Remove a machine that nobody uses; whether that was so."""
-        lock = _unused(node)
+    def _remove_unused(self, node: str) -> bool:
+        """Remove a leased node if it is unused; return True if it was removed."""
+        lock = _lock_exclusive(node)
         if lock is None:
             return False
         try:
             self.client.remove_node(node)
         except StokerError:
-            return False  # a job has come to run there
+            return False  # a job runs on it
         finally:
             os.close(lock)
         return True
 
     @staticmethod
-    def insist(silent: list[tuple[Member, str]]) -> None:
-        """Raise unless all have answered."""
-        if silent:
-            raise StokerError(_not_connected(silent))
+    def require_connected(unreachable: list[tuple[LeasedNode, str]]) -> None:
+        """Raise StokerError if nodes are unreachable."""
+        if unreachable:
+            raise StokerError(_not_connected_message(unreachable))
 
-    def look(self) -> list[tuple[Member, str]]:
+    def refresh(self) -> list[tuple[LeasedNode, str]]:
         """See how they are now; those that do not answer, and why."""
-        views = self.client.refresh_nodes([member.node for member in self.members])["nodes"]
+        views = self.client.refresh_nodes([member.node for member in self.nodes])["nodes"]
         by_name = {view["name"]: view for view in views}
-        silent = []
-        for member in self.members:
+        unreachable = []
+        for member in self.nodes:
             member.view = by_name[member.node]
-            if member.view["state"] in UNSEEN or member.view["measured"] is None:
+            if member.view["state"] in UNREACHABLE_STATES or member.view["measured"] is None:
                 why = output.clean(member.view["why"] or "it has not answered in time")
-                silent.append((member, why))
-        return silent
+                unreachable.append((member, why))
+        return unreachable
 
-    def _add(self, member: Member, known: list[dict[str, Any]]) -> None:
-        """Use a machine that is there already, under whatever name, or add it for now."""
-        there = next((node for node in known if _is_at(node, member.address)), None)
-        if there is not None and there["name"] != member.node:
-            member.node = there["name"]
+    def _add(self, member: LeasedNode, known: list[dict[str, Any]]) -> None:
+        """Use a node that the daemon has under any name, else lease it."""
+        present = next((node for node in known if _is_at(node, member.address)), None)
+        if present is not None and present["name"] != member.node:
+            member.node = present["name"]
             member.release()
-        elif there is None or (there["key"] != member.key and there["state"] != "up"):
+        elif present is None or (present["key"] != member.key and present["state"] != "up"):
             self.client.add_node(member.node, member.address, key=member.key)
 
-    def leave(self) -> None:
-        """Machines that were there for batches only go when nobody uses them any more."""
-        for member in self.members:
+    def release(self) -> None:
+        """Remove leased nodes that no other batch uses."""
+        for member in self.nodes:
             if member.lock is None:
                 continue
             try:
-                if _alone(member.lock):
+                if _try_exclusive(member.lock):
                     self.client.remove_node(member.node)
             except StokerError:
-                pass  # a job of the queue runs there: whoever comes last removes it
+                pass  # a job runs on it: the last batch removes it
             finally:
                 member.release()
 
 
-def _own_name(address: str) -> str:
-    """What a machine is called that is there for batches only: each account has its own name."""
+def _lease_name(address: str) -> str:
+    """Return the name of a leased node; it is unique per account."""
     user, _, place = address.removeprefix("ssh://").rpartition("@")
     host, _, port = place.rpartition(":")
-    name = f"{OURS}{user}-{host}-{port}"
+    name = f"{LEASED_PREFIX}{user}-{host}-{port}"
     plain = [user, *host.replace("-", ".").split(".")]
     if len(name) <= 60 and all(part.isascii() and part.isalnum() for part in plain):
         return name
-    return f"{OURS}{places.digest(address)}"
+    return f"{LEASED_PREFIX}{places.digest(address)}"
 
 
 def _is_at(node: dict[str, Any], address: str) -> bool:
-    """Whether a machine that the daemon has is the one at this address."""
+    """Return True if a node of the daemon has this address."""
     known = node["address"] or ""
-    user, _, place = known.removeprefix("ssh://").rstrip("/").rpartition("@")
-    if place.endswith("]") or ":" not in place:
-        place += ":22"
-    ours, _, there = address.removeprefix("ssh://").rpartition("@")
-    return place == there and user in ("", ours)  # none: the one that ssh is configured with
+    user, _, host = known.removeprefix("ssh://").rstrip("/").rpartition("@")
+    if host.endswith("]") or ":" not in host:
+        host += ":22"
+    own_user, _, own_host = address.removeprefix("ssh://").rpartition("@")
+    return host == own_host and user in ("", own_user)  # empty: the user of the ssh configuration
 
 
-def _use(node: str) -> int:
-    """Make known that a machine is in use; waits while somebody removes it."""
+def _lock_shared(node: str) -> int:
+    """Lock a leased node as in use; wait while it is being removed."""
     import fcntl
 
     fd = _open_lock(node)
@@ -177,10 +179,10 @@ def _use(node: str) -> int:
     return fd
 
 
-def _unused(node: str) -> int | None:
-    """Keep others from beginning to use a machine, unless somebody does."""
+def _lock_exclusive(node: str) -> int | None:
+    """Lock a leased node for removal, None if it is in use."""
     fd = _open_lock(node)
-    if _alone(fd):
+    if _try_exclusive(fd):
         return fd
     os.close(fd)
     return None
@@ -191,8 +193,8 @@ def _open_lock(node: str) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _alone(lock: int) -> bool:
-    """Whether nobody else uses it; nobody begins to before the lock is let go."""
+def _try_exclusive(lock: int) -> bool:
+    """Try to get the exclusive lock; return False if another process holds the lock."""
     import fcntl
 
     try:
@@ -202,11 +204,11 @@ def _alone(lock: int) -> bool:
     return True
 
 
-def _not_connected(silent: list[tuple[Member, str]]) -> str:
+def _not_connected_message(unreachable: list[tuple[LeasedNode, str]]) -> str:
     import json
 
-    listed = json.dumps([member.told for member, _ in silent])
-    if len(silent) == 1:
-        return f"could not connect to machines: {listed}: {silent[0][1]}"
-    whys = "; ".join(f"{member.typed}: {why}" for member, why in silent)
-    return f"could not connect to machines: {listed}: {whys}"
+    listed = json.dumps([member.as_dict for member, _ in unreachable])
+    if len(unreachable) == 1:
+        return f"could not connect to machines: {listed}: {unreachable[0][1]}"
+    reasons = "; ".join(f"{member.name}: {why}" for member, why in unreachable)
+    return f"could not connect to machines: {listed}: {reasons}"

@@ -1,10 +1,10 @@
-"""The slots of a batch: reckoned once, when it starts, and never more than that."""
+"""Plan: the slots of a batch, computed once at its start."""
 
 from __future__ import annotations
 
-from stoker.compat.execute_batch.lines import tell
-from stoker.compat.execute_batch.machine import free_of, options
-from stoker.compat.execute_batch.slots import slots, why_none
+from stoker.compat.execute_batch.lines import print_line
+from stoker.compat.execute_batch.machine import free_resources, slot_options
+from stoker.compat.execute_batch.slots import compute_slots, no_slot_reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,96 +12,100 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stoker.compat.execute_batch.lines import Line
-    from stoker.compat.execute_batch.node_lease import Member
-    from stoker.compat.execute_batch.slots import Need
+    from stoker.compat.execute_batch.node_lease import LeasedNode
+    from stoker.compat.execute_batch.slots import JobNeed
 
 
 class Slot:
-    """A place for one job at a time."""
+    """Resources of one node for one job at a time."""
 
-    __slots__ = ("gpu", "member", "number", "options")
+    __slots__ = ("gpu", "node", "number", "options")
 
     def __init__(
-        self, number: int, member: Member, gpu: int | None, options: dict[str, Any]
+        self, number: int, member: LeasedNode, gpu: int | None, slot_options: dict[str, Any]
     ) -> None:
-        self.number, self.member, self.gpu, self.options = number, member, gpu, options
+        self.number, self.node, self.gpu, self.options = number, member, gpu, slot_options
 
-    def beside(self, other: Slot) -> bool:
-        """Whether another one is on the same machine."""
-        return self.member is other.member
+    def same_node(self, other: Slot) -> bool:
+        """Return True if another slot is on the same node."""
+        return self.node is other.node
 
-    def shown(self, command: str) -> str:
-        """A job's command, as people are told of it."""
+    def display_command(self, command: str) -> str:
+        """Return the command as shown to the user."""
         if self.gpu is None or "exclusive" in self.options:
             return command
         return f"export CUDA_VISIBLE_DEVICES={self.gpu} && {command}"
 
-    def line(self, command: str) -> str:
-        """What is run. The GPU is named here as well, since ~/.bashrc might name another one;
-        whoever reserves a machine for jobs on GPUs has them all.
+    def command_line(self, command: str) -> str:
+        """Return the command line to run.
+
+        It sets the GPU, because ~/.bashrc might set another; a reserved node has all GPUs.
         """
         if self.gpu is not None and "exclusive" in self.options:
             return command
         return f"export CUDA_VISIBLE_DEVICES={'' if self.gpu is None else self.gpu}; {command}"
 
-    def typed(self, command: str, id: int) -> str:
-        """What is executed, as far as it can be typed."""
+    def verbose_line(self, command: str, id: int) -> str:
+        """Return the remote command line for --verbose."""
         from shlex import quote
 
-        shell = "bash -ic" if "bash" in self.member.view["measured"]["tools"] else "sh -c"
-        where = self.member.address.removeprefix("ssh://")
-        return f"{where} (job {id}): {shell} {quote(self.line(command))}"
+        shell = "bash -ic" if "bash" in self.node.view["measured"]["tools"] else "sh -c"
+        address = self.node.address.removeprefix("ssh://")
+        return f"{address} (job {id}): {shell} {quote(self.command_line(command))}"
 
 
 class Plan:
-    """All slots of all machines."""
+    """All slots of all nodes."""
 
     def __init__(
-        self, members: Sequence[Member], need: Need, gpus: Sequence[dict[str, Any]]
+        self, members: Sequence[LeasedNode], need: JobNeed, gpus: Sequence[dict[str, Any]]
     ) -> None:
-        self.members, self.need, self.gpus = members, need, gpus
+        self.nodes, self.need, self.gpus = members, need, gpus
         self.slots: list[Slot] = []
         self.limits: dict[str, int] = {}
         self.choices: list[list[int]] = []
-        self._free = {member.typed: free_of(member.view, gpus) for member in members}
+        self._free = {member.name: free_resources(member.view, gpus) for member in members}
         for member in members:
-            free = self._free[member.typed]
-            found = slots(free, need)
-            self.limits[member.typed] = len(found)
-            whole = bool(found) and need.reserve and need.gpu
-            given = [gpu.index for gpu in free.gpus] if whole else found
-            self.choices.append([gpu for gpu in given if gpu is not None])
-            for gpu in found:
-                asked = options(need, free, member.view, gpu, len(found))
-                asked["nodelist"] = member.node
-                self.slots.append(Slot(len(self.slots), member, gpu, asked))
+            free = self._free[member.name]
+            gpus_of_slots = compute_slots(free, need)
+            self.limits[member.name] = len(gpus_of_slots)
+            whole_node = bool(gpus_of_slots) and need.reserve and need.gpu
+            indexes = [gpu.index for gpu in free.gpus] if whole_node else gpus_of_slots
+            self.choices.append([gpu for gpu in indexes if gpu is not None])
+            for gpu in gpus_of_slots:
+                options = slot_options(need, free, member.view, gpu, len(gpus_of_slots))
+                options["nodelist"] = member.node
+                self.slots.append(Slot(len(self.slots), member, gpu, options))
 
     @property
-    def crowded(self) -> bool:
-        """Whether there would be more slots if nobody used the cores."""
-        for member in self.members:
-            seen = member.view["measured"]
-            idle = {**member.view, "measured": {**seen, "free_cores": seen["cores"]}}
-            if len(slots(free_of(idle, self.gpus), self.need)) > self.limits[member.typed]:
+    def has_busy_cores(self) -> bool:
+        """Return True if idle cores would allow more slots."""
+        for member in self.nodes:
+            measured = member.view["measured"]
+            idle = {**member.view, "measured": {**measured, "free_cores": measured["cores"]}}
+            if (
+                len(compute_slots(free_resources(idle, self.gpus), self.need))
+                > self.limits[member.name]
+            ):
                 return True
         return False
 
-    def excuses(self) -> dict[str, str]:
-        """Why machines take no job."""
+    def no_slot_reasons(self) -> dict[str, str]:
+        """Return why nodes have no slot, by name."""
         return {
-            member.typed: why_none(self._free[member.typed], self.need) + _trouble(member)
-            for member in self.members
-            if not self.limits[member.typed]
+            member.name: no_slot_reason(self._free[member.name], self.need) + _node_notes(member)
+            for member in self.nodes
+            if not self.limits[member.name]
         }
 
-    def rehearse(self, lines: Sequence[Line]) -> None:
-        """Print what would be run where, if all jobs took the same time."""
+    def print_dry_run(self, lines: Sequence[Line]) -> None:
+        """Print where each line would run if all took the same time."""
         for number, line in enumerate(lines):
             slot = self.slots[number % len(self.slots)]
-            tell(f"{slot.member.typed}: {line.name};  {slot.shown(line.command)}")
+            print_line(f"{slot.node.name}: {line.name};  {slot.display_command(line.command)}")
 
 
-def _trouble(member: Member) -> str:
-    """What else is the matter with a machine; that there is no bash has been said."""
+def _node_notes(member: LeasedNode) -> str:
+    """Return the notes of a node except the missing bash, which was reported."""
     notes = [note for note in member.view.get("notes", ()) if not note.startswith("no bash")]
     return f" ({'; '.join(notes)})" if notes else ""

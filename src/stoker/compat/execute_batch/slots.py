@@ -1,8 +1,8 @@
-"""How many jobs a machine takes at once, and which GPU each of them gets. Pure.
+"""Number of concurrent jobs on a node, and the GPU of each. Pure.
 
-One job's needs are taken off what is free, again and again, until something is overdrawn. Cores
-and the time of GPUs may be, a little: systems cope well with that. Amounts are thousandths of
-cores and of GPUs, and MiB, so that tenths add up.
+The needs of one job are subtracted from the free resources until one is exceeded. Cores and GPU
+time may be overcommitted slightly. Amounts are thousandths of cores and GPUs, and MiB, so that
+sums are exact.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 THOUSAND = 1000
-SPARE_CORES = 2 * THOUSAND
-"""So many cores may be promised beyond those that are free."""
-FULL_GPU = 1200
-"""So far may the promises for one GPU go, with what is going on there already."""
-MOST = 1000
-"""No machine gets more, however little a job asks for."""
+OVERCOMMITTED_CORES = 2 * THOUSAND
+"""Thousandths of cores that may be allocated beyond the free ones."""
+MAX_GPU_USE = 1200
+"""Maximum use of a GPU in thousandths, including current use."""
+MAX_SLOTS = 1000
+"""Maximum slots of a node."""
 
 Slots = list[int | None]
-"""For each job that runs at once, the index of its GPU, if it has one."""
+"""GPU index of each slot, None without a GPU."""
 
 
-class Need:
-    """What one job asks for."""
+class JobNeed:
+    """Resources of one job."""
 
     __slots__ = ("cores", "gpu", "gpu_memory", "gpu_share", "memory", "reserve", "reserve_gpu")
 
@@ -44,10 +44,10 @@ class Need:
         self.reserve_gpu = reserve_gpu
 
 
-class Gpu:
-    """One GPU as it is now."""
+class GpuFree:
+    """Free part of one GPU."""
 
-    __slots__ = ("held", "index", "memory", "stranger", "used")
+    __slots__ = ("foreign_process", "held", "index", "memory", "used")
 
     def __init__(
         self,
@@ -58,85 +58,84 @@ class Gpu:
         stranger: bool = False,
     ) -> None:
         self.index, self.memory, self.used, self.held = index, memory, used, held
-        """Free memory (None: the driver does not say), how busy it is, and what jobs of ours
-        that are there already were promised of it."""
-        self.stranger = stranger
-        """Whether processes of others are on it."""
+        """Free memory (None: unknown), utilization, and thousandths held by stoker's jobs."""
+        self.foreign_process = stranger
+        """Processes of others use it."""
 
 
-class Free:
-    """What a machine has left."""
+class NodeFree:
+    """Free resources of a node."""
 
     __slots__ = ("cores", "gpus", "in_use", "memory")
 
     def __init__(
-        self, cores: int, memory: int, gpus: Sequence[Gpu] = (), in_use: bool = False
+        self, cores: int, memory: int, gpus: Sequence[GpuFree] = (), in_use: bool = False
     ) -> None:
         self.cores, self.memory, self.gpus = cores, memory, list(gpus)
         self.in_use = in_use
-        """Whether a job of ours is there already."""
+        """A job of stoker runs on it."""
 
 
-def slots(free: Free, need: Need) -> Slots:
-    """The slots of a machine."""
+def compute_slots(free: NodeFree, need: JobNeed) -> Slots:
+    """Return the slots of a node."""
     if need.reserve and free.in_use:
         return []
     cores, memory = free.cores, free.memory
-    left = {gpu.index: _room(gpu, need) for gpu in free.gpus}
-    found: Slots = []
-    while len(found) < (1 if need.reserve else MOST):
+    left = {gpu.index: _gpu_remainder(gpu, need) for gpu in free.gpus}
+    slots: Slots = []
+    while len(slots) < (1 if need.reserve else MAX_SLOTS):
         cores -= need.cores * THOUSAND
         memory -= need.memory
-        if cores < -SPARE_CORES or memory < 0:
+        if cores < -OVERCOMMITTED_CORES or memory < 0:
             break
-        chosen = _choose(left, need) if need.gpu else None
+        chosen = _take_gpu(left, need) if need.gpu else None
         if need.gpu and chosen is None:
             break
-        found.append(chosen)
-    return found
+        slots.append(chosen)
+    return slots
 
 
-Room = tuple[int | None, int] | None
-"""What is left of a GPU: memory, and its time; None when it is reserved."""
+GpuRemainder = tuple[int | None, int] | None
+"""Free memory and free thousandths of a GPU; None if it is reserved."""
 
 
-def _room(gpu: Gpu, need: Need) -> Room:
-    """What a job may have of a GPU. One that another job of ours has is not free as a whole."""
+def _gpu_remainder(gpu: GpuFree, need: JobNeed) -> GpuRemainder:
+    """Return what is free of a GPU; None if a job holds it."""
     if gpu.held >= THOUSAND or (gpu.held and need.reserve_gpu):
         return None
-    # Shares are entered in the books as parts of the tolerated overload.
-    return gpu.memory, FULL_GPU - max(gpu.used, gpu.held * FULL_GPU // THOUSAND)
+    # Shares are accounted relative to the tolerated maximum use.
+    return gpu.memory, MAX_GPU_USE - max(gpu.used, gpu.held * MAX_GPU_USE // THOUSAND)
 
 
-def _choose(left: dict[int, Room], need: Need) -> int | None:
-    """The least busy GPU that is not reserved and has the memory; its room shrinks."""
+def _take_gpu(left: dict[int, GpuRemainder], need: JobNeed) -> int | None:
+    """Take the least used GPU with enough memory, None if there is none."""
     best: int | None = None
-    most = -1
+    most_free = -1
     for index, room in left.items():
         if room is None or (room[0] is not None and room[0] < need.gpu_memory):
             continue
-        if room[1] > most:
-            best, most = index, room[1]
-    if best is None or most < need.gpu_share:
+        if room[1] > most_free:
+            best, most_free = index, room[1]
+    if best is None or most_free < need.gpu_share:
         return None
     memory, _ = left[best] or (None, 0)
     after = None if memory is None else memory - need.gpu_memory
-    left[best] = None if need.reserve_gpu else (after, most - need.gpu_share)
+    left[best] = None if need.reserve_gpu else (after, most_free - need.gpu_share)
     return best
 
 
-def why_none(free: Free, need: Need) -> str:
-    """Why a machine takes not even one job, in a few words."""
+def no_slot_reason(free: NodeFree, need: JobNeed) -> str:
+    """Return why a node has no slot."""
     if need.reserve and free.in_use:
         return "one of your jobs runs on it, so it cannot be reserved"
     if free.memory < need.memory:
         return f"{max(free.memory, 0)} MB of memory are free, a job needs {need.memory}"
-    if free.cores + SPARE_CORES < need.cores * THOUSAND:
+    if free.cores + OVERCOMMITTED_CORES < need.cores * THOUSAND:
         cores = max(free.cores, 0) / THOUSAND
         return f"{cores:.1f} cores are free (2 more are tolerated), a job needs {need.cores}"
     if not free.gpus:
         return "it has no GPU (with --no-gpu-required, jobs need none)"
-    rooms = [room for gpu in free.gpus if (room := _room(gpu, need)) is not None]
+    rooms = [room for gpu in free.gpus if (room := _gpu_remainder(gpu, need)) is not None]
     if not rooms:
         return "your jobs use its GPUs"
     known = [room[0] for room in rooms]

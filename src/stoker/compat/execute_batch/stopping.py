@@ -1,12 +1,12 @@
-"""How a batch hears that it is to stop."""
+"""Signal handling of a batch."""
 
 from __future__ import annotations
 
 import signal
 
 
-def listen_for_signals(woken: int) -> None:
-    """Have the numbers of signals written to a descriptor; go on when the terminal is gone."""
+def write_signals_to(woken: int) -> None:
+    """Write the numbers of stop signals to a descriptor; ignore SIGHUP."""
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""What goes along with jobs and what comes back, as the daemon is told."""
+"""Submit options for files copied to and from nodes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def travel(forward: Sequence[str], backwards: Sequence[str]) -> dict[str, Any]:
-    """Return the options of every job. Earlier results never go along, so they never nest."""
-    sent = [_inside(path, "--copy-forward") for path in forward]
-    brought = [_inside(path, "--copy-backwards") for path in backwards]
+def transfer_options(forward: Sequence[str], backwards: Sequence[str]) -> dict[str, Any]:
+    """Return the transfer options of every job; earlier results are never sent."""
+    sent = [_relative_path(path, "--copy-forward") for path in forward]
+    brought = [_relative_path(path, "--copy-backwards") for path in backwards]
     for path in sent:
         if not os.path.lexists(path):
             raise UsageError(f"--copy-forward {path}: no such file or directory.")
@@ -27,13 +27,13 @@ def travel(forward: Sequence[str], backwards: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def brought_nothing(carried: dict[str, Any], directory: str) -> list[str]:
-    """What was to come back of a job, and has not."""
+def missing_results(carried: dict[str, Any], directory: str) -> list[str]:
+    """Return the paths that a job did not bring back."""
     return [path for path in carried.get("bring", ()) if not os.path.lexists(f"{directory}/{path}")]
 
 
-def _inside(path: str, option: str) -> str:
-    """Return a path as it is below this directory, where jobs find it under the same name."""
+def _relative_path(path: str, option: str) -> str:
+    """Return a path relative to this directory; reject paths outside it."""
     tidy = os.path.relpath(path) if os.path.isabs(path) else os.path.normpath(path)
     if tidy.split("/")[0] == ".." or not path:
         raise UsageError(f"{option} {path!r} is not below this directory.")

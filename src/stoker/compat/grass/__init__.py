@@ -1,4 +1,4 @@
-"""The command `grass`: queues with resources of their own, over stoker's one daemon."""
+"""grass: queues with their own resources."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ VERBS = {
     "enqueue": "add a job to a queue",
     "show": "show queues and their jobs",
 }
-"""Every verb and what it is for. Each is a module beside this one with `main(argv) -> int`."""
+"""Purpose of every verb; each is a module here with `main(argv) -> int`."""
 
 
 def main(argv: list[str]) -> int:
-    """Do what the first word says."""
+    """Run a verb and return the exit code."""
     word, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if word in {"-h", "--help", "help"}:
         from stoker.compat.grass.help import HELP

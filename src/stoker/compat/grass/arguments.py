@@ -1,4 +1,4 @@
-"""Reads the words behind a verb: options in any of their forms, and the job's own command."""
+"""Command line parser of grass: options, and the command of a job."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class GrassArguments:
-    """What was typed: the values of each option, and the words that are no options."""
+    """Values of each option, and the other words."""
 
     def __init__(self) -> None:
         self.options: dict[str, list[str]] = {}
         self.words: list[str] = []
 
     def flag(self, name: str) -> bool:
-        """Whether a switch is set."""
+        """Return True if a switch is set."""
         return name in self.options
 
     def many(self, name: str) -> list[str]:
@@ -32,39 +32,39 @@ class GrassArguments:
         return values[0] if values else None
 
 
-def read(
+def read_arguments(
     argv: Sequence[str],
     verb: str,
     options: Mapping[str, str | None],
     before_command: int | None = None,
 ) -> GrassArguments:
-    """Sort words into options and others; `options` says what each takes, None for a switch.
+    """Parse a command line; `options` has the value name of each option, None for a switch.
 
-    With `before_command`, a command begins behind so many words, and all the rest is its own.
+    With `before_command`, a command follows after this many words and takes all the rest.
     """
-    asked = GrassArguments()
+    args = GrassArguments()
     rest = list(reversed(argv))
     while rest:
         word = rest.pop()
-        command = before_command is not None and len(asked.words) >= before_command
+        command = before_command is not None and len(args.words) >= before_command
         if word == "--":
-            asked.words += reversed(rest)
+            args.words += reversed(rest)
             break
         if len(word) < 2 or word[0] != "-":
-            asked.words.append(word)
+            args.words.append(word)
             if command:
-                asked.words += reversed(rest)
+                args.words += reversed(rest)
                 break
             continue
         name, attached = _split(word, options)
         if name not in options:
             raise _unknown(name, verb, options, command)
-        _take(asked, name, attached, options[name], rest)
-    return asked
+        _take(args, name, attached, options[name], rest)
+    return args
 
 
 def _split(word: str, options: Mapping[str, str | None]) -> tuple[str, str | None]:
-    """Return an option's full name and the value that is attached to it: --env=K=V, -eK=V."""
+    """Return the full name and the attached value of an option: --env=K=V, -eK=V."""
     if word.startswith("--"):
         name, equals, value = word.partition("=")
         return name, value if equals else None
@@ -75,7 +75,7 @@ def _split(word: str, options: Mapping[str, str | None]) -> tuple[str, str | Non
 
 
 def _take(
-    asked: GrassArguments, name: str, attached: str | None, takes: str | None, rest: list[str]
+    args: GrassArguments, name: str, attached: str | None, takes: str | None, rest: list[str]
 ) -> None:
     if takes is None and attached is not None:
         raise UsageError(f"{name} takes no value.")
@@ -83,7 +83,7 @@ def _take(
         if not rest:
             raise UsageError(f"{name} needs a value: {name} {takes}")
         attached = rest.pop()
-    asked.options.setdefault(name, []).append(attached or "")
+    args.options.setdefault(name, []).append(attached or "")
 
 
 def _unknown(name: str, verb: str, options: Mapping[str, str | None], command: bool) -> UsageError:
@@ -98,8 +98,8 @@ def _unknown(name: str, verb: str, options: Mapping[str, str | None], command: b
     return UsageError(f"grass {verb} has no option {name}. {hint}")
 
 
-def only_word(asked: GrassArguments, verb: str) -> str:
-    """Return the one queue that a verb is about."""
-    if len(asked.words) != 1:
+def only_queue(args: GrassArguments, verb: str) -> str:
+    """Return the only word, which must be a queue."""
+    if len(args.words) != 1:
         raise UsageError(f"grass {verb} takes the name of one queue: grass {verb} q1")
-    return asked.words[0]
+    return args.words[0]

@@ -1,4 +1,4 @@
-"""`grass create-queue`: a queue with devices of its own."""
+"""`grass create-queue`: create a queue with its own devices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import sys
 from stoker.cli import output
 from stoker.client.errors import StokerError, UsageError
 from stoker.compat.grass import queues
-from stoker.compat.grass.arguments import GrassArguments, only_word, read
-from stoker.compat.grass.resources import LONGEST_TEXT, capacities, inside, written
+from stoker.compat.grass.arguments import GrassArguments, only_queue, read_arguments
+from stoker.compat.grass.resources import (
+    MAX_TEXT_LENGTH,
+    daemon_type,
+    format_amount,
+    parse_capacities,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,21 +38,21 @@ OPTIONS = {"--json": "JSON5", "--file": "FILE", "--backfill": None}
 
 
 def main(argv: list[str]) -> int:
-    """Make the queue, or say why not."""
-    asked = read(argv, "create-queue", OPTIONS)
-    name = only_word(asked, "create-queue")
+    """Create the queue."""
+    args = read_arguments(argv, "create-queue", OPTIONS)
+    name = only_queue(args, "create-queue")
     _check_name(name)
-    devices = capacities(*_text(asked))
+    devices = parse_capacities(*_text(args))
     resources = [
-        {"type": inside(kind), "device": device, "capacity": written(capacity)}
+        {"type": daemon_type(kind), "device": device, "capacity": format_amount(capacity)}
         for kind, device, capacity in devices
     ]
-    strict = not asked.flag("--backfill")
+    strict = not args.flag("--backfill")
     try:
         queues.client().define_queue(name, strict=strict, new=True, resources=resources)
     except StokerError as error:
-        raise queues.in_our_words(error) from None
-    output.say(f"grass: created {name}: {_told(devices)}")
+        raise queues.translate_error(error) from None
+    output.say(f"grass: created {name}: {_describe(devices)}")
     return 0
 
 
@@ -62,9 +67,9 @@ def _check_name(name: str) -> None:
         )
 
 
-def _text(asked: GrassArguments) -> tuple[str, str]:
-    """Return the JSON5 that was typed or is in the file, and what to call it."""
-    text, path = asked.one("--json"), asked.one("--file")
+def _text(args: GrassArguments) -> tuple[str, str]:
+    """Return the JSON5 of --json or --file, and its name for messages."""
+    text, path = args.one("--json"), args.one("--file")
     if (text is None) == (path is None):
         raise UsageError(
             "Give the devices of the queue with either --json '{gpu:4}' or --file FILE."
@@ -75,10 +80,10 @@ def _text(asked: GrassArguments) -> tuple[str, str]:
     name = "stdin" if path == "-" else output.clean(path)
     try:
         if path == "-" and sys.stdin is not None:
-            data = sys.stdin.buffer.read(LONGEST_TEXT + 1)
+            data = sys.stdin.buffer.read(MAX_TEXT_LENGTH + 1)
         else:
             with open(path, "rb") as file:
-                data = file.read(LONGEST_TEXT + 1)
+                data = file.read(MAX_TEXT_LENGTH + 1)
         return data.decode(), name
     except OSError as error:
         raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
@@ -86,15 +91,15 @@ def _text(asked: GrassArguments) -> tuple[str, str]:
         raise UsageError(f"{name} is not valid UTF-8.") from None
 
 
-def _told(devices: list[Device]) -> str:
-    """Write what a queue has, in short: `4 gpu, 2 hdd (32, 64)`."""
+def _describe(devices: list[Device]) -> str:
+    """Return the devices of a queue as text: `4 gpu, 2 hdd (32, 64)`."""
     types: dict[str, list[Device]] = {}
     for device in devices:
         types.setdefault(device[0], []).append(device)
     parts = []
     for kind, those in types.items():
         unit = all(capacity == 1000 for _, _, capacity in those)
-        sizes = ", ".join(written(capacity) for _, _, capacity in those[:8])
+        sizes = ", ".join(format_amount(capacity) for _, _, capacity in those[:8])
         more = ", ..." if len(those) > 8 else ""
         parts.append(f"{len(those)} {kind}" + ("" if unit else f" ({sizes}{more})"))
     return ", ".join(parts) or "no devices"

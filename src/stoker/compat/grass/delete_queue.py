@@ -1,11 +1,11 @@
-"""`grass delete-queue`: forget a queue."""
+"""`grass delete-queue`: delete a queue."""
 
 from __future__ import annotations
 
 from stoker.cli import output
 from stoker.client.errors import StokerError
 from stoker.compat.grass import queues
-from stoker.compat.grass.arguments import only_word, read
+from stoker.compat.grass.arguments import only_queue, read_arguments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,25 +20,25 @@ pending jobs is deleted only with --confirmed, which cancels them.
 
 
 def main(argv: list[str]) -> int:
-    """Delete the queue, unless jobs wait in it."""
-    asked = read(argv, "delete-queue", {"--confirmed": None})
-    name = only_word(asked, "delete-queue")
+    """Delete the queue; pending jobs require --confirmed."""
+    args = read_arguments(argv, "delete-queue", {"--confirmed": None})
+    name = only_queue(args, "delete-queue")
     client = queues.client()
-    running = int(queues.found(client, name)["running"])
-    waiting = _waiting(client, name)
-    if waiting and not asked.flag("--confirmed"):
-        jobs = output.counted(len(waiting), "pending job")
+    running = int(queues.find_queue(client, name)["running"])
+    pending = _pending_jobs(client, name)
+    if pending and not args.flag("--confirmed"):
+        jobs = output.counted(len(pending), "pending job")
         raise StokerError(
-            f"{name} has {jobs}. To cancel {'it' if len(waiting) == 1 else 'them'} "
+            f"{name} has {jobs}. To cancel {'it' if len(pending) == 1 else 'them'} "
             f"and delete the queue: grass delete-queue {name} --confirmed"
         )
-    if waiting:
-        done = client.act("cancel", waiting, only="waiting")["done"]
+    if pending:
+        done = client.act("cancel", pending, only="waiting")["done"]
         output.say(f"grass: cancelled {output.counted(len(done), 'pending job')}")
     try:
         client.delete_queue(name)
     except StokerError as error:
-        raise queues.in_our_words(error) from None
+        raise queues.translate_error(error) from None
     left = ""
     if running:
         jobs = output.counted(running, "running job")
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _waiting(client: Client, name: str) -> list[str]:
-    """Return the jobs that wait in a queue."""
+def _pending_jobs(client: Client, name: str) -> list[str]:
+    """Return the ids of the pending jobs of a queue."""
     reply = client.jobs(queue=name, state="PENDING", limit=1_000_000)
     return [str(job["id"]) for job in reply["jobs"]]

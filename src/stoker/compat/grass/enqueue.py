@@ -1,4 +1,4 @@
-"""`grass enqueue`: a job for a queue."""
+"""`grass enqueue`: add a job to a queue."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ import os
 from stoker.cli import output
 from stoker.client.errors import StokerError, UsageError
 from stoker.compat.grass import queues
-from stoker.compat.grass.arguments import GrassArguments, read
-from stoker.compat.grass.resources import inside, outside, read_back, requirement, written
+from stoker.compat.grass.arguments import GrassArguments, read_arguments
+from stoker.compat.grass.resources import (
+    daemon_type,
+    format_amount,
+    grass_type,
+    parse_amount,
+    parse_requirement,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,29 +35,29 @@ OPTIONS = {"--json": "JSON5", "--cwd": "DIR", "--env": "NAME=VALUE"}
 
 
 def main(argv: list[str]) -> int:
-    """Queue the job, or say why not."""
-    asked = read(argv, "enqueue", OPTIONS, before_command=1)
-    if len(asked.words) < 2:
+    """Submit the job and print its id."""
+    args = read_arguments(argv, "enqueue", OPTIONS, before_command=1)
+    if len(args.words) < 2:
         raise UsageError(
             "No queue or command given. Example: "
             "grass enqueue q1 --json '{gpu:0.5}' -- python train.py"
         )
-    variables = [_assignment(text) for text in asked.many("--env")]
-    command = asked.words[1:]
+    variables = [_assignment(text) for text in args.many("--env")]
+    command = args.words[1:]
     while command and _is_assignment(command[0]):
         variables.append(command.pop(0))
     if not command:
         raise UsageError("Variables are given, but no command after them.")
-    needs = requirement(asked.one("--json") or "{}")
-    submission = _submission(asked, variables, command)
+    needs = parse_requirement(args.one("--json") or "{}")
+    submission = _submission(args, variables, command)
     client = queues.client()
-    queue = queues.found(client, asked.words[0])
+    queue = queues.find_queue(client, args.words[0])
     _check_possible(queue, needs)
-    submission["options"] |= _asked_for(queue["name"], needs)
+    submission["options"] |= _job_options(queue["name"], needs)
     try:
         reply = client.submit(submission)
     except StokerError as error:
-        raise queues.in_our_words(error) from None
+        raise queues.translate_error(error) from None
     for warning in reply.get("warnings") or ():
         output.say(f"grass: {output.clean(warning)}")
     print(reply["label"])
@@ -69,11 +75,11 @@ def _is_assignment(word: str) -> bool:
     return bool(equals) and name.isascii() and name.isidentifier()
 
 
-def _submission(asked: GrassArguments, variables: list[str], command: list[str]) -> dict[str, Any]:
+def _submission(args: GrassArguments, variables: list[str], command: list[str]) -> dict[str, Any]:
     from stoker.cli.options.submission import absolute_path, job_environment
     from stoker.client.submit_environment import current_directory, shell, umask
 
-    given = asked.one("--cwd")
+    given = args.one("--cwd")
     directory = absolute_path(os.path.expanduser(given)) if given else current_directory()
     names = dict.fromkeys(text.partition("=")[0] for text in variables)
     return {
@@ -82,27 +88,29 @@ def _submission(asked: GrassArguments, variables: list[str], command: list[str])
         "environment": job_environment(os.environ),
         "shell": shell(),
         "umask": umask(),
-        # The names alone: values may be secrets, and a comment is for all to read.
+        # Only the names: values may be secrets, and a comment is readable for all.
         "options": {"env": variables, **({"comment": f"env: {' '.join(names)}"} if names else {})},
     }
 
 
-def _asked_for(queue: str, needs: dict[str, int]) -> dict[str, Any]:
-    """Return a job's needs as the daemon has them. Cores are counted by a queue that has them."""
+def _job_options(queue: str, needs: dict[str, int]) -> dict[str, Any]:
+    """Return the submit options of a job; cores are accounted by queues that have them."""
     options: dict[str, Any] = {"queue": queue, "client": queues.NAME, "cpus": "0"}
     if "gpu" in needs:
-        options["gpus"] = written(needs["gpu"])
-    named = {inside(kind): written(amount) for kind, amount in needs.items() if kind != "gpu"}
+        options["gpus"] = format_amount(needs["gpu"])
+    named = {
+        daemon_type(kind): format_amount(amount) for kind, amount in needs.items() if kind != "gpu"
+    }
     if named:
         options["resources"] = named
     return options
 
 
 def _check_possible(queue: dict[str, Any], needs: dict[str, int]) -> None:
-    """Refuse what the queue could never give."""
+    """Reject a request that the queue can never satisfy."""
     has: dict[str, list[int]] = {}
     for device in queue["resources"]:
-        has.setdefault(outside(device["type"]), []).append(read_back(device["capacity"]))
+        has.setdefault(grass_type(device["type"]), []).append(parse_amount(device["capacity"]))
     for kind, amount in needs.items():
         sizes = has.get(kind)
         if not sizes:
@@ -113,6 +121,6 @@ def _check_possible(queue: dict[str, Any], needs: dict[str, int]) -> None:
         if amount > most:
             part = "in total" if unit else "on its largest device, and a job gets one device"
             raise UsageError(
-                f"Queue {queue['name']} can never allocate {written(amount)} {kind}: "
-                f"it has {written(most)} {part}."
+                f"Queue {queue['name']} can never allocate {format_amount(amount)} {kind}: "
+                f"it has {format_amount(most)} {part}."
             )

@@ -1,4 +1,4 @@
-"""What `grass --help` says."""
+"""Text of `grass --help`."""
 
 from __future__ import annotations
 

@@ -1,27 +1,27 @@
-"""What the verbs have in common: finding a queue, and wording what the daemon refuses."""
+"""Shared by the verbs: find a queue, and translate errors of the daemon."""
 
 from __future__ import annotations
 
 from stoker import wire
 from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError, UsageError
-from stoker.compat.grass.resources import BROUGHT, POOLS
+from stoker.compat.grass.resources import POOLS, QUEUE_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 NAME = "grass"
-"""What jobs that came through here carry."""
+"""`client` of jobs submitted with this command."""
 
 
 def client() -> Client:
-    """Return a client of the daemon, which is started if need be."""
+    """Return a client of the daemon; start it if necessary."""
     return connect()
 
 
-def found(client: Client, name: str) -> dict[str, Any]:
-    """Return a queue as the daemon shows it."""
+def find_queue(client: Client, name: str) -> dict[str, Any]:
+    """Return the view of a queue."""
     queues: list[dict[str, Any]] = client.queues()["queues"]
     for queue in queues:
         if queue["name"] == name:
@@ -31,10 +31,10 @@ def found(client: Client, name: str) -> dict[str, Any]:
     raise UsageError(f"Cannot find {name}: the queue does not exist. {there}")
 
 
-def in_our_words(error: StokerError) -> StokerError:
-    """Return what the daemon refused as this command says it: bad input is exit code 2."""
+def translate_error(error: StokerError) -> StokerError:
+    """Return an error of the daemon with grass type names and exit code 2 for invalid input."""
     text = error.message
     for pool in POOLS:
-        text = text.replace(BROUGHT + pool, pool)
+        text = text.replace(QUEUE_PREFIX + pool, pool)
     bad = error.code in {"usage", "impossible", "not_found"}
     return StokerError(text, wire.EXIT_USAGE if bad else error.exit_code, error.code)

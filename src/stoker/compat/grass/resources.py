@@ -1,4 +1,4 @@
-"""Reads JSON5 into exact amounts: what a queue has, and what a job asks for."""
+"""Parse JSON5 into exact amounts: devices of a queue, requests of a job."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 POOLS = ("cpu", "mem")
-"""Types that are pools of the machine; a queue's own devices of that name are another type."""
-BROUGHT = "queue-"
+"""Types that are resources of the node; a queue's devices of that name are another type."""
+QUEUE_PREFIX = "queue-"
 THOUSAND = 1000
-MOST_DEVICES = 10_000
-MOST = 999_999_999
-LONGEST_TEXT = 1 << 20
-MEANT = {"gpus": "gpu", "GPU": "gpu", "GPUs": "gpu", "GPUS": "gpu", "Gpu": "gpu"}
-"""Under another name a job would get the device, but not see it: CUDA is told of `gpu` only."""
+MAX_DEVICES = 10_000
+MAX_AMOUNT = 999_999_999
+MAX_TEXT_LENGTH = 1 << 20
+CORRECT_TYPE = {"gpus": "gpu", "GPU": "gpu", "GPUs": "gpu", "GPUS": "gpu", "Gpu": "gpu"}
+"""Under another name a job could not use the device: CUDA gets only `gpu` devices."""
 
 Device = tuple[str, str, int]
 """Type, name, and capacity in thousandths."""
 
 
-def capacities(text: str, what: str) -> list[Device]:
-    """Read what a queue has, in any of the three forms."""
-    found: list[Device] = []
-    for kind, value in _object(text, what).items():
+def parse_capacities(text: str, what: str) -> list[Device]:
+    """Parse the devices of a queue in any of the three forms."""
+    parsed: list[Device] = []
+    for kind, value in _parse_json5(text, what).items():
         _check_type(kind)
         if isinstance(value, list):
             named = [(str(place), _capacity(kind, one, LIST)) for place, one in enumerate(value)]
@@ -38,34 +38,34 @@ def capacities(text: str, what: str) -> list[Device]:
                 f"{kind}: {_shown(value)}: Unsupported resource capacity. "
                 "It should be int, list, or dictionary."
             )
-        found += [(kind, name, capacity) for name, capacity in named]
-        if len(found) > MOST_DEVICES:
+        parsed += [(kind, name, capacity) for name, capacity in named]
+        if len(parsed) > MAX_DEVICES:
             raise UsageError(
                 _too_many(kind, len(value) if isinstance(value, list | dict) else value)
             )
-    return found
+    return parsed
 
 
-def requirement(text: str) -> dict[str, int]:
-    """Read what a job asks for: one amount by type, in thousandths."""
-    plain = _plain(text)
-    found: dict[str, int] = {}
-    for kind, value in (_object(text, "--json") if plain is None else plain).items():
+def parse_requirement(text: str) -> dict[str, int]:
+    """Parse the request of a job: thousandths by type."""
+    plain = _parse_simple(text)
+    parsed: dict[str, int] = {}
+    for kind, value in (_parse_json5(text, "--json") if plain is None else plain).items():
         _check_type(kind)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(
                 f"{kind}: {_shown(value)} is not an amount; a job requests one number per type, "
                 "such as {gpu:0.5,RAM:256}."
             )
-        found[kind] = thousandths(kind, value)
-    return {kind: amount for kind, amount in found.items() if amount}
+        parsed[kind] = thousandths(kind, value)
+    return {kind: amount for kind, amount in parsed.items() if amount}
 
 
 def thousandths(kind: str, value: float) -> int:
-    """Return an exact amount; the shortest text of a float is what was typed."""
-    if not 0 <= value <= MOST:  # written so that NaN is refused too
+    """Return an exact amount in thousandths; repr() of a float is what the user wrote."""
+    if not 0 <= value <= MAX_AMOUNT:  # also rejects NaN
         raise UsageError(
-            f"{kind}: {_shown(value)} is not an amount; write a number from 0 to {MOST}, "
+            f"{kind}: {_shown(value)} is not an amount; write a number from 0 to {MAX_AMOUNT}, "
             "such as 0.5."
         )
     whole, _, part = repr(value).partition(".")
@@ -75,34 +75,34 @@ def thousandths(kind: str, value: float) -> int:
     return int(whole) * THOUSAND + int(part.ljust(3, "0"))
 
 
-def written(amount: int) -> str:
-    """Write thousandths as a person would type them."""
+def format_amount(amount: int) -> str:
+    """Format thousandths as a decimal number."""
     whole, part = divmod(amount, THOUSAND)
     return f"{whole}.{part:03}".rstrip("0") if part else str(whole)
 
 
-def read_back(text: str) -> int:
-    """Return the thousandths of an amount as the daemon writes it."""
+def parse_amount(text: str) -> int:
+    """Parse an amount of the daemon into thousandths."""
     whole, _, part = text.partition(".")
     return int(whole or 0) * THOUSAND + int((part or "0").ljust(3, "0"))
 
 
 def number(text: str) -> int | float:
-    """Return an amount as the daemon writes it, as a JSON number."""
+    """Parse an amount of the daemon into a JSON number."""
     return float(text) if "." in text else int(text)
 
 
-def inside(kind: str) -> str:
-    """Return the type under which the daemon knows a queue's own devices."""
-    return BROUGHT + kind if kind in POOLS else kind
+def daemon_type(kind: str) -> str:
+    """Return the daemon's type for a queue's own devices."""
+    return QUEUE_PREFIX + kind if kind in POOLS else kind
 
 
-def outside(kind: str) -> str:
-    """Return the type that was typed."""
-    return kind.removeprefix(BROUGHT) if kind.removeprefix(BROUGHT) in POOLS else kind
+def grass_type(kind: str) -> str:
+    """Return the grass type for a type of the daemon."""
+    return kind.removeprefix(QUEUE_PREFIX) if kind.removeprefix(QUEUE_PREFIX) in POOLS else kind
 
 
-# ----------------------------------------------------------------------- what may be written
+# ------------------------------------------------------------------------------- validation
 
 LIST, DICT = "List has a non-number", "dict value is not a number"
 
@@ -114,10 +114,10 @@ def _check_type(kind: str) -> None:
         raise UsageError(
             f"{_shown(kind)} is not a resource type; use letters, digits, '_', '-' and '.'."
         )
-    if kind in MEANT:
-        raise UsageError(f"The resource type {kind} is written {MEANT[kind]}.")
-    if outside(kind) != kind:
-        raise UsageError(f"The resource type {kind} is written {outside(kind)}.")
+    if kind in CORRECT_TYPE:
+        raise UsageError(f"The resource type {kind} is written {CORRECT_TYPE[kind]}.")
+    if grass_type(kind) != kind:
+        raise UsageError(f"The resource type {kind} is written {grass_type(kind)}.")
 
 
 def _count(kind: str, value: float) -> int:
@@ -126,14 +126,14 @@ def _count(kind: str, value: float) -> int:
             f"{kind}: {_shown(value)}: It should be a single integer (the number of devices), "
             f"or a list such as [0.5] for one device of that capacity."
         )
-    if value > MOST_DEVICES:
+    if value > MAX_DEVICES:
         raise UsageError(_too_many(kind, value))
     return value
 
 
 def _too_many(kind: str, value: object) -> str:
     return (
-        f"{kind}: {_shown(value)} devices are too many; a queue has at most {MOST_DEVICES}. "
+        f"{kind}: {_shown(value)} devices are too many; a queue has at most {MAX_DEVICES}. "
         f"One device of a capacity is written {kind}:[512]."
     )
 
@@ -145,7 +145,7 @@ def _capacity(kind: str, value: object, complaint: str) -> int:
 
 
 def _name(kind: str, name: str) -> str:
-    # A comma or a space inside would break CUDA_VISIBLE_DEVICES, and every list of names.
+    # A comma or a space would break CUDA_VISIBLE_DEVICES and every list of names.
     if not name or not name.isprintable() or any(char in " ,{}" for char in name):
         raise UsageError(
             f"{kind}: the device name {_shown(name)} must be one word without spaces, commas "
@@ -159,39 +159,39 @@ def _name(kind: str, name: str) -> str:
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # Python refuses to write numbers of thousands of digits
+    except ValueError:  # Python cannot print numbers with thousands of digits
         return "a number that long"
     text = text.encode("ascii", "backslashreplace").decode()
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# ------------------------------------------------------------------------------- JSON5 itself
+# ------------------------------------------------------------------------------------ JSON5
 
 
-def _plain(text: str) -> dict[str, object] | None:
-    """Read the usual `{gpu:0.5,cpu:2}` without the 20 ms of importing pyjson5; None: ask that."""
+def _parse_simple(text: str) -> dict[str, object] | None:
+    """Parse the usual `{gpu:0.5,cpu:2}` without pyjson5, whose import takes 20 ms, else None."""
     text = text.strip()
     if not (text.isascii() and text.startswith("{") and text.endswith("}")):
         return None
-    found: dict[str, object] = {}
+    parsed: dict[str, object] = {}
     for part in text[1:-1].split(","):
         name, _, value = (piece.strip() for piece in part.partition(":"))
         digits = value.replace(".", "", 1)
-        if not name.isidentifier() or name in found or not digits.isdecimal() or len(value) > 15:
+        if not name.isidentifier() or name in parsed or not digits.isdecimal() or len(value) > 15:
             return None
         if value[0] == "0" and value[1:2].isdecimal():
             return None
-        found[name] = float(value) if "." in value else int(value)
-    return found
+        parsed[name] = float(value) if "." in value else int(value)
+    return parsed
 
 
-def _object(text: str, what: str) -> dict[str, object]:
-    """Read one JSON5 object in which no name comes twice."""
+def _parse_json5(text: str, what: str) -> dict[str, object]:
+    """Parse a JSON5 object; reject repeated names."""
     import pyjson5
 
     example = "write for example '{gpu:4,cpu:16}'"
-    if len(text) > LONGEST_TEXT:
-        raise UsageError(f"{what} is longer than {LONGEST_TEXT} characters.")
+    if len(text) > MAX_TEXT_LENGTH:
+        raise UsageError(f"{what} is longer than {MAX_TEXT_LENGTH} characters.")
     try:
         value = pyjson5.decode(text, maxdepth=3)
     except pyjson5.Json5NestingTooDeep:
@@ -200,13 +200,13 @@ def _object(text: str, what: str) -> dict[str, object]:
         raise UsageError(f"{what} {_shown(text)} is not JSON5; {example}.") from None
     if not isinstance(value, dict):
         raise UsageError(f"{what} {_shown(text)} is not an object; {example}.")
-    for twice in _repeated(text, pyjson5.decode):
+    for twice in _repeated_names(text, pyjson5.decode):
         raise UsageError(f"{what} names {_shown(twice)} twice; write it once.")
     return value
 
 
-def _repeated(text: str, decode: object) -> Iterable[str]:
-    """Find names that stand twice in one object, of which a parser keeps the last only."""
+def _repeated_names(text: str, decode: object) -> Iterable[str]:
+    """Yield names that occur twice in one object, where a parser keeps only the last."""
     import re
 
     assert callable(decode)

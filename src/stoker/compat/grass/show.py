@@ -1,4 +1,4 @@
-"""`grass show`: queues, what is free of their devices, and their jobs."""
+"""`grass show`: queues, their free devices and their jobs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from stoker.cli import output
 from stoker.client import fast_json
 from stoker.client.errors import UsageError
 from stoker.compat.grass import queues
-from stoker.compat.grass.arguments import GrassArguments, read
-from stoker.compat.grass.resources import number, outside
+from stoker.compat.grass.arguments import GrassArguments, read_arguments
+from stoker.compat.grass.resources import grass_type, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,21 +26,21 @@ Show queues, their free devices and their jobs: a table on a terminal, JSON othe
   --limit N   at most N pending and N past jobs per queue (1000; in a table 20)
 """
 OPTIONS = {"--queue": "QUEUE", "--json": None, "--table": None, "--limit": "N"}
-IN_JSON, IN_TABLE = 1000, 20
+MAX_JSON_JOBS, MAX_TABLE_JOBS = 1000, 20
 
 
 def main(argv: list[str]) -> int:
     """Print one queue, or all."""
-    asked = read(argv, "show", OPTIONS)
-    names = asked.words + asked.many("--queue")
+    args = read_arguments(argv, "show", OPTIONS)
+    names = args.words + args.many("--queue")
     if len(names) > 1:
         raise UsageError("grass show takes one queue, or none for all: grass show q1")
-    if asked.flag("--json") and asked.flag("--table"):
+    if args.flag("--json") and args.flag("--table"):
         raise UsageError("Give --json or --table, not both.")
-    table = asked.flag("--table") or (not asked.flag("--json") and output.is_terminal(1))
-    limit = _limit(asked, IN_TABLE if table else IN_JSON)
+    table = args.flag("--table") or (not args.flag("--json") and output.is_terminal(1))
+    limit = _limit(args, MAX_TABLE_JOBS if table else MAX_JSON_JOBS)
     client = queues.client()
-    chosen = [queues.found(client, names[0])] if names else client.queues()["queues"]
+    chosen = [queues.find_queue(client, names[0])] if names else client.queues()["queues"]
     views = [whole(client, queue, limit) for queue in chosen]
     if table:
         from stoker.compat.grass.table import lines
@@ -54,8 +54,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _limit(asked: GrassArguments, usual: int) -> int:
-    text = asked.one("--limit")
+def _limit(args: GrassArguments, usual: int) -> int:
+    text = args.one("--limit")
     if text is None:
         return usual
     if not text.isdecimal() or not 0 < int(text[:8]) <= 1_000_000:
@@ -68,7 +68,7 @@ def whole(client: Client, queue: dict[str, Any], limit: int) -> dict[str, Any]:
     resources: dict[str, dict[str, int | float]] = {}
     available: dict[str, dict[str, int | float]] = {}
     for device in queue["resources"]:
-        kind, name = outside(device["type"]), str(device["device"])
+        kind, name = grass_type(device["type"]), str(device["device"])
         resources.setdefault(kind, {})[name] = number(device["capacity"])
         available.setdefault(kind, {})[name] = number(device["free"])
     name = queue["name"]
@@ -89,12 +89,12 @@ def whole(client: Client, queue: dict[str, Any], limit: int) -> dict[str, Any]:
 
 
 def job(view: dict[str, Any]) -> dict[str, Any]:
-    """Return one job in this command's words."""
-    asked = view["request"]
-    require = {outside(kind): number(amount) for kind, amount in asked["resources"].items()}
-    if asked["gpus"]:
-        require = {"gpu": number(asked["gpus"]), **require}
-    devices = {outside(kind): names for kind, names in view["devices"].items()}
+    """Return a job with the keys of grass."""
+    args = view["request"]
+    require = {grass_type(kind): number(amount) for kind, amount in args["resources"].items()}
+    if args["gpus"]:
+        require = {"gpu": number(args["gpus"]), **require}
+    devices = {grass_type(kind): names for kind, names in view["devices"].items()}
     return {
         "id": view["id"],
         "cwd": view["directory"],
@@ -111,7 +111,7 @@ def job(view: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(view: dict[str, Any]) -> list[str]:
-    """Return a command's words; a job that came in another way may be a line for a shell."""
+    """Return the words of a command; jobs not submitted with grass may be shell lines."""
     text = str(view["command"])
     if view["client"] != queues.NAME:
         return [text]

@@ -1,11 +1,11 @@
-"""`grass start`: the daemon in the background."""
+"""`grass start`: start the daemon in the background."""
 
 from __future__ import annotations
 
 from stoker.cli import output
 from stoker.client.client import connect
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
-from stoker.compat.grass.arguments import read
+from stoker.compat.grass.arguments import read_arguments
 
 USAGE = """\
   grass start [--db sqlite|postgres|URL]
@@ -20,7 +20,7 @@ STORES = ("sqlite", "postgres")
 
 def main(argv: list[str]) -> int:
     """Start a daemon unless one runs."""
-    asked = read(argv, "start", {"--db": "sqlite|postgres|URL"})
+    asked = read_arguments(argv, "start", {"--db": "sqlite|postgres|URL"})
     if asked.words:
         raise UsageError(f"grass start takes no {asked.words[0]!r}. See: grass start --help")
     store = _store(asked.one("--db"))

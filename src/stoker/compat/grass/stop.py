@@ -1,4 +1,4 @@
-"""`grass stop`: end the daemon, and leave what runs to the next one."""
+"""`grass stop`: stop the daemon; running jobs continue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stoker import wire
 from stoker.cli import output
 from stoker.client.client import connect
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
-from stoker.compat.grass.arguments import read
+from stoker.compat.grass.arguments import read_arguments
 from stoker.compat.grass.queues import NAME
 
 TYPE_CHECKING = False
@@ -23,8 +23,8 @@ is stopped only with --confirmed.
 
 
 def main(argv: list[str]) -> int:
-    """Stop the daemon, unless somebody else's work is in it."""
-    asked = read(argv, "stop", {"--confirmed": None})
+    """Stop the daemon; jobs not submitted with grass require --confirmed."""
+    asked = read_arguments(argv, "stop", {"--confirmed": None})
     if asked.words:
         raise UsageError(f"grass stop takes no {asked.words[0]!r}. See: grass stop --help")
     client = connect(autostart=False)
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
 
 
 def _counted(client: Client) -> tuple[int, int]:
-    """Return how many unfinished jobs did not come through here, and how many wait at all."""
+    """Return the unfinished jobs not submitted with grass, and all pending jobs."""
     unfinished = "PENDING,CONFIGURING,QUEUED,RUNNING,SUSPENDED,COMPLETING"
     reply = client.jobs(client=NAME, state=unfinished, limit=1)
     ours = len(reply["jobs"]) + int(reply["more"])

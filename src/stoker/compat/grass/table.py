@@ -1,4 +1,4 @@
-"""A queue for people to look at."""
+"""Queues as text."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ COLUMNS = (
 COLOURS = {"Running": "green", "Failed": "red", "Created": "yellow"}
 ORDER = {"fifo": "first come, first served", "backfill": "backfill"}
 EACH = 8
-"""Up to so many devices of a type are listed one by one."""
+"""Maximum devices of a type that are listed individually."""
 
 
 def lines(views: list[dict[str, Any]]) -> list[str]:
-    """Return queues, one below the other."""
+    """Return the lines of all queues."""
     found: list[str] = []
     for view in views:
         found += ([""] if found else []) + _queue(view)
@@ -68,7 +68,7 @@ def _free(kind: str, view: dict[str, Any]) -> str:
 
 
 def _number(value: float) -> str:
-    """Write an amount, or a sum of amounts that are exact to three decimals."""
+    """Format an amount, exact to three decimals."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""`run-scheduler`: a training script, in a container or without one, measured and preemptible."""
+"""run-scheduler: submit a training script, with or without a container."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from stoker.compat.run_scheduler.arguments import RunSchedulerArguments
 
 NAME = "run-scheduler"
-"""What jobs that came through here carry."""
+"""`client` of jobs submitted with this command."""
 PYTHON = "command -v python || command -v python3 || echo python3"
-"""Finds the interpreter on the node that a script without an image runs on."""
+"""Finds the Python interpreter on the node of a script without an image."""
 HELP = """\
   run-scheduler --image_name IMAGE --script_path /custom/train.py --custom_dir ~/code \\
                 --max_epochs 10 --batch_size 64 --training_set_size 50000 my_experiment
@@ -46,143 +46,143 @@ copied back. See also scheduler-state, scheduler-get-logs and scheduler-cancel-j
 
 
 def main(argv: list[str]) -> int:
-    """Queue a script."""
-    from stoker.compat.run_scheduler.arguments import read
+    """Submit a script and print its id."""
+    from stoker.compat.run_scheduler.arguments import read_run_arguments
 
-    typed = read(argv)
-    if typed.help:
+    args = read_run_arguments(argv)
+    if args.help:
         print(HELP)
         return 0
-    submission = _submission(typed)
+    submission = _submission(args)
     from stoker.cli import output
     from stoker.client.client import connect
 
-    output.wants_json = typed.json
-    if hint := _misplaced(typed):
+    output.wants_json = args.json
+    if hint := _path_hint(args):
         output.say(f"{NAME}: {output.clean(hint)}")
     client = connect()
     reply = client.submit(submission)
     for warning in reply.get("warnings") or ():
         output.say(f"{NAME}: {output.clean(warning)}")
     view = client.jobs([str(reply["first"])])["jobs"][0]
-    unique = view["training"]["uuid"]
-    if typed.json:
-        output.emit({"id": unique, "job": view["id"], "name": view["name"]})
+    full_id = view["training"]["uuid"]
+    if args.json:
+        output.emit({"id": full_id, "job": view["id"], "name": view["name"]})
     else:
-        print(unique)
+        print(full_id)
     return 0
 
 
-def _submission(typed: RunSchedulerArguments) -> dict[str, Any]:
+def _submission(args: RunSchedulerArguments) -> dict[str, Any]:
     from stoker.cli.options.submission import job_environment
     from stoker.client.submit_environment import current_directory, shell, umask
 
     return {
-        "what": _command(typed),
+        "what": _command(args),
         "options": {
-            **_files(typed),
-            "name": typed.name,
+            **_files(args),
+            "name": args.name,
             "client": NAME,
-            # What was typed, for scheduler-state --extended.
-            "comment": typed.written,
+            # The options, for scheduler-state --extended.
+            "comment": args.written,
             "distributed": True,
             "verbatim": True,
-            # Cores are a pool that all share; nothing of it is set aside.
+            # No cores are reserved: all jobs share them.
             "cpus": "0",
             "no_threads": True,
-            **typed.sizes(),
-            **_gpus(typed),
-            **_container(typed),
+            **args.sizes(),
+            **_gpus(args),
+            **_container(args),
         },
-        "directory": _directory(typed, current_directory()),
+        "directory": _directory(args, current_directory()),
         "environment": job_environment(os.environ),
-        "shell": shell() if typed.image is not None else "/bin/sh",
+        "shell": shell() if args.image is not None else "/bin/sh",
         "umask": umask(),
     }
 
 
-def _gpus(typed: RunSchedulerArguments) -> dict[str, Any]:
-    """Which GPUs: one or as many as there are, shared or not, and how much of their memory."""
-    found: dict[str, Any] = {}
-    if typed.nodes > 1:
-        found["nodes"] = str(typed.nodes)
-    if typed.memory == 0:
-        return {**found, "gpus": "0"}
-    if typed.nodes > 1 or typed.gpus_per_node is not None:
-        found["gpus_per_node"] = str(typed.gpus_per_node or 1)
+def _gpus(args: RunSchedulerArguments) -> dict[str, Any]:
+    """Return the GPU options: number, sharing and memory."""
+    options: dict[str, Any] = {}
+    if args.nodes > 1:
+        options["nodes"] = str(args.nodes)
+    if args.memory == 0:
+        return {**options, "gpus": "0"}
+    if args.nodes > 1 or args.gpus_per_node is not None:
+        options["gpus_per_node"] = str(args.gpus_per_node or 1)
     else:
-        found |= {"single_gpu": True} if typed.single else {"gpus": "1.."}
-    if typed.alone:
-        found["exclusive_gpu"] = True
-    if typed.memory is not None:
-        found["gpu_memory"] = f"{typed.memory}M"
+        options |= {"single_gpu": True} if args.single else {"gpus": "1.."}
+    if args.alone:
+        options["exclusive_gpu"] = True
+    if args.memory is not None:
+        options["gpu_memory"] = f"{args.memory}M"
     else:
-        found["gpu_if_any"] = True  # nothing was said of a GPU
-    return found
+        options["gpu_if_any"] = True  # no GPU was requested explicitly
+    return options
 
 
-def _container(typed: RunSchedulerArguments) -> dict[str, Any]:
-    if typed.image is None:
+def _container(args: RunSchedulerArguments) -> dict[str, Any]:
+    if args.image is None:
         return {}
     mounts = [f"{os.path.expanduser('~')}/datasets:/data:optional"]
-    if typed.custom is not None:
-        mounts.append(f"{typed.custom}:/custom")
-    found: dict[str, Any] = {"image": typed.image, "mount": mounts, "workdir": "image"}
-    if typed.ports:
-        found["ports"] = typed.ports
-    return found
+    if args.custom is not None:
+        mounts.append(f"{args.custom}:/custom")
+    options: dict[str, Any] = {"image": args.image, "mount": mounts, "workdir": "image"}
+    if args.ports:
+        options["ports"] = args.ports
+    return options
 
 
-def _command(typed: RunSchedulerArguments) -> dict[str, Any]:
-    """Return what runs: without an image, the Python of the node that it runs on."""
-    if typed.image is not None:
-        return {"argv": ["python", typed.script]}
+def _command(args: RunSchedulerArguments) -> dict[str, Any]:
+    """Return the command; without an image it uses the Python of its node."""
+    if args.image is not None:
+        return {"argv": ["python", args.script]}
     from shlex import quote
 
     from stoker.client.submit_environment import current_directory
 
-    path, directory = os.path.abspath(_here(typed)), _directory(typed, current_directory())
-    # A path below the job's directory is relative, so that it is right on every node.
+    path, directory = os.path.abspath(_local_script(args)), _directory(args, current_directory())
+    # A path below the job's directory is relative, so that it is valid on every node.
     if path.startswith(f"{directory.rstrip('/')}/"):
         path = os.path.relpath(path, directory)
     return {"line": f'exec "$({PYTHON})" {quote(path)}'}
 
 
-def _directory(typed: RunSchedulerArguments, here: str) -> str:
-    """Return the job's directory, which goes along to other nodes: with --custom_dir in it."""
-    custom = typed.custom
-    if custom is None or (typed.image is None and f"{custom}/".startswith(f"{here.rstrip('/')}/")):
-        return here
+def _directory(args: RunSchedulerArguments, cwd: str) -> str:
+    """Return the job's directory, which is uploaded to other nodes; it contains --custom_dir."""
+    custom = args.custom
+    if custom is None or (args.image is None and f"{custom}/".startswith(f"{cwd.rstrip('/')}/")):
+        return cwd
     return custom
 
 
-def _files(typed: RunSchedulerArguments) -> dict[str, Any]:
-    """Send nothing where the container sees nothing of the job's directory."""
-    if typed.image is not None and typed.custom is None:
+def _files(args: RunSchedulerArguments) -> dict[str, Any]:
+    """Return options that send no files if the container does not mount the directory."""
+    if args.image is not None and args.custom is None:
         return {"no_send": True, "no_bring": True}
     return {}
 
 
-def _misplaced(typed: RunSchedulerArguments) -> str | None:
-    """Say where a script is in the container, if it was named by where it is here."""
-    path = os.path.abspath(os.path.expanduser(typed.script))
-    if typed.image is None or typed.custom is None or not path.startswith(f"{typed.custom}/"):
+def _path_hint(args: RunSchedulerArguments) -> str | None:
+    """Return a hint if a script in a container is given by its local path."""
+    path = os.path.abspath(os.path.expanduser(args.script))
+    if args.image is None or args.custom is None or not path.startswith(f"{args.custom}/"):
         return None
-    inside = "/custom" + path.removeprefix(typed.custom)
-    if os.path.normpath(typed.script) == inside or not os.path.isfile(path):
+    inside = "/custom" + path.removeprefix(args.custom)
+    if os.path.normpath(args.script) == inside or not os.path.isfile(path):
         return None
     return f"In the container, {path} is {inside}: use that path for this file."
 
 
-def _here(typed: RunSchedulerArguments) -> str:
-    """Return where the script lies when there is no container: /custom is the directory named."""
-    path = os.path.expanduser(typed.script)
+def _local_script(args: RunSchedulerArguments) -> str:
+    """Return the local path of a script without a container; /custom is --custom_dir."""
+    path = os.path.expanduser(args.script)
     inside = os.path.normpath(path)
     if inside.startswith("/custom/"):
-        if typed.custom is not None:
-            path = typed.custom + inside.removeprefix("/custom")
+        if args.custom is not None:
+            path = args.custom + inside.removeprefix("/custom")
         elif not os.path.exists(path):
-            raise UsageError(f"--script_path {typed.script} is below /custom: give --custom_dir.")
+            raise UsageError(f"--script_path {args.script} is below /custom: give --custom_dir.")
     if not os.path.isfile(path):
         raise UsageError(f"--script_path {path}: there is no such file.")
     return path

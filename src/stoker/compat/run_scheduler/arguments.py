@@ -1,4 +1,4 @@
-"""What was typed behind `run-scheduler`, checked before anybody is asked."""
+"""RunSchedulerArguments: the arguments of `run-scheduler`, checked."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import os
 
 from stoker.cli.output import clean
 from stoker.client.errors import UsageError
-from stoker.compat.execute_batch.arguments import ONE, SWITCH, BatchArguments
-from stoker.compat.execute_batch.arguments import read as take_apart
+from stoker.compat.execute_batch.arguments import ONE, SWITCH, BatchArguments, read_arguments
 
 PROGRAM = "run-scheduler"
 VALUES = (
@@ -20,31 +19,31 @@ YES, NO = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 
 
 class RunSchedulerArguments:
-    """One submission."""
+    """Arguments of one submission."""
 
-    def __init__(self, words: BatchArguments) -> None:
-        self.help = bool(words.switches & {"-h", "--help"})
-        self.json = "--json" in words.switches
+    def __init__(self, arguments: BatchArguments) -> None:
+        self.help = bool(arguments.switches & {"-h", "--help"})
+        self.json = "--json" in arguments.switches
         if self.help:
             return
-        given = words.ones
-        self.name = _name(words.free)
-        self.image = _image(given)
-        self.script = _filled(given, "--script_path") or ""
+        values = arguments.values
+        self.name = _name(arguments.words)
+        self.image = _image(values)
+        self.script = _non_empty(values, "--script_path") or ""
         if not self.script:
-            raise UsageError("No script given. Add: --script_path PATH")
-        self.custom = _directory(given, "--custom_dir", os.R_OK | os.X_OK)
-        self.snapshots = _directory(given, "--snapshots_dir", os.W_OK | os.X_OK)
-        self.batch_size = _number(given, "--batch_size")
-        self.set_size = _number(given, "--training_set_size")
-        self.epochs = _number(given, "--max_epochs")
-        self.single = _truth(given, "--is_single_gpu", usually=True)
-        self.alone = _truth(given, "--disable_gpu_sharing", usually=False)
-        self.memory = _number(given, "--estimated_memory", least=0)
-        self.nodes = _number(given, "--nodes") or 1
-        self.gpus_per_node = _number(given, "--gpus_per_node")
-        self.ports = _ports(given)
-        self.seconds = _hours(given)
+            raise UsageError("No script values. Add: --script_path PATH")
+        self.custom = _directory(values, "--custom_dir", os.R_OK | os.X_OK)
+        self.snapshots = _directory(values, "--snapshots_dir", os.W_OK | os.X_OK)
+        self.batch_size = _number(values, "--batch_size")
+        self.set_size = _number(values, "--training_set_size")
+        self.epochs = _number(values, "--max_epochs")
+        self.single = _boolean(values, "--is_single_gpu", default=True)
+        self.alone = _boolean(values, "--disable_gpu_sharing", default=False)
+        self.memory = _number(values, "--estimated_memory", minimum=0)
+        self.nodes = _number(values, "--nodes") or 1
+        self.gpus_per_node = _number(values, "--gpus_per_node")
+        self.ports = _ports(values)
+        self.seconds = _hours(values)
         if self.ports and self.image is None:
             raise UsageError("--port_mapping is for a container; give --image_name too.")
         if self.image is not None and ":" in (self.custom or ""):
@@ -52,64 +51,68 @@ class RunSchedulerArguments:
             raise UsageError(
                 f"--custom_dir {shown} has a colon in its name, which containers do not support."
             )
-        self.written = _written(given)
+        self.written = _option_text(values)
 
     def sizes(self) -> dict[str, str]:
-        """Return what the script is told, and how long it is thought to take."""
-        found = {
+        """Return the training options of the submission."""
+        options = {
             "batch_size": self.batch_size,
             "training_set_size": self.set_size,
             "epochs": self.epochs,
             "expect": f"{self.seconds}s" if self.seconds is not None else None,
             "snapshots_dir": self.snapshots,
         }
-        return {key: str(value) for key, value in found.items() if value is not None}
+        return {key: str(value) for key, value in options.items() if value is not None}
 
 
-def read(argv: list[str]) -> RunSchedulerArguments:
-    """Take a command line apart; --image-name is --image_name."""
-    return RunSchedulerArguments(take_apart([_underlined(word) for word in argv], KINDS, PROGRAM))
+def read_run_arguments(argv: list[str]) -> RunSchedulerArguments:
+    """Parse a command line; `-` and `_` are equal in option names."""
+    return RunSchedulerArguments(
+        read_arguments([_with_underscores(word) for word in argv], KINDS, PROGRAM)
+    )
 
 
-def _underlined(word: str) -> str:
+def _with_underscores(word: str) -> str:
     name, equals, value = word.partition("=")
     spelled = "--" + name[2:].replace("-", "_")
     return spelled + equals + value if name.startswith("--") and spelled in KINDS else word
 
 
-def _written(given: dict[str, str]) -> str:
+def _option_text(values: dict[str, str]) -> str:
     from shlex import join
 
-    return join([word for pair in given.items() for word in pair])
+    return join([word for pair in values.items() for word in pair])
 
 
-def _name(words: list[str]) -> str:
-    if not words or not words[0].strip():
+def _name(arguments: list[str]) -> str:
+    if not arguments or not arguments[0].strip():
         raise UsageError(
-            "No job name given. The name is the last argument: "
+            "No job name values. The name is the last argument: "
             "run-scheduler --script_path train.py my_experiment"
         )
-    if len(words) > 1:
-        raise UsageError(f"A job has one name, the last argument; unexpected: {clean(words[1])!r}.")
-    return words[0]
+    if len(arguments) > 1:
+        raise UsageError(
+            f"A job has one name, the last argument; unexpected: {clean(arguments[1])!r}."
+        )
+    return arguments[0]
 
 
-def _filled(given: dict[str, str], name: str) -> str | None:
-    text = given.get(name)
+def _non_empty(values: dict[str, str], name: str) -> str | None:
+    text = values.get(name)
     if text is not None and not text.strip():
         raise UsageError(f"{name} is empty.")
     return text
 
 
-def _image(given: dict[str, str]) -> str | None:
-    name = _filled(given, "--image_name")
+def _image(values: dict[str, str]) -> str | None:
+    name = _non_empty(values, "--image_name")
     if name is not None and (name.startswith("-") or name.split() != [name]):
         raise UsageError(f"--image_name {clean(name)!r} is not the name of an image.")
     return name
 
 
-def _directory(given: dict[str, str], name: str, access: int) -> str | None:
-    text = _filled(given, name)
+def _directory(values: dict[str, str], name: str, access: int) -> str | None:
+    text = _non_empty(values, name)
     if text is None:
         return None
     path = os.path.abspath(os.path.expanduser(text))
@@ -122,29 +125,29 @@ def _directory(given: dict[str, str], name: str, access: int) -> str | None:
     return path
 
 
-def _number(given: dict[str, str], name: str, least: int = 1) -> int | None:
-    text = given.get(name)
+def _number(values: dict[str, str], name: str, minimum: int = 1) -> int | None:
+    text = values.get(name)
     if text is None:
         return None
     digits = text.strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 9) or int(digits) < least:
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 9) or int(digits) < minimum:
         wants = "a number of MiB" if name == "--estimated_memory" else "a whole number above 0"
         raise UsageError(f"{name} takes {wants}, not {clean(text)!r}.")
     return int(digits)
 
 
-def _truth(given: dict[str, str], name: str, *, usually: bool) -> bool:
-    text = given.get(name)
+def _boolean(values: dict[str, str], name: str, *, default: bool) -> bool:
+    text = values.get(name)
     if text is None:
-        return usually
+        return default
     word = text.strip().lower()
     if word not in YES | NO:
         raise UsageError(f"{name} takes true or false, not {clean(text)!r}.")
     return word in YES
 
 
-def _hours(given: dict[str, str]) -> int | None:
-    text = given.get("--est_nhours")
+def _hours(values: dict[str, str]) -> int | None:
+    text = values.get("--est_nhours")
     if text is None:
         return None
     try:
@@ -156,8 +159,8 @@ def _hours(given: dict[str, str]) -> int | None:
     return round(hours * 3600)
 
 
-def _ports(given: dict[str, str]) -> str | None:
-    text = given.get("--port_mapping")
+def _ports(values: dict[str, str]) -> str | None:
+    text = values.get("--port_mapping")
     if text is None:
         return None
     outside = set()

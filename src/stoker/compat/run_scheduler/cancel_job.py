@@ -1,11 +1,11 @@
-"""`scheduler-cancel-job`: end jobs of run-scheduler for good."""
+"""scheduler-cancel-job: cancel jobs of run-scheduler."""
 
 from __future__ import annotations
 
 from stoker import wire
 from stoker.cli import output
 from stoker.client.errors import UsageError
-from stoker.compat.execute_batch.arguments import SWITCH, read
+from stoker.compat.execute_batch.arguments import SWITCH, read_arguments
 from stoker.compat.run_scheduler import jobs
 
 TYPE_CHECKING = False
@@ -25,16 +25,16 @@ such a job, nothing is cancelled.
 
 
 def main(argv: list[str]) -> int:
-    """End these jobs."""
-    words = read(argv, {"--json": SWITCH, "--help": SWITCH, "-h": SWITCH}, NAME)
+    """Cancel jobs."""
+    words = read_arguments(argv, {"--json": SWITCH, "--help": SWITCH, "-h": SWITCH}, NAME)
     if words.switches & {"-h", "--help"}:
         print(HELP)
         return 0
     output.wants_json = "--json" in words.switches
-    if not words.free:
+    if not words.words:
         raise UsageError(f"No job given. Usage: {NAME} JOB_ID. To list jobs: scheduler-state")
     client = jobs.client()
-    views = {view["id"]: view for view in (jobs.found(client, word) for word in words.free)}
+    views = {view["id"]: view for view in (jobs.found(client, word) for word in words.words)}
     assert client is not None
     reply = client.cancel([str(id) for id in views])
     if output.wants_json:
@@ -45,9 +45,9 @@ def main(argv: list[str]) -> int:
 
 
 def _tell(views: dict[int, dict[str, Any]], reply: dict[str, Any]) -> None:
-    """Say what was done, and what was not and why."""
+    """Report the cancelled jobs, and the others with the reason."""
     for job in reply["done"]:
         view = views[job["id"]]
-        output.say(f"{NAME}: {jobs.unique(view)} ({output.clean(view['name'])}) is cancelled")
+        output.say(f"{NAME}: {jobs.full_id(view)} ({output.clean(view['name'])}) is cancelled")
     for job in reply["skipped"]:
-        output.say(f"{NAME}: {jobs.unique(views[job['id']])} is unchanged: {job['why']}")
+        output.say(f"{NAME}: {jobs.full_id(views[job['id']])} is unchanged: {job['why']}")

@@ -1,11 +1,11 @@
-"""`scheduler-get-logs`: what a job of run-scheduler has printed, in all its attempts."""
+"""scheduler-get-logs: print the output of a job of run-scheduler, of all attempts."""
 
 from __future__ import annotations
 
 import sys
 
 from stoker.cli import output
-from stoker.compat.execute_batch.arguments import SWITCH, read
+from stoker.compat.execute_batch.arguments import SWITCH, read_arguments
 from stoker.compat.run_scheduler import jobs
 
 TYPE_CHECKING = False
@@ -27,11 +27,11 @@ Prints the output of all attempts of a job.
 def main(argv: list[str]) -> int:
     """Copy a log to stdout."""
     kinds = dict.fromkeys(("-f", "--follow", "-h", "--help"), SWITCH)
-    words = read(argv, kinds, NAME)
+    words = read_arguments(argv, kinds, NAME)
     if words.switches & {"-h", "--help"}:
         print(HELP)
         return 0
-    word = jobs.only_word(words.free, NAME)
+    word = jobs.only_word(words.words, NAME)
     client = jobs.client()
     view = jobs.found(client, word)
     assert client is not None
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         return follow_to_end(client, label, 1)
     if not _began(view):
         why = f": {output.clean(view['reason_text'])}" if view.get("reason_text") else ""
-        output.say(f"{NAME}: {jobs.unique(view)} has not started yet{why}")
+        output.say(f"{NAME}: {jobs.full_id(view)} has not started yet{why}")
         return 0
     _copy(client, view)
     if view.get("result") and not view.get("dismissed"):
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 
 
 def _began(view: dict[str, Any]) -> list[int]:
-    """Return the attempts that have printed anything, or could have."""
+    """Return the attempts that may have output."""
     found = {int(past["attempt"]) for past in view.get("attempts") or ()}
     if view["state"] != "PENDING" and view.get("started_at"):
         found.add(int(view["attempt"]))

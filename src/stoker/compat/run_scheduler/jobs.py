@@ -1,4 +1,4 @@
-"""Finds the jobs of this door: by their full id, as scripts see it, or by the number alone."""
+"""Find jobs of run-scheduler by full id or by number."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def client() -> Client | None:
-    """Return a client of the daemon; None where nothing was ever queued."""
+    """Return a client of the daemon; None if there was never one."""
     return connect() if has_state() else None
 
 
-def no_such(word: str) -> StokerError:
-    """Return the error for an id that means no job of ours."""
+def no_such_job(word: str) -> StokerError:
+    """Return the error for an unknown id."""
     text = f"There is no job {clean(word)} of run-scheduler. To list jobs: scheduler-state"
     return StokerError(text, wire.EXIT_NOT_FOUND, "not_found")
 
 
 def only_word(words: list[str], program: str) -> str:
-    """Return the one id that a command is about."""
+    """Return the only given id."""
     if len(words) > 1:
         raise UsageError(f"Only one job can be given: {program} {clean(words[0])}")
     if not words:
@@ -35,21 +35,21 @@ def only_word(words: list[str], program: str) -> str:
 
 
 def found(client: Client | None, word: str) -> dict[str, Any]:
-    """Return the job that an id means; never one that came in another way."""
+    """Return the job of an id, only if it was submitted with run-scheduler."""
     number = word.rpartition("-")[2]
     if client is None or not (number.isascii() and number.isdecimal() and len(number) <= 12):
-        raise no_such(word)
+        raise no_such_job(word)
     try:
         view: dict[str, Any] = client.jobs([number])["jobs"][0]
     except StokerError as error:
         if error.code != "not_found":
             raise
-        raise no_such(word) from None
-    if view["client"] != NAME or (word != number and unique(view) != word):
-        raise no_such(word)
+        raise no_such_job(word) from None
+    if view["client"] != NAME or (word != number and full_id(view) != word):
+        raise no_such_job(word)
     return view
 
 
-def unique(view: dict[str, Any]) -> str:
+def full_id(view: dict[str, Any]) -> str:
     """Return a job's full id."""
     return str(view["training"]["uuid"])

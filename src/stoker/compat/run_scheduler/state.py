@@ -1,11 +1,11 @@
-"""`scheduler-state`: the jobs of run-scheduler and how they stand."""
+"""scheduler-state: list the jobs of run-scheduler."""
 
 from __future__ import annotations
 
 from stoker.cli import output
 from stoker.client.errors import UsageError
 from stoker.compat.execute_batch.arguments import BatchArguments
-from stoker.compat.run_scheduler import NAME as DOOR
+from stoker.compat.run_scheduler import NAME as CLIENT
 from stoker.compat.run_scheduler import jobs
 
 TYPE_CHECKING = False
@@ -30,13 +30,13 @@ MEMORY is the memory reserved on each GPU / the largest measured use; LEFT is th
 remaining time."""
 SWITCHES = ("--all_users", "--extended", "--json", "--help", "-h")
 UNFINISHED = "PENDING,CONFIGURING,QUEUED,RUNNING,SUSPENDED,COMPLETING"
-USUAL = 10
-MOST = 100_000
+DEFAULT_COUNT = 10
+MAX_JOBS = 100_000
 
 
 def main(argv: list[str]) -> int:
     """List jobs."""
-    words, last = _typed(argv)
+    words, last = _read_arguments(argv)
     if words.switches & {"-h", "--help"}:
         print(HELP)
         return 0
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     if "--all_users" in words.switches:
         output.say(f"{NAME}: each user has a daemon of their own, so only your jobs are listed")
     client = jobs.client()
-    views = _chosen(client, last) if client is not None else []
+    views = _listed_jobs(client, last) if client is not None else []
     if output.wants_json:
         output.emit({"jobs": views})
         return 0
@@ -60,30 +60,30 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _typed(argv: list[str]) -> tuple[BatchArguments, int | None]:
-    """Take a command line apart; --nlast may stand alone or have a number."""
-    from stoker.compat.execute_batch.arguments import MANY, SWITCH, read
+def _read_arguments(argv: list[str]) -> tuple[BatchArguments, int | None]:
+    """Parse a command line; --nlast has an optional number."""
+    from stoker.compat.execute_batch.arguments import MANY, SWITCH, read_arguments
 
     spelled = [f"--{word[2:].replace('-', '_')}" if word[:2] == "--" else word for word in argv]
-    words = read(spelled, {**dict.fromkeys(SWITCHES, SWITCH), "--nlast": MANY}, NAME)
+    words = read_arguments(spelled, {**dict.fromkeys(SWITCHES, SWITCH), "--nlast": MANY}, NAME)
     numbers = words.lists.get("--nlast")
-    extra = words.free or (numbers or [])[1:]
+    extra = words.words or (numbers or [])[1:]
     if extra:
         raise UsageError(f"{NAME} takes no {output.clean(extra[0])!r}. See: {NAME} --help")
     if numbers is None:
         return words, None
-    text = numbers[0] if numbers else str(USUAL)
+    text = numbers[0] if numbers else str(DEFAULT_COUNT)
     if not (text.isascii() and text.isdecimal() and len(text) <= 6) or not int(text):
         raise UsageError(f"--nlast takes a whole number above 0, not {output.clean(text)!r}.")
     return words, int(text)
 
 
-def _chosen(client: Client, last: int | None) -> list[dict[str, Any]]:
-    """Return the jobs to show, the newest last."""
-    waiting = client.jobs(client=DOOR, state=UNFINISHED, limit=MOST)["jobs"]
-    # The newest to end are not the newest to be submitted, but they are among them.
-    ended = client.history(client=DOOR, limit=max(1000, last or 0))["jobs"]
+def _listed_jobs(client: Client, last: int | None) -> list[dict[str, Any]]:
+    """Return the jobs to list, the newest last."""
+    waiting = client.jobs(client=CLIENT, state=UNFINISHED, limit=MAX_JOBS)["jobs"]
+    # History is by end time; the jobs submitted last are among the last 1000.
+    ended = client.history(client=CLIENT, limit=max(1000, last or 0))["jobs"]
     ended.sort(key=lambda view: int(view["id"]))
-    views = {view["id"]: view for view in [*(ended if last else ended[-USUAL:]), *waiting]}
-    found = sorted(views.values(), key=lambda view: int(view["id"]))
-    return found[-last:] if last else found
+    views = {view["id"]: view for view in [*(ended if last else ended[-DEFAULT_COUNT:]), *waiting]}
+    listed = sorted(views.values(), key=lambda view: int(view["id"]))
+    return listed[-last:] if last else listed

@@ -1,4 +1,4 @@
-"""Jobs of run-scheduler as a table, or each with all it was submitted with."""
+"""Jobs of run-scheduler as a table, or with all options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stoker.cli.output import clean, colour, times
 from stoker.cli.output.job_table import epochs_text
 from stoker.cli.output.table import Cell, Column, shorten, terminal_width
 from stoker.cli.output.table import write as write_table
-from stoker.compat.run_scheduler.jobs import unique
+from stoker.compat.run_scheduler.jobs import full_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,18 +35,18 @@ COLUMNS = (
     Column("LEFT", right=True),
 )
 
-LONGEST_NAME = 40
-"""A name may have 200 letters; a line should not."""
+MAX_NAME_LENGTH = 40
+"""Longer names are cut in the table."""
 
 
 def write(views: list[dict[str, Any]]) -> None:
-    """Print a table, one line for each job."""
+    """Print a table with one line per job."""
     brief = terminal_width() is not None
     write_table(COLUMNS, [_row(view, brief) for view in views])
 
 
 def state(view: dict[str, Any]) -> str:
-    """Return how a job stands, in a word."""
+    """Return the state of a job as text."""
     training = view["training"]
     word = STATES[view["state"]]
     if word == "running" and training["stopping"]:
@@ -58,25 +58,25 @@ def _row(view: dict[str, Any], brief: bool) -> list[str]:
     word = state(view)
     left = view["training"]["remaining_seconds"] if view.get("result") is None else None
     return [
-        unique(view),
-        shorten(clean(view["name"]), LONGEST_NAME),
+        full_id(view),
+        shorten(clean(view["name"]), MAX_NAME_LENGTH),
         Cell(word, COLOURS.get(word, "")),
         epochs_text(view["training"]),
         ",".join((view.get("devices") or {}).get("gpu") or ()) or "-",
         memory(view["training"]),
-        _sent(view["submitted_at"], brief),
-        _ran(view) or "-",
+        _submit_time(view["submitted_at"], brief),
+        _run_time(view) or "-",
         (times.approximate(left) if brief else times.duration(left)) if left is not None else "-",
     ]
 
 
-def _ran(view: dict[str, Any]) -> str:
-    """Return how long it has run, in all its attempts."""
+def _run_time(view: dict[str, Any]) -> str:
+    """Return the run time of all attempts."""
     return times.duration(view["training"]["ran_seconds"] or view.get("elapsed"))
 
 
 def memory(training: dict[str, Any]) -> str:
-    """Return `6G/3.1G`: what is set aside, and the most that was seen."""
+    """Return `6G/3.1G`: reserved memory and measured maximum."""
     reserved, peak = training["memory_reserved"], training["memory_peak"]
     if reserved is None and peak is None:
         return "-"
@@ -87,7 +87,7 @@ def _size(mebi: int) -> str:
     return f"{mebi / 1024:.1f}G".replace(".0G", "G") if mebi >= 1024 else f"{mebi}M"
 
 
-def _sent(at: str, brief: bool) -> str:
+def _submit_time(at: str, brief: bool) -> str:
     seconds = times.epoch(at)
     if not brief or seconds is None:
         return times.absolute(at)
@@ -96,14 +96,14 @@ def _sent(at: str, brief: bool) -> str:
 
 
 def extended(view: dict[str, Any]) -> list[str]:
-    """Return all that a job was submitted with and how it stands, a fact on each line."""
-    head = f"{unique(view)} {clean(view['name'])}"
+    """Return all options and the state of a job, one per line."""
+    head = f"{full_id(view)} {clean(view['name'])}"
     lines = [colour.paint(head, "bold") if colour.is_enabled() else head]
     return lines + [f"  {key:<20} {clean(value)}" for key, value in _facts(view)]
 
 
 def _facts(view: dict[str, Any]) -> list[tuple[str, object]]:
-    training, typed = view["training"], _typed(view)
+    training, options = view["training"], _stored_options(view)
     container = view.get("container") or {}
     ports = ",".join(f"{outside}:{inside}" for outside, inside in container.get("ports") or ())
     expected = training["expected_seconds"]
@@ -112,19 +112,19 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, object]]:
     why = view.get("reason_text") or view.get("cause")
     on_gpus = (view.get("request") or {}).get("gpus")
     single, shares = not training["elastic"], training["shares"]
-    found = [
+    facts = [
         ("state", f"{word}: {why}" if why and why != word else word),
         ("image_name", container.get("image")),
-        ("script_path", typed.get("--script_path")),
-        ("custom_dir", typed.get("--custom_dir")),
+        ("script_path", options.get("--script_path")),
+        ("custom_dir", options.get("--custom_dir")),
         ("snapshots_dir", training["snapshots"]),
         ("batch_size", training["batch_size"]),
         ("training_set_size", training["training_set_size"]),
         ("max_epochs", training["epochs"]),
-        ("is_single_gpu", str(single).lower() if on_gpus else typed.get("--is_single_gpu")),
+        ("is_single_gpu", str(single).lower() if on_gpus else options.get("--is_single_gpu")),
         (
             "disable_gpu_sharing",
-            str(not shares).lower() if on_gpus else typed.get("--disable_gpu_sharing"),
+            str(not shares).lower() if on_gpus else options.get("--disable_gpu_sharing"),
         ),
         ("estimated_memory", asked),
         ("port_mapping", ports),
@@ -134,7 +134,7 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, object]]:
         ("submitted", times.absolute(view["submitted_at"])),
         ("started", times.absolute(view["started_at"])),
         ("ended", times.absolute(view["ended_at"])),
-        ("running time", _ran(view)),
+        ("running time", _run_time(view)),
         ("time left", times.duration(left) if view.get("result") is None else None),
         ("epochs done", training["epochs_done"]),
         ("preempted", training["preemptions"] or None),
@@ -144,15 +144,15 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, object]]:
         ("root_dir", training["checkpoints"]),
         ("log", view["log"]),
     ]
-    return [(key, value) for key, value in found if value not in (None, "")]
+    return [(key, value) for key, value in facts if value not in (None, "")]
 
 
-def _typed(view: dict[str, Any]) -> dict[str, str]:
-    """Return what was typed, which the job keeps as a note."""
+def _stored_options(view: dict[str, Any]) -> dict[str, str]:
+    """Return the options as given, which are stored in the comment."""
     from shlex import split
 
     try:
         words = split(str(view.get("comment") or ""))
     except ValueError:
-        return {}  # the note was edited
+        return {}  # the comment was edited
     return dict(zip(words[::2], words[1::2], strict=False))

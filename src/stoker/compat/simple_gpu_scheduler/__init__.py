@@ -1,4 +1,4 @@
-"""simple_gpu_scheduler: reads commands on stdin and runs each on a GPU that is free."""
+"""simple_gpu_scheduler: run the commands on stdin, each on a free GPU."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ Exit: 0 all succeeded, 1 some failed, 2 usage error, 130 after ^C, 143 after SIG
 
 
 def main(argv: list[str]) -> int:
-    """Run what stdin says until it ends."""
+    """Run the commands of stdin until it ends; return the exit code."""
     if any(word in ("-h", "--help") for word in argv):
         print(HELP)
         return 0
-    from stoker.compat.simple_gpu_scheduler.slots import named_slots
+    from stoker.compat.simple_gpu_scheduler.slots import parse_slots
 
-    return _run(named_slots(argv))
+    return _run(parse_slots(argv))
 
 
 def _run(slots: list[Slot]) -> int:
     _open_standard_streams()
-    from stoker.compat.simple_gpu_scheduler.outputs import Outputs
-    from stoker.compat.simple_gpu_scheduler.work import Slots
+    from stoker.compat.simple_gpu_scheduler.outputs import OutputCopier
+    from stoker.compat.simple_gpu_scheduler.work import SlotStream
     from stoker.feed.line_reader import Lines
     from stoker.feed.run import run
     from stoker.feed.submit_environment import SubmitEnvironment
     from stoker.places import logs_dir
 
-    outputs = Outputs(logs_dir())
-    work = Slots(Lines(_stdin(), joined=True), slots, outputs)
+    outputs = OutputCopier(logs_dir())
+    work = SlotStream(Lines(_stdin(), joined=True), slots, outputs)
     try:
         return run(work, SubmitEnvironment())
     finally:
@@ -73,7 +73,7 @@ def _stdin() -> int:
 
 
 def _open_standard_streams() -> None:
-    """See that no file of ours is ever mistaken for a stream that our starter closed."""
+    """Open closed standard streams, so that no other file gets their numbers."""
     while True:
         fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         if fd > 2:

@@ -1,8 +1,7 @@
-"""What commands print, brought from their logs to our own stdout and stderr, whole lines at a time.
+"""Copy the logs of running commands to stdout and stderr, in whole lines.
 
-Commands write straight to their log files, so they never wait for us or for our terminal, and
-go on when we are gone. A file does not tell that it grew, so it is looked at now and then,
-only while its command runs.
+Commands write to their log files, so they neither wait for this process or its terminal nor end
+with it. A file cannot notify that it grew, so it is polled while its command runs.
 """
 
 from __future__ import annotations
@@ -16,45 +15,45 @@ import time
 from stoker.terminal import filtered
 
 CHUNK = 1 << 16
-AT_ONCE = select.PIPE_BUF
-"""Bytes that a pipe takes without blocking when it says that it is writable."""
-BACKLOG = 1 << 18
-"""Bytes that may wait for a slow reader; more stays in the logs."""
-LONGEST_LINE = 4 << 20
-"""Bytes of an unfinished line that are held back."""
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 0.25
-RETRY = 0.005
-"""Seconds before a stream that took nothing is tried again, to begin with."""
+MAX_PIPE_WRITE = select.PIPE_BUF
+"""Bytes that a writable pipe accepts without blocking."""
+MAX_BUFFERED_BYTES = 1 << 18
+"""Bytes buffered for a slow reader; more stays in the logs."""
+MAX_LINE_BYTES = 4 << 20
+"""Maximum bytes of an unfinished line that are held back."""
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 0.25
+RETRY_SECONDS = 0.005
+"""First delay before a blocked stream is tried again."""
 
 
-class Sink:
-    """One of our own streams. It is written to only when that does not block."""
+class OutputStream:
+    """stdout or stderr, written without blocking."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.waiting = bytearray()
         self.closed = False
-        """Nobody reads it any more; commands run all the same."""
+        """The reader is gone; commands continue."""
         self._room = select.poll()
         self._room.register(fd, select.POLLOUT)
 
     @property
     def full(self) -> bool:
-        """Whether enough is waiting."""
-        return len(self.waiting) >= BACKLOG
+        """Return True if the buffer is full."""
+        return len(self.waiting) >= MAX_BUFFERED_BYTES
 
     def put(self, data: bytes) -> None:
-        """Have whole lines written, as soon as possible."""
+        """Buffer whole lines."""
         if not self.closed:
             self.waiting += data
 
     def push(self, patience: float | None = 0) -> bool:
-        """Write what can be written; return whether anything was. None waits for the reader."""
+        """Write buffered data; return True if something was written. None blocks."""
         moved = False
         while self.waiting and self._room.poll(patience):
             try:
                 with memoryview(self.waiting) as view:
-                    count = os.write(self.fd, view[:AT_ONCE])
+                    count = os.write(self.fd, view[:MAX_PIPE_WRITE])
             except BlockingIOError:
                 break
             except OSError:
@@ -66,18 +65,18 @@ class Sink:
         return moved
 
 
-class Tail:
-    """A log that grows, and where its lines go."""
+class LogTail:
+    """A growing log file and its target stream."""
 
-    def __init__(self, path: str, sink: Sink) -> None:
+    def __init__(self, path: str, sink: OutputStream) -> None:
         self.path, self.sink = path, sink
         self.needed = True
-        """Whether the file stays even if there is nothing in it."""
+        """Keep the file even if it is empty."""
         self.fd = -1
         self.part = b""
 
     def look(self) -> bool:
-        """Pass on the lines that are new; return whether there was anything."""
+        """Copy new lines; return True if there were any."""
         if self.fd < 0:
             try:
                 self.fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -92,14 +91,14 @@ class Tail:
                 self.part = rest
             else:
                 self.part += data
-                if len(self.part) > LONGEST_LINE:
+                if len(self.part) > MAX_LINE_BYTES:
                     self.sink.put(self.part)
                     self.part = b""
         return moved
 
     def end(self) -> bool:
-        """Pass on the rest; return False when the sink cannot take it yet."""
-        # Most commands print nothing: one question, no open file.
+        """Copy the rest; return False if the stream is full."""
+        # Most commands print nothing: one stat() instead of opening the file.
         if self.fd >= 0 or _has_content(self.path):
             self.look()
             if self.sink.full:
@@ -114,46 +113,46 @@ class Tail:
         return True
 
 
-class Outputs:
-    """Our two streams, and the logs of the commands that run."""
+class OutputCopier:
+    """Both streams, and the logs of the running commands."""
 
     def __init__(self, logs: str) -> None:
         self.logs = logs
-        self.out = Sink(1)
+        self.out = OutputStream(1)
         self.apart = not os.path.samestat(os.fstat(1), os.fstat(2))
-        """Whether somebody could tell our stdout from our stderr; else one log keeps the order."""
-        self.err = Sink(2) if self.apart else self.out
-        self.running: dict[int, list[Tail]] = {}
-        self.leftover: list[Tail] = []
-        """Logs of commands that are over, but a reader is slow."""
-        self.pause = SHORTEST_PAUSE
+        """stdout and stderr go to different places; otherwise one log keeps the order."""
+        self.err = OutputStream(2) if self.apart else self.out
+        self.running: dict[int, list[LogTail]] = {}
+        self.leftover: list[LogTail] = []
+        """Logs of finished commands that are not fully copied."""
+        self.pause = MIN_POLL_SECONDS
         self.next_look = 0.0
 
     @property
     def full(self) -> bool:
-        """Whether our reader should catch up before more is started."""
+        """Return True if the reader must catch up before more commands start."""
         return self.out.full or self.err.full
 
     def say(self, text: str) -> None:
-        """Say something on stdout."""
+        """Print a line on stdout."""
         self.out.put(_bytes(text))
 
     def complain(self, text: str) -> None:
-        """Say something on stderr."""
+        """Print a line on stderr."""
         self.err.put(_bytes(text))
 
     def follow(self, id: int) -> None:
-        """A command was started: show what it prints."""
+        """Start copying the output of a command."""
         sinks = {"output": self.out, "error": self.err}
-        self.running[id] = [Tail(path, sinks[key]) for key, path in self.paths(str(id)).items()]
+        self.running[id] = [LogTail(path, sinks[key]) for key, path in self.paths(str(id)).items()]
 
     def paths(self, id: str) -> dict[str, str]:
-        """Where a command's `output` is, and its `error` where that has a file of its own."""
+        """Return the path of the `output` log, and of the `error` log if it is separate."""
         out = {"output": f"{self.logs}/{id}.out"}
         return out | {"error": f"{self.logs}/{id}.err"} if self.apart else out
 
     def over(self, id: int) -> None:
-        """A command has ended: show the last of it."""
+        """Copy the rest of the output of a finished command."""
         tails = self.running.pop(id)
         for errors in tails[1:]:
             errors.needed = False
@@ -161,7 +160,7 @@ class Outputs:
         self._end_leftover()
 
     def turn(self) -> None:
-        """Look at the logs if it is time, and write what there is."""
+        """Poll the logs if due, and write buffered data."""
         moved = False
         now = time.monotonic()
         if now >= self.next_look:
@@ -180,25 +179,25 @@ class Outputs:
         return moved
 
     def _end_leftover(self) -> None:
-        """Show the last of what is over, in order, as far as our readers take it."""
+        """Copy the rest of finished commands in order, as far as the streams accept it."""
         while self.leftover and self.leftover[0].end():
             del self.leftover[0]
 
     def _wait_from(self, now: float, moved: bool) -> None:
-        """Look again soon after something has come, less and less often when nothing does."""
+        """Set the next poll: soon after output, with backoff otherwise."""
         stuck = self.out.waiting or self.err.waiting
-        least = RETRY if stuck else SHORTEST_PAUSE
-        self.pause = least if moved else min(max(self.pause, least) * 1.5, LONGEST_PAUSE)
+        least = RETRY_SECONDS if stuck else MIN_POLL_SECONDS
+        self.pause = least if moved else min(max(self.pause, least) * 1.5, MAX_POLL_SECONDS)
         self.next_look = now + self.pause
 
     def due(self) -> float | None:
-        """Seconds until the next look; None while nothing can come."""
+        """Return the seconds until the next poll; None if nothing is pending."""
         if not self.running and not self.leftover and not self.out.waiting and not self.err.waiting:
             return None
         return max(self.next_look - time.monotonic(), 0.0)
 
     def finish(self) -> None:
-        """Write the rest, at the reader's pace. A signal ends that."""
+        """Write the rest, blocking; a signal ends it."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -210,7 +209,7 @@ class Outputs:
             self.out.push(None)
             if not self.leftover and not self.out.waiting and not self.err.waiting:
                 return
-            time.sleep(RETRY)  # a terminal may say that it has room, and take nothing
+            time.sleep(RETRY_SECONDS)  # a terminal may poll as writable and accept nothing
 
 
 def _has_content(path: str) -> bool:

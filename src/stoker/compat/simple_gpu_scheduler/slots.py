@@ -1,4 +1,4 @@
-"""The places that commands run in: one GPU each, or a group of them."""
+"""Slots of simple_gpu_scheduler: one GPU or a group of GPUs each."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EXAMPLE = "write --gpus 0 1 2"
-DOOR = "simple_gpu_scheduler"
+NAME = "simple_gpu_scheduler"
 THOUSAND = 1000
 
 
 class Slot:
-    """One place: the GPUs as they were typed, and how to ask for them."""
+    """GPUs as given by --gpus, and the submit options that request them."""
 
     __slots__ = ("name", "options")
 
@@ -24,30 +24,30 @@ class Slot:
             "use_gpus": name,
             "explicit": True,
             "share": f"{share / THOUSAND:.3f}",
-            "client": DOOR,
+            "client": NAME,
             "verbatim": True,
         }
 
     @property
     def devices(self) -> list[str]:
-        """The GPUs, one by one."""
+        """Return the names of the GPUs."""
         return self.name.split(",")
 
 
-def named_slots(argv: Sequence[str]) -> list[Slot]:
-    """Read the command line: a slot for each GPU or group, in the order typed."""
-    names = [_checked(name) for name in _names(_values(argv))]
+def parse_slots(argv: Sequence[str]) -> list[Slot]:
+    """Parse the command line; return a slot per GPU or group, in the given order."""
+    names = [_check_name(name) for name in _names(_values(argv))]
     counts: dict[str, int] = {}
     for name in names:
         for device in name.split(","):
             counts[device] = counts.get(device, 0) + 1
-    # A GPU that is in several slots is shared by as many commands; amounts are thousandths.
+    # A GPU in several slots is shared by as many commands; amounts are thousandths.
     shares = [THOUSAND // max(counts[device] for device in name.split(",")) for name in names]
     return [Slot(name, max(share, 1)) for name, share in zip(names, shares, strict=True)]
 
 
 def _values(argv: Sequence[str]) -> list[str]:
-    """What stands behind --gpus."""
+    """Return the values of --gpus."""
     values: list[str] | None = None
     for word in argv:
         option, equals, attached = word.partition("=")
@@ -56,7 +56,7 @@ def _values(argv: Sequence[str]) -> list[str]:
                 raise UsageError(f"--gpus is given twice; {EXAMPLE}.")
             values = [attached] if equals else []
         elif word.startswith("-") and not word[1:].isdecimal():
-            raise UsageError(f"There is no option {word}. See: {DOOR} --help")
+            raise UsageError(f"There is no option {word}. See: {NAME} --help")
         elif values is None:
             raise UsageError(
                 f"Unexpected argument {word!r}; GPUs go after --gpus, commands are read from stdin."
@@ -64,22 +64,22 @@ def _values(argv: Sequence[str]) -> list[str]:
         else:
             values.append(word)
     if values is None:
-        raise UsageError(f"Which GPUs? Type: {DOOR} --gpus 0 1 2 < commands.txt")
+        raise UsageError(f"Which GPUs? Type: {NAME} --gpus 0 1 2 < commands.txt")
     return values
 
 
 def _names(values: list[str]) -> list[str]:
-    """One word is a list of GPUs; each of several is a GPU, or a group."""
+    """Return slot names: one word is a list of GPUs; of several, each is a GPU or a group."""
     tidy = [",".join(part.strip() for part in value.split(",")).strip(",") for value in values]
-    # `--gpus 0, 1, 2` and `--gpus 0 , 1` are what a shell makes of a list with blanks.
+    # `--gpus 0, 1, 2` and `--gpus 0 , 1` are lists with blanks.
     words = [name for name, value in zip(tidy, values, strict=True) if name or "," not in value]
     if not words:
         raise UsageError(f"--gpus has no GPU; {EXAMPLE}.")
     return words[0].split(",") if len(words) == 1 else words
 
 
-def _checked(name: str) -> str:
-    """Return the name of a slot, if it can be one."""
+def _check_name(name: str) -> str:
+    """Return the name of a slot; raise UsageError if it is invalid."""
     devices = name.split(",")
     if not all(devices):
         raise UsageError(f"--gpus has an empty name; {EXAMPLE}.")

@@ -1,4 +1,4 @@
-"""The work of simple_gpu_scheduler: a line for each slot that is free, the last one first."""
+"""Job stream of simple_gpu_scheduler: a line for each free slot, last freed slot first."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from stoker import wire
 from stoker.client.errors import StokerError
 from stoker.compat.simple_gpu_scheduler import record
-from stoker.compat.simple_gpu_scheduler.outputs import Outputs
-from stoker.compat.simple_gpu_scheduler.slots import DOOR, Slot
+from stoker.compat.simple_gpu_scheduler.outputs import OutputCopier
+from stoker.compat.simple_gpu_scheduler.slots import NAME, Slot
 from stoker.feed.job_stream import Batch, FinishedJob, JobStream
 from stoker.feed.line_reader import Lines
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 READ_AHEAD = 256
-"""Lines that are kept in memory; they are in nobody's queue yet."""
+"""Lines read ahead of the slots; they are in no queue yet."""
 LONGEST_COMMAND = 128 * 1024 - 1
-"""Bytes that the kernel takes as one word of a command line."""
-TRY_AGAIN = 1.0
-"""Seconds before a line for which there was no room (a full disk) is tried again."""
-SHOWN = 200
-"""Letters of a command in a complaint."""
+"""Maximum bytes of one argument of a command line (Linux)."""
+RETRY_SECONDS = 1.0
+"""Delay before a line is retried that the daemon could not accept (a full disk)."""
+MAX_SHOWN = 200
+"""Maximum characters of a command in a message."""
 
 
 class Command:
-    """A line that has been given a slot."""
+    """A line and its slot."""
 
     __slots__ = ("line", "shown", "slot")
 
@@ -35,13 +35,13 @@ class Command:
         self.line, self.shown, self.slot = line, shown, slot
 
 
-class Slots(JobStream):
-    """Gives each line the slot that became free last."""
+class SlotStream(JobStream):
+    """Assigns each line the slot that was freed last."""
 
     waits_for_ends = True
     trusts_names = True
 
-    def __init__(self, lines: Lines, slots: Sequence[Slot], outputs: Outputs) -> None:
+    def __init__(self, lines: Lines, slots: Sequence[Slot], outputs: OutputCopier) -> None:
         named = dict.fromkeys(device for slot in slots for device in slot.devices)
         super().__init__(lines, list(named))
         self.outputs = outputs
@@ -51,18 +51,18 @@ class Slots(JobStream):
         self.not_before = 0.0
         self.ending = False
         self.said: set[str] = set()
-        logs = {key: _pattern(path) for key, path in outputs.paths("%j").items()}
+        logs = {key: _output_pattern(path) for key, path in outputs.paths("%j").items()}
         for slot in slots:
             slot.options.update(logs)
 
-    # -- lines out ----------------------------------------------------------------------
+    # -- submission ---------------------------------------------------------------------
 
     def hungry(self, waiting: int) -> bool:
-        """A little ahead of the slots, so that the next line is at hand."""
+        """Return True if lines should be read, slightly ahead of the slots."""
         return not self.lines.full(READ_AHEAD)
 
     def openings(self, waiting: int, news: int) -> int:
-        """As many as slots are free, or may be after the news."""
+        """Return the number of slots that are free, or may be after pending events."""
         if not self.lines.at_hand or self.outputs.full or self._must_wait():
             return 0
         most = len(self.free) + min(news, len(self.busy))
@@ -72,7 +72,7 @@ class Slots(JobStream):
         return bool(self.not_before) and time.monotonic() < self.not_before
 
     def next(self, waiting: int) -> Batch | None:
-        """A line and the slot for it, or None if the next line cannot be run."""
+        """Return a line with its slot, None if the next line cannot be run."""
         taken = self.lines.take(1) if self.free else []
         if not taken:
             return None
@@ -86,18 +86,18 @@ class Slots(JobStream):
 
     @staticmethod
     def _read(line: str) -> tuple[dict[str, str] | None, str]:
-        """What to run, if it can be run, and what to call it."""
+        """Return the command of a line, and the text to show for it."""
         script = record.decode(line)
         if script is not None:
             name, text = script
             return {"script": text, "script_name": name}, name
         if len(line.encode()) > LONGEST_COMMAND:
             return None, line
-        # A shell takes a backslash and the newline behind it for nothing at all.
+        # A shell removes a backslash and the newline after it.
         return {"line": line}, line.replace("\\\n", "")
 
     def submitted(self, lot: Batch, first: int, last: int) -> None:
-        """Say so, in the words that scripts look for."""
+        """Print the message that existing scripts look for."""
         command = lot.slot
         assert isinstance(command, Command)
         self.busy[first] = command
@@ -105,7 +105,7 @@ class Slots(JobStream):
         self.outputs.follow(first)
 
     def refused(self, lot: Batch, error: StokerError) -> StokerError | None:
-        """What has no room now is tried again later; what cannot run at all has failed."""
+        """Retry a line later if the daemon is full; otherwise count it as failed."""
         command = lot.slot
         assert isinstance(command, Command)
         self.free.append(command.slot)
@@ -114,7 +114,7 @@ class Slots(JobStream):
             return StokerError(text, wire.EXIT_FAILED, error.code)
         if error.code in ("disk_full", "queue_full"):
             self.lines.put_back(command.line)
-            self.not_before = time.monotonic() + TRY_AGAIN
+            self.not_before = time.monotonic() + RETRY_SECONDS
             self.warn(f"{error.message} Trying again later.")
         else:
             self._leave_out(f"`{_short(command.shown)}` is not run: {error.message}")
@@ -124,10 +124,10 @@ class Slots(JobStream):
         self.failed += 1
         self._complain(text)
 
-    # -- ends ---------------------------------------------------------------------------
+    # -- end ----------------------------------------------------------------------------
 
     def ended(self, end: FinishedJob) -> None:
-        """Its slot is the next to be used."""
+        """Free the slot of a finished command; it is used next."""
         command = self.busy.pop(end.id)
         self.free.append(command.slot)
         self.outputs.over(end.id)
@@ -143,29 +143,29 @@ class Slots(JobStream):
             self._complain(f"{what} {end.note}; its GPU is released when no process uses it")
 
     def turned(self, running: Callable[[], int]) -> None:
-        """Show what commands have printed."""
+        """Copy the output of the commands."""
         for number, why in self.lines.excuses():
             self._leave_out(f"line {number} is skipped: {why}")
         self.outputs.turn()
 
     def due(self) -> float | None:
-        """When to look at the logs, or to try again."""
+        """Return the seconds until the next poll of the logs or retry."""
         waits = [self.outputs.due()]
         if self._must_wait():
             waits.append(self.not_before - time.monotonic())
         return min((wait for wait in waits if wait is not None), default=None)
 
     def interrupted(self) -> None:
-        """What is cancelled from now on has not failed."""
+        """From now on, cancelled commands do not count as failed."""
         self.ending = True
 
     def draining(self) -> None:
-        """Say so."""
+        """Print that the scheduler is draining."""
         self.ending = True
         self._complain("draining: running commands finish, no more are started")
 
     def stopped(self) -> None:
-        """Say how much was left undone."""
+        """Report the commands that did not run."""
         rest = self.lines.rest()
         not_run = "the rest" if rest is None else self.not_run + rest
         counts = ((self.cancelled, "cancelled"), (not_run, "not run"))
@@ -174,26 +174,26 @@ class Slots(JobStream):
             self._complain(f"commands: {said}")
 
     def warn(self, text: str) -> None:
-        """Say something once."""
+        """Print a message once."""
         if text not in self.said:
             self.said.add(text)
             self._complain(text)
 
     def _complain(self, text: str) -> None:
-        self.outputs.complain(f"{DOOR}: {text}")
+        self.outputs.complain(f"{NAME}: {text}")
 
     @property
     def code(self) -> int:
-        """0 when every command succeeded that was started, or could not be."""
+        """Return the exit code: 1 if a command failed or could not start."""
         return 1 if self.failed else 0
 
 
-def _pattern(path: str) -> str:
-    """A path in which only `%j` stands for something."""
+def _output_pattern(path: str) -> str:
+    """Return an output path in which only `%j` is a placeholder."""
     directory, _, name = path.rpartition("/")
     return f"{directory.replace('%', '%%')}/{name}"
 
 
 def _short(text: str) -> str:
     text = "".join(char if char.isprintable() else "?" for char in text)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
