@@ -510,7 +510,8 @@ def test_an_enqueue_imports_nothing_heavy(shared: GrassEnv):
     code = (
         "import sys; bare = set(sys.modules)\n"
         "from stoker.compat.registry import run_compat_command\n"
-        f"code = run_compat_command('grass', ['enqueue', '{name}', '--json', '{{gpu:0.5}}', '--', 'true'])\n"
+        f"argv = ['enqueue', '{name}', '--json', '{{gpu:0.5}}', '--', 'true']\n"
+        "code = run_compat_command('grass', argv)\n"
         "sys.stderr.write(' '.join(set(sys.modules) - bare)); sys.exit(code)"
     )
     done = shared.run(sys.executable, "-c", code)

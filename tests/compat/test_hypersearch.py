@@ -355,7 +355,8 @@ def test_it_starts_in_a_blink() -> None:
     code = (
         "import sys; bare = set(sys.modules)\n"
         "from stoker.compat.registry import run_compat_command\n"
-        "enter('simple_hypersearch', ['{a}', '--seed', '1', '-p', 'a', '1', '2'])\n"
+        "argv = ['{a}', '--seed', '1', '-p', 'a', '1', '2']\n"
+        "run_compat_command('simple_hypersearch', argv)\n"
         "sys.stderr.write(' '.join(set(sys.modules) - bare))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
