@@ -321,8 +321,8 @@ def test_a_wiped_machine_is_as_new(lab: SshCluster) -> None:
 
 KILLED = """
 import os, pathlib, sys, tempfile
-from ssh.ssh_cluster import Lab
-lab = Lab(pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1])))
+from ssh.ssh_cluster import SshCluster
+lab = SshCluster(pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1])))
 lab.ssh(lab.a, "setsid sleep 4243 >/dev/null 2>&1 </dev/null &")
 print(lab.a.inside.pid, lab._device, *lab.a.pids("sleep 4243"), flush=True)
 os.kill(os.getpid(), 9)
