@@ -1,1 +1,1 @@
-"""How fast stoker is, beside its peers, in one command: `python -m benchmarks`."""
+"""Speed of stoker compared with other tools: `python -m benchmarks`."""

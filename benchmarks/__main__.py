@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, print tables, write JSON if asked."""
+"""`python -m benchmarks`: measure, print tables, write JSON with --json."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from benchmarks import (
     training,
 )
 from benchmarks.lab import REPOSITORY
-from benchmarks.report import machine
+from benchmarks.report import host_info
 from benchmarks.settings import Settings
 
 MEASURES: dict[str, Callable[[Settings], dict[str, Any]]] = {
@@ -38,7 +38,7 @@ MEASURES: dict[str, Callable[[Settings], dict[str, Any]]] = {
 
 
 def main() -> int:
-    """Run the measures asked for, one after another."""
+    """Run the selected benchmarks one after another."""
     options = parse()
     settings = Settings(
         cache=options.dir.resolve(),
@@ -48,14 +48,14 @@ def main() -> int:
         peers=options.peers.lower(),
     )
     settings.runs.mkdir(parents=True, exist_ok=True)
-    facts = machine(settings.cache)
+    facts = host_info(settings.cache)
     print(", ".join(f"{name}: {value}" for name, value in facts.items()))
     results: dict[str, Any] = {"machine": facts}
     for name in options.only:
         results[name] = MEASURES[name](settings)
-        if options.json:  # after each one: a long run that is stopped keeps what it has
+        if options.json:  # after each one, so that an interrupted run keeps its results
             options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    # A peer may be missing; a figure of our own that could not be taken is a failure.
+    # A peer may be missing; a failed measurement of stoker is a failure.
     failed = [
         f"{measure}: {name}"
         for measure in options.only
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, help="rounds of the throughput measure (5)")
     parser.add_argument("--jobs", type=int, help="commands per round (1000)")
@@ -94,7 +94,7 @@ def parse() -> argparse.Namespace:
 
 
 def chosen(text: str) -> list[str]:
-    """Names of measures, checked."""
+    """Parse the names of benchmarks."""
     names = text.split(",")
     for name in names:
         if name not in MEASURES:

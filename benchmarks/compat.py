@@ -11,12 +11,12 @@ from benchmarks.settings import Settings
 from benchmarks.throughput import once, rehearse, say
 
 COMMANDS = ("true", "sleep 0.01")
-PROMISE = 1.2
+MAX_RATIO = 1.2
 """Allowed cost of the compat command, as a multiple of the original."""
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """Median seconds of both, in turn, for each command."""
+    """Measure both alternately for each command; return all samples."""
     peers: list[Peer] = [SimpleGpuScheduler(), StokerCompat()]
     absent: dict[str, str] = {}
     for peer in peers:
@@ -46,7 +46,7 @@ def report(
     absent: dict[str, str],
     settings: Settings,
 ) -> None:
-    """The table."""
+    """Print the table."""
     rows = []
     for command, taken in samples.items() if not absent else ():
         original, compat = (taken[peer.name] for peer in peers)
@@ -57,7 +57,7 @@ def report(
                 f"{median(original):.2f}",
                 f"{median(compat):.2f}",
                 f"{ratio:.2f}",
-                f"≤ {PROMISE} {verdict(ratio, PROMISE)}",
+                f"≤ {MAX_RATIO} {verdict(ratio, MAX_RATIO)}",
             ]
         )
     print(f"\nCompat commands: simple_gpu_scheduler on 4 GPUs, {settings.rounds} rounds\n")

@@ -1,9 +1,9 @@
-"""Made learning curves: what trials of a sweep would report, had they been trained.
+"""Synthetic learning curves: what trials of a sweep would report.
 
-Three families. Their figures are errors, smaller is better. In each of them hyperparameters decide
-where a curve ends, how fast it gets there and what noise it has; curves cross, since what is fast
-at first is not what ends best; some diverge. Their early figures say something of the end, but
-not all: that was adjusted by hand, before the settings were compared on seeds of their own.
+Three families of errors; smaller is better. Hyperparameters determine the final value of a curve,
+its speed and its noise; curves cross, because the fastest start is not the best end; some diverge.
+Early values predict the end only partly: this was tuned by hand, before the rules were compared on
+other seeds.
 """
 
 import math
@@ -16,16 +16,16 @@ from typing import Any
 from stoker.sweep.samplers import points
 
 STEPS = 81
-"""So long is a whole training."""
+"""Steps of a full training."""
 Params = dict[str, Any]
 Shape = Callable[[Params, Random], tuple[Callable[[int], float], float, float]]
-"""Of some hyperparameters: the curve without noise, its noise, and seconds per step."""
+"""Of hyperparameters: the curve without noise, its noise, and seconds per step."""
 
 LR = {"distribution": "log_uniform", "min": 1e-4, "max": 1.0}
 
 
 def images(params: Params, dice: Random) -> tuple[Callable[[int], float], float, float]:
-    """Power laws: the best rate in the end is lower than the one that is quickest at first."""
+    """Power laws: the best final learning rate is lower than the fastest initial one."""
     rate, decay, width = math.log10(params["lr"]), math.log10(params["decay"]), params["width"]
     batch = math.log2(params["batch"] / 64)
     off = rate + 1.7 - 0.15 * batch
@@ -39,7 +39,7 @@ def images(params: Params, dice: Random) -> tuple[Callable[[int], float], float,
 
 
 def texts(params: Params, dice: Random) -> tuple[Callable[[int], float], float, float]:
-    """Exponentials: dropout slows down and prevents what comes late, overfitting."""
+    """Exponentials: dropout slows training down and prevents late overfitting."""
     off, layers, drop = (
         math.log10(params["lr"]) + 2.5,
         int(params["layers"]),
@@ -59,7 +59,7 @@ def texts(params: Params, dice: Random) -> tuple[Callable[[int], float], float, 
 
 
 def schedules(params: Params, dice: Random) -> tuple[Callable[[int], float], float, float]:
-    """Plateaus until the rate is lowered: what is seen before says little of what comes after."""
+    """Plateaus until the rate is lowered: early values say little about late ones."""
     off, smooth = math.log10(params["lr"]) + 1.5, float(params["smoothing"])
     end = 0.2 + 0.05 * off**2 + 0.3 * (smooth - 0.1) ** 2 + dice.uniform(0, 0.04)
     plateau = end + 0.12 + 0.10 * max(off, -0.5) + dice.uniform(-0.05, 0.05)
@@ -103,8 +103,8 @@ FAMILIES: dict[str, tuple[Shape, Params]] = {
 }
 
 
-class Curve:
-    """One training: what it would report at each step, worked out as far as somebody looks."""
+class LearningCurve:
+    """One training: the reported value of each step, computed lazily."""
 
     def __init__(self, family: str, seed: int, params: Params) -> None:
         told = f"{family} {seed} {sorted(params.items())}".encode()
@@ -115,12 +115,12 @@ class Curve:
         self._coming = _reports(at, noise, dice)
 
     def reported(self, step: int) -> float:
-        """The figure of a step, the first of which is 1."""
+        """Return the reported value of a step, from 1."""
         self._look(step)
         return self.seen[step - 1]
 
     def really(self, step: int) -> float:
-        """The same without noise."""
+        """Return the value of a step without noise."""
         self._look(step)
         return self.true[step - 1]
 
@@ -134,7 +134,7 @@ class Curve:
 def _reports(
     at: Callable[[int], float], noise: float, dice: Random
 ) -> Iterator[tuple[float, float]]:
-    """Noise remembers itself: a lucky epoch is followed by another one."""
+    """Yield values with autocorrelated noise."""
     drift = 0.0
     for step in range(1, STEPS + 1):
         true = at(step)
@@ -142,15 +142,15 @@ def _reports(
         yield true + drift, true
 
 
-class Pool:
-    """The trials of one random sweep in their order, the same for everybody."""
+class TrialPool:
+    """The trials of one random sweep, the same for all rules."""
 
     def __init__(self, family: str, seed: int) -> None:
         self.family, self.seed = family, seed
         self.parameters = FAMILIES[family][1]
-        self._made: list[tuple[Params, Curve]] = []
+        self._made: list[tuple[Params, LearningCurve]] = []
 
-    def __getitem__(self, number: int) -> tuple[Params, Curve]:
+    def __getitem__(self, number: int) -> tuple[Params, LearningCurve]:
         while len(self._made) <= number:
             more = points(self.definition, len(self._made), 64)
             self._made += [(each, self.curve(each)) for each in more]
@@ -158,19 +158,19 @@ class Pool:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The sweep that would be asked for."""
+        """Return the definition of the sweep."""
         return {
             "method": "random", "parameters": self.parameters, "samples": None, "seed": self.seed,
         }  # fmt: skip
 
-    def curve(self, params: Params) -> Curve:
-        """The training of any point."""
-        return Curve(self.family, self.seed, params)
+    def curve(self, params: Params) -> LearningCurve:
+        """Return the training of a point."""
+        return LearningCurve(self.family, self.seed, params)
 
 
 @cache
-def least(family: str) -> float:
-    """About as good as it gets: the best of many whole trainings, without noise."""
-    pool = Pool(family, 10_000)
+def best_value(family: str) -> float:
+    """Return the best of many full trainings without noise."""
+    pool = TrialPool(family, 10_000)
     ends = (pool[number][1].really(STEPS) for number in range(1000))
     return min(end for end in ends if not math.isnan(end))

@@ -1,7 +1,7 @@
-"""What one scheduling decision costs, by the length of the line: 10³ to 10⁶ waiting jobs.
+"""Cost of one scheduling decision by queue length: 10³ to 10⁶ pending jobs.
 
-Only the core: a job ends, and what starts next is decided. No processes, no journal.
-`python -m benchmarks.decision [--quick]` runs this measure alone.
+Only the core: a job ends, and the next start is decided. No processes, no journal.
+`python -m benchmarks.decision [--quick]` runs this benchmark alone.
 """
 
 import argparse
@@ -30,11 +30,11 @@ from stoker.core.state import State
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 DECISIONS = 300
-SECONDS = 20.0
-"""At most so long for the decisions of one point, however few that gives."""
+MAX_SECONDS = 20.0
+"""Maximum time for the decisions of one point."""
 GPUS, CORES, RAM = 8, 64, 512
 KINDS = ("few", "many", "tight")
-"""Requests: a dozen kinds; nearly all distinct; distinct, and never small in all three at once."""
+"""Requests: a dozen kinds; nearly all distinct; distinct and never small in all resources."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Point:
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """The curves over the length of the line."""
+    """Measure the curves over the queue length."""
     sizes = SIZES[:2] if settings.quick else SIZES
     print(f"\nDecision: one job ends, what starts next is decided ({GPUS} gpu, {CORES} cpu, RAM)\n")
     curves = [("fifo", "many"), *(("backfill", kind) for kind in KINDS)]
@@ -62,7 +62,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     for order, kind in curves:
         for size in sizes:
             points.append(point(order, kind, size))
-            gc.collect()  # a state is full of circles
+            gc.collect()  # a state has reference cycles
     head = ["order", "requests", "queued", "distinct", "median µs", "×", "p95 µs", "MB", "build s"]
     print(table(head, [row(p, growth(p, points)) for p in points]))
     worst = max(p.median_us / points[at - at % len(sizes)].median_us for at, p in enumerate(points))
@@ -75,7 +75,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def row(p: Point, grown: float | None) -> list[str]:
-    """A line of the table."""
+    """Return a row of the table."""
     return [
         p.order, p.requests, str(p.queued), str(p.classes), f"{p.median_us:.0f}",
         f"{grown:.1f}" if grown else "–", f"{p.p95_us:.0f}", f"{p.memory_mb:.0f}",
@@ -84,7 +84,7 @@ def row(p: Point, grown: float | None) -> list[str]:
 
 
 def growth(p: Point, points: list[Point]) -> float | None:
-    """By how much a decision costs more than with a tenth of the jobs."""
+    """Return the cost relative to a tenth of the jobs."""
     for other in points:
         same = (other.order, other.requests) == (p.order, p.requests)
         if same and other.queued * 10 == p.queued:
@@ -93,20 +93,20 @@ def growth(p: Point, points: list[Point]) -> float | None:
 
 
 def point(order: str, kind: str, size: int) -> Point:
-    """One line of this length, and many decisions about it."""
+    """Measure many decisions on one queue length."""
     begin = time.perf_counter()
     dice = random.Random(f"{order} {kind} {size}")
-    state = line(order, REQUESTS[kind](dice), size)
+    state = pending_state(order, REQUESTS[kind](dice), size)
     classes = len(state.line.classes)
     at = iter(itertools.count(1.0))
-    for planned in plan(state, 0.0, 0.0):  # fill the machine
+    for planned in plan(state, 0.0, 0.0):  # fill the node
         apply(state, planned)
     built = time.perf_counter() - begin
     gc.collect()
-    gc.freeze()  # what waits is not garbage; a daemon does the same
+    gc.freeze()  # pending jobs are no garbage; the daemon does the same
     samples: list[float] = []
     started = 0
-    deadline = time.perf_counter() + SECONDS
+    deadline = time.perf_counter() + MAX_SECONDS
     while len(samples) < DECISIONS and (len(samples) < 3 or time.perf_counter() < deadline):
         ends = dice.choice(sorted(state.running))
         now = next(at)
@@ -126,8 +126,8 @@ def point(order: str, kind: str, size: int) -> Point:
     )  # fmt: skip
 
 
-def line(order: str, requests: Iterator[Request], size: int) -> State:
-    """A machine with one queue, as `grass create-queue` makes it, and a long line of jobs."""
+def pending_state(order: str, requests: Iterator[Request], size: int) -> State:
+    """Return a node with one queue, as created by `grass create-queue`, and many pending jobs."""
     state = State()
     cards = tuple(DeviceFacts(str(n), index=n) for n in range(GPUS))
     pools = {"cpu": (DeviceFacts("pool", 64_000),), "mem": (DeviceFacts("pool", 262_144),)}
@@ -153,15 +153,15 @@ def line(order: str, requests: Iterator[Request], size: int) -> State:
     return state
 
 
-def asks(gpu: int, cpu: int, ram: int) -> Request:
-    """A job that needs all three types, in thousandths."""
+def request_of(gpu: int, cpu: int, ram: int) -> Request:
+    """Return a request of all three types, in thousandths."""
     return Request(gpus=GpuAsk(gpu), named=(("RAM", ram), ("queue-cpu", cpu)))
 
 
-def few(dice: random.Random) -> Iterator[Request]:
-    """A dozen kinds of job, some of them large."""
+def few_kinds(dice: random.Random) -> Iterator[Request]:
+    """Yield requests of a dozen kinds, some large."""
     kinds = [
-        asks(gpu, cpu * 1000, ram * 1000)
+        request_of(gpu, cpu * 1000, ram * 1000)
         for gpu, cpu in ((250, 1), (500, 2), (1000, 8), (4000, 32))
         for ram in (8, 32, 96)
     ]
@@ -169,30 +169,30 @@ def few(dice: random.Random) -> Iterator[Request]:
         yield dice.choice(kinds)
 
 
-def many(dice: random.Random) -> Iterator[Request]:
-    """Hardly two alike: any share of GPUs, cores and memory."""
+def many_kinds(dice: random.Random) -> Iterator[Request]:
+    """Yield nearly distinct requests: any share of GPUs, cores and memory."""
     while True:
         gpu = dice.choice((dice.randrange(50, 1000), dice.randrange(1, GPUS // 2 + 1) * 1000))
-        yield asks(gpu, dice.randrange(100, CORES * 200), dice.randrange(1000, RAM * 200))
+        yield request_of(gpu, dice.randrange(100, CORES * 200), dice.randrange(1000, RAM * 200))
 
 
-def tight(dice: random.Random) -> Iterator[Request]:
-    """Hardly two alike, and who asks for little of one type asks for much of another."""
+def tight_kinds(dice: random.Random) -> Iterator[Request]:
+    """Yield nearly distinct requests; little of one type means much of another."""
     while True:
         parts = [dice.random() for _ in range(3)]
         gpu, cpu, ram = (0.02 + 0.24 * part / sum(parts) for part in parts)
-        yield asks(int(gpu * GPUS * 1000), int(cpu * CORES * 1000), int(ram * RAM * 1000))
+        yield request_of(int(gpu * GPUS * 1000), int(cpu * CORES * 1000), int(ram * RAM * 1000))
 
 
 REQUESTS: dict[str, Callable[[random.Random], Iterator[Request]]] = {
-    "few": few,
-    "many": many,
-    "tight": tight,
+    "few": few_kinds,
+    "many": many_kinds,
+    "tight": tight_kinds,
 }
 
 
 def main() -> int:
-    """This measure alone."""
+    """Run this benchmark alone."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decision", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only up to 10⁴ jobs")
     quick = parser.parse_args().quick

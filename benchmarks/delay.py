@@ -1,4 +1,4 @@
-"""A line on which every byte takes its time: a relay for TCP, in a thread of its own."""
+"""TCP relay with a delay, in a thread."""
 
 import asyncio
 import contextlib
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def delayed(host: str, port: int, seconds: float) -> Iterator[int]:
-    """Relay a loopback port to another one, `seconds` later each way; the port to connect to."""
+def delayed_relay(host: str, port: int, seconds: float) -> Iterator[int]:
+    """Relay a loopback port with a delay each way; yield the port to connect to."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -26,13 +26,13 @@ def delayed(host: str, port: int, seconds: float) -> Iterator[int]:
     try:
         yield asyncio.run_coroutine_threadsafe(serve(), loop).result(10)
     finally:
-        loop.call_soon_threadsafe(_end, loop)
+        loop.call_soon_threadsafe(_cancel_all, loop)
         thread.join(10)
         loop.close()
 
 
-def _end(loop: asyncio.AbstractEventLoop) -> None:
-    """What still waits on a line waits in vain."""
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel all pending transfers."""
     for task in asyncio.all_tasks(loop):
         task.cancel()
     loop.call_later(0.1, loop.stop)
@@ -41,7 +41,7 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
 async def _carry(
     source: asyncio.StreamReader, target: asyncio.StreamWriter, seconds: float
 ) -> None:
-    """Every piece as long after it came as every other: the line delays, it does not narrow."""
+    """Forward every piece after the same delay, without limiting the bandwidth."""
     pending: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
     async def deliver() -> None:

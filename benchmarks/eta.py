@@ -28,7 +28,7 @@ EPOCHS, LIMITS, COMMANDS = "epochs", "limits", "commands"
 
 @dataclass(frozen=True)
 class Case:
-    """One workload on one cluster, with what is known of its jobs."""
+    """One workload on one cluster, with the information known about its jobs."""
 
     name: str
     size: str
@@ -52,8 +52,8 @@ CASES = tuple(
 )
 
 
-def lab(seed: int, jobs: int = 500) -> Workload:
-    """Return a generated lab: scripts, arguments, and runs of a command that differ by 8 %."""
+def generated_workload(seed: int, jobs: int = 500) -> Workload:
+    """Return a generated workload: scripts, arguments, and runs of a command that differ by 8 %."""
     random, at = Random(seed), 0.0
     found: list[TraceJob] = []
     medians = {f"train{n}.py": random.lognormvariate(7.5, 0.9) for n in range(8)}
@@ -79,9 +79,9 @@ def lab(seed: int, jobs: int = 500) -> Workload:
     return Workload(title="lab", jobs=found)
 
 
-def measured(case: Case, moments: int) -> list[Score]:
+def run_case(case: Case, moments: int) -> list[Score]:
     """Replay one case and score its forecasts."""
-    load = lab(SEED) if case.name == "lab" else workload(TRACES, case.name)
+    load = generated_workload(SEED) if case.name == "lab" else workload(TRACES, case.name)
     if case.known == LIMITS:
         load = with_time_limits(load, "guessed", SEED)
     silent = case.known != EPOCHS
@@ -92,7 +92,7 @@ def measured(case: Case, moments: int) -> list[Score]:
     )  # fmt: skip
 
 
-def cells(case: Case, score: Score) -> list[str]:
+def table_row(case: Case, score: Score) -> list[str]:
     """Return one row of the table."""
     return [
         case.name, case.known, case.policy, score.kind, score.basis or "all", f"{score.count:,}",
@@ -101,7 +101,7 @@ def cells(case: Case, score: Score) -> list[str]:
 
 
 def main() -> int:
-    """Measure, print, write Markdown if asked."""
+    """Measure, print, write Markdown with --markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.eta", description=__doc__)
     parser.add_argument("--moments", type=int, default=6, help="forecasts per workload (6)")
     parser.add_argument("--only", default="", metavar="WORD", help="workloads with this word")
@@ -112,11 +112,11 @@ def main() -> int:
         if options.only not in f"{case.name} {case.known} {case.policy}":
             continue
         begin = time.perf_counter()
-        scores = [score for score in measured(case, options.moments) if score.count]
+        scores = [score for score in run_case(case, options.moments) if score.count]
         took = time.perf_counter() - begin
         print(f"{case.name}, {case.known}, {case.policy}: {took:.0f} s", file=sys.stderr)
         several = {kind: sum(each.kind == kind for each in scores) > 2 for kind in KINDS}
-        rows += [cells(case, each) for each in scores if each.basis or several[each.kind]]
+        rows += [table_row(case, each) for each in scores if each.basis or several[each.kind]]
     print(table(list(HEADINGS), rows))
     if options.markdown:
         lines = [HEADINGS, ["---"] * len(HEADINGS), *rows]

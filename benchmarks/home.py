@@ -1,4 +1,4 @@
-"""A temporary STOKER_HOME: its commands, its daemon, and what that daemon uses."""
+"""Home: a temporary STOKER_HOME with its commands and its daemon."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ def missing(directory: Path) -> str | None:
 
 
 class Home:
-    """Where one measurement's daemon, state and logs live."""
+    """Directory with the daemon, state and logs of one measurement."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -42,7 +42,7 @@ class Home:
         self.environment = {**clean_environment(), "STOKER_HOME": str(self.path)}
 
     def argv(self, *words: str) -> list[str]:
-        """The command line of a stoker command."""
+        """Return the command line of a stoker command."""
         return [str(program("stoker")), *words]
 
     def stoker(self, *words: str, limit: float = 300, check: bool = True) -> Outcome:
@@ -60,19 +60,19 @@ class Home:
         self.stoker("daemon", "start", "--gpus", ",".join(map(str, range(devices))))
 
     def status(self) -> dict[str, Any]:
-        """What `daemon status --json` says."""
+        """Return `stoker daemon status --json`."""
         found: dict[str, Any] = json.loads(self.stoker("daemon", "status", "--json").output)
         return found
 
     def pid(self) -> int | None:
-        """The daemon's process, if there is one."""
+        """Return the pid of the daemon, None if none runs."""
         try:
             return int(self.status()["pid"])
         except (Broken, ValueError, KeyError, TypeError):
             return None
 
     def stop(self) -> None:
-        """End the daemon and its jobs: by asking, then by pid."""
+        """Stop the daemon and its jobs; kill what remains."""
         pid = self.pid() if self.path.exists() else None
         if pid is None:
             return
@@ -99,15 +99,15 @@ class Home:
 
 
 def resident_megabytes(pid: int) -> float:
-    """Memory that a process has in RAM."""
+    """Return the resident memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6
     raise Broken(f"process {pid} has no VmRSS")
 
 
-def family(pid: int) -> list[int]:
-    """A process and its descendants: a daemon's helpers are part of what it costs."""
+def process_tree(pid: int) -> list[int]:
+    """Return a process and its descendants: helper processes are part of the cost."""
     found = [pid]
     for parent in found:
         for children in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -117,13 +117,13 @@ def family(pid: int) -> list[int]:
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time that a process and its threads have used, to the nanosecond if possible."""
+    """Return the processor time of a process and its threads, in nanoseconds if possible."""
     try:
         tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
         used = [int(task.read_text(encoding="utf-8").split()[0]) for task in tasks]
         if used:
             return sum(used) / 1e9
     except OSError:
-        pass  # a kernel without schedstat: the ticks below are coarser
+        pass  # a kernel without schedstat: use the coarser ticks
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

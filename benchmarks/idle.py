@@ -1,19 +1,19 @@
-"""What an idle daemon costs."""
+"""CPU cost of an idle daemon."""
 
 import time
 from typing import Any
 
-from benchmarks.home import Home, family, missing, processor_seconds
+from benchmarks.home import Home, missing, process_tree, processor_seconds
 from benchmarks.lab import Broken, fresh_directory
 from benchmarks.report import verdict
 from benchmarks.settings import Settings
 
-PROMISE = 0.1
+MAX_LOAD_PERCENT = 0.1
 SETTLE_SECONDS = 3.0
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """Per cent of one core, over a while, after a job has come and gone."""
+    """Measure the load in per cent of one core after a job has finished."""
     seconds = 5.0 if settings.quick else 20.0
     print(f"\nIdle: processor time of a daemon and its helpers, nothing to do, {seconds:g} s\n")
     try:
@@ -29,7 +29,7 @@ def measure(settings: Settings) -> dict[str, Any]:
                 if pid is None:
                     raise Broken("the daemon does not answer")
                 time.sleep(SETTLE_SECONDS)
-                processes = family(pid)
+                processes = process_tree(pid)
                 before = sum(map(processor_seconds, processes))
                 time.sleep(seconds)
                 used = sum(map(processor_seconds, processes)) - before
@@ -39,5 +39,6 @@ def measure(settings: Settings) -> dict[str, Any]:
     except (Broken, OSError) as error:
         print(f"missing: stoker: {error}")
         return {"missing": {"stoker": str(error)}}
-    print(f"{percent:.3f} % of one core (promise: under {PROMISE} %, {verdict(percent, PROMISE)})")
+    mark = verdict(percent, MAX_LOAD_PERCENT)
+    print(f"{percent:.3f} % of one core (target: under {MAX_LOAD_PERCENT} %, {mark})")
     return {"percent_of_one_core": percent}

@@ -1,4 +1,4 @@
-"""Fresh directories, processes with a time limit, and nothing left behind."""
+"""Fresh directories and processes with a time limit that leave nothing behind."""
 
 import contextlib
 import os
@@ -22,33 +22,32 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a process printed and how long it took."""
+    """Output and duration of a process."""
 
     seconds: float
     output: str
 
 
 def shell() -> str:
-    """The shell that stoker gives to jobs, and so everybody else's too."""
+    """Return the shell of stoker's jobs, used for all peers."""
     return os.environ.get("SHELL") or "/bin/sh"
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment of every measured program: ours, without settings of a scheduler."""
+    """Return the environment of measured programs: without settings of any scheduler."""
     settings = ("STOKER_", "CUDA_", "SLURM_", "SBATCH_", "TS_", "PARALLEL")
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(settings) or name == "SLURM_CONF"  # where the cluster is
+        if not name.startswith(settings) or name == "SLURM_CONF"  # address of the cluster
     }
 
 
 @contextlib.contextmanager
 def fresh_directory(cache: Path) -> Iterator[Path]:
-    """An empty directory; afterwards every process that mentions it is killed, by pid.
+    """Yield an empty directory; afterwards kill every process that refers to it, by pid.
 
-    The disk is quiet when it is handed out: one peer's unwritten files would otherwise be
-    waited for by the next one's fsync.
+    The disk is synced first: otherwise the fsync of one peer would wait for files of another.
     """
     cache.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="r", dir=cache))
@@ -70,7 +69,7 @@ def run(
     check: bool = True,
     merged: bool = False,
 ) -> Outcome:
-    """Run to the end, timed from before the fork to after the exit was seen.
+    """Run a program, timed from before the fork until its exit is seen.
 
     Output goes to a file, not a pipe: a daemon that a command leaves behind may keep it open.
     `merged`: stdout and stderr to the same one, as on a terminal.
@@ -111,10 +110,10 @@ def run(
 
 
 def wait_for_end(pid: int, limit: float) -> bool:
-    """Sleep in the kernel until a child has ended.
+    """Block until a child has ended.
 
-    `Popen.wait(timeout=...)` polls, with pauses that double up to 50 ms: every figure would be
-    rounded up to the next poll.
+    `Popen.wait(timeout=...)` polls, with pauses that double up to 50 ms: every result would
+    be rounded up to the next poll.
     """
     child = os.pidfd_open(pid)
     try:
@@ -131,9 +130,9 @@ def end_session(process: "subprocess.Popen[bytes]") -> None:
 
 
 def end_processes_of(directory: Path) -> None:
-    """Kill what has this directory in its environment, arguments or working directory."""
+    """Kill processes with this directory in environment, arguments or working directory."""
     token = os.fsencode(directory)
-    for _ in range(10):  # a process may fork while it is being looked for
+    for _ in range(10):  # a process may fork during the search
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         found = [pid for pid in pids if pid != os.getpid() and _mentions(pid, token)]
         if not found:
@@ -144,7 +143,7 @@ def end_processes_of(directory: Path) -> None:
 
 
 def kill(pid: int, seconds: float = 2) -> None:
-    """KILL one process and wait until it is gone."""
+    """Kill one process and wait until it has ended."""
     process = os.pidfd_open(pid)
     try:
         signal.pidfd_send_signal(process, signal.SIGKILL)

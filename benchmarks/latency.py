@@ -1,4 +1,4 @@
-"""How long a device stays empty between two jobs, told by the jobs themselves."""
+"""Idle time of a device between two jobs, measured by the jobs."""
 
 import itertools
 from pathlib import Path
@@ -11,15 +11,15 @@ from benchmarks.settings import Settings
 
 JOBS = 200
 SLOTS = 2
-PROMISE_MS = 5.0
+MAX_GAP_MS = 5.0
 
-# bash, since only it can read the clock without starting a process. The first word is the
+# bash, because it can read the clock without starting a process. The first word is the
 # device (for xargs: its slot); start is the first thing the shell does, end the last but one.
 JOB = 's=$EPOCHREALTIME; sleep 0.02; echo "$CUDA_VISIBLE_DEVICES $s $EPOCHREALTIME" >> stamps'
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """Gaps in milliseconds: stoker's queue, and xargs as the least that a gap can be."""
+    """Measure the gaps in milliseconds of stoker's queue, and of xargs as a lower bound."""
     kinds = {"xargs -P (floor)": by_xargs, "stoker queue": by_stoker}
     absent: dict[str, str] = {}
     if why := missing(settings.cache):
@@ -38,7 +38,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     for name, found in gaps.items():
         if not found:
             continue
-        kept = f"≤ {PROMISE_MS:g} {verdict(median(found), PROMISE_MS)}" if "stoker" in name else ""
+        kept = f"≤ {MAX_GAP_MS:g} {verdict(median(found), MAX_GAP_MS)}" if "stoker" in name else ""
         figures = (median(found), percentile(found, 95), max(found))
         rows.append([name, *(f"{figure:.2f}" for figure in figures), kept])
     print(f"\nLatency: from one job's end to the next one's start on the same device, {JOBS} jobs")
@@ -50,7 +50,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def by_xargs(settings: Settings) -> list[float]:
-    """Slots of xargs stand for devices."""
+    """Return the gaps with xargs; its slots are the devices."""
     with fresh_directory(settings.runs) as directory:
         lines = write_lines(directory)
         slot = "--process-slot-var=CUDA_VISIBLE_DEVICES"
@@ -63,7 +63,7 @@ def by_xargs(settings: Settings) -> list[float]:
 
 
 def by_stoker(settings: Settings) -> list[float]:
-    """One bulk submission to a daemon with two declared devices."""
+    """Return the gaps of one bulk submission to a daemon with two declared devices."""
     with fresh_directory(settings.runs) as directory:
         lines = write_lines(directory)
         home = Home(directory)
@@ -78,14 +78,14 @@ def by_stoker(settings: Settings) -> list[float]:
 
 
 def write_lines(directory: Path) -> Path:
-    """The commands, one per line."""
+    """Write the commands, one per line; return the file."""
     lines = directory / "commands.txt"
     lines.write_text(f"{JOB}\n" * JOBS, encoding="utf-8")
     return lines
 
 
 def gaps_of(stamps: Path) -> list[float]:
-    """Milliseconds between neighbours on each device; overlapping neighbours are an error."""
+    """Return the milliseconds between consecutive jobs of a device; overlaps are an error."""
     devices: dict[str, list[tuple[float, float]]] = {}
     for line in stamps.read_text(encoding="utf-8").splitlines():
         device, start, end = line.split()

@@ -1,4 +1,4 @@
-"""Machines over SSH beside the plain way: a fresh ssh or scp for every step."""
+"""SSH nodes compared with a new ssh or scp connection for every step."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.delay import delayed
+from benchmarks.delay import delayed_relay
 from benchmarks.home import Home, program
 from benchmarks.lab import REPOSITORY, Broken, fresh_directory, run
 from benchmarks.report import median, table, verdict
@@ -22,11 +22,11 @@ from benchmarks.throughput import say
 EXAMPLE = REPOSITORY / "examples/ssh-batch"
 BATCH_LIMIT, RATE, ROUND_TRIPS, TREE_RATIO = 1.5, 100.0, 2.0, 1.3
 DELAY = 0.05
-"""Seconds that every byte takes each way when round trips are counted."""
+"""Delay each way, in seconds, for counting round trips."""
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """All of it, on three machines that are namespaces of this one."""
+    """Run all parts on three SSH nodes in network namespaces of this host."""
     sys.path.insert(0, str(REPOSITORY / "tests"))
     from ssh.ssh_cluster import SshCluster, why_no_lab  # type: ignore[import-not-found]
 
@@ -40,8 +40,11 @@ def measure(settings: Settings) -> dict[str, Any]:
         contextlib.closing(SshCluster(directory)) as lab,
     ):
         for name, take in (
-            ("batch", batches), ("queue", queue), ("round trips", round_trips), ("tree", tree),
-        ):  # fmt: skip
+            ("batch", batches),
+            ("queue", queue),
+            ("round trips", round_trips),
+            ("tree", large_directory),
+        ):
             say(f"machines: {name}")
             results[name], found = take(lab, settings)
             rows += found
@@ -50,8 +53,8 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def home(lab: Any, settings: Settings, machines: str = "") -> Iterator[Home]:
-    """A home whose daemon reaches the lab, with these machines added."""
+def ssh_home(lab: Any, settings: Settings, machines: str = "") -> Iterator[Home]:
+    """Yield a home whose daemon can reach the nodes, with these nodes added."""
     with fresh_directory(settings.runs) as directory:
         found = Home(directory)
         found.environment |= lab.environment
@@ -65,10 +68,10 @@ def home(lab: Any, settings: Settings, machines: str = "") -> Iterator[Home]:
             found.stop()
 
 
-def in_turn(
+def alternate(
     rounds: int, ours: Callable[[], float], theirs: Callable[[], float]
 ) -> tuple[list[float], list[float]]:
-    """Seconds of both, alternating who is first."""
+    """Return the seconds of both, alternating the order."""
     taken: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
         for which in (0, 1) if number % 2 else (1, 0):
@@ -80,8 +83,8 @@ def in_turn(
 
 
 def batches(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]]:
-    """The guide's four-line batch, from the command to the last result."""
-    with home(lab, settings) as found:
+    """Measure the example batch of four lines, from the command to the last result."""
+    with ssh_home(lab, settings) as found:
         cold: list[float] = []
 
         def ours() -> float:
@@ -94,9 +97,9 @@ def batches(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str
             return done.seconds
 
         def theirs() -> float:
-            return _seeds_way(_example(found.directory, lab), lab)
+            return _plain_ssh_batch(_example(found.directory, lab), lab)
 
-        taken = in_turn(settings.rounds, ours, theirs)
+        taken = alternate(settings.rounds, ours, theirs)
         for _ in range(settings.rounds):
             found.stop()
             cold.append(ours())
@@ -111,7 +114,7 @@ def batches(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str
 
 
 def _example(directory: Path, lab: Any) -> Path:
-    """The guide's folder, new, with our machines in its files."""
+    """Copy the example with the test nodes in its machine files."""
     work = directory / f"batch{time.monotonic_ns()}"
     work.mkdir()
     for name in ("batch_script.sh", "local.sh"):
@@ -131,8 +134,8 @@ def _expect(work: Path) -> None:
         raise Broken(f"{len(outs)} results of four")
 
 
-def _seeds_way(work: Path, lab: Any) -> float:
-    """Six connections a job: make a directory, copy there, unpack and run, pack, copy, remove."""
+def _plain_ssh_batch(work: Path, lab: Any) -> float:
+    """Run a batch with six connections per job: mkdir, copy, run, pack, copy back, remove."""
     options = ["-T", "-oBatchMode=yes", "-oStrictHostKeyChecking=accept-new", "-oLogLevel=ERROR",
                f"-oUserKnownHostsFile={lab.known_hosts}", "-i", str(lab.key)]  # fmt: skip
     environment = {**os.environ, **lab.environment}
@@ -174,9 +177,9 @@ def _seeds_way(work: Path, lab: Any) -> float:
 
 
 def queue(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]]:
-    """So many `true` on three machines, from the submission to the last end."""
+    """Measure many `true` on three nodes, from the submission to the last end."""
     jobs = 100 if settings.quick else 500
-    with home(lab, settings, "abc") as found:
+    with ssh_home(lab, settings, "abc") as found:
         here = json.loads(found.stoker("nodes", "--json").output)["nodes"][0]["name"]
         work = found.directory / "work"
         work.mkdir()
@@ -194,13 +197,13 @@ def queue(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]
             begin = time.perf_counter()
             machines = [lab.a, lab.b, lab.c]
             with ThreadPoolExecutor(6) as pool:
-                some = jobs // 10  # a tenth of them shows how long the rest would take
+                some = jobs // 10  # a tenth of them, extrapolated
                 ends = pool.map(lambda n: lab.ssh(machines[n % 3], "true").returncode, range(some))
                 if any(ends):
                     raise Broken("a plain ssh failed")
             return (time.perf_counter() - begin) * 10
 
-        taken = in_turn(min(settings.rounds, 3), ours, theirs)
+        taken = alternate(min(settings.rounds, 3), ours, theirs)
     rates = [jobs / median(each) for each in taken]
     row = [f"{jobs} × true on 3 machines, jobs/s", f"{rates[0]:.0f}", f"{rates[1]:.0f}",
            f"{rates[0] / rates[1]:.1f}", f"≥ {RATE:.0f} {verdict(RATE, rates[0])}"]  # fmt: skip
@@ -211,11 +214,11 @@ def queue(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]
 
 
 def round_trips(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]]:
-    """How much longer one job after the other takes on a line with a known delay."""
+    """Measure the extra time per job on a connection with a known delay."""
     jobs = 10
 
     def seconds(address: str) -> float:
-        with home(lab, settings) as found:
+        with ssh_home(lab, settings) as found:
             found.stoker("nodes", "add", "far", address, "--key", str(lab.a.key))
             work = found.directory / "work"
             work.mkdir()
@@ -229,7 +232,7 @@ def round_trips(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list
             return (time.perf_counter() - begin) / jobs
 
     near = seconds(lab.a.url)
-    with delayed(lab.a.address, lab.a.port, DELAY) as port:
+    with delayed_relay(lab.a.address, lab.a.port, DELAY) as port:
         far = seconds(f"ssh://{lab.a.user}@127.0.0.1:{port}")
     trips = (far - near) / (2 * DELAY)
     row = ["round trips per job", f"{trips:.1f}", "–", "–",
@@ -240,8 +243,8 @@ def round_trips(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list
 # -- a large directory --------------------------------------------------------------------
 
 
-def tree(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]]:
-    """Two thousand files and 200 MB, looked at and sent once, beside plain rsync."""
+def large_directory(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]]:
+    """Measure the upload of 2,000 files and 200 MB, compared with rsync."""
     from stoker.executors.agent.session.remote_shell import RemoteShell
     from stoker.executors.agent.transfer import snapshot as trees
     from stoker.executors.agent.transfer.tree_upload import send
@@ -281,7 +284,7 @@ def tree(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]]
                                capture_output=True)  # fmt: skip
                 return time.perf_counter() - begin
 
-            taken = in_turn(settings.rounds, ours, theirs)
+            taken = alternate(settings.rounds, ours, theirs)
         finally:
             master.kill()
             master.wait()

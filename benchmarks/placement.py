@@ -1,11 +1,11 @@
-"""How much of a cluster's GPUs can be given out, when jobs come that nobody knew of.
+"""Share of a cluster's GPUs that can be allocated to jobs that are not known beforehand.
 
-The experiment of FGD (USENIX ATC '23) on the product's own ledger: the pods of Alibaba's `openb`
-tables are drawn with replacement until they ask for 130 % of the cluster's GPUs, and arrive one
-after another. None ends; whoever has no room is turned away. The figure is the share of all GPUs
-that is allocated at the moment at which those who have arrived ask for as many as there are.
-`python -m benchmarks.placement DIRECTORY [--quick]` runs this measure alone; the directory holds
-the table of pods and that of machines.
+The experiment of FGD (USENIX ATC '23) with stoker's placement: pods of Alibaba's `openb` traces are
+sampled with replacement until they request 130 % of the cluster's GPUs, and arrive one after
+another. None ends; a pod that does not fit is rejected. The result is the share of all GPUs that
+is allocated when the arrived pods request as many GPUs as there are.
+`python -m benchmarks.placement DIRECTORY [--quick]` runs this benchmark alone; the directory holds
+the tables of pods and of nodes.
 """
 
 import argparse
@@ -28,18 +28,18 @@ from stoker.simulate.workload import TraceJob
 
 SEEDS = 10
 FGD = 95.23
-"""Per cent, as published for FGD on the same tables."""
-ARRIVING = 1.3
-"""So many times the cluster's GPUs are asked for in all."""
+"""Per cent, as published for FGD on the same traces."""
+TOTAL_REQUEST = 1.3
+"""Total request as a multiple of the cluster's GPUs."""
 
 
 @dataclass(frozen=True)
-class Round:
-    """One order of arrival."""
+class ArrivalResult:
+    """Result of one order of arrival."""
 
     seed: int
     allocated: float
-    """Per cent of all GPUs, when as many have been asked for as there are."""
+    """Per cent of all GPUs allocated when as many have been requested as there are."""
     in_the_end: float
     turned_away: int
     median_us: float
@@ -47,7 +47,7 @@ class Round:
 
 
 def measure(directory: Path, seeds: int = SEEDS) -> dict[str, Any]:
-    """Several orders of arrival, and their mean."""
+    """Measure several orders of arrival, and their mean."""
     pods, machines = read(directory)
     print(f"\nPlacement: {len(pods)} pods to draw from, {len(machines)} machines\n")
     rounds = [arrivals(pods, machines, seed) for seed in range(seeds)]
@@ -58,8 +58,8 @@ def measure(directory: Path, seeds: int = SEEDS) -> dict[str, Any]:
     return {"rounds": [asdict(each) for each in rounds], "mean": mean, "fgd": FGD}
 
 
-def row(each: Round) -> list[str]:
-    """A line of the table."""
+def row(each: ArrivalResult) -> list[str]:
+    """Return a row of the table."""
     return [
         str(each.seed), f"{each.allocated:.2f}", f"{each.in_the_end:.2f}", str(each.turned_away),
         f"{each.median_us:.0f}", f"{each.p99_us:.0f}",
@@ -67,7 +67,7 @@ def row(each: Round) -> list[str]:
 
 
 def read(directory: Path) -> tuple[list[Request], list[NodeFacts]]:
-    """What pods ask for, and what machines have."""
+    """Read the requests of pods, and the nodes."""
     tables = sorted(directory.rglob("*pod_list*.csv*"))
     if len(tables) != 1:
         raise SystemExit(f"{directory} must hold one table of pods (*pod_list*.csv).")
@@ -76,7 +76,7 @@ def read(directory: Path) -> tuple[list[Request], list[NodeFacts]]:
 
 
 def request(load: TraceJob) -> Request:
-    """A pod as a request."""
+    """Return the request of a pod."""
     models = tuple(model.lower() for model in load.gpu_models)
     ask = GpuAsk(round(load.gpus * THOUSAND), models=models)
     return Request(
@@ -84,8 +84,8 @@ def request(load: TraceJob) -> Request:
     )
 
 
-def arrivals(pods: list[Request], machines: list[NodeFacts], seed: int) -> Round:
-    """One order of arrival, to its end."""
+def arrivals(pods: list[Request], machines: list[NodeFacts], seed: int) -> ArrivalResult:
+    """Submit pods in one random order until the total request is reached."""
     cluster = Cluster()
     for facts in machines:
         cluster.join(facts, ())
@@ -93,7 +93,7 @@ def arrivals(pods: list[Request], machines: list[NodeFacts], seed: int) -> Round
     arrived = given = refused = 0
     allocated: float | None = None
     samples = []
-    for each in drawn(pods, random.Random(seed), ARRIVING * capacity):
+    for each in sample_pods(pods, random.Random(seed), TOTAL_REQUEST * capacity):
         begin = time.perf_counter()
         note(cluster, each)
         found = place(cluster, each)
@@ -106,13 +106,13 @@ def arrivals(pods: list[Request], machines: list[NodeFacts], seed: int) -> Round
         if arrived >= capacity and allocated is None:
             allocated = 100 * given / capacity
     assert allocated is not None
-    return Round(
+    return ArrivalResult(
         seed, allocated, 100 * given / capacity, refused, median(samples), percentile(samples, 99)
     )
 
 
-def drawn(pods: list[Request], dice: random.Random, gpus: float) -> Iterator[Request]:
-    """Pods with replacement until so many GPUs are asked for, in any order."""
+def sample_pods(pods: list[Request], dice: random.Random, gpus: float) -> Iterator[Request]:
+    """Yield random pods with replacement until this many GPUs are requested."""
     chosen, asked = [], 0
     while asked < gpus:
         chosen.append(dice.choice(pods))
@@ -122,7 +122,7 @@ def drawn(pods: list[Request], dice: random.Random, gpus: float) -> Iterator[Req
 
 
 def main() -> int:
-    """This measure alone."""
+    """Run this benchmark alone."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.placement", description=__doc__)
     parser.add_argument("directory", type=Path, help="where the tables are")
     parser.add_argument("--quick", action="store_true", help="only one order of arrival")

@@ -1,8 +1,8 @@
-"""What one event costs under the planner's policy: 10³ to 10⁵ machines, 10⁴ to 10⁶ waiting jobs.
+"""Cost of one event with the planner policy: 10³ to 10⁵ nodes, 10⁴ to 10⁶ pending jobs.
 
-Only the core: a job ends, another arrives, or the first epochs of one are measured; then follows
-one turn of the core, and what it decides is applied. No processes, no journal.
-`python -m benchmarks.planner_cost [--quick]` runs this measure alone.
+Only the core: a job ends, another arrives, or the first epochs of one are measured; then one cycle
+of the core follows, and its decisions are applied. No processes, no journal.
+`python -m benchmarks.planner_cost [--quick]` runs this benchmark alone.
 """
 
 import argparse
@@ -30,17 +30,16 @@ from stoker.core.request import GpuAsk, Request
 from stoker.core.state import State
 
 SIZES = ((1_000, 10_000), (10_000, 100_000), (100_000, 1_000_000))
-"""Machines, and jobs that wait."""
+"""Nodes and pending jobs."""
 EVENTS = 2000
-SECONDS = 60.0
-"""At most so long for the events of one point, however few that gives."""
-WARM, WARM_SECONDS = 4, 120.0
-"""Before the first event that counts, one for every so many machines, but no longer than this. A
-lab is built in one go, and where its jobs stand has not been asked for an hour; a daemon asks all
-the time, so it takes some events until this one is like any other."""
+MAX_SECONDS = 60.0
+"""Maximum time for the events of one point."""
+NODES_PER_WARM_UP_EVENT, MAX_WARM_UP_SECONDS = 4, 120.0
+"""Warm-up: one event per this many nodes, with a maximum time. The state is built at once, and its
+ranks are an hour old; a daemon refreshes them continuously, so it takes some events to match."""
 GPUS, CORES, RAM = 8, 128_000, 1_048_576
-STEADY = ", steady"
-"""Jobs that are never asked to make room."""
+NON_PREEMPTIBLE = ", steady"
+"""Suffix of kinds with non-preemptible jobs."""
 KINDS = ("gpus", "gpus, steady", "mixed", "mixed, steady")
 HOUR = 3600.0
 USERS, FAMILIES = 20, 50
@@ -66,18 +65,18 @@ class Point:
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """The curves over machines and jobs."""
+    """Measure the curves over nodes and jobs."""
     return {"points": [asdict(each) for each in curve(SIZES[:1] if settings.quick else SIZES)]}
 
 
 def curve(sizes: tuple[tuple[int, int], ...], kinds: tuple[str, ...] = KINDS) -> list[Point]:
-    """All points, as they come."""
+    """Measure and print all points."""
     print(f"\nPlanner: one event, and what follows from it ({GPUS} GPUs, cores and RAM each)\n")
     points = []
     for kind in kinds:
         for nodes, queued in sizes:
             points.append(point(kind, nodes, queued))
-            gc.collect()  # a state is full of circles
+            gc.collect()  # a state has reference cycles
     head = ["requests", "nodes", "queued", "distinct", "median µs", "mean", "p95", "p99", "started",
             "stopped", "MB", "build s"]  # fmt: skip
     print(table(head, [row(each) for each in points]))
@@ -85,7 +84,7 @@ def curve(sizes: tuple[tuple[int, int], ...], kinds: tuple[str, ...] = KINDS) ->
 
 
 def row(p: Point) -> list[str]:
-    """A line of the table."""
+    """Return a row of the table."""
     return [
         p.requests, str(p.nodes), str(p.queued), str(p.classes), f"{p.median_us:.0f}",
         f"{p.mean_us:.0f}", f"{p.p95_us:.0f}", f"{p.p99_us:.0f}", str(p.started), str(p.stopped),
@@ -94,21 +93,21 @@ def row(p: Point) -> list[str]:
 
 
 def point(kind: str, nodes: int, queued: int, events: int = EVENTS) -> Point:
-    """One lab of this size, and many events in it."""
+    """Measure many events on a cluster of this size."""
     begin = time.perf_counter()
     lab = PlannerState(kind, nodes, queued)
     classes = len(lab.state.line.classes)
     built = time.perf_counter() - begin
     gc.collect()
-    gc.freeze()  # what waits is not garbage; a daemon does the same
-    deadline = time.perf_counter() + WARM_SECONDS
-    for _ in range(max(nodes // WARM, 100)):
+    gc.freeze()  # pending jobs are no garbage; the daemon does the same
+    deadline = time.perf_counter() + MAX_WARM_UP_SECONDS
+    for _ in range(max(nodes // NODES_PER_WARM_UP_EVENT, 100)):
         lab.event()
         if time.perf_counter() > deadline:
             break
     lab.started = lab.stopped = 0
     samples: list[float] = []
-    deadline = time.perf_counter() + SECONDS
+    deadline = time.perf_counter() + MAX_SECONDS
     while len(samples) < events and (len(samples) < 3 or time.perf_counter() < deadline):
         samples.append(lab.event())
     gc.unfreeze()
@@ -122,11 +121,11 @@ def point(kind: str, nodes: int, queued: int, events: int = EVENTS) -> Point:
 
 
 class PlannerState:
-    """A cluster that is full, and a line before it."""
+    """A full cluster with pending jobs."""
 
     def __init__(self, kind: str, nodes: int, queued: int) -> None:
-        self.steady = kind.endswith(STEADY)
-        kind = kind.removesuffix(STEADY)
+        self.steady = kind.endswith(NON_PREEMPTIBLE)
+        kind = kind.removesuffix(NON_PREEMPTIBLE)
         self.dice = random.Random(f"{kind} {nodes} {queued}")
         self.requests = REQUESTS[kind](self.dice)
         self.state = State()
@@ -136,14 +135,14 @@ class PlannerState:
         self.running: list[int] = []
         self.where: dict[int, int] = {}
         self.asked: deque[int] = deque()
-        """Who is to stop, and does so before anything else happens."""
+        """Jobs that were requested to stop; they stop at the next event."""
         self.started = self.stopped = 0
         apply(self.state, e.PolicyChosen(at=0.0, queue="*", name="planner"))
         cards = tuple(DeviceFacts(str(n), index=n) for n in range(GPUS))
         pools = {"cpu": (DeviceFacts("pool", CORES),), "mem": (DeviceFacts("pool", RAM),)}
         for number in range(nodes):
             facts = NodeFacts(f"n{number}", {"gpu": cards, **pools})
-            # Straight to the ledger: a machine that joins is announced to all others.
+            # Directly into the cluster: a NodeJoined event would notify all others.
             self.state.rest.nodes[facts.name] = facts
             self.state.cluster.join(facts, ())
         for number in range(nodes):
@@ -157,7 +156,7 @@ class PlannerState:
         self.hear(self.turn())
 
     def fill(self, name: str) -> None:
-        """Jobs on one machine until the next one has no room."""
+        """Start jobs on one node until the next does not fit."""
         node = self.state.cluster.nodes[name]
         for _ in range(2 * GPUS):
             request = next(self.requests)
@@ -183,11 +182,11 @@ class PlannerState:
         return id
 
     def arrives(self) -> None:
-        """One more waits."""
+        """Submit one more job."""
         self.submit(next(self.requests))
 
     def begins(self, id: int, placement: Placement) -> None:
-        """A job runs, without anybody having planned it."""
+        """Start a job on a placement without the planner."""
         apply(
             self.state,
             e.AttemptPlanned(at=self.now, job=id, attempt=0, placement=placement, boot=self.now),
@@ -195,7 +194,7 @@ class PlannerState:
         self.runs(id)
 
     def runs(self, id: int) -> None:
-        """What was planned has begun."""
+        """Apply the start of a planned job."""
         now, attempt = self.now, self.state.jobs[id].attempt
         apply(self.state, e.ProcessStarted(at=now, job=id, attempt=attempt, pid=7, boot=now))
         apply(self.state, e.TrainingBegan(at=now, job=id, attempt=attempt))
@@ -203,14 +202,14 @@ class PlannerState:
         self.running.append(id)
 
     def forget(self, id: int) -> None:
-        """It does not run any more."""
+        """Remove a job from the running ones."""
         at, last = self.where.pop(id), self.running.pop()
         if last != id:
             self.running[at] = last
             self.where[last] = at
 
     def event(self) -> float:
-        """One thing happens; how many microseconds it takes until all is decided."""
+        """Apply one event and the resulting decisions; return the microseconds."""
         self.now += HOUR / len(self.running)
         fact = self.stop() or self.some()
         if isinstance(fact, e.ProcessExited):
@@ -223,7 +222,7 @@ class PlannerState:
         return spent
 
     def hear(self, decided: list[e.Event]) -> None:
-        """What was decided is done."""
+        """Execute decisions."""
         for each in decided:
             if isinstance(each, e.AttemptPlanned):
                 self.started += 1
@@ -235,7 +234,7 @@ class PlannerState:
         self.state.dropped.clear()
 
     def stop(self) -> e.Event | None:
-        """Somebody who was asked to stop has done so."""
+        """Return the end of a job that was requested to stop."""
         while self.asked:
             job = self.state.jobs.get(self.asked.popleft())
             progress = job.progress if job is not None and job.id in self.where else None
@@ -246,13 +245,13 @@ class PlannerState:
         return None
 
     def some(self) -> e.Event:
-        """An end, an arrival, or the first epochs of somebody."""
+        """Return a random event: an end, an arrival, or the first epochs of a job."""
         verb = self.dice.random()
         job = self.state.jobs[self.dice.choice(self.running)]
         if verb < 0.45:
             return e.ProcessExited(at=self.now, job=job.id, attempt=job.attempt, code=0)
         if verb < 0.55:
-            # Most are as long as one would think; some turn out to be long, and make room.
+            # Most jobs are as long as estimated; some are longer and get preempted.
             long = self.dice.random() < 0.2
             return self.measured(job.id, self.dice.uniform(1, 30) * (50 if long else 1))
         id, self.next = self.next, self.next + 1
@@ -260,13 +259,13 @@ class PlannerState:
         return e.JobsSubmitted(at=self.now, first=id, count=1, spec=like, argv=("true",))
 
     def measured(self, id: int, seconds: float) -> e.Event:
-        """Somebody's epochs take so long."""
+        """Return the report of an epoch time."""
         attempt, job = self.state.jobs[id].attempt, self.state.jobs[id]
         done = (job.progress.epochs if job.progress is not None else 0) + 3
         return e.EpochsCounted(at=self.now, job=id, attempt=attempt, done=done, seconds=seconds)
 
     def recent(self) -> list[tuple[Request, int, int]]:
-        """Specs for somebody who arrives: made beforehand, as a front door does."""
+        """Specs of arriving jobs, prepared beforehand as a submission handler does."""
         key = (next(self.requests), self.dice.randrange(USERS), self.dice.randrange(FAMILIES))
         hash = self.known.get(key)
         if hash is None or hash not in self.state.specs:
@@ -281,7 +280,7 @@ class PlannerState:
         return [key]
 
     def turn(self) -> list[e.Event]:
-        """What the core decides now, applied."""
+        """Run one cycle of the core; return its applied events."""
         decided = []
         for each in after_requests(self.state, self.now, self.now):
             apply(self.state, each)
@@ -289,16 +288,16 @@ class PlannerState:
         return decided
 
 
-def gpus(dice: random.Random) -> Iterator[Request]:
-    """Whole GPUs, and now and then several machines."""
+def gpu_requests(dice: random.Random) -> Iterator[Request]:
+    """Yield requests of whole GPUs, sometimes on several nodes."""
     while True:
         count = dice.choices((1, 2, 4, 8), (60, 20, 12, 8))[0]
         machines = dice.choice((2, 4)) if count == GPUS and dice.random() < 0.3 else 1
         yield Request(gpus=GpuAsk(count * 1000), machines=machines)
 
 
-def mixed(dice: random.Random) -> Iterator[Request]:
-    """Hardly two alike: parts of a GPU or several, any number of cores and any RAM, gangs."""
+def mixed_requests(dice: random.Random) -> Iterator[Request]:
+    """Yield nearly distinct requests: fractions of GPUs or several, cores, RAM, gangs."""
     while True:
         if dice.random() < 0.4:
             gpu = dice.randrange(5, 100) * 10
@@ -312,11 +311,14 @@ def mixed(dice: random.Random) -> Iterator[Request]:
         )
 
 
-REQUESTS: dict[str, Callable[[random.Random], Iterator[Request]]] = {"gpus": gpus, "mixed": mixed}
+REQUESTS: dict[str, Callable[[random.Random], Iterator[Request]]] = {
+    "gpus": gpu_requests,
+    "mixed": mixed_requests,
+}
 
 
 def main() -> int:
-    """This measure alone."""
+    """Run this benchmark alone."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planner_cost", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only 10³ machines and 10⁴ jobs")
     quick = parser.parse_args().quick

@@ -1,4 +1,4 @@
-"""A picture of curves as SVG, by hand: a few lines beside each other, one panel per family."""
+"""Line charts as SVG, one panel per family of curves."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ FONT = 'font-family="system-ui, sans-serif" font-size="11"'
 
 @dataclass(frozen=True)
 class Panel:
-    """One family: how far each way is from the best, over GPU-hours."""
+    """One family: distance of each rule from the best, over GPU-hours."""
 
     title: str
     hours: float
@@ -19,7 +19,7 @@ class Panel:
 
 
 def draw(panels: list[Panel]) -> str:
-    """All panels in a row, with one legend below."""
+    """Return all panels in a row, with one legend below."""
     names = list(panels[0].curves)
     width = LEFT + len(panels) * (WIDTH + GAP + LEFT) - LEFT
     height = TOP + HEIGHT + 54 + 18 * len(names)
@@ -78,7 +78,7 @@ def _panel(panel: Panel, left: float) -> str:
 
 
 def _marks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of every power of ten within the range."""
+    """Return 1, 2 and 5 of every power of ten within the range."""
     found = [
         lead * 10.0**power
         for power in range(math.floor(low), math.ceil(high) + 1)

@@ -1,4 +1,4 @@
-"""Medians, tables, and what machine this is."""
+"""Medians, tables, and a description of the host."""
 
 import os
 import platform
@@ -10,23 +10,23 @@ from benchmarks.lab import shell
 
 
 def median(samples: Sequence[float]) -> float:
-    """The middle one."""
+    """Return the median."""
     return statistics.median(samples)
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
-    """The sample that this share of all samples do not exceed (nearest rank)."""
+    """Return a percentile (nearest rank)."""
     ordered = sorted(samples)
     return ordered[max(0, -(-len(ordered) * percent // 100).__trunc__() - 1)]
 
 
 def verdict(value: float, limit: float) -> str:
-    """Whether a figure keeps its promise."""
+    """Return a mark: is a value within its limit."""
     return "kept" if value <= limit else "MISSED"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns: words to the left, numbers to the right."""
+    """Align columns: text to the left, numbers to the right."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     numeric = [
         all(row[i][:1].isdigit() or row[i] in {"", "–"} for row in rows) for i in range(len(head))
@@ -42,8 +42,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(head), line(["-" * width for width in widths]), *map(line, rows)])
 
 
-def machine(directory: Path) -> dict[str, str]:
-    """What the figures depend on."""
+def host_info(directory: Path) -> dict[str, str]:
+    """Return the properties of the host that the results depend on."""
     return {
         "cores": str(len(os.sched_getaffinity(0))),
         "load": f"{os.getloadavg()[0]:.2f}",
@@ -55,7 +55,7 @@ def machine(directory: Path) -> dict[str, str]:
 
 
 def file_system(directory: Path) -> str:
-    """The type of the file system that a directory is on."""
+    """Return the file system type of a directory."""
     best = ("", "unknown")
     for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
         _, point, kind = line.split()[:3]

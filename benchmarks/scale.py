@@ -1,4 +1,4 @@
-"""What a backlog costs: submitting, starting, finishing, memory and restart, by its length."""
+"""Cost of a long queue: submit, start, finish, memory and restart, by length."""
 
 import json
 import time
@@ -28,7 +28,7 @@ class Point:
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """The curve over the length of the backlog."""
+    """Measure the curve over the queue length."""
     print("\nScale: a backlog waits for device 0, urgent jobs run through device 1\n")
     if why := missing(settings.cache):
         print(f"missing: stoker: {why}")
@@ -66,7 +66,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def point(settings: Settings, size: int) -> Point:
-    """Everything at one length, in one home."""
+    """Measure all values at one length."""
     with fresh_directory(settings.runs) as directory:
         home = Home(directory)
         backlog = directory / "backlog.txt"
@@ -91,7 +91,7 @@ def point(settings: Settings, size: int) -> Point:
             if pid is None:
                 raise Broken("the daemon does not answer")
             memory = resident_megabytes(pid)
-            restart = restarted(home, expected=size + SINGLE_SUBMITS)
+            restart = restart_seconds(home, expected=size + SINGLE_SUBMITS)
         finally:
             home.stop()
     return Point(
@@ -105,7 +105,7 @@ def point(settings: Settings, size: int) -> Point:
 
 
 def wait_until_running(home: Home) -> None:
-    """The job that holds the device must really hold it before the backlog comes."""
+    """Wait until the job that holds the device runs."""
     for _ in range(100):
         job = json.loads(home.stoker("show", "last", "--json").output)
         if "RUNNING" in json.dumps(job):
@@ -114,8 +114,8 @@ def wait_until_running(home: Home) -> None:
     raise Broken("the job that holds the device did not start within 5 s")
 
 
-def restarted(home: Home, expected: int) -> float:
-    """Seconds from starting a daemon on this journal until it answers with every job."""
+def restart_seconds(home: Home, expected: int) -> float:
+    """Return the seconds from the start of a daemon until it lists every job."""
     before = home.pid()
     home.stoker("daemon", "stop")
     for _ in range(200):

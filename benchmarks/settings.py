@@ -1,4 +1,4 @@
-"""How much to measure."""
+"""Settings of a benchmark run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of one benchmark run, as every measure sees them."""
+    """Options of one benchmark run."""
 
     cache: Path
     rounds: int = 5
@@ -16,5 +16,5 @@ class Settings:
 
     @property
     def runs(self) -> Path:
-        """Where the fresh directories are made: the same file system for everybody."""
+        """Return the parent of the fresh directories: the same file system for all peers."""
         return self.cache / "runs"

@@ -1,4 +1,4 @@
-"""Training jobs that share a GPU, and one that makes room: what is gained, and how soon."""
+"""Training jobs that share a GPU, and preemption: speed-up and delay."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from benchmarks.throughput import say
 
 STEPS, EPOCHS = 60, 4
 GPU_SECONDS = DATA_SECONDS = 0.005
-"""A step computes on the GPU, which serves one at a time, and then fetches the next batch."""
+"""A step computes on the GPU, which serves one job at a time, then loads the next batch."""
 TRAINER = f"""
 import fcntl, sys, time
 from stoker.training import job
@@ -38,7 +38,7 @@ for epoch in job.epochs():
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """Both, with a stand-in for the NVIDIA library: the GPU is modelled, all else is real."""
+    """Measure both with a fake NVML: the GPU is modelled, all else is real."""
     sys.path.insert(0, str(REPOSITORY / "tests"))
     from fakes.nvml.fixture import FakeNvml, Gpu, build  # type: ignore[import-not-found]
 
@@ -55,7 +55,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         together, apart = shared(settings, environment, rounds)
         say("sharing: making room")
         delays = {
-            seconds: [made_room(settings, environment, seconds, n) for n in range(rounds)]
+            seconds: [preemption_delay(settings, environment, seconds, n) for n in range(rounds)]
             for seconds in ((0.5,) if settings.quick else (0.5, 1.0, 2.0))
         }
     work = EPOCHS * STEPS * (GPU_SECONDS + DATA_SECONDS)
@@ -76,7 +76,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def daemon(settings: Settings, environment: dict[str, str]) -> Iterator[Home]:
-    """A daemon with the one GPU."""
+    """Yield a home whose daemon has one GPU."""
     with fresh_directory(settings.runs) as directory:
         home = Home(directory)
         home.environment |= environment
@@ -90,20 +90,20 @@ def daemon(settings: Settings, environment: dict[str, str]) -> Iterator[Home]:
 def shared(
     settings: Settings, environment: dict[str, str], rounds: int
 ) -> tuple[list[float], list[float]]:
-    """Seconds until both jobs are done, sharing and not, in turn."""
+    """Measure the seconds until both jobs are done, alternately with and without sharing."""
     taken: tuple[list[float], list[float]] = ([], [])
     with daemon(settings, environment) as home:
         script = home.directory / "train.py"
         script.write_text(TRAINER)
         for number in range(rounds):
             for which in (0, 1) if number % 2 else (1, 0):
-                taken[which].append(two(home, script, sharing=which == 0))
+                taken[which].append(run_two_jobs(home, script, sharing=which == 0))
     return taken
 
 
-def two(home: Home, script: Path, *, sharing: bool) -> float:
+def run_two_jobs(home: Home, script: Path, *, sharing: bool) -> float:
     """Submit two equal jobs and wait for both."""
-    # Both say what they need: nothing is to be learned from the round before.
+    # Both state their memory, so that nothing is learned from the round before.
     way = ("--gpu-memory", "4G") if sharing else ("--gpu-memory", "4G", "--exclusive-gpu")
     command = ("--epochs", str(EPOCHS), "--single-gpu", *way, sys.executable, str(script), "gpu")
     begin = time.perf_counter()
@@ -112,17 +112,17 @@ def two(home: Home, script: Path, *, sharing: bool) -> float:
     return time.perf_counter() - begin
 
 
-def made_room(
+def preemption_delay(
     settings: Settings, environment: dict[str, str], seconds: float, number: int
 ) -> float:
-    """From the submission of an urgent job to its start, at a random moment of an epoch."""
+    """Measure the time from the submission of an urgent job to its start."""
     with daemon(settings, environment) as home:
         script = home.directory / "victim.py"
         script.write_text(VICTIM)
         victim = ("--epochs", "1000", "--single-gpu", sys.executable, str(script), str(seconds))
         job = home.stoker("submit", *victim).output.strip()
         limit = time.monotonic() + 60
-        while not (shown(home, job)["training"] or {}).get("epochs_done"):
+        while not (job_view(home, job)["training"] or {}).get("epochs_done"):
             if time.monotonic() > limit:
                 raise TimeoutError("no epoch was counted within a minute")
             time.sleep(0.02)
@@ -135,7 +135,7 @@ def made_room(
         return float(home.stoker("logs", urgent).output) - begin
 
 
-def shown(home: Home, job: str) -> dict[str, Any]:
-    """A job as the API shows it."""
+def job_view(home: Home, job: str) -> dict[str, Any]:
+    """Return the view of a job."""
     found = json.loads(home.stoker("show", job, "--json").output)
     return dict(found[0] if isinstance(found, list) else found)

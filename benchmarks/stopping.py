@@ -1,4 +1,4 @@
-"""Rules of early stopping side by side, in virtual time on the same trials and the same GPUs."""
+"""Comparison of early stopping rules in virtual time on the same trials and GPUs."""
 
 import math
 import warnings
@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from benchmarks.curves import STEPS, Curve, Params, Pool
+from benchmarks.curves import STEPS, LearningCurve, Params, TrialPool
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.fold import apply
@@ -23,57 +23,59 @@ GPUS = 8
 
 
 @dataclass
-class Run:
-    """One trial, as it was run."""
+class TrialRun:
+    """One trial and its run."""
 
     params: Params
-    curve: Curve
+    curve: LearningCurve
     began: float
     steps: int = 0
-    """How many of its steps it has done."""
+    """Steps done."""
     looks: list[int] = field(default_factory=list)
-    """The steps at which it has yet to be judged."""
+    """Remaining steps at which the rule decides."""
     stopped: bool = False
 
     def moment(self, step: int) -> float:
-        """When a step is done."""
+        """Return the time at which a step is done."""
         return self.began + step * self.curve.seconds
 
 
-class Way(ABC):
-    """Who says what is tried next, and what is not worth going on with."""
+class StoppingRule(ABC):
+    """Chooses the next trial, and decides which trials to stop."""
 
     name: str
     looks: tuple[int, ...] = ()
-    """The steps at which somebody may be stopped."""
+    """Steps at which trials may be stopped."""
 
-    def point(self, pool: Pool, number: int) -> tuple[Params, Curve]:
-        """The next trial: the same for all, unless a way has ideas of its own."""
+    def point(self, pool: TrialPool, number: int) -> tuple[Params, LearningCurve]:
+        """Return the next trial; the same for all rules without their own sampler."""
         return pool[number]
 
     @abstractmethod
     def begins(self, number: int, params: Params, at: float) -> None:
-        """A GPU is free, and this trial has it."""
+        """Record the start of a trial."""
 
     @abstractmethod
     def stops(self, number: int, step: int, value: float, at: float) -> bool:
-        """A trial has got so far: whether it is stopped there."""
+        """Return True if a trial is stopped at this step."""
 
     @abstractmethod
     def ends(self, number: int, value: float, stopped: bool, at: float) -> None:
-        """A trial is over."""
+        """Record the end of a trial."""
 
 
-def race(way: Way, pool: Pool, seconds: float, gpus: int = GPUS) -> list[Run]:
-    """Let a way use some GPUs for a while; all trials it began."""
-    runs: list[Run] = []
+def run_trials(
+    way: StoppingRule, pool: TrialPool, seconds: float, gpus: int = GPUS
+) -> list[TrialRun]:
+    """Run trials on some GPUs for a time; return all started trials."""
+    runs: list[TrialRun] = []
     coming: list[tuple[float, int, int]] = []
-    """When, which trial, and the step that is done then."""
+    """Heap of (time, trial number, step)."""
 
     def begin(at: float) -> None:
         number = len(runs)
         params, curve = way.point(pool, number)
-        runs.append(Run(params, curve, at, looks=[*way.looks, STEPS]))
+        runs.append(TrialRun(params, curve, at, looks=[*way.looks, STEPS]))
         way.begins(number, params, at)
         look_forward(number)
 
@@ -94,14 +96,14 @@ def race(way: Way, pool: Pool, seconds: float, gpus: int = GPUS) -> list[Run]:
             begin(at)
         else:
             look_forward(number)
-    for _, number, _ in coming:  # what is under way when time is up
+    for _, number, _ in coming:  # trials that run at the end of the time
         run = runs[number]
         run.steps = min(int((seconds - run.began) / run.curve.seconds), STEPS)
     return runs
 
 
-class Random(Way):
-    """Every trial is trained to its end."""
+class NoStopping(StoppingRule):
+    """No stopping: every trial is trained to its end."""
 
     name = "random search"
 
@@ -115,8 +117,8 @@ class Random(Way):
         pass
 
 
-class Ours(Way):
-    """The scheduler's own core: its fold, its planner, and its rule, fed with facts."""
+class StokerRule(StoppingRule):
+    """The rule of stoker: the real core, driven by events."""
 
     def __init__(self, name: str, rule: Rule) -> None:
         self.name, self.rule = name, rule
@@ -168,8 +170,8 @@ class Ours(Way):
         self._tell(e.ProcessExited(at=at, job=number + 2, attempt=0, code=0))
 
 
-class Optuna(Way):
-    """One of Optuna's own pruners, asked by hand."""
+class OptunaRule(StoppingRule):
+    """A pruner of Optuna."""
 
     def __init__(self, name: str, pruner: object, looks: tuple[int, ...]) -> None:
         import optuna
@@ -185,9 +187,7 @@ class Optuna(Way):
     def stops(self, number: int, step: int, value: float, at: float) -> bool:
         self.trials[number].report(value, step)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", RuntimeWarning
-            )  # of numpy, about trials without figures
+            warnings.simplefilter("ignore", RuntimeWarning)  # of numpy, about trials without values
             return self.trials[number].should_prune()
 
     def ends(self, number: int, value: float, stopped: bool, at: float) -> None:
@@ -202,10 +202,10 @@ class Optuna(Way):
             self.study.tell(trial, value)
 
 
-class Thinking(Ours):
-    """Our rule again, with trials that Optuna's TPE thinks of, as in a sweep with that method."""
+class StokerTpeRule(StokerRule):
+    """The rule of stoker with trials sampled by Optuna's TPE."""
 
-    def __init__(self, name: str, rule: Rule, pool: Pool) -> None:
+    def __init__(self, name: str, rule: Rule, pool: TrialPool) -> None:
         import optuna
 
         from stoker.sweep.optuna_study import Study
@@ -216,7 +216,7 @@ class Thinking(Ours):
         self.study = Study({**pool.definition, "method": "tpe", "metric": metric})
         self.asked: list[Params] = []
 
-    def point(self, pool: Pool, number: int) -> tuple[Params, Curve]:
+    def point(self, pool: TrialPool, number: int) -> tuple[Params, LearningCurve]:
         ((params,), _) = self.study.ask(1)
         self.asked.append(params)
         self.study.tell({"trial": number, "params": params, "state": "running"})
@@ -237,22 +237,22 @@ class Thinking(Ours):
 
 
 def halving(first: int, brackets: int = 1) -> Rule:
-    """Ours, beginning at this step."""
+    """Return successive halving from this step."""
     steps = rungs({"kind": "asha", "min": first, "eta": 3, "max": STEPS})
     return Rule("halving", tuple(steps), eta=3.0, brackets=brackets)
 
 
-def middle(first: int, trials: int) -> Rule:
-    """The median rule."""
+def median_rule(first: int, trials: int) -> Rule:
+    """Return the median rule."""
     steps = rungs({"kind": "median", "min": first, "every": 1})
     return Rule("median", tuple(step for step in steps if step < STEPS), trials=trials)
 
 
-# ---------------------------------------------------------------------------- what came of it
+# -------------------------------------------------------------------------------- results
 
 
-def best_so_far(runs: list[Run], moments: list[float]) -> list[float]:
-    """At each of these moments the trial that looks best so far, and how good it really is."""
+def best_so_far(runs: list[TrialRun], moments: list[float]) -> list[float]:
+    """Return, per time, the true value of the trial that looks best so far."""
     reports = sorted(
         (run.moment(step), run.curve.reported(step), run.curve.really(step))
         for run in runs

@@ -1,4 +1,4 @@
-"""Sweeps: what a trial costs beside a plain job, and what early stopping gains."""
+"""Sweeps: cost of a trial compared with a job, and gain of early stopping."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from benchmarks.curves import FAMILIES, STEPS, Pool, least
+from benchmarks.curves import FAMILIES, STEPS, TrialPool, best_value
 from benchmarks.home import Home, missing
 from benchmarks.lab import REPOSITORY, fresh_directory
 from benchmarks.plot import Panel, draw
@@ -18,27 +18,27 @@ from benchmarks.report import median, table, verdict
 from benchmarks.settings import Settings
 from benchmarks.stopping import (
     GPUS,
-    Optuna,
-    Ours,
-    Random,
-    Thinking,
-    Way,
+    NoStopping,
+    OptunaRule,
+    StokerRule,
+    StokerTpeRule,
+    StoppingRule,
     best_so_far,
     halving,
-    middle,
-    race,
+    median_rule,
+    run_trials,
 )
 from benchmarks.throughput import say
 
-PROMISE = 1.3
+MAX_RATIO = 1.3
 ROUNDS = 6
-"""Whole trainings that each GPU has time for."""
+"""Full trainings per GPU in the available time."""
 MOMENTS = 60
 PLAIN, SWEPT = "one bulk submission", "one sweep"
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """Both; the second in virtual time."""
+    """Measure both; the second in virtual time."""
     why = missing(settings.cache)
     if why:
         found: dict[str, Any] = {"missing": {"stoker sweep": why}}
@@ -51,27 +51,27 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def trials(settings: Settings) -> dict[str, list[float]]:
-    """Seconds for equal commands, as jobs and as trials, each with a fresh daemon, in turn."""
-    ways = {PLAIN: as_jobs, SWEPT: as_trials}
-    samples: dict[str, list[float]] = {name: [] for name in ways}
+    """Measure equal commands as jobs and as trials alternately, each with a new daemon."""
+    stopping_rules = {PLAIN: as_jobs, SWEPT: as_trials}
+    samples: dict[str, list[float]] = {name: [] for name in stopping_rules}
     for number in range(settings.rounds):
-        for name in list(ways)[:: 1 if number % 2 else -1]:
+        for name in list(stopping_rules)[:: 1 if number % 2 else -1]:
             with fresh_directory(settings.runs) as directory:
-                samples[name].append(once(Home(directory), ways[name], settings.jobs))
+                samples[name].append(once(Home(directory), stopping_rules[name], settings.jobs))
             say(f"round {number + 1}: {name} {samples[name][-1]:.2f} s")
     ratio = median(samples[SWEPT]) / median(samples[PLAIN])
     print(f"\nSweeps: {settings.jobs} × `true` on 4 slots, {settings.rounds} rounds\n")
     rows = []
     for name, found in samples.items():
         each = f"{median(found) / settings.jobs * 1e3:.2f}"
-        kept = f"{ratio:.2f} ×, ≤ {PROMISE} {verdict(ratio, PROMISE)}" if name == SWEPT else ""
+        kept = f"{ratio:.2f} ×, ≤ {MAX_RATIO} {verdict(ratio, MAX_RATIO)}" if name == SWEPT else ""
         rows.append([name, f"{median(found):.2f}", f"{min(found):.2f}", each, kept])
     print(table(["", "median s", "min s", "ms each", "promise"], rows))
     return samples
 
 
 def once(home: Home, submit: Callable[[Home, int], None], jobs: int) -> float:
-    """From the submission to the last end, with the daemon already up."""
+    """Return the seconds from the submission to the last end, with a running daemon."""
     home.start(4)
     try:
         begin = time.perf_counter()
@@ -85,14 +85,14 @@ def once(home: Home, submit: Callable[[Home, int], None], jobs: int) -> float:
 
 
 def as_jobs(home: Home, jobs: int) -> None:
-    """A line for each."""
+    """Submit one line per job."""
     lines = home.directory / "lines"
     lines.write_text("".join(f"true {number}\n" for number in range(jobs)), encoding="utf-8")
     home.stoker("submit", "--gpus", "1", "--each-line", str(lines))
 
 
 def as_trials(home: Home, jobs: int) -> None:
-    """A value for each."""
+    """Submit a sweep with one value per trial."""
     rows = home.directory / "rows.csv"
     rows.write_text("n\n" + "".join(f"{number}\n" for number in range(jobs)), encoding="utf-8")
     home.stoker("sweep", "--gpus", "1", "--csv", str(rows), "true {n}")
@@ -101,69 +101,72 @@ def as_trials(home: Home, jobs: int) -> None:
 # -------------------------------------------------------------------------- early stopping
 
 
-def ways(pool: Pool) -> list[Callable[[], Way]]:
-    """Everybody who takes part, random search first."""
-    found: list[Callable[[], Way]] = [
-        Random,
-        lambda: Ours("stoker asha, from 1/27", halving(3)),
-        lambda: Ours("stoker hyperband, 3 brackets", halving(1, brackets=3)),
-        lambda: Ours("stoker asha, from step 1", halving(1)),
-        lambda: Ours("stoker median", middle(5, 5)),
+def stopping_rules(pool: TrialPool) -> list[Callable[[], StoppingRule]]:
+    """Return all compared rules, random search first."""
+    found: list[Callable[[], StoppingRule]] = [
+        NoStopping,
+        lambda: StokerRule("stoker asha, from 1/27", halving(3)),
+        lambda: StokerRule("stoker hyperband, 3 brackets", halving(1, brackets=3)),
+        lambda: StokerRule("stoker asha, from step 1", halving(1)),
+        lambda: StokerRule("stoker median", median_rule(5, 5)),
     ]
     if find_spec("optuna") is None:
         return found
     from optuna import pruners
 
     found += [
-        lambda: Optuna(
+        lambda: OptunaRule(
             "optuna SuccessiveHalving, from 1/27",
             pruners.SuccessiveHalvingPruner(min_resource=3, reduction_factor=3), (3, 9, 27),
         ),
-        lambda: Optuna(
+        lambda: OptunaRule(
             "optuna SuccessiveHalving, as it comes",
             pruners.SuccessiveHalvingPruner(), (1, 4, 16, 64),
         ),
-        lambda: Optuna(
+        lambda: OptunaRule(
             "optuna Hyperband",
             pruners.HyperbandPruner(min_resource=1, max_resource=STEPS), (1, 3, 9, 27),
         ),
-        lambda: Optuna(
+        lambda: OptunaRule(
             "optuna Median", pruners.MedianPruner(n_warmup_steps=5),
-            tuple(int(step) for step in middle(5, 5).rungs),
+            tuple(int(step) for step in median_rule(5, 5).rungs),
         ),
-        lambda: Thinking("stoker asha, from 1/27, tpe", halving(3), pool),
+        lambda: StokerTpeRule("stoker asha, from 1/27, tpe", halving(3), pool),
     ]  # fmt: skip
     return found
 
 
-def compete(family: str, seed: int) -> dict[str, tuple[list[float], int]]:
-    """By way: how far the best so far is from the best there is, over time; and its trials."""
-    pool = Pool(family, seed)
+def measure_family(family: str, seed: int) -> dict[str, tuple[list[float], int]]:
+    """Return by rule the regret over time, and the number of trials."""
+    pool = TrialPool(family, seed)
     seconds = duration(family)
     moments = [seconds * (number + 1) / MOMENTS for number in range(MOMENTS)]
     found = {}
-    for make in ways(pool):
+    for make in stopping_rules(pool):
         way = make()
-        runs = race(way, pool, seconds)
-        found[way.name] = ([each - least(family) for each in best_so_far(runs, moments)], len(runs))
+        runs = run_trials(way, pool, seconds)
+        found[way.name] = (
+            [each - best_value(family) for each in best_so_far(runs, moments)],
+            len(runs),
+        )
     return found
 
 
 def duration(family: str) -> float:
-    """How long they have: enough for so many whole trainings on each GPU."""
-    pool = Pool(family, 10_000)
+    """Return the available time: enough for ROUNDS full trainings per GPU."""
+    pool = TrialPool(family, 10_000)
     return ROUNDS * STEPS * statistics.mean(pool[number][1].seconds for number in range(200))
 
 
 def stopping(settings: Settings) -> dict[str, Any]:
-    """All families, several seeds, in as many processes as there are cores: time is virtual."""
+    """Measure all families with several seeds, in one process per core."""
     seeds = range(2 if settings.quick else 16)
     say(f"early stopping: {len(FAMILIES)} families of curves, {len(seeds)} seeds")
     results: dict[str, Any] = {}
     panels = []
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as workers:
         for family in FAMILIES:
-            runs = list(workers.map(partial(compete, family), seeds))
+            runs = list(workers.map(partial(measure_family, family), seeds))
             names = list(runs[0])
             regrets = {name: [run[name][0] for run in runs] for name in names}
             begun = {name: statistics.mean(run[name][1] for run in runs) for name in names}
@@ -191,11 +194,11 @@ SHOWN = (
 
 
 def row(name: str, regrets: dict[str, list[list[float]]], begun: float) -> list[str]:
-    """One way in figures."""
+    """Return the row of one rule."""
     own, base = regrets[name], regrets["random search"]
     line = mean(own)
     area = sum(map(sum, capped(own))) / sum(map(sum, capped(base)))
-    reached = [reach(curve, other[-1]) for curve, other in zip(own, base, strict=True)]
+    reached = [time_to_reach(curve, other[-1]) for curve, other in zip(own, base, strict=True)]
     usual = statistics.median(reached)
     after = "never" if math.isinf(usual) else f"{usual * 100:.0f} % of the time"
     return [
@@ -205,15 +208,15 @@ def row(name: str, regrets: dict[str, list[list[float]]], begun: float) -> list[
 
 
 def mean(curves: list[list[float]]) -> list[float]:
-    """Of several runs, moment by moment."""
+    """Return the mean of several curves."""
     return [statistics.mean(values) for values in zip(*capped(curves), strict=True)]
 
 
 def capped(curves: list[list[float]]) -> list[list[float]]:
-    """Before the first report nobody knows anything: that counts as 1, not as no end."""
+    """Replace infinite values before the first report by 1."""
     return [[min(each, 1.0) for each in curve] for curve in curves]
 
 
-def reach(curve: list[float], goal: float) -> float:
-    """The share of the time after which a curve is as good as that."""
+def time_to_reach(curve: list[float], goal: float) -> float:
+    """Return the share of the time after which a curve reaches a goal."""
     return next(((n + 1) / MOMENTS for n, each in enumerate(curve) if each <= goal), math.inf)

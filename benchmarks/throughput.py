@@ -78,7 +78,7 @@ def report(
     absent: dict[str, str],
     settings: Settings,
 ) -> None:
-    """The table."""
+    """Print the table."""
     head = ["", "median s", "min s", "× floor", "promise", "log per job", "durable"]
     rows = []
     floor = median(samples[present[0].name]) if present and samples[present[0].name] else None

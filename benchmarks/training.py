@@ -1,4 +1,4 @@
-"""What the training library costs a script."""
+"""Cost of the training library in a script."""
 
 import time
 from collections.abc import Callable
@@ -17,12 +17,12 @@ PLAIN, MEASURED, WORST = "a step", "a step, measured", "a step, measured and rep
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """The share of a short step, and one call by itself."""
+    """Measure the share of a short step, and one call alone."""
     rounds = 500 if settings.quick else 5000
     print(f"\nTraining: what measure() costs on steps of 1 ms, {rounds} of each kind\n")
     with fresh_directory(settings.runs) as directory:
-        job = attached(directory / "seldom", heartbeat=100)
-        found = steps(job, attached(directory / "always", heartbeat=1), rounds)
+        job = reporting_job(directory / "seldom", heartbeat=100)
+        found = steps(job, reporting_job(directory / "always", heartbeat=1), rounds)
         calls = [one_call(job) for _ in range(5 if settings.quick else 25)]
     rows = []
     for name, samples in found.items():
@@ -39,26 +39,26 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def micro(seconds: float) -> str:
-    """In microseconds."""
+    """Format microseconds."""
     return f"{seconds * 1e6:.2f}"
 
 
-def attached(reports: Path, heartbeat: int) -> Job:
-    """A job as stoker starts it: it reports every so many steps, to a real file."""
+def reporting_job(reports: Path, heartbeat: int) -> Job:
+    """Return a job that reports to a real file every `heartbeat` steps."""
     job = Job({"STOKER_REPORTS": str(reports), "HEARTBEAT_FREQ": str(heartbeat)})
     job.start_epoch()
     return job
 
 
 def steps(seldom: Job, always: Job, rounds: int) -> dict[str, list[float]]:
-    """Seconds of single steps, without and with the library, in turn.
+    """Return the seconds of single steps, alternately without and with the library.
 
     One by one, so that other programs on the machine, which take a core away for longer than a
     step, spoil some samples and not the median.
     """
     size = calibrate()
     ways: list[tuple[str, Callable[[], None]]] = [
-        (PLAIN, nothing),
+        (PLAIN, do_nothing),
         (MEASURED, seldom.measure),
         (WORST, always.measure),
     ]
@@ -73,12 +73,12 @@ def steps(seldom: Job, always: Job, rounds: int) -> dict[str, list[float]]:
     return found
 
 
-def nothing() -> None:
-    """Stands where measure() would."""
+def do_nothing() -> None:
+    """Placeholder for measure()."""
 
 
 def work(size: int) -> int:
-    """The same work each time, however fast it goes."""
+    """Do a fixed amount of work."""
     total = 0
     for number in range(size):
         total += number
@@ -86,7 +86,7 @@ def work(size: int) -> int:
 
 
 def calibrate() -> int:
-    """How much work takes as long as a step should."""
+    """Return the amount of work that takes STEP_SECONDS."""
     size = 10_000
     for _ in range(20):
         begin = time.perf_counter()
@@ -96,7 +96,7 @@ def calibrate() -> int:
 
 
 def one_call(job: Job) -> float:
-    """Mean seconds of measure(), reports included."""
+    """Return the mean seconds of measure(), including reports."""
     count = 100_000
     begin = time.perf_counter()
     for _ in range(count):

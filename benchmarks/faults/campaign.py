@@ -17,7 +17,7 @@ from benchmarks.faults.audit import DEFINITIONS, VIOLATIONS
 from benchmarks.faults.injections import KILLS
 from benchmarks.faults.scenarios import SCENARIOS, Scenario, why_not
 from benchmarks.lab import REPOSITORY, end_processes_of
-from benchmarks.report import machine, table
+from benchmarks.report import host_info, table
 
 EPISODE_SECONDS = 60.0
 """How long one episode injects faults at most; then it waits for its jobs and audits."""
@@ -177,7 +177,7 @@ class Campaign:
             result = {
                 "seed": self.options.seed,
                 "minutes": self.options.minutes,
-                "machine": machine(REPOSITORY),
+                "machine": host_info(REPOSITORY),
                 "definitions": DEFINITIONS,
                 "kills": totals.kills,
                 "faults": totals.faults,

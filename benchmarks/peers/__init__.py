@@ -1,4 +1,4 @@
-"""The programs that run a file of commands, four at a time: one small file each."""
+"""Compared programs that run a file of commands, four at a time; one module each."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from benchmarks.lab import Broken
 
 @dataclass(frozen=True)
 class Work:
-    """Equal commands, as files in the two shapes that peers read, and a place for logs."""
+    """Equal commands as files in the two formats that peers read, and a log directory."""
 
     directory: Path
     command: str
@@ -19,21 +19,21 @@ class Work:
 
     @property
     def lines(self) -> Path:
-        """One command per line."""
+        """Return the file with one command per line."""
         return self.directory / "commands.txt"
 
     @property
     def logged_lines(self) -> Path:
-        """The same, each sent to a log file of its own: for peers that keep no logs."""
+        """Return the file whose commands write their own logs, for peers without logs."""
         return self.directory / "logged-commands.txt"
 
     @property
     def logs(self) -> Path:
-        """Where logs go, one file per job."""
+        """Return the log directory, one file per job."""
         return self.directory / "logs"
 
     def write(self) -> None:
-        """Put the files there."""
+        """Write the files."""
         self.logs.mkdir()
         numbers = range(self.jobs)
         self.lines.write_text("".join(f"{self.command}\n" for _ in numbers), encoding="utf-8")
@@ -44,25 +44,25 @@ class Work:
 
 
 class Peer(ABC):
-    """One way to run the work. Only `run` is timed."""
+    """A program that runs the work; only `run` is timed."""
 
     name: ClassVar[str]
     keeps_logs: ClassVar[bool]
     durable: ClassVar[str]
 
     def prepare(self, cache: Path) -> str | None:
-        """Install what is needed, once; else say why this peer is missing."""
+        """Install the program once; return why it is missing, or None."""
         return None
 
     def set_up(self, work: Work) -> None:  # noqa: B027 - most need nothing
-        """What is allowed to be there beforehand."""
+        """Prepare what may exist before the measurement."""
 
     @abstractmethod
     def run(self, work: Work) -> None:
-        """Do the whole work, start-up included."""
+        """Do all the work, including start-up."""
 
     def seconds(self, work: Work, began: float, measured: float) -> float:
-        """What counts: the measured time, unless the peer has a better witness.
+        """Return the measured time, unless the peer has a better measure.
 
         `began` is the wall clock when `run` was called.
         """
@@ -78,14 +78,14 @@ class Peer(ABC):
 
 
 def expect_files(directory: Path, count: int, pattern: str = "*") -> None:
-    """Raise `Broken` unless there are exactly so many files."""
+    """Raise `Broken` unless there are exactly `count` files."""
     found = sum(1 for path in directory.rglob(pattern) if path.is_file())
     if found != count:
         raise Broken(f"{found} log files for {count} jobs in {directory.name}")
 
 
 def all_peers() -> list[Peer]:
-    """Every peer, the floor first."""
+    """Return all peers, the lower bound first."""
     from benchmarks.peers.gnu_parallel import GnuParallel
     from benchmarks.peers.hyperqueue import HyperQueue, HyperQueueToLastLog
     from benchmarks.peers.simple_gpu_scheduler import SimpleGpuScheduler

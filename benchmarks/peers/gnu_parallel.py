@@ -1,4 +1,4 @@
-"""GNU parallel in its cheapest set-up that keeps logs: no grouping, output sent by the job."""
+"""GNU parallel in its cheapest set-up with logs: no grouping, output written by the job."""
 
 from pathlib import Path
 

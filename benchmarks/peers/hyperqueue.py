@@ -1,4 +1,4 @@
-"""HyperQueue: its server and one worker inside a Python process, through its own API."""
+"""HyperQueue: server and one worker in a Python process, through its Python API."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ with LocalCluster(worker_config=WorkerConfig(cores=int(slots))) as cluster:
 
 
 class HyperQueue(Peer):
-    """`LocalCluster` of the package, in an environment of its own."""
+    """`LocalCluster` of the package, in a separate environment."""
 
     name = "HyperQueue LocalCluster"
     keeps_logs = True
@@ -49,7 +49,7 @@ class HyperQueue(Peer):
 
 
 class HyperQueueToLastLog(HyperQueue):
-    """The same, timed until its last job's log appeared.
+    """HyperQueue timed until the log of its last job appears.
 
     `wait_for_jobs` asks once a second, so the whole call takes up to a second longer than the
     work. Users wait for the call; a comparison of schedulers should know both figures.

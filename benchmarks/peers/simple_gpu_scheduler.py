@@ -10,7 +10,7 @@ REQUIREMENT = "simple-gpu-scheduler==0.1.4"
 
 
 class SimpleGpuScheduler(Peer):
-    """From its package, in an environment of its own."""
+    """The original package, in a separate environment."""
 
     name = "simple-gpu-scheduler (/bin/sh)"
     keeps_logs = False

@@ -1,4 +1,4 @@
-"""Slurm, where one is already running: an array over all the slots that it has.
+"""Slurm, if a cluster is running: an array over all its slots.
 
 A limit of four at a time (`%4`) would make it wait for its own scheduling interval after
 every four jobs: several times slower, and nobody would run it so.
@@ -12,7 +12,7 @@ from benchmarks.peers import Peer, Work
 
 
 class Slurm(Peer):
-    """The machine's own cluster; the benchmark never sets one up."""
+    """The existing cluster of the host."""
 
     name = "Slurm array (all its slots)"
     keeps_logs = True

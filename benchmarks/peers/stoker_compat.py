@@ -1,4 +1,4 @@
-"""stoker's own `simple_gpu_scheduler`, with the shell that the original uses."""
+"""stoker's `simple_gpu_scheduler` with the shell of the original."""
 
 from benchmarks.home import Home, program
 from benchmarks.lab import run
@@ -7,7 +7,7 @@ from benchmarks.peers.stoker_feed import StokerFeed
 
 
 class StokerCompat(StokerFeed):
-    """Reads the commands, runs them, shows what they print, ends."""
+    """Runs the commands and shows their output."""
 
     name = "stoker simple_gpu_scheduler (/bin/sh)"
     durable = "journal written per turn, fsynced within 50 ms"

@@ -1,4 +1,4 @@
-"""`stoker feed`: commands on stdin, in the foreground, in a home that is new each time."""
+"""`stoker feed`: commands on stdin, in the foreground, with a new home each time."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from benchmarks.peers import Peer, Work
 
 
 class StokerFeed(Peer):
-    """Reads the commands, runs them, ends; no daemon before or after."""
+    """Runs the commands without a daemon before or after."""
 
     name = "stoker feed"
     keeps_logs = True

@@ -1,4 +1,4 @@
-"""The durable queue: one bulk submission, then a wait for all of it."""
+"""The durable queue: one bulk submission, then wait for all jobs."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from benchmarks.peers import Peer, Work
 
 
 class StokerQueue(Peer):
-    """With a daemon that must be started first, inside the measured time."""
+    """The start of the daemon is included in the time."""
 
     name = "stoker queue, daemon start included"
     keeps_logs = True
@@ -30,7 +30,7 @@ class StokerQueue(Peer):
 
 
 class StokerQueueWarm(StokerQueue):
-    """With the daemon already up, as on any day but the first."""
+    """With a running daemon."""
 
     name = "stoker queue, daemon already up"
 

@@ -1,4 +1,4 @@
-"""task-spooler: a queue in memory, one client call per job, as its users write it."""
+"""task-spooler: a queue in memory, one client call per job."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from benchmarks import install
 from benchmarks.lab import Broken, clean_environment, run, shell
 from benchmarks.peers import Peer, Work
 
-# Jobs start in order, so the last few are the only ones that may still run at the end.
+# Jobs start in order, so only the last few may still run at the end.
 LOOP = """
 while IFS= read -r line; do tsp "$JOB_SHELL" -c "$line" || exit; done > ids
 tail -n "$TS_SLOTS" ids | while read -r id; do tsp -w "$id" || exit; done
@@ -25,13 +25,13 @@ class TaskSpooler(Peer):
         return install.program("tsp", "task-spooler")
 
     def environment(self, work: Work) -> dict[str, str]:
-        """A server of its own, whose finished list holds all jobs."""
+        """Return the environment of a separate server whose finished list holds all jobs."""
         return {
             **clean_environment(),
             "JOB_SHELL": shell(),
             "TMPDIR": str(work.logs),
             "TS_MAXFINISHED": str(work.jobs + 1),
-            # Relative, since the path of a socket must be short.
+            # Relative, because the path of a socket must be short.
             "TS_SOCKET": "tsp.socket",
             "TS_SLOTS": str(work.slots),
         }

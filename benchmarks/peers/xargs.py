@@ -1,4 +1,4 @@
-"""xargs: nothing but fork and exec, so the least that anybody can need."""
+"""xargs: only fork and exec, the lower bound."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from benchmarks.peers import Peer, Work
 
 
 def xargs(work: Work, lines: Path) -> None:
-    """Each line by the shell, so many at a time."""
+    """Run each line with the shell, several at a time."""
     slots = str(work.slots)
     run(
         ["xargs", "-d", "\\n", "-n", "1", "-P", slots, shell(), "-c"],
@@ -18,7 +18,7 @@ def xargs(work: Work, lines: Path) -> None:
 
 
 class Floor(Peer):
-    """Fork, exec of the shell, one log file: what every other peer is measured against."""
+    """Fork, exec of the shell, one log file: the baseline of all peers."""
 
     name = "xargs -P, a log per job (floor)"
     keeps_logs = True
@@ -32,7 +32,7 @@ class Floor(Peer):
 
 
 class BareXargs(Floor):
-    """The same without the log file."""
+    """xargs without log files."""
 
     name = "xargs -P"
     keeps_logs = False

@@ -1,1 +1,1 @@
-"""How good the planner's decisions are: `python -m benchmarks.planner`."""
+"""Quality of the planner's decisions: `python -m benchmarks.planner`."""

@@ -1,5 +1,5 @@
 """`python -m benchmarks.planner`: replay recorded workloads, print every goal and whether it is
-reached, draw the pictures of docs/planner.md.
+reached, draw the plots of docs/planner.md.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from benchmarks.lab import REPOSITORY
 from benchmarks.planner import elsewhere, goals, pictures, speed
 from benchmarks.planner.goals import Section
 from benchmarks.planner.suite import PHILLY, TRACES, Outcome, Task, names, played, workload, write
-from benchmarks.report import machine, table
+from benchmarks.report import host_info, table
 from benchmarks.settings import Settings
 
 PARTS = (
@@ -27,7 +27,7 @@ QUICK_SMALL = 4
 
 
 class Bench:
-    """All that was asked for, part by part."""
+    """Runs the selected parts."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -35,19 +35,19 @@ class Bench:
         self.names = names(self.folder, options.quick)
         sizes = {name: len(workload(self.folder, name).jobs) for name in self.names}
         self.sizes = sizes
-        self.small = [name for name in self.names if sizes[name] <= goals.SMALL]
+        self.small = [name for name in self.names if sizes[name] <= goals.MAX_SMALL_JOBS]
         if options.quick:
             self.small = self.small[:QUICK_SMALL]
         self.outcomes: dict[Task, Outcome] = {}
         self.sections: list[Section] = []
-        self.results: dict[str, Any] = {"machine": machine(REPOSITORY), "quick": options.quick}
+        self.results: dict[str, Any] = {"machine": host_info(REPOSITORY), "quick": options.quick}
 
     def find(self, task: Task) -> Outcome:
-        """What became of it."""
+        """Return the outcome of a task."""
         return self.outcomes[task]
 
     def run(self, tasks: Sequence[Task]) -> None:
-        """Replay what was not replayed yet; what is known is kept if this is stopped."""
+        """Replay tasks without an outcome; save after each."""
         todo = [task for task in tasks if task not in self.outcomes]
         for outcome in played(todo, self.folder, self.sizes) if todo else ():
             self.outcomes[outcome.task] = outcome
@@ -61,11 +61,11 @@ class Bench:
 
     @property
     def verdicts(self) -> list[goals.Verdict]:
-        """Of all parts so far."""
+        """Return the verdicts of all parts so far."""
         return [each for section in self.sections for each in section.verdicts]
 
     def part(self, name: str) -> None:
-        """One part, printed."""
+        """Run and print one part."""
         section = self._section(name)
         self.sections.append(section)
         print(section.text(), flush=True)
@@ -97,16 +97,18 @@ class Bench:
             case "placement":
                 return elsewhere.placement(self.folder, options.quick)
             case _:
-                return elsewhere.cost(Settings(cache=REPOSITORY / ".bench", quick=options.quick))
+                return elsewhere.decision_cost(
+                    Settings(cache=REPOSITORY / ".bench", quick=options.quick)
+                )
 
     def summary(self) -> str:
-        """Every goal, and whether it is reached."""
+        """Return the table of goals with their verdicts."""
         rows = [each.cells() for each in self.verdicts]
         return table(["goal", "figure", "target", "measured", "verdict"], rows) if rows else ""
 
     def page(self) -> str:
-        """The tables as Markdown."""
-        facts = ", ".join(f"{name}: {value}" for name, value in machine(REPOSITORY).items()
+        """Return the tables as Markdown."""
+        facts = ", ".join(f"{name}: {value}" for name, value in host_info(REPOSITORY).items()
                           if name in {"cores", "python"})  # fmt: skip
         rows = [
             "| goal | figure | target | measured | verdict |",
@@ -119,7 +121,7 @@ class Bench:
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure, print and write the results."""
     options = parse()
     bench = Bench(options)
     print(f"{len(bench.names)} workloads, {sum(bench.sizes.values()):,} jobs", flush=True)
@@ -143,7 +145,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small workloads only")
     parser.add_argument("--full", action="store_true", help="10⁶ jobs on 10⁵ GPUs as well")
@@ -160,7 +162,7 @@ def parse() -> argparse.Namespace:
 
 
 def folder(text: str) -> Path:
-    """Where workloads are, checked."""
+    """Parse the directory of the traces."""
     path = Path(text)
     if not (path / PHILLY).is_file():
         raise argparse.ArgumentTypeError(f"{text}: there is no {PHILLY} in it")
@@ -168,7 +170,7 @@ def folder(text: str) -> Path:
 
 
 def chosen(text: str) -> list[str]:
-    """Names of parts, checked."""
+    """Parse the names of parts."""
     found = text.split(",")
     for name in found:
         if name not in PARTS:

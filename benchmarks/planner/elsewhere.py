@@ -1,4 +1,4 @@
-"""What other measures have to say about the planner: what a decision costs, and where jobs go."""
+"""Goals measured by other benchmarks: cost of a decision, and placement."""
 
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ FGD = 95.23
 QUICK_SEEDS = 1
 
 
-def cost(settings: Settings) -> Section:
-    """One event with 10⁴ jobs that wait and 10³ machines, and on from there."""
+def decision_cost(settings: Settings) -> Section:
+    """Measure one event with 10⁴ pending jobs and 10³ nodes, and larger clusters."""
     points: list[dict[str, Any]] = planner_cost.measure(settings)["points"]
     rows, verdicts = [], []
     for each in points:
@@ -37,7 +37,7 @@ def cost(settings: Settings) -> Section:
 
 
 def placement(folder: Path, quick: bool) -> Section:
-    """Pods that share GPUs, until as many have come as there are GPUs for."""
+    """Measure the allocation of pods that share GPUs."""
     found = pods.measure(folder / "openb", *([QUICK_SEEDS] if quick else []))
     share = float(found["mean"])
     return Section(

@@ -1,4 +1,4 @@
-"""The goals: what is replayed for each, the table it gives, and whether it is reached."""
+"""The goals: tasks, table and verdict of each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,18 +13,18 @@ BASELINES = (
     ("fifo", "exact"), ("skip", "exact"), ("backfill", "exact"), ("sjf", "exact"),
     ("tiresias", None), ("srtf", None),
 )  # fmt: skip
-"""Policies to compare with; those that need time limits have the true durations."""
+"""Policies to compare with; those with time limits get the true durations."""
 FRONTIER = (1.5, 2.4, 3.0, 4.5, 6.0)
-"""Ratios at which a running job makes room."""
-SMALL = 6000
-"""Baselines and frontier on workloads with at most so many jobs."""
+"""Hysteresis values of the frontier."""
+MAX_SMALL_JOBS = 6000
+"""Maximum jobs of workloads for baselines and frontier."""
 HOUR = 3600.0
 Find = Callable[..., Outcome]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One figure and its target."""
+    """A measured value and its target."""
 
     goal: str
     figure: str
@@ -32,15 +32,15 @@ class Verdict:
     target: float
     unit: str = ""
     more: bool = False
-    """Whether more is better."""
+    """Higher is better."""
 
     @property
     def kept(self) -> bool:
-        """Whether the target is reached."""
+        """Return True if the target is reached."""
         return self.value >= self.target if self.more else self.value <= self.target
 
     def cells(self) -> list[str]:
-        """As a row."""
+        """Return the row of the table."""
         sign = "≥" if self.more else "≤"
         return [
             self.goal, self.figure, f"{sign} {_number(self.target)} {self.unit}".strip(),
@@ -48,7 +48,7 @@ class Verdict:
         ]  # fmt: skip
 
     def _measured(self) -> str:
-        """In as many digits as it takes to see on which side of the target it is."""
+        """Format the value with enough digits to compare it with the target."""
         text = _number(self.value)
         hidden = text == _number(self.target) and not self.kept
         return f"{self.value:.8g}" if hidden else text
@@ -56,7 +56,7 @@ class Verdict:
 
 @dataclass
 class Section:
-    """A table, and what it says about the goals."""
+    """A table and its verdicts."""
 
     title: str
     head: list[str]
@@ -65,11 +65,11 @@ class Section:
     notes: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """For a terminal."""
+        """Return the section as text."""
         return "\n".join([f"\n{self.title}", table(self.head, self.rows), *self.notes])
 
     def markdown(self) -> str:
-        """For a page."""
+        """Return the section as Markdown."""
         lines = [f"### {self.title}", "", _row(self.head), _row(["---"] * len(self.head))]
         return "\n".join([*lines, *map(_row, self.rows), "", *self.notes]).rstrip() + "\n"
 
@@ -79,15 +79,15 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _number(value: float) -> str:
-    """Ratios with three digits behind the point, so that none is rounded to its target."""
+    """Format ratios with three decimals, so that none is rounded to its target."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3f}"
 
 
-# -- goal 1: near the oracle --------------------------------------------------------------
+# -- goal 1: close to the oracle ----------------------------------------------------------
 
 
 def near_oracle_tasks(names: Sequence[str]) -> list[Task]:
-    """The planner, and who knows everything."""
+    """Return the planner and the oracle on all workloads."""
     return [Task(name, policy) for name in names for policy in ("srsf", "planner")]
 
 
@@ -125,11 +125,11 @@ def near_oracle(names: Sequence[str], find: Find) -> Section:
     )  # fmt: skip
 
 
-# -- goal 2: nothing but time limits ------------------------------------------------------
+# -- goal 2: only time limits -------------------------------------------------------------
 
 
 def limits_tasks(names: Sequence[str]) -> list[Task]:
-    """The planner and EASY, with limits of every kind."""
+    """Return the planner and EASY with limits of every kind."""
     return [
         Task(name, policy, limits=kind)
         for name in names for kind in LIMITS for policy in ("backfill", "planner")
@@ -169,13 +169,13 @@ def only_limits(names: Sequence[str], find: Find) -> Section:
 
 
 def baseline_tasks(names: Sequence[str]) -> list[Task]:
-    """Everybody else."""
+    """Return the tasks of all baselines."""
     known = near_oracle_tasks(names)
     return known + [Task(name, each, limits=kind) for name in names for each, kind in BASELINES]
 
 
 def baselines(names: Sequence[str], find: Find) -> Section:
-    """Geometric means over some workloads, times SRSF."""
+    """Return the geometric means relative to SRSF."""
     rows = []
     for policy, kind in (*BASELINES, ("planner", None), ("srsf", None)):
         pairs = [
@@ -201,18 +201,18 @@ def baselines(names: Sequence[str], find: Find) -> Section:
 
 
 def frontier_task(name: str, ratio: float) -> Task:
-    """The planner with another hysteresis."""
+    """Return the planner with another hysteresis."""
     return Task(name, "planner", (("hysteresis", ratio),))
 
 
 def frontier_tasks(names: Sequence[str]) -> list[Task]:
-    """All of them, and the oracle."""
+    """Return the tasks of the frontier and the oracle."""
     tasks = [frontier_task(name, ratio) for name in names for ratio in FRONTIER]
     return tasks + [Task(name, "srsf") for name in names]
 
 
 def frontier(names: Sequence[str], find: Find) -> Section:
-    """What fewer preemptions cost."""
+    """Return the cost of fewer preemptions."""
     rows = []
     for ratio in FRONTIER:
         ours = [find(frontier_task(name, ratio)) for name in names]
@@ -239,7 +239,7 @@ POLLUX = (("pollux 1", 2089.0), ("pollux 2", inf), ("pollux 3", 2188.0))
 
 
 def elastic_task(name: str) -> Task:
-    """As in the study: 30 s for a restart."""
+    """Return a Pollux task; a restart takes 30 s as in the paper."""
     return Task(name, "planner", restart=30.0)
 
 

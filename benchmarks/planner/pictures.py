@@ -1,4 +1,4 @@
-"""What is drawn of the results, and from what."""
+"""Plots of the results."""
 
 from collections.abc import Sequence
 from math import floor, log2
@@ -11,39 +11,39 @@ from stoker.core.policy.rank import GUESSED, MANY
 from stoker.core.policy.rules import POLICIES
 
 LONG = 10.0
-"""Hours of the job that the picture of the order follows."""
-KNOWN = 0.05
+"""Hours of the job in the plot of the order."""
+MEASURED_AFTER = 0.05
 
 
 def draw(folder: Path, names: Sequence[str], small: Sequence[str], find: Find) -> list[Path]:
-    """All of them; which files were written."""
+    """Write all plots; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = {"planner-order.svg": order()}
+    drawn = {"planner-order.svg": rank_over_time()}
     if names:
-        drawn["planner-oracle.svg"] = oracle(names, find)
+        drawn["planner-oracle.svg"] = oracle_ratios(names, find)
     if small:
-        drawn["planner-frontier.svg"] = trade(small, find)
+        drawn["planner-frontier.svg"] = preemption_trade_off(small, find)
         drawn["planner-jct.svg"] = distribution(small[-1], find)
     for name, text in drawn.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in drawn]
 
 
-def order() -> str:
-    """As what a job counts while it runs: guessed, then measured."""
+def rank_over_time() -> str:
+    """Return the rank of a running job over time: estimated, then measured."""
     rules = POLICIES["planner"]
     least, grain = rules.floor / HOUR, log2(rules.grain)
     guessed, measured = [], []
     for number in range(10_001):
         had = LONG * number / 10_000
-        if had < KNOWN * LONG:
+        if had < MEASURED_AFTER * LONG:
             raw = max(MANY * had, least)
             step = floor(log2(raw / least) / GUESSED)
             guessed.append((had, least * 2 ** (step * GUESSED)))
         else:
             left = max(LONG - had, least / 10)
             measured.append((had, 2 ** (floor(log2(left) / grain) * grain)))
-    guessed = [*_changes(guessed), (KNOWN * LONG, guessed[-1][1])]
+    guessed = [*_changes(guessed), (MEASURED_AFTER * LONG, guessed[-1][1])]
     truth = [(LONG * number / 100, max(LONG - LONG * number / 100, 0.02)) for number in range(101)]
     return curves(
         "A job of 10 hours on one GPU: what it is taken to need from now on",
@@ -58,12 +58,12 @@ def order() -> str:
 
 
 def _changes(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those at which the value is another than before."""
+    """Return the points at which the value changes."""
     return [each for n, each in enumerate(points) if not n or each[1] != points[n - 1][1]]
 
 
-def oracle(names: Sequence[str], find: Find) -> str:
-    """Each workload, times the oracle."""
+def oracle_ratios(names: Sequence[str], find: Find) -> str:
+    """Return the completion times relative to the oracle."""
     pairs = [(find(Task(name, "planner")), find(Task(name, "srsf"))) for name in names]
     groups = {
         "mean JCT": [ours.mean / best.mean for ours, best in pairs],
@@ -83,8 +83,8 @@ def oracle(names: Sequence[str], find: Find) -> str:
     )
 
 
-def trade(names: Sequence[str], find: Find) -> str:
-    """Completion time against preemptions."""
+def preemption_trade_off(names: Sequence[str], find: Find) -> str:
+    """Return completion time against preemptions."""
     points = []
     for ratio in FRONTIER:
         ours = [find(frontier_task(name, ratio)) for name in names]
@@ -109,7 +109,7 @@ def trade(names: Sequence[str], find: Find) -> str:
 
 
 def distribution(name: str, find: Find) -> str:
-    """Which share of the jobs is done after how long."""
+    """Return the cumulative distribution of completion times."""
     shown = [*BASELINES, ("planner", None), ("srsf", None)]
     shown = [each for each in shown if each[0] not in {"skip", "srtf"}]
     lines = []

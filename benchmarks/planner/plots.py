@@ -1,4 +1,4 @@
-"""The pictures of docs/planner.md, as SVG by hand."""
+"""Plots of docs/planner.md as SVG."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Curve:
-    """One line, or the points alone with what stands beside each."""
+    """One line, or points with labels."""
 
     name: str
     points: list[Point]
@@ -22,7 +22,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axis:
-    """What is measured, from where to where, with marks to read it by."""
+    """Title, range and marks of an axis."""
 
     title: str
     low: float
@@ -31,7 +31,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value is, from 0 to 1."""
+        """Return the position of a value on the axis, from 0 to 1."""
         if self.log:
             low, high = math.log(self.low), math.log(self.high)
             return (math.log(max(value, self.low)) - low) / (high - low)
@@ -39,7 +39,7 @@ class Axis:
 
 
 def curves(title: str, across: Axis, up: Axis, lines: Sequence[Curve]) -> str:
-    """Lines over one axis."""
+    """Return a line chart."""
     parts = [*_frame(title, across, up, WIDTH)]
     for curve, colour in zip(lines, COLOURS, strict=False):
         points = [(_x(across, x, WIDTH), _y(up, y)) for x, y in curve.points]
@@ -59,7 +59,7 @@ def bars(
     title: str, up: Axis, names: Sequence[str], groups: dict[str, list[float]],
     base: float, targets: dict[str, float],
 ) -> str:  # fmt: skip
-    """Bars side by side for each name, up or down from a base, and targets as lines."""
+    """Return a bar chart by name, relative to a base, with targets as lines."""
     width = max(WIDTH, LEFT + RIGHT + 46 * len(names))
     across = Axis("", 0, len(names), ())
     parts = [*_frame(title, across, up, width, deep=96)]

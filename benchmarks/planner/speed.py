@@ -1,4 +1,4 @@
-"""How fast the simulator is."""
+"""Speed of the simulator."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from benchmarks.planner.suite import MILLION, Outcome, Task, played, told
 
 
 def speed(folder: Path, full: bool, quick: bool) -> Section:
-    """Each alone, in a process of its own, so that its memory is its own."""
+    """Measure each workload in its own process, because of its memory."""
     names = ["philly 6c71a0" if quick else "philly", *([MILLION] if full else [])]
     rows, verdicts = [], []
     for name in names:

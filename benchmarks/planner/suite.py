@@ -1,7 +1,7 @@
-"""Which recorded workloads are replayed, on what, and how: one run is one task.
+"""The replayed workloads, their clusters and tasks; one task is one run.
 
-ITP and Philly are worked off by virtual cluster, as they were, each on as many machines with
-eight GPUs as are busy for 80 % of the time; Muri on the 8 × 8 GPUs of its authors.
+ITP and Philly are replayed by virtual cluster, each on as many nodes with eight GPUs as have 80 %
+load; Muri on the 8 × 8 GPUs of its authors.
 """
 
 import json
@@ -28,10 +28,10 @@ from stoker.simulate.workload import Workload
 
 TRACES = Path(__file__).resolve().parent.parent / "traces"
 WORKERS = 2
-LEAST_JOBS = 300
-"""Virtual clusters with fewer say nothing."""
+MIN_JOBS = 300
+"""Smaller virtual clusters are skipped."""
 QUICK_JOBS = 2000
-"""With `--quick`, only workloads with at most so many."""
+"""Maximum jobs of a workload with `--quick`."""
 SEED = 7
 FILES = {
     "muri 1": ("muri/trace1.csv.gz", "8x8"),
@@ -46,7 +46,7 @@ FILES = {
     "pollux 2": ("pollux/workloads/workload-2.csv.gz", "16x4"),
     "pollux 3": ("pollux/workloads/workload-3.csv.gz", "16x4"),
 }
-"""Names, files, and the machines they were recorded on; none: sized."""
+"""Names, files, and the nodes of the recording; empty: computed from the load."""
 PHILLY = "philly/philly.csv.gz"
 MILLION = "synthetic"
 POINTS = 100
@@ -60,13 +60,13 @@ class Task:
     policy: str
     parameters: tuple[tuple[str, float], ...] = ()
     limits: str | None = None
-    """Nothing but time limits of this kind is known, and nobody can be stopped."""
+    """Only time limits of this kind are known, and jobs cannot be preempted."""
     restart: float = 60.0
     known_after: float = 0.05
 
     @property
     def assumed(self) -> ReplayAssumptions:
-        """What the workload does not say."""
+        """Return the assumptions of the replay."""
         given = self.limits is not None
         return ReplayAssumptions(
             restart_seconds=self.restart,
@@ -78,7 +78,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of it. Seconds."""
+    """Outcome of a task; times in seconds."""
 
     task: Task
     jobs: int
@@ -89,16 +89,16 @@ class Outcome:
     preemptions: float
     unfinished: int
     decision: float
-    """Per event, the mean."""
+    """Mean per event."""
     took: float
-    """Of our own time."""
+    """Wall time of the replay."""
     peak: int
-    """MiB of our own memory, with all that this process did before."""
+    """Peak memory of this process in MiB."""
     curve: list[float] = field(default_factory=list)
-    """Completion times of a hundred equal shares of the jobs, the shortest first."""
+    """Completion times at a hundred quantiles."""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the outcome for JSON."""
         return asdict(self)
 
 
@@ -109,7 +109,7 @@ def _philly(folder: Path) -> dict[str, Workload]:
 
 @lru_cache(maxsize=4)
 def workload(folder: Path, name: str) -> Workload:
-    """A workload with its machines."""
+    """Return a workload with its nodes."""
     if name == MILLION:
         return synthetic()
     if name == "philly":
@@ -125,10 +125,10 @@ def workload(folder: Path, name: str) -> Workload:
 
 
 def names(folder: Path, quick: bool) -> list[str]:
-    """The workloads of the goals, by their number of jobs."""
+    """Return the workloads of the goals by number of jobs."""
     found = {name: workload(folder, name) for name in FILES if name[:4] in {"muri", "itp "}}
     for name, part in _philly(folder).items():
-        if len(part.jobs) >= LEAST_JOBS:
+        if len(part.jobs) >= MIN_JOBS:
             found[f"philly {name}"] = part
     most = QUICK_JOBS if quick else sys.maxsize
     return sorted(
@@ -138,7 +138,7 @@ def names(folder: Path, quick: bool) -> list[str]:
 
 
 def play(task: Task, folder: Path) -> Outcome:
-    """Replay it."""
+    """Replay a task."""
     load = workload(folder, task.trace)
     if task.limits is not None:
         load = with_limits(load, task.limits)
@@ -165,7 +165,7 @@ def play(task: Task, folder: Path) -> Outcome:
 
 
 def with_limits(load: Workload, kind: str) -> Workload:
-    """The same jobs with other time limits; `equal`: all as long as the longest of them takes."""
+    """Return a workload with other time limits; `equal`: the duration of the longest job."""
     if kind != "equal":
         return with_time_limits(load, kind, SEED)
     longest = ceil(max(job.duration for job in load.jobs))
@@ -177,7 +177,7 @@ def _one(given: tuple[Task, Path]) -> Outcome:
 
 
 def played(tasks: Sequence[Task], folder: Path, sizes: dict[str, int]) -> Iterator[Outcome]:
-    """All of them, two at a time, the longest first, as they come; it shows how far it is."""
+    """Run all tasks, two at a time, the longest first; show the progress."""
     tasks = sorted(set(tasks), key=lambda task: -sizes.get(task.trace, 0))
     began, total = time.monotonic(), len(tasks)
     with get_context("spawn").Pool(WORKERS, maxtasksperchild=8) as pool:
@@ -194,7 +194,7 @@ def played(tasks: Sequence[Task], folder: Path, sizes: dict[str, int]) -> Iterat
 
 
 def told(line: str) -> None:
-    """One line of progress that the next one replaces, where somebody looks."""
+    """Show one line of progress on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
     elif line:
@@ -202,11 +202,11 @@ def told(line: str) -> None:
 
 
 def geometric(values: Sequence[float]) -> float:
-    """The geometric mean."""
+    """Return the geometric mean."""
     return exp(fsum(map(log, values)) / len(values))
 
 
 def write(path: Path, results: dict[str, Any]) -> None:
-    """Write all that is known so far."""
+    """Write all outcomes so far."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A workload of any size that nobody has recorded."""
+"""Synthetic workload of any size."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ LOAD = 0.8
 
 
 def synthetic(jobs: int = JOBS, nodes: int = MACHINES) -> Workload:
-    """Many jobs for many machines: lognormal durations, and arrivals at random."""
+    """Return many jobs for many nodes: lognormal durations, random arrivals."""
     chance = Random(1)
     sizes = chance.choices(SIZES, WEIGHTS, k=jobs)
     seconds = [MEDIAN * chance.lognormvariate(0.0, SPREAD) for _ in range(jobs)]

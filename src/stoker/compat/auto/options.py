@@ -17,7 +17,7 @@ SERVER_ADDRESS = (
     Option("--ip", "ADDRESS", "host of the server (127.0.0.1)"),
     Option(
         "--port",
-        "DEFAULT_PORT",
+        "PORT",
         f"port of the server (that of your server; on another host {DEFAULT_PORT})",
     ),
 )
@@ -26,7 +26,7 @@ SERVER = (
     Option("--gpus", "ID ...", "GPUs for tasks (required): 0 1 2 3", many=True),
     Option("--max-run", "N", "maximum number of pending tasks (10000)"),
     Option("--num-records", "N", "finished tasks to show of each kind (10000)"),
-    Option("--port", "DEFAULT_PORT", f"port for clients ({DEFAULT_PORT}; 0: any free port)"),
+    Option("--port", "PORT", f"port for clients ({DEFAULT_PORT}; 0: any free port)"),
     Option("--limit", "N", "maximum GPUs per task (8, or all if there are fewer)"),
     Option("--max-load", "SHARE", "a GPU is free only below this load (0.1)"),
     Option("--max-memory", "SHARE", "and only below this share of its memory (0.1)"),
