@@ -26,7 +26,7 @@ from stoker.client.errors import StokerError
 from stoker.client.tcp_endpoint import Endpoint, read_token
 from stoker.compat.auto import known_servers as remembered
 from stoker.compat.auto.tunnel import FIND_SERVERS_SCRIPT
-from stoker.daemon.http.listeners import MOST_CONNECTIONS
+from stoker.daemon.http.listeners import MAX_CONNECTIONS
 
 pytestmark = pytest.mark.e2e
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
@@ -235,7 +235,7 @@ def test_garbage_at_the_ports_hurts_nobody(bound: AutoEnv) -> None:
 
 def test_a_full_port_keeps_its_owner_out_no_more_than_a_lost_token(bound: AutoEnv) -> None:
     with contextlib.ExitStack() as strangers:
-        for _ in range(MOST_CONNECTIONS + 20):
+        for _ in range(MAX_CONNECTIONS + 20):
             strangers.enter_context(socket.create_connection(("127.0.0.1", bound.port), 10))
         token = Path(bound.record["token_file"])
         token.rename(f"{token}.away")

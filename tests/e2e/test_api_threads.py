@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -12,10 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from e2e.daemon_fixture import DaemonFixture
-from stoker import places
+from stoker import places, wire
+from stoker.daemon.routes.app import ROUTES
 from stoker.daemon.routes.openapi import document
 
 GUARDED = Path(__file__).with_name("guarded_daemon.py")
@@ -117,16 +120,28 @@ def guarded(idle: DaemonFixture, tmp_path: Path) -> Iterator[Path]:
     process.wait(20)
 
 
-def ask(method: str, path: str, body: dict[str, Any] | None) -> int:
+def ask(method: str, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
     with contextlib.closing(Connection("localhost")) as connection:
         text = None if body is None else json.dumps(body)
         connection.request(method, path, text, {"Content-Type": "application/json"})
         response = connection.getresponse()
-        if any(word in path for word in ENDLESS):
-            response.read1(100)
-        else:
-            response.read()
-        return response.status
+        is_endless = any(word in path for word in ENDLESS)
+        return response.status, response.read1(100) if is_endless else response.read()
+
+
+def assert_is_of_its_type(method: str, path: str, reply: bytes) -> None:
+    """Expect that a reply has the fields of its published type, and no others."""
+    route = next(
+        route
+        for route in ROUTES
+        if route.method == method
+        and re.fullmatch(
+            re.sub(r"{\w+}", "[^/]+", wire.PREFIX + route.path), path.partition("?")[0]
+        )
+    )
+    if not isinstance(route.reply, str):
+        decoded = msgspec.json.decode(reply, type=route.reply)
+        assert msgspec.to_builtins(decoded) == json.loads(reply), f"{method} {path}"
 
 
 def test_the_guard_sees_an_access_from_the_api_thread(tmp_path: Path) -> None:
@@ -142,12 +157,14 @@ def test_the_guard_sees_an_access_from_the_api_thread(tmp_path: Path) -> None:
     assert report.read_text().endswith("reads State.jobs\n")
 
 
-def test_no_route_touches_the_state_from_the_thread_of_the_api(
+def test_every_route_asks_the_daemon_and_returns_its_type(
     guarded: Path, idle: DaemonFixture
 ) -> None:
     for method, path, body in REQUESTS:
-        status = ask(method, path, body)
+        status, reply = ask(method, path, body)
         assert status < 500, f"{method} {path}: {status}"
+        if status < 400:
+            assert_is_of_its_type(method, path, reply)
         assert guarded.read_text() == "", f"{method} {path}"
         if path == "/v1/jobs" and method == "POST":
             idle.says(1, "begun")

@@ -23,7 +23,7 @@ from stoker.client.client import Client
 from stoker.client.errors import StokerError
 from stoker.client.tcp_endpoint import Endpoint, parse
 from stoker.core.units import BadValue
-from stoker.daemon.http import credentials as keys
+from stoker.daemon.http import credentials
 from stoker.daemon.http import listeners as listen
 from stoker.daemon.listen_address import split
 from stoker.engine import CommandRejected
@@ -119,7 +119,7 @@ def test_what_is_no_token_is_said(tmp_path: Path, spoil: bytes | None) -> None:
         path.write_bytes(spoil)
         path.chmod(0o600)
     with pytest.raises(BadValue, match=str(path)):
-        keys.token(str(tmp_path))
+        credentials.load_token(str(tmp_path))
 
 
 def test_a_port_that_is_closed_serves_nobody_any_more(box: DaemonFixture) -> None:
@@ -297,31 +297,31 @@ def test_what_is_no_address_is_said(text: str) -> None:
 def test_without_openssl_there_is_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadValue, match="Install openssl"):
-        keys.certificate(str(tmp_path))
+        credentials.load_certificate(str(tmp_path))
 
 
 @pytest.mark.needs("openssl")
 def test_the_certificate_is_made_once(tmp_path: Path) -> None:
-    first = keys.certificate(str(tmp_path))
+    first = credentials.load_certificate(str(tmp_path))
     content = [Path(path).read_bytes() for path in first]
-    assert keys.certificate(str(tmp_path)) == first
+    assert credentials.load_certificate(str(tmp_path)) == first
     assert [Path(path).read_bytes() for path in first] == content
     shown = subprocess.run(
         ["openssl", "x509", "-in", first[0], "-noout", "-fingerprint", "-sha256"],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     digits = shown.partition("=")[2].strip().replace(":", "").lower()
-    assert keys.fingerprint(first[0]) == f"sha256:{digits}"
+    assert credentials.fingerprint(first[0]) == f"sha256:{digits}"
 
 
 class Silent(asyncio.Protocol):
     """Takes a connection and says nothing; tells when it is over."""
 
-    def __init__(self, entrance: Any) -> None:
-        self.entrance = entrance
+    def __init__(self, auth: Any) -> None:
+        self.auth = auth
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.entrance.leave()
+        self.auth.close()
 
 
 async def hung_up(port: int) -> bool:
@@ -334,7 +334,7 @@ async def hung_up(port: int) -> bool:
 
 
 def test_a_stranger_who_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(listen, "STRANGER_SECONDS", 0.05)
+    monkeypatch.setattr(listen, "UNAUTHENTICATED_SECONDS", 0.05)
 
     async def story() -> None:
         port = listen.TcpListener("127.0.0.1:0", False, str(tmp_path), {})
@@ -347,7 +347,7 @@ def test_a_stranger_who_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.needs("openssl")
 def test_a_stranger_cannot_prolong_tls(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(listen, "STRANGER_SECONDS", 0.05)
+    monkeypatch.setattr(listen, "UNAUTHENTICATED_SECONDS", 0.05)
 
     def stays_silent(port: int) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -373,7 +373,7 @@ def test_a_stranger_cannot_prolong_tls(tmp_path: Path, monkeypatch: Any) -> None
 
 
 def test_there_are_only_so_many_ports(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(listen, "MOST_LISTENERS", 1)
+    monkeypatch.setattr(listen, "MAX_LISTENERS", 1)
     ports = listen.TcpListeners(str(tmp_path))
     ports.add("127.0.0.1:0")
     with pytest.raises(CommandRejected, match="close one first"):
@@ -391,10 +391,10 @@ class ListenFixture:
         self.ports.begin(self._protocol)
         self.numbers = [int(self.ports.add("127.0.0.1:0").rpartition(":")[2]) for _ in range(2)]
 
-    def _protocol(self, entrance: Any) -> Silent:
-        self.met.append(entrance)
+    def _protocol(self, auth: Any) -> Silent:
+        self.met.append(auth)
         self.came.set()
-        return Silent(entrance)
+        return Silent(auth)
 
     async def connect(self, port: int = 0) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
         """Connect, and return when the other side knows of it."""
@@ -407,20 +407,20 @@ class ListenFixture:
 def test_the_oldest_connection_without_the_token_makes_room_for_a_new_one(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(listen, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(listen, "MAX_CONNECTIONS", 3)
 
     async def story() -> None:
         stage = ListenFixture(tmp_path)
         links = [await stage.connect(port) for port in (0, 1, 0)]
-        stage.met[0].known = True  # it has shown the token
+        stage.met[0].authenticated = True  # it has shown the token
         links.append(await stage.connect())
         assert await asyncio.wait_for(links[1][0].read(), 10) == b"", "the oldest, at another port"
         assert stage.ports.connections.count == 3
         links += [await stage.connect() for _ in range(20)]
         assert stage.ports.connections.count == 3
         assert not links[0][0].at_eof(), "it is never closed for others"
-        for entrance in stage.met[-2:]:
-            entrance.known = True
+        for auth in stage.met[-2:]:
+            auth.authenticated = True
         refused = await asyncio.open_connection("127.0.0.1", stage.numbers[0])
         assert await asyncio.wait_for(refused[0].read(), 10) == b"", "all have shown the token"
         stage.ports.close()
@@ -434,7 +434,7 @@ def test_the_oldest_connection_without_the_token_makes_room_for_a_new_one(
 def test_a_connection_that_never_begins_tls_makes_room_too(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(listen, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(listen, "MAX_CONNECTIONS", 2)
 
     async def story() -> None:
         port = listen.TcpListener("127.0.0.1:0", True, str(tmp_path), {})
@@ -446,7 +446,7 @@ def test_a_connection_that_never_begins_tls_makes_room_too(
                 assert await asyncio.wait_for(reader.read(), 5) == b""
         assert port.connections.count == 2
         port.close()
-        port.hang_up()
+        port.abort_connections()
         for _, writer in links:
             writer.close()
 
@@ -456,7 +456,7 @@ def test_a_connection_that_never_begins_tls_makes_room_too(
 def test_without_descriptors_a_port_pauses_instead_of_spinning(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(listen, "SHORTAGE_SECONDS", 0.05)
+    monkeypatch.setattr(listen, "ACCEPT_PAUSE_SECONDS", 0.05)
 
     async def story() -> None:
         port = listen.TcpListener("127.0.0.1:0", False, str(tmp_path), {})
@@ -480,9 +480,9 @@ def test_without_descriptors_a_port_pauses_instead_of_spinning(
 
         came = asyncio.Event()
 
-        def protocol(entrance: Any) -> Silent:
+        def protocol(auth: Any) -> Silent:
             came.set()
-            return Silent(entrance)
+            return Silent(auth)
 
         port.socket = Short()  # type: ignore[assignment]
         port.begin(protocol)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from stoker.core.events import Event, StartFailed
-from stoker.daemon.http.codec import Stream
+from stoker.daemon.http.codec import StreamedReply
 from stoker.daemon.routes import event_stream as stream
-from stoker.daemon.routes.event_stream import Batches, EventSubscriber
+from stoker.daemon.routes.event_stream import EncodedEvents, EventSubscriber
 
 
 class Journal:
@@ -22,8 +22,8 @@ class Journal:
         self.engine = SimpleNamespace(seq=0)
         self.store = SimpleNamespace(events=self.events)
         self.busy = busy
-        self.batches = Batches()
-        self.hung_up = 0
+        self.encoded = EncodedEvents()
+        self.aborted = 0
         self.write(events)
 
     def write(self, count: int = 1, *, size: int = 0) -> None:
@@ -46,12 +46,20 @@ class Journal:
             self.write()
         return answer
 
-    def hang_up(self) -> None:
-        self.hung_up += 1
+    def abort(self) -> None:
+        self.aborted += 1
+
+    def add_stream(self, reader: Any) -> None:
+        self.readers.append(reader)
+
+    def remove_stream(self, reader: Any) -> None:
+        if reader in self.readers:
+            self.readers.remove(reader)
 
     def reader(self) -> EventSubscriber:
-        this: Any = self
-        return EventSubscriber(this, self.ask, self.batches, self.hang_up)
+        store: Any = self.store
+        publisher: Any = self
+        return EventSubscriber(store, publisher, self.ask, self.encoded, self.abort)
 
 
 def numbers(data: bytes) -> list[int]:
@@ -78,7 +86,9 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("past", [0, 1, stream.PAGE - 1, stream.PAGE, stream.PAGE + 1, 1300])
+@pytest.mark.parametrize(
+    "past", [0, 1, stream.PAGE_SIZE - 1, stream.PAGE_SIZE, stream.PAGE_SIZE + 1, 1300]
+)
 def test_what_happens_while_the_past_is_read_is_told_once(past: int) -> None:
     async def story() -> None:
         journal = Journal(past, busy=True)
@@ -149,7 +159,7 @@ def test_much_at_once_is_written_in_pieces_and_little_together() -> None:
         await anext(pieces)
         waiting = asyncio.ensure_future(anext(pieces))
         await settle()
-        journal.write(1, size=3 * stream.PIECE)
+        journal.write(1, size=3 * stream.MAX_WRITE_BYTES)
         for _ in range(100):
             journal.write()
         sizes = [len(await waiting)]
@@ -157,7 +167,7 @@ def test_much_at_once_is_written_in_pieces_and_little_together() -> None:
         while 101 not in numbers(data):
             data += (piece := await anext(pieces))
             sizes.append(len(piece))
-        assert max(sizes) <= stream.PIECE
+        assert max(sizes) <= stream.MAX_WRITE_BYTES
         assert len(sizes) <= 6
 
     run(story())
@@ -167,7 +177,7 @@ def test_much_at_once_is_written_in_pieces_and_little_together() -> None:
 
 
 def test_a_reader_that_falls_behind_is_cut_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MAX_BEHIND", 5000)
+    monkeypatch.setattr(stream, "MAX_BACKLOG_BYTES", 5000)
 
     async def story() -> None:
         journal = Journal()
@@ -180,10 +190,10 @@ def test_a_reader_that_falls_behind_is_cut_and_forgotten(monkeypatch: pytest.Mon
         for _ in range(100):
             journal.write(1, size=200)
             await settle()
-            most = max(most, reader.behind)
+            most = max(most, reader._unsent_bytes)
         await first
         assert 3000 < most <= 5000
-        assert (reader.behind, len(reader.waiting), journal.hung_up) == (0, 0, 1)
+        assert (reader._unsent_bytes, len(reader._unsent), journal.aborted) == (0, 0, 1)
         assert journal.readers == []
         with pytest.raises(StopAsyncIteration):
             await anext(pieces)
@@ -192,7 +202,7 @@ def test_a_reader_that_falls_behind_is_cut_and_forgotten(monkeypatch: pytest.Mon
 
 
 def test_one_commit_of_any_size_is_no_reason_to_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MAX_BEHIND", 5000)
+    monkeypatch.setattr(stream, "MAX_BACKLOG_BYTES", 5000)
 
     async def story() -> None:
         journal = Journal()
@@ -202,7 +212,7 @@ def test_one_commit_of_any_size_is_no_reason_to_cut(monkeypatch: pytest.MonkeyPa
         await settle()
         journal.write(1, size=50_000)
         assert await waiting == [1]
-        assert journal.hung_up == 0
+        assert journal.aborted == 0
 
     run(story())
 
@@ -224,18 +234,18 @@ def test_a_reader_that_hangs_up_while_it_is_written_to_is_forgotten_at_once() ->
             return {"type": "http.disconnect"}
 
         reader = journal.reader()
-        response = Stream(reader.stream(0))
+        response = StreamedReply(reader.stream(0))
         scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
         serving = asyncio.ensure_future(response(scope, receive, send))
         await blocked.wait()
         journal.write(1)
         await settle()
         assert journal.readers == [reader]
-        assert reader.behind
+        assert reader._unsent_bytes
         gone.set()
         await serving
         assert journal.readers == []
-        assert not reader.behind
+        assert not reader._unsent_bytes
 
     run(story())
 
@@ -245,7 +255,7 @@ def test_a_reader_that_leaves_before_it_was_put_on_the_list_is_never_on_it() -> 
         journal = Journal(3)
         reader = journal.reader()
         decide = reader._page(0)
-        reader.leave()
+        reader.close()
         this: Any = None
         decide(this, this)
         assert journal.readers == []

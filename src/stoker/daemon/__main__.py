@@ -61,7 +61,7 @@ def _run(options: dict[str, str], ready: int) -> int:
                 _say(ready, other)
                 return 0
     kept = DaemonPaths()
-    from stoker.daemon.bootstrap import build_daemon
+    from stoker.daemon.bootstrap import build_daemon, build_http_server
 
     also = [name for name in options.get("also", "").split(",") if name]
     # A URL may hold a password, and a command line is for all to see: it comes by a variable.
@@ -74,12 +74,11 @@ def _run(options: dict[str, str], ready: int) -> int:
     loop = build_daemon(
         kept, options.get("gpus"), options.get("resources"), also, db=db, idle_exit=idle_exit
     )
-    from stoker.daemon.http.server import HttpServer
     from stoker.daemon.state_files import watch_state
 
     listen = [options["listen"]] if options.get("listen") else loop.settings.api.listen
     try:
-        server = HttpServer(loop, "daemon", listen)
+        server = build_http_server(loop, "daemon", listen)
     except BaseException:
         loop.close()
         raise
@@ -100,11 +99,11 @@ def _the_other(path: str, patience: int, holder: Exception) -> str | None:
     import socket
     import time
 
-    from stoker.daemon.http.server import peer
+    from stoker.daemon.http.peer import peer_credentials
 
     with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
         sock.connect(path)
-        return f"ready {peer(sock)[0]}"
+        return f"ready {peer_credentials(sock)[0]}"
     if patience:
         time.sleep(0.025)
         return None

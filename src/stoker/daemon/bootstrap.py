@@ -27,6 +27,7 @@ from stoker.daemon.control.lifecycle import Lifecycle
 from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.handlers.wait import JobWaiters
+from stoker.daemon.http.server import HttpServer
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.nodes.configured import configured_names
 from stoker.daemon.nodes.local_node import DeclaredResources, build_node_facts, probe_gpus
@@ -50,6 +51,9 @@ from stoker.store.port import Store, StoreError, StoreFenced
 from stoker.store.select import StoreChoice, moved_warning, open_store, select_store
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from stoker.daemon.http.listeners import TcpListeners
     from stoker.daemon.sweeps.controller import SweepController
     from stoker.daemon.workers.forecast_client import ForecastClient
 
@@ -235,6 +239,19 @@ def assemble_daemon(
         job_source=job_source,
     )
     return daemon
+
+
+def build_http_server(daemon: Daemon, mode: str, addresses: Sequence[str] = ()) -> HttpServer:
+    """Serve the API of a daemon on its socket and on TCP ports."""
+
+    def build_app(listeners: TcpListeners) -> ASGIApp:
+        from stoker.daemon.routes.app import build_app
+
+        return build_app(daemon, mode, listeners)
+
+    return HttpServer(
+        daemon.poller, build_app, daemon.reject_commands, addresses, lazy=mode == "feed"
+    )
 
 
 def _as_shortage(read: Callable[[str], bytes | None]) -> Callable[[str], bytes | None]:

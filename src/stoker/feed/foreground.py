@@ -54,13 +54,12 @@ def _drive(work: JobStream, place: SubmitEnvironment, resources: str | None) -> 
     except Locked:
         raise LostTheRace from None
     kept = DaemonPaths()
-    from stoker.daemon.bootstrap import build_daemon
-    from stoker.daemon.http.server import HttpServer
+    from stoker.daemon.bootstrap import build_daemon, build_http_server
     from stoker.daemon.state_files import watch_state
 
     feeder = ForegroundSource(work, place)
     loop = build_daemon(kept, None, resources, extra_gpus=work.named, job_source=feeder)
-    server = HttpServer(loop, "feed")
+    server = build_http_server(loop, "feed")
     watch_state(loop, kept, lock, server)
     become_subreaper()
     feeder.begin(loop)

@@ -1,5 +1,6 @@
 """Nodes: added, removed, refreshed, listed."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,8 +34,9 @@ class RegistryStub:
     def look_now(self, names: list[str]) -> None:
         self.refreshed += names
 
-    def answered(self, name: str, since: float) -> bool:
-        return self.machines[name].told
+    def when_refreshed(self, names: list[str], callback: Callable[[], None]) -> None:
+        if all(self.machines[name].told for name in names):
+            callback()
 
     def figures(self, name: str) -> dict[str, Any]:
         return {"uuid": {"node": name}}
@@ -109,13 +111,13 @@ def test_the_local_node_and_unknown_nodes_cannot_be_removed(handlers: HandlerFix
 
 def test_a_refresh_covers_the_named_nodes_or_all(ant: HandlerFixture) -> None:
     remote = registry(ant=RemoteStub(), bee=RemoteStub(told=False))
-    since, names = ant.ask(nodes.refresh(remote, ["ant"]))
-    assert names == remote.refreshed == ["ant"]
-    assert ant.ask(nodes.refreshed(remote, (since, names)))
-    requested = ant.ask(nodes.refresh(remote, []))
-    assert requested[1] == ["ant", "bee"]
-    assert not ant.ask(nodes.refreshed(remote, requested))
-    ant.rejects(nodes.refresh(remote, ["cat"]), "not_found", "cat")
+    replies: list[str] = []
+    ant.ask(nodes.refresh(remote, ["ant"], lambda: replies.append("ant")))
+    assert (remote.refreshed, replies) == (["ant"], ["ant"])
+    ant.ask(nodes.refresh(remote, [], lambda: replies.append("all")))
+    assert remote.refreshed == ["ant", "ant", "bee"]
+    assert replies == ["ant"], "bee has not answered"
+    ant.rejects(nodes.refresh(remote, ["cat"], replies.clear), "not_found", "cat")
     remote.refreshed.clear()
     ant.ask(nodes.refresh_reachable(remote))
     assert remote.refreshed == ["ant"]

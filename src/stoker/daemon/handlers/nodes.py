@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+from collections.abc import Callable
 from typing import Any
 
 from stoker.core import events as e
@@ -19,9 +19,6 @@ from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.executors.ssh.address import Address, parse_address
 from stoker.schema import requests as r
 from stoker.schema.node import MeasuredGpu, NodeList, NodeMeasurement, NodeView
-
-MAX_REFRESH_SECONDS = 15
-"""How long a request waits for fresh readings of nodes."""
 
 
 def add(context: RequestContext, body: r.AddNode) -> CommandHandler:
@@ -117,8 +114,10 @@ def remove(context: RequestContext, body: r.RemoveNode) -> CommandHandler:
     return handle
 
 
-def refresh(registry: ExecutorRegistry, names: list[str]) -> CommandHandler:
-    """Request fresh readings of nodes; return when it was requested, and of which nodes."""
+def refresh(
+    registry: ExecutorRegistry, names: list[str], on_refreshed: Callable[[], None]
+) -> CommandHandler:
+    """Request fresh readings of nodes; call back when all were read or found unreachable."""
 
     def handle(state: State, now: Instant) -> CommandResult:
         for name in names:
@@ -126,17 +125,8 @@ def refresh(registry: ExecutorRegistry, names: list[str]) -> CommandHandler:
                 raise CommandRejected(f"There is no node '{name}'; see stoker nodes.", "not_found")
         remote = [name for name in registry.machines if not names or name in names]
         registry.look_now(remote)
-        return reply_only((time.monotonic(), remote))
-
-    return handle
-
-
-def refreshed(registry: ExecutorRegistry, requested: tuple[float, list[str]]) -> CommandHandler:
-    """Return whether all of these nodes were read or found unreachable since the request."""
-    since, names = requested
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        return reply_only(all(registry.answered(name, since) for name in names))
+        registry.when_refreshed(remote, on_refreshed)
+        return reply_only(None)
 
     return handle
 

@@ -1,1 +1,1 @@
-"""HTTP transport and authentication."""
+"""HTTP transport and authentication; knows no route."""

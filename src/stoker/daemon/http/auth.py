@@ -1,4 +1,4 @@
-"""Who may talk to this daemon: its own user, root, and whoever shows its token."""
+"""Authentication: peer credentials on the Unix socket, a bearer token on TCP ports."""
 
 from __future__ import annotations
 
@@ -10,81 +10,79 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from stoker.daemon.http.server import peer
+from stoker.daemon.http.peer import peer_credentials
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-ENTRANCE = "entrance"
-"""Where a request from a TCP port carries how it came in; one from the socket carries nothing."""
+TCP_AUTH = "tcp_auth"
+"""Key in a request's state: the TcpAuth of its connection. Requests over the socket have none."""
+ABORT = "abort"
+"""Key in a request's state: the function that closes its connection without waiting."""
 
-HANG_UP = "hang_up"
-"""Where a request carries how to end its connection without waiting for the other side."""
 
+def authenticated_protocol() -> type[H11Protocol]:
+    """Return an HTTP protocol whose requests carry the uid of the peer, as the kernel knows it."""
 
-def guarded_protocol() -> type[H11Protocol]:
-    """HTTP whose connections know their caller from the kernel, not from what they say."""
-
-    class Guarded(H11Protocol):
-        """Puts the caller's uid where the application finds it."""
+    class AuthenticatedProtocol(H11Protocol):
+        """Stores the uid as the client's port, where the middleware reads it."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self.app_state = {**self.app_state, HANG_UP: transport.abort}
-            self.client = ("", _caller(transport))
+            self.app_state = {**self.app_state, ABORT: transport.abort}
+            self.client = ("", _peer_uid(transport))
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
-            entrance = self.app_state.get(ENTRANCE)
-            if entrance is not None:
-                entrance.leave()
+            auth = self.app_state.get(TCP_AUTH)
+            if auth is not None:
+                auth.close()
 
-    return Guarded
+    return AuthenticatedProtocol
 
 
-def _caller(transport: asyncio.Transport) -> int:
-    sock = transport.get_extra_info("socket")
+def _peer_uid(transport: asyncio.Transport) -> int:
     try:
-        return peer(sock)[1]
+        return peer_credentials(transport.get_extra_info("socket"))[1]
     except OSError:
         return -1
 
 
 class TcpAuth:
-    """A connection to a TCP port: a stranger, until he has shown the token."""
+    """A TCP connection and whether it has presented the token."""
 
-    def __init__(self, token: str, left: Callable[[], None]) -> None:
+    def __init__(self, token: str, on_close: Callable[[], None]) -> None:
         self.token = token.encode()
-        self.known = False
-        self._left: Callable[[], None] | None = left
+        self.authenticated = False
+        self._on_close: Callable[[], None] | None = on_close
 
-    def admits(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether a request shows the token. Every one must."""
-        shown = [value for name, value in headers if name == b"authorization"]
-        word, _, given = (shown[0] if len(shown) == 1 else b"").partition(b" ")
-        right = hmac.compare_digest(given.strip(), self.token) and word.lower() == b"bearer"
-        self.known = self.known or right
-        return right
+    def check_token(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Return whether a request presents the token; every request must."""
+        values = [value for name, value in headers if name == b"authorization"]
+        scheme, _, token = (values[0] if len(values) == 1 else b"").partition(b" ")
+        valid = hmac.compare_digest(token.strip(), self.token) and scheme.lower() == b"bearer"
+        self.authenticated = self.authenticated or valid
+        return valid
 
-    def leave(self) -> None:
-        """The connection is over; safe to repeat."""
-        left, self._left = self._left, None
-        if left is not None:
-            left()
-
-
-def entrance_of(scope: Scope) -> TcpAuth | None:
-    """How a request came in: None by the socket."""
-    found: TcpAuth | None = scope.get("state", {}).get(ENTRANCE)
-    return found
+    def close(self) -> None:
+        """Report that the connection has ended; safe to repeat."""
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
 
 
-def hang_up(scope: Scope) -> Callable[[], None]:
-    """Return what ends the connection of a request."""
-    found: Callable[[], None] = scope["state"][HANG_UP]
-    return found
+def tcp_auth(scope: Scope) -> TcpAuth | None:
+    """Return the TcpAuth of a request; None if it came over the socket."""
+    auth: TcpAuth | None = scope.get("state", {}).get(TCP_AUTH)
+    return auth
 
 
-def allowed(uid: int) -> bool:
-    """Whether a caller may do anything here."""
+def abort_connection(scope: Scope) -> Callable[[], None]:
+    """Return the function that closes the connection of a request."""
+    abort: Callable[[], None] = scope["state"][ABORT]
+    return abort
+
+
+def is_allowed(uid: int) -> bool:
+    """Return whether a uid may use this daemon: its own user and root."""
     return uid in (os.getuid(), 0)

@@ -1,4 +1,4 @@
-"""HTTP as this API speaks it: replies, errors, bodies and queries, and who may ask."""
+"""JSON bodies and replies, queries, error replies, and the check of permissions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from starlette.responses import Response, StreamingResponse
 from stoker import __version__, wire
 from stoker.core.units import BadValue
 from stoker.daemon.context import daemon_stopping
-from stoker.daemon.http.auth import allowed, entrance_of
+from stoker.daemon.http.auth import is_allowed, tcp_auth
 from stoker.engine import CommandRejected
+from stoker.schema.daemon import ErrorDetail, ErrorReply
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -29,22 +30,22 @@ logger = logging.getLogger(__name__)
 
 
 def reply(value: Any, status: int = 200) -> Response:
-    """A JSON answer."""
+    """Return a JSON reply."""
     return Response(encode(value), status, HEADERS, "application/json")
 
 
-def refusal_reply(refusal: CommandRejected) -> Response:
-    """An error, as the contract has it."""
-    status, exit_code = wire.ERRORS.get(refusal.code, (500, 1))
-    error = {"code": refusal.code, "message": refusal.message, "exit": exit_code}
-    return reply({"error": error}, status)
+def error_reply(rejection: CommandRejected) -> Response:
+    """Return the reply to a rejected request."""
+    status, exit_code = wire.ERRORS.get(rejection.code, (500, 1))
+    error = ErrorDetail(code=rejection.code, message=rejection.message, exit=exit_code)
+    return reply(ErrorReply(error=error), status)
 
 
-class Stream(StreamingResponse):
-    """A reply in pieces, whose source is closed when the client has hung up."""
+class StreamedReply(StreamingResponse):
+    """A reply in pieces, whose source is closed when the client disconnects."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it. Without the end here, the garbage collector would close the source one day."""
+        """Send all pieces, then close the source at once instead of at garbage collection."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -52,8 +53,8 @@ class Stream(StreamingResponse):
                 await self.body_iterator.aclose()
 
 
-async def read_body(request: Request, kind: Any) -> Any:
-    """The request's body, bounded and checked."""
+async def read_body(request: Request, body_type: Any) -> Any:
+    """Return the body of a request as this type; reject a wrong or too large one."""
     length = request.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > wire.MAX_BODY_BYTES:
         raise CommandRejected("The request is too large. Split it into several.", "too_large")
@@ -64,24 +65,29 @@ async def read_body(request: Request, kind: Any) -> Any:
             raise CommandRejected("The request is too large. Split it into several.", "too_large")
         parts.append(part)
     try:
-        return msgspec.json.decode(b"".join(parts) or b"{}", type=kind)
+        return msgspec.json.decode(b"".join(parts) or b"{}", type=body_type)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise CommandRejected(f"The request cannot be read: {error}", "usage") from None
 
 
-async def disconnected(request: Request) -> None:
-    """Return when the caller has hung up; its request has been read, so nothing else can come."""
+async def wait_for_disconnect(request: Request) -> None:
+    """Return when the client has disconnected; its body was read, so nothing else can come."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def listed(text: str | None) -> list[str]:
-    """Words between commas, in capitals."""
+def split_words(text: str | None) -> list[str]:
+    """Return the words between commas, in capitals."""
     return [word.strip().upper() for word in (text or "").split(",") if word.strip()]
 
 
-def number(text: str | None, what: str) -> int:
-    """A whole number from a query, 0 when there is none."""
+def is_set(text: str | None) -> bool:
+    """Return whether a switch of a query is on."""
+    return text in ("1", "true")
+
+
+def parse_number(text: str | None, what: str) -> int:
+    """Return a whole number of a query, 0 if it is missing."""
     if not text:
         return 0
     if not text.isdecimal() or len(text) > 15:
@@ -90,69 +96,69 @@ def number(text: str | None, what: str) -> int:
 
 
 class AuthMiddleware:
-    """Turns away everybody but the owner, before anything is read."""
+    """Rejects requests without permission before their body is read."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on if its caller may make it."""
-        answer = _turned_away(scope) if scope["type"] == "http" else None
-        if answer is not None:
-            # Not the path: a stranger could fill the log with lines that all differ.
-            logger.warning("refused a request without permission (%d)", answer.status_code)
+        """Pass a request on if its client has permission."""
+        rejection = _reject_unauthorised(scope) if scope["type"] == "http" else None
+        if rejection is not None:
+            # Without the path: otherwise any client could fill the log with different lines.
+            logger.warning("refused a request without permission (%d)", rejection.status_code)
         try:
-            await (answer or self.app)(scope, receive, send)
+            await (rejection or self.app)(scope, receive, send)
         except CancelledError:
-            # The daemon ends. What has begun breaks off; what has not can still be told.
+            # The daemon is stopping. A reply that has not begun can still be an error.
             with suppress(RuntimeError):
-                await refusal_reply(daemon_stopping())(scope, receive, send)
+                await error_reply(daemon_stopping())(scope, receive, send)
 
 
-def _turned_away(scope: Scope) -> Response | None:
-    """The answer to somebody who may not ask, None for everybody else."""
-    entrance = entrance_of(scope)
-    if entrance is not None:
-        return None if entrance.admits(scope["headers"]) else _unauthorized()
+def _reject_unauthorised(scope: Scope) -> Response | None:
+    """Return the reply to a request without permission, None for any other."""
+    auth = tcp_auth(scope)
+    if auth is not None:
+        return None if auth.check_token(scope["headers"]) else _unauthorised()
     client = scope.get("client")
-    if allowed(client[1] if client else -1):
+    if is_allowed(client[1] if client else -1):
         return None
-    return refusal_reply(CommandRejected("This daemon belongs to another user.", "permission"))
+    return error_reply(CommandRejected("This daemon belongs to another user.", "permission"))
 
 
-def _unauthorized() -> Response:
+def _unauthorised() -> Response:
     text = "This port requires a token: Authorization: Bearer TOKEN."
-    error = {"code": "permission", "message": text, "exit": wire.EXIT_PERMISSION}
-    # What a stranger may still be sending is not read, and our version is not his business.
+    error = ErrorDetail(code="permission", message=text, exit=wire.EXIT_PERMISSION)
+    # The rest of the request is not read, and the version is not disclosed.
     headers = {"WWW-Authenticate": "Bearer", "Connection": "close"}
-    return Response(encode({"error": error}), 401, headers, "application/json")
+    return Response(encode(ErrorReply(error=error)), 401, headers, "application/json")
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _rejected(request: Request, error: Exception) -> Response:
     assert isinstance(error, CommandRejected)
     logger.info("refused %s %s: %s", request.method, request.url.path, error.message)
-    return refusal_reply(error)
+    return error_reply(error)
 
 
 async def _bad_value(request: Request, error: Exception) -> Response:
-    return await _refused(request, CommandRejected(str(error), "usage"))
+    return await _rejected(request, CommandRejected(str(error), "usage"))
 
 
 async def _missing(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     text = f"There is no route {request.method} {request.url.path}."
     code = "not_found" if status == 404 else "usage"
-    exit_code = wire.ERRORS[code][1]
-    return reply({"error": {"code": code, "message": text, "exit": exit_code}}, status)
+    detail = ErrorDetail(code=code, message=text, exit=wire.ERRORS[code][1])
+    return reply(ErrorReply(error=detail), status)
 
 
-async def _left(request: Request, error: Exception) -> Response:
+async def _disconnected(request: Request, error: Exception) -> Response:
     return Response(status_code=499)
 
 
 ERROR_HANDLERS: Any = {
-    CommandRejected: _refused,
+    CommandRejected: _rejected,
     BadValue: _bad_value,
     HTTPException: _missing,
-    ClientDisconnect: _left,
+    ClientDisconnect: _disconnected,
 }

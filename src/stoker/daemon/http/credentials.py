@@ -1,4 +1,4 @@
-"""What a caller from a TCP port must show, and what we show him: the token, the certificate."""
+"""The token and the self-signed certificate of the TCP ports."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import stat
 from stoker.core.units import BadValue
 
 TOKEN_BYTES = 32
-YEARS = 10
+CERTIFICATE_YEARS = 10
 
 
 def token_path(state: str) -> str:
-    """Where the token is kept."""
+    """Return the path of the token."""
     return f"{state}/token"
 
 
-def token(state: str) -> str:
-    """The token of this state, made the first time it is needed."""
+def load_token(state: str) -> str:
+    """Return the token of this state; create it at its first use."""
     path = token_path(state)
     if not os.path.exists(path):
         from secrets import token_urlsafe
@@ -35,8 +35,8 @@ def token(state: str) -> str:
     return text
 
 
-def certificate(state: str) -> tuple[str, str]:
-    """The certificate and key of this state, made the first time they are needed."""
+def load_certificate(state: str) -> tuple[str, str]:
+    """Return the paths of certificate and key of this state; create them at their first use."""
     paths = f"{state}/tls.crt", f"{state}/tls.key"
     if not all(os.path.exists(path) for path in paths):
         _make_certificate(*paths)
@@ -46,7 +46,7 @@ def certificate(state: str) -> tuple[str, str]:
 
 
 def fingerprint(certificate: str) -> str:
-    """What a client pins: the SHA-256 of the certificate, as `sha256:HEX`."""
+    """Return the SHA-256 of a certificate as `sha256:HEX`, which clients pin."""
     import ssl
     from hashlib import sha256
 
@@ -60,14 +60,14 @@ def _make_certificate(certificate: str, key: str) -> None:
     new = f"{certificate}.new", f"{key}.new"
     command = [
         "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-        "-nodes", "-days", str(365 * YEARS), "-subj", "/CN=stoker", "-out", new[0],
+        "-nodes", "-days", str(365 * CERTIFICATE_YEARS), "-subj", "/CN=stoker", "-out", new[0],
         "-keyout", new[1],
     ]  # fmt: skip
     for path in new:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     try:
-        made = subprocess.run(
+        completed = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
             check=False, umask=0o077,
         )  # fmt: skip
@@ -76,18 +76,18 @@ def _make_certificate(certificate: str, key: str) -> None:
             "TLS needs the openssl command to create a certificate. "
             "Install openssl, or listen on 127.0.0.1 only."
         ) from None
-    if made.returncode != 0:
-        said = made.stderr.strip().splitlines()
+    if completed.returncode != 0:
+        lines = completed.stderr.strip().splitlines()
         raise BadValue(
-            f"openssl could not create a certificate: {said[-1] if said else 'no message'}."
+            f"openssl could not create a certificate: {lines[-1] if lines else 'no message'}."
         )
-    # The key first: a certificate that is there says that both are.
+    # The key first: if the certificate exists, both do.
     os.rename(new[1], key)
     os.rename(new[0], certificate)
 
 
 def _write(path: str, data: bytes) -> None:
-    """Write a file for the owner alone; whoever reads it never sees half of it."""
+    """Write a file that only the owner can read, atomically."""
     new = f"{path}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)
@@ -99,6 +99,6 @@ def _write(path: str, data: bytes) -> None:
 
 
 def _check_private(fd: int, path: str) -> None:
-    found = os.fstat(fd)
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    status = os.fstat(fd)
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise BadValue(f"{path} can be read by other users. Remove it; a new one will be created.")

@@ -1,4 +1,4 @@
-"""TCP ports beside the socket: the same API for whoever shows the token."""
+"""TCP ports beside the Unix socket: the same API for clients that present the token."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from stoker.core.units import BadValue
-from stoker.daemon.http import credentials as keys
+from stoker.daemon.http import credentials
 from stoker.daemon.listen_address import join, split
 from stoker.engine import CommandRejected
+from stoker.schema.daemon import ListenerView
 from stoker.wire import is_loopback
 
 if TYPE_CHECKING:
@@ -21,44 +22,44 @@ if TYPE_CHECKING:
 
     from stoker.daemon.http.auth import TcpAuth
 
-MOST_LISTENERS = 16
-MOST_CONNECTIONS = 256
-"""Over all ports; beyond it the oldest connection without a token is closed."""
+MAX_LISTENERS = 16
+MAX_CONNECTIONS = 256
+"""Of all ports together; beyond it the oldest unauthenticated connection is closed."""
 BACKLOG = 512
-AT_ONCE = 32
+MAX_ACCEPTS_AT_ONCE = 32
 """Connections that are accepted before earlier ones are read. It must be smaller than the limit,
 so that a request with the token is read before its connection becomes the oldest."""
 HANDSHAKE_SECONDS = 10.0
-STRANGER_SECONDS = 10.0
-"""How long a connection may stay that has not shown the token."""
-SHORTAGE_SECONDS = 1.0
-"""How long no connection is accepted after the descriptors of this process ran out."""
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+UNAUTHENTICATED_SECONDS = 10.0
+"""How long a connection may stay open without presenting the token."""
+ACCEPT_PAUSE_SECONDS = 1.0
+"""How long no connection is accepted after this process ran out of descriptors."""
+_SHORTAGE_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Protocol = Callable[["TcpAuth"], Any]
-"""Makes the HTTP side of a new connection."""
+"""Returns the HTTP protocol of a new connection."""
 
 
 class Connections:
-    """The connections at all ports of a daemon, and which of them may be closed for a new one."""
+    """The connections of all ports, and which of them may be closed to make room."""
 
     def __init__(self) -> None:
         self.count = 0
         self.unauthenticated: dict[TcpAuth, Callable[[], object]] = {}
-        """How to close each, oldest first; one that has shown its token leaves when it is met."""
+        """How to close each, oldest first; authenticated ones are removed when they are found."""
 
     def has_room(self) -> bool:
-        """Return whether there may be one more, after closing one if need be."""
-        return self.count < MOST_CONNECTIONS or self.evict()
+        """Return whether there is room for one more, closing another one if necessary."""
+        return self.count < MAX_CONNECTIONS or self.evict()
 
     def evict(self) -> bool:
-        """Close the oldest connection that has not shown the token; False if there is none."""
+        """Close the oldest unauthenticated connection; return False if there is none."""
         while self.unauthenticated:
-            entrance = next(iter(self.unauthenticated))
-            close = self.unauthenticated.pop(entrance)
-            if not entrance.known:
+            auth = next(iter(self.unauthenticated))
+            close = self.unauthenticated.pop(auth)
+            if not auth.authenticated:
                 close()
-                entrance.leave()
+                auth.close()
                 return True
         return False
 
@@ -78,11 +79,11 @@ class TcpListener:
         if not tls and not is_loopback(host):
             raise BadValue(f"{host} can be reached from other hosts, so only TLS is allowed there.")
         self.tls, self.note = tls, note
-        self.token, self.token_file = keys.token(state), keys.token_path(state)
+        self.token, self.token_file = credentials.load_token(state), credentials.token_path(state)
         self.context: ssl.SSLContext | None = None
         self.fingerprint: str | None = None
         if tls:
-            self.context, self.fingerprint = _secured(state)
+            self.context, self.fingerprint = _tls_context(state)
         self.socket = _bound(host, port)
         self.address = join(host, self.socket.getsockname()[1])
         self.connections = connections or Connections()
@@ -90,96 +91,98 @@ class TcpListener:
         self.transports: WeakSet[asyncio.WriteTransport] = WeakSet()
 
     def begin(self, protocol: Protocol) -> None:
-        """Take connections from now on; called by the thread that serves them."""
-        here = asyncio.get_running_loop()
-        here.add_reader(self.socket.fileno(), self._accept, here, protocol)
+        """Accept connections from now on; called by the API thread."""
+        event_loop = asyncio.get_running_loop()
+        event_loop.add_reader(self.socket.fileno(), self._accept, event_loop, protocol)
 
-    def _accept(self, here: asyncio.AbstractEventLoop, protocol: Protocol) -> None:
-        """Accept several at once: a full backlog would keep out those with the token."""
-        for _ in range(AT_ONCE):
+    def _accept(self, event_loop: asyncio.AbstractEventLoop, protocol: Protocol) -> None:
+        """Accept several at once: a full backlog would keep out authenticated clients."""
+        for _ in range(MAX_ACCEPTS_AT_ONCE):
             try:
                 sock, _ = self.socket.accept()
-            except OSError as error:  # none is left, or it is gone again
-                if error.errno in _SHORTAGES and not self.connections.evict():
-                    here.remove_reader(self.socket.fileno())
-                    here.call_later(SHORTAGE_SECONDS, self._accept_again, here, protocol)
+            except OSError as error:  # no connection waits, or it was closed again
+                if error.errno in _SHORTAGE_ERRORS and not self.connections.evict():
+                    event_loop.remove_reader(self.socket.fileno())
+                    event_loop.call_later(
+                        ACCEPT_PAUSE_SECONDS, self._accept_again, event_loop, protocol
+                    )
                 return
-            self._take(here, sock, protocol)
+            self._take(event_loop, sock, protocol)
 
     def _take(
-        self, here: asyncio.AbstractEventLoop, sock: socket.socket, protocol: Protocol
+        self, event_loop: asyncio.AbstractEventLoop, sock: socket.socket, protocol: Protocol
     ) -> None:
         from stoker.daemon.http.auth import TcpAuth
 
         if not self.connections.has_room():
             sock.close()
             return
-        entrance = TcpAuth(self.token, lambda: self._left(entrance))
+        auth = TcpAuth(self.token, lambda: self._on_closed(auth))
         self.connections.count += 1
-        task = here.create_task(self._serve(here, sock, protocol, entrance))
-        self.connections.unauthenticated[entrance] = task.cancel
+        task = event_loop.create_task(self._serve(event_loop, sock, protocol, auth))
+        self.connections.unauthenticated[auth] = task.cancel
         self.tasks.add(task)
 
         def done(task: asyncio.Task[None]) -> None:
             self.tasks.discard(task)
-            if task.cancelled():  # perhaps before it began
+            if task.cancelled():  # possibly before it started
                 sock.close()
 
         task.add_done_callback(done)
 
-    def _accept_again(self, here: asyncio.AbstractEventLoop, protocol: Protocol) -> None:
+    def _accept_again(self, event_loop: asyncio.AbstractEventLoop, protocol: Protocol) -> None:
         if self.socket.fileno() >= 0:
-            here.add_reader(self.socket.fileno(), self._accept, here, protocol)
+            event_loop.add_reader(self.socket.fileno(), self._accept, event_loop, protocol)
 
     async def _serve(
         self,
-        here: asyncio.AbstractEventLoop,
+        event_loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
         protocol: Protocol,
-        entrance: TcpAuth,
+        auth: TcpAuth,
     ) -> None:
         seconds = HANDSHAKE_SECONDS if self.context else None
         try:
-            transport, _ = await here.connect_accepted_socket(
-                lambda: protocol(entrance), sock, ssl=self.context, ssl_handshake_timeout=seconds
+            transport, _ = await event_loop.connect_accepted_socket(
+                lambda: protocol(auth), sock, ssl=self.context, ssl_handshake_timeout=seconds
             )
         except BaseException as error:
             sock.close()
-            entrance.leave()
-            if not isinstance(error, OSError):  # no TLS, or not for long
+            auth.close()
+            if not isinstance(error, OSError):  # no TLS handshake, or it broke off
                 raise
             return
         self.transports.add(transport)
-        if entrance in self.connections.unauthenticated:
-            self.connections.unauthenticated[entrance] = transport.abort
-        here.call_later(STRANGER_SECONDS, _unless_known, entrance, transport)
+        if auth in self.connections.unauthenticated:
+            self.connections.unauthenticated[auth] = transport.abort
+        event_loop.call_later(UNAUTHENTICATED_SECONDS, _abort_unauthenticated, auth, transport)
 
-    def _left(self, entrance: TcpAuth) -> None:
+    def _on_closed(self, auth: TcpAuth) -> None:
         self.connections.count -= 1
-        self.connections.unauthenticated.pop(entrance, None)
+        self.connections.unauthenticated.pop(auth, None)
 
     def close(self) -> None:
-        """Take no more connections; what is being answered still is."""
+        """Accept no more connections; open ones stay."""
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop().remove_reader(self.socket.fileno())
         self.socket.close()
 
-    def hang_up(self) -> None:
-        """End all connections, whatever is being said on them."""
+    def abort_connections(self) -> None:
+        """Close all connections at once."""
         for task in self.tasks:
             task.cancel()
         for transport in self.transports:
             transport.abort()
 
-    def view(self) -> dict[str, Any]:
-        """What may be told of it; the token itself is not."""
-        return {
-            "address": self.address,
-            "tls": self.tls,
-            "token_file": self.token_file,
-            "fingerprint": self.fingerprint,
-            "note": self.note,
-        }
+    def view(self) -> ListenerView:
+        """Return what clients may know; not the token itself."""
+        return ListenerView(
+            address=self.address,
+            tls=self.tls,
+            token_file=self.token_file,
+            fingerprint=self.fingerprint,
+            note=self.note,
+        )
 
 
 class TcpListeners:
@@ -192,16 +195,16 @@ class TcpListeners:
         self._protocol: Protocol | None = None
 
     def add(self, text: str, tls: bool | None = None, note: dict[str, Any] | None = None) -> str:
-        """Open a port and return its address; `tls` None means wherever it is needed."""
+        """Open a port and return its address; `tls` None means unless it is loopback."""
         host, port = split(text)
         tls = not is_loopback(host) if tls is None else tls
-        there = self.open.get(join(host, port))
-        if there is not None:
-            if there.tls != tls:
-                raise BadValue(f"{there.address} is already open with other settings.")
-            there.note = note or there.note
-            return there.address
-        if len(self.open) >= MOST_LISTENERS:
+        known = self.open.get(join(host, port))
+        if known is not None:
+            if known.tls != tls:
+                raise BadValue(f"{known.address} is already open with other settings.")
+            known.note = note or known.note
+            return known.address
+        if len(self.open) >= MAX_LISTENERS:
             raise CommandRejected(
                 f"{len(self.open)} ports are already open; close one first.", "failed"
             )
@@ -212,7 +215,7 @@ class TcpListeners:
         return listener.address
 
     def begin(self, protocol: Protocol) -> None:
-        """HTTP is loaded: take connections."""
+        """Accept connections on all ports, now that HTTP is loaded."""
         self._protocol = protocol
         for listener in self.open.values():
             listener.begin(protocol)
@@ -224,7 +227,7 @@ class TcpListeners:
             raise CommandRejected(f"Nothing listens on {address}.", "not_found")
         listener = self.open.pop(address)
         listener.close()
-        listener.hang_up()
+        listener.abort_connections()
         return address
 
     def close(self) -> None:
@@ -232,8 +235,8 @@ class TcpListeners:
         while self.open:
             self.open.popitem()[1].close()
 
-    def views(self) -> list[dict[str, Any]]:
-        """All of them, for a person."""
+    def views(self) -> list[ListenerView]:
+        """Return all ports."""
         return [listener.view() for listener in self.open.values()]
 
 
@@ -247,11 +250,11 @@ def _bound(host: str, port: int) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise CommandRejected(_why_not(join(host, port), error), "failed") from None
+        raise CommandRejected(_listen_error(join(host, port), error), "failed") from None
     return sock
 
 
-def _why_not(address: str, error: OSError) -> str:
+def _listen_error(address: str, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"{address} is in use by another program. Choose another port."
     if error.errno == errno.EADDRNOTAVAIL:
@@ -259,10 +262,10 @@ def _why_not(address: str, error: OSError) -> str:
     return f"{address} cannot be listened on: {error.strerror}."
 
 
-def _secured(state: str) -> tuple[ssl.SSLContext, str]:
+def _tls_context(state: str) -> tuple[ssl.SSLContext, str]:
     import ssl
 
-    certificate, key = keys.certificate(state)
+    certificate, key = credentials.load_certificate(state)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
@@ -271,10 +274,10 @@ def _secured(state: str) -> tuple[ssl.SSLContext, str]:
         raise BadValue(
             f"{certificate} and {key} do not match. Remove both; new ones will be created."
         ) from None
-    return context, keys.fingerprint(certificate)
+    return context, credentials.fingerprint(certificate)
 
 
-def _unless_known(entrance: TcpAuth, transport: asyncio.WriteTransport) -> None:
-    """Close a connection that has not shown the token in time."""
-    if not entrance.known:
-        transport.abort()  # TLS would wait for the other side's goodbye
+def _abort_unauthenticated(auth: TcpAuth, transport: asyncio.WriteTransport) -> None:
+    """Close a connection that has not presented the token in time."""
+    if not auth.authenticated:
+        transport.abort()  # closing TLS would wait for the peer

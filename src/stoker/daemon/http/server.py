@@ -1,39 +1,58 @@
-"""The socket, and the HTTP server behind it, which `feed` loads only if somebody connects."""
+"""HttpServer: the Unix socket, and uvicorn behind it in a thread of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
-import struct
 import threading
 from typing import TYPE_CHECKING, Any
 
 from stoker import places
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
-    from stoker.daemon.control.daemon import Daemon
+    from starlette.types import ASGIApp
+
     from stoker.daemon.http.auth import TcpAuth
+    from stoker.daemon.http.listeners import TcpListeners
+    from stoker.executors.reactor import Reactor
+
+    AppFactory = Callable[[TcpListeners], ASGIApp]
+    """Called by the API thread, so that it imports the routes and not the daemon's thread."""
 
 BACKLOG = 512
+SHUTDOWN_SECONDS = 2
+JOIN_SECONDS = 4
 
 
 class HttpServer:
-    """Listens at once; what comes in waits until HTTP is loaded."""
+    """Listens at once; connections wait in the backlog until HTTP is loaded."""
 
-    def __init__(self, loop: Daemon, mode: str, listen: Sequence[str] = ()) -> None:
-        self.loop, self.mode = loop, mode
-        self.ports: Any = None
+    def __init__(
+        self,
+        reactor: Reactor,
+        app_factory: AppFactory,
+        on_close: Callable[[], None],
+        addresses: Sequence[str] = (),
+        lazy: bool = False,
+    ) -> None:
+        """Listen on the socket and on TCP `addresses`; `lazy` loads HTTP at the first connection.
+
+        `on_close` is called first when the server is closed.
+        """
+        self._reactor, self._app_factory, self._on_close = reactor, app_factory, on_close
+        self._listeners: TcpListeners | None = None
         self.path = places.socket_path()
         self._bind()
-        self.thread: threading.Thread | None = None
-        self.uvicorn: Any = None
-        if listen:
-            self._listen(listen)
-        if mode == "feed":
-            loop.poller.add_reader(self.socket.fileno(), self.start)
+        self._thread: threading.Thread | None = None
+        self._uvicorn: Any = None
+        if addresses:
+            self._listen(addresses)
+        if lazy:
+            reactor.add_reader(self.socket.fileno(), self.start)
         else:
             self.start()  # the client that started the daemon is about to connect
 
@@ -42,7 +61,7 @@ class HttpServer:
         places.secure_dir(os.path.dirname(self.path))
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)  # the lock says that nobody else is using it
+            os.unlink(self.path)  # the state lock excludes another daemon
         old = os.umask(0o177)
         try:
             self.socket.bind(self.path)
@@ -53,57 +72,56 @@ class HttpServer:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether clients that go by the path of the socket find this server."""
+        """Whether the path of the socket leads to this server."""
         try:
             return os.path.samestat(self._file, os.stat(self.path))
         except FileNotFoundError:
             return False
 
     def listen_again(self) -> bool:
-        """Make the socket file again after it was deleted; False while HTTP is being loaded."""
+        """Create the socket file again after it was deleted; False while HTTP is being loaded."""
         old = self.socket
-        if self.thread is None:
-            self.loop.poller.remove_reader(old.fileno())
+        if self._thread is None:
+            self._reactor.remove_reader(old.fileno())
             self._bind()
-            self.loop.poller.add_reader(self.socket.fileno(), self.start)
+            self._reactor.add_reader(self.socket.fileno(), self.start)
             old.close()
             return True
-        if self.uvicorn is None or self.uvicorn.here is None:
+        if self._uvicorn is None or not self._uvicorn.is_serving:
             return False
         self._bind()
-        self.uvicorn.listen_on(self.socket)
+        self._uvicorn.listen_on(self.socket)
         return True
 
     def _listen(self, addresses: Sequence[str]) -> None:
-        """Open TCP ports before anything else, so that a port in use is said at once."""
+        """Open TCP ports before anything else, so that a port in use is reported at once."""
         from stoker.daemon.http.listeners import TcpListeners
 
-        self.ports = TcpListeners(places.state_dir())
+        self._listeners = TcpListeners(places.state_dir())
         try:
             for address in addresses:
-                self.ports.add(address)
+                self._listeners.add(address)
         except BaseException:
-            self.ports.close()
+            self._listeners.close()
             os.unlink(self.path)
             raise
 
     def start(self) -> None:
-        """Load the HTTP server, in a thread of its own."""
-        self.loop.poller.remove_reader(self.socket.fileno())
-        self.thread = threading.Thread(target=self._serve, name="api", daemon=True)
-        self.thread.start()
+        """Load and run HTTP in a thread of its own."""
+        self._reactor.remove_reader(self.socket.fileno())
+        self._thread = threading.Thread(target=self._serve, name="api", daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         import uvicorn
 
-        from stoker.daemon.http.auth import ENTRANCE, guarded_protocol
+        from stoker.daemon.http.auth import TCP_AUTH, authenticated_protocol
         from stoker.daemon.http.listeners import TcpListeners
-        from stoker.daemon.routes.app import application
 
-        ports = self.ports = self.ports or TcpListeners(places.state_dir())
+        listeners = self._listeners = self._listeners or TcpListeners(places.state_dir())
         config = uvicorn.Config(
-            application(self.loop, self.mode, ports),
-            http=guarded_protocol(),
+            self._app_factory(listeners),
+            http=authenticated_protocol(),
             ws="none",
             lifespan="off",
             loop="asyncio",
@@ -111,61 +129,69 @@ class HttpServer:
             access_log=False,
             server_header=False,
             date_header=False,
-            timeout_graceful_shutdown=2,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             backlog=BACKLOG,
         )
 
-        def protocol(entrance: TcpAuth) -> Any:
-            state = self.uvicorn.server_state
+        def tcp_protocol(auth: TcpAuth) -> Any:
+            state = self._uvicorn.server_state
             return config.http_protocol_class(  # type: ignore[call-arg]
-                config=config, server_state=state, app_state={ENTRANCE: entrance}
+                config=config, server_state=state, app_state={TCP_AUTH: auth}
             )
 
-        self.uvicorn = quiet_server(config, lambda: ports.begin(protocol), ports.close)
-        self.uvicorn.run(sockets=[self.socket])
+        self._uvicorn = event_driven_uvicorn(
+            config, lambda: listeners.begin(tcp_protocol), listeners.close
+        )
+        self._uvicorn.run(sockets=[self.socket])
 
     def close(self) -> None:
-        """Answer what is under way, then be gone from the file system."""
-        self.loop.reject_commands()
-        if self.is_in_place:  # not the socket of a daemon that has taken over
+        """Send the replies that are under way, then remove the socket."""
+        self._on_close()
+        if self.is_in_place:  # not the socket of a later daemon
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
-        if self.thread is None:
+        if self._thread is None:
             self.socket.close()
             return
-        if self.uvicorn is not None:
-            self.uvicorn.end()
-        self.thread.join(timeout=4)
+        if self._uvicorn is not None:
+            self._uvicorn.stop()
+        self._thread.join(timeout=JOIN_SECONDS)
 
 
-def quiet_server(config: Any, begin: Callable[[], None], end: Callable[[], None]) -> Any:
-    """A uvicorn that sleeps while nobody talks to it (its own looks around ten times a second)."""
+def event_driven_uvicorn(
+    config: Any, on_start: Callable[[], None], on_stop: Callable[[], None]
+) -> Any:
+    """Return a uvicorn server that sleeps between requests; uvicorn itself wakes at 10 Hz."""
     import asyncio
 
     import uvicorn
 
-    class Quiet(uvicorn.Server):
-        """Signals are the loop's business, and its end is an event."""
+    class EventDrivenUvicorn(uvicorn.Server):
+        """Leaves signals to the daemon, and stops on an event."""
 
         def __init__(self) -> None:
             super().__init__(config)
-            self.over = asyncio.Event()
-            self.here: asyncio.AbstractEventLoop | None = None
+            self._stopped = asyncio.Event()
+            self._event_loop: asyncio.AbstractEventLoop | None = None
+
+        @property
+        def is_serving(self) -> bool:
+            return self._event_loop is not None
 
         def capture_signals(self) -> Any:
             return contextlib.nullcontext()
 
         async def main_loop(self) -> None:
-            self.here = asyncio.get_running_loop()
+            self._event_loop = asyncio.get_running_loop()
             if not self.should_exit:
-                begin()
-                await self.over.wait()
-            end()
+                on_start()
+                await self._stopped.wait()
+            on_stop()
 
         def listen_on(self, sock: socket.socket) -> None:
-            """Take connections from another socket instead; called from another thread."""
-            assert self.here is not None
-            asyncio.run_coroutine_threadsafe(self._replace_listener(sock), self.here)
+            """Accept connections from another socket instead; called by the daemon's thread."""
+            assert self._event_loop is not None
+            asyncio.run_coroutine_threadsafe(self._replace_listener(sock), self._event_loop)
 
         async def _replace_listener(self, sock: socket.socket) -> None:
             old = self.servers
@@ -173,16 +199,9 @@ def quiet_server(config: Any, begin: Callable[[], None], end: Callable[[], None]
             for server in old:
                 server.close()
 
-        def end(self) -> None:
+        def stop(self) -> None:
             self.should_exit = True
-            if self.here is not None:
-                self.here.call_soon_threadsafe(self.over.set)
+            if self._event_loop is not None:
+                self._event_loop.call_soon_threadsafe(self._stopped.set)
 
-    return Quiet()
-
-
-def peer(sock: socket.socket) -> tuple[int, int]:
-    """The pid and uid at the other end, as the kernel knows them."""
-    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", data)
-    return pid, uid
+    return EventDrivenUvicorn()

@@ -48,6 +48,9 @@ Compose = Callable[[i.StartProcess, Placement], Launch]
 Heard = Callable[[Key, int | None, bytes, int], None]
 """Told what was added to a training report elsewhere, and where in it."""
 
+MAX_REFRESH_SECONDS = 15
+"""How long a request for fresh readings of nodes waits."""
+
 
 class RemoteNode(Struct):
     """A machine over SSH and what was last seen of it."""
@@ -105,6 +108,8 @@ class ExecutorRegistry:
         self._tied: dict[int, str] = {}
         """Jobs whose last attempt left its checkpoints on a machine that could not give them."""
         self._known: dict[str, e.NodeAdded] | None = None
+        self._refreshing: list[tuple[float, list[str], Callable[[], None]]] = []
+        """Since when, of which nodes, and what to call."""
 
     # -- who belongs to it --------------------------------------------------------------
 
@@ -308,12 +313,24 @@ class ExecutorRegistry:
             executor.measure_at = time.monotonic()
             executor.connection.hurry()
 
-    def answered(self, name: str, since: float) -> bool:
-        """Whether a machine has been seen since, or is known not to answer."""
-        machine = self.machines.get(name)
-        if machine is None or machine.failed > since:
+    def when_refreshed(self, names: list[str], callback: Callable[[], None]) -> None:
+        """Call back once all of these nodes were read again or found unreachable."""
+        self._refreshing.append((time.monotonic(), names, callback))
+        self._report_refreshed()
+
+    def _report_refreshed(self) -> None:
+        waiting, self._refreshing = self._refreshing, []
+        for since, names, callback in waiting:
+            if all(self._is_refreshed(name, since) for name in names):
+                callback()
+            elif time.monotonic() < since + MAX_REFRESH_SECONDS:
+                self._refreshing.append((since, names, callback))
+
+    def _is_refreshed(self, name: str, since: float) -> bool:
+        node = self.machines.get(name)
+        if node is None or node.failed > since:
             return True
-        return machine.told and machine.seen > since and not machine.fresh
+        return node.told and node.seen > since and not node.fresh
 
     # -- what machines say (called by their executors) ----------------------------------
 
@@ -526,6 +543,7 @@ class ExecutorRegistry:
 
     def tick(self, boot: float) -> float | None:
         """Do what is due; seconds until the next time."""
+        self._report_refreshed()
         waits = [machine.executor.tick(boot) for machine in list(self.machines.values())]
         waits += [self._let_go(name) for name in list(self.leaving)]
         known = [wait for wait in waits if wait is not None]

@@ -1,4 +1,4 @@
-"""All events, as server-sent events, for readers that may come and go."""
+"""GET /events: server-sent events; a client may resume after the last event it has."""
 
 from __future__ import annotations
 
@@ -10,139 +10,139 @@ from typing import Any
 from stoker.core.events import Event
 from stoker.core.state import State
 from stoker.daemon.context import CommandHandler, reply_only
-from stoker.daemon.control.daemon import Daemon
+from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.http.codec import encode
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.store.codec import event_kind
+from stoker.store.port import Store
 
-MAX_BEHIND = 4 << 20
-"""Bytes that a slow reader may fall behind before it is disconnected."""
-PIECE = 1 << 16
-"""Bytes that are written at once; as much again may wait in the connection."""
-PAGE = 500
-STILL_HERE = 15.0
+MAX_BACKLOG_BYTES = 4 << 20
+"""How far a slow client may fall behind before it is disconnected."""
+MAX_WRITE_BYTES = 1 << 16
+"""Written at once; as much again may wait in the connection."""
+PAGE_SIZE = 500
+KEEP_ALIVE_SECONDS = 15.0
 
 Ask = Callable[[CommandHandler], Awaitable[Any]]
 
 
-class Batches:
-    """Encodes each commit once for all readers: with 50 of them that is most of the work."""
+class EncodedEvents:
+    """Encodes each commit once for all clients: with 50 of them that is most of the work."""
 
     def __init__(self) -> None:
         self._latest: tuple[Sequence[Event], bytes] = ((), b"")
 
     def encode(self, last: int, events: Sequence[Event]) -> bytes:
-        """Return a commit as readers get it; they are told of the same one one after another."""
+        """Return a commit as text; all clients are given the same commit in turn."""
         if self._latest[0] is not events:
-            self._latest = (events, _sse(enumerate(events, last - len(events) + 1)))
+            self._latest = (events, _as_text(enumerate(events, last - len(events) + 1)))
         return self._latest[1]
 
 
 class EventSubscriber:
-    """One reader: first what it has missed, then what happens."""
+    """One client: first the events that it has missed, then those that happen."""
 
     def __init__(
-        self, loop: Daemon, ask: Ask, batches: Batches, hang_up: Callable[[], None]
-    ) -> None:
-        self.loop, self.ask, self.batches, self.hang_up = loop, ask, batches, hang_up
-        self.here = asyncio.get_running_loop()
-        self.after = 0
-        """The number of the last event that the reader has, by its own account."""
-        self.waiting: deque[bytes] = deque()
-        self.behind = 0
-        """Bytes that wait to be written."""
-        self.arrived = asyncio.Event()
-        self.left = False
+        self, store: Store, publisher: Publisher, ask: Ask, encoded: EncodedEvents,
+        abort: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`abort` closes the connection of the client."""
+        self._store, self._publisher, self._ask = store, publisher, ask
+        self._encoded, self._abort = encoded, abort
+        self._event_loop = asyncio.get_running_loop()
+        self._after = 0
+        """The number of the last event that the client has, as it says."""
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._has_unsent = asyncio.Event()
+        self._is_closed = False
 
     def __call__(self, seq: int, events: Sequence[Event]) -> None:
-        """Called by the loop, which never waits for us."""
-        if self.left:  # it left in the same moment in which it was put on the list
-            self._leave_list()
+        """Take the events of a commit; called by the daemon's thread."""
+        if self._is_closed:  # closed while it was being added
+            self._publisher.remove_stream(self)
         else:
-            self.here.call_soon_threadsafe(self._put, seq, events)
+            self._event_loop.call_soon_threadsafe(self._add, seq, events)
 
-    def _put(self, seq: int, events: Sequence[Event]) -> None:
-        if self.left or seq <= self.after:
+    def _add(self, seq: int, events: Sequence[Event]) -> None:
+        if self._is_closed or seq <= self._after:
             return
-        if seq - len(events) < self.after:
-            events = events[self.after - seq :]
-        data = self.batches.encode(seq, events)
-        if self.behind and self.behind + len(data) > MAX_BEHIND:
-            # Too slow: it may come back with the last id it has. It does not read, so that
-            # nothing but the end of the connection would reach it.
-            self.leave()
-            self.hang_up()
+        if seq - len(events) < self._after:
+            events = events[self._after - seq :]
+        data = self._encoded.encode(seq, events)
+        if self._unsent_bytes and self._unsent_bytes + len(data) > MAX_BACKLOG_BYTES:
+            # Too slow. It does not read, so nothing but the end of the connection reaches it;
+            # it may resume with the last id it has.
+            self.close()
+            self._abort()
             return
-        self.waiting.append(data)
-        self.behind += len(data)
-        self.arrived.set()
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        self._has_unsent.set()
 
-    def leave(self) -> None:
-        """Forget what was not read; safe to repeat."""
-        self.left = True
-        self.waiting.clear()
-        self.behind = 0
-        self.arrived.set()
-        self._leave_list()
-
-    def _leave_list(self) -> None:
-        self.loop.publisher.remove_stream(self)
+    def close(self) -> None:
+        """Drop what was not sent, and take no more events; safe to repeat."""
+        self._is_closed = True
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._has_unsent.set()
+        self._publisher.remove_stream(self)
 
     def _page(self, after: int | None) -> CommandHandler:
-        """Return what a reader has missed; with the last of it, it is told of what happens."""
+        """Return a page of missed events; with the last page, subscribe to new ones."""
 
-        def decide(state: State, now: Instant) -> CommandResult:
-            page = [] if after is None else list(self.loop.store.events(after, PAGE))
-            if len(page) < PAGE and not self.left:
-                self.loop.publisher.add_stream(self)
+        def handle(state: State, now: Instant) -> CommandResult:
+            page = [] if after is None else list(self._store.events(after, PAGE_SIZE))
+            if len(page) < PAGE_SIZE and not self._is_closed:
+                self._publisher.add_stream(self)
             return reply_only(page)
 
-        return decide
+        return handle
 
     async def stream(self, after: int | None) -> AsyncIterator[bytes]:
-        """Events behind a sequence number (from now on without one), until the reader leaves."""
-        self.after = after or 0
+        """Yield the events after a sequence number (None: from now on) until the client closes."""
+        self._after = after or 0
         try:
             yield b": stoker\n\n"
-            async for data in self._parts(after):
-                for at in range(0, len(data), PIECE):
-                    yield data[at : at + PIECE]
+            async for data in self._batches(after):
+                for at in range(0, len(data), MAX_WRITE_BYTES):
+                    yield data[at : at + MAX_WRITE_BYTES]
         except CommandRejected:
-            return  # this daemon is about to end: the next one has all of it
+            return  # the daemon is stopping; the next one has all events
         finally:
-            self.leave()
+            self.close()
 
-    async def _parts(self, after: int | None) -> AsyncIterator[bytes]:
-        full = True
-        while full:
-            page = await self.ask(self._page(after))
-            full = len(page) == PAGE
+    async def _batches(self, after: int | None) -> AsyncIterator[bytes]:
+        is_full = True
+        while is_full:
+            page = await self._ask(self._page(after))
+            is_full = len(page) == PAGE_SIZE
             if page:
-                after, missed = page[-1][0], _sse(page)
-                del page  # a reader that does not read keeps us here
+                after, missed = page[-1][0], _as_text(page)
+                del page  # a client that does not read keeps this frame alive
                 yield missed
-        while not self.left:
-            if not self.waiting:
+        while not self._is_closed:
+            if not self._unsent:
                 try:
-                    await asyncio.wait_for(self.arrived.wait(), STILL_HERE)
+                    await asyncio.wait_for(self._has_unsent.wait(), KEEP_ALIVE_SECONDS)
                 except TimeoutError:
                     yield b": still here\n\n"
-            self.arrived.clear()
-            while self.waiting:
+            self._has_unsent.clear()
+            while self._unsent:
                 yield self._take()
 
     def _take(self) -> bytes:
-        """Take out of what waits as much as is written at once, or one commit that is larger."""
-        taken = [self.waiting.popleft()]
-        size = len(taken[0])
-        while self.waiting and size + len(self.waiting[0]) <= PIECE:
-            taken.append(self.waiting.popleft())
-            size += len(taken[-1])
-        self.behind -= size
-        return b"".join(taken)
+        """Take as much as is written at once, or one commit that is larger."""
+        batch = [self._unsent.popleft()]
+        size = len(batch[0])
+        while self._unsent and size + len(self._unsent[0]) <= MAX_WRITE_BYTES:
+            batch.append(self._unsent.popleft())
+            size += len(batch[-1])
+        self._unsent_bytes -= size
+        return b"".join(batch)
 
 
-def _sse(numbered: Iterable[tuple[int, Event]]) -> bytes:
+def _as_text(numbered: Iterable[tuple[int, Event]]) -> bytes:
     return b"".join(
         b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, event_kind(event).encode(), encode(event))
         for seq, event in numbered

@@ -1,4 +1,4 @@
-"""Reading job logs, from the end, from a moment on, or as they grow."""
+"""GET /jobs/{selector}/log: a log from its start, from a tail or offset, or as it grows."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-CHUNK = 1 << 16
-PAUSE = 0.05
-"""A file has no way to tell that it grew, so a follower looks; only while there is one."""
-LONGEST_PAUSE = 0.25
+CHUNK_BYTES = 1 << 16
+MIN_POLL_SECONDS = 0.05
+"""The log may be on a network file system, where no event tells that it grew; it is polled only
+while a client follows it."""
+MAX_POLL_SECONDS = 0.25
 
 
 def start_of_tail(path: str, lines: int) -> int:
-    """Where the last so many lines begin."""
+    """Return the offset at which the last lines begin."""
     try:
         with open(path, "rb") as file:
             at = end = os.fstat(file.fileno()).st_size
-            found = b""
-            while at > 0 and found.count(b"\n") <= lines:
-                step = min(CHUNK, at)
+            data = b""
+            while at > 0 and data.count(b"\n") <= lines:
+                step = min(CHUNK_BYTES, at)
                 at -= step
                 file.seek(at)
-                found = file.read(step) + found
+                data = file.read(step) + data
     except OSError:
         return 0
-    wanted = found.splitlines(keepends=True)[-lines:] if lines else []
-    return end - sum(map(len, wanted))
+    tail = data.splitlines(keepends=True)[-lines:] if lines else []
+    return end - sum(map(len, tail))
 
 
 def start_since(path: str, seconds: int) -> int:
-    """Logs carry no times; a log untouched for that long has nothing to show."""
+    """Return the start of a log that was written in the last seconds, else its end."""
     try:
-        recent = time.time() - os.stat(path).st_mtime <= seconds
+        status = os.stat(path)
     except OSError:
         return 0
-    return 0 if recent else os.stat(path).st_size
+    return 0 if time.time() - status.st_mtime <= seconds else status.st_size
 
 
 async def whole(path: str, start: int) -> AsyncIterator[bytes]:
-    """A log as it is, from `start` on."""
+    """Yield a log from `start` to its present end."""
     at = start
     while data := _read(path, at):
         at += len(data)
@@ -50,27 +51,27 @@ async def whole(path: str, start: int) -> AsyncIterator[bytes]:
 async def follow(
     path: str, start: int, is_over: Callable[[], Awaitable[bool]]
 ) -> AsyncIterator[bytes]:
-    """A log as it grows, until nothing more can come."""
-    at, pause = start, PAUSE
+    """Yield a log as it grows, until its attempt is over."""
+    at, pause = start, MIN_POLL_SECONDS
     ended = await is_over()
     while True:
         data = _read(path, at)
         if data:
             at += len(data)
-            pause = PAUSE
+            pause = MIN_POLL_SECONDS
             yield data
         elif ended:
             return
         else:
             await asyncio.sleep(pause)
-            pause = min(pause * 1.5, LONGEST_PAUSE)
-            ended = await is_over()  # asked before reading, so that the last bytes are not missed
+            pause = min(pause * 1.5, MAX_POLL_SECONDS)
+            ended = await is_over()  # before reading, so that the last bytes are not missed
 
 
 def _read(path: str, at: int) -> bytes:
     try:
         with open(path, "rb") as file:
             file.seek(at)
-            return file.read(CHUNK)
+            return file.read(CHUNK_BYTES)
     except OSError:
         return b""

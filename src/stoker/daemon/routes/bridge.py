@@ -1,0 +1,88 @@
+"""EngineBridge: await a command that the daemon's thread handles.
+
+Route handlers run in the API thread. They never read the state or anything else that the daemon's
+thread changes, but put a command into its queue and await the reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from stoker.daemon.context import CommandHandler
+from stoker.daemon.metrics.store import MetricsStore
+from stoker.daemon.routes.event_stream import EncodedEvents
+from stoker.daemon.runtime.command_queue import CommandQueue, OnReply, QueuedCommand
+from stoker.engine import Command, CommandRejected
+
+if TYPE_CHECKING:
+    from stoker.daemon.control.daemon import Daemon
+    from stoker.daemon.http.listeners import TcpListeners
+
+
+class EngineBridge:
+    """Hands commands from the API thread to the daemon's thread."""
+
+    def __init__(self, commands: CommandQueue) -> None:
+        self._commands = commands
+
+    async def ask(self, handler: CommandHandler) -> Any:
+        """Return the reply of a handler, or raise its rejection."""
+        future, on_reply = reply_future()
+        self.put(QueuedCommand(handler, on_reply))
+        return await future
+
+    def put(self, command: Command) -> None:
+        """Have a command handled without waiting for its reply."""
+        self._commands.put(command)
+
+
+def reply_future() -> tuple[asyncio.Future[Any], OnReply]:
+    """Return a future of the running event loop, and the callback with which any thread sets it."""
+    event_loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = event_loop.create_future()
+
+    def complete(value: Any, rejection: CommandRejected | None) -> None:
+        if future.done():
+            return
+        if rejection is not None:
+            future.set_exception(rejection)
+        else:
+            future.set_result(value)
+
+    def on_reply(value: Any, rejection: CommandRejected | None) -> None:
+        event_loop.call_soon_threadsafe(complete, value, rejection)
+
+    return future, on_reply
+
+
+def signal_future() -> tuple[asyncio.Future[Any], Callable[[], None]]:
+    """Return a future without a value, and the callback with which any thread completes it."""
+    future, on_reply = reply_future()
+    return future, lambda: on_reply(None, None)
+
+
+class RouteContext:
+    """What the route handlers need. Handlers touch `daemon` only inside commands."""
+
+    def __init__(self, daemon: Daemon, mode: str, listeners: TcpListeners) -> None:
+        self.daemon, self.mode, self.listeners = daemon, mode, listeners
+        self.context = daemon.desk
+        self.bridge = EngineBridge(daemon.commands)
+        self.ask = self.bridge.ask
+        self.encoded_events = EncodedEvents()
+        self.metrics = MetricsStore(os.path.dirname(daemon.desk.logs))
+
+    def warnings(self) -> list[str]:
+        """Return what users should know about the daemon; for the daemon's thread only."""
+        daemon = self.daemon
+        notes = (
+            daemon.engine.store_error,
+            daemon.store.durability_warning(),
+            daemon.sync.error,
+            daemon.watch.note,
+        )
+        locks = daemon.executor.holds.problems.values()
+        return [*daemon.store.warnings(), *(note for note in notes if note), *locks]

@@ -1,0 +1,81 @@
+"""Routes of GPUs, nodes, queues and policies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+
+from stoker.core.state import State
+from stoker.daemon.context import reply_only
+from stoker.daemon.handlers import nodes, policies, queries, queues
+from stoker.daemon.nodes.registry import MAX_REFRESH_SECONDS
+from stoker.daemon.routes.bridge import RouteContext, signal_future
+from stoker.engine import CommandResult, Instant
+from stoker.schema import requests
+
+MAX_PROBE_SECONDS = 1.0
+"""How long a reply about GPUs waits for a fresh reading."""
+
+
+async def list_gpus(api: RouteContext, request: Request) -> Any:
+    """Return every GPU with its use, after a fresh reading if the driver answers in time."""
+    fresh, on_fresh = signal_future()
+    daemon = api.daemon
+
+    def refresh(state: State, now: Instant) -> CommandResult:
+        daemon.watch.keep_fresh(on_fresh)
+        return nodes.refresh_reachable(daemon.fleet)(state, now)
+
+    def readings(node: str) -> dict[str, dict[str, Any]]:
+        if node == api.context.node:
+            return daemon.watch.latest
+        return nodes.gpu_readings(daemon.fleet, node)
+
+    def notes() -> list[str]:
+        return nodes.gpu_notes(daemon.fleet, daemon.watch.note)
+
+    await api.ask(refresh)
+    await asyncio.wait([fresh], timeout=MAX_PROBE_SECONDS)
+    return await api.ask(queries.list_gpus(readings, notes))
+
+
+async def set_thresholds(api: RouteContext, request: Request, body: requests.Thresholds) -> Any:
+    """Change when a GPU counts as used by foreign processes, until the daemon stops."""
+
+    def handle(state: State, now: Instant) -> CommandResult:
+        registry = api.daemon.fleet
+        registry.look_now(list(registry.machines))
+        thresholds = api.daemon.watch.set_thresholds(body.load, body.memory, body.processes)
+        return reply_only(thresholds)
+
+    return await api.ask(handle)
+
+
+async def list_nodes(api: RouteContext, request: Request) -> Any:
+    """Return every node."""
+    return await api.ask(nodes.list_nodes(api.daemon.fleet, api.daemon.since))
+
+
+async def refresh_nodes(api: RouteContext, request: Request, body: requests.RefreshNodes) -> Any:
+    """Measure nodes, then return all; nodes that take too long are shown as they were."""
+    refreshed, on_refreshed = signal_future()
+    await api.ask(nodes.refresh(api.daemon.fleet, body.names, on_refreshed))
+    await asyncio.wait([refreshed], timeout=MAX_REFRESH_SECONDS)
+    return await list_nodes(api, request)
+
+
+async def list_queues(api: RouteContext, request: Request) -> Any:
+    """Return the named queues."""
+    return await api.ask(queries.list_queues(api.context))
+
+
+async def delete_queue(api: RouteContext, request: Request) -> Any:
+    """Delete a named queue."""
+    return await api.ask(queues.delete_queue(api.context, request.path_params["name"]))
+
+
+async def list_policies(api: RouteContext, request: Request) -> Any:
+    """Return the policy of each queue, and all policies."""
+    return await api.ask(policies.show(api.context))
