@@ -19,7 +19,7 @@ from hypothesis.internal.conjecture.providers import HypothesisProvider
 from hypothesis.internal.constants_ast import Constants
 
 from e2e.daemon_fixture import LEFT
-from stoker import wire
+from stoker import places, wire
 from stoker.client.client import Client
 from stoker.client.errors import StokerError
 
@@ -164,19 +164,18 @@ def stop_daemon(base: Path) -> None:
 
     In process: a command of its own for each of some 500 tests took minutes of processor time.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STOKER_HOME", str(base / "home"))
-        patch.delenv("STOKER_SERVER", raising=False)
-        client = Client()
-    client.check_version = False
 
     def ask(method: str, path: str, body: bytes | None = None) -> bytes:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("STOKER_HOME", str(base / "home"))
+            client = Client(places.socket_path())
+        client.check_version = False
         return client.open(method, f"{wire.PREFIX}{path}", body, 20.0, retry=False).read()
 
     try:
         pid = json.loads(ask("GET", "/daemon"))["pid"]
         daemon = os.pidfd_open(pid)  # from here on, the pid cannot come to mean another process
-    except (StokerError, OSError, ValueError, KeyError, TypeError):
+    except (StokerError, places.UnsafeDirectory, OSError, ValueError, KeyError, TypeError):
         return  # there is none
     try:
         with contextlib.suppress(StokerError, OSError):

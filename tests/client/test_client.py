@@ -96,7 +96,7 @@ def test_a_change_without_a_key_that_times_out_is_not_repeated(
 
 
 def test_a_rejection_after_a_broken_connection_is_certain(fake: FakeDaemon) -> None:
-    error = {"code": "full", "message": "The queue is full.", "exit": 1}
+    error = {"code": "queue_full", "message": "The queue is full.", "exit": 1}
     replies = iter([None, (409, {"error": error})])
     fake.answers["POST /v1/jobs"] = lambda _: next(replies)
     with pytest.raises(StokerError) as caught:
@@ -106,7 +106,7 @@ def test_a_rejection_after_a_broken_connection_is_certain(fake: FakeDaemon) -> N
 
 
 def test_a_rejection_by_a_stopping_daemon_is_certain(fake: FakeDaemon) -> None:
-    gone = {"code": "gone", "message": "The daemon has just ended. Try again.", "exit": 4}
+    gone = {"code": "stopping", "message": "The daemon has just ended. Try again.", "exit": 4}
     fake.answers["POST /v1/jobs"] = (503, {"error": gone})
     with pytest.raises(ConnectionBroken) as caught:
         Client().submit({"what": {"line": "x"}})
@@ -182,7 +182,7 @@ def test_the_python_api_keeps_a_receipt_while_the_daemon_restarts(fake: FakeDaem
 
 
 def test_the_python_api_tells_a_rejection_from_an_unknown_outcome(fake: FakeDaemon) -> None:
-    error = {"code": "full", "message": "The queue is full.", "exit": 1}
+    error = {"code": "queue_full", "message": "The queue is full.", "exit": 1}
     replies = iter([None, (409, {"error": error})])
     fake.answers["POST /v1/jobs"] = lambda _: next(replies)
     with pytest.raises(stoker.api.Full):

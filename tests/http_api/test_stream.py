@@ -19,12 +19,19 @@ class Journal:
     def __init__(self, events: int = 0, busy: bool = False) -> None:
         self.written: list[Event] = []
         self.readers: list[Any] = []
+        self.publisher = SimpleNamespace(
+            add_stream=self.readers.append, remove_stream=self._remove_stream
+        )
         self.engine = SimpleNamespace(seq=0)
         self.store = SimpleNamespace(events=self.events)
         self.busy = busy
         self.encoded = EncodedEvents()
         self.aborted = 0
         self.write(events)
+
+    def _remove_stream(self, reader: Any) -> None:
+        if reader in self.readers:
+            self.readers.remove(reader)
 
     def write(self, count: int = 1, *, size: int = 0) -> None:
         """Commit events, in one commit."""
