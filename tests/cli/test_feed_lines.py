@@ -8,70 +8,70 @@ import pytest
 
 from stoker.cli.options import Args
 from stoker.client.errors import UsageError
-from stoker.feed.line_reader import AT_ONCE, LONGEST, Lines
+from stoker.feed.line_reader import MAX_BATCH_BYTES, MAX_LINE_BYTES, LineReader
 from stoker.feed.main import main, named_devices
-from stoker.feed.progress import CAUSES, Progress
+from stoker.feed.progress import MAX_SHOWN_FAILURES, Progress
 
 BAD = [(2, "it is not valid UTF-8"), (3, "it holds a NUL byte"), (5, "it is longer than 1 MiB")]
-TEXT = b"a\n\xff\nb\0c\n# \xff\n" + b"x" * (LONGEST + 1) + b"\nlast \xc3\xa9"
+TEXT = b"a\n\xff\nb\0c\n# \xff\n" + b"x" * (MAX_LINE_BYTES + 1) + b"\nlast \xc3\xa9"
 
 
 @pytest.fixture
-def piped() -> Iterator[tuple[Lines, int]]:
+def piped() -> Iterator[tuple[LineReader, int]]:
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
-    yield Lines(reader), writer
+    yield LineReader(reader), writer
     os.close(reader)
 
 
-def from_file(path: Path, text: bytes) -> Lines:
+def from_file(path: Path, text: bytes) -> LineReader:
     path.write_bytes(text)
-    return Lines(os.open(path, os.O_RDONLY))
+    return LineReader(os.open(path, os.O_RDONLY))
 
 
 def test_a_line_that_is_no_text_is_left_out_and_the_others_are_not(tmp_path: Path) -> None:
     lines = from_file(tmp_path / "lines", TEXT)
     assert lines.expected() == 5
     assert lines.take(100) == ["a", "last é"]
-    assert lines.excuses() == BAD
-    assert lines.excuses() == []
-    assert lines.done
+    assert lines.take_skipped() == BAD
+    assert lines.take_skipped() == []
+    assert lines.is_done
 
 
-def test_a_pipe_is_read_the_same_way(piped: tuple[Lines, int]) -> None:
+def test_a_pipe_is_read_the_same_way(piped: tuple[LineReader, int]) -> None:
     lines, writer = piped
     rest = TEXT
     while rest:
         rest = rest[os.write(writer, rest[:30_000]) :]
         lines.read()
     os.close(writer)
-    while not lines.ended:
+    while not lines.is_at_end:
         lines.read()
     assert lines.take(100) == ["a", "last é"]
-    assert lines.excuses() == BAD
+    assert lines.take_skipped() == BAD
 
 
 def test_a_long_remark_is_a_remark(tmp_path: Path) -> None:
-    lines = from_file(tmp_path / "lines", b"#" + b"x" * 3 * LONGEST + b"\ntrue\n")
+    lines = from_file(tmp_path / "lines", b"#" + b"x" * 3 * MAX_LINE_BYTES + b"\ntrue\n")
     assert lines.expected() == 1
     assert lines.take(9) == ["true"]
-    assert lines.excuses() == []
+    assert lines.take_skipped() == []
 
 
 def test_a_line_of_just_the_longest_length_is_a_command(tmp_path: Path) -> None:
-    lines = from_file(tmp_path / "lines", b"x" * LONGEST + b"\n")
-    assert len(lines.take(9)[0]) == LONGEST
-    assert lines.excuses() == []
+    lines = from_file(tmp_path / "lines", b"x" * MAX_LINE_BYTES + b"\n")
+    assert len(lines.take(9)[0]) == MAX_LINE_BYTES
+    assert lines.take_skipped() == []
 
 
 def test_long_lines_are_not_all_kept_in_memory(tmp_path: Path) -> None:
-    lines = from_file(tmp_path / "lines", (b"x" * (LONGEST - 1) + b"\n") * 20)
+    lines = from_file(tmp_path / "lines", (b"x" * (MAX_LINE_BYTES - 1) + b"\n") * 20)
     count = 0
     while taken := lines.take(256):
-        assert sum(map(len, taken)) <= AT_ONCE + LONGEST
+        assert sum(map(len, taken)) <= MAX_BATCH_BYTES + MAX_LINE_BYTES
         count += len(taken)
     assert count == 20
-    assert lines.done
+    assert lines.is_done
 
 
 def ended(progress: Progress, *states: tuple[str, bool]) -> None:
@@ -82,7 +82,7 @@ def ended(progress: Progress, *states: tuple[str, bool]) -> None:
 
 def test_only_a_job_that_failed_can_be_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(None, quiet=False)
-    progress.leave_out([(7, "it holds a NUL byte")])
+    progress.skip([(7, "it holds a NUL byte")])
     ended(progress, ("COMPLETED", True))
     progress.finish("/logs")
     first, last = capsys.readouterr().err.splitlines()
@@ -112,8 +112,8 @@ def test_cancelled_is_not_the_same_as_not_run(capsys: pytest.CaptureFixture[str]
 
 def test_very_many_bad_lines_are_only_counted(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(None, quiet=True)
-    progress.leave_out([(number, "it holds a NUL byte") for number in range(5000)])
-    assert capsys.readouterr().err.count("\n") == CAUSES + 1
+    progress.skip([(number, "it holds a NUL byte") for number in range(5000)])
+    assert capsys.readouterr().err.count("\n") == MAX_SHOWN_FAILURES + 1
     assert progress.summary("/l")["failed"] == 5000
     assert len(progress.summary("/l")["left_out"]) == 1000
 

@@ -20,7 +20,7 @@ from stoker.compat.simple_gpu_scheduler.outputs import OutputCopier
 from stoker.compat.simple_gpu_scheduler.slots import parse_slots
 from stoker.compat.simple_gpu_scheduler.work import SlotStream
 from stoker.compat.simple_gpu_submit import main as submit
-from stoker.feed.line_reader import Lines
+from stoker.feed.line_reader import LineReader
 
 DOOR = [
     sys.executable, "-c",
@@ -671,7 +671,7 @@ def test_sgs_22_very_many_commands(door: Door) -> None:
     assert len(processing(done.stdout)) == 400
 
 
-def test_sgs_23_a_line_goes_on_behind_a_backslash(door: Door) -> None:
+def test_sgs_23_a_line_is_continued_behind_a_backslash(door: Door) -> None:
     done = door("echo a \\\n  b \\\n  c\necho 'd\\\\'\n", "--gpus", "0")
     assert [command for command, _ in processing(done.stdout)] == [
         "echo a   b   c",
@@ -764,22 +764,22 @@ def test_a_line_that_cannot_be_stored_now_is_tried_again_and_one_that_never_can_
     tmp_path: Path,
 ) -> None:
     (tmp_path / "lines").write_text("echo a\necho b\n")
-    lines = Lines(os.open(tmp_path / "lines", os.O_RDONLY), joined=True)
+    lines = LineReader(os.open(tmp_path / "lines", os.O_RDONLY), joins_lines=True)
     work = SlotStream(lines, parse_slots(["--gpus", "0"]), OutputCopier(str(tmp_path)))
-    lot = work.next(0)
+    lot = work.next_batch(0)
     assert lot is not None
-    assert work.refused(lot, StokerError("The disk is full.", 4, "disk_full")) is None
-    assert work.openings(0, 0) == 0
-    assert work.due() is not None
-    assert work.code == 0
-    lot = work.next(0)
+    assert work.on_rejected(lot, StokerError("The disk is full.", 4, "disk_full")) is None
+    assert work.free_slots(0, 0) == 0
+    assert work.next_update() is not None
+    assert work.exit_code == 0
+    lot = work.next_batch(0)
     assert lot is not None
     assert lot.what == {"line": "echo a"}
-    work.refused(lot, StokerError("No.", 6, "impossible"))
-    assert work.code == 1
-    lot = work.next(0)
+    work.on_rejected(lot, StokerError("No.", 6, "impossible"))
+    assert work.exit_code == 1
+    lot = work.next_batch(0)
     assert lot is not None
-    end = work.refused(lot, StokerError("The disk is on fire.", 4, "unavailable"))
+    end = work.on_rejected(lot, StokerError("The disk is on fire.", 4, "unavailable"))
     assert end is not None
     assert (end.exit_code, end.message.startswith("The disk is on fire. ")) == (1, True)
     assert bytes(work.outputs.err.waiting).splitlines() == [
@@ -804,7 +804,7 @@ raise SystemExit(run())
 """
 
 
-def test_when_nothing_can_be_recorded_any_more_it_ends_and_what_runs_goes_on(
+def test_when_nothing_can_be_recorded_any_more_it_ends_and_what_runs_is_continued(
     idle: DaemonFixture,
 ) -> None:
     command = [sys.executable, "-c", BROKEN, "--gpus", "0", "1"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stoker.client.errors import UsageError
 from stoker.compat.simple_gpu_scheduler.record import HEAD, TAIL, decode, encode, printable_name
 from stoker.compat.simple_gpu_submit import append_line, main
-from stoker.feed.line_reader import LONGEST, Lines, goes_on
+from stoker.feed.line_reader import MAX_LINE_BYTES, LineReader, is_continued
 
 SCRIPTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 SUBMIT = [
@@ -49,7 +49,7 @@ def test_every_script_survives_in_one_line_that_does_not_go_on(name: str, script
     line = encode(name, script)
     assert "\n" not in line
     assert line == line.rstrip()
-    assert not goes_on(line.encode())
+    assert not is_continued(line.encode())
     assert decode(line) == (printable_name(name), script)
 
 
@@ -98,7 +98,7 @@ def test_lines_are_joined_as_a_shell_joins_them(lines: list[str]) -> None:
     try:
         os.write(writer, "".join(f"{line}\n" for line in lines).encode())
         os.close(writer)
-        found = Lines(reader, joined=True)
+        found = LineReader(reader, joins_lines=True)
         while not found.ended:
             found.read()
     finally:
@@ -107,15 +107,15 @@ def test_lines_are_joined_as_a_shell_joins_them(lines: list[str]) -> None:
     assert "\n".join(joined) == "\n".join(lines)
     for command in joined[:-1]:
         *parts, last = command.split("\n")
-        assert all(goes_on(part.encode()) for part in parts)
-        assert not goes_on(last.encode())
+        assert all(is_continued(part.encode()) for part in parts)
+        assert not is_continued(last.encode())
 
 
 def test_a_joined_line_has_a_longest_length_and_the_number_of_its_first_part(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "lines").write_bytes(b"\n" + (b"x" * 1000 + b"\\\n") * 1100 + b"x\ntrue \\")
-    found = Lines(os.open(tmp_path / "lines", os.O_RDONLY), joined=True)
+    found = LineReader(os.open(tmp_path / "lines", os.O_RDONLY), joins_lines=True)
     assert found.take(9) == ["true \\"]
     assert found.excuses() == [(2, "it is longer than 1 MiB")]
 
@@ -147,7 +147,7 @@ def test_a_last_line_without_an_end_does_not_swallow_the_script(queue: Path) -> 
 
 @pytest.mark.parametrize(
     ("content", "word"),
-    [(b" \n", "empty"), (b"a\0b", "NUL"), (b"\xff", "UTF-8"), (b"x" * LONGEST, "1 MiB")],
+    [(b" \n", "empty"), (b"a\0b", "NUL"), (b"\xff", "UTF-8"), (b"x" * MAX_LINE_BYTES, "1 MiB")],
     ids=["empty", "NUL", "no text", "too long"],
 )
 def test_what_cannot_be_run_is_refused_and_nothing_is_queued(

@@ -1,4 +1,4 @@
-"""Feed beside a running daemon: its queue gets the lines, and we follow them."""
+"""A feed beside a running daemon: it submits the lines and follows them by events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
 from stoker.feed.job_stream import FinishedJob, JobStream
-from stoker.feed.submit_environment import SubmitEnvironment, in_use
+from stoker.feed.submit_environment import SubmitEnvironment, in_use_warning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,24 +22,24 @@ PAGE = 500
 ENDINGS = frozenset(
     ("ProcessExited", "AttemptLost", "StartFailed", "JobCancelled", "DeadlinePassed")
 )
-"""Events after which a job may be over."""
+"""Events after which a job may have finished."""
 
 
 def follow(work: JobStream, place: SubmitEnvironment) -> int:
-    """Queue the lines with the daemon and follow them to their ends."""
+    """Submit the lines to the daemon and follow them until they have finished."""
     return QueueFollower(connect(), work, place).run()
 
 
 class QueueFollower:
-    """Keeps a bounded number of lines in somebody else's queue, and counts their ends."""
+    """Keeps a bounded number of lines in the daemon's queue, and counts their outcomes."""
 
     def __init__(self, client: Client, work: JobStream, place: SubmitEnvironment) -> None:
         self.client, self.work, self.place = client, work, place
         self.lines = work.lines
-        self.mine: set[int] = set()
+        self.unfinished: set[int] = set()
         self.running: set[int] = set()
-        self.ended: set[int] = set()
-        """Jobs of ours that an event says may be over."""
+        self.maybe_finished: set[int] = set()
+        """Jobs that may have finished, according to an event."""
         self.code = 0
         self.error: StokerError | None = None
         self.stopping = False
@@ -47,80 +47,82 @@ class QueueFollower:
         self.wake, self.wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def run(self) -> int:
-        """Feed, follow, and return the exit code."""
-        self._look_at_devices()
+        """Submit and follow all lines; return the exit code."""
+        self._check_gpus()
         self._listen_for_signals()
         events = EventStream(self.client)
         try:
-            while not (self.lines.done or self.stopping) or self.mine:
+            while not (self.lines.is_done or self.stopping) or self.unfinished:
                 if not self.stopping:
                     self._submit()
-                if not self.mine and (self.lines.done or self.stopping):
+                if not self.unfinished and (self.lines.is_done or self.stopping):
                     break
                 self._sleep(events)
-                self._count()
-                self.work.turned(lambda: len(self.running))
+                self._count_finished()
+                self.work.show_progress(lambda: len(self.running))
         finally:
             events.close()
         if self.error is not None:
             raise self.error
         if self.stopping:
-            self.work.stopped()
-        return self.code or self.work.code
+            self.work.on_stopped()
+        return self.code or self.work.exit_code
 
     @property
-    def waiting(self) -> int:
-        """How many of our jobs have not started."""
-        return len(self.mine) - len(self.running)
+    def pending(self) -> int:
+        """Number of jobs of this feed that have not started."""
+        return len(self.unfinished) - len(self.running)
 
     def _sleep(self, events: EventStream) -> None:
-        """Wait for a line, an event or a signal."""
-        hungry = not self.stopping and not self.lines.ended and self.work.hungry(self.waiting)
+        """Wait for input, an event or a signal."""
+        wants_input = (
+            not self.stopping and not self.lines.is_at_end and self.work.wants_input(self.pending)
+        )
         watched = [events.fileno(), self.wake]
-        if hungry and not self.lines.regular:
+        if wants_input and not self.lines.is_regular:
             watched.append(self.lines.fd)
-        ready = select.select(watched, [], [], self._patience())[0]
-        if self.lines.fd in ready and hungry:
+        ready = select.select(watched, [], [], self._timeout())[0]
+        if self.lines.fd in ready and wants_input:
             self.lines.read()
         if self.wake in ready:
             for number in os.read(self.wake, 64):
-                self._signalled(number)
+                self._on_signal(number)
         if events.fileno() in ready:
-            self._hear(events)
+            self._read_events(events)
 
-    def _patience(self) -> float:
-        """Not a moment while more can go out: in a large file, the next line may be far off."""
-        if not self.stopping and self.work.openings(self.waiting, 0):
+    def _timeout(self) -> float:
+        """Return the longest sleep; 0 while more can be submitted, as from a large file."""
+        if not self.stopping and self.work.free_slots(self.pending, 0):
             return 0.0
-        due = self.work.due()
+        due = self.work.next_update()
         return 1.0 if due is None else min(due, 1.0)
 
-    def _hear(self, events: EventStream) -> None:
+    def _read_events(self, events: EventStream) -> None:
         if not events.receive():
-            # The daemon restarted or we were too slow: begin again, and look at all of them.
+            # The daemon restarted, or this feed was too slow: check all jobs.
             events.reopen()
-            self.ended |= self.mine
+            self.maybe_finished |= self.unfinished
         for kind, data in events.take():
             job = data.get("job")
-            if job not in self.mine:
+            if job not in self.unfinished:
                 continue
             if kind == "ProcessStarted":
                 self.running.add(job)
             elif kind in ENDINGS:
                 self.running.discard(job)
-                self.ended.add(job)
+                self.maybe_finished.add(job)
 
     def _submit(self) -> None:
-        """Send out the lots that there are."""
-        while not self.stopping and self.work.openings(self.waiting, 0):
-            lot = self.work.next(self.waiting)
-            if lot is None:
+        """Submit the batches that are available."""
+        while not self.stopping and self.work.free_slots(self.pending, 0):
+            batch = self.work.next_batch(self.pending)
+            if batch is None:
                 return
             try:
                 receipt = self.client.submit(
                     {
-                        "what": lot.what,
-                        "options": lot.options,
+                        "what": batch.what,
+                        "options": batch.options,
                         "directory": self.place.directory,
                         "environment": self.place.environment,
                         "shell": self.place.shell,
@@ -128,29 +130,29 @@ class QueueFollower:
                     }
                 )
             except StokerError as error:
-                self.error = self.work.refused(lot, error)
+                self.error = self.work.on_rejected(batch, error)
                 if self.error is not None and error.code == "unavailable":
-                    raise self.error from None  # it could not be told what to cancel either
+                    raise self.error from None  # it could not be asked to cancel anything either
                 if self.error is not None:
                     self._cancel()
                 continue
-            self.mine.update(range(receipt["first"], receipt["last"] + 1))
-            self.work.submitted(lot, receipt["first"], receipt["last"])
+            self.unfinished.update(range(receipt["first"], receipt["last"] + 1))
+            self.work.on_submitted(batch, receipt["first"], receipt["last"])
 
-    def _count(self) -> None:
-        """Ask how the jobs stand that may be over."""
-        waiting, self.ended = sorted(self.ended & self.mine), set()
+    def _count_finished(self) -> None:
+        """Read the states of the jobs that may have finished."""
+        waiting, self.maybe_finished = sorted(self.maybe_finished & self.unfinished), set()
         for start in range(0, len(waiting), PAGE):
-            words = [str(id) for id in waiting[start : start + PAGE]]
-            for view in self.client.jobs(words, tail=5, limit=PAGE)["jobs"]:
+            ids = [str(id) for id in waiting[start : start + PAGE]]
+            for view in self.client.jobs(ids, tail=5, limit=PAGE)["jobs"]:
                 if view["state"] in wire.FINISHED:
-                    self._one(view)
+                    self._finish(view)
 
-    def _one(self, view: dict[str, Any]) -> None:
-        self.mine.discard(view["id"])
+    def _finish(self, view: dict[str, Any]) -> None:
+        self.unfinished.discard(view["id"])
         self.running.discard(view["id"])
         started = bool(view["started_at"] or view.get("attempts"))
-        self.work.ended(
+        self.work.on_finished(
             FinishedJob(
                 view["id"], view["state"], started, view.get("termination_note"), lambda: view
             )
@@ -162,7 +164,7 @@ class QueueFollower:
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    def _signalled(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if number == signal.SIGUSR1:
             self._drain()
         else:
@@ -170,53 +172,53 @@ class QueueFollower:
             self._cancel()
 
     def _cancel(self) -> None:
-        """Cancel our own lines; a second time, at once."""
+        """Cancel the lines of this feed; the second time, kill them."""
         again, self.stopping, self.cancelling = self.cancelling, True, True
-        self.work.interrupted()
-        ids = [str(id) for id in sorted(self.mine)]
+        self.work.on_interrupt()
+        ids = [str(id) for id in sorted(self.unfinished)]
         if ids:
             with contextlib.suppress(StokerError):
                 self.client.kill(ids) if again else self.client.cancel(ids)
 
     def _drain(self) -> None:
-        """Let what runs finish; what has not started never will."""
+        """Let running lines finish, and cancel those that have not started."""
         if self.stopping:
             return
         self.stopping = True
-        self.work.draining()
-        ids = [str(id) for id in sorted(self.mine)]
+        self.work.on_drain()
+        ids = [str(id) for id in sorted(self.unfinished)]
         if not ids:
             return
         with contextlib.suppress(StokerError):
-            self.client.hold(ids)  # so that none starts between the question and the answer
+            self.client.hold(ids)  # so that none starts before it is cancelled
             waiting = self.client.jobs(ids, state="PENDING", limit=100_000)["jobs"]
             if waiting:
                 self.client.cancel([str(view["id"]) for view in waiting])
 
-    def _look_at_devices(self) -> None:
-        """Refuse devices that the daemon does not have; warn of strangers on those it has."""
-        everywhere = self.client.gpus()["gpus"]
-        if not everywhere and not self.work.named:
-            self.work.without_gpus()
-        # Devices that are named are those of the daemon's own machine.
-        here = self.client.daemon()["node"] if self.work.named else None
-        gpus = [gpu for gpu in everywhere if gpu["node"] == here]
-        for name in self.work.named:
-            meant = [gpu for gpu in gpus if _answers_to(gpu, name)]
-            if not meant and not self.work.trusts_names:
-                there = ", ".join(str(gpu["id"]) for gpu in gpus) or "none"
+    def _check_gpus(self) -> None:
+        """Reject GPUs that the daemon does not have; warn of foreign processes on the others."""
+        all_gpus = self.client.gpus()["gpus"]
+        if not all_gpus and not self.work.gpu_names:
+            self.work.on_no_gpus()
+        # Named GPUs are those of the daemon's own machine.
+        local_node = self.client.daemon()["node"] if self.work.gpu_names else None
+        gpus = [gpu for gpu in all_gpus if gpu["node"] == local_node]
+        for name in self.work.gpu_names:
+            named = [gpu for gpu in gpus if _is_named(gpu, name)]
+            if not named and not self.work.accepts_unknown_gpus:
+                known = ", ".join(str(gpu["id"]) for gpu in gpus) or "none"
                 raise StokerError(
-                    f"The running daemon has no GPU {name}; it has: {there}.",
+                    f"The running daemon has no GPU {name}; it has: {known}.",
                     wire.EXIT_NOT_FOUND,
                     "not_found",
                 )
-            for gpu in meant:
+            for gpu in named:
                 if gpu.get("foreign_process"):
-                    self.work.warn(in_use(name, gpu["foreign_process"]))
+                    self.work.warn(in_use_warning(name, gpu["foreign_process"]))
 
 
-def _answers_to(gpu: dict[str, Any], name: str) -> bool:
-    """Whether a person who types this name means this GPU."""
+def _is_named(gpu: dict[str, Any], name: str) -> bool:
+    """Return whether a name means this GPU: id, index or start of the UUID."""
     if name in (gpu["id"], str(gpu["index"])):
         return True
     return len(name) >= 5 and str(gpu["uuid"] or "").startswith(name)

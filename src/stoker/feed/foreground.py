@@ -1,4 +1,4 @@
-"""Feed as the daemon: it holds the state, listens on the socket and runs its own lines."""
+"""A feed as the daemon: it holds the state, listens on the socket and runs its own lines."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ from stoker.daemon.views.job import job_view
 from stoker.engine import Command, CommandRejected, CommandResult, Instant
 from stoker.executors.local.supervisor import become_subreaper
 from stoker.feed.job_stream import Batch, FinishedJob, JobStream
-from stoker.feed.submit_environment import SubmitEnvironment, in_use
+from stoker.feed.submit_environment import SubmitEnvironment, in_use_warning
 from stoker.schema.requests import Cancel, Kill, Submit, What
 from stoker.store.port import StoreError
 
 
-class LostTheRace(Exception):
-    """Another daemon took the state first."""
+class StateTaken(Exception):
+    """Another daemon locked the state first."""
 
 
-def drive(work: JobStream, place: SubmitEnvironment, resources: str | None) -> int:
-    """Be the daemon until the input has ended and its jobs are done."""
+def run_foreground(work: JobStream, place: SubmitEnvironment, resources: str | None) -> int:
+    """Run a daemon until the input has ended and its jobs have finished."""
     try:
-        return _drive(work, place, resources)
+        return _run(work, place, resources)
     except (BadValue, StoreError) as error:
         usual = wire.EXIT_USAGE if isinstance(error, BadValue) else wire.EXIT_FAILED
         raise StokerError(str(error), getattr(error, "exit_code", usual)) from None
 
 
-def _drive(work: JobStream, place: SubmitEnvironment, resources: str | None) -> int:
+def _run(work: JobStream, place: SubmitEnvironment, resources: str | None) -> int:
     state = places.secure_dir(places.state_dir())
     try:
         lock = StateLock(state)
     except Locked:
-        raise LostTheRace from None
+        raise StateTaken from None
     kept = DaemonPaths()
     from stoker.daemon.bootstrap import build_daemon, build_http_server
     from stoker.daemon.state_files import watch_state
 
-    feeder = ForegroundSource(work, place)
-    loop = build_daemon(kept, None, resources, extra_gpus=work.named, job_source=feeder)
+    source = ForegroundSource(work, place)
+    loop = build_daemon(kept, None, resources, extra_gpus=work.gpu_names, job_source=source)
     server = build_http_server(loop, "feed")
     watch_state(loop, kept, lock, server)
     become_subreaper()
-    feeder.begin(loop)
+    source.begin(loop)
     try:
         loop.run()
     finally:
@@ -70,118 +70,122 @@ def _drive(work: JobStream, place: SubmitEnvironment, resources: str | None) -> 
         server.close()
         loop.close()
         lock.release()
-        if others and not feeder.lost:
-            # Work that others queued meanwhile, or that an internal error left, goes on with a
-            # daemon of its own.
+        if others and not source.lost:
+            # Jobs that were submitted by other commands, or left by an internal error, continue
+            # with a daemon of their own.
             from stoker.client.autostart import start_daemon
 
             start_daemon()
-    if feeder.error is not None:
-        raise feeder.error
-    if not feeder.stopping and (feeder.mine or not work.lines.done):
+    if source.error is not None:
+        raise source.error
+    if not source.stopping and (source.unfinished or not work.lines.is_done):
         raise StokerError(
             "The daemon was stopped by another command: running lines continue, "
             "the remaining lines are not run."
         )
-    return feeder.exit_code()
+    return source.exit_code()
 
 
 class SubmitBatch:
-    """A lot that goes out in this turn, chosen when the turn's news is known.
+    """Submits a batch that is chosen when the events of the turn have been applied.
 
-    A device that became free in a turn is so given to the next line in the same turn, in
-    one commit.
+    So a device that became free is given to the next line in the same turn, in one commit.
     """
 
-    def __init__(self, feeder: ForegroundSource, first: bool) -> None:
-        self.feeder, self.first = feeder, first
-        self.lot: Batch | None = None
+    def __init__(self, source: ForegroundSource, first: bool) -> None:
+        self.source, self.first = source, first
+        self.batch: Batch | None = None
 
     def handle(self, state: State, now: Instant) -> CommandResult:
-        """Choose, unless that was done before (a full disk makes the engine ask twice)."""
-        feeder = self.feeder
-        if self.lot is None:
-            if self.first and feeder.work.waits_for_ends:
-                feeder.collect(state, feeder.mine)
-            self.lot = feeder.work.next(feeder.waiting(state))
-        return feeder.submission(self.lot, state, now) if self.lot else CommandResult()
+        """Choose the batch, unless that was done before: after a full disk it is handled again."""
+        source = self.source
+        if self.batch is None:
+            if self.first and source.work.waits_for_ends:
+                source.collect(state, source.unfinished)
+            self.batch = source.work.next_batch(source.pending(state))
+        return source.submission(self.batch, state, now) if self.batch else CommandResult()
 
     def reply(self, receipt: Any) -> None:
-        """It has become jobs."""
-        if self.lot is not None:
-            self.feeder.submitted(self.lot, receipt)
+        """Take note of the ids of the batch."""
+        if self.batch is not None:
+            self.source.on_submitted(self.batch, receipt)
 
-    def reject(self, refusal: CommandRejected) -> None:
-        """It has not."""
-        if self.lot is not None:
-            self.feeder.refused(self.lot, refusal)
+    def reject(self, rejection: CommandRejected) -> None:
+        """Pass the rejection on."""
+        if self.batch is not None:
+            self.source.on_rejected(self.batch, rejection)
 
 
 class ForegroundSource(JobSource):
-    """Turns lines into jobs, a few at a time, and follows them to their ends."""
+    """Turns lines into jobs, a few at a time, and counts their outcomes."""
 
     def __init__(self, work: JobStream, place: SubmitEnvironment) -> None:
         self.work, self.place = work, place
         self.lines = work.lines
         self.loop: Daemon | None = None
-        self.mine: set[int] = set()
+        self.unfinished: set[int] = set()
         """Jobs of this feed that have not finished."""
-        self.before: dict[int, tuple[JobsSubmitted, Node]] = {}
-        """By the options that it asked with, the last line that was looked at in full."""
+        self._validated: dict[int, tuple[JobsSubmitted, Node]] = {}
+        """The last line that was validated in full, by its options."""
         self.error: Exception | None = None
         self.lost = False
-        """Whether nothing can be written down any more, not even that a job was cancelled."""
+        """Whether nothing can be written any more, not even that a job was cancelled."""
         self.interrupted = 0
         self.stopping = False
         self.cancelling = False
         self.watching = False
 
     def begin(self, loop: Daemon) -> None:
-        """The loop is there: look at the devices and listen for signals."""
-        loop.turn()  # without lines: a signal would not be heard before the loop runs
+        """Start submitting to a daemon; warn of GPUs that foreign processes use."""
+        loop.turn()  # without lines: signals are handled only while the loop runs
         self.loop = loop
         state = loop.engine.state
-        for name in self.work.named:
+        for name in self.work.gpu_names:
             for _, device in state.cluster.find(f"{loop.desk.node}/{name}"):
                 if device.stranger is not None:
-                    self.work.warn(in_use(name, device.stranger))
+                    self.work.warn(in_use_warning(name, device.stranger))
         if not any(node.types.get("gpu") for node in state.cluster.nodes.values()):
-            self.work.without_gpus()
+            self.work.on_no_gpus()
 
-    # -- what the loop asks -------------------------------------------------------------
+    # -- JobSource ----------------------------------------------------------------------
 
     def commands(self) -> list[Command]:
-        """Submit as many lines as keep the devices busy, and no more."""
+        """Return a command for each batch that may be submitted now."""
         loop = self.loop
         if loop is None:
             return []
         if self.stopping:
             self._stop_if_over()
             return []
-        waiting = self.waiting(loop.engine.state)
-        self._watch_input(self.work.hungry(waiting))
-        news = sum(type(fact) is ProcessExited for fact in loop.executor.facts)
-        openings = self.work.openings(waiting, news)
-        return [SubmitBatch(self, number == 0) for number in range(openings)]
+        pending = self.pending(loop.engine.state)
+        self._watch_input(self.work.wants_input(pending))
+        exits = sum(type(event) is ProcessExited for event in loop.executor.facts)
+        slots = self.work.free_slots(pending, exits)
+        return [SubmitBatch(self, number == 0) for number in range(slots)]
 
-    def waiting(self, state: State) -> int:
-        """How many of our jobs have not started."""
-        return len(self.mine) - len(state.running)
+    def pending(self, state: State) -> int:
+        """Return how many jobs of this feed have not started."""
+        return len(self.unfinished) - len(state.running)
 
-    def submission(self, lot: Batch, state: State, now: Instant) -> CommandResult:
-        """What the lot comes to."""
+    def submission(self, batch: Batch, state: State, now: Instant) -> CommandResult:
+        """Return the result of submitting a batch."""
         loop = self.loop
         assert loop is not None
-        line = lot.what.get("line")
+        line = batch.what.get("line")
         node = state.cluster.nodes[loop.desk.node]
-        like, where = self.before.get(id(lot.options), (None, None))
-        if line is not None and like is not None and where is node and like.spec in state.specs:
-            return resubmit_line(like, line, state, now)
+        previous, previous_node = self._validated.get(id(batch.options), (None, None))
+        if (
+            line is not None
+            and previous is not None
+            and previous_node is node
+            and previous.spec in state.specs
+        ):
+            return resubmit_line(previous, line, state, now)
         body = Submit(
-            what=What(**lot.what),
+            what=What(**batch.what),
             directory=self.place.directory,
             shell=self.place.shell,
-            options=lot.options,
+            options=batch.options,
             environment=self.place.environment,
             umask=self.place.umask,
         )
@@ -189,21 +193,23 @@ class ForegroundSource(JobSource):
         if line is not None:
             event = decision.events[-1]
             assert type(event) is JobsSubmitted
-            self.before[id(lot.options)] = (event, node)
+            self._validated[id(batch.options)] = (event, node)
         return decision
 
-    def submitted(self, lot: Batch, receipt: Any) -> None:
-        """These jobs are ours."""
-        self.mine.update(range(receipt["first"], receipt["last"] + 1))
-        self.work.submitted(lot, receipt["first"], receipt["last"])
+    def on_submitted(self, batch: Batch, receipt: Any) -> None:
+        """Take note of the ids of a batch."""
+        self.unfinished.update(range(receipt["first"], receipt["last"] + 1))
+        self.work.on_submitted(batch, receipt["first"], receipt["last"])
 
-    def refused(self, lot: Batch, refusal: CommandRejected) -> None:
-        """Go on or not, as the work sees fit."""
-        code = wire.ERRORS.get(refusal.code, (0, 1))[1]
-        self.error = self.work.refused(lot, StokerError(refusal.message, code, refusal.code))
+    def on_rejected(self, batch: Batch, rejection: CommandRejected) -> None:
+        """Continue or stop, as the stream decides."""
+        code = wire.ERRORS.get(rejection.code, (0, 1))[1]
+        self.error = self.work.on_rejected(
+            batch, StokerError(rejection.message, code, rejection.code)
+        )
         if self.error is None:
             return
-        if refusal.code == "unavailable":
+        if rejection.code == "unavailable":
             assert self.loop is not None
             self.stopping = self.lost = True
             self.loop.lifecycle.stop()
@@ -211,37 +217,37 @@ class ForegroundSource(JobSource):
             self._interrupt()
 
     def _watch_input(self, wanted: bool) -> None:
-        """Listen to the input only while there is room for more."""
+        """Wait for input only while more can be submitted."""
         assert self.loop is not None
-        wanted = wanted and not self.lines.regular and not self.lines.ended
+        wanted = wanted and not self.lines.is_regular and not self.lines.is_at_end
         if wanted and not self.watching:
             try:
                 self.loop.poller.add_reader(self.lines.fd, self.lines.read)
             except PermissionError:
-                self.lines.regular = True  # /dev/null and the like: always readable
+                self.lines.is_regular = True  # /dev/null and the like: always readable
                 return
         elif self.watching and not wanted:
             self.loop.poller.remove_reader(self.lines.fd)
         self.watching = wanted
 
     def on_events(self, events: Sequence[Event]) -> None:
-        """Count the ends of our own lines."""
+        """Count the lines of this feed that have finished."""
         loop = self.loop
         if loop is None:
             return
         state = loop.engine.state
-        told = (getattr(event, "job", None) for event in events)
-        self.collect(state, {id for id in told if type(id) is int and id in self.mine})
-        self.work.turned(lambda: sum(id in self.mine for id in state.running))
+        ids = (getattr(event, "job", None) for event in events)
+        self.collect(state, {id for id in ids if type(id) is int and id in self.unfinished})
+        self.work.show_progress(lambda: sum(id in self.unfinished for id in state.running))
         self._stop_if_over()
 
     def collect(self, state: State, ids: set[int]) -> None:
-        """Count those of our jobs that have ended, in that order."""
+        """Count the finished jobs among `ids`, in the order in which they ended."""
         ended = [job for id in ids if (job := state.jobs.get(id)) is not None and job.finished]
         for job in sorted(ended, key=lambda job: job.ended_at or 0.0):
-            self.mine.discard(job.id)
+            self.unfinished.discard(job.id)
             started = job.started_at is not None or bool(job.past)
-            self.work.ended(
+            self.work.on_finished(
                 FinishedJob(job.id, job.state.value, started, job.note, partial(self._view, job))
             )
 
@@ -253,17 +259,17 @@ class ForegroundSource(JobSource):
         return dict(to_builtins(view))
 
     def next_wakeup(self) -> float | None:
-        """Wake up for what the work has to show, and at once while more can go out."""
+        """Return when progress is to be shown; 0 while more can be submitted."""
         assert self.loop is not None
-        if not self.stopping and self.work.openings(self.waiting(self.loop.engine.state), 0):
+        if not self.stopping and self.work.free_slots(self.pending(self.loop.engine.state), 0):
             return 0.0
-        return self.work.due()
+        return self.work.next_update()
 
     # -- ending -------------------------------------------------------------------------
 
     def _stop_if_over(self) -> None:
         assert self.loop is not None
-        if (self.lines.done or self.stopping) and not self.mine:
+        if (self.lines.is_done or self.stopping) and not self.unfinished:
             self.loop.lifecycle.stop()
 
     def on_signal(self, number: int) -> bool:
@@ -278,21 +284,21 @@ class ForegroundSource(JobSource):
         return True
 
     def _interrupt(self) -> None:
-        """Cancel our own lines; a second time, at once."""
+        """Cancel the lines of this feed; the second time, kill them."""
         loop = self.loop
         assert loop is not None
         again, self.stopping, self.cancelling = self.cancelling, True, True
-        self.work.interrupted()
+        self.work.on_interrupt()
         self._watch_input(False)
-        ids = [str(id) for id in sorted(self.mine)]
+        ids = [str(id) for id in sorted(self.unfinished)]
         if ids:
-            wish = kill(loop.desk, Kill(ids)) if again else cancel(loop.desk, Cancel(ids))
-            loop.commands.put(QueuedCommand(wish, lambda *_: None))
+            handler = kill(loop.desk, Kill(ids)) if again else cancel(loop.desk, Cancel(ids))
+            loop.commands.put(QueuedCommand(handler, lambda *_: None))
         else:
             loop.lifecycle.stop()
 
     def _drain(self) -> None:
-        """Let what runs finish; what has not started never will."""
+        """Let running lines finish, and cancel those that have not started."""
         loop = self.loop
         assert loop is not None
         if self.stopping:
@@ -300,13 +306,15 @@ class ForegroundSource(JobSource):
         self.stopping = True
         self._watch_input(False)
         state = loop.engine.state
-        ids = [str(id) for id in sorted(self.mine) if state.jobs[id].state is JobState.PENDING]
-        self.work.draining()
+        ids = [
+            str(id) for id in sorted(self.unfinished) if state.jobs[id].state is JobState.PENDING
+        ]
+        self.work.on_drain()
         if ids:
             loop.commands.put(QueuedCommand(cancel(loop.desk, Cancel(ids)), lambda *_: None))
 
     def exit_code(self) -> int:
-        """0 when all succeeded, 1 when some did not, 128+N after a signal."""
+        """Return 0 if all lines succeeded, 1 if some did not, 128+N after a signal."""
         if self.stopping:
-            self.work.stopped()
-        return self.interrupted or self.work.code
+            self.work.on_stopped()
+        return self.interrupted or self.work.exit_code

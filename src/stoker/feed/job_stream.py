@@ -1,10 +1,10 @@
-"""The work of a feed: it says which lines go out, and hears how they end."""
+"""JobStream: which lines of a feed are submitted when, and what is done when they finish."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from stoker.feed.line_reader import Lines
+from stoker.feed.line_reader import LineReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """What is submitted together: many lines, or one script; and what it asks for."""
+    """What is submitted together: many lines, or one script; and its options."""
 
     __slots__ = ("options", "slot", "what")
 
@@ -24,11 +24,11 @@ class Batch:
     ) -> None:
         self.what, self.options = what, options
         self.slot = slot
-        """Whatever the work wants to remember of it."""
+        """Anything that the stream wants to find again when the batch is submitted."""
 
 
 class FinishedJob:
-    """How a job of ours ended."""
+    """The outcome of one job."""
 
     __slots__ = ("id", "note", "started", "state", "view")
 
@@ -42,73 +42,73 @@ class FinishedJob:
     ) -> None:
         self.id, self.state, self.started, self.note = id, state, started, note
         self.view = view
-        """The whole job, for whoever wants to look closely."""
+        """Returns the whole job view."""
 
 
 class JobStream(ABC):
-    """Lines to be run. A driver asks it what to submit, and tells it what became of that."""
+    """Lines to be run. Its runner asks it what to submit, and reports what became of that."""
 
     waits_for_ends = False
-    """Whether a line goes out only when another has ended: the driver then looks at ends first."""
-    trusts_names = False
-    """Whether devices that a running daemon does not know are used all the same."""
+    """Whether a line is submitted only when another has finished: ends are then counted first."""
+    accepts_unknown_gpus = False
+    """Whether GPUs are used that a running daemon does not know."""
 
-    def __init__(self, lines: Lines, named: Sequence[str]) -> None:
+    def __init__(self, lines: LineReader, gpu_names: Sequence[str]) -> None:
         self.lines = lines
-        self.named = list(named)
-        """The devices that the person named."""
+        self.gpu_names = list(gpu_names)
+        """The GPUs that the user named."""
 
     @abstractmethod
-    def hungry(self, waiting: int) -> bool:
-        """Whether more input should be read; `waiting` of our jobs have not started."""
+    def wants_input(self, pending: int) -> bool:
+        """Return whether to read more input; `pending` jobs of the stream have not started."""
 
     @abstractmethod
-    def openings(self, waiting: int, news: int) -> int:
-        """How many lots may go out in this turn, in which `news` have come."""
+    def free_slots(self, pending: int, exits: int) -> int:
+        """Return how many batches may be submitted in this turn, in which `exits` jobs exited."""
 
     @abstractmethod
-    def next(self, waiting: int) -> Batch | None:
-        """The next lot, or None when there is none to be had now."""
+    def next_batch(self, pending: int) -> Batch | None:
+        """Return the next batch, or None if there is none now."""
 
     @abstractmethod
-    def submitted(self, lot: Batch, first: int, last: int) -> None:
-        """The lot has become these jobs."""
+    def on_submitted(self, batch: Batch, first: int, last: int) -> None:
+        """Take note that a batch has become these jobs."""
 
     @abstractmethod
-    def refused(self, lot: Batch, error: StokerError) -> StokerError | None:
-        """The lot has not become jobs; return the error if it is the end of everything."""
+    def on_rejected(self, batch: Batch, error: StokerError) -> StokerError | None:
+        """Take note that a batch was rejected; return the error if it ends the whole feed."""
 
     @abstractmethod
-    def ended(self, end: FinishedJob) -> None:
-        """One of the jobs is over."""
+    def on_finished(self, job: FinishedJob) -> None:
+        """Take note that a job has finished."""
 
     @abstractmethod
-    def turned(self, running: Callable[[], int]) -> None:
-        """Something may have happened: show it."""
+    def show_progress(self, running: Callable[[], int]) -> None:
+        """Show what has happened."""
 
     @abstractmethod
-    def due(self) -> float | None:
-        """Seconds until `turned` should be called again, even if nothing happens."""
+    def next_update(self) -> float | None:
+        """Return the seconds until `show_progress` is due even if nothing happens."""
 
-    def interrupted(self) -> None:  # noqa: B027 - most only count what is cancelled
-        """What runs is about to be cancelled, and no more lots will be asked for."""
-
-    @abstractmethod
-    def draining(self) -> None:
-        """No more lots will be asked for; what runs goes on."""
+    def on_interrupt(self) -> None:  # noqa: B027 - most streams only count cancelled jobs
+        """Take note that running jobs are about to be cancelled and no batch follows."""
 
     @abstractmethod
-    def stopped(self) -> None:
-        """It was ended before the input was."""
+    def on_drain(self) -> None:
+        """Take note that no batch follows; running jobs continue."""
+
+    @abstractmethod
+    def on_stopped(self) -> None:
+        """Take note that the feed ended before its input."""
 
     @abstractmethod
     def warn(self, text: str) -> None:
-        """Say something once."""
+        """Print a warning, once."""
 
-    def without_gpus(self) -> None:  # noqa: B027 - most name their devices
-        """There is no GPU here, and none was named."""
+    def on_no_gpus(self) -> None:  # noqa: B027 - most streams name their GPUs
+        """Take note that there is no GPU, and none was named."""
 
     @property
     @abstractmethod
-    def code(self) -> int:
-        """The exit code, if no signal decides it."""
+    def exit_code(self) -> int:
+        """The exit code, unless a signal ended the feed."""

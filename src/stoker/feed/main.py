@@ -17,7 +17,7 @@ from stoker import places
 from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.client.errors import UsageError
-from stoker.feed.line_reader import Lines
+from stoker.feed.line_reader import LineReader
 from stoker.feed.progress import Progress
 from stoker.feed.read_ahead import ReadAheadStream
 from stoker.feed.run import run
@@ -46,7 +46,7 @@ OPTIONS = (
 
 
 def main(argv: list[str]) -> int:
-    """Feed lines to the engine and follow them to their ends."""
+    """Run the lines of a file or of stdin."""
     if argv and argv[0] in ("-h", "--help"):
         from stoker.cli.help import verb_help
 
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
         return 0
     args = parse(OPTIONS, argv, verb="feed")
     options = job_options(args)
-    lines = Lines(_input(args))
+    lines = LineReader(_input(args))
     place = SubmitEnvironment()
     progress = Progress(lines.expected(), quiet=args.flag("quiet"))
     work = ReadAheadStream(lines, named_devices(args), progress, options)
@@ -88,7 +88,7 @@ def _input(args: Args) -> int:
 
 
 def named_devices(args: Args) -> list[str]:
-    """The devices typed, in order."""
+    """Return the GPUs of --gpus, in order."""
     text = args.text("gpus")
     if text is None:
         return []
@@ -109,7 +109,7 @@ def named_devices(args: Args) -> list[str]:
 
 
 def job_options(args: Args) -> dict[str, object]:
-    """What every line asks for, in the words of a submission."""
+    """Return the options of every line, as in a submission."""
     options: dict[str, object] = {"feed": f"{os.getpid()}-{os.urandom(4).hex()}"}
     names = named_devices(args)
     if names and args.flag("no_gpus"):

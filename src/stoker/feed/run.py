@@ -1,4 +1,4 @@
-"""Be the daemon, or feed the one that runs."""
+"""Run a feed as the daemon, or submit its lines to the daemon that runs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 
 def run(work: JobStream, place: SubmitEnvironment, resources: str | None = None) -> int:
-    """See the work through to its end; return the exit code."""
+    """Run a stream of jobs to its end; return the exit code."""
     if not _daemon_answers():
-        from stoker.feed.foreground import LostTheRace, drive
+        from stoker.feed.foreground import StateTaken, run_foreground
 
         try:
-            return drive(work, place, resources)
-        except LostTheRace:
-            pass  # somebody's daemon started at the same moment: it shall have the lines
+            return run_foreground(work, place, resources)
+        except StateTaken:
+            pass  # a daemon was started at the same time: it gets the lines
     from stoker.feed.follower import follow
 
     return follow(work, place)
 
 
 def _daemon_answers() -> bool:
-    """Whether somebody listens on this user's socket."""
+    """Return whether a daemon listens on this user's socket."""
     from stoker.client.errors import DaemonUnreachable
     from stoker.client.transport import open_socket
 

@@ -41,13 +41,13 @@ def _run(slots: list[Slot]) -> int:
     _open_standard_streams()
     from stoker.compat.simple_gpu_scheduler.outputs import OutputCopier
     from stoker.compat.simple_gpu_scheduler.work import SlotStream
-    from stoker.feed.line_reader import Lines
+    from stoker.feed.line_reader import LineReader
     from stoker.feed.run import run
     from stoker.feed.submit_environment import SubmitEnvironment
     from stoker.places import logs_dir
 
     outputs = OutputCopier(logs_dir())
-    work = SlotStream(Lines(_stdin(), joined=True), slots, outputs)
+    work = SlotStream(LineReader(_stdin(), joins_lines=True), slots, outputs)
     try:
         return run(work, SubmitEnvironment())
     finally:

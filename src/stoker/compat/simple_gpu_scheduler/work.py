@@ -10,14 +10,14 @@ from stoker.compat.simple_gpu_scheduler import record
 from stoker.compat.simple_gpu_scheduler.outputs import OutputCopier
 from stoker.compat.simple_gpu_scheduler.slots import NAME, Slot
 from stoker.feed.job_stream import Batch, FinishedJob, JobStream
-from stoker.feed.line_reader import Lines
+from stoker.feed.line_reader import LineReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 READ_AHEAD = 256
-"""Lines read ahead of the slots; they are in no queue yet."""
+"""LineReader read ahead of the slots; they are in no queue yet."""
 LONGEST_COMMAND = 128 * 1024 - 1
 """Maximum bytes of one argument of a command line (Linux)."""
 RETRY_SECONDS = 1.0
@@ -39,9 +39,9 @@ class SlotStream(JobStream):
     """Assigns each line the slot that was freed last."""
 
     waits_for_ends = True
-    trusts_names = True
+    accepts_unknown_gpus = True
 
-    def __init__(self, lines: Lines, slots: Sequence[Slot], outputs: OutputCopier) -> None:
+    def __init__(self, lines: LineReader, slots: Sequence[Slot], outputs: OutputCopier) -> None:
         named = dict.fromkeys(device for slot in slots for device in slot.devices)
         super().__init__(lines, list(named))
         self.outputs = outputs
@@ -57,21 +57,21 @@ class SlotStream(JobStream):
 
     # -- submission ---------------------------------------------------------------------
 
-    def hungry(self, waiting: int) -> bool:
+    def wants_input(self, waiting: int) -> bool:
         """Return True if lines should be read, slightly ahead of the slots."""
-        return not self.lines.full(READ_AHEAD)
+        return not self.lines.is_full(READ_AHEAD)
 
-    def openings(self, waiting: int, news: int) -> int:
+    def free_slots(self, waiting: int, news: int) -> int:
         """Return the number of slots that are free, or may be after pending events."""
-        if not self.lines.at_hand or self.outputs.full or self._must_wait():
+        if not self.lines.may_take or self.outputs.full or self._must_wait():
             return 0
         most = len(self.free) + min(news, len(self.busy))
-        return most if self.lines.regular else min(most, self.lines.waiting)
+        return most if self.lines.is_regular else min(most, self.lines.buffered)
 
     def _must_wait(self) -> bool:
         return bool(self.not_before) and time.monotonic() < self.not_before
 
-    def next(self, waiting: int) -> Batch | None:
+    def next_batch(self, waiting: int) -> Batch | None:
         """Return a line with its slot, None if the next line cannot be run."""
         taken = self.lines.take(1) if self.free else []
         if not taken:
@@ -96,7 +96,7 @@ class SlotStream(JobStream):
         # A shell removes a backslash and the newline after it.
         return {"line": line}, line.replace("\\\n", "")
 
-    def submitted(self, lot: Batch, first: int, last: int) -> None:
+    def on_submitted(self, lot: Batch, first: int, last: int) -> None:
         """Print the message that existing scripts look for."""
         command = lot.slot
         assert isinstance(command, Command)
@@ -104,7 +104,7 @@ class SlotStream(JobStream):
         self.outputs.say(f"Processing command `{command.shown}` on gpu {command.slot.name}")
         self.outputs.follow(first)
 
-    def refused(self, lot: Batch, error: StokerError) -> StokerError | None:
+    def on_rejected(self, lot: Batch, error: StokerError) -> StokerError | None:
         """Retry a line later if the daemon is full; otherwise count it as failed."""
         command = lot.slot
         assert isinstance(command, Command)
@@ -126,7 +126,7 @@ class SlotStream(JobStream):
 
     # -- end ----------------------------------------------------------------------------
 
-    def ended(self, end: FinishedJob) -> None:
+    def on_finished(self, end: FinishedJob) -> None:
         """Free the slot of a finished command; it is used next."""
         command = self.busy.pop(end.id)
         self.free.append(command.slot)
@@ -142,31 +142,31 @@ class SlotStream(JobStream):
         elif end.note:
             self._complain(f"{what} {end.note}; its GPU is released when no process uses it")
 
-    def turned(self, running: Callable[[], int]) -> None:
+    def show_progress(self, running: Callable[[], int]) -> None:
         """Copy the output of the commands."""
-        for number, why in self.lines.excuses():
+        for number, why in self.lines.take_skipped():
             self._leave_out(f"line {number} is skipped: {why}")
         self.outputs.turn()
 
-    def due(self) -> float | None:
+    def next_update(self) -> float | None:
         """Return the seconds until the next poll of the logs or retry."""
         waits = [self.outputs.due()]
         if self._must_wait():
             waits.append(self.not_before - time.monotonic())
         return min((wait for wait in waits if wait is not None), default=None)
 
-    def interrupted(self) -> None:
+    def on_interrupt(self) -> None:
         """From now on, cancelled commands do not count as failed."""
         self.ending = True
 
-    def draining(self) -> None:
+    def on_drain(self) -> None:
         """Print that the scheduler is draining."""
         self.ending = True
         self._complain("draining: running commands finish, no more are started")
 
-    def stopped(self) -> None:
+    def on_stopped(self) -> None:
         """Report the commands that did not run."""
-        rest = self.lines.rest()
+        rest = self.lines.drop_remaining()
         not_run = "the rest" if rest is None else self.not_run + rest
         counts = ((self.cancelled, "cancelled"), (not_run, "not run"))
         said = ", ".join(f"{count} {what}" for count, what in counts if count)
@@ -183,7 +183,7 @@ class SlotStream(JobStream):
         self.outputs.complain(f"{NAME}: {text}")
 
     @property
-    def code(self) -> int:
+    def exit_code(self) -> int:
         """Return the exit code: 1 if a command failed or could not start."""
         return 1 if self.failed else 0
 
