@@ -1,4 +1,4 @@
-"""The configuration file: its tables and keys as types, and reading it into them."""
+"""config.toml as typed Structs; unknown or wrong keys are rejected with their path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stoker.daemon.listen_address import split
 from stoker.executors.ssh.address import parse_address
 
 DOCUMENTATION = "see Configuration in the documentation"
-LONGEST_NAME = 64
+MAX_NAME_LENGTH = 64
 
 
 def _as_gpus(value: Any) -> str:
@@ -55,7 +55,7 @@ def _as_node_address(value: Any) -> str:
 
 
 def _meta(expected: str, parse: Callable[[Any], Any] | None = None, **bounds: Any) -> Meta:
-    """Describe a key: what an error says was expected, and how to read it."""
+    """Describe a key: what an error message says was expected, and how the value is parsed."""
     return Meta(description=expected, extra={"parse": parse}, **bounds)
 
 
@@ -82,7 +82,7 @@ Level = Annotated[
 
 
 class ForeignSettings(Struct, frozen=True):
-    """[foreign]: when a GPU counts as used by others."""
+    """[foreign]: when a GPU counts as used by foreign processes."""
 
     load: Number = Thresholds().load
     memory: Number = Thresholds().memory
@@ -90,29 +90,29 @@ class ForeignSettings(Struct, frozen=True):
 
     @property
     def thresholds(self) -> Thresholds:
-        """Return them as the rules of the GPU watch."""
+        """The thresholds of the GPU monitor."""
         return Thresholds(**asdict(self))
 
 
 class ApiSettings(Struct, frozen=True):
-    """[api]: where else than on the socket the API is served."""
+    """[api]: TCP ports beside the socket."""
 
     listen: Addresses = []
 
 
 class StoreSettings(Struct, frozen=True):
-    """[store]: where jobs are kept."""
+    """[store]: the database."""
 
     url: Text | None = None
     patience: Seconds = 30.0
-    """How long a database server may be away before the daemon ends."""
+    """How long a database server may be unreachable before the daemon stops."""
 
 
 class ContainerSettings(Struct, frozen=True):
     """[containers]."""
 
     engine: Text = ""
-    """The program that runs containers; empty: the first that is installed."""
+    """The container engine; empty: the first that is installed."""
 
 
 class LogSettings(Struct, frozen=True):
@@ -132,7 +132,7 @@ class QueueLimits(Struct, frozen=True):
 
 
 class ConfiguredNode(Struct, frozen=True):
-    """[nodes.NAME]: a machine over SSH."""
+    """[nodes.NAME]: an SSH node."""
 
     address: NodeAddress
     key: KeyPath | None = None
@@ -140,7 +140,7 @@ class ConfiguredNode(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
-    """What can be set. Flags win over these."""
+    """All settings; command-line options override them."""
 
     gpus: Gpus | None = None
     resources: Resources | None = None
@@ -179,17 +179,17 @@ def load() -> Settings:
     return settings
 
 
-def _check_owner(path: str, found: os.stat_result) -> None:
-    """Refuse a file that others can write: the commands in it run as this user."""
-    if found.st_uid not in (0, os.getuid()):
-        raise BadValue(f"{path} belongs to user {found.st_uid}, not to you. Remove or replace it.")
-    private = found.st_gid == found.st_uid  # a group of one's own, as many systems make it
-    if found.st_mode & (0o002 if private else 0o022):
+def _check_owner(path: str, status: os.stat_result) -> None:
+    """Reject a file that other users can write: the commands in it run as this user."""
+    if status.st_uid not in (0, os.getuid()):
+        raise BadValue(f"{path} belongs to user {status.st_uid}, not to you. Remove or replace it.")
+    has_private_group = status.st_gid == status.st_uid  # the default of many systems
+    if status.st_mode & (0o002 if has_private_group else 0o022):
         raise BadValue(f"{path} can be changed by other users. Run: chmod go-w {path}")
 
 
 def _decode(kind: Any, value: Any, path: str) -> Any:
-    """Read a value of the file as a type; an error names the key by its whole path."""
+    """Return a value of the file as this type; an error names the key by its whole path."""
     if get_origin(kind) is dict:
         tables = _table(value, path)
         return {name: _decode(get_args(kind)[1], tables[name], f"{path}.{name}") for name in tables}
@@ -222,9 +222,9 @@ def _table(value: Any, path: str) -> dict[str, Any]:
 
 
 def _meta_of(kind: Any) -> Meta:
-    """Return what describes a type; `X | None` is described by X."""
-    kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)
-    return next(meta for each in kinds for meta in get_args(each)[1:] if isinstance(meta, Meta))
+    """Return the description of a type; that of `X | None` is that of X."""
+    types = get_args(kind) if type(None) in get_args(kind) else (kind,)
+    return next(meta for part in types for meta in get_args(part)[1:] if isinstance(meta, Meta))
 
 
 def _bad(path: str, why: str) -> BadValue:
@@ -240,16 +240,16 @@ def _unknown(path: str, name: str, known: list[str]) -> BadValue:
 
 
 def _shown(value: Any) -> str:
-    """Return a value nearly as it stands in the file, cut when it is long."""
+    """Return a value nearly as written in the file, shortened if it is long."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def check_name(name: str) -> str:
-    """Return a node's name if it can stand in paths, in lists and before a slash."""
-    if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}", name):
+    """Return a node's name if it can be used in paths and lists; reject any other."""
+    if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME_LENGTH - 1}}}", name):
         raise BadValue(
-            f"'{name[:80]}' is not a valid node name; use up to {LONGEST_NAME} letters, digits"
+            f"'{name[:80]}' is not a valid node name; use up to {MAX_NAME_LENGTH} letters, digits"
             " and _ . -, starting with a letter or a digit."
         )
     return name

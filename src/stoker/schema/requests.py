@@ -1,4 +1,4 @@
-"""The bodies of requests, checked before anything looks at them."""
+"""Bodies of requests; they are validated when they are decoded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Path = Annotated[str, Meta(max_length=4096, pattern="^/")]
 
 
 class Body(Struct, forbid_unknown_fields=True):
-    """What a request may hold, and nothing else."""
+    """A request body; unknown fields are rejected."""
 
 
 class What(Body):
-    """What to run: exactly one of line, argv, script, lines."""
+    """The command: exactly one of line, argv, script, lines."""
 
     line: Line | None = None
     argv: Annotated[list[Line], Meta(min_length=1, max_length=100_000)] | None = None
@@ -28,7 +28,7 @@ class What(Body):
 
 
 class Submission(Body, kw_only=True):
-    """Where a submission comes from, and what it asks for: the same for jobs and for sweeps."""
+    """Origin and options of a submission: the same for jobs and for sweeps."""
 
     directory: Path
     shell: Path = "/bin/sh"
@@ -36,41 +36,41 @@ class Submission(Body, kw_only=True):
     options: dict[str, Any] = {}
     environment: dict[str, Line] = {}
     own_environment: bool = False
-    """Start from the daemon's own environment: the submission comes from another machine."""
+    """Start from the daemon's own environment, because the client is another machine."""
     umask: Annotated[int, Meta(ge=0, le=0o777)] = 0o022
     dry_run: bool = False
 
 
 class Submit(Submission, kw_only=True):
-    """New jobs."""
+    """Submit jobs."""
 
     what: What
 
 
 class Sweep(Submission, kw_only=True):
-    """A sweep, new or again."""
+    """Create a sweep, or continue one."""
 
     definition: dict[str, Any]
     new: bool = False
-    """A sweep of its own, even if there is one that is the same."""
+    """Create another sweep even if an equal one exists."""
 
 
 class ChangeSweep(Body):
-    """How a sweep goes on."""
+    """Change a sweep."""
 
     max_running: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
-    """0: any number of them."""
+    """0: no limit."""
     priority: Annotated[int, Meta(ge=-1_000_000_000, le=1_000_000_000)] | None = None
 
 
 class Select(Body):
-    """Jobs to act on."""
+    """Selected jobs."""
 
     select: Words = []
 
 
 class End(Select):
-    """Jobs to end, but only some of those selected."""
+    """Jobs to end, with filters on the selection."""
 
     client: Word | None = None
     """Only jobs that this client submitted."""
@@ -114,7 +114,7 @@ class Retry(Select):
     """With `failed`: all failures that ended since this time (ISO 8601)."""
     same_gpus: bool = False
     dry_run: bool = False
-    """Only count them."""
+    """Only count the jobs."""
 
 
 class Edit(Select):
@@ -122,7 +122,7 @@ class Edit(Select):
 
     options: dict[str, Any] = {}
     dry_run: bool = False
-    """Only say which running jobs the new time limit would end."""
+    """Only return the running jobs that the new time limit would end."""
 
 
 class Move(Select):
@@ -137,7 +137,7 @@ class Dismiss(Select):
 
 
 class Wait(Select):
-    """Answer when these have finished."""
+    """Wait until jobs have finished."""
 
     any: bool = False
     timeout: Annotated[float, Meta(ge=0, le=1e9)] | None = None
@@ -165,18 +165,18 @@ class Resource(Body):
 
 
 class AddNode(Body):
-    """A machine over SSH."""
+    """Add an SSH node, or change its address."""
 
     name: Word
     address: Word
     key: Word | None = None
     shared: bool = False
     force: bool = False
-    """It is the same machine at another address, whatever runs there."""
+    """Change the address even while jobs run there: it is the same machine."""
 
 
 class RemoveNode(Body):
-    """A machine over SSH that is not to be used any more."""
+    """Remove an SSH node."""
 
     name: Word
     force: bool = False
@@ -189,7 +189,7 @@ class RefreshNodes(Body):
 
 
 class Queue(Body):
-    """A named queue and its limits."""
+    """Define a named queue."""
 
     name: Annotated[str, Meta(pattern=r"^[\w.:-]{1,64}$")]
     max_running: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
@@ -198,22 +198,22 @@ class Queue(Body):
     strict: bool = False
     devices: Words | None = None
     resources: Annotated[list[Resource], Meta(max_length=100_000)] | None = None
-    """All that its jobs may use; types that the machine does not know are brought along."""
+    """All that its jobs may use; devices of types that the node does not have are added to it."""
     max_waiting: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
     max_job_gpus: Annotated[str, Meta(max_length=20)] | None = None
     new: bool = False
-    """Refuse to change a queue that is there already."""
+    """Reject the request if the queue exists."""
 
 
 class Policy(Body):
-    """What a queue goes by from now on."""
+    """Set the policy of a queue."""
 
     queue: Annotated[str, Meta(pattern=r"^(\*|[\w.:-]{1,64})$")] = "*"
-    """`*`: every queue for which nothing else is said."""
+    """`*`: every queue without its own setting."""
     name: Annotated[str, Meta(max_length=64)] = ""
-    """Empty: whatever is said for all others."""
+    """Empty: remove the setting of the queue."""
     parameters: Annotated[dict[Word, float | Word], Meta(max_length=16)] = {}
-    """Numbers (times in seconds), or as people type them: `20m`."""
+    """Numbers (durations in seconds), or text as users type it: `20m`."""
 
 
 class HideHistory(Body):
@@ -228,16 +228,16 @@ class Listen(Body):
     address: Annotated[str, Meta(max_length=64, pattern=r"^[0-9A-Za-z.:\[\]]+:[0-9]{1,5}$")]
     tls: bool = False
     note: Annotated[dict[Word, Word], Meta(max_length=16)] = {}
-    """What whoever comes in there may want to know; `GET /v1/daemon` shows it."""
+    """Texts for the clients of this port; `GET /v1/daemon` shows them."""
 
 
 class Thresholds(Body):
-    """From when on a GPU counts as used by others."""
+    """Change when a GPU counts as used by foreign processes."""
 
     load: Annotated[float, Meta(ge=0, le=10)] | None = None
     memory: Annotated[float, Meta(ge=0, le=10)] | None = None
     processes: bool | None = None
-    """Whether any process that computes is enough, however little it uses."""
+    """Whether any compute process makes it so, however little it uses."""
 
 
 class Stop(Body):
@@ -245,13 +245,13 @@ class Stop(Body):
 
     mode: Annotated[str, Meta(pattern="^(leave|drain|cancel)$")] = "leave"
     check: bool = False
-    """Refuse when the next daemon could not start with the configuration as it is now."""
+    """Reject the request if a daemon could not start with the present configuration."""
     gpus: Word | None = None
     resources: Word | None = None
     listen: Word | None = None
-    """What that daemon would be told to have, and where to listen."""
+    """The options of that daemon."""
     db: Word | None = None
-    """The store that it would be told to use."""
+    """The store of that daemon."""
 
 
 class Backup(Body):
