@@ -1,4 +1,4 @@
-"""Internal errors: each is logged, counted and reported, so that it stops nothing else."""
+"""FaultTracker: internal errors are logged, counted and reported; everything else goes on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stoker.store.port import StoreFenced
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 MAX_FAULTS = 20
-"""Kinds of faults that are remembered; the oldest that is over goes first."""
-MAX_ERROR = 300
-"""Characters of an error in a report; the log has all of it."""
+"""Kinds of faults that are kept; the oldest resolved one is dropped first."""
+MAX_ERROR_CHARACTERS = 300
+"""Of an error in a report; the log has all of it."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,11 +32,11 @@ class Now(Protocol):
 
     @property
     def boot(self) -> float:
-        """Seconds since the machine was booted."""
+        """Seconds since the host was booted."""
 
 
 class Fault(Struct):
-    """What failed, how often, and when it is tried again."""
+    """One kind of failure: how often it happened, and when it is tried again."""
 
     what: str
     error: str
@@ -45,9 +45,9 @@ class Fault(Struct):
     pause: float
     retry_boot: float
     active: bool = True
-    """False once the same has succeeded, and for what is not tried again."""
+    """False after a success, and for what is not tried again."""
     paused: bool = False
-    """Whether it is not tried before `retry_boot`."""
+    """Whether the next try waits until `retry_boot`."""
 
 
 class FaultTracker:
@@ -58,7 +58,7 @@ class FaultTracker:
         self._faults: dict[str, Fault] = {}
 
     def pause(self, what: str, error: Exception, excerpt: str = "") -> None:
-        """Record a failure of what is tried again after a pause, each time a longer one."""
+        """Record a failure of what is tried again after a pause that doubles each time."""
         self._record(what, error, excerpt).paused = True
 
     def record(self, what: str, error: Exception, excerpt: str = "") -> None:
@@ -70,12 +70,16 @@ class FaultTracker:
         now = self._clock()
         fault = self._faults.get(what)
         if fault is None:
-            self._make_room()
+            self._drop_oldest()
             fault = self._faults[what] = Fault(what, "", 0, now.wall, 0.0, now.boot)
         if not fault.active:
             fault.pause = 0.0
         fault.active = True
-        fault.error, fault.count, fault.last_at = repr(error)[:MAX_ERROR], fault.count + 1, now.wall
+        fault.error, fault.count, fault.last_at = (
+            repr(error)[:MAX_ERROR_CHARACTERS],
+            fault.count + 1,
+            now.wall,
+        )
         fault.pause = min(max(2 * fault.pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
         fault.retry_boot = now.boot + fault.pause
         if fault.count & (fault.count - 1) == 0:
@@ -89,7 +93,7 @@ class FaultTracker:
         return fault
 
     def resolve(self, what: str) -> None:
-        """It has succeeded again."""
+        """Record a success after failures."""
         fault = self._faults.get(what)
         if fault is not None and fault.active:
             fault.active = False
@@ -98,41 +102,41 @@ class FaultTracker:
     def contain(
         self, what: str, default: T, call: Callable[P, T], *args: P.args, **more: P.kwargs
     ) -> T:
-        """Return what a call returns, or a default when it fails for any reason but fencing."""
+        """Return the result of a call, or a default if it fails for any reason but fencing."""
         try:
-            found = call(*args, **more)
+            result = call(*args, **more)
         except StoreFenced:
             raise
-        except Exception as error:  # noqa: BLE001 - that is what this is for
+        except Exception as error:  # noqa: BLE001 - containing is the purpose
             self._record(what, error)
             return default
         if self._faults:
             self.resolve(what)
-        return found
+        return result
 
     def is_failing(self, what: str) -> bool:
-        """Whether it failed the last time."""
+        """Return whether the last try failed."""
         fault = self._faults.get(what)
         return fault is not None and fault.active
 
     def may_retry(self, what: str) -> bool:
-        """Whether the pause since its last failure is over."""
+        """Return whether the pause after the last failure is over."""
         fault = self._faults.get(what)
         return fault is None or not fault.active or self._clock().boot >= fault.retry_boot
 
     def seconds_until_retry(self, whats: tuple[str, ...]) -> float | None:
-        """Return how long until the first of these may be tried again; None: none of them fails."""
+        """Return the seconds until the first of these may be tried again; None if none fails."""
         waits = [fault.retry_boot for what in whats if (fault := self._active(what)) is not None]
         return max(min(waits) - self._clock().boot, 0.0) if waits else None
 
     def report(self, all: bool = True) -> list[str]:
-        """Return a sentence for each kind of fault, those that go on first; or only for these."""
+        """Return a sentence for each kind of fault, active ones first; or only for active ones."""
         now = self._clock()
-        faults = sorted(self._faults.values(), key=lambda each: not each.active)
-        return [_sentence(each, now) for each in faults if all or each.active]
+        faults = sorted(self._faults.values(), key=lambda fault: not fault.active)
+        return [_sentence(fault, now) for fault in faults if all or fault.active]
 
     def sentence(self, what: str) -> str | None:
-        """Return what is reported of something that fails now."""
+        """Return the report of what fails now; None if it does not fail."""
         fault = self._active(what)
         return _sentence(fault, self._clock()) if fault is not None else None
 
@@ -140,10 +144,10 @@ class FaultTracker:
         fault = self._faults.get(what)
         return fault if fault is not None and fault.active else None
 
-    def _make_room(self) -> None:
+    def _drop_oldest(self) -> None:
         while len(self._faults) >= MAX_FAULTS:
-            over = (what for what, fault in self._faults.items() if not fault.active)
-            del self._faults[next(over, next(iter(self._faults)))]
+            resolved = (what for what, fault in self._faults.items() if not fault.active)
+            del self._faults[next(resolved, next(iter(self._faults)))]
 
 
 def _sentence(fault: Fault, now: Now) -> str:

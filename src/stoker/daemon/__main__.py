@@ -1,4 +1,4 @@
-"""`python -m stoker.daemon run`: the daemon's own process."""
+"""`python -m stoker.daemon run`: parse options, lock the state, build the daemon, run it."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ import contextlib
 import os
 import sys
 
-KNOWN = ("--gpus", "--resources", "--also", "--listen", "--db", "--ready-fd", "--idle-exit")
-"""`--also 4,5` declares GPUs of these names where the machine has none; it takes none away."""
+OPTIONS = ("--gpus", "--resources", "--also", "--listen", "--db", "--ready-fd", "--idle-exit")
+"""`--also 4,5` declares GPUs of these names on a machine that has none; it removes none."""
 
 
 def main(argv: list[str]) -> int:
-    """Run a daemon until it is told to stop."""
+    """Run a daemon until it is stopped; return the exit code."""
     ready = -1
     try:
-        options = _options(argv)
+        options = _parse_options(argv)
         ready = int(options.get("ready-fd", "-1"))
         return _run(options, ready)
-    except BaseException as error:  # say why on the way out, whatever it was
-        _say(ready, f"error {_exit_code(error)} {_sentence(error)}")
+    except BaseException as error:  # report every reason to the command that started it
+        _report(ready, f"error {_exit_code(error)} {_sentence(error)}")
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         import logging  # loaded with the daemon, unless that is what failed
 
         logger = logging.getLogger("stoker.daemon")
-        if _expected(error):
+        if _is_expected(error):
             logger.error("the daemon stops: %s", _sentence(error))  # noqa: TRY400
         else:
             logger.critical("the daemon stops because of an unexpected error", exc_info=error)
         return _exit_code(error)
 
 
-def _options(argv: list[str]) -> dict[str, str]:
+def _parse_options(argv: list[str]) -> dict[str, str]:
     from stoker.core.units import BadValue
 
     words = argv[1:] if argv[:1] == ["run"] else argv
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     while words:
         name, equals, value = words.pop(0).partition("=")
-        if name not in KNOWN:
+        if name not in OPTIONS:
             raise BadValue(f"The daemon has no setting '{name}'.")
-        found[name[2:]] = value if equals else words.pop(0) if words else ""
-    return found
+        options[name[2:]] = value if equals else words.pop(0) if words else ""
+    return options
 
 
 def _run(options: dict[str, str], ready: int) -> int:
@@ -51,51 +51,51 @@ def _run(options: dict[str, str], ready: int) -> int:
     from stoker.executors.local.supervisor import become_subreaper
 
     state = places.secure_dir(places.state_dir())
-    for patience in range(400, -1, -1):
+    for tries_left in range(400, -1, -1):
         try:
             lock = StateLock(state)
             break
         except Locked as holder:
-            other = _the_other(places.socket_path(), patience, holder)
+            other = _other_daemon(places.socket_path(), tries_left, holder)
             if other is not None:
-                _say(ready, other)
+                _report(ready, other)
                 return 0
-    kept = DaemonPaths()
+    paths = DaemonPaths()
     from stoker.daemon.bootstrap import build_daemon, build_http_server
 
     also = [name for name in options.get("also", "").split(",") if name]
-    # A URL may hold a password, and a command line is for all to see: it comes by a variable.
+    # A URL may contain a password, and command lines are public: it comes in a variable.
     db = (
         os.environ.pop(wire.STORE_OPTION_VARIABLE, None)
         if options.get("db") == "-"
         else options.get("db")
     )
     idle_exit = float(options["idle-exit"]) if options.get("idle-exit") else None
-    loop = build_daemon(
-        kept, options.get("gpus"), options.get("resources"), also, db=db, idle_exit=idle_exit
+    daemon = build_daemon(
+        paths, options.get("gpus"), options.get("resources"), also, db=db, idle_exit=idle_exit
     )
     from stoker.daemon.state_files import watch_state
 
-    listen = [options["listen"]] if options.get("listen") else loop.settings.api.listen
+    listen = [options["listen"]] if options.get("listen") else daemon.settings.api.listen
     try:
-        server = build_http_server(loop, "daemon", listen)
+        server = build_http_server(daemon, "daemon", listen)
     except BaseException:
-        loop.close()
+        daemon.close()
         raise
-    watch_state(loop, kept, lock, server)
-    _say(ready, f"ready {os.getpid()}")
+    watch_state(daemon, paths, lock, server)
+    _report(ready, f"ready {os.getpid()}")
     become_subreaper()
     try:
-        loop.run()
+        daemon.run()
     finally:
         server.close()
-        loop.close()
+        daemon.close()
         lock.release()
     return 0
 
 
-def _the_other(path: str, patience: int, holder: Exception) -> str | None:
-    """Another daemon is first: say who it is; None while it starts, or is about to end."""
+def _other_daemon(path: str, tries_left: int, holder: Exception) -> str | None:
+    """Return the report of the daemon that has the state; None while it starts or stops."""
     import socket
     import time
 
@@ -104,7 +104,7 @@ def _the_other(path: str, patience: int, holder: Exception) -> str | None:
     with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
         sock.connect(path)
         return f"ready {peer_credentials(sock)[0]}"
-    if patience:
+    if tries_left:
         time.sleep(0.025)
         return None
     return (
@@ -113,14 +113,14 @@ def _the_other(path: str, patience: int, holder: Exception) -> str | None:
     )
 
 
-def _say(fd: int, line: str) -> None:
+def _report(fd: int, line: str) -> None:
     if fd >= 0:
         with contextlib.suppress(OSError):
             os.write(fd, line.replace("\n", " ").encode() + b"\n")
             os.close(fd)
 
 
-def _expected(error: BaseException) -> bool:
+def _is_expected(error: BaseException) -> bool:
     from stoker import places
     from stoker.core.units import BadValue
     from stoker.engine import CommandRejected

@@ -57,15 +57,15 @@ class DaemonLogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, unless it repeats the one before."""
-        said = (record.name, record.levelno, record.getMessage())
-        if said == self._last and record.created - self._last_at < REPEAT_SECONDS:
+        message = (record.name, record.levelno, record.getMessage())
+        if message == self._last and record.created - self._last_at < REPEAT_SECONDS:
             self._repeats += 1
             return
-        self._last, self._last_at = said, record.created
+        self._last, self._last_at = message, record.created
         self._write(self._notes() + self.format(record) + "\n")
 
     def _notes(self) -> str:
-        """Return what is to be said about lines that were left out."""
+        """Return notes about lines that were repeated or could not be written."""
         repeats, self._repeats = self._repeats, 0
         notes = f"  the line above was repeated {repeats} times\n" if repeats else ""
         if self._lost:
@@ -80,16 +80,16 @@ class DaemonLogHandler(logging.Handler):
                 self._lost += 1
             else:
                 self._lost = 0
-        except OSError:  # disk full, directory gone: the daemon's work goes on
+        except OSError:  # disk full, directory gone: the daemon goes on
             self._lost += 1
 
     def _prepare(self) -> None:
         """Have the file open: a new one if it was removed or has grown too large."""
         try:
-            found = os.stat(self.path)
-            if found.st_size >= MAX_BYTES:
+            file = os.stat(self.path)
+            if file.st_size >= MAX_BYTES:
                 self._rotate()
-            elif self._fd >= 0 and os.path.samestat(found, os.fstat(self._fd)):
+            elif self._fd >= 0 and os.path.samestat(file, os.fstat(self._fd)):
                 return
         except FileNotFoundError:
             pass
@@ -109,7 +109,7 @@ class DaemonLogHandler(logging.Handler):
         os.rename(self.path, f"{self.path}.1")
 
     def close(self) -> None:
-        """Write what was held back, and let the file go."""
+        """Write the pending note, and close the file."""
         if self._repeats:
             self._write(self._notes())
         if self._fd >= 0:
@@ -119,10 +119,10 @@ class DaemonLogHandler(logging.Handler):
 
 
 class StderrHandler(logging.StreamHandler[Any]):
-    """Shows records on the terminal of a daemon in the foreground, and never waits for it."""
+    """Shows records on the terminal of a daemon in the foreground, without blocking."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record if there is room: a terminal may be stopped, a pipe full."""
+        """Write a record unless that would block: a terminal may be stopped, a pipe full."""
         with contextlib.suppress(OSError, ValueError):
             if select.select([], [2], [], 0)[1]:
                 super().emit(record)
@@ -130,7 +130,7 @@ class StderrHandler(logging.StreamHandler[Any]):
 
 def configure(path: str, stderr_level: int = logging.NOTSET) -> None:
     """Send all records to the log file, and to stderr too unless that is the same file."""
-    logging.raiseExceptions = False  # a log that fails is no reason to fail
+    logging.raiseExceptions = False  # the daemon does not fail because its log does
     handler = DaemonLogHandler(path)
     root = logging.getLogger()
     root.handlers = [handler]
@@ -149,7 +149,7 @@ def configure(path: str, stderr_level: int = logging.NOTSET) -> None:
 
 
 def set_level(name: str) -> None:
-    """Log our own records from this level on; other packages' from warning on."""
+    """Log records of stoker from this level on; those of other packages from warning on."""
     logging.getLogger("stoker").setLevel(name.upper())
 
 
@@ -216,11 +216,11 @@ _LINES: dict[type[e.Event], tuple[int, Callable[[Any], str]]] = {
     e.DevicesUndrained: (INFO, lambda v: f"undrained {_devices(v.devices)}"),
     e.ForeignUseChanged: (INFO, _foreign_use),
 }  # fmt: skip
-"""Events that an administrator looks for. All others are written at level debug."""
+"""Events that matter to an administrator. All others are written at level debug."""
 
 
 def log_events(events: Iterable[e.Event]) -> None:
-    """Write a line for each event that matters to whoever runs the daemon."""
+    """Write a line for each event that matters to an administrator."""
     verbose = logger.isEnabledFor(logging.DEBUG)
     for event in events:
         level, describe = _LINES.get(type(event), (logging.DEBUG, _kind))

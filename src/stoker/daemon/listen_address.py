@@ -1,4 +1,4 @@
-"""Addresses to listen on, as people write them."""
+"""Parse and print HOST:PORT listen addresses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stoker.core.units import BadValue
 
 
 def split(text: str) -> tuple[str, int]:
-    """`127.0.0.1:25647` or `[::1]:25647` as an address and a port; 0 means any free port."""
+    """Return address and port of `127.0.0.1:25647` or `[::1]:25647`; port 0 is any free port."""
     from ipaddress import ip_address
 
     host, colon, port = text.rpartition(":")
@@ -21,5 +21,5 @@ def split(text: str) -> tuple[str, int]:
 
 
 def join(host: str, port: int) -> str:
-    """An address and a port as people write them."""
+    """Return an address and a port as HOST:PORT."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Exactly one driver per state."""
+"""StateLock: one daemon per state directory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 class Locked(Exception):
-    """Another daemon or feed has this state."""
+    """Another daemon or feed holds the lock; the text is its pid."""
 
 
 class StateLock:
@@ -15,9 +15,9 @@ class StateLock:
 
     def __init__(self, directory: str) -> None:
         self.path = f"{directory}/lock"
-        self.fd = self._take()
+        self.fd = self._acquire()
 
-    def _take(self) -> int:
+    def _acquire(self) -> int:
         while True:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -41,13 +41,13 @@ class StateLock:
         return _is_at(self.fd, self.path)
 
     def renew(self) -> None:
-        """Lock the file of this name again after it was deleted; Locked if another daemon has."""
-        fd = self._take()
+        """Lock the file again after it was deleted; raise Locked if another daemon has."""
+        fd = self._acquire()
         os.close(self.fd)
         self.fd = fd
 
     def release(self) -> None:
-        """Let somebody else have it."""
+        """Give the lock up."""
         os.ftruncate(self.fd, 0)
         os.close(self.fd)
 
@@ -60,16 +60,17 @@ def _is_at(fd: int, path: str) -> bool:
 
 
 def on_shared_file_system(path: str) -> bool:
-    """Whether a path is on NFS or the like, where SQLite's log mode is unsafe."""
-    best, kind = "", ""
+    """Return whether a path is on a network file system, where SQLite's WAL mode is unsafe."""
+    longest, file_system = "", ""
     try:
         with open("/proc/self/mounts") as file:
             for line in file:
                 _, mount, type, *_ = line.split(" ")
-                at = mount.replace("\\040", " ")
-                if (path == at or path.startswith(at.rstrip("/") + "/")) and len(at) >= len(best):
-                    best, kind = at, type
+                point = mount.replace("\\040", " ")
+                is_below = path == point or path.startswith(point.rstrip("/") + "/")
+                if is_below and len(point) >= len(longest):
+                    longest, file_system = point, type
     except OSError:
         return False
     shared = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "afs", "9p", "fuse.sshfs", "ceph")
-    return kind.startswith(shared)
+    return file_system.startswith(shared)
