@@ -1,1 +1,1 @@
-"""The name under which older training scripts know the library: `kubeprofiler.KubeProfiler()`."""
+"""The package name that older training scripts import: `kubeprofiler.KubeProfiler()`."""

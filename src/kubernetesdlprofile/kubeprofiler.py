@@ -1,4 +1,4 @@
-"""`KubeProfiler`: the names of an older scheduler's library, spoken by `stoker.training`."""
+"""KubeProfiler: the interface of an older scheduler's library, by `stoker.training`."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from stoker.training.environment import Environment
 
 
 class KubeProfiler:
-    """The job as seen by a script that was written for the older library.
+    """The job, for a script that was written for the older library.
 
-    Without a scheduler it has values with which a script runs, and does nothing.
+    Without a scheduler its values let a script run, and it does nothing.
     """
 
     def __init__(self, *hosts: object, **named_hosts: object) -> None:
-        # The hosts of the older library's services: nobody is called any more.
+        # The arguments are hosts of the older library's services, which are not used.
         self._job = job = attach()
-        around = Environment()
-        self.RANK = _or(around.number("NODE_RANK"), 0)
-        self.LOCAL_RANK = _or(around.number("LOCAL_RANK"), -1)
-        self.JOBID = around.name
+        environment = Environment()
+        self.RANK = _or(environment.number("NODE_RANK"), 0)
+        self.LOCAL_RANK = _or(environment.number("LOCAL_RANK"), -1)
+        self.JOBID = environment.name
         self.RESTARTED = job.restarted
         self.EPOCHS_DONE = job.epochs_done
-        self.PROFILE_EACH = around.heartbeat
-        self.NODE_LIST = around.get("NODELIST")
-        self.NUM_GPUS = _or(around.number("NUM_GPUS"), 1)
-        self.NUM_NODES = _or(around.number("NUM_NODES"), 1)
-        self.BATCH_SIZE = _or(around.number("BATCH_SIZE"), 1)
-        self.EPOCHS = _or(around.epochs, 1)
-        self.TRAINING_SET_SIZE = _or(around.number("TRAINING_SET_SIZE"), 1)
-        at_once = self.BATCH_SIZE * self.NUM_GPUS * self.NUM_NODES
-        self.iterationPerEpoch = self.TRAINING_SET_SIZE // max(1, at_once)
+        self.PROFILE_EACH = environment.heartbeat
+        self.NODE_LIST = environment.get("NODELIST")
+        self.NUM_GPUS = _or(environment.number("NUM_GPUS"), 1)
+        self.NUM_NODES = _or(environment.number("NUM_NODES"), 1)
+        self.BATCH_SIZE = _or(environment.number("BATCH_SIZE"), 1)
+        self.EPOCHS = _or(environment.epochs, 1)
+        self.TRAINING_SET_SIZE = _or(environment.number("TRAINING_SET_SIZE"), 1)
+        global_batch = self.BATCH_SIZE * self.NUM_GPUS * self.NUM_NODES
+        self.iterationPerEpoch = self.TRAINING_SET_SIZE // max(1, global_batch)
         self.maxIterations = self.iterationPerEpoch * self.EPOCHS
-        root = checkpoints.directory(around)
+        root = checkpoints.directory(environment)
         if job.attached:
             self.root_dir = checkpoints.make(root)
-        self.ckpt_path = self._find(root, tell=self.RESTARTED and not job.quiet)
+        self.ckpt_path = self._find(root, announce=self.RESTARTED and not job.is_silent)
 
     @cached_property
     def root_dir(self) -> str:
-        """Where checkpoints go. By hand it is made only when somebody asks for it."""
+        """The checkpoint directory; without stoker it is created on first access."""
         return self._job.checkpoint_dir
 
-    def _find(self, root: str, tell: bool) -> str:
-        """The newest checkpoint, or where a script that keeps just one would look for it."""
+    def _find(self, root: str, announce: bool) -> str:
+        """Return the newest checkpoint, or the default path of a script that keeps only one."""
         version = checkpoints.last_version(root)
         path = version[1] if version else checkpoints.newest(root)
         path = path or os.path.join(root, "tf_ckpts")
-        if tell:
+        if announce:
             if version:
                 print("[KUBE_API_LIBRARY] last version found is ", version[0])
             print("[KUBE_API_LIBRARY]: Job Restarted, ckpt_path: ", path, flush=True)
@@ -57,7 +57,7 @@ class KubeProfiler:
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch that runs, or comes next."""
+        """The number of the current or next epoch."""
         return self._job.epoch
 
     @property
@@ -72,23 +72,23 @@ class KubeProfiler:
 
     @property
     def has_to_stop(self) -> bool:
-        """Whether the next `start_epoch()` stops this process."""
+        """Return True if the next `start_epoch()` stops this process."""
         return self._job.should_stop()
 
     def measure(self) -> None:
-        """At the end of each training step."""
+        """Call this at the end of each training step."""
         self._job.measure()
 
     def start_epoch(self) -> None:
-        """At the start of each epoch; when a stop was asked for, the process ends here."""
+        """Call this at the start of each epoch; a requested stop ends the process here."""
         self._job.start_epoch()
 
     def end_epoch(self) -> None:
-        """At the end of each epoch, validation included."""
+        """Call this at the end of each epoch, including validation."""
         self._job.end_epoch()
 
     def end(self) -> None:
-        """Nothing: that the script is over is seen from outside."""
+        """Do nothing: stoker sees the end of the process."""
 
 
 def _or(number: int | None, default: int) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from stoker import training
 from stoker.training import Job
-from stoker.training.files import RECORD
+from stoker.training.files import STEPS_BYTES
 from training.training_dir import TrainingDir
 
 
@@ -118,7 +118,7 @@ def test_the_word_about_steps_has_one_length_and_is_overwritten(desk: TrainingDi
     for _ in range(50):
         job.measure()
     data = (desk.reports / "steps").read_bytes()
-    assert len(data) == RECORD
+    assert len(data) == STEPS_BYTES
     assert data.endswith(b" \n")
     assert desk.steps()["n"] == 50
 

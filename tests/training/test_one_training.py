@@ -230,11 +230,11 @@ def test_ranks_that_a_script_makes_by_itself_are_heard_and_stop_together(
 def test_launchers_that_add_the_rank_to_the_words_of_each_process_make_one_program(
     desk: TrainingDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stoker.training.earlier_reports import program
+    from stoker.training.earlier_reports import program_id
 
     monkeypatch.setattr(sys, "argv", ["train.py", "--local-rank=0", "--lr", "1"])
-    one = program(child=False)
+    one = program_id(child=False)
     monkeypatch.setattr(sys, "argv", ["train.py", "--local-rank=1", "--lr", "1"])
-    assert program(child=False) == one
+    assert program_id(child=False) == one
     monkeypatch.setattr(sys, "argv", ["train.py", "--local-rank=1", "--lr", "2"])
-    assert program(child=True) != one
+    assert program_id(child=True) != one

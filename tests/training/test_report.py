@@ -120,9 +120,9 @@ def test_a_script_that_closes_all_files_does_not_get_reports_written_into_its_ow
 
 def test_a_report_that_is_gone_is_begun_anew(desk: TrainingDir) -> None:
     files = Files(str(desk.reports))
-    assert files.say("one")
+    assert files.append_line("one")
     os.unlink(desk.reports / "report")
-    assert files.say("two")
+    assert files.append_line("two")
     assert (desk.reports / "report").read_text() == "two\n"
 
 

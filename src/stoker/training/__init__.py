@@ -1,8 +1,8 @@
-"""What a training script says to stoker, and hears from it: `from stoker.training import job`.
+"""The training library: `from stoker.training import job` connects a script to stoker.
 
-Standard library only and Python 3.8 or newer, because it runs inside other people's containers
-and environments. It never blocks, never raises (but for the SystemExit of a stop that was asked
-for), and does nothing where there is no stoker.
+Standard library only and Python 3.8 or newer, because it runs inside users' containers and
+environments. It never blocks, never raises (except for the SystemExit of a requested stop), and
+does nothing without stoker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _attached: Job | None = None
 
 
 def attach() -> Job:
-    """The job that this process is part of: made on the first call, then always the same."""
+    """Return the job of this process; the same object on every call."""
     global _attached  # noqa: PLW0603 - a process is part of one job
     if _attached is None:
         from stoker.training.training_job import Job
@@ -31,19 +31,19 @@ def attach() -> Job:
         if _attached.attached:
             import atexit
 
-            atexit.register(_attached.script_over)
+            atexit.register(_attached.on_script_exit)
     return _attached
 
 
 def report(
     metrics: Mapping[str, object] | None = None, /, step: object = None, **more: object
 ) -> None:
-    """Figures to keep: `report(loss=0.3, step=10)`, or `report({"val/loss": 0.3}, step=10)`."""
+    """Record metrics: `report(loss=0.3, step=10)`, or `report({"val/loss": 0.3}, step=10)`."""
     attach().report(metrics, step, **more)
 
 
 def current() -> Current:
-    """All that the job knows about itself: its GPUs, its attempt, its parameters."""
+    """Return what is known about the job: its GPUs, its attempt, its parameters."""
     from stoker.training.environment import Environment
     from stoker.training.job_info import read
 

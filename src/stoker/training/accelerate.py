@@ -1,6 +1,6 @@
-"""For Accelerate: epochs that are saved with the accelerator's own state, and resumed from it.
+"""For Accelerate: epochs that are saved with the accelerator's state, and resumed from it.
 
-`for epoch in epochs(accelerator, 10):` stands in place of `for epoch in range(10):`.
+`for epoch in epochs(accelerator, 10):` replaces `for epoch in range(10):`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ PREFIX = "stoker-"
 
 
 def epochs(accelerator: Any, total: int | None = None) -> Iterator[int]:
-    """The epochs still to be done; call it when everything was prepared.
+    """Yield the remaining epochs; call it after everything is prepared.
 
-    Under stoker the state is saved after each, and loaded first when the job goes on.
+    Under stoker the state is saved after each epoch, and loaded first when the job resumes.
     """
     job = attach()
     if not job.attached:
         yield from job.epochs(total)
         return
-    job.enter_loop()
+    job.begin_loop()
     directory = job.checkpoint_dir
     saved = checkpoints.numbered(directory, PREFIX) if job.restarted else []
     if saved:
@@ -36,11 +36,11 @@ def epochs(accelerator: Any, total: int | None = None) -> Iterator[int]:
         yield epoch
         job.end_epoch()
         if not job.apart:
-            _keep(accelerator, directory, epoch + 1)
+            _save(accelerator, directory, epoch + 1)
 
 
-def _keep(accelerator: Any, directory: str, done: int) -> None:
-    """Every process takes part in saving; the first puts the result in place."""
+def _save(accelerator: Any, directory: str, done: int) -> None:
+    """Save the state in all processes; the main process then replaces the old checkpoint."""
     path = f"{directory}/{PREFIX}{done}"
     accelerator.save_state(f"{path}.new")
     accelerator.wait_for_everyone()

@@ -1,10 +1,10 @@
-"""What scripts hand us, made into numbers; whatever it is, nothing is raised."""
+"""Convert values of user code to numbers without raising."""
 
 from __future__ import annotations
 
 
-def number(value: object) -> float | None:
-    """A number, if this is one or holds one; it may be infinite, or NaN."""
+def to_number(value: object) -> float | None:
+    """Return a number, also of a tensor with one element; it may be infinite or NaN."""
     if isinstance(value, float):
         return float(value)
     if isinstance(value, (str, bytes)):
@@ -12,14 +12,14 @@ def number(value: object) -> float | None:
     try:
         item = getattr(value, "item", None)
         return float(item() if callable(item) else value)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001 - what a tensor may raise is not ours to know
+    except Exception:  # noqa: BLE001 - a tensor may raise anything
         return None
 
 
-def whole(value: object) -> int | None:
-    """A number of epochs, if this can be read as one."""
+def to_epochs(value: object) -> int | None:
+    """Return a number of epochs, None if the value is not one."""
     try:
-        found = int(value)  # type: ignore[call-overload]
+        epochs = int(value)  # type: ignore[call-overload]
     except Exception:  # noqa: BLE001 - see above
         return None
-    return found if found >= 0 else None
+    return epochs if epochs >= 0 else None

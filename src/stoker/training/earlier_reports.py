@@ -1,8 +1,8 @@
-"""What was said in this attempt before this process came.
+"""Reports of earlier processes of the same attempt.
 
-A job's command may be a script of its own: one that starts the training again after a crash, or
-two trainings, one after the other. Stoker counts the epochs of one training, so that each process
-has to know whether it is that one, goes on with it, or is another one.
+A job's command may be a script that starts the training again after a crash, or two trainings one
+after the other. Stoker counts the epochs of one training, so each process has to know whether it
+is that one, continues it, or is another one.
 """
 
 from __future__ import annotations
@@ -14,118 +14,118 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LINE = 4096
+MAX_LINE = 4096
 KINDS = (b'{"k":"hello"', b'{"k":"start"', b'{"k":"end"', b'{"k":"done"', b'{"k":"stopped"')
-RANKS = ("--local-rank", "--local_rank")
-"""What some launchers add to the words of each process, so that they differ."""
+RANK_OPTIONS = ("--local-rank", "--local_rank")
+"""Options that some launchers add to the command line of each process."""
 
 
-class Speaker:
-    """A process that has told of its epochs."""
+class Reporter:
+    """A process that has reported epochs."""
 
-    def __init__(self, who: str, pid: int) -> None:
-        self.who = who
+    def __init__(self, program: str, pid: int) -> None:
+        self.program = program
         self.pid = pid
         self.starts: list[int] = []
         self.ended = False
-        """Whether an epoch of it was trained to its end."""
+        """Whether one of its epochs has ended."""
         self.done = False
-        """Whether it ended well: its training is over."""
+        """Whether it ended without an error, so that its training is complete."""
 
 
 class EarlierReports:
-    """How things stood when this process came."""
+    """What earlier processes of the attempt reported."""
 
     def __init__(self) -> None:
-        self.speakers: list[Speaker] = []
+        self.reporters: list[Reporter] = []
         self.stopped: int | None = None
-        """The epoch before which the attempt has stopped: nothing is to be trained any more."""
+        """The epoch before which the attempt has stopped: it must not train any more."""
         self.counted = 0
-        """Epochs that this program has told of, if it is the one that is counted."""
+        """Epochs reported by this program, if its training is the one that is counted."""
         self.ended = False
-        """Whether one of them was trained to its end."""
+        """Whether one of them has ended."""
         self.apart = False
-        """Whether another training is the one that is counted."""
+        """Whether the training of this process is not the one that is counted."""
 
-    def judge(self, me: str, alone: bool) -> None:
-        """Find out where we stand. `alone`: we are no process among several of one training."""
-        speakers = self.speakers
+    def evaluate(self, program: str, alone: bool) -> None:
+        """Decide whether this program continues the counted training. `alone`: it has no peers."""
+        reporters = self.reporters
         if not alone:
-            # Those who are still there train with us, and may have begun before we came.
-            while speakers and _alive(speakers[-1].pid):
-                me = speakers.pop().who
-        begun = [speaker for speaker in speakers if speaker.starts or speaker.done]
-        if not begun:
+            # Processes that still run are peers, and may have started before this one.
+            while reporters and _is_alive(reporters[-1].pid):
+                program = reporters.pop().program
+        trained = [reporter for reporter in reporters if reporter.starts or reporter.done]
+        if not trained:
             return
-        last = begun[-1]
-        if last.who != me or last.done or (alone and _alive(last.pid)):
+        last = trained[-1]
+        if last.program != program or last.done or (alone and _is_alive(last.pid)):
             self.apart = True
             return
-        self.counted = max(epoch for speaker in begun for epoch in speaker.starts)
+        self.counted = max(epoch for reporter in trained for epoch in reporter.starts)
         self.counted = max(self.counted, self.stopped or 0)
-        self.ended = any(speaker.ended for speaker in begun)
+        self.ended = any(reporter.ended for reporter in trained)
 
 
 def read(path: str) -> EarlierReports:
-    """What a report says; nothing if there is none or it cannot be read."""
-    past = EarlierReports()
+    """Read a report; the result is empty if it cannot be read."""
+    earlier = EarlierReports()
     try:
         if not os.path.isfile(path):
-            return past
+            return earlier
         with open(path, "rb") as file:
             while True:
-                line = file.readline(LINE)
+                line = file.readline(MAX_LINE)
                 if not line:
-                    return past
+                    return earlier
                 if line.startswith(KINDS):
-                    _take(past, line)
+                    _apply_line(earlier, line)
     except (OSError, ValueError):
-        return past
+        return earlier
 
 
-def _take(past: EarlierReports, data: bytes) -> None:
+def _apply_line(earlier: EarlierReports, data: bytes) -> None:
     import json
 
     try:
         line: dict[str, Any] = json.loads(data)
         kind = line["k"]
         if kind == "hello":
-            past.speakers.append(Speaker(str(line.get("w", "")), int(line["pid"])))
+            earlier.reporters.append(Reporter(str(line.get("w", "")), int(line["pid"])))
             return
         epoch = int(line["e"])
     except (ValueError, LookupError, TypeError):
-        return  # torn, or not one of ours
-    if kind == "stopped" and past.stopped is None:
-        past.stopped = epoch
-    if not past.speakers:
+        return  # incomplete, or not of the library
+    if kind == "stopped" and earlier.stopped is None:
+        earlier.stopped = epoch
+    if not earlier.reporters:
         return
-    speaker = past.speakers[-1]
+    reporter = earlier.reporters[-1]
     if kind == "start":
-        speaker.starts.append(epoch)
+        reporter.starts.append(epoch)
     elif kind == "end":
-        speaker.ended = True
+        reporter.ended = True
     elif kind == "done":
-        speaker.done = True
+        reporter.done = True
 
 
-def program(child: bool) -> str:
-    """A short name of the program that runs: the same in all its processes and when run again."""
+def program_id(child: bool) -> str:
+    """Return a short id of the program, the same in all its processes and when run again."""
     from zlib import crc32
 
-    words = [str(word) for word in getattr(sys, "argv", [])]
-    if words[:1] in (["-c"], ["-m"]) and not child:
-        words += getattr(sys, "orig_argv", [])  # the text itself; Python 3.8 does not tell
-    told = [word for word in words if not word.startswith(RANKS)]
-    return f"{crc32(chr(0).join(told).encode('utf-8', 'surrogatepass')):08x}"
+    arguments = [str(argument) for argument in getattr(sys, "argv", [])]
+    if arguments[:1] in (["-c"], ["-m"]) and not child:
+        arguments += getattr(sys, "orig_argv", [])  # with the code; Python 3.8 has none
+    common = [argument for argument in arguments if not argument.startswith(RANK_OPTIONS)]
+    return f"{crc32(chr(0).join(common).encode('utf-8', 'surrogatepass')):08x}"
 
 
-def _alive(pid: int) -> bool:
-    """Whether that process is there and is not this one, which may have replaced itself."""
+def _is_alive(pid: int) -> bool:
+    """Return True if the process runs and is not this one, which may have called exec."""
     if pid == os.getpid() or pid <= 0:
         return False
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read(LINE).rpartition(b") ")[2][:1] not in (b"Z", b"X")
+            return file.read(MAX_LINE).rpartition(b") ")[2][:1] not in (b"Z", b"X")
     except OSError:
         pass
     try:

@@ -1,4 +1,4 @@
-"""All that a job knows about itself, read from what stoker has told this process."""
+"""Current: what is known about the job, from the environment of this process."""
 
 from __future__ import annotations
 
@@ -12,81 +12,81 @@ if TYPE_CHECKING:
 
 
 class Current(NamedTuple):
-    """The job that this process is part of. Without stoker `attached` is false, the rest empty."""
+    """The job of this process. Without stoker `attached` is False and all else empty."""
 
     attached: bool
     """Whether stoker runs this process."""
     job_id: Optional[int]
     name: str
-    """What the job is called."""
+    """The name of the job."""
     attempt: int
-    """0 for the first, and one more each time it is started again."""
+    """0 for the first attempt, 1 for the second."""
     restarted: bool
-    """Whether earlier epochs count, so that there is a checkpoint to go on from."""
+    """Whether earlier epochs are counted, so that there is a checkpoint to resume from."""
     epochs_done: int
     epochs: Optional[int]
-    """How many epochs were asked for in all."""
+    """The requested number of epochs."""
     batch_size: Optional[int]
     training_set_size: Optional[int]
     gpus: List[str]
-    """The GPUs it was given on this machine, by the names that the vendor's libraries take."""
+    """The GPUs on this node, by the names that the vendor's libraries accept."""
     gpu_count: float
-    """How many those are; part of one is a fraction."""
+    """Their number; a fraction for a part of one GPU."""
     gpu_uuids: List[str]
     reserved_memory: Optional[int]
-    """MiB that are set aside on each GPU, of a training job."""
+    """MiB reserved on each GPU, for a training job."""
     nodes: List[str]
-    """The machines it runs on, by rank."""
+    """The nodes of the job, by rank."""
     node_rank: int
     array_id: Optional[int]
     array_index: Optional[int]
     array_count: Optional[int]
     sweep_id: Optional[int]
     trial: Optional[int]
-    """Which trial of its sweep it is, from 0."""
+    """The number of the trial in its sweep, from 0."""
     params: Dict[str, Any]
     """The parameters of that trial."""
     checkpoint_dir: str
-    """Where checkpoints go, shared by all attempts; made by `job.checkpoint_dir`, not by this."""
+    """The checkpoint directory, shared by all attempts; only `job.checkpoint_dir` creates it."""
     reports: str
-    """Where the library leaves word."""
+    """The report directory."""
     deadline: Optional[float]
-    """When it is ended if it still runs, as a Unix time; None: never."""
+    """When the job is terminated if it still runs, as a Unix time; None for never."""
 
 
-def read(around: Environment, job: Job | None) -> Current:
-    """What this environment says; of a job that has begun, what that has found out."""
-    get, whole = around.get, around.number
+def read(environment: Environment, job: Job | None) -> Current:
+    """Read the environment; epochs come from the attached job, if there is one."""
+    get, integer = environment.get, environment.number
     return Current(
-        attached=bool(around.reports),
-        job_id=whole("STOKER_JOB_ID"),
+        attached=bool(environment.reports),
+        job_id=integer("STOKER_JOB_ID"),
         name=get("STOKER_JOB_NAME"),
-        attempt=whole("STOKER_ATTEMPT") or 0,
-        restarted=around.restarted if job is None else job.restarted,
-        epochs_done=around.epochs_done if job is None else job.epochs_done,
-        epochs=around.epochs,
-        batch_size=whole("BATCH_SIZE"),
-        training_set_size=whole("TRAINING_SET_SIZE"),
-        gpus=_listed(get("STOKER_GPUS")),
+        attempt=integer("STOKER_ATTEMPT") or 0,
+        restarted=environment.restarted if job is None else job.restarted,
+        epochs_done=environment.epochs_done if job is None else job.epochs_done,
+        epochs=environment.epochs,
+        batch_size=integer("BATCH_SIZE"),
+        training_set_size=integer("TRAINING_SET_SIZE"),
+        gpus=_split(get("STOKER_GPUS")),
         gpu_count=_number(get("STOKER_GPU_COUNT")) or 0.0,
-        gpu_uuids=_listed(get("STOKER_GPU_UUIDS")),
-        reserved_memory=whole("RESERVED_MEM"),
-        nodes=_listed(get("STOKER_NODES")),
-        node_rank=whole("STOKER_NODE_RANK") or 0,
-        array_id=whole("STOKER_ARRAY_JOB_ID"),
-        array_index=whole("STOKER_ARRAY_INDEX"),
-        array_count=whole("STOKER_ARRAY_COUNT"),
-        sweep_id=whole("STOKER_SWEEP_ID"),
-        trial=whole("STOKER_TRIAL"),
+        gpu_uuids=_split(get("STOKER_GPU_UUIDS")),
+        reserved_memory=integer("RESERVED_MEM"),
+        nodes=_split(get("STOKER_NODES")),
+        node_rank=integer("STOKER_NODE_RANK") or 0,
+        array_id=integer("STOKER_ARRAY_JOB_ID"),
+        array_index=integer("STOKER_ARRAY_INDEX"),
+        array_count=integer("STOKER_ARRAY_COUNT"),
+        sweep_id=integer("STOKER_SWEEP_ID"),
+        trial=integer("STOKER_TRIAL"),
         params=_params(get("STOKER_PARAMS")),
         checkpoint_dir=get("STOKER_CHECKPOINT_DIR"),
-        reports=around.reports,
+        reports=environment.reports,
         deadline=_number(get("STOKER_DEADLINE")),
     )
 
 
-def _listed(text: str) -> List[str]:
-    return [word for word in text.split(",") if word]
+def _split(text: str) -> List[str]:
+    return [item for item in text.split(",") if item]
 
 
 def _number(text: str) -> Optional[float]:
@@ -102,7 +102,7 @@ def _params(text: str) -> Dict[str, Any]:
     import json
 
     try:
-        found = json.loads(text)
+        params = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return params if isinstance(params, dict) else {}

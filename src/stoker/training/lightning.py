@@ -1,4 +1,4 @@
-"""For Lightning, under either of its names: a callback that measures, saves, stops and resumes.
+"""For Lightning, under either package name: a callback that measures, saves, stops and resumes.
 
 `callback = StokerCallback()`, and then
 `Trainer(callbacks=[callback], ...).fit(model, ckpt_path=callback.ckpt_path)`.
@@ -23,19 +23,19 @@ PREFIX, SUFFIX = "stoker-", ".ckpt"
 
 
 def _bases(name: str) -> tuple[type, ...]:
-    """That class of each Lightning that the script has imported, else of one that is there."""
-    found = [module for module in NAMES if module in sys.modules]
-    if not found:
+    """Return the class of each imported Lightning package, else of an installed one."""
+    modules = [module for module in NAMES if module in sys.modules]
+    if not modules:
         try:
             import_module(NAMES[0])
-            found = [NAMES[0]]
+            modules = [NAMES[0]]
         except ImportError:
-            found = [NAMES[1]]
-    return tuple(getattr(import_module(f"{module}.callbacks"), name) for module in found)
+            modules = [NAMES[1]]
+    return tuple(getattr(import_module(f"{module}.callbacks"), name) for module in modules)
 
 
 class StokerCallback(*_bases("Callback")):  # type: ignore[misc]
-    """Tells stoker about epochs and steps, saves each epoch, and stops when asked to.
+    """Reports epochs and steps, saves each epoch, and stops on request.
 
     `save=False`: the script saves by itself, under `job.checkpoint_dir`, every epoch.
     """
@@ -47,36 +47,36 @@ class StokerCallback(*_bases("Callback")):  # type: ignore[misc]
 
     @property
     def ckpt_path(self) -> str | None:
-        """The checkpoint to go on from; None on a fresh start."""
-        if not self._job.restarted or self._job.underway:
+        """The checkpoint to resume from; None for a new training."""
+        if not self._job.restarted or self._job.has_started:
             return None
         directory = self._job.checkpoint_dir
-        ours = checkpoints.numbered(directory, PREFIX, SUFFIX)
-        return ours[-1][1] if ours else self._job.checkpoint
+        saved = checkpoints.numbered(directory, PREFIX, SUFFIX)
+        return saved[-1][1] if saved else self._job.checkpoint
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Save after everybody else: behind the callbacks that the trainer itself puts last."""
+        """Add the callback that saves after all others, also those that the trainer puts last."""
         if stage != "fit" or not self._save:
             return
         if not any(isinstance(callback, _Saver) for callback in trainer.callbacks):
             trainer.callbacks.append(_Saver(self._job))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """All savers of the epoch before have run."""
+        """Begin an epoch; all callbacks that save the previous one have run."""
         self._job.start_epoch(trainer.current_epoch)
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        """A step is over."""
+        """Measure a step."""
         self._job.measure()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Validation is over, too, and what the model has logged is ours."""
+        """Report what the model has logged, and end the epoch after validation."""
         self._job.report(trainer.callback_metrics, step=trainer.global_step)
         self._job.end_epoch()
 
 
 class _Saver(*_bases("Checkpoint")):  # type: ignore[misc]
-    """Keeps one checkpoint: that of the last epoch."""
+    """Saves the last epoch as the only checkpoint."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class _Saver(*_bases("Checkpoint")):  # type: ignore[misc]
         self._directory = job.checkpoint_dir
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Every process takes part in saving; the first puts the result in place."""
+        """Save in all processes; rank 0 then replaces the old checkpoint."""
         if self._job.apart:
             return
         done = trainer.current_epoch + 1

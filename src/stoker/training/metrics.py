@@ -1,77 +1,76 @@
-"""The lines that tell a job's own figures. Each is written at once: the file is the record."""
+"""Report lines with metrics."""
 
 from __future__ import annotations
 
-from stoker.training.coerce import number
+from stoker.training.coerce import to_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROOM = 3800
-"""Bytes of names and numbers; the line must go into the file in one piece."""
-TEXT, NAME = 100, 512
-"""Characters of a text that is told beside numbers, and of a name."""
-NAMES = 4096
-"""Names whose spelling is remembered."""
+MAX_VALUES_BYTES = 3800
+"""Bytes of names and values in a line; lines must be short enough to append atomically."""
+MAX_TEXT, MAX_NAME = 100, 512
+"""Characters of a text value, and of a name."""
+MAX_CACHED_NAMES = 4096
 
-_spelt: dict[str, str] = {}
+_quoted_names: dict[str, str] = {}
 
 
-def lines(epoch: int, at: float, step: object, metrics: Mapping[str, object]) -> list[str]:
-    """These figures: in one line, or in several where one does not hold them all."""
-    head = f'{{"k":"metrics","e":{epoch},"t":{at:.3f},{_step(step)}"v":{{'
-    found: list[str] = []
-    told: list[str] = []
-    room = ROOM
+def format_lines(epoch: int, at: float, step: object, metrics: Mapping[str, object]) -> list[str]:
+    """Return metrics as one line, or as several if they do not fit into one."""
+    head = f'{{"k":"metrics","e":{epoch},"t":{at:.3f},{_format_step(step)}"v":{{'
+    lines: list[str] = []
+    pairs: list[str] = []
+    available = MAX_VALUES_BYTES
     for name, value in metrics.items():
-        figure = _figure(value)
-        if figure is None:
+        text = _format_value(value)
+        if text is None:
             continue
-        pair = f"{_spelt.get(name) or _spell(name)}:{figure}"
-        if len(pair) >= room and told:
-            found.append(f"{head}{','.join(told)}}}}}")
-            told, room = [], ROOM
-        room -= len(pair) + 1
-        told.append(pair)
-    if told:
-        found.append(f"{head}{','.join(told)}}}}}")
-    return found
+        pair = f"{_quoted_names.get(name) or _quote_name(name)}:{text}"
+        if len(pair) >= available and pairs:
+            lines.append(f"{head}{','.join(pairs)}}}}}")
+            pairs, available = [], MAX_VALUES_BYTES
+        available -= len(pair) + 1
+        pairs.append(pair)
+    if pairs:
+        lines.append(f"{head}{','.join(pairs)}}}}}")
+    return lines
 
 
-def _figure(value: object) -> str | None:
+def _format_value(value: object) -> str | None:
     if isinstance(value, str):
-        return _quoted(value) if len(value) <= TEXT else None
-    figure = value if type(value) is float else number(value)
-    if figure is None:
+        return _quote(value) if len(value) <= MAX_TEXT else None
+    number = value if type(value) is float else to_number(value)
+    if number is None:
         return None
-    if figure - figure == 0:
-        return repr(figure)
-    return "NaN" if figure != figure else "Infinity" if figure > 0 else "-Infinity"  # noqa: PLR0124
+    if number - number == 0:
+        return repr(number)
+    return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"  # noqa: PLR0124
 
 
-def _step(step: object) -> str:
-    """Where in the training it is, if that was said: whole numbers stay whole."""
+def _format_step(step: object) -> str:
+    """Return the field of a step, empty without one; integers stay integers."""
     if step is None:
         return ""
     if type(step) is int and abs(step) < 1 << 53:
         return f'"s":{step},'
-    figure = number(step)
-    if figure is None or figure - figure != 0:
+    number = to_number(step)
+    if number is None or number - number != 0:
         return ""
-    return f'"s":{int(figure)},' if figure.is_integer() else f'"s":{figure!r},'
+    return f'"s":{int(number)},' if number.is_integer() else f'"s":{number!r},'
 
 
-def _spell(name: object) -> str:
-    if len(_spelt) >= NAMES:
-        _spelt.clear()
-    spelt = _quoted(str(name)[:NAME])
+def _quote_name(name: object) -> str:
+    if len(_quoted_names) >= MAX_CACHED_NAMES:
+        _quoted_names.clear()
+    quoted = _quote(str(name)[:MAX_NAME])
     if isinstance(name, str):
-        _spelt[name] = spelt
-    return spelt
+        _quoted_names[name] = quoted
+    return quoted
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     from json import dumps
 
     return dumps(text)

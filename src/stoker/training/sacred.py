@@ -1,7 +1,7 @@
-"""For sacred: an observer that tells stoker what the run logs.
+"""For sacred: an observer that reports what a run logs.
 
 `ex.observers.append(StokerObserver())`, and every `_run.log_scalar("loss", loss, step)` is a
-figure of the job; so is what the main function returns, under the name `result`.
+metric of the job; so is the return value of the main function, under the name `result`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RESULT = "result"
 
 
 class StokerObserver(import_module("sacred.observers").RunObserver):  # type: ignore[misc]
-    """Reports the metrics and the result of a run. Sacred hands them over every few seconds."""
+    """Reports the metrics and the result of a run; sacred passes them every few seconds."""
 
     priority = 0
 
@@ -27,11 +27,11 @@ class StokerObserver(import_module("sacred.observers").RunObserver):  # type: ig
         self._job = attach()
 
     def started_event(self, **event: Any) -> Any:
-        """The run begins: its id is what others call it."""
+        """Return the id of the run, unchanged."""
         return event.get("_id")
 
     def log_metrics(self, metrics_by_name: dict[str, Any], info: Any) -> None:
-        """These were logged since the last time: those of one step make one report."""
+        """Report new metrics; those of one step are one report."""
         steps: dict[Any, dict[str, Any]] = {}
         for name, logged in metrics_by_name.items():
             # Python 3.8 has no strict zip.
@@ -39,10 +39,10 @@ class StokerObserver(import_module("sacred.observers").RunObserver):  # type: ig
                 if name in steps.get(step, ()):
                     self._job.report(steps.pop(step), step=step)
                 steps.setdefault(step, {})[name] = value
-        for step, figures in steps.items():
-            self._job.report(figures, step=step)
+        for step, values in steps.items():
+            self._job.report(values, step=step)
 
     def completed_event(self, stop_time: Any, result: Any) -> None:
-        """The run is over, and this is what came out of it."""
+        """Report the result of the run."""
         if result is not None:
             self._job.report(result if isinstance(result, dict) else {RESULT: result})

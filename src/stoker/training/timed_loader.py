@@ -1,4 +1,4 @@
-"""A loader whose batches are measured."""
+"""TimedLoader: a data loader with timed batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Batch = TypeVar("Batch")
 
 
 class TimedLoader(Generic[Batch]):
-    """Iterates over a loader; has its length, so that progress bars know where they are."""
+    """Iterates over a loader and times each batch; has its length, for progress bars."""
 
     def __init__(self, job: Job, loader: Iterable[Batch]) -> None:
         self._job = job

@@ -1,4 +1,4 @@
-"""The job that a training script is part of: it counts, it tells, and it stops when asked."""
+"""Job: counts epochs and steps, writes the report, and stops on request."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 from time import perf_counter, time
 
 from stoker.training import checkpoints
-from stoker.training.coerce import whole
-from stoker.training.earlier_reports import EarlierReports, program, read
+from stoker.training.coerce import to_epochs
+from stoker.training.earlier_reports import EarlierReports, program_id, read
 from stoker.training.environment import Environment, child_process, helper_process
 from stoker.training.files import Files
-from stoker.training.metrics import lines
+from stoker.training.metrics import format_lines
 from stoker.training.step_timer import StepTimer
 from stoker.training.stop_protocol import StopProtocol
 
@@ -24,292 +24,301 @@ if TYPE_CHECKING:
 
     Batch = TypeVar("Batch")
 
-STOPPED = 75
-"""The exit code of a process that stops because it was asked to (EX_TEMPFAIL: try again later)."""
-MOST_EPOCHS = 10**9
-"""More than so many are not meant as a number."""
-SELDOM = 1.0
-"""Seconds between two looks at who speaks for the job, however often it reports."""
+STOPPED_EXIT_CODE = 75
+"""Exit code of a process that stops on request (EX_TEMPFAIL: try again later)."""
+MAX_EPOCHS = 10**9
+"""A larger number of epochs means "until the loop is left"."""
+ROLE_CHECK_SECONDS = 1.0
+"""Minimum time between two checks whether this process reports for the job."""
 
 
 class Job(StepTimer):
-    """One process of a training job. Nothing here blocks or raises but the stop asked for."""
+    """One process of a training job. Nothing here blocks or raises, except for a requested stop."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self._around = around = Environment(environ)
-        self.epochs_done = around.epochs_done
-        """How many epochs counted when this attempt, or this process of it, began."""
-        self.restarted = around.restarted
-        """Whether earlier epochs count, so that there is a checkpoint to go on from."""
-        self._every = around.heartbeat
-        self._files = Files(around.reports) if around.reports else None
-        self._stopping = StopProtocol(self._files, around.epochs)
-        self._owner = os.getpid()
-        self._rank = around.rank
-        self._look_around()
-        self._past = self._look_back()
-        self._stopped = self._past.stopped is not None
-        self.apart = self._past.apart
+        self._environment = environment = Environment(environ)
+        self.epochs_done = environment.epochs_done
+        """Epochs that were counted when this attempt, or this process of it, started."""
+        self.restarted = environment.restarted
+        """Whether earlier epochs are counted, so that there is a checkpoint to resume from."""
+        self._heartbeat = environment.heartbeat
+        self._files = Files(environment.reports) if environment.reports else None
+        self._stop_protocol = StopProtocol(self._files, environment.epochs)
+        self._creator_pid = os.getpid()
+        self._rank = environment.rank
+        self._update_role()
+        self._earlier_reports = self._read_earlier_reports()
+        self._stopped = self._earlier_reports.stopped is not None
+        self.apart = self._earlier_reports.apart
         """Whether this is another training than the one that stoker counts and may stop."""
         self.epoch = self.epochs_done
-        """The number of the epoch that runs, or comes next; the first of all is 0."""
-        self._open = False
-        self._over = False
-        """Whether a loop over epochs has come to its end."""
-        self._begun = 0
-        self._trained = False
-        """Whether one has come to its end."""
-        self._greeted = 0
-        """The process that has said hello: a forked one is another."""
-        self._began = 0.0
-        self._looked = 0.0
+        """The number of the current or next epoch; the first is 0."""
+        self._in_epoch = False
+        self._loop_ended = False
+        """Whether a loop over epochs has ended."""
+        self._epochs_started = 0
+        self._has_trained = False
+        """Whether an epoch has ended."""
+        self._hello_pid = 0
+        """The process that has written hello: a forked one is another."""
+        self._epoch_started_at = 0.0
+        self._role_checked_at = 0.0
         if not child_process():
-            self._hello()
+            self._write_hello()
 
-    # ------------------------------------------------------------------ the loop of a script
+    # ------------------------------------------------------------------ the loop over epochs
 
     def epochs(self, total: int | None = None) -> Iterator[int]:
-        """The epochs still to be done, by their numbers; `total` if none was asked for."""
-        self.enter_loop()
-        given = whole(total)
-        asked = self._around.epochs
-        end = asked if asked is not None else 1 if given is None else given
-        self._stopping.ends_at(end)
+        """Yield the numbers of the remaining epochs; `total` unless the job requests another."""
+        self.begin_loop()
+        given = to_epochs(total)
+        requested = self._environment.epochs
+        end = requested if requested is not None else 1 if given is None else given
+        self._stop_protocol.set_total(end)
         for epoch in range(self.epochs_done, end):
             self.start_epoch(epoch)
             try:
                 yield epoch
             except GeneratorExit:
-                # The script has had enough, or failed; if it ends well, this epoch counts.
+                # The script has left the loop or failed; if it exits with 0, this epoch is counted.
                 self.end_epoch()
-                self._over = True
+                self._loop_ended = True
                 raise
             self.end_epoch()
-        self._over = True
+        self._loop_ended = True
 
-    def enter_loop(self) -> None:
-        """A loop over epochs begins: after the first one, that of another training."""
-        if self._over:
+    def begin_loop(self) -> None:
+        """Begin a loop over epochs; any after the first is that of another training."""
+        if self._loop_ended:
             self.apart = True
             self.epochs_done, self.restarted = 0, False
-        elif self._begun and self.epoch > self.epochs_done:
-            self.apart = True  # an error ended the first one, and this one begins where that did
+        elif self._epochs_started and self.epoch > self.epochs_done:
+            self.apart = True  # an error ended the first loop, and this one starts over
 
     def steps(self, loader: Iterable[Batch]) -> TimedLoader[Batch]:
-        """The batches of a loader, each measured when the next is asked for."""
+        """Return the batches of a loader, each measured when the next is requested."""
         from stoker.training.timed_loader import TimedLoader
 
         return TimedLoader(self, loader)
 
     def start_epoch(self, epoch: int | None = None) -> None:
-        """An epoch begins, so all before it count; here the job stops if it was asked to."""
-        if self._stopped and self._takes_part():
-            self._leave()
-        given = whole(epoch)
-        if given is not None and self._begun and given < self.epoch:
-            self.apart = True  # they begin anew: another fit, another fold
-        if self._open and given == self.epoch:
-            self._open = False  # an error ended it, and it is tried again
-        elif self._open:
+        """Begin an epoch: all before it are counted. The job stops here if that is requested."""
+        if self._stopped and self._is_rank():
+            self._exit_again()
+        given = to_epochs(epoch)
+        if given is not None and self._epochs_started and given < self.epoch:
+            self.apart = True  # epochs start over: another fit, another fold
+        if self._in_epoch and given == self.epoch:
+            self._in_epoch = False  # an error ended it, and it is repeated
+        elif self._in_epoch:
             self.end_epoch()
         self.epoch = self.epoch if given is None else given
-        asked = self._around.epochs
-        if asked is not None and self.epoch >= asked:
+        requested = self._environment.epochs
+        if requested is not None and self.epoch >= requested:
             self.apart = True
-        if self._speaks():
-            self._look_around()
-            begun = self._trained or self._past.ended
-            if self._stopping.due_at(self.epoch, self._first, self._peers, self._nodes, begun):
+        if self._is_counted():
+            self._update_role()
+            has_trained = self._has_trained or self._earlier_reports.ended
+            if self._stop_protocol.must_stop(
+                self.epoch, self._first, self._peers, self._nodes, has_trained
+            ):
                 self._stop()
-            self._hello()
-            total = self._stopping.total
-            # "Until I break out of it" is a number, too, but says nothing of how long it takes.
-            of = f',"n":{total}' if total is not None and total <= MOST_EPOCHS else ""
-            self._say(f'{{"k":"start","e":{self.epoch}{of},"t":{time():.3f}}}')
-        self._begun += 1
+            self._write_hello()
+            total = self._stop_protocol.total
+            # A huge number means "until the loop is left" and says nothing about the duration.
+            total_field = f',"n":{total}' if total is not None and total <= MAX_EPOCHS else ""
+            self._write(f'{{"k":"start","e":{self.epoch}{total_field},"t":{time():.3f}}}')
+        self._epochs_started += 1
         self._close_steps()
-        self._open = True
-        self._began = perf_counter()
+        self._in_epoch = True
+        self._epoch_started_at = perf_counter()
 
     def end_epoch(self) -> None:
-        """An epoch is over, validation and all; it counts when the next one begins."""
-        if not self._open:
+        """End an epoch, including validation; it is counted when the next one begins."""
+        if not self._in_epoch:
             return
-        seconds = perf_counter() - self._began
+        seconds = perf_counter() - self._epoch_started_at
         steps = self._steps
-        self._stopping.epoch_over(seconds, steps)
-        self._open = False
-        self._trained = True
-        self._say(
+        self._stop_protocol.on_epoch_end(seconds, steps)
+        self._in_epoch = False
+        self._has_trained = True
+        self._write(
             f'{{"k":"end","e":{self.epoch},"d":{seconds:.6f},"n":{steps},'
             f'"s":{self._mean():.6g},"t":{time():.3f}}}'
         )
         self.epoch += 1
 
-    # --------------------------------------------------------------------- what it can say
+    # --------------------------------------------------------------------- reports
 
     def report(
         self, metrics: Mapping[str, object] | None = None, /, step: object = None, **more: object
     ) -> None:
-        """Figures to keep: `job.report(loss=loss, step=step)`, or a mapping of names to figures.
+        """Record metrics: `job.report(loss=loss, step=step)`, or a mapping of names to values.
 
-        Every call is a line of the job's record, written at once; nothing else is done then.
+        Every call appends a line to the report at once and does nothing else.
         """
         if self._files is None:
             return
         at = time()
-        if not SELDOM > at - self._looked >= 0:
-            self._looked = at
-            self._look_around()
-            self._hello()
-        if not self._first or not self._speaks():
+        if not ROLE_CHECK_SECONDS > at - self._role_checked_at >= 0:
+            self._role_checked_at = at
+            self._update_role()
+            self._write_hello()
+        if not self._first or not self._is_counted():
             return
-        figures = _together(metrics, more)
-        # After the end of an epoch its figures still belong to it.
-        epoch = self.epoch if self._open else max(0, self.epoch - 1)
-        for line in lines(epoch, at, step, figures):
-            self._files.say(line)
+        values = _merge(metrics, more)
+        # Metrics reported after the end of an epoch belong to that epoch.
+        epoch = self.epoch if self._in_epoch else max(0, self.epoch - 1)
+        for line in format_lines(epoch, at, step, values):
+            self._files.append_line(line)
 
     def should_stop(self) -> bool:
-        """Whether this process will stop at the next start of an epoch.
+        """Return True if this process will stop at the next start of an epoch.
 
-        With several processes, ask after the last step of an epoch: there all get one answer.
+        With several processes, call it after the last step of an epoch: there all agree.
         """
-        if not self._speaks():
+        if not self._is_counted():
             return False
-        after = self.epoch + 1 if self._open else self.epoch
-        steps = self._steps if self._open else None
-        begun = self._open or self._trained or self._past.ended
-        return self._stopping.coming(after, steps, self._first, self._peers, begun)
+        next_epoch = self.epoch + 1 if self._in_epoch else self.epoch
+        steps = self._steps if self._in_epoch else None
+        has_trained = self._in_epoch or self._has_trained or self._earlier_reports.ended
+        return self._stop_protocol.will_stop(
+            next_epoch, steps, self._first, self._peers, has_trained
+        )
 
-    def script_over(self) -> None:
-        """At the end of the process: if it is a good one, the training is over, too."""
-        failed = hasattr(sys, "last_type") or self._open or self._stopped
-        trained = self._over or (self._begun and self._greeted == os.getpid())
-        if failed or not trained or self._past.apart or not self._takes_part():
+    def on_script_exit(self) -> None:
+        """Report the end of the training if the script ends without an error."""
+        failed = hasattr(sys, "last_type") or self._in_epoch or self._stopped
+        trained = self._loop_ended or (self._epochs_started and self._hello_pid == os.getpid())
+        if failed or not trained or self._earlier_reports.apart or not self._is_rank():
             return
-        self._hello()
+        self._write_hello()
         if self._first and self._files is not None:
-            self._files.say(f'{{"k":"done","e":{self.epoch},"t":{time():.3f}}}')
+            self._files.append_line(f'{{"k":"done","e":{self.epoch},"t":{time():.3f}}}')
 
     # ------------------------------------------------------------------------- checkpoints
 
     @property
     def checkpoint_dir(self) -> str:
-        """The directory for checkpoints, shared by all attempts of the job."""
-        return checkpoints.make(checkpoints.directory(self._around))
+        """The directory for checkpoints, shared by all attempts of the job; created if missing."""
+        return checkpoints.make(checkpoints.directory(self._environment))
 
     @property
     def checkpoint(self) -> str | None:
-        """The newest file in there that looks like one."""
-        return checkpoints.newest(checkpoints.directory(self._around))
+        """The newest file in that directory that looks like a checkpoint, None without one."""
+        return checkpoints.newest(checkpoints.directory(self._environment))
 
     @property
     def attached(self) -> bool:
-        """Whether stoker runs this process."""
+        """Return True if stoker runs this process."""
         return self._files is not None
 
     @property
-    def underway(self) -> bool:
-        """Whether this process has begun to train; a checkpoint is for the first to begin."""
-        return self._begun > 0
+    def has_started(self) -> bool:
+        """Return True if this process has started an epoch; then no checkpoint is loaded."""
+        return self._epochs_started > 0
 
     @property
-    def quiet(self) -> bool:
-        """Whether another process speaks for the job."""
+    def is_silent(self) -> bool:
+        """Return True if another process reports for the job."""
         return not self._first or child_process()
 
     def _beat(self, steps: int) -> None:
-        """What measure() does once in a while."""
+        """Write the `steps` file once per heartbeat."""
         super()._beat(steps)
         if self._files is None or not self._first:
             return
         done = self.iterations
-        self._due = steps + self._every - done % self._every
-        if steps == 1 or done % self._every or not self._speaks():
+        self._due = steps + self._heartbeat - done % self._heartbeat
+        if steps == 1 or done % self._heartbeat or not self._is_counted():
             return
-        self._files.tell_steps(
+        self._files.write_steps(
             f'{{"e":{self.epoch},"n":{steps},"s":{self._mean():.6g},"t":{time():.3f}}}'
         )
-        if self._peers and self._stopping.undecided:
-            self._stopping.decide_within(self.epoch, steps, self._nodes)
+        if self._peers and self._stop_protocol.is_undecided:
+            self._stop_protocol.decide_within_epoch(self.epoch, steps, self._nodes)
 
-    # ------------------------------------------------------------------------- speaking
+    # ------------------------------------------------------------------------- the report
 
-    def _look_around(self) -> None:
-        """Who we are among our peers: a script may join them after it has made its job."""
-        self._first = self._around.first
-        self._peers = self._around.peers
-        self._nodes = self._around.nodes
+    def _update_role(self) -> None:
+        """Read rank and peers: a script may join a process group after it created its job."""
+        self._first = self._environment.first
+        self._peers = self._environment.peers
+        self._nodes = self._environment.nodes
 
-    def _look_back(self) -> EarlierReports:
-        """Whether an earlier process of this attempt has trained, and what that means for us."""
+    def _read_earlier_reports(self) -> EarlierReports:
+        """Find out whether an earlier process of this attempt has trained, and continue it."""
         if self._files is None:
             return EarlierReports()
         child = child_process()
-        past = read(f"{self._files.directory}/report")
+        earlier = read(f"{self._files.directory}/report")
         if self._nodes > 1:
-            # The processes on other machines cannot read it, and all must begin alike.
-            past.speakers.clear()
-        past.judge(program(child), alone=self._first and not self._peers and not child)
-        if past.apart:
+            # The processes on other nodes cannot read it, and all must start alike.
+            earlier.reporters.clear()
+        earlier.evaluate(program_id(child), alone=self._first and not self._peers and not child)
+        if earlier.apart:
             self.epochs_done, self.restarted = 0, False
-        elif past.counted:
-            self.epochs_done = max(self.epochs_done, past.counted)
+        elif earlier.counted:
+            self.epochs_done = max(self.epochs_done, earlier.counted)
             self.restarted = self.epochs_done > 0
-        return past
+        return earlier
 
-    def _takes_part(self) -> bool:
-        """Whether this process is a rank of the job, not a copy that loads its data."""
+    def _is_rank(self) -> bool:
+        """Return True if this process is a rank of the job, not a worker that loads data."""
         if self._files is None or helper_process():
             return False
-        if os.getpid() == self._owner:
+        if os.getpid() == self._creator_pid:
             return True
-        # A forked process is a rank only if it has joined the others as one, or was called one.
-        return self._around.grouped or self._around.rank not in (None, self._rank)
+        # A forked process is a rank only if it joined a process group or got another rank.
+        return self._environment.in_process_group or self._environment.rank not in (
+            None,
+            self._rank,
+        )
 
-    def _speaks(self) -> bool:
-        """Whether it is part of the training that stoker counts."""
-        return not self.apart and self._takes_part()
+    def _is_counted(self) -> bool:
+        """Return True if this process is part of the training that stoker counts."""
+        return not self.apart and self._is_rank()
 
-    def _say(self, line: str) -> None:
-        if self._first and self._files is not None and self._speaks():
-            self._files.say(line)
+    def _write(self, line: str) -> None:
+        if self._first and self._files is not None and self._is_counted():
+            self._files.append_line(line)
 
-    def _hello(self) -> None:
+    def _write_hello(self) -> None:
         pid = os.getpid()
-        if self._greeted == pid or self._files is None or not self._takes_part():
+        if self._hello_pid == pid or self._files is None or not self._is_rank():
             return
-        self._greeted = pid
+        self._hello_pid = pid
         if self._first and not self._stopped:
-            who = program(child_process())
-            self._files.say(f'{{"k":"hello","t":{time():.3f},"pid":{pid},"v":1,"w":"{who}"}}')
+            program = program_id(child_process())
+            self._files.append_line(
+                f'{{"k":"hello","t":{time():.3f},"pid":{pid},"v":1,"w":"{program}"}}'
+            )
 
     def _stop(self) -> None:
-        """All that was done counts; leave, to be started again."""
-        self._say(f'{{"k":"stopped","e":{self.epoch},"t":{time():.3f}}}')
+        """Report the stop and exit; the job is started again later."""
+        self._write(f'{{"k":"stopped","e":{self.epoch},"t":{time():.3f}}}')
         self._stopped = True
-        self._explain(f"stopping before epoch {self.epoch} as requested; the job resumes later")
-        raise SystemExit(STOPPED)
+        self._print(f"stopping before epoch {self.epoch} as requested; the job resumes later")
+        raise SystemExit(STOPPED_EXIT_CODE)
 
-    def _leave(self) -> None:
-        """It was stopped before: in this process, which went on all the same, or in another."""
-        stopped = self._past.stopped
+    def _exit_again(self) -> None:
+        """Exit: the attempt has stopped before, in this process or in an earlier one."""
+        stopped = self._earlier_reports.stopped
         if stopped is not None:
-            self._explain(f"stopped before epoch {stopped} as requested; the job resumes later")
-        raise SystemExit(STOPPED)
+            self._print(f"stopped before epoch {stopped} as requested; the job resumes later")
+        raise SystemExit(STOPPED_EXIT_CODE)
 
-    def _explain(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if not self._first:
             return
         try:
             print(f"stoker: {text}", file=sys.stderr, flush=True)
         except (OSError, ValueError, AttributeError):
-            pass  # nobody reads stderr, or it is closed
+            pass  # stderr is closed
 
     def __deepcopy__(self, memo: object) -> Job:
-        return self  # a model that holds it may be copied; the process remains one
+        return self  # a model that refers to it may be copied
 
     def __reduce__(self) -> tuple[object, tuple[()]]:
         from stoker.training import attach
@@ -317,11 +326,11 @@ class Job(StepTimer):
         return attach, ()
 
 
-def _together(metrics: object, more: dict[str, object]) -> dict[str, object]:
-    """All figures of one report, by name; what is no mapping is none."""
+def _merge(metrics: object, more: dict[str, object]) -> dict[str, object]:
+    """Return all metrics of one report by name; ignore `metrics` if it is not a mapping."""
     if metrics is None:
         return more
     try:
         return {**dict(metrics), **more}  # type: ignore[call-overload]
-    except Exception:  # noqa: BLE001 - whatever it is, the training goes on
+    except Exception:  # noqa: BLE001 - the training continues in any case
         return more

@@ -21,10 +21,10 @@ PREFIX = "checkpoint-"
 
 
 class StokerCallback(TrainerCallback):  # type: ignore[misc]
-    """Tells stoker about epochs and steps, has each epoch saved, and stops when asked to.
+    """Reports epochs and steps, has each epoch saved, and stops on request.
 
     `directory` is the trainer's output directory; without it, `job.checkpoint_dir`.
-    `save=False`: what is saved, and when, is left to the trainer's arguments, until a stop.
+    `save=False`: the trainer's arguments decide what is saved and when, except for a stop.
     """
 
     def __init__(self, directory: str | None = None, save: bool = True) -> None:
@@ -35,8 +35,8 @@ class StokerCallback(TrainerCallback):  # type: ignore[misc]
 
     @property
     def checkpoint(self) -> str | None:
-        """The checkpoint to go on from; None on a fresh start."""
-        if not self._job.restarted or self._job.underway:
+        """The checkpoint to resume from; None for a new training."""
+        if not self._job.restarted or self._job.has_started:
             return None
         for _, path in reversed(checkpoints.numbered(self._directory, PREFIX)):
             if os.path.exists(f"{path}/trainer_state.json"):  # the trainer writes it last
@@ -44,31 +44,31 @@ class StokerCallback(TrainerCallback):  # type: ignore[misc]
         return None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Say so if a restart would look for checkpoints where there are none."""
-        if not self._job.attached or self._job.quiet:
+        """Warn if a restart would look for checkpoints in another directory."""
+        if not self._job.attached or self._job.is_silent:
             return
         if os.path.realpath(args.output_dir) != os.path.realpath(self._directory):
-            told = f"stoker: looking for checkpoints in {self._directory}"
+            notice = f"stoker: looking for checkpoints in {self._directory}"
             hint = f"write StokerCallback({args.output_dir!r}) to find those of this trainer"
-            print(f"{told}; {hint}", file=sys.stderr)
+            print(f"{notice}; {hint}", file=sys.stderr)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The trainer has saved the epoch before."""
+        """Begin an epoch; the trainer has saved the previous one."""
         self._job.start_epoch(_epoch(state))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A step is over."""
+        """Measure a step."""
         self._job.measure()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The trainer's figures are ours."""
+        """Report the trainer's metrics."""
         self._job.report(kwargs.get("logs"), step=state.global_step)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """What is set here the trainer does next: evaluate, save, leave."""
+        """End an epoch; the flags set here tell the trainer to save and stop."""
         self._job.end_epoch()
         if state.global_step >= state.max_steps:
-            return  # done: there is nothing to stop
+            return  # the training is complete
         self._stopping = self._job.should_stop()
         if self._save or self._stopping:
             control.should_save = True
@@ -76,11 +76,11 @@ class StokerCallback(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Everything is saved: end as a job that was stopped, not as one that is done."""
+        """Exit as a stopped job, not as a complete one; everything is saved."""
         if self._stopping:
             self._job.start_epoch(_epoch(state))
 
 
 def _epoch(state: Any) -> int:
-    """The number of the epoch that begins; the trainer counts in fractions."""
+    """Return the number of the next epoch; the trainer counts in fractions."""
     return int((state.epoch or 0.0) + 1e-3)
