@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stoker.core.job import Job, Score
 from stoker.core.policy.early import first_rung, hopeless, shares
 from stoker.core.sweep import Board, Rule, Sweep, trial_of, worst
-from stoker.sweep.rungs import MOST, rungs
+from stoker.sweep.rungs import MAX_RUNGS, rungs
 from stoker.sweep.stopping import stop_of
 
 
@@ -261,7 +261,7 @@ def test_without_an_end_there_are_rungs_for_any_training():
     found = halved()
     assert found[:4] == [1, 3, 9, 27]
     assert 1e13 < found[-1] < 1e15
-    assert len(halved(eta=1.1)) == MOST
+    assert len(halved(eta=1.1)) == MAX_RUNGS
 
 
 @given(first=st.floats(1e-3, 1e4), every=st.floats(1e-3, 1e4))
@@ -270,7 +270,7 @@ def test_the_rungs_of_the_median_rule_rise_and_are_few(first, every):
     assert found[0] == pytest.approx(first)
     assert found[1] == pytest.approx(first + every)
     assert found == sorted(set(found))
-    assert len(found) == MOST
+    assert len(found) == MAX_RUNGS
 
 
 def test_the_median_rule_looks_at_every_step_at_first():

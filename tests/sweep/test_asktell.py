@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from stoker.sweep import optuna_study
-from stoker.sweep.optuna_space import Axis, Misfit, axes, constants
-from stoker.sweep.optuna_study import STARTUP, Study
+from stoker.sweep.optuna_space import Axis, InvalidParameterValue, axes, constants
+from stoker.sweep.optuna_study import MIN_RESULTS, Study
 from stoker.sweep.sampler_process import MISSING, SamplerServer
 from stoker.sweep.samplers import points
 from stoker.sweep.space import at
@@ -107,7 +107,7 @@ def test_what_has_one_value_only_is_no_dimension() -> None:
     [("lr", 0.2), ("n", 2.5), ("n", "2"), ("x", True), ("any", 2), ("some", "b"), ("q", 1.0)],
 )
 def test_a_value_of_another_space_does_not_fit(name: str, value: object) -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(InvalidParameterValue):
         Axis(SPACE[name]).inside(value)
 
 
@@ -125,7 +125,7 @@ def test_the_first_points_are_spread_evenly_and_complete() -> None:
 
 def test_every_kind_of_parameter_is_suggested_within_its_space() -> None:
     study = Study(sweep(**SPACE, **FIXED))
-    for number, params in enumerate(study.ask(STARTUP)[0]):
+    for number, params in enumerate(study.ask(MIN_RESULTS)[0]):
         study.tell(trial(number, params, value=params["x"]))
     found, done = study.ask(6)
     assert not done

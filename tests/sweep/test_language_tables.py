@@ -63,7 +63,7 @@ def test_a_csv_file_that_cannot_be_read(text: str, sentence: str) -> None:
 
 
 def test_a_table_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.sweep.points_table.MOST_VALUES", 3)
+    monkeypatch.setattr("stoker.sweep.points_table.MAX_VALUES", 3)
     assert len(read_csv("lr\n1\n2\n2\n3\n", "points.csv")) == 3
     with pytest.raises(
         InvalidSweep, match=r"points\.csv:5: this is one row too many; 3 are allowed\."

@@ -1,1 +1,1 @@
-"""Sweeps: the language they are written in, their spaces, samplers and reports."""
+"""Sweeps: definitions, search spaces, samplers and reports."""

@@ -6,11 +6,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAY_COUNT = frozenset(
+COMPARED_STATES = frozenset(
     {"RUNNING", "COMPLETING", "SUSPENDED", "QUEUED", "CONFIGURING", "PENDING", "COMPLETED"}
 )
 
 
 def counts(trial: Mapping[str, object]) -> bool:
-    """Whether its figure tells how good it is: not if it failed or was cancelled on its way."""
-    return trial["state"] in MAY_COUNT
+    """Return True if a trial's metric is compared: not if it failed or was cancelled."""
+    return trial["state"] in COMPARED_STATES

@@ -1,4 +1,4 @@
-"""The definition of a sweep: a plain table, checked here and nowhere else."""
+"""The definition of a sweep: a plain dict, validated only here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stoker.sweep.parameter import in_grid, name_of, spec
 from stoker.sweep.stopping import stop_of
 from stoker.sweep.template import check_template, program_name
 from stoker.sweep.validation import (
-    MOST_VALUES,
+    MAX_VALUES,
     InvalidSweep,
     Values,
     bad,
@@ -33,18 +33,18 @@ KEYS = (
     "name", "method", "parameters", "points", "samples", "seed", "metric", "stop", "command",
     "line", "max_running",
 )  # fmt: skip
-MOST_PARAMETERS = 1_000
-MOST_WORDS = 10_000
-LONGEST_PATTERN = 1_000
+MAX_PARAMETERS = 1_000
+MAX_COMMAND_WORDS = 10_000
+MAX_PATTERN = 1_000
 _NAME = re.compile(r"[\w.:+-]{1,64}")
 
 
 def check(raw: object, where: str = "the sweep") -> dict[str, Any]:
-    """Return the definition with all that was left out filled in; BadSweep if it cannot be."""
+    """Return the complete definition with defaults; raise InvalidSweep if it is invalid."""
     found = table(where, "the definition", raw)
     known_keys(where, "", found, KEYS)
     method = found.get("method")
-    if method != "list":  # which is not chosen: it is what a table amounts to
+    if method != "list":  # set for tables, not by users
         method = one_of(where, "method", method, METHODS)
     parameters, points = _space(where, method, found)
     metric = _metric(where, found.get("metric"))
@@ -69,7 +69,7 @@ def check(raw: object, where: str = "the sweep") -> dict[str, Any]:
         "line": line,
         "max_running": _optional(where, "max_running", found),
     }
-    # What does not belong to this kind of sweep is not there at all.
+    # Keys that do not apply to this kind of sweep are left out.
     for key in ("points", "command", "line"):
         if definition[key] is None:
             del definition[key]
@@ -92,7 +92,7 @@ def _optional(where: str, key: str, found: dict[str, Any]) -> int | None:
 def _space(
     where: str, method: str, found: dict[str, Any]
 ) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
-    """The parameters, and for a list its rows."""
+    """Return the parameters, and the rows of method list."""
     raw = table(where, "parameters", found.get("parameters", {}))
     points = found.get("points")
     if method == "list":
@@ -105,9 +105,9 @@ def _space(
         raise InvalidSweep(f"{where}: points belong to method list, and the method is {method}.")
     if not raw:
         raise InvalidSweep(f"{where}: parameters is empty; at least one parameter was expected.")
-    if len(raw) > MOST_PARAMETERS:
+    if len(raw) > MAX_PARAMETERS:
         raise InvalidSweep(
-            f"{where}: parameters has {len(raw):,} names; {MOST_PARAMETERS:,} are allowed."
+            f"{where}: parameters has {len(raw):,} names; {MAX_PARAMETERS:,} are allowed."
         )
     values, parameters = Values(where), {}
     for name, given in raw.items():
@@ -120,12 +120,12 @@ def _space(
 def _points(where: str, raw: object) -> list[dict[str, Any]]:
     if not isinstance(raw, list) or not raw:
         raise bad(where, "points", raw, "a list of rows, each a table of names and values,")
-    if len(raw) > MOST_VALUES:
-        raise InvalidSweep(f"{where}: points has {len(raw):,} rows; {MOST_VALUES:,} are allowed.")
+    if len(raw) > MAX_VALUES:
+        raise InvalidSweep(f"{where}: points has {len(raw):,} rows; {MAX_VALUES:,} are allowed.")
     names = list(table(where, "points[0]", raw[0]))
-    if not 0 < len(names) <= MOST_PARAMETERS:
+    if not 0 < len(names) <= MAX_PARAMETERS:
         raise InvalidSweep(
-            f"{where}: points[0] has {len(names):,} names; 1 to {MOST_PARAMETERS:,} are allowed."
+            f"{where}: points[0] has {len(names):,} names; 1 to {MAX_PARAMETERS:,} are allowed."
         )
     for name in names:
         name_of(where, "points[0]", name)
@@ -143,7 +143,7 @@ def _points(where: str, raw: object) -> list[dict[str, Any]]:
 
 
 def _command(where: str, found: dict[str, Any]) -> tuple[list[str] | None, str | None]:
-    """The words of the command, or the line for a shell: one of both."""
+    """Return the words of the command, or the line for a shell."""
     words, line = found.get("command"), found.get("line")
     if (words is None) == (line is None):
         raise InvalidSweep(
@@ -152,8 +152,8 @@ def _command(where: str, found: dict[str, Any]) -> tuple[list[str] | None, str |
         )
     if line is not None:
         return None, text(where, "line", line, "a line for a shell")
-    if not isinstance(words, list) or not words or len(words) > MOST_WORDS:
-        raise bad(where, "command", words, f"a list of 1 to {MOST_WORDS:,} words")
+    if not isinstance(words, list) or not words or len(words) > MAX_COMMAND_WORDS:
+        raise bad(where, "command", words, f"a list of 1 to {MAX_COMMAND_WORDS:,} words")
     for place, word in enumerate(words):
         if not isinstance(word, str):
             raise bad(where, f"command[{place}]", word, "a text")
@@ -182,7 +182,7 @@ def _metric(where: str, raw: object) -> dict[str, Any] | None:
 
 
 def _source(where: str, metric: str, raw: object) -> dict[str, Any]:
-    """Where the metric is read from: the script's reports, its log, or a file it writes."""
+    """Return where the metric is read from: reports, the log, or a file."""
     path = "metric.source"
     if raw is None:
         return {"kind": "report"}
@@ -199,12 +199,12 @@ def _source(where: str, metric: str, raw: object) -> dict[str, Any]:
 
 
 def _pattern(where: str, metric: str, raw: object) -> str:
-    """A regular expression of which it is clear what is the value."""
+    """Check that a regular expression has one group for the value."""
     path = "metric.source.pattern"
     pattern = text(where, path, raw, "a regular expression")
-    if len(pattern) > LONGEST_PATTERN:
+    if len(pattern) > MAX_PATTERN:
         raise InvalidSweep(
-            f"{where}: {path} has {len(pattern):,} characters; {LONGEST_PATTERN:,} are allowed."
+            f"{where}: {path} has {len(pattern):,} characters; {MAX_PATTERN:,} are allowed."
         )
     try:
         compiled = re.compile(pattern)

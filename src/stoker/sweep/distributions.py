@@ -1,4 +1,4 @@
-"""W&B's distributions in our terms: limits are always values, never exponents."""
+"""Convert W&B's distributions: limits become values, never exponents."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 EXPONENTS = ("log_uniform", "q_log_uniform", "inv_log_uniform")
-"""Distributions whose limits W&B takes as powers of e."""
-SAME = {
+"""Distributions with limits that are exponents of e in W&B."""
+EQUIVALENT = {
     "log_uniform_values": "log_uniform",
     "q_log_uniform_values": "q_log_uniform",
-    # log(1/X) is spread evenly when log(X) is.
+    # log(1/X) is uniform if log(X) is.
     "inv_log_uniform": "log_uniform",
     "inv_log_uniform_values": "log_uniform",
 }
@@ -25,10 +25,10 @@ NUMBERS = ("min", "max", "mu", "sigma", "q")
 
 
 def parameter(where: str, path: str, raw: object) -> dict[str, Any]:
-    """One parameter of a W&B file as `specs.spec` reads it."""
+    """Return one parameter of a W&B file in the format of `parameter.spec`."""
     found = dict(table(where, path, raw, "a table with value, values, or min and max"))
     for key in NUMBERS:
-        if isinstance(found.get(key), str):  # 1e-4, as files for YAML 1.1 have to quote it
+        if isinstance(found.get(key), str):  # 1e-4, which YAML 1.1 reads as text
             found[key] = number(found[key])
     kind = found.get("distribution")
     if kind is None:
@@ -37,8 +37,8 @@ def parameter(where: str, path: str, raw: object) -> dict[str, Any]:
         raise InvalidSweep(
             f"{where}: {path}.distribution {kind} is not supported; use uniform or normal."
         )
-    one_of(where, f"{path}.distribution", kind, (*KEYS, *SAME, *IMPLIED))
-    found["distribution"] = SAME.get(kind, kind)
+    one_of(where, f"{path}.distribution", kind, (*KEYS, *EQUIVALENT, *IMPLIED))
+    found["distribution"] = EQUIVALENT.get(kind, kind)
     if kind in EXPONENTS:
         _raise(where, path, found, inverse=kind.startswith("inv_"))
     if kind.startswith("q_"):
@@ -47,7 +47,7 @@ def parameter(where: str, path: str, raw: object) -> dict[str, Any]:
 
 
 def doubtful(where: str, path: str, raw: dict[str, Any]) -> list[str]:
-    """A sentence about limits that look like values, where W&B takes exponents."""
+    """Return a warning about limits that look like values where W&B expects exponents."""
     limits = [number(str(raw.get(key))) for key in ("min", "max")]
     kind = raw.get("distribution")
     if kind not in EXPONENTS or not all(
@@ -62,11 +62,11 @@ def doubtful(where: str, path: str, raw: dict[str, Any]) -> list[str]:
 
 
 def _raise(where: str, path: str, found: dict[str, Any], inverse: bool) -> None:
-    """Make limits that are exponents of e the values they stand for."""
+    """Replace limits that are exponents of e by their values."""
     limits = {}
     for key in ("min", "max"):
         if key not in found:
-            return  # said by the check of the whole
+            return  # reported by the validation of the definition
         exponent = number_in(where, f"{path}.{key}", found[key])
         if abs(exponent) > 700:
             expected = "an exponent of e (limits that are values have log_uniform_values)"
@@ -78,7 +78,7 @@ def _raise(where: str, path: str, found: dict[str, Any], inverse: bool) -> None:
 
 
 def _in_steps(found: dict[str, Any]) -> None:
-    """Limits that are multiples of a whole q: then the values are whole too, as W&B's are."""
+    """Round limits to multiples of an integer q: then the values are integers, as in W&B."""
     q = found.get("q", 1)
     limits = [found.get(key) for key in ("min", "max")]
     if type(q) is not int or q < 1 or all(type(limit) is int for limit in limits):

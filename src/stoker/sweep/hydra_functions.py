@@ -1,10 +1,10 @@
-"""What functions in a value mean: Hydra's sweeps, and our distributions by their names."""
+"""Functions in values: Hydra's sweep functions, and distributions by name."""
 
 from __future__ import annotations
 
-from stoker.sweep.hydra_values import Call, NotUnderstood
+from stoker.sweep.hydra_values import Call, InvalidValue
 from stoker.sweep.parameter import KEYS
-from stoker.sweep.validation import MOST_VALUES
+from stoker.sweep.validation import MAX_VALUES
 from stoker.sweep.values import canonical, shown
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ LOGARITHMIC = {"uniform": "log_uniform", "int_uniform": "int_log_uniform"}
 
 
 def swept(call: Call) -> dict[str, Any] | None:
-    """The parameter that a call describes; None when it describes a single value."""
+    """Return the parameter that a call describes; None for a single value."""
     if call.name in KEYS:
         return _distribution(call)
     if call.name in CASTS:
@@ -30,12 +30,12 @@ def swept(call: Call) -> dict[str, Any] | None:
 
 
 def known(name: str) -> bool:
-    """Whether a name is one of a function that sweeps."""
+    """Return True for the name of a sweep function."""
     return name in FUNCTIONS or name in KEYS or name in CASTS
 
 
 def names() -> list[str]:
-    """All functions that a person may use."""
+    """Return all functions that users may use."""
     return [name for name in FUNCTIONS if name != "glob"] + list(KEYS)
 
 
@@ -47,12 +47,12 @@ def _distribution(call: Call) -> dict[str, Any]:
 
 def _choice(call: Call) -> dict[str, Any]:
     if call.named or not call.args:
-        raise NotUnderstood("choice() takes values: choice(1,2,3)")
+        raise InvalidValue("choice() takes values: choice(1,2,3)")
     return {"values": _plain(call.args)}
 
 
 def _range(call: Call) -> dict[str, Any]:
-    """Numbers from start to below stop, as people mean them: three times 0.1 is 0.3."""
+    """Return numbers from start to below stop in decimal arithmetic: three times 0.1 is 0.3."""
     from decimal import Decimal
     from math import ceil
 
@@ -62,15 +62,13 @@ def _range(call: Call) -> dict[str, Any]:
         start, stop = 0, start
     numbers = [start, stop, 1 if step is MISSING else step]
     if any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
-        raise NotUnderstood("range() takes numbers: range(start,stop) or range(start,stop,step)")
+        raise InvalidValue("range() takes numbers: range(start,stop) or range(start,stop,step)")
     first, last, by = (Decimal(repr(number)) for number in numbers)
     if not by:
-        raise NotUnderstood("the step of range() is 0")
+        raise InvalidValue("the step of range() is 0")
     count = ceil((last - first) / by)
-    if not 0 < count <= MOST_VALUES:
-        raise NotUnderstood(
-            f"range() has {max(count, 0):,} values; 1 to {MOST_VALUES:,} are allowed"
-        )
+    if not 0 < count <= MAX_VALUES:
+        raise InvalidValue(f"range() has {max(count, 0):,} values; 1 to {MAX_VALUES:,} are allowed")
     kind = int if all(isinstance(number, int) for number in numbers) else float
     return {"values": [kind(first + by * place) for place in range(count)]}
 
@@ -78,16 +76,16 @@ def _range(call: Call) -> dict[str, Any]:
 def _interval(call: Call) -> dict[str, Any]:
     given = _bound(call, "start", "end")
     if MISSING in given.values():
-        raise NotUnderstood("interval() takes two numbers: interval(0,1)")
+        raise InvalidValue("interval() takes two numbers: interval(0,1)")
     return {"distribution": "uniform", "min": given["start"], "max": given["end"]}
 
 
 def _tag(call: Call) -> dict[str, Any]:
-    """Tags of a sweep; the only one that means something here is `log`."""
+    """Return a sweep without its tags; only `log` has an effect."""
     *tags, last = [*call.args, call.named.get("sweep")] if call.named else call.args or [None]
     found = swept(last) if isinstance(last, Call) else None
     if found is None:
-        raise NotUnderstood(
+        raise InvalidValue(
             "the last argument of tag() must be a sweep: tag(log, interval(1e-5,0.1))"
         )
     if "log" in tags and "distribution" in found:
@@ -103,11 +101,11 @@ def _sort(call: Call) -> dict[str, Any] | None:
     try:
         return {"values": sorted(values, reverse=backwards is True)}
     except TypeError:
-        raise NotUnderstood("sort() cannot compare texts and numbers") from None
+        raise InvalidValue("sort() cannot compare texts and numbers") from None
 
 
 def _shuffle(call: Call) -> dict[str, Any] | None:
-    """In an order of no meaning, but the same each time: it is the same sweep again then."""
+    """Shuffle the values with a fixed seed, so that it is the same sweep again."""
     import random
 
     values = _several(call)
@@ -119,11 +117,11 @@ def _shuffle(call: Call) -> dict[str, Any] | None:
 
 
 def _glob(call: Call) -> dict[str, Any]:
-    raise NotUnderstood("glob() needs Hydra's own config groups; list the names instead")
+    raise InvalidValue("glob() needs Hydra's own config groups; list the names instead")
 
 
 def _cast(call: Call) -> dict[str, Any] | None:
-    """A sweep whose values are all made int, float, str or bool; None for a single value."""
+    """Return a sweep with values converted to int, float, str or bool; None for one value."""
     kind = call.name
     only = call.args[0] if len(call.args) == 1 else None
     if len(call.args) > 1:
@@ -137,7 +135,7 @@ def _cast(call: Call) -> dict[str, Any] | None:
     if kind == "float":
         return found
     if kind != "int" or found["distribution"] not in {"uniform", "log_uniform"}:
-        raise NotUnderstood(f"{kind}() cannot be applied to {found['distribution']}")
+        raise InvalidValue(f"{kind}() cannot be applied to {found['distribution']}")
     limits = {key: _as("int", found[key]) for key in ("min", "max")}
     return {"distribution": f"int_{found['distribution']}", **limits}
 
@@ -153,7 +151,7 @@ def _as(kind: str, value: Any) -> Any:
             return {"int": int, "float": float, "bool": bool}[kind](value)
         except (ValueError, OverflowError, KeyError):
             pass
-    raise NotUnderstood(f"{kind}() cannot be applied to {value!r}")
+    raise InvalidValue(f"{kind}() cannot be applied to {value!r}")
 
 
 def _hydra_word(value: Any) -> str:
@@ -161,14 +159,14 @@ def _hydra_word(value: Any) -> str:
 
 
 def _several(call: Call, *named: str) -> list[Any] | None:
-    """The values of a call that orders them; None when it is about one list, a single value."""
+    """Return the values of a call that orders them; None for a single list."""
     if set(call.named) - {*named, "sweep"}:
         return None
     args = [*call.args, *([call.named["sweep"]] if "sweep" in call.named else [])]
     if len(args) == 1 and isinstance(args[0], Call):
         found = swept(args[0])
         if found is None or "values" not in found:
-            raise NotUnderstood(f"{call.name}() takes values, choice() or range()")
+            raise InvalidValue(f"{call.name}() takes values, choice() or range()")
         return list(found["values"])
     return _plain(args) if len(args) > 1 else None
 
@@ -176,16 +174,16 @@ def _several(call: Call, *named: str) -> list[Any] | None:
 def _plain(args: list[Any]) -> list[Any]:
     for value in args:
         if isinstance(value, Call):
-            raise NotUnderstood(f"{value.name}() cannot be combined with other values")
+            raise InvalidValue(f"{value.name}() cannot be combined with other values")
     return args
 
 
 def _bound(call: Call, *keys: str) -> dict[str, Any]:
-    """Arguments by the names they have, whether they were given by name or by place."""
+    """Return the arguments by name, whether they were given by name or by position."""
     places = keys[: len(call.args)]
     twice = [key for key in call.named if key in places or key not in keys]
     if twice or len(call.args) > len(keys):
-        raise NotUnderstood(f"{call.name}() takes {', '.join(keys)}")
+        raise InvalidValue(f"{call.name}() takes {', '.join(keys)}")
     _plain([*call.args, *call.named.values()])
     given = dict(zip(places, call.args, strict=True)) | call.named
     return {key: given.get(key, MISSING) for key in keys}

@@ -1,6 +1,6 @@
-"""The grammar of Hydra's values: `0.1`, `'a, b'`, `[1,2]`, `{a:1}`, `range(0,5)`, read and written.
+"""Parse and write Hydra's values: `0.1`, `'a, b'`, `[1,2]`, `{a:1}`, `range(0,5)`.
 
-Wider than Hydra's own in what a bare text may be; what is written back, Hydra reads.
+More texts are accepted without quotes than by Hydra; what is written, Hydra can parse.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 ESCAPED = "\\()[]{}:=, \t"
-"""Characters that Hydra reads literally behind a backslash."""
+"""Characters that Hydra reads literally after a backslash."""
 BLANK = " \t"
-DEEPEST = 20
+MAX_DEPTH = 20
 LISTING = ("choice", "shuffle", "str", "tag")
-"""Functions whose arguments are values of the parameter; others take numbers."""
+"""Functions with values of the parameter as arguments; others take numbers."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _NAMED = re.compile(r"([A-Za-z_][\w-]*)[ \t]*=[ \t]*", re.ASCII)
 _BARE = re.compile(r"[\w/.+%@*?|:-]+", re.ASCII)
 _ENDLESS = re.compile(r"[+-]?(?:inf|nan)", re.IGNORECASE)
 
 
-class NotUnderstood(ValueError):
-    """Why a value cannot be read, as the end of a sentence."""
+class InvalidValue(ValueError):
+    """A value that cannot be parsed; the message is the end of a sentence."""
 
 
 class Call:
-    """A function with what stands in its parentheses."""
+    """A function call with its arguments."""
 
     __slots__ = ("args", "name", "named")
 
@@ -42,12 +42,12 @@ class Call:
 
 
 def hydras(text: str) -> Any:
-    """What a bare text is to Hydra: its null is null, and None is a text."""
+    """Return Hydra's meaning of a bare text: null is None, and None is a text."""
     return text if text == "None" else number(text)
 
 
 def read(text: str, bare: Callable[[str], Any] = hydras) -> list[Any]:
-    """The elements of a value, between its commas; `bare` says what a text without quotes is."""
+    """Return the elements of a value; `bare` converts texts without quotes."""
     return _Reader(text, bare).all()
 
 
@@ -59,7 +59,7 @@ class _Reader:
     def all(self) -> list[Any]:
         found = [self.element(",")]
         while self.here():
-            self.at += 1  # a comma: nothing else ends an element here
+            self.at += 1  # a comma: only that ends an element here
             found.append(self.element(","))
         return found
 
@@ -67,11 +67,11 @@ class _Reader:
         return self.text[self.at : self.at + 1]
 
     def element(self, ends: str) -> Any:
-        """Read one element, up to one of the characters that end it."""
+        """Parse one element, up to one of the characters that end it."""
         self.blanks()
         self.depth += 1
-        if self.depth > DEEPEST:
-            raise NotUnderstood(f"it is nested more than {DEEPEST} deep")
+        if self.depth > MAX_DEPTH:
+            raise InvalidValue(f"it is nested more than {MAX_DEPTH} deep")
         opening = self.here()
         if opening and opening in "'\"":
             found: Any = self.quoted(opening)
@@ -85,7 +85,7 @@ class _Reader:
         self.blanks()
         if self.here() and self.here() not in ends:
             rest = self.text[self.at :]
-            raise NotUnderstood(
+            raise InvalidValue(
                 f"{rest!r} found where a comma was expected; put such a text in quotes"
             )
         return found
@@ -95,7 +95,7 @@ class _Reader:
             self.at += 1
 
     def quoted(self, quote: str) -> str:
-        """A text in quotes; backslashes count only in front of one."""
+        """Parse a text in quotes; backslashes escape only quotes."""
         found = ""
         place = self.at + 1
         while place < len(self.text):
@@ -113,7 +113,7 @@ class _Reader:
                 return found
             found += quote
             place = end + 1
-        raise NotUnderstood(f"the quote {quote} is never closed")
+        raise InvalidValue(f"the quote {quote} is never closed")
 
     def listed(self, closing: str) -> list[Any]:
         self.at += 1
@@ -127,15 +127,15 @@ class _Reader:
         return found
 
     def open(self, closing: str) -> bool:
-        """Whether there is more before the closing bracket, which has to come."""
+        """Return True if there is more before the closing bracket, which is required."""
         if not self.here():
-            raise NotUnderstood(f"a {closing} is missing")
+            raise InvalidValue(f"a {closing} is missing")
         return self.here() != closing
 
     def value(self, closing: str) -> Any:
         found = self.element("," + closing)
         if isinstance(found, Call):
-            raise NotUnderstood(f"{found.name}() cannot be used inside a value")
+            raise InvalidValue(f"{found.name}() cannot be used inside a value")
         return found
 
     def pairs(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class _Reader:
         while self.open("}"):
             key, _ = self.gather(":")
             if self.here() != ":" or not key:
-                raise NotUnderstood("a table in braces is written {key:value}")
+                raise InvalidValue("a table in braces is written {key:value}")
             self.at += 1
             found[key] = self.value("}")
             if self.here() == ",":
@@ -155,20 +155,20 @@ class _Reader:
         return found
 
     def bare(self, ends: str) -> Any:
-        """A text without quotes, a number, or a function."""
+        """Parse a text without quotes, a number, or a function."""
         text, literal = self.gather(ends)
         if self.here() == "(" and not literal and _IDENTIFIER.fullmatch(text):
             return self.call(text)
         if self.here() and self.here() not in ends:
-            raise NotUnderstood(f"{self.here()} must be quoted or escaped with a backslash")
+            raise InvalidValue(f"{self.here()} must be quoted or escaped with a backslash")
         if not text and not literal:
-            raise NotUnderstood("a value is missing")
+            raise InvalidValue("a value is missing")
         if _ENDLESS.fullmatch(text):
-            raise NotUnderstood(f"{text} is not a value to sweep over")
+            raise InvalidValue(f"{text} is not a value to sweep over")
         return text if literal else self.meaning(text)
 
     def gather(self, ends: str) -> tuple[str, bool]:
-        """Read characters up to one of `ends` or a bracket; and whether a backslash helped."""
+        """Return the text up to one of `ends` or a bracket, and whether it had an escape."""
         found, literal, kept = "", False, 0
         while self.here() and self.here() not in ends and self.here() not in "()[]{}":
             char = self.here()
@@ -182,7 +182,7 @@ class _Reader:
             else:
                 found += char
                 self.at += 1
-        # A blank behind a backslash is no blank at the end.
+        # An escaped blank at the end is kept.
         return found[:kept] + found[kept:].rstrip(BLANK), literal
 
     def interpolation(self) -> str:
@@ -192,7 +192,7 @@ class _Reader:
             if depth == 0:
                 self.at = place + 1
                 return self.text[start : self.at]
-        raise NotUnderstood("a } is missing")
+        raise InvalidValue("a } is missing")
 
     def call(self, name: str) -> Call:
         found, outside = Call(name), self.meaning
@@ -205,7 +205,7 @@ class _Reader:
                 self.at = argument.end()
                 found.named[argument[1]] = self.element(",)")
             elif found.named:
-                raise NotUnderstood("a positional argument follows a named one")
+                raise InvalidValue("a positional argument follows a named one")
             else:
                 found.args.append(self.element(",)"))
             if self.here() == ",":
@@ -217,7 +217,7 @@ class _Reader:
 
 
 def written(value: Any) -> str:
-    """A value as Hydra has to be told it, to read the same."""
+    """Return a value as text that Hydra parses to the same value."""
     if value is None:
         return "null"
     if isinstance(value, str):
@@ -231,7 +231,7 @@ def written(value: Any) -> str:
 
 
 def _in_quotes(text: str) -> str:
-    # Backslashes are doubled in front of a quote, the closing one too, and nowhere else.
+    # Backslashes are doubled only before a quote, including the closing one.
     inner = re.sub(r"(\\*)'", r"\1\1\\'", text)
     inner = re.sub(r"(\\+)\Z", r"\1\1", inner)
     return f"'{inner}'"

@@ -1,4 +1,4 @@
-"""Which parameters matter: the share of the objective's variance that each explains alone."""
+"""Parameter importance: the share of the objective's variance that each explains alone."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
     from typing import Any
 
-FEWEST = 4
-"""With fewer trials there is nothing to be said."""
-MOST_BINS = 8
+MIN_TRIALS = 4
+"""With fewer trials no importance is computed."""
+MAX_BINS = 8
 
 
 def importance(rows: list[tuple[dict[str, Any], float]]) -> dict[str, float]:
-    """For each parameter a share between 0 and 1, corrected for what chance would explain.
+    """Return a share between 0 and 1 for each parameter, corrected for chance.
 
-    A row is the parameters of a trial and what it came to.
+    A row is the parameters of a trial and its objective value.
     """
     rows = [(params, value) for params, value in rows if math.isfinite(value)]
-    if len(rows) < FEWEST:
+    if len(rows) < MIN_TRIALS:
         return {}
-    # Squares of large numbers are no numbers; shares are the same at any scale.
+    # Squares of large numbers overflow; shares do not depend on the scale.
     scale = max(abs(value) for _, value in rows) or 1.0
     values = [value / scale for _, value in rows]
     names = dict.fromkeys(name for params, _ in rows for name in params)
@@ -34,7 +34,7 @@ def importance(rows: list[tuple[dict[str, Any], float]]) -> dict[str, float]:
 
 
 def _share(groups: list[Hashable], values: list[float]) -> float:
-    """Epsilon squared: the part of the variance between groups, less what groups of noise have."""
+    """Return epsilon squared: the variance between groups, less that of random groups."""
     count = len(values)
     members: dict[Hashable, list[float]] = {}
     for group, value in zip(groups, values, strict=True):
@@ -56,13 +56,13 @@ def _spread(values: list[float]) -> float:
 
 
 def _groups(column: list[Any]) -> list[Hashable]:
-    """Which group each trial belongs to: by its value, or where these are many, by quantile."""
+    """Return the group of each trial: by its value, or by quantile if there are many."""
     if not all(_is_number(value) for value in column):
         return [canonical({"": value}) for value in column]
-    bins = min(max(math.isqrt(len(column)), 2), MOST_BINS)
+    bins = min(max(math.isqrt(len(column)), 2), MAX_BINS)
     if len(set(column)) <= max(bins, len(column) // 2):
         return list(column)
-    # Equal values have the rank of the first of them, hence the same bin.
+    # Equal values have the same rank, hence the same bin.
     ranks: dict[float, int] = {}
     for rank, value in enumerate(sorted(column)):
         ranks.setdefault(value, rank)

@@ -1,8 +1,7 @@
-"""A parameter as Optuna sees it: a distribution of its own kind, and the way there and back.
+"""Parameters as Optuna's distributions, and the conversion of values in both directions.
 
-Where Optuna has no such distribution it sees something equivalent: a choice is the place in its
-list (values may be of any kind, 1 and true among them), a multiple of q is how many times q, a
-normal number is the share of numbers below it.
+Where Optuna has no such distribution an equivalent is used: the index of a choice (values may be
+of any type, also 1 and true), the factor of a multiple of q, the quantile of a normal number.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from stoker.sweep.space import at, bounds, choices, grid_values, in_whole_number
 from stoker.sweep.values import canonical
 
 
-class Misfit(Exception):
-    """A value that the parameter, as it is now, cannot have."""
+class InvalidParameterValue(Exception):
+    """A value that the current definition of the parameter does not allow."""
 
 
 class Axis:
-    """One parameter that varies."""
+    """One parameter with more than one value."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
@@ -49,7 +48,7 @@ class Axis:
         return FloatDistribution(0.0, 1.0)
 
     def value(self, inside: Any) -> Any:
-        """What Optuna's number means."""
+        """Return the value of Optuna's number."""
         spec, kind = self.spec, self.kind
         if kind == "choice":
             return self.choices[inside]
@@ -62,17 +61,17 @@ class Axis:
         return at(spec, inside)
 
     def inside(self, value: Any) -> Any:
-        """Optuna's number for a value; Misfit when it has none."""
+        """Return Optuna's number of a value; raise InvalidParameterValue if there is none."""
         if self.kind == "choice":
             place = self.places.get(_text(value))
             if place is None:
-                raise Misfit
+                raise InvalidParameterValue
             return place
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Misfit
+            raise InvalidParameterValue
         found = self._number(value)
         if "min" in self.spec and not self.spec["min"] <= value <= self.spec["max"]:
-            raise Misfit
+            raise InvalidParameterValue
         return found
 
     def _number(self, value: float) -> float:
@@ -81,7 +80,7 @@ class Axis:
             return float(value)
         if kind in {"int_uniform", "int_log_uniform"}:
             if value != int(value):
-                raise Misfit
+                raise InvalidParameterValue
             return int(value)
         if kind in {"q_uniform", "q_log_uniform"}:
             return round(value / float(spec["q"]))
@@ -92,7 +91,7 @@ class Axis:
 
 
 def axes(parameters: dict[str, Any]) -> dict[str, Axis]:
-    """Those parameters that have more than one value."""
+    """Return the parameters with more than one value."""
     found = {}
     for name, spec in parameters.items():
         values = grid_values(spec)
@@ -102,7 +101,7 @@ def axes(parameters: dict[str, Any]) -> dict[str, Axis]:
 
 
 def constants(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The values of those that have one only."""
+    """Return the values of parameters with only one."""
     found = {}
     for name, spec in parameters.items():
         values = grid_values(spec)

@@ -1,7 +1,7 @@
-"""A sweep as Optuna sees it: a study in memory, made again from what it is told.
+"""A sweep as an Optuna study in memory, built from the trials it is sent.
 
-The storage of a sweep is our database. What has been suggested counts only once it comes back
-as a trial; by the next question whatever did not is forgotten.
+Sweeps are stored in stoker's store. A suggestion is known only once it comes back as a trial; by
+the next question all others are forgotten.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from stoker.sweep.optuna_space import Misfit, axes, constants
+from stoker.sweep.optuna_space import InvalidParameterValue, axes, constants
 from stoker.sweep.samplers import fresh
 from stoker.sweep.values import canonical
 
-STARTUP = 10
-"""So many results are wanted before a model is asked; until then the points are spread evenly."""
-TRIES = 8
-"""So often a model is asked again that suggests what is known."""
-MOST = 1000
-"""So many points can be asked for at once."""
+MIN_RESULTS = 10
+"""Number of results before the model is used; until then points are quasi-random."""
+MAX_TRIES = 8
+"""Maximum number of suggestions for one new point."""
+MAX_POINTS = 1000
+"""Maximum number of points per question."""
 STATES = {
     "running": TrialState.RUNNING,
     "complete": TrialState.COMPLETE,
@@ -34,12 +34,12 @@ STATES = {
 }
 
 
-class Unable(Exception):
-    """What is missing, in one sentence."""
+class MissingPackage(Exception):
+    """A package is missing; the message says which."""
 
 
 class Study:
-    """Remembers the trials of one sweep and suggests others."""
+    """Keeps the trials of one sweep and suggests new points."""
 
     def __init__(self, definition: dict[str, Any]) -> None:
         self.definition = definition
@@ -53,7 +53,7 @@ class Study:
         self.constants = constants(definition["parameters"])
         self.distributions = {name: axis.distribution for name, axis in self.axes.items()}
         self.told: dict[int, FrozenTrial | None] = {}
-        """Each trial as Optuna is to see it; None: its parameters are not of this sweep."""
+        """Each trial for Optuna; None if its parameters do not fit the definition."""
         self.known: set[str] = set()
         """The canonical text of the parameters of all trials."""
         self._changed: set[int] = set()
@@ -64,13 +64,13 @@ class Study:
         self._study = optuna.create_study(storage=self._storage, direction=self.direction)
         self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
         self._inside: dict[int, tuple[int, TrialState]] = {}
-        """Which of Optuna's trials each of ours is, and what it was told of it."""
+        """Optuna's id and last state of each trial."""
         self._gp: optuna.samplers.BaseSampler | None = None
 
     # -- told ---------------------------------------------------------------------------
 
     def tell(self, entry: dict[str, Any]) -> None:
-        """A trial is new, or has changed."""
+        """Add or update a trial."""
         if entry["state"] not in STATES:
             raise ValueError(f"{entry['state']!r} is not a trial state")
         trial, frozen = int(entry["trial"]), self._frozen(entry)
@@ -79,9 +79,9 @@ class Study:
         self._changed.add(trial)
 
     def _catch_up(self) -> None:
-        """Bring Optuna's trials up to date."""
+        """Update Optuna's trials."""
         over = {trial for trial, (_, state) in self._inside.items() if state.is_finished()}
-        if over & self._changed:  # Optuna does not take back what it has written down as finished
+        if over & self._changed:  # Optuna cannot change a finished trial
             self._begin()
             self._changed = set(self.told)
         for trial in sorted(self._changed):
@@ -104,17 +104,17 @@ class Study:
         self._storage.set_trial_state_values(id, frozen.state, frozen.values)
 
     def _frozen(self, entry: dict[str, Any]) -> FrozenTrial | None:
-        """A trial in Optuna's words; None for one of an older, different definition."""
+        """Return a trial for Optuna; None if it is of an older, different definition."""
         try:
             params = {name: axis.inside(entry["params"][name]) for name, axis in self.axes.items()}
-        except (Misfit, KeyError):
+        except (InvalidParameterValue, KeyError):
             return None
         state, value = STATES[entry["state"]], entry.get("value")
         if value is not None and not math.isfinite(value):
             value = None
         if state is TrialState.COMPLETE and value is None:
-            state = TrialState.FAIL  # it ended well and said nothing: there is nothing to learn
-        # Of a trial that was stopped, how far it came and with what is all that counts.
+            state = TrialState.FAIL  # it completed without a value
+        # Of a stopped trial only its last step and value are used.
         steps = [
             (int(step), seen) for step, seen in entry.get("steps") or () if math.isfinite(seen)
         ]
@@ -131,9 +131,9 @@ class Study:
     # -- asked --------------------------------------------------------------------------
 
     def ask(self, count: int) -> tuple[list[dict[str, Any]], bool]:
-        """Suggest so many points that no trial has; True when there are no more in the space."""
-        if not 1 <= count <= MOST:
-            raise ValueError(f"{count} points were requested; 1 to {MOST} are allowed")
+        """Return new points; and True if the space has no more."""
+        if not 1 <= count <= MAX_POINTS:
+            raise ValueError(f"{count} points were requested; 1 to {MAX_POINTS} are allowed")
         self._require()
         self._catch_up()
         taken: set[str] = set()
@@ -161,13 +161,13 @@ class Study:
         missing = [name for name in ("scipy", "torch") if find_spec(name) is None]
         if missing:
             names = " ".join(missing)
-            raise Unable(f"method gp needs {' and '.join(missing)}; pip install {names}")
+            raise MissingPackage(f"method gp needs {' and '.join(missing)}; pip install {names}")
 
     def _new(
         self, model: Generator[dict[str, Any], None, None], taken: set[str]
     ) -> dict[str, Any] | None:
-        """What the model suggests, unless it knows nothing but what is known."""
-        for _ in range(TRIES):
+        """Return a new point of the model; None if it only suggests known ones."""
+        for _ in range(MAX_TRIES):
             point = next(model)
             key = canonical(point)
             if key not in self.known and key not in taken:
@@ -175,7 +175,7 @@ class Study:
         return None
 
     def _model(self) -> Generator[dict[str, Any], None, None] | None:
-        """Suggestions; None while too little is known for any."""
+        """Return a generator of suggestions; None with too few results."""
         wanted = (
             {TrialState.COMPLETE}
             if self.method == "gp"
@@ -185,7 +185,7 @@ class Study:
             }
         )
         results = sum(state in wanted for _, state in self._inside.values())
-        if results < STARTUP or not self.axes:
+        if results < MIN_RESULTS or not self.axes:
             return None
         self._study.sampler = self._sampler(results)
         return self._suggestions()
@@ -194,7 +194,7 @@ class Study:
         asked = []
         try:
             while True:
-                # It stays open while more is asked for: thus the next will be another.
+                # It stays open until all points are suggested, so that the next one differs.
                 trial = self._study.ask(self.distributions)
                 asked.append(trial.number)
                 yield self._point(trial.params)
@@ -209,13 +209,13 @@ class Study:
         }
 
     def _sampler(self, results: int) -> optuna.samplers.BaseSampler:
-        """What it suggests depends on what is known, not on how long this process has lived."""
+        """Return the sampler; its seed depends on the known trials, not on this process."""
         text = f"{self.seed} {len(self.told)} {results}"
         seed = int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "big")
         if self.method == "tpe":
             return optuna.samplers.TPESampler(
-                seed=seed, n_startup_trials=STARTUP, multivariate=True, constant_liar=True
+                seed=seed, n_startup_trials=MIN_RESULTS, multivariate=True, constant_liar=True
             )
-        if self._gp is None:  # its fit begins where the last one ended
-            self._gp = optuna.samplers.GPSampler(seed=seed, n_startup_trials=STARTUP)
+        if self._gp is None:  # its fit continues from the last one
+            self._gp = optuna.samplers.GPSampler(seed=seed, n_startup_trials=MIN_RESULTS)
         return self._gp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stoker.sweep.hydra_functions import known, names, swept
-from stoker.sweep.hydra_values import Call, NotUnderstood, hydras, read
+from stoker.sweep.hydra_values import Call, InvalidValue, hydras, read
 from stoker.sweep.parameter import name_of, spec
 from stoker.sweep.placeholders import ASSIGNMENT, MACROS, OVERRIDE
 from stoker.sweep.validation import InvalidSweep, Values, guess
@@ -23,9 +23,9 @@ _NESTED = re.compile(
 
 
 def split(words: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """Take the sweeps out of a command: its words with `${param:NAME}` in their place, and they.
+    """Split a command into words with `${param:NAME}` in place of sweeps, and parameters.
 
-    Overrides that are no sweep (`db=mysql`) stay, and so does all that is no override.
+    Overrides without a sweep (`db=mysql`) and all other words stay.
     """
     start = _program(words)
     kept, parameters = list(words[:start]), {}
@@ -47,7 +47,7 @@ def split(words: list[str]) -> tuple[list[str], dict[str, Any]]:
 
 
 def param_option(text: str) -> tuple[str, dict[str, Any]]:
-    """Read what stands behind --param: a name, and values or a distribution."""
+    """Parse the argument of --param: a name, and values or a distribution."""
     where = f"--param {text}"
     name, equals, value = text.partition("=")
     if not equals:
@@ -57,7 +57,7 @@ def param_option(text: str) -> tuple[str, dict[str, Any]]:
         raise InvalidSweep(f"{where}: a value was expected after the =.")
     try:
         found = _read(value, typed)
-    except NotUnderstood as why:
+    except InvalidValue as why:
         raise InvalidSweep(f"{where}: {why}.") from None
     if isinstance(found, Call):
         raise InvalidSweep(
@@ -69,7 +69,7 @@ def param_option(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _read(value: str, bare: Callable[[str], Any] = hydras) -> dict[str, Any] | list[Any] | Call:
-    """A parameter; or a list with the single value; or a call of what is no sweep."""
+    """Return a parameter, a list with a single value, or a call that is not a sweep."""
     elements = read(value, bare)
     if len(elements) == 1:
         only = elements[0]
@@ -78,15 +78,15 @@ def _read(value: str, bare: Callable[[str], Any] = hydras) -> dict[str, Any] | l
         return swept(only) or only
     for element in elements:
         if isinstance(element, Call):
-            raise NotUnderstood(f"{element.name}() cannot be combined with other values")
+            raise InvalidValue(f"{element.name}() cannot be combined with other values")
     return {"values": elements}
 
 
 def _sweep(word: str, value: str) -> dict[str, Any] | None:
-    """The parameter that an override describes; None when it is no sweep."""
+    """Return the parameter of an override; None if it is not a sweep."""
     try:
         found = _read(value) if value.strip() else None
-    except NotUnderstood as why:
+    except InvalidValue as why:
         if _means_a_sweep(value):
             raise InvalidSweep(f"{word}: {why}.") from None
         return None
@@ -94,7 +94,7 @@ def _sweep(word: str, value: str) -> dict[str, Any] | None:
 
 
 def _means_a_sweep(value: str) -> bool:
-    """Whether a value that cannot be read was meant to be several."""
+    """Return True if a value that cannot be parsed looks like several."""
     called = _CALLED.match(value)
     if called:
         return known(called[1])
@@ -105,7 +105,7 @@ def _means_a_sweep(value: str) -> bool:
 
 
 def _literal(word: str) -> str:
-    """A word that stays: Hydra's own ${...} are none of our macros."""
+    """Return a word that stays, with Hydra's own ${...} escaped."""
     return re.sub(
         r"\$\{([^{}:]*)",
         lambda found: found[0] if found[1] in MACROS else f"${found[0]}",
@@ -114,7 +114,7 @@ def _literal(word: str) -> str:
 
 
 def _program(words: list[str]) -> int:
-    """The place behind the program's name; assignments in front of it are not overrides."""
+    """Return the index after the program; assignments before it are not overrides."""
     at = 0
     while at < len(words) and ASSIGNMENT.match(words[at]):
         at += 1

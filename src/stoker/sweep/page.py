@@ -1,4 +1,4 @@
-"""The report of a sweep: one HTML file that needs nothing else, drawn by a few lines of script."""
+"""The report of a sweep: one self-contained HTML file, drawn by a script."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 SCRIPTS = ("page.js", "page_curves.js", "page_parallel.js", "page_table.js")
 FEW = 12
-"""A number with so many values at most, all listed in the definition, has evenly spaced ones."""
+"""Numeric parameters with at most so many listed values have an evenly spaced axis."""
 
 
 def html(view: dict[str, Any], series: dict[str, list[list[float]]]) -> str:
-    """The report: `view` is a sweep with its trials as the API has it, `series` their curves."""
+    """Return the report; `view` is a sweep with its trials from the API, `series` their metrics."""
     from html import escape
 
     data = _embedded(facts(view, series))
@@ -31,7 +31,7 @@ def html(view: dict[str, Any], series: dict[str, list[list[float]]]) -> str:
 
 
 def facts(view: dict[str, Any], series: dict[str, list[list[float]]]) -> dict[str, Any]:
-    """All that the script draws."""
+    """Return the data that the script draws."""
     sweep, definition, trials = view["sweep"], view["definition"], view["trials"]
     names = _varying(definition, trials)
     rows = [
@@ -59,14 +59,14 @@ def _trial(trial: dict[str, Any]) -> dict[str, Any]:
 
 
 def _command(definition: dict[str, Any]) -> str:
-    """The command with its parameters as people write them: lr={lr}."""
+    """Return the command with parameters as fields: lr={lr}."""
     words = definition.get("command") or ()
     text = str(definition.get("line") or " ".join(words))
     return re.sub(r"\$\{param:([^{}]*)\}", r"{\1}", text.replace("${no_args}", "")).strip()
 
 
 def _varying(definition: dict[str, Any], trials: list[dict[str, Any]]) -> list[str]:
-    """The parameters that differ, in the order of the definition; all if none does."""
+    """Return the parameters that vary, in the order of the definition; all if none does."""
     names = list(definition.get("parameters") or (definition.get("points") or [{}])[0])
     seen: dict[str, set[str]] = {name: set() for name in names}
     for trial in trials:
@@ -76,13 +76,13 @@ def _varying(definition: dict[str, Any], trials: list[dict[str, Any]]) -> list[s
 
 
 def _fixed(trials: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
-    """The parameters that are the same everywhere."""
+    """Return the parameters that do not vary."""
     first = trials[0]["params"] if trials else {}
     return {name: value for name, value in first.items() if name not in names}
 
 
 def _axis(name: str, definition: dict[str, Any], trials: list[dict[str, Any]]) -> dict[str, Any]:
-    """How a parameter is laid out: on a line, on a logarithmic one, or value by value."""
+    """Return the axis of a parameter: linear, logarithmic, or by value."""
     spec = (definition.get("parameters") or {}).get(name) or {}
     values = [trial["params"].get(name) for trial in trials]
     numbers = [value for value in values if _is_number(value)]
@@ -103,7 +103,7 @@ def _is_number(value: object) -> bool:
 
 
 def _embedded(data: dict[str, Any]) -> str:
-    """JSON that cannot end the script element it stands in, whatever texts it holds."""
+    """Return JSON that cannot end the script element that contains it."""
     import json
 
     text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=False)
@@ -117,7 +117,7 @@ def _embedded(data: dict[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """What is no number to JSON is not there."""
+    """Return None for a number that JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -126,6 +126,6 @@ def _finite(value: Any) -> Any:
 
 
 def _file(name: str) -> str:
-    """One of the files beside this one."""
+    """Return one of the files next to this module."""
     with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
         return file.read()

@@ -22,16 +22,16 @@ KEYS: dict[str, tuple[str, ...]] = {
 """Distribution -> the numbers that describe it."""
 DEFAULTS = {"mu": 0, "sigma": 1, "q": 1}
 COUNTABLE = ("int_uniform", "int_log_uniform", "q_uniform", "q_log_uniform")
-"""Distributions that have a next value, so that a grid can walk through them."""
+"""Distributions with countable values, which a grid can enumerate."""
 IMPLIED = {"constant": "value", "categorical": "values", "categorical_w_probabilities": "values"}
-"""Distributions that are only a name for a key."""
+"""Distributions that are given by a key instead."""
 LOOSE = 1e-3
-"""How far from 1 probabilities may add up: three times 0.333 is meant to be one."""
+"""Tolerance of the sum of probabilities: three times 0.333 is accepted."""
 _NAME = re.compile(r"[\w.@/$][\w.@/$-]{0,199}")
 
 
 def name_of(where: str, path: str, name: str) -> str:
-    """The name of a parameter, as it can stand in a command, a template and a log."""
+    """Return the name of a parameter if it is valid in commands, templates and logs."""
     if not _NAME.fullmatch(name):
         raise InvalidSweep(
             f"{where}: {path} has the name {name[:60]!r}; a name of letters, digits and "
@@ -61,7 +61,7 @@ def spec(raw: object, path: str, values: Values) -> dict[str, Any]:
 
 
 def _kind(where: str, path: str, found: dict[str, Any]) -> str:
-    """What describes the parameter: "value", "values" or a distribution."""
+    """Return what defines the parameter: "value", "values" or a distribution."""
     given = found.get("distribution")
     if given is not None:
         kind = one_of(where, f"{path}.distribution", given, (*KEYS, *IMPLIED))
@@ -130,7 +130,7 @@ def _check_numbers(where: str, path: str, spec: dict[str, Any]) -> None:
 
 
 def in_grid(spec: dict[str, Any], where: str, path: str) -> dict[str, Any]:
-    """A parameter of a grid: it has an end of values, and none of them twice."""
+    """Check a parameter of a grid: finitely many values; remove duplicates."""
     kind = spec.get("distribution")
     if kind is not None and kind not in COUNTABLE and spec.get("min", 0) != spec.get("max", 1):
         raise InvalidSweep(

@@ -1,4 +1,4 @@
-"""The places in a command where parameters go: `${args}`, `${param:lr}`, `{lr:.3f}`."""
+"""Placeholders of parameters in a command: `${args}`, `${param:lr}`, `{lr:.3f}`."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 LISTS = ("args", "args_no_boolean_flags", "args_no_hyphens", "args_no_equals")
-"""Macros that become several words."""
+"""Macros that expand to several words."""
 WHOLE = (*LISTS, "args_json", "args_json_file")
-"""Macros that name all parameters at once."""
+"""Macros for all parameters."""
 MACROS = ("env", "interpreter", "program", *WHOLE, "no_args", "envvar", "param")
 KNOWN = (
     "${env}, ${interpreter}, ${program}, ${args}, ${args_no_boolean_flags}, ${args_no_hyphens}, "
     "${args_no_equals}, ${args_json}, ${args_json_file}, ${no_args}, ${envvar:NAME} and "
     "${param:NAME}"
 )
-STAYS = ("gpu",)
-"""Fields that are not ours: they are filled in when the trial starts."""
-WIDEST = 4
-"""Digits that a width may have: {a:>9999999999} would fill the memory with blanks."""
+LATER_FIELDS = ("gpu",)
+"""Fields that are not parameters: they are filled in when the trial starts."""
+MAX_WIDTH_DIGITS = 4
+"""Maximum digits of a width: {a:>9999999999} would exhaust the memory."""
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 OVERRIDE = re.compile(
     r"(?P<sign>\+\+|\+|~|)"
     r"(?P<key>[A-Za-z_$][\w$-]*(?:[./][\w$-]+)*(?:@[\w$.-]*)?)=(?P<value>.*)",
     re.ASCII | re.DOTALL,
 )
-"""One of Hydra's overrides: key=value with +, ++ or ~ in front of it."""
+"""One of Hydra's overrides: key=value, optionally after +, ++ or ~."""
 _WORD = re.compile(
     r"(?P<literal>\$\$\{)|\$\{(?P<macro>[^{}]*)\}|\{\{(?P<twice>[^{}]*)\}\}|\{(?P<field>[^{}]*)\}"
 )
 _LINE = re.compile(r"\$\{(?P<macro>[^{}]*)\}|(?P<twice>\{\{|\}\})|\{(?P<field>[^{}]*)\}|[{}]")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _LINE_MACROS = (*WHOLE, "param", "envvar", "no_args")
-"""In a line for a shell, all other ${...} are the shell's."""
+"""In a line for a shell, all other ${...} belong to the shell."""
 
 
 class Macro:
@@ -61,17 +61,18 @@ class Field:
         self.name, _, self.conversion = head.partition("!")
 
     def shown(self, value: object) -> str:
-        """What stands in place of the field."""
+        """Return the text that replaces the field."""
         text = {"r": repr, "a": ascii}.get(self.conversion, shown)(value)
         if not self.spec:
             return text
         return format(text if self.conversion or isinstance(value, list) else value, self.spec)
 
     def check(self, where: str, values: Collection[object]) -> None:
-        """Refuse a format that some of these values cannot take."""
+        """Reject a format that some of these values do not support."""
         if self.conversion not in {"", "r", "s", "a"}:
             raise InvalidSweep(f"{where}: {self.typed} has a conversion that is not !r, !s or !a.")
-        if max((len(digits) for digits in re.findall(r"\d+", self.spec)), default=0) > WIDEST:
+        digits = max((len(number) for number in re.findall(r"\d+", self.spec)), default=0)
+        if digits > MAX_WIDTH_DIGITS:
             raise InvalidSweep(f"{where}: {self.typed} is too wide.")
         for value in values:
             try:
@@ -87,8 +88,8 @@ Piece = str | Macro | Field
 
 
 def word_pieces(word: str, names: Collection[str], where: str) -> Iterator[Piece]:
-    """Take one word of a command apart; braces that name no parameter are its own."""
-    # In an override, {lr:1} is one of Hydra's tables.
+    """Split one word of a command; braces without a parameter's name stay."""
+    # In an override, {lr:1} is a dict of Hydra.
     bare = OVERRIDE.match(word) is not None
     at = 0
     for found in _WORD.finditer(word):
@@ -109,18 +110,18 @@ def word_pieces(word: str, names: Collection[str], where: str) -> Iterator[Piece
 
 
 def unknown_fields(word: str, names: Collection[str]) -> list[str]:
-    """What in a word looks like a field, but names no parameter: `{lrr}`."""
+    """Return what looks like a field in a word, but is not a parameter: `{lrr}`."""
     return [
         found["field"]
         for found in _WORD.finditer(word)
         if found["field"] is not None
         and found["field"].isidentifier()
-        and found["field"] not in (*names, *STAYS)
+        and found["field"] not in (*names, *LATER_FIELDS)
     ]
 
 
 def line_pieces(line: str, names: Collection[str], where: str) -> Iterator[Piece]:
-    """Take a line for a shell apart; a brace that is the shell's is doubled."""
+    """Split a line for a shell; braces of the shell are doubled."""
     at = 0
     for found in _LINE.finditer(line):
         piece: Piece = found[0]
@@ -134,7 +135,7 @@ def line_pieces(line: str, names: Collection[str], where: str) -> Iterator[Piece
                 f"{where}: line has an unpaired {found[0]}; "
                 f"write {found[0] * 2} for a brace of the shell"
             )
-        elif found["field"] not in STAYS or found["field"] in names:
+        elif found["field"] not in LATER_FIELDS or found["field"] in names:
             piece = _named(found["field"], names, where)
         yield line[at : found.start()]
         yield piece

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.sweep.parameter import name_of
-from stoker.sweep.validation import DEEPEST, MOST_VALUES, InvalidSweep, Values, seen
+from stoker.sweep.validation import MAX_DEPTH, MAX_VALUES, InvalidSweep, Values, seen
 from stoker.sweep.values import canonical, typed
 
 TYPE_CHECKING = False
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def read_csv(text: str, where: str) -> list[dict[str, Any]]:
-    """The rows of a CSV file, each once; the first line has the names."""
+    """Return the distinct rows of a CSV file; the first line has the names."""
     return _once(where, _csv_rows(text, where))
 
 
 def read_jsonl(text: str, where: str) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines, each once; objects in them get dotted names."""
+    """Return the distinct objects of a JSON-lines file; nested objects get dotted names."""
     return _once(where, _json_rows(text, where))
 
 
 def _once(where: str, rows: Iterator[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """All rows in their order, without repetitions; all have the names of the first."""
+    """Return the distinct rows in order; all must have the names of the first."""
     found: dict[str, dict[str, Any]] = {}
     first: dict[str, Any] | None = None
     for place, row in rows:
@@ -33,8 +33,8 @@ def _once(where: str, rows: Iterator[tuple[str, dict[str, Any]]]) -> list[dict[s
             verb = "has" if other in row else "has no"
             raise InvalidSweep(f"{place}: this row {verb} {other}, unlike the first one.")
         found.setdefault(canonical(row), row)
-        if len(found) > MOST_VALUES:
-            raise InvalidSweep(f"{place}: this is one row too many; {MOST_VALUES:,} are allowed.")
+        if len(found) > MAX_VALUES:
+            raise InvalidSweep(f"{place}: this is one row too many; {MAX_VALUES:,} are allowed.")
     if not found:
         raise InvalidSweep(f"{where} has no rows; at least one was expected.")
     return list(found.values())
@@ -71,7 +71,7 @@ def _csv_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _separator(text: str) -> str:
-    """What stands between the names; spreadsheets of some countries write semicolons or tabs."""
+    """Return the separator of the header; some spreadsheets write semicolons or tabs."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     return next((char for char in ",;\t" if char in first), ",")
 
@@ -93,7 +93,7 @@ def _json_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     import json
 
     decoder = json.JSONDecoder(object_pairs_hook=_pairs)
-    # Not splitlines: JSON may hold other ends of lines than this one.
+    # Not splitlines: JSON may contain other line separators.
     for count, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         if not line.strip():
             continue
@@ -101,7 +101,7 @@ def _json_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             found = decoder.decode(line)
         except RecursionError:
-            raise InvalidSweep(f"{place}: this is nested more than {DEEPEST} deep.") from None
+            raise InvalidSweep(f"{place}: this is nested more than {MAX_DEPTH} deep.") from None
         except ValueError as error:
             why = error.msg if isinstance(error, json.JSONDecodeError) else error
             raise InvalidSweep(f"{place}: this is not JSON: {why}.") from None
@@ -124,8 +124,8 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _flatten(
     place: str, found: dict[str, Any], prefix: str, into: dict[str, Any], values: Values
 ) -> None:
-    if prefix.count(".") > DEEPEST:
-        raise InvalidSweep(f"{place}: this is nested more than {DEEPEST} deep.")
+    if prefix.count(".") > MAX_DEPTH:
+        raise InvalidSweep(f"{place}: this is nested more than {MAX_DEPTH} deep.")
     for key, value in found.items():
         name = name_of(place, "this row", f"{prefix}{key}")
         if isinstance(value, dict) and value:

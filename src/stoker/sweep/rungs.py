@@ -8,22 +8,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MOST = 60
-"""So many comparisons are enough for any trial: the steps between them grow."""
+MAX_RUNGS = 60
+"""Maximum number of rungs; the distance between them grows."""
 DENSE, GROWTH = 20, 1.25
-"""For the median rule, whose first comparisons are at equal distances: every step would be too
-many of them."""
-ABOUT = 1 - 1e-9
-"""A step this close to the end is the end: 100/27 · 27 is not quite 100."""
+"""Median rule: DENSE rungs at equal distances, then the distance grows by GROWTH."""
+END_TOLERANCE = 1 - 1e-9
+"""A step this close to the end is the end: 100/27 · 27 is slightly below 100."""
 
 
 def rungs(stop: dict[str, Any]) -> list[float]:
-    """Rising steps. Nobody is compared at its end: there is nothing to save then."""
+    """Return the steps of the rungs, ascending; none is at the end, where a stop saves nothing."""
     if stop["kind"] == "median":
         return _steady(float(stop["min"]), float(stop["every"]))
     found: list[float] = []
     step, most = float(stop["min"]), stop["max"]
-    while len(found) < MOST and step < 1e15 and (most is None or step < most * ABOUT):
+    while len(found) < MAX_RUNGS and step < 1e15 and (most is None or step < most * END_TOLERANCE):
         found.append(_plain(step))
         step *= stop["eta"]
     return found
@@ -32,12 +31,12 @@ def rungs(stop: dict[str, Any]) -> list[float]:
 def _steady(first: float, every: float) -> list[float]:
     found: list[float] = []
     number = 0
-    while len(found) < MOST:
+    while len(found) < MAX_RUNGS:
         found.append(_plain(first + every * number))
         number = number + 1 if number < DENSE else ceil(number * GROWTH)
     return found
 
 
 def _plain(step: float) -> float:
-    """Without the last digits, which are of our own making: nobody reports step 3.0000000004."""
+    """Remove rounding errors: scripts do not report step 3.0000000004."""
     return float(f"{step:.12g}")

@@ -1,13 +1,13 @@
 """`python -m stoker.sweep.sampler_process`: suggests points of sweeps, JSON lines in and out.
 
-    {"sweep": 17, "generation": 1, "definition": {…}}     begins a sweep, or begins it anew
+    {"sweep": 17, "generation": 1, "definition": {…}}     defines a sweep, or redefines it
     {"sweep": 17, "tell": [{"trial": 3, "params": {…}, "value": 0.3, "state": "complete"}]}
     {"sweep": 17, "ask": 1, "id": "r1"}
     {"sweep": 17, "forget": true}
 
-Only a question is answered: `{"sweep": 17, "id": "r1", "points": [{…}], "done": false}`, or with
-`"error"` and one sentence. `done`: there are no more points in the space than these. A line that
-makes no sense is answered with an `"error"` alone. The end of the input is the end of it all.
+Only `ask` is answered: `{"sweep": 17, "id": "r1", "points": [{…}], "done": false}`, or with
+`"error"` and one sentence. `done`: the space has no more points than these. An invalid line is
+answered with an `"error"` alone. The process ends with its input.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ MISSING = "optuna is not installed; pip install 'stoker[optuna]'"
 
 
 class SamplerServer:
-    """Knows the sweeps by their numbers."""
+    """Keeps a study per sweep."""
 
     def __init__(self) -> None:
         self.studies: dict[int, Study] = {}
         self.broken: dict[int, str] = {}
-        """Sweeps that could not be begun, and why."""
+        """Sweeps that cannot be sampled, and why."""
 
     def answer(self, line: bytes | str) -> dict[str, Any] | None:
-        """What is to be said to a line, if anything."""
+        """Return the reply to a line, if any."""
         try:
             message = json.loads(line)
             sweep = int(message["sweep"])
@@ -82,11 +82,11 @@ class SamplerServer:
             return {"error": from_before}
         if sweep not in self.studies:
             return {"error": f"sweep {sweep} has not been defined"}
-        from stoker.sweep.optuna_study import Unable
+        from stoker.sweep.optuna_study import MissingPackage
 
         try:
             points, done = self.studies[sweep].ask(count)
-        except (Unable, ImportError) as error:
+        except (MissingPackage, ImportError) as error:
             return {"error": _sentence(error)}
         return {"points": points, "done": done}
 
@@ -96,7 +96,7 @@ class SamplerServer:
 
 
 def serve(lines: IO[bytes], out: IO[str]) -> None:
-    """Answer until the input ends, or nobody reads what is said."""
+    """Answer until the input ends or the output is closed."""
     desk = SamplerServer()
     for line in lines:
         reply = desk.answer(line)
@@ -105,11 +105,11 @@ def serve(lines: IO[bytes], out: IO[str]) -> None:
                 out.write(json.dumps(reply) + "\n")
                 out.flush()
             except BrokenPipeError:
-                os._exit(0)  # a buffer that cannot be emptied would complain at the end
+                os._exit(0)  # a buffer that cannot be flushed would raise at exit
 
 
 def main() -> None:
-    """Keep the output to ourselves: whatever prints prints to stderr."""
+    """Serve on stdin and stdout; other output goes to stderr."""
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
         serve(sys.stdin.buffer, out)

@@ -1,7 +1,7 @@
-"""Which points a sweep tries: each is known by its number alone, so that a sweep can be extended.
+"""Points of a sweep by their numbers, so that a sweep can be extended.
 
-Nothing is remembered from one call to the next: number 7 of a random sweep depends on its seed,
-the names of its parameters and the 7.
+There is no state: point 7 of a random sweep depends only on the seed, the names of the parameters
+and the number 7.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 ENDLESS = frozenset({"random", "sobol"})
-PATIENCE = 2000
-"""After so many repeats in a row a space has no other points to speak of."""
+MAX_REPEATS = 2000
+"""After so many repeats in a row the space is considered exhausted."""
 
 
 def points(definition: dict[str, Any], start: int, count: int) -> list[dict[str, Any]]:
-    """The points `start` to `start + count - 1`; fewer where the sweep, or its samples, end."""
+    """Return points `start` to `start + count - 1`; fewer at the end of the sweep."""
     end, whole = start + count, length(definition)
     if whole is not None:
         end = min(end, whole)
@@ -32,7 +32,7 @@ def points(definition: dict[str, Any], start: int, count: int) -> list[dict[str,
 
 
 def sequence(definition: dict[str, Any], start: int = 0) -> Iterator[dict[str, Any]]:
-    """All points from `start` on: without end for random and sobol, whatever the samples."""
+    """Yield all points from `start` on: infinitely many for random and sobol."""
     make = _maker(definition)
     whole = None if definition["method"] in ENDLESS else length(definition)
     for index in numbers(start) if whole is None else range(start, whole):
@@ -42,14 +42,14 @@ def sequence(definition: dict[str, Any], start: int = 0) -> Iterator[dict[str, A
 def fresh(
     definition: dict[str, Any], start: int, known: Callable[[str], bool]
 ) -> Iterator[dict[str, Any]]:
-    """Points from `start` on without those that are `known` by their canonical text, or repeat.
+    """Yield new points from `start` on, without repeats; `known` gets the canonical text.
 
-    Ends with the space: when all points of a finite one are known, there is nothing more.
+    Ends when all points of a finite space are known.
     """
     seen: set[str] = set()
     endless = definition["method"] in ENDLESS
     whole = size(definition["parameters"]) if endless else None
-    patience = PATIENCE if whole is None else min(4 * whole + 16, PATIENCE)
+    max_repeats = MAX_REPEATS if whole is None else min(4 * whole + 16, MAX_REPEATS)
     repeats = 0
     for point in sequence(definition, start):
         key = canonical(point)
@@ -60,10 +60,10 @@ def fresh(
                 yield point
         elif endless:
             repeats += 1
-            if repeats >= patience:
+            if repeats >= max_repeats:
                 break
     if whole is not None:
-        # Chance takes long to come by the last points of a finite space: look for them in order.
+        # Random sampling takes long to find the last points of a finite space: enumerate them.
         for point in sequence({**definition, "method": "grid", "samples": None}):
             key = canonical(point)
             if key not in seen and not known(key):
@@ -72,7 +72,7 @@ def fresh(
 
 
 def length(definition: dict[str, Any]) -> int | None:
-    """How many points `points` has to give in all; None: without end."""
+    """Return the number of all points; None if there are infinitely many."""
     samples: int | None = definition.get("samples")
     if definition["method"] in ENDLESS:
         return samples
@@ -86,7 +86,7 @@ def length(definition: dict[str, Any]) -> int | None:
 
 
 def _maker(definition: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
-    """What makes the point of a number."""
+    """Return the function number -> point."""
     method, parameters = definition["method"], definition["parameters"]
     if method == "list":
         rows = definition["points"]
@@ -99,7 +99,7 @@ def _maker(definition: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
 
 
 def _grid(parameters: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
-    """In the order of nested loops, the last parameter fastest."""
+    """Enumerate a grid in the order of nested loops, the last parameter fastest."""
     axes = []
     for name, spec in parameters.items():
         values = grid_values(spec)
@@ -110,7 +110,7 @@ def _grid(parameters: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
         axes.append((name, values))
 
     def make(index: int) -> dict[str, Any]:
-        # Found from its number, last digit first: a grid of 10¹² points costs nothing.
+        # Computed from the number, last parameter first: a grid of 10¹² points needs no memory.
         point: dict[str, Any] = dict.fromkeys(parameters)
         for name, values in reversed(axes):
             index, place = divmod(index, len(values))
@@ -121,7 +121,7 @@ def _grid(parameters: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
 
 
 def _spread(parameters: dict[str, Any], seed: int, even: bool) -> Callable[[int], dict[str, Any]]:
-    """Random, or `even` as Sobol's points are."""
+    """Sample at random, or by a Sobol sequence if `even`."""
     units: list[Callable[[int], float] | None] = []
     dimension = 0
     for name, spec in parameters.items():
@@ -142,7 +142,7 @@ def _spread(parameters: dict[str, Any], seed: int, even: bool) -> Callable[[int]
 
 
 def _unit(seed: int, name: str, dimension: int) -> Callable[[int], float]:
-    """The numbers in [0, 1) of one parameter; beyond Sobol's dimensions they are random ones."""
+    """Return the function number -> [0, 1) of one parameter; random beyond Sobol's dimensions."""
     from hashlib import blake2b
 
     base = blake2b(f"{seed}\0{name}".encode(), digest_size=8)

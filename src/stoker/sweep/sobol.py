@@ -1,4 +1,4 @@
-"""Sobol's sequence: points that fill a space evenly, each of them known without those before it."""
+"""Sobol sequence: points that fill a space evenly, each computed from its index alone."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from stoker.sweep.sobol_directions import ROWS
 BITS = 32
 DIMENSIONS = len(ROWS) + 1
 LENGTH = 1 << BITS
-"""So many points differ; nobody gets there."""
+"""Length of the sequence."""
 _ALL = LENGTH - 1
 
 
 def number(dimension: int, index: int) -> int:
-    """The coordinate of a point, in steps of 2⁻³², before it is scrambled."""
+    """Return the coordinate of a point before scrambling, in steps of 2⁻³²."""
     return _mirrored(_plain(dimension, index))
 
 
 def unit(dimension: int, index: int, key: int) -> float:
-    """The coordinate of a point in (0, 1), scrambled by a key of 32 random bits.
+    """Return the coordinate of a point in (0, 1), scrambled by a key of 32 random bits.
 
-    Which half an interval's points are put into is drawn anew for each interval (Owen's nested
-    scrambling, by the hash of Laine and Karras with Burley's constants). Intervals of 2⁻ᵏ keep
-    having one each of 2ᵏ points; dimensions that run in step without it no longer do.
+    Owen's nested scrambling, by the hash of Laine and Karras with Burley's constants: halves of
+    each interval are swapped at random. Each interval of 2⁻ᵏ still has one of 2ᵏ points; the
+    correlation between dimensions is removed.
     """
-    # Seen in the mirror every step moves bits upwards only: what decides about a bit of the
-    # coordinate is the bits above it, as it must be.
+    # With reversed bits every step carries upwards only: a bit of the coordinate depends
+    # only on the bits above it, as required.
     bits = (_plain(dimension, index) + key) & _ALL
     for factor in (0x6C50B47C, 0xB82F1E52, 0xC7AFE638, 0x8D22F6E6):
         bits ^= (bits * factor) & _ALL
@@ -34,7 +34,7 @@ def unit(dimension: int, index: int, key: int) -> float:
 
 
 def _plain(dimension: int, index: int) -> int:
-    """The coordinate with its bits mirrored: the first half is the lowest bit."""
+    """Return the coordinate with reversed bits: the highest bit is the lowest."""
     found, place = 0, 0
     directions = _directions(dimension)
     while index:
@@ -47,7 +47,7 @@ def _plain(dimension: int, index: int) -> int:
 
 @lru_cache(maxsize=DIMENSIONS)
 def _directions(dimension: int) -> tuple[int, ...]:
-    """The 32 direction numbers of a dimension, mirrored."""
+    """Return the 32 direction numbers of a dimension, with reversed bits."""
     if dimension == 0:
         return tuple(1 << place for place in range(BITS))
     polynomial, *first = ROWS[dimension - 1]

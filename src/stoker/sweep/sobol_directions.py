@@ -1,7 +1,7 @@
-"""The first 64 rows of new-joe-kuo-6: what the dimensions of a Sobol sequence are made from.
+"""The first 64 rows of new-joe-kuo-6: initial direction numbers of a Sobol sequence.
 
-Each row is a primitive polynomial over GF(2), written as the bits of a number, and as many first
-direction numbers as its degree says. The first dimension needs none: it is van der Corput's.
+Each row is a primitive polynomial over GF(2), as the bits of a number, and as many initial
+direction numbers as its degree. The first dimension needs none: it is van der Corput's sequence.
 """
 
 # The numbers are Stephen Joe's and Frances Kuo's (S. Joe and F. Y. Kuo, Constructing Sobol

@@ -1,4 +1,4 @@
-"""Spaces of parameters: how many points there are, and which value a number in [0, 1) stands for.
+"""Search spaces: number of points, and the value of a parameter for a number in [0, 1).
 
 A spec is one entry of a sweep's `parameters`: `{"value": 1}`, `{"values": [16, 32]}` or
 `{"distribution": "log_uniform", "min": 1e-5, "max": 0.1}`.
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 DIGITS = 10
-"""So many digits of a sampled number are kept: it can be read, and is the same on every machine,
-although logarithms are not, in their last bit."""
-FAR = 2.0**-33
-"""How near to 0 and 1 the tails of a normal distribution are looked at."""
+"""Significant digits of a sampled number: readable, and the same on every machine, although
+logarithms differ in their last bit."""
+TAIL_DISTANCE = 2.0**-33
+"""Distance from 0 and 1 at which the tails of a normal distribution are cut."""
 
 
 class Multiples:
-    """The multiples of q from `first` to `last` times q, made when they are looked at."""
+    """The multiples of q from `first` to `last` times q, computed on access."""
 
     def __init__(self, q: float, first: int, last: int) -> None:
         self.q, self.first, self.last = q, first, last
@@ -37,7 +37,7 @@ class Multiples:
 
 
 def size(parameters: dict[str, Any]) -> int | None:
-    """How many different points there are; None when without end."""
+    """Return the number of distinct points; None if there are infinitely many."""
     count = 1
     for spec in parameters.values():
         values = grid_values(spec)
@@ -48,7 +48,7 @@ def size(parameters: dict[str, Any]) -> int | None:
 
 
 def grid_values(spec: dict[str, Any]) -> Sequence[Any] | None:
-    """All values of a parameter in their order; None when they are without end."""
+    """Return all values of a parameter in order; None if there are infinitely many."""
     if "value" in spec:
         return [spec["value"]]
     if "values" in spec:
@@ -67,7 +67,7 @@ def grid_values(spec: dict[str, Any]) -> Sequence[Any] | None:
 
 
 def choices(spec: dict[str, Any]) -> list[Any]:
-    """The values of a list that have any chance at all."""
+    """Return the values of a list with a probability above 0."""
     values: list[Any] = spec["values"]
     shares = spec.get("probabilities")
     if not shares:
@@ -76,7 +76,7 @@ def choices(spec: dict[str, Any]) -> list[Any]:
 
 
 def at(spec: dict[str, Any], u: float) -> Any:
-    """The value below which a share `u` of all others lie: the inverse of the distribution."""
+    """Return the value at quantile `u`: the inverse of the distribution function."""
     if "value" in spec:
         return spec["value"]
     if "values" in spec:
@@ -86,7 +86,7 @@ def at(spec: dict[str, Any], u: float) -> Any:
         count = spec["max"] - spec["min"] + 1
         return spec["min"] + min(int(u * count), count - 1)
     if kind == "int_log_uniform":
-        # Up to the one after the last, so that the last has its share as well.
+        # Up to the one after the last, so that the last has its full probability.
         value = int(_log_between(spec["min"], spec["max"] + 1, u))
         return min(max(value, spec["min"]), spec["max"])
     if kind == "uniform":
@@ -109,7 +109,7 @@ def at(spec: dict[str, Any], u: float) -> Any:
 
 
 def tidy(spec: dict[str, Any], value: float) -> float:
-    """A number of a continuous distribution, within its limits and no longer than it need be."""
+    """Round a number of a continuous distribution, within its limits."""
     kind = spec["distribution"]
     if kind in {"log_uniform", "log_normal"}:
         value = float(f"{value:.{DIGITS}g}")
@@ -123,7 +123,7 @@ def tidy(spec: dict[str, Any], value: float) -> float:
 
 
 def nearest(spec: dict[str, Any], value: float) -> float:
-    """The multiple of q next to a number, within the limits."""
+    """Return the multiple of q nearest to a number, within the limits."""
     count = round(value / spec["q"])
     if "min" in spec:
         first, last = bounds(spec)
@@ -132,17 +132,17 @@ def nearest(spec: dict[str, Any], value: float) -> float:
 
 
 def bounds(spec: dict[str, Any]) -> tuple[int, int]:
-    """The first and the last multiple of q within the limits, as how many times q."""
+    """Return the factors of the first and last multiple of q within the limits."""
     return _bounds(spec["min"], spec["max"], spec["q"])
 
 
 def multiple(count: int, q: float, whole: bool) -> float:
-    """So many times q; 3 × 0.1 is 0.3 here."""
+    """Return a multiple of q in decimal arithmetic: 3 × 0.1 is 0.3."""
     return count * int(q) if whole else float(count * _exact(q))
 
 
 def in_whole_numbers(spec: dict[str, Any]) -> bool:
-    """Whether values that are multiples of q are integers."""
+    """Return True if the multiples of q are integers."""
     limits = (spec[key] for key in ("q", "min", "max") if key in spec)
     return all(isinstance(limit, int) for limit in limits)
 
@@ -156,7 +156,7 @@ def _choice(spec: dict[str, Any], u: float) -> Any:
         left -= share
         if left < 0:
             return value
-    return choices(spec)[-1]  # rounding has left a crumb
+    return choices(spec)[-1]  # remainder of a rounding error
 
 
 def _log_between(low: float, high: float, u: float) -> float:
@@ -170,25 +170,25 @@ def _log_between(low: float, high: float, u: float) -> float:
 def _normal(spec: dict[str, Any], u: float) -> float:
     from statistics import NormalDist
 
-    deviation = NormalDist().inv_cdf(min(max(u, FAR), 1 - FAR))
+    deviation = NormalDist().inv_cdf(min(max(u, TAIL_DISTANCE), 1 - TAIL_DISTANCE))
     return float(spec["mu"] + spec["sigma"] * deviation)
 
 
 def _exp(value: float) -> float:
-    return math.exp(min(value, 700.0))  # beyond that there is nothing but infinity
+    return math.exp(min(value, 700.0))  # larger values overflow
 
 
 @lru_cache(maxsize=256)
 def _bounds(low: float, high: float, q: float) -> tuple[int, int]:
     first = math.ceil(_exact(low) / _exact(q))
     last = math.floor(_exact(high) / _exact(q))
-    # Where there is none between them, the limits give way, not q.
+    # Without a multiple between the limits, these are extended.
     return (first, last) if first <= last else (last, last)
 
 
 @lru_cache(maxsize=256)
 def _exact(value: float) -> Any:
-    """As people mean it: 0.1 is a tenth."""
+    """Return the exact decimal: 0.1 is a tenth."""
     from decimal import Decimal
 
     return Decimal(repr(value))

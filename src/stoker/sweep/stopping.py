@@ -1,4 +1,4 @@
-"""Early stopping as a sweep describes it."""
+"""The early-stopping rule of a sweep's definition."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 KINDS = ("asha", "hyperband", "median")
 FIRST = 27
-"""ASHA's first comparison comes after this part of a training whose length is known."""
+"""ASHA's default first rung, as a fraction of the known length."""
 BRACKETS = 3
-"""Brackets of Hyperband when none are asked for."""
+"""Default number of brackets of Hyperband."""
 
 
 def stop_of(where: str, path: str, raw: object) -> dict[str, Any] | None:
-    """Check the rule by which trials are stopped early, and fill it in."""
+    """Return the complete early-stopping rule with defaults."""
     if raw is None:
         return None
     found = table(where, path, raw)
@@ -46,7 +46,7 @@ def stop_of(where: str, path: str, raw: object) -> dict[str, Any] | None:
 
 
 def _first(kind: str, most: object) -> int | float:
-    """Where the first comparison is if nobody says so (docs/decisions/0010-sweeps.md)."""
+    """Return the default first rung (docs/decisions/0010-sweeps.md)."""
     if kind == "asha" and isinstance(most, (int, float)) and FIRST <= most < 1e15:
         return most / FIRST if most % FIRST else int(most // FIRST)
     return 1

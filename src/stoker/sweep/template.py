@@ -1,4 +1,4 @@
-"""From a definition and a trial's parameters to the command that is run."""
+"""A trial's command, from the definition and its parameters."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
     from stoker.sweep.placeholders import Piece
 
 FILE = "stoker_params"
-"""The shell's variable with the name of the file of ${args_json_file}."""
+"""Shell variable with the path of the file of ${args_json_file}."""
 _SAFE = re.compile(r"[\w.,:/@%+=-]+")
 _SCRIPT = re.compile(r"\.(?:py|sh|bash|pl|rb|r|jl|ipynb)$", re.IGNORECASE)
 _STARTERS = re.compile(r"env|python[\d.]*|(?:ba|da|z)?sh|uv|run|exec|nice|time|torchrun|with")
 
 
 class Shell(str):
-    """A part of a word that only a shell can make."""
+    """A part of a word that only a shell can expand."""
 
     __slots__ = ()
 
 
 def check_template(definition: dict[str, Any], where: str = "the sweep") -> None:
-    """Refuse a command or line that names what is not there, or cannot show what is."""
+    """Reject a command or line with unknown parameters or unsuitable formats."""
     Template(definition, where).check(definition)
 
 
 def command_of(definition: dict[str, Any], params: dict[str, Any]) -> list[str] | str:
-    """The command of one trial: its words, or a line for a shell."""
+    """Return the command of one trial: words, or a line for a shell."""
     return Template(definition).fill(params)
 
 
 def doubts(definition: dict[str, Any], filled_in: str = "") -> list[str]:
-    """A sentence for each {name} in a command that is no parameter, but may be meant as one.
+    """Return a warning for each {name} in a command that is not a parameter.
 
-    Those whose names are in `filled_in`, such as resources, are filled in by others.
+    Names in `filled_in`, such as resources, are filled in later.
     """
     known = names(definition)
     found = (
@@ -66,7 +66,7 @@ def doubts(definition: dict[str, Any], filled_in: str = "") -> list[str]:
 
 
 class Template:
-    """A definition's command, taken apart once for all trials."""
+    """The parsed command of a definition, used for all its trials."""
 
     def __init__(self, definition: dict[str, Any], where: str = "the sweep") -> None:
         self.where = where
@@ -81,7 +81,7 @@ class Template:
         self.hydra = [_is_override(word) for word in definition.get("command") or ()]
 
     def check(self, definition: dict[str, Any]) -> None:
-        """Try the fields on the values they will show."""
+        """Check the formats of fields with example values."""
         for word in self.words:
             for piece in word:
                 if isinstance(piece, Macro) and piece.name in (*LISTS, "no_args") and len(word) > 1:
@@ -99,7 +99,7 @@ class Template:
             )
 
     def fill(self, params: dict[str, Any]) -> list[str] | str:
-        """The command of a trial with these parameters."""
+        """Return the command of a trial with these parameters."""
         ordered = {name: params[name] for name in self.names if name in params}
         ordered |= params
         try:
@@ -111,7 +111,7 @@ class Template:
         return [piece for word in self.words for piece in word] + (self.line or [])
 
     def _unnamed(self) -> list[str]:
-        """Parameters that would not be in the command."""
+        """Return parameters that the command does not use."""
         used = set()
         for piece in self._pieces():
             if isinstance(piece, Macro):
@@ -136,7 +136,7 @@ class Template:
         return ["".join(word) for word in words]
 
     def _added(self, params: dict[str, Any]) -> list[str]:
-        """Words for what nothing in the command names, in the manner of what it does name."""
+        """Return words for unused parameters, in the style of the command."""
         left = self._unnamed()
         if any(self.hydra):
             return [f"{name}={written(params[name])}" for name in left]
@@ -157,12 +157,12 @@ class Template:
 
 
 def names(definition: dict[str, Any]) -> list[str]:
-    """The names of a definition's parameters, in its order."""
+    """Return the names of a definition's parameters, in order."""
     return list(definition["points"][0] if definition.get("points") else definition["parameters"])
 
 
 def program_name(command: list[str] | str) -> str:
-    """What to call a sweep whose command this is: the stem of its program."""
+    """Return the default name of a sweep: the stem of its program."""
     words = command.split() if isinstance(command, str) else command
     script = next((word for word in words if word.endswith(".py")), None)
     for before, word in zip(["", *words], words, strict=False) if script is None else ():
@@ -176,24 +176,24 @@ def program_name(command: list[str] | str) -> str:
 
 
 def cleaned(name: str) -> str:
-    """A text as a name of a sweep."""
+    """Return a text as a valid name of a sweep."""
     return re.sub(r"[^\w.:+-]+", "-", name).strip("-")[:64] or "sweep"
 
 
 def with_program(words: list[str], program: str) -> list[str]:
-    """A command with its program in place of `${program}`, kept literally."""
+    """Return a command with `${program}` replaced by the escaped program."""
     literal = program.replace("${", "$${")
     return [word.replace("${program}", literal) for word in words]
 
 
 def _is_override(word: str) -> bool:
-    """Whether a word is one of Hydra's overrides with a parameter for its value."""
+    """Return True if a word is a Hydra override with a parameter as its value."""
     found = OVERRIDE.match(word)
     return found is not None and re.fullmatch(r"\$\{param:[^{}]*\}", found["value"]) is not None
 
 
 def _part(piece: Piece, params: dict[str, Any], hydra: bool) -> str:
-    """One piece of a word, filled in."""
+    """Return one piece of a word with its value."""
     if isinstance(piece, str):
         return piece
     if isinstance(piece, Field):
@@ -211,7 +211,7 @@ def _part(piece: Piece, params: dict[str, Any], hydra: bool) -> str:
 
 
 def _listed(macro: str, params: dict[str, Any]) -> list[str]:
-    """The words that a macro becomes."""
+    """Return the words that a macro expands to."""
     words: list[str] = []
     for name, value in params.items():
         if macro == "args_no_hyphens":
@@ -226,7 +226,7 @@ def _listed(macro: str, params: dict[str, Any]) -> list[str]:
 
 
 def _examples(definition: dict[str, Any], name: str) -> list[Any]:
-    """Values that a parameter will have."""
+    """Return example values of a parameter."""
     if definition.get("points"):
         return [row[name] for row in definition["points"]]
     spec = definition["parameters"][name]
@@ -243,7 +243,7 @@ def _examples(definition: dict[str, Any], name: str) -> list[Any]:
 
 
 def quoted(text: str, inside: str = "") -> str:
-    """A text as a shell has to be told it; `inside` the quotes that it already stands in."""
+    """Quote a text for a shell; `inside` are the quotes around it."""
     if inside == '"':
         return re.sub(r'([\\"$`])', r"\\\1", text)
     escaped = text.replace("'", "'\\''")
@@ -251,7 +251,7 @@ def quoted(text: str, inside: str = "") -> str:
 
 
 def _quotes_after(text: str, inside: str) -> str:
-    """In which quotes of a shell one is behind a text that began inside of `inside`."""
+    """Return the open quotes after a text that began inside of `inside`."""
     place = 0
     while place < len(text):
         char = text[place]
@@ -266,7 +266,7 @@ def _quotes_after(text: str, inside: str) -> str:
 
 
 def _shell_line(words: list[list[str]], params: dict[str, Any]) -> str:
-    """The words as a line, which leaves no shell behind."""
+    """Return the words as a line that replaces the shell (exec)."""
     line = " ".join(
         "".join(part if isinstance(part, Shell) else quoted(part) for part in word) or "''"
         for word in words

@@ -1,4 +1,4 @@
-"""What is said when a sweep is not understood, and the small checks that say it."""
+"""Checks of a sweep's definition and their messages."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from typing import Any
 
-MOST_VALUES = 100_000
-"""Values that a sweep may list, and rows that a table may have."""
-DEEPEST = 20
-"""How deep lists and tables may stand in each other."""
+MAX_VALUES = 100_000
+"""Maximum number of listed values, and of rows of a table."""
+MAX_DEPTH = 20
+"""Maximum nesting of lists and dicts."""
 LONGEST_TEXT = 10_000
-"""A trial's parameters travel in its environment, where a variable has 128 KiB at most."""
+"""A trial's parameters are passed in a variable, which has at most 128 KiB."""
 
 
 class InvalidSweep(ValueError):
-    """A sweep that cannot be: one sentence with the file, the key and what was expected."""
+    """An invalid sweep: one sentence with the file, the key and what was expected."""
 
 
 def bad(where: str, path: str, value: object, expected: str) -> InvalidSweep:
-    """The sentence for a value that is not what was expected."""
+    """Return the error for an unexpected value."""
     return InvalidSweep(f"{where}: {path} is {seen(value)}; {expected} was expected.")
 
 
 def renamed(error: InvalidSweep, where: str, names: Mapping[str, str]) -> InvalidSweep:
-    """The same complaint about a key by the name that it has to whoever wrote it."""
+    """Return the same error with keys as they are called in the user's file."""
     import re
 
     head, text = f"{where}: ", str(error)
@@ -45,7 +45,7 @@ def renamed(error: InvalidSweep, where: str, names: Mapping[str, str]) -> Invali
 
 
 def seen(value: object) -> str:
-    """A value of any kind in a few characters."""
+    """Return a short text for any value."""
     if isinstance(value, dict):
         return "a table of keys"
     if isinstance(value, list):
@@ -57,7 +57,7 @@ def seen(value: object) -> str:
 
 
 def table(where: str, path: str, value: object, expected: str = "a table of keys") -> Any:
-    """A value that must be a table whose keys are texts."""
+    """Return a value that must be a dict with texts as keys."""
     if not isinstance(value, dict):
         raise bad(where, path, value, expected)
     for key in value:
@@ -67,7 +67,7 @@ def table(where: str, path: str, value: object, expected: str = "a table of keys
 
 
 def known_keys(where: str, path: str, found: Iterable[str], known: Collection[str]) -> None:
-    """Refuse the first key that nobody knows, and guess which one was meant."""
+    """Reject the first unknown key, with a suggestion."""
     for key in found:
         if key not in known:
             place = f"{path}.{key}" if path else key
@@ -75,7 +75,7 @@ def known_keys(where: str, path: str, found: Iterable[str], known: Collection[st
 
 
 def guess(word: str, known: Collection[str]) -> str:
-    """How to go on behind a word that is not known."""
+    """Return a suggestion for an unknown word."""
     from difflib import get_close_matches
 
     near = get_close_matches(word, known, n=1, cutoff=0.6)
@@ -83,35 +83,35 @@ def guess(word: str, known: Collection[str]) -> str:
 
 
 def one_of(where: str, path: str, value: object, choices: Collection[str]) -> str:
-    """A value that must be one of a few words."""
+    """Return a value that must be one of a few texts."""
     if not isinstance(value, str) or value not in choices:
         raise bad(where, path, value, f"one of {', '.join(choices)}")
     return value
 
 
 def number_in(where: str, path: str, value: object, expected: str = "a number") -> int | float:
-    """A value that must be a finite number."""
+    """Return a value that must be a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise bad(where, path, value, expected)
     return value
 
 
 def whole(where: str, path: str, value: object, least: int) -> int:
-    """A value that must be a whole number, and no smaller than `least`."""
+    """Return a value that must be an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise bad(where, path, value, f"a whole number from {least} on")
     return value
 
 
 def text(where: str, path: str, value: object, expected: str = "a text") -> str:
-    """A value that must be a text that says something."""
+    """Return a value that must be a non-empty text."""
     if not isinstance(value, str) or not value.strip():
         raise bad(where, path, value, expected)
     return sound(where, path, value)
 
 
 def sound(where: str, path: str, value: str) -> str:
-    """A text that can be part of a command and of JSON."""
+    """Return a text that is valid in a command and in JSON."""
     if "\0" in value:
         raise InvalidSweep(f"{where}: {path} has a zero byte in it, which no command can take.")
     try:
@@ -122,20 +122,20 @@ def sound(where: str, path: str, value: str) -> str:
 
 
 class Values:
-    """Checks values that are listed, and counts them: aliases make long lists of short files."""
+    """Checks and counts listed values: YAML aliases make long lists from short files."""
 
     def __init__(self, where: str) -> None:
         self.where, self.count = where, 0
 
     def one(self, path: str, value: object, depth: int = 0) -> Any:
-        """A value that a parameter can have: what JSON can say."""
+        """Return a value that JSON can represent."""
         self.count += 1
-        if self.count > MOST_VALUES:
+        if self.count > MAX_VALUES:
             raise InvalidSweep(
-                f"{self.where}: {path} is one value too many; {MOST_VALUES:,} are allowed."
+                f"{self.where}: {path} is one value too many; {MAX_VALUES:,} are allowed."
             )
-        if depth > DEEPEST:
-            raise InvalidSweep(f"{self.where}: {path} is nested more than {DEEPEST} deep.")
+        if depth > MAX_DEPTH:
+            raise InvalidSweep(f"{self.where}: {path} is nested more than {MAX_DEPTH} deep.")
         if value is None or isinstance(value, bool | int):
             return value
         if isinstance(value, float):

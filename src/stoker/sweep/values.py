@@ -1,4 +1,4 @@
-"""Values of parameters: read as people type them, shown as people write them, compared."""
+"""Values of parameters: parse, format and compare."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-LONGEST = 300
-"""Digits that a number may have; what is longer is a text."""
+MAX_DIGITS = 300
+"""Maximum digits of a number; longer ones are texts."""
 _WHOLE = r"(?:0|[1-9](?:_?\d)*)"
 _INTEGER = re.compile(rf"[+-]?{_WHOLE}", re.ASCII)
 _FLOAT = re.compile(
     rf"[+-]?(?:{_WHOLE}\.?|{_WHOLE}?\.\d(?:_?\d)*)(?:[eE][+-]?\d(?:_?\d)*)?", re.ASCII
 )
 _REWRITTEN = re.compile(r"\+.*|.*_.*|[^eE]*\.\d+0|[^eE]{17,}", re.ASCII)
-"""Numbers that would not come back as they were typed: 1.10, 1_000, +3."""
+"""Numbers with another canonical form: 1.10, 1_000, +3."""
 _WORDS = {"true": True, "false": False, "null": None}
 
 
 def canonical(params: Mapping[str, object]) -> str:
-    """The one text that stands for these parameters, however they were ordered or written."""
+    """Return the canonical text of parameters, regardless of order and notation."""
     return _encoder()(params)
 
 
@@ -38,9 +38,9 @@ def _encoder() -> Callable[[object], str]:
 
 
 def nested(params: Mapping[str, object]) -> dict[str, object]:
-    """Parameters as the tables they came from: `optimizer.lr` is `lr` in `optimizer`.
+    """Return parameters as nested dicts: `optimizer.lr` is `lr` in `optimizer`.
 
-    Where a name is also the beginning of others (`a` and `a.b`), those keep their dots.
+    If a name is a prefix of others (`a` and `a.b`), those keep their dots.
     """
     found: dict[str, object] = {}
     for name, value in params.items():
@@ -57,27 +57,27 @@ def nested(params: Mapping[str, object]) -> dict[str, object]:
 
 
 def number(text: str) -> int | float | str | bool | None:
-    """What a typed text means: `1e-4` is a number, `true` and `null` are what they say.
+    """Parse a text: `1e-4` is a number, `true` a boolean, `null` None.
 
-    A number that would lose something (`007`) or is none (`nan`) stays the text it was.
+    A number that would lose information (`007`) or is not finite (`nan`) stays a text.
     """
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if text == "None":
         return None
-    if len(text) <= LONGEST and _INTEGER.fullmatch(text):
+    if len(text) <= MAX_DIGITS and _INTEGER.fullmatch(text):
         return int(text)
-    if len(text) <= LONGEST and _FLOAT.fullmatch(text):
+    if len(text) <= MAX_DIGITS and _FLOAT.fullmatch(text):
         value = float(text)
         return value if math.isfinite(value) else text
     return text
 
 
 def typed(text: str) -> int | float | str | bool:
-    """What a typed value is, for a command that gets it back: as text, unless it is the same.
+    """Parse a text to a value that a command gets back unchanged; else it stays a text.
 
-    A version (`1.10`), an id (`1_000`, `007`) and what some language calls nothing (`null`,
-    `None`) reach the command as they were typed; `0.1`, `10` and `1e-4` are numbers.
+    A version (`1.10`), an id (`1_000`, `007`), `null` and `None` reach the command as they were
+    typed; `0.1`, `10` and `1e-4` are numbers.
     """
     value = number(text)
     if value is None or isinstance(value, str):
@@ -88,7 +88,7 @@ def typed(text: str) -> int | float | str | bool:
 
 
 def shown(value: object) -> str:
-    """A value as a person would write it: 0.0001, 1e-5, True, text without quotes."""
+    """Format a value for users: 0.0001, 1e-5, True, text without quotes."""
     if isinstance(value, float):
         return repr(value).replace("e-0", "e-")
     return value if isinstance(value, str) else repr(value)

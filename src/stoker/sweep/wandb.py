@@ -1,4 +1,4 @@
-"""A sweep's YAML file as W&B reads it, and with our own keys beside W&B's."""
+"""Read a sweep's YAML file in W&B's format, with stoker's own keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stoker.sweep.definition import check
 from stoker.sweep.distributions import doubtful, parameter
 from stoker.sweep.template import cleaned, program_name, with_program
 from stoker.sweep.validation import (
-    DEEPEST,
+    MAX_DEPTH,
     InvalidSweep,
     bad,
     known_keys,
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 IGNORED = ("description", "project", "entity", "controller", "apiVersion", "kind")
-"""Keys that say where W&B keeps the sweep: nothing here depends on them."""
+"""Keys for W&B's own storage, without effect."""
 LAUNCH = (
     "job", "image_uri", "imageuri", "launch", "scheduler", "resource", "resource_args", "settings",
     "prior_runs", "display_name", "tags",
 )  # fmt: skip
-"""Keys that say how W&B runs or shows the sweep: whoever wrote them expects something of them."""
+"""Keys for how W&B runs or shows the sweep; they cause a warning."""
 OURS = ("samples", "stop", "max_running", "seed")
 KEYS = (
     "program", "method", "parameters", "metric", "early_terminate", "command", "run_cap", "name",
@@ -36,7 +36,7 @@ KEYS = (
 )  # fmt: skip
 METHODS = ("grid", "random", "bayes", "sobol", "tpe", "gp")
 DEFAULT = ["${env}", "${interpreter}", "${program}", "${args}"]
-"""How W&B starts a program."""
+"""W&B's default command."""
 HYPERBAND = ("type", "min_iter", "max_iter", "s", "eta", "strict")
 
 
@@ -47,9 +47,9 @@ def read_yaml(
     command: list[str] | None = None,
     doubts: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Read a sweep's file; a `command` takes the place of the file's own.
+    """Read a sweep's file; a `command` replaces that of the file.
 
-    What can be read, but is probably not meant so, is added to `doubts`, a sentence each.
+    Warnings about what is probably not intended are added to `doubts`.
     """
     found = table(where, "the file", load(source, where), "a sweep: method, parameters and so on,")
     known_keys(where, "", found, KEYS)
@@ -83,7 +83,7 @@ def read_yaml(
 
 
 def _own_names(found: dict[str, Any]) -> dict[str, str]:
-    """What the file calls that which has another name in a definition."""
+    """Return the file's names of keys that have another name in a definition."""
     names = {}
     if "early_terminate" in found:
         names = {"stop": "early_terminate", "stop.min": "early_terminate.min_iter",
@@ -98,7 +98,7 @@ def _own_names(found: dict[str, Any]) -> dict[str, str]:
 
 
 def load(source: str, where: str) -> object:
-    """The YAML of a file: 1.2, so that 1e-4 is a number; JSON is YAML as well."""
+    """Parse YAML 1.2, so that 1e-4 is a number; JSON is YAML as well."""
     import warnings
 
     from ruamel.yaml import YAML
@@ -106,13 +106,13 @@ def load(source: str, where: str) -> object:
     from ruamel.yaml.error import YAMLError
 
     class Plain(SafeConstructor):
-        """Dates stay the texts they were."""
+        """Keeps dates as texts."""
 
     Plain.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
     yaml = YAML(typ="safe", pure=True)
     yaml.Constructor = Plain
     try:
-        with warnings.catch_warnings(action="ignore"):  # a file that says it is YAML 1.1
+        with warnings.catch_warnings(action="ignore"):  # a file with a YAML 1.1 directive
             return yaml.load(source.removeprefix("\ufeff"))
     except DuplicateKeyError as error:
         key = str(error.problem).partition('"')[2].partition('"')[0]
@@ -122,7 +122,7 @@ def load(source: str, where: str) -> object:
         raise InvalidSweep(f"{_line(where, error)}: this is not YAML: {why}.") from None
     except RecursionError:
         raise InvalidSweep(f"{where} is not a sweep: it is nested too deep.") from None
-    except ValueError as error:  # a number that Python does not take
+    except ValueError as error:  # a number that Python rejects
         raise InvalidSweep(f"{where} is not YAML: {error}.") from None
 
 
@@ -151,9 +151,9 @@ def _flatten(
     into: dict[str, Any],
     doubts: list[str],
 ) -> None:
-    """Collect parameters; those inside of others get dotted names."""
-    if path.count(".") > 2 * DEEPEST:
-        raise InvalidSweep(f"{where}: {path[:60]}… is nested more than {DEEPEST} deep.")
+    """Collect parameters; nested ones get dotted names."""
+    if path.count(".") > 2 * MAX_DEPTH:
+        raise InvalidSweep(f"{where}: {path[:60]}… is nested more than {MAX_DEPTH} deep.")
     for key, raw in given.items():
         name, place = f"{prefix}{key}", f"{path}.{key}"
         if isinstance(raw, dict) and "parameters" in raw:
@@ -168,7 +168,7 @@ def _flatten(
 
 
 def _command(where: str, found: dict[str, Any]) -> list[str]:
-    """The words of the command, with the program among them."""
+    """Return the words of the command, including the program."""
     program = found.get("program")
     if program is not None:
         text(where, "program", program, "the file of a program")
@@ -176,7 +176,7 @@ def _command(where: str, found: dict[str, Any]) -> list[str]:
     if given is None:
         if program is None:
             raise InvalidSweep(f"{where}: program is missing; give the path of a program.")
-        # A script that is not Python's starts by itself; what has no suffix W&B gives to Python.
+        # A script in another language is executed directly; without a suffix W&B uses Python.
         stem = program.rpartition("/")[2]
         own = "." in stem.lstrip(".") and not stem.endswith(".py")
         return with_program(DEFAULT[2:] if own else DEFAULT, program)
@@ -191,7 +191,7 @@ def _command(where: str, found: dict[str, Any]) -> list[str]:
         raise bad(where, "command", given, "a list of words")
     words = [_word(where, f"command[{place}]", word) for place, word in enumerate(given)]
     if any("${" in word for word in words) and not any(_passes(word) for word in words):
-        words.append("${no_args}")  # left out on purpose: the script reads them elsewhere
+        words.append("${no_args}")  # intentional: the script reads its parameters elsewhere
     return words if program is None else with_program(words, program)
 
 
@@ -202,17 +202,17 @@ def _word(where: str, path: str, word: object) -> str:
 
 
 def _passes(word: str) -> bool:
-    """Whether a word of a command hands parameters over."""
+    """Return True if a word of a command passes parameters."""
     return any(macro in word for macro in ("${args", "${param:", "${no_args}"))
 
 
 def _metric(where: str, raw: object) -> dict[str, Any] | None:
-    """The metric; where it is found may be said by `regex` or `file`."""
+    """Return the metric; `regex` or `file` may give its source."""
     if raw is None:
         return None
     found = dict(table(where, "metric", raw))
     for key in ("impute", "impute_while_running"):
-        found.pop(key, None)  # what W&B's own search does with runs that failed
+        found.pop(key, None)  # settings of W&B's search for failed runs
     ways = [key for key in ("source", "regex", "file") if key in found]
     if len(ways) > 1:
         raise InvalidSweep(f"{where}: metric has {' and '.join(ways)}; one of them is enough.")
@@ -225,7 +225,7 @@ def _metric(where: str, raw: object) -> dict[str, Any] | None:
 
 
 def _hyperband(where: str, raw: object) -> dict[str, Any]:
-    """W&B's early stopping: what it calls Hyperband has one bracket, as ASHA has."""
+    """Return W&B's early stopping: its Hyperband has one bracket, like ASHA."""
     path = "early_terminate"
     found = table(where, path, raw)
     if found.get("type") == "envelope":
@@ -250,7 +250,7 @@ def _hyperband(where: str, raw: object) -> dict[str, Any]:
 
 
 def _first(where: str, path: str, most: int, eta: float, brackets: int) -> int | float:
-    """The first step of `brackets` that lead up to `most`; none is before the first step."""
+    """Return the first rung for `brackets` rungs up to `most`; at least 1."""
     first: float = most
     for _ in range(brackets):
         if first / eta < 1:
