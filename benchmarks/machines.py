@@ -249,6 +249,7 @@ def large_directory(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[
     from stoker.executors.agent.transfer import snapshot as trees
     from stoker.executors.agent.transfer.tree_upload import send
     from stoker.executors.ssh.address import parse_address
+    from stoker.executors.ssh.transport import SshTransport
 
     files, big = (200, 1) if settings.quick else (2000, 4)
     with fresh_directory(settings.runs) as directory:
@@ -272,7 +273,7 @@ def large_directory(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[
                 root = f"{lab.a.home_there}/ours{time.monotonic_ns()}"
                 begin = time.perf_counter()
                 found = trees.survey(str(source))
-                send(RemoteShell(address, control, root, rsync=True), found)
+                send(RemoteShell(SshTransport(address, control), root, has_rsync=True), found)
                 return time.perf_counter() - begin
 
             def theirs() -> float:

@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.json import encode
@@ -23,16 +23,17 @@ from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.job_source import JobSource
 from stoker.daemon.control.journal_sync import AfterSync
 from stoker.daemon.gpus.monitor import GpuMonitor
-from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.settings import Settings
 from stoker.daemon.submission.spec import content_hash
-from stoker.executors.agent.executor import AgentExecutor
+from stoker.executors.agent.executor import AgentEnvironment, AgentExecutor
 from stoker.executors.agent.session.session import AgentSession
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.local.executor import LocalExecutor
+from stoker.executors.ssh.factory import SshExecutorFactory
 from stoker.faults import FaultTracker
+from stoker.probes import remote_facts
 from stoker.probes.gpu_reading import Reading
 from stoker.store.memory import MemoryStore
 
@@ -93,12 +94,14 @@ def build_loop(place: Path, store: MemoryStore) -> Daemon:
         ExecutorPaths(str(place / "run"), str(place / "exits"), str(place / "scripts"), str(place)),
         INSTALL, [], poller, lambda _: b"", lambda _: None,
     )  # fmt: skip
-    watch = GpuMonitor("here", Reading(), INSTALL, Thresholds(), local.holds, poller)
-    fleet = ExecutorRegistry(local, "here", poller, watch.thresholds, watch.memory,
-                  str(place / "run"), str(place / "notes"), str(place / "logs"))  # fmt: skip
+    watch = GpuMonitor("here", Reading(), INSTALL, Thresholds(), local.gpu_locks, poller)
+    agents = AgentEnvironment(
+        INSTALL, str(place / "notes"), poller, lambda _: b"", lambda _: None, remote_facts.parse
+    )
     return assemble_daemon(
-        store, local, fleet, watch, poller, Settings(), "here", str(place / "logs"), str(place),
-        FaultTracker(system_clock), JobSource(),
+        store, local, {"ssh": SshExecutorFactory(str(place / "run"), agents)}, watch, poller,
+        Settings(), "here", str(place / "logs"), str(place), FaultTracker(system_clock),
+        JobSource(),
     )  # fmt: skip
 
 
@@ -155,11 +158,11 @@ class World:
 
     @property
     def executor(self) -> AgentExecutor:
-        return self.loop.fleet.machines[NAME].executor
+        return cast("AgentExecutor", self.loop.fleet.nodes[NAME].executor)
 
     @property
     def connected(self) -> bool:
-        return self.executor.connection.link is not None
+        return self.executor.connection.session is not None
 
     def turn(self, count: int = 3) -> None:
         """Let the daemon do what there is to do."""
@@ -259,7 +262,7 @@ class World:
         self.until(lambda: self.process is not None)
         self.say("-", "hello", "11-22")
         self.until(lambda: self.requests)
-        while not self.loop.fleet.machines[NAME].told:
+        while not self.loop.fleet.nodes[NAME].is_up:
             self.answer()
         self.until(lambda: any(words[1] == "start" for words in self.requests))
         self.answer()
@@ -270,13 +273,13 @@ class World:
         assert self.loop.faults.report() == []
         assert not any("internal error" in why for why in self.reasons), self.reasons
         connection = self.executor.connection
-        assert (connection.link is None) == (connection.try_at is not None)
-        if connection.link is not None:
-            link = connection.link
+        assert (connection.session is None) == (connection.try_at is not None)
+        if connection.session is not None:
+            link = connection.session
             assert len(link._in_lines._rest) <= 1 << 17
             assert len(link._in_bulk._rest) <= 1 << 17
             assert len(link._in_bulk._body) <= 20 << 20
             assert len(link._requests) < 1000
-            assert self.executor._measured_bytes <= 1 << 20
+            assert self.executor.readings._size <= 1 << 20
         for event in self.events:
             assert not isinstance(event, e.StartFailed | e.AttemptLost) or len(event.why) <= 2000

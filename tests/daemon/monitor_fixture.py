@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.changes import training as changes
 from stoker.core.cluster import Placement
-from stoker.core.job import Job, Progress, Spec, Training
+from stoker.core.job import AttemptId, Job, Progress, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
 from stoker.core.state import State
@@ -25,11 +25,8 @@ class RecordingExecutor:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
 
-    def ask_to_stop(self, key: tuple[int, int], why: str) -> None:
-        self.told.append(("stop", key, why))
-
-    def name_stop(self, key: tuple[int, int], part: int, epoch: int) -> None:
-        self.told.append(("stop_at", key, part, epoch))
+    def send_control(self, attempt: AttemptId, rank: int, name: str, text: str) -> None:
+        self.told.append((name, attempt, rank, text))
 
 
 class MonitorFixture:

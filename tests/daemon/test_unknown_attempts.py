@@ -95,12 +95,12 @@ def test_a_job_whose_process_shows_nothing_is_entered_all_the_same() -> None:
 
 def test_a_job_that_the_journal_does_not_know_may_end_while_it_is_entered() -> None:
     story = Scenario()
-    adoption: Any = SimpleNamespace(over=set, claim=lambda key: Claim(status=0))
+    recovery: Any = SimpleNamespace(fully_ended=set, claim=lambda key: Claim(status=0))
     desk: Any = SimpleNamespace(node="box", user="ada", load_job=lambda _: None)
 
     def cycle(events: list[e.Event]) -> None:
         for event in events:
             story.tell(event)
 
-    jobs, _ = recovered.recover({40: 1}, lambda: story.state, desk, adoption, cycle)
+    jobs, _ = recovered.recover({40: 1}, lambda: story.state, desk, recovery, cycle)
     assert [(job.id, job.attempt) for job in jobs] == [(40, 1)]

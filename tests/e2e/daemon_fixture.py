@@ -140,7 +140,7 @@ class DaemonFixture:
 
         A job that is being started is called like its keeper for a moment; it has no exit log.
         """
-        found = children_named("stoker-keeper", self.home)
+        found = children_named("stoker-superv", self.home)
         return sorted(pid for pid in found if (self.state / "exits" / str(pid)).exists())
 
     @property

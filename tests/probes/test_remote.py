@@ -17,7 +17,7 @@ from e2e.daemon_fixture import state_of, until
 from stoker.core.units import THOUSAND
 from stoker.probes import host
 from stoker.probes.gpu_samples import UNKNOWN_ATTEMPT, build_samples, parse_token
-from stoker.probes.remote_facts import BadReport, ProcessOwner, RemoteFacts, node_facts, parse
+from stoker.probes.remote_facts import BadReport, ProcessOwner, RemoteFacts, parse
 
 PLACE = Path(stoker.executors.agent.session.__file__).parent
 FACTS = (PLACE / "facts.sh").read_text()
@@ -265,12 +265,12 @@ def test_processes_are_ours_by_token_or_session_and_the_dead_are_nobody() -> Non
 
 
 def test_the_node_has_pools_and_gpus() -> None:
-    facts = node_facts("gpu1", parse(WHOLE.encode()))
+    facts = parse(WHOLE.encode()).node_facts("gpu1")
     assert facts.name == "gpu1"
     assert facts.types["cpu"][0].capacity == 24 * THOUSAND
     assert facts.types["mem"][0].capacity == 32000
     assert [(gpu.name, gpu.uuid) for gpu in facts.types["gpu"]] == [("0", "GPU-a"), ("1", "GPU-b")]
-    assert "gpu" not in node_facts("plain", parse(b"cores 2\n")).types
+    assert "gpu" not in parse(b"cores 2\n").node_facts("plain").types
 
 
 def test_without_a_word_on_available_memory_nobody_uses_any() -> None:
@@ -299,7 +299,7 @@ def test_any_bytes_are_read_or_refused(text: bytes) -> None:
         look = parse(text)
     except BadReport:
         return
-    msgspec.json.encode(node_facts("any", look))  # as the journal does
+    msgspec.json.encode(look.node_facts("any"))  # as the journal does
     build_samples(look.reading, look.owner_lookup("abc", {}), look.identify)
 
 

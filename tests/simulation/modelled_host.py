@@ -20,14 +20,18 @@ from simulation.crash_points import Crash
 from simulation.modelled_kernel import Behaviour, Kernel
 from simulation.virtual_clock import VirtualClock
 from stoker.core.clock import seconds_until_due
-from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.cluster import DeviceFacts, NodeFacts, Placement
 from stoker.core.events import Event, ForeignUseChanged
+from stoker.core.foreign import Thresholds
 from stoker.core.instructions import EndAttempt, Instruction, SignalAttempt, StartProcess
-from stoker.core.job import Job, Retry
-from stoker.core.launch import launch
+from stoker.core.job import AttemptId, Job, Retry
+from stoker.core.launch import Launch, launch
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
 from stoker.daemon.context import RequestContext
+from stoker.daemon.gpus.foreign_usage import ForeignUsageThresholds
+from stoker.daemon.gpus.memory import GpuMemoryTracker
+from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.recovery import recover_state
 from stoker.daemon.settings import Settings
 from stoker.engine import CycleResult, Engine
@@ -35,7 +39,7 @@ from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local import executor as local
 from stoker.executors.local.executor import LocalExecutor
-from stoker.executors.local.supervisor_client import spawn_keepers
+from stoker.executors.local.supervisor_client import spawn_supervisors
 from stoker.store.memory import MemoryStore
 from stoker.store.port import JobQuery, Store, StoreError
 from stoker.store.replacement import FINISHED, find_beside, has_content
@@ -129,23 +133,26 @@ class Host:
         )
         holds = GpuLocks(str(self.place / "locks"), report=lambda _: None)
         self.executor = executor = LocalExecutor(
-            places, "sim", spawn_keepers(places.exits), self.poller, lambda _: b"", lambda _: b"",
-            grace=2.0, holds=holds,
+            places, "sim", spawn_supervisors(places.exits), self.poller,
+            lambda _: b"", lambda _: b"",
+            grace=2.0, gpu_locks=holds,
         )  # fmt: skip
         executor.commands = Unchanged()  # type: ignore[assignment]
         self.engine = Engine(self.store, self.world.moment)
+        self.registry = ExecutorRegistry(
+            executor, "box", "sim", {}, ForeignUsageThresholds(Thresholds()), GpuMemoryTracker(),
+            self.logs, lambda: self.engine.state, self._launch, _ignore,
+        )  # fmt: skip
         desk = RequestContext(self.store, self.logs, "box", "ada")
         recover_state(self._loop(desk), term, machine(), Settings(), self.run)
 
     def _loop(self, desk: RequestContext) -> Any:
         """What the start of a daemon needs of its loop, without nodes elsewhere and trainings."""
-        fleet = SimpleNamespace(
-            gangs=SimpleNamespace(adopt=_ignore), of_this_machine=list, sync=_ignore
-        )
         cleanup = SimpleNamespace(scan=_ignore, take_removable=list)
         trainings = SimpleNamespace(enrich_events=list, start=_ignore, cleanup=cleanup)
         return SimpleNamespace(
-            store=self.store, executor=self.executor, engine=self.engine, desk=desk, fleet=fleet,
+            store=self.store, executor=self.executor, engine=self.engine, desk=desk,
+            fleet=self.registry,
             trainings=trainings, record=self._record,
         )  # fmt: skip
 
@@ -199,10 +206,9 @@ class Host:
 
     def _unrecorded(self) -> set[str]:
         """Return the attempts whose end the daemon has not journalled."""
-        keys = {
-            (fact.job, fact.attempt) for fact in self.executor.facts if hasattr(fact, "attempt")
-        }
-        return {f"{job}.{attempt}" for job, attempt in keys | self.executor.attempts.keys()}
+        reported = [event for _, event in self.registry._incoming if hasattr(event, "attempt")]
+        ended = {AttemptId(event.job, event.attempt) for event in reported}  # type: ignore[attr-defined]
+        return {str(attempt) for attempt in ended | self.executor.attempts.keys()}
 
     def _let_others_run(self, steps: int) -> None:
         self.kernel.current = self.kernel.daemon
@@ -223,10 +229,11 @@ class Host:
         self.executor.tick(self.world.moment().boot)
         self._look_at_locks()
         self._cycle()
-        while self.executor.facts:
+        while self.registry.pending:
             self._cycle()
         self.waiting = [wanted for wanted in self.waiting if not wanted.answered]
-        self.executor.settle()
+        if not self.engine.has_unrecorded_events:
+            self.registry.acknowledge(self.registry.take_ended())
         now = self.world.moment()
         waits = [
             self.executor.tick(now.boot), seconds_until_due(self.engine.state, now.wall, now.boot)
@@ -236,15 +243,15 @@ class Host:
     def _look_at_locks(self) -> None:
         """Do what the daemon's watch over GPUs does with locks."""
         for device in self.engine.state.cluster.nodes["box"].types["gpu"]:
-            found = self.executor.holds.holder(device.facts.uuid or "")
+            found = self.executor.gpu_locks.holder(device.facts.uuid or "")
             if found != device.stranger:
                 fact = ForeignUseChanged(
                     at=self.world.moment().wall, node="box", device=device.name, stranger=found
                 )
-                self.executor.facts.append(fact)
+                self.registry.on_event("box", fact)
 
     def _cycle(self) -> None:
-        facts, self.executor.facts = self.executor.facts, []
+        facts = self.registry.collect(self.engine.state)
         # As in the daemon's loop: what could not be written is written with the next cycle.
         with contextlib.suppress(StoreError):
             context = RequestContext(self.store, self.logs, "box", "ada")
@@ -264,18 +271,19 @@ class Host:
     def _execute(self, instructions: list[Instruction]) -> None:
         for wish in instructions:
             if isinstance(wish, StartProcess):
-                self._start_process(wish)
+                self.registry.start(wish)
             elif isinstance(wish, EndAttempt):
-                self.executor.end(wish)
+                grace = 0.0 if wish.at_once else self.executor.grace
+                self.registry.terminate(AttemptId(wish.job, wish.attempt), grace)
             elif isinstance(wish, SignalAttempt):
-                self.executor.signal(wish)
+                attempt = AttemptId(wish.job, wish.attempt)
+                self.registry.signal(attempt, wish.signal, wish.if_caught)
 
-    def _start_process(self, wish: StartProcess) -> None:
+    def _launch(self, wish: StartProcess, part: Placement) -> Launch:
         state = self.engine.state
-        job, node = state.jobs[wish.job], state.cluster.nodes[wish.placement.node]
-        token = self.executor.token(wish.job, wish.attempt)
-        start = launch(job, state.spec(job), wish.placement, node, 0.0, self.logs, token, "/s")
-        self.executor.start(wish, start)
+        job, node = state.jobs[wish.job], state.cluster.nodes[part.node]
+        token = self.executor.token(AttemptId(wish.job, wish.attempt))
+        return launch(job, state.spec(job), part, node, 0.0, self.logs, token, "/s")
 
     def do(self, make_handler: MakeHandler) -> ClientRequest:
         """Send a request and wait for its reply."""
@@ -371,7 +379,7 @@ class Host:
                 break
         self.turn()
         wait = min(most, self.idle, self.world.until_next() or most)
-        if self.executor.facts or any(each.runnable for each in self.kernel.supervisors):
+        if self.registry.pending or any(each.runnable for each in self.kernel.supervisors):
             wait = 0.001
         self.world.advance(max(wait, 1e-4))
 

@@ -30,7 +30,7 @@ from stoker.executors.linux import gpu_locks as holds
 from stoker.executors.linux import process_tree as tree
 from stoker.executors.linux import procfs
 from stoker.executors.linux import shared_locks as lockfiles
-from stoker.executors.local import claims
+from stoker.executors.local import claims, termination
 from stoker.executors.local import executor as local
 from stoker.executors.local import recovery as adoption
 from stoker.executors.local import supervisor as keeper
@@ -170,12 +170,12 @@ class Supervisor:
                 if messages is None:
                     real.wire = None
                 for message in messages or ():
-                    real._obey(message)
+                    real._handle(message)
                     real._reap()
-                    real._report()
+                    real._send_reports()
             real._reap()
             real.urgent = True
-            real._report()
+            real._send_reports()
 
 
 class Kernel:
@@ -219,10 +219,10 @@ class Kernel:
         """Create the process of the next daemon."""
         self.daemon = self.current = self._new(INIT, "python", adopts=True)
 
-    def spawn_keeper(self, exits: str, *_: object) -> tuple[int, keeper.FramedSocket]:
+    def spawn_supervisor(self, exits: str, *_: object) -> tuple[int, keeper.FramedSocket]:
         """Fork a supervisor."""
         ours, theirs = socket.socketpair()
-        process = self._new(self.daemon.pid, "stoker-keeper", adopts=True)
+        process = self._new(self.daemon.pid, "stoker-superv", adopts=True)
         fd = ours.detach()
         self.daemon.fds.add(fd)
         wire = keeper.FramedSocket(_Socket(self, fd))  # type: ignore[arg-type]
@@ -429,19 +429,23 @@ class Kernel:
             processes = (adoption, claims, holds, keeper, keepers, local, lockfiles, procfs, tree)
             for module in (*processes, *files):
                 stack.enter_context(mock.patch.object(module, "os", self.os))
-            for module in (adoption, holds, keeper, local, lockfiles):
+            for module in (adoption, holds, keeper, local, lockfiles, termination):
                 stack.enter_context(mock.patch.object(module, "time", self.time))
             for module in (keeper, tree):
                 stack.enter_context(mock.patch.object(module, "resource", self.resource))
             for module in (claims, *files):
                 stack.enter_context(mock.patch.object(module, "open", self.open, create=True))
             for module in (keepers, local):
-                stack.enter_context(mock.patch.object(module, "spawn_keeper", self.spawn_keeper))
+                stack.enter_context(
+                    mock.patch.object(module, "spawn_supervisor", self.spawn_supervisor)
+                )
             for module in (recovered, setup):
                 stack.enter_context(mock.patch.object(module, "system_clock", self.world.moment))
             boot = mock.patch.object(setup.host, "boot_id", return_value=self.world.boot_id)
             stack.enter_context(boot)
-            contained = mock.patch.object(local.container, "looked_after_by", return_value=False)
+            contained = mock.patch.object(
+                termination.container, "looked_after_by", return_value=False
+            )
             stack.enter_context(contained)
             yield
 

@@ -8,7 +8,7 @@ from simulation.modelled_host import host
 from simulation.schedules import HOST, play
 from stoker.executors.local import recovery as adoption
 from stoker.executors.local.attempt import LocalAttempt
-from stoker.executors.local.claims import Claim, claim_path
+from stoker.executors.local.claims import Claim
 from stoker.executors.local.recovery import AttemptRecovery
 
 SEEDS = 60
@@ -38,7 +38,7 @@ def is_violation_found() -> bool:
 
 def test_the_schedules_find_a_claim_that_is_not_made() -> None:
     """Without the claims of cancelled starts, a slow supervisor would start them nevertheless."""
-    with mock.patch.object(adoption, "take_claim", return_value=True):
+    with mock.patch.object(adoption, "create_claim", return_value=True):
         assert is_violation_found()
 
 
@@ -47,14 +47,14 @@ def test_the_schedules_find_records_that_are_read_before_the_liveness_check() ->
     read, read_claim = AttemptRecovery._read, adoption.read_claim
 
     def read_too_early(self: AttemptRecovery, attempt: LocalAttempt, boot: float) -> Claim | None:
-        mine = claim_path(self.executor.places.run, *attempt.key)
-        claim, end = read_claim(mine), self._recorded(attempt.key)
+        mine = self.executor.claim_path(attempt.id)
+        claim, end = read_claim(mine), self.executor.exit_log.find(attempt.id)
         adoption.time.sleep(0.01)
         with (
             mock.patch.object(
                 adoption, "read_claim", lambda path: claim if path == mine else read_claim(path)
             ),
-            mock.patch.object(self, "_recorded", return_value=end),
+            mock.patch.object(self.executor.exit_log, "find", return_value=end),
         ):
             return read(self, attempt, boot)
 

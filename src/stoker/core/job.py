@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
@@ -19,6 +21,17 @@ NEEDLESS = "not needed: the sweep has reached its target"
 """Why a trial was cancelled that would have been one too many. Nothing has gone wrong."""
 SKIPPED = 77
 """The exit code of a job that found nothing to do, as test programs say it."""
+
+
+class AttemptId(NamedTuple):
+    """One attempt of a job."""
+
+    job: int
+    attempt: int
+
+    def __str__(self) -> str:
+        """Return `job.attempt`, as files and the agent name it."""
+        return f"{self.job}.{self.attempt}"
 
 
 class Retry(Struct, frozen=True, omit_defaults=True):

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from stoker.core import contract
 from stoker.core.cluster import Node, Placement
-from stoker.core.job import Carry, Container, Job, Spec
+from stoker.core.job import AttemptId, Carry, Container, Job, Spec
 from stoker.core.request import GPU
 from stoker.core.slurm_env import NO_HOST, SubmitHost, slurm_variables
 from stoker.core.units import format_amount
@@ -62,6 +62,13 @@ class Launch(Struct, frozen=True):
     """Whether that is a place of ours, not one that the user named."""
     trains: bool = False
     """Whether that directory must be there from the start."""
+    placement: Placement | None = None
+    """All parts of the attempt."""
+
+    @property
+    def id(self) -> AttemptId:
+        """The attempt that is started."""
+        return AttemptId(self.job, self.attempt)
 
 
 def launch(
@@ -139,7 +146,7 @@ def launch(
         since=at if after_others else job.submitted_at, container=spec.container,
         reports=reports, checkpoints=checkpoints,
         own_checkpoints=spec.training is None or spec.training.snapshots is None,
-        trains=spec.training is not None or spec.warning is not None,
+        trains=spec.training is not None or spec.warning is not None, placement=placement,
     )  # fmt: skip
 
 

@@ -7,11 +7,12 @@ import errno
 import logging
 import os
 import pwd
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker import __version__, places
 from stoker.core.events import Event
+from stoker.core.job import AttemptId
 from stoker.core.request import GPU
 from stoker.core.state import State
 from stoker.daemon import daemon_log
@@ -31,7 +32,7 @@ from stoker.daemon.http.server import HttpServer
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.nodes.configured import configured_names
 from stoker.daemon.nodes.local_node import DeclaredResources, build_node_facts, probe_gpus
-from stoker.daemon.nodes.registry import ExecutorRegistry
+from stoker.daemon.nodes.registry import ExecutorFactory, ExecutorRegistry
 from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.recovery import recover_state
 from stoker.daemon.runtime.clock import system_clock
@@ -43,10 +44,13 @@ from stoker.daemon.settings import load as load_settings
 from stoker.daemon.state_lock import on_shared_file_system
 from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.engine import Engine
+from stoker.executors.agent.executor import AgentEnvironment
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.cgroup import Cgroups
 from stoker.executors.local.executor import LocalExecutor
+from stoker.executors.ssh.factory import SshExecutorFactory
 from stoker.faults import FaultTracker
+from stoker.probes import remote_facts
 from stoker.store.port import Store, StoreError, StoreFenced
 from stoker.store.select import StoreChoice, moved_warning, open_store, select_store
 
@@ -107,7 +111,7 @@ def build_daemon(
     local = LocalExecutor(
         ExecutorPaths(run, paths.exits, paths.scripts, sockets),
         install,
-        paths.keepers,
+        paths.supervisors,
         reactor,
         _as_shortage(store.secret),
         _as_shortage(store.blob),
@@ -116,21 +120,21 @@ def build_daemon(
         engine=settings.containers.engine,
     )
     gpu_monitor = GpuMonitor(
-        facts.name, reading, install, settings.foreign.thresholds, local.holds, reactor
+        facts.name, reading, install, settings.foreign.thresholds, local.gpu_locks, reactor
     )
-    registry = ExecutorRegistry(
-        local,
-        facts.name,
-        reactor,
-        gpu_monitor.thresholds,
-        gpu_monitor.memory,
-        sockets,
+    agents = AgentEnvironment(
+        install,
         f"{paths.state}/afar",
-        places.logs_dir(),
+        reactor,
+        _as_shortage(store.secret),
+        _as_shortage(store.blob),
+        remote_facts.parse,
+        settings.grace,
     )
     daemon = assemble_daemon(
-        store, local, registry, gpu_monitor, reactor, settings, facts.name, places.logs_dir(),
-        paths.scripts, faults, job_source or JobSource(), store_name, alerts, idle_exit,
+        store, local, {"ssh": SshExecutorFactory(sockets, agents)}, gpu_monitor, reactor,
+        settings, facts.name, places.logs_dir(), paths.scripts, faults,
+        job_source or JobSource(), store_name, alerts, idle_exit,
     )  # fmt: skip
     extra_gpus = _not_elsewhere(daemon.engine.state, facts.name, extra_gpus)
     if is_remembered:
@@ -150,8 +154,8 @@ def build_daemon(
 
 
 def assemble_daemon(
-    store: Store, local: LocalExecutor, registry: ExecutorRegistry, gpus: GpuMonitor,
-    reactor: EpollReactor, settings: Settings, node: str, logs: str, scripts: str,
+    store: Store, local: LocalExecutor, factories: Mapping[str, ExecutorFactory],
+    gpus: GpuMonitor, reactor: EpollReactor, settings: Settings, node: str, logs: str, scripts: str,
     faults: FaultTracker, job_source: JobSource, store_name: str = "",
     alerts: Iterable[str] = (), idle_exit: float | None = None,
 ) -> Daemon:  # fmt: skip
@@ -162,17 +166,22 @@ def assemble_daemon(
     def state() -> State:
         return engine.state
 
+    def on_report_data(attempt: AttemptId, rank: int | None, data: bytes, offset: int) -> None:
+        training.on_report_data(attempt, rank, data, offset)
+
     launches = LaunchBuilder(state, local.token, node, logs, scripts)
+    registry = ExecutorRegistry(
+        local, node, local.install, factories, gpus.thresholds, gpus.memory, logs, state,
+        launches.build, on_report_data,
+    )  # fmt: skip
     training = TrainingMonitor(home, reactor, registry, state, TrialScorer(state))
-    registry.compose, registry.state = launches.build, state
-    registry.heard = training.on_report_data
     sync = JournalSync(store, reactor.wake)
 
     def ensure_directories() -> None:
         daemon.ensure_directories()
 
     dispatcher = InstructionDispatcher(
-        engine, local, registry, launches, training.stops,
+        engine, registry, local.cancel_start, settings.grace, training.stops,
         HookRunner(state, logs, settings.on_end, settings.on_empty), sync, faults,
         ensure_directories,
     )  # fmt: skip
@@ -211,7 +220,7 @@ def assemble_daemon(
     publisher = Publisher(
         {
             "logging events": daemon_log.log_events,
-            "publishing to the fleet": lambda events: registry.after(engine.state, events),
+            "publishing to the fleet": lambda events: registry.on_events(engine.state, events),
             "publishing to training reports": training.on_events,
             "publishing to eta": update_forecasts,
         },
@@ -223,7 +232,7 @@ def assemble_daemon(
         engine=engine,
         poller=reactor,
         commands=commands,
-        pipeline=EventPipeline(local, registry, training, gpus, state, logs, faults),
+        pipeline=EventPipeline(registry, training, gpus, state, logs, faults),
         dispatcher=dispatcher,
         sync=sync,
         publisher=publisher,

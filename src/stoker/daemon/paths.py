@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from stoker import places
-from stoker.executors.local.supervisor_client import spawn_keepers
+from stoker.executors.local.supervisor_client import spawn_supervisors
 
 
 class DaemonPaths:
@@ -18,4 +18,4 @@ class DaemonPaths:
         for path in (places.logs_dir(), self.exits, self.scripts):
             os.makedirs(path, 0o700, exist_ok=True)
         self.run = places.secure_dir(places.run_dir())
-        self.keepers = spawn_keepers(self.exits)
+        self.supervisors = spawn_supervisors(self.exits)

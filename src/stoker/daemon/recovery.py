@@ -24,7 +24,6 @@ from stoker.core.events import (
     QueueDefined,
 )
 from stoker.core.job import Job
-from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.rules import AUTO
 from stoker.core.state import State
@@ -34,7 +33,7 @@ from stoker.daemon.nodes.configured import configured_node_events
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.settings import Settings
 from stoker.daemon.training.cleanup import expired_checkpoints, remove_in_background
-from stoker.executors.local.recovery import KEPT
+from stoker.executors.local.recovery import COMPLETE
 from stoker.probes import host
 
 DAY_SECONDS = 86400
@@ -69,58 +68,47 @@ def recover_state(
             *lost,
         ]
     )  # fmt: skip
-    _recover_attempts(daemon, facts.name, same_boot, f"{run}/{KEPT}", boot)
+    _recover_attempts(daemon, same_boot, f"{run}/{COMPLETE}", boot)
     _warn_of_held_jobs(daemon, [event.job for event in lost if isinstance(event, JobHeld)])
     daemon.fleet.sync(daemon.engine.state)
     daemon.trainings.start()
     daemon.store.sync()
     _drop_proofs(daemon)
     with contextlib.suppress(OSError):
-        _write_mark(f"{run}/{KEPT}", boot)
+        _write_mark(f"{run}/{COMPLETE}", boot)
     daemon.store.purge(at - settings.secrets_days * DAY_SECONDS, environments_in_use(daemon))
     purge_leftovers(daemon, at)
     return ignored
 
 
-def _recover_attempts(daemon: Daemon, node: str, same_boot: bool, mark: str, boot: str) -> None:
+def _recover_attempts(daemon: Daemon, same_boot: bool, mark: str, boot: str) -> None:
     local = daemon.executor
-    local.adoption.logs = lambda job: log_paths(
-        job, daemon.engine.state.spec(job), node, daemon.desk.logs
-    )
     _discard_old_mark(mark, boot)
-    unknown = unknown_attempts.unknown_attempts(daemon.engine.state, daemon.desk, local.adoption)
+    unknown = unknown_attempts.unknown_attempts(daemon.engine.state, daemon.desk, local.recovery)
     known = [job for job in daemon.engine.state.running.values() if job.id not in unknown]
     _recover_jobs(daemon, known, same_boot)
     if unknown:
-        local.adoption.decide()
+        local.recovery.decide_now()
         _record_local_events(daemon)
         jobs, alerts = unknown_attempts.recover(
-            unknown, lambda: daemon.engine.state, daemon.desk, local.adoption, daemon.record
+            unknown, lambda: daemon.engine.state, daemon.desk, local.recovery, daemon.record
         )
         daemon.store.warnings().extend(alerts)
         _recover_jobs(daemon, jobs, same_boot=True)
 
 
 def _recover_jobs(daemon: Daemon, jobs: list[Job], same_boot: bool) -> None:
-    """Find out what became of the attempts of these jobs on this machine."""
-    remotes = daemon.engine.state.rest.remotes
-    local_jobs = [
-        job
-        for job in jobs
-        if job.placement is not None
-        and any(part.node not in remotes for part in job.placement.parts)
-    ]
-    daemon.fleet.gangs.adopt(jobs)
-    daemon.executor.adopt(local_jobs, same_boot)
+    """Find out what became of the attempts of these jobs on this node."""
+    daemon.fleet.recover(jobs, node_restarted=not same_boot)
     daemon.executor.tick(system_clock().boot)
     _record_local_events(daemon)
 
 
 def _record_local_events(daemon: Daemon) -> None:
     """Enter in the journal what the local executor has found out."""
-    while daemon.executor.facts:
-        events, daemon.executor.facts = daemon.executor.facts, []
-        daemon.record(daemon.trainings.enrich_events(daemon.fleet.of_this_machine(events)))
+    while daemon.fleet.pending:
+        events = daemon.fleet.collect(daemon.engine.state)
+        daemon.record(daemon.trainings.enrich_events(events))
 
 
 def _drop_proofs(daemon: Daemon) -> None:
@@ -128,9 +116,8 @@ def _drop_proofs(daemon: Daemon) -> None:
     if daemon.engine.has_unrecorded_events:
         return  # their proofs are all there is of them
     local = daemon.executor
-    unsettled = {f"{job}.{attempt}" for job, attempt in local.attempts}
-    local.exits.drop({link.pid for link in local.keepers}, unsettled)
-    local.adoption.sweep(daemon.engine.state.rest.next_id)
+    local.exit_log.remove_ended({each.pid for each in local.supervisors}, local.attempts)
+    local.recovery.remove_claims(daemon.engine.state.rest.next_id)
 
 
 def initial_policy(daemon: Daemon, at: float) -> list[Event]:

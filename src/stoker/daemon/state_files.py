@@ -158,18 +158,20 @@ class StateFiles:
 def watch_state(loop: Daemon, keep: DaemonPaths, lock: StateLock, server: HttpServer) -> None:
     """Have a running loop look after what it needs in the file system."""
     executor = loop.executor
-    older = executor.exits.keepers()
+    older = executor.exit_log.supervisors()
     loop.watch_files(
         StateFiles(
             keep.state,
-            [keep.run, executor.places.run, os.path.dirname(server.path)],
+            [keep.run, executor.paths.run, os.path.dirname(server.path)],
             places.journal_path(),
             lock,
             server,
             loop.store,
             loop.poller,
             lambda: loop.sync.request(0.0),
-            lambda: executor.exits.restore({*older, *(link.pid for link in executor.keepers)}),
+            lambda: executor.exit_log.restore(
+                {*older, *(each.pid for each in executor.supervisors)}
+            ),
         )
     )
 

@@ -11,7 +11,7 @@ from msgspec.json import decode, encode
 
 from stoker.core import events as e
 from stoker.core.cluster import Placement, Take
-from stoker.core.job import Job, Spec
+from stoker.core.job import AttemptId, Job, Spec
 from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.state import State
 from stoker.core.units import THOUSAND
@@ -23,53 +23,57 @@ from stoker.executors.local.recovery import AttemptRecovery
 
 
 def unknown_attempts(
-    state: State, desk: RequestContext, adoption: AttemptRecovery
+    state: State, desk: RequestContext, recovery: AttemptRecovery
 ) -> dict[int, int]:
     """The attempts that have left a trace here and are later than what the journal knows, by job.
 
     Of a job that the journal does not know at all, only an attempt that still runs.
     """
-    claimed, ended = adoption.claimed(), adoption.ended()
+    claimed, ended = recovery.find_unknown_attempts(), recovery.exited()
     found = [key for key in {*claimed, *ended} if _is_later(key, state.jobs.get(key[0]))]
-    found = [key for key in found if key in ended or not _is_given_up(adoption.claim(key))]
+    found = [key for key in found if key in ended or not _is_given_up(recovery.claim(key))]
     for id, attempt in claimed:
-        if id in state.jobs or id in state.sweeps or not _runs(adoption.claim((id, attempt))):
+        if (
+            id in state.jobs
+            or id in state.sweeps
+            or not _runs(recovery.claim(AttemptId(id, attempt)))
+        ):
             continue
         before = desk.load_job(id)
-        if before is None or _is_later((id, attempt), before):
-            found.append((id, attempt))
+        if before is None or _is_later(AttemptId(id, attempt), before):
+            found.append(AttemptId(id, attempt))
     return dict(sorted(found))
 
 
-def _is_later(key: tuple[int, int], job: Job | None) -> bool:
+def _is_later(key: AttemptId, job: Job | None) -> bool:
     """Whether an attempt is later than what the journal knows of its job."""
     return job is not None and key[1] >= job.attempt + (job.holding or job.finished)
 
 
 def _is_given_up(claim: Claim) -> bool:
-    return claim.taken or claim.withdrawn
+    return claim.revoked or claim.withdrawn
 
 
 def _runs(claim: Claim) -> bool:
-    return claim.alive or (claim.pid is None and claim.keeper_alive)
+    return claim.is_alive or (claim.pid is None and claim.is_supervisor_alive)
 
 
 def recover(
     found: dict[int, int],
     state: Callable[[], State],
     desk: RequestContext,
-    adoption: AttemptRecovery,
+    recovery: AttemptRecovery,
     cycle: Callable[[list[e.Event]], None],
 ) -> tuple[list[Job], list[str]]:
     """Enter these attempts in the journal; return their jobs, and what a person should know."""
     new: list[int] = []
-    known = [key for key in found.items() if key[0] in state().jobs]
-    over = adoption.over(known)
+    known = [AttemptId(*item) for item in found.items() if item[0] in state().jobs]
+    over = recovery.fully_ended(known)
     # Without processes they need no devices: one cycle for all, there may be thousands.
     cycle([_recovered(key, Placement(desk.node, ())) for key in sorted(over)])
     for id, attempt in sorted(found.items() - over):
         now = system_clock()
-        claim = adoption.claim((id, attempt))
+        claim = recovery.claim(AttemptId(id, attempt))
         placement = _available(state(), id, _placement(claim, desk.node), desk.node)
         events: list[e.Event] = []
         if id not in state().jobs and desk.load_job(id) is not None:
@@ -77,11 +81,11 @@ def recover(
         elif id not in state().jobs:
             events += _submission(state(), id, claim, placement, desk.user, now.wall)
             new.append(id)
-        cycle([*events, _recovered((id, attempt), placement)])
+        cycle([*events, _recovered(AttemptId(id, attempt), placement)])
     return [state().jobs[id] for id in sorted(found)], [_alert(new)] if new else []
 
 
-def _recovered(key: tuple[int, int], placement: Placement) -> e.Event:
+def _recovered(key: AttemptId, placement: Placement) -> e.Event:
     now = system_clock()
     return e.AttemptRecovered(
         at=now.wall, job=key[0], attempt=key[1], placement=placement, boot=now.boot

@@ -12,7 +12,7 @@ from msgspec import to_builtins
 from stoker import places, wire
 from stoker.client.errors import StokerError
 from stoker.core.cluster import Node
-from stoker.core.events import Event, JobsSubmitted, ProcessExited
+from stoker.core.events import Event, JobsSubmitted
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
@@ -159,8 +159,7 @@ class ForegroundSource(JobSource):
             return []
         pending = self.pending(loop.engine.state)
         self._watch_input(self.work.wants_input(pending))
-        exits = sum(type(event) is ProcessExited for event in loop.executor.facts)
-        slots = self.work.free_slots(pending, exits)
+        slots = self.work.free_slots(pending, loop.fleet.pending_exits)
         return [SubmitBatch(self, number == 0) for number in range(slots)]
 
     def pending(self, state: State) -> int:

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from stoker.core.foreign import Sample, Stranger
+from stoker.core.job import AttemptId
 from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
 from stoker.probes.host import process_info
 
-AttemptId = tuple[int, int]
-"""A job and the number of its attempt."""
-UNKNOWN_ATTEMPT: AttemptId = (0, 0)
+UNKNOWN_ATTEMPT = AttemptId(0, 0)
 """Ours by its token, which names no attempt."""
 _NUMBERS = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 """A process may put any token into its environment: longer numbers are not valid."""
@@ -39,7 +38,7 @@ def parse_token(token: str | None, install: str) -> AttemptId | None:
         return None
     # On nodes over SSH it ends in a point.
     numbers = _NUMBERS.fullmatch(attempt.removesuffix("."))
-    return (int(numbers[1]), int(numbers[2])) if numbers is not None else UNKNOWN_ATTEMPT
+    return AttemptId(int(numbers[1]), int(numbers[2])) if numbers is not None else UNKNOWN_ATTEMPT
 
 
 def identify_local(pid: int) -> tuple[str, str] | None:

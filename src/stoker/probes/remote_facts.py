@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.job import AttemptId
 from stoker.core.request import GPU
 from stoker.core.text import printable
 from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
-from stoker.probes.gpu_samples import AttemptId, OwnerOf, parse_token
+from stoker.probes.gpu_samples import OwnerOf, parse_token
 from stoker.probes.node_devices import gpus, pools
 
 _NUMBER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
@@ -81,19 +82,23 @@ class RemoteFacts(msgspec.Struct, frozen=True, kw_only=True):
 
         return owner_of
 
+    @property
+    def driver_error(self) -> str | None:
+        """The message of the GPU driver."""
+        return self.reading.error
+
+    def node_facts(self, name: str) -> NodeFacts:
+        """Return the resources of the node for the core."""
+        types = pools(self.cores, self.memory_total)
+        devices: tuple[DeviceFacts, ...] = tuple(gpus(self.reading.facts))
+        if devices:
+            types[GPU] = devices
+        return NodeFacts(name, types)
+
     def identify(self, pid: int) -> tuple[str, str] | None:
         """Return user and command of a process; None if it has ended."""
         owner = self.owners.get(pid)
         return None if owner is None else (owner.user, owner.command)
-
-
-def node_facts(name: str, report: RemoteFacts) -> NodeFacts:
-    """Return the node's facts for the core."""
-    types = pools(report.cores, report.memory_total)
-    devices: tuple[DeviceFacts, ...] = tuple(gpus(report.reading.facts))
-    if devices:
-        types[GPU] = devices
-    return NodeFacts(name, types)
 
 
 def parse(text: bytes) -> RemoteFacts:

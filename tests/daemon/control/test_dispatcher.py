@@ -39,12 +39,13 @@ class DispatcherFixture:
         self.engine = SimpleNamespace(unsynced=False, state=self.scenario.state)
         self.faults = FaultTracker(system_clock)
         self.broken = False
-        registry = Recorder("registry", self.calls, afar=lambda place: place.node != "box")
+        registry = Recorder("registry", self.calls, is_remote=lambda place: place.node != "box")
+        registry.start = self.start
         self.dispatcher = InstructionDispatcher(
             cast("Any", self.engine),
-            cast("Any", Recorder("local", self.calls)),
             cast("Any", registry),
-            cast("Any", SimpleNamespace(build=self.build)),
+            Recorder("local", self.calls).cancel_start,
+            10.0,
             cast("Any", Recorder("stops", self.calls)),
             cast("Any", Recorder("hooks", self.calls)),
             cast("Any", Recorder("sync", self.calls)),
@@ -52,10 +53,10 @@ class DispatcherFixture:
             lambda: self.calls.append(("directories",)),
         )
 
-    def build(self, start: i.StartProcess, part: Placement) -> str:
+    def start(self, start: i.StartProcess) -> None:
         if self.broken:
             raise KeyError("a bug")
-        return f"launch of {start.job} on {part.node}"
+        self.calls.append(("registry.start", start))
 
     def execute(self, *instructions: i.Instruction) -> list[tuple[Any, ...]]:
         self.calls.clear()
@@ -72,13 +73,11 @@ def start(placement: Placement, job: int = 1) -> i.StartProcess:
     return i.StartProcess(job=job, attempt=0, placement=placement)
 
 
-def test_a_local_start_gets_its_launch_after_the_directories_were_checked(
+def test_a_local_start_is_made_after_the_directories_were_checked(
     fixture: DispatcherFixture,
 ):
     wanted = start(HERE)
-    assert fixture.execute(wanted) == [
-        ("directories",), ("local.start", wanted, "launch of 1 on box")
-    ]  # fmt: skip
+    assert fixture.execute(wanted) == [("directories",), ("registry.start", wanted)]
 
 
 def test_a_remote_start_waits_until_the_journal_is_on_disk(fixture: DispatcherFixture):
@@ -91,14 +90,15 @@ def test_a_remote_start_waits_until_the_journal_is_on_disk(fixture: DispatcherFi
     assert fixture.execute(wanted) == [("registry.start", wanted)]
 
 
-def test_instructions_for_attempts_go_to_every_executor(fixture: DispatcherFixture):
-    end, signal = i.EndAttempt(job=1, attempt=0), i.SignalAttempt(1, 0, 15)
-    calls = fixture.execute(end, signal, i.SuspendAttempt(1, 0), i.ResumeAttempt(1, 0))
+def test_instructions_for_attempts_go_to_the_registry(fixture: DispatcherFixture):
+    calls = fixture.execute(
+        i.EndAttempt(1, 0), i.EndAttempt(1, 0, at_once=True), i.SignalAttempt(1, 0, 15),
+        i.SuspendAttempt(1, 0), i.ResumeAttempt(1, 0),
+    )  # fmt: skip
     assert calls == [
-        ("local.end", end), ("registry.end", end),
-        ("local.signal", signal), ("registry.signal", signal),
-        ("local.suspend", 1, 0), ("registry.suspend", 1, 0),
-        ("local.resume", 1, 0), ("registry.resume", 1, 0),
+        ("registry.terminate", (1, 0), 10.0), ("registry.terminate", (1, 0), 0.0),
+        ("registry.signal", (1, 0), 15, False),
+        ("registry.suspend", (1, 0)), ("registry.resume", (1, 0)),
     ]  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_a_start_that_fails_is_cancelled_and_the_next_instruction_is_executed(
     wanted = start(HERE)
     calls = fixture.execute(wanted, i.AnnounceEmpty())
     assert calls[1:] == [
-        ("local.cancel_start", wanted, "internal error: KeyError('a bug')"),
+        ("local.cancel_start", (1, 0), "internal error: KeyError('a bug')"),
         ("hooks.run_queue_empty",),
     ]
     assert fixture.faults.report()[0].startswith("instruction StartProcess failed once")
@@ -135,5 +135,5 @@ def test_deferred_starts_are_released_unless_they_were_cancelled(fixture: Dispat
     dispatcher.release_deferred(starts)
     assert fixture.calls == [
         ("registry.start", starts[0]),
-        ("registry.call_off", starts[1], "cancelled before it was sent"),
+        ("registry.abort_start", starts[1], "cancelled before it was sent"),
     ]

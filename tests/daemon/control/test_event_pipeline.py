@@ -24,18 +24,15 @@ class PipelineFixture:
         self.scenario = Scenario()
         self.now = 100.0
         self.faults = FaultTracker(system_clock)
-        self.local = SimpleNamespace(facts=[])
-        self.registry = SimpleNamespace(
-            pending=False, of_this_machine=list, facts=lambda _: [event(20)]
-        )
+        self.registry = SimpleNamespace(pending=False, collect=lambda _: [event(20)])
         self.training = SimpleNamespace(enrich_events=lambda events: [*events, event(30)])
         self.gpus = SimpleNamespace(
             has_reading=False, is_stale=lambda: self.is_stale, take_events=lambda _: [event(40)]
         )
         self.is_stale = False
         self.pipeline = EventPipeline(
-            cast("Any", self.local), cast("Any", self.registry), cast("Any", self.training),
-            cast("Any", self.gpus), lambda: self.scenario.state, "/logs", self.faults,
+            cast("Any", self.registry), cast("Any", self.training), cast("Any", self.gpus),
+            lambda: self.scenario.state, "/logs", self.faults,
             lambda: self.now,
         )  # fmt: skip
 
@@ -52,35 +49,18 @@ def fail(*_: object) -> Any:
     raise KeyError("a bug")
 
 
-def test_local_events_come_before_those_of_nodes_and_gpu_readings_before_all(
-    fixture: PipelineFixture,
-):
-    fixture.local.facts = [event(10), event(11)]
-    fixture.gpus.has_reading = True
+def test_gpu_readings_come_before_events_of_executors(fixture: PipelineFixture):
+    fixture.registry.pending = fixture.gpus.has_reading = True
     assert fixture.pipeline.has_events
-    assert fixture.collect() == [40, 10, 11, 20, 30]
-    assert fixture.local.facts == []
-    assert not fixture.pipeline.has_events
-
-
-def test_an_event_that_cannot_be_merged_loses_no_other(fixture: PipelineFixture):
-    def of_this_machine(events: list[Any]) -> list[Any]:
-        return fail() if events[0].job == 10 else events
-
-    fixture.registry.of_this_machine = of_this_machine
-    fixture.local.facts = [event(10), event(11)]
-    assert fixture.collect() == [11, 20, 30]
-    assert len(fixture.faults.report()) == 1
+    assert fixture.collect() == [40, 20, 30]
 
 
 def test_while_the_registry_fails_it_is_tried_once_per_second(fixture: PipelineFixture):
-    fixture.registry.facts, fixture.registry.pending = fail, True
+    fixture.registry.collect, fixture.registry.pending = fail, True
     assert fixture.pipeline.next_wakeup() == 0.0
     assert fixture.collect() == [30]
     assert fixture.pipeline.is_failing
     assert fixture.pipeline.next_wakeup() == 1.0
-    fixture.local.facts = [event(10)]
-    assert fixture.pipeline.next_wakeup() == 0.0
 
 
 def test_events_survive_errors_of_training_and_of_container_logs(
@@ -88,8 +68,7 @@ def test_events_survive_errors_of_training_and_of_container_logs(
 ):
     fixture.training.enrich_events = fail
     monkeypatch.setattr(event_pipeline, "mark_container_failures", fail)
-    fixture.local.facts = [event(10)]
-    assert fixture.collect() == [10, 20]
+    assert fixture.collect() == [20]
 
 
 def test_gpus_are_not_given_out_on_an_old_reading(fixture: PipelineFixture):

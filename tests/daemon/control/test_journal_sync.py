@@ -9,7 +9,9 @@ from typing import Any, cast
 import pytest
 
 from stoker.core.cluster import Placement
+from stoker.core.events import ProcessExited
 from stoker.core.instructions import StartProcess
+from stoker.core.job import AttemptId
 from stoker.daemon import daemon_log
 from stoker.daemon.bootstrap import build_daemon
 from stoker.daemon.control import journal_sync
@@ -19,6 +21,7 @@ from stoker.daemon.paths import DaemonPaths
 from stoker.store.memory import MemoryStore
 from stoker.store.port import Store, StoreError, StoreFenced
 
+HERE = os.uname().nodename.partition(".")[0]
 START = StartProcess(3, 0, Placement("far", ()))
 
 
@@ -64,10 +67,9 @@ class Fixture:
 
 
 def waiting(directory: Path) -> AfterSync:
-    claim, report = directory / "3.0", directory / "report"
-    claim.touch()
+    report = directory / "report"
     report.mkdir()
-    return AfterSync([str(claim)], {"far": [(3, 0)]}, [str(report)], [START])
+    return AfterSync({"far": [AttemptId(3, 0)]}, [str(report)], [START])
 
 
 def io_error() -> OSError:
@@ -79,7 +81,7 @@ def test_after_a_sync_everything_that_waited_is_done(tmp_path: Path):
     fixture.sync.request(0)
     done = fixture.run(waiting(tmp_path))
     assert done is not None
-    assert (done.remote_ends, done.starts) == ({"far": [(3, 0)]}, [START])
+    assert (done.ended, done.starts) == ({"far": [(3, 0)]}, [START])
     assert list(tmp_path.iterdir()) == []
     assert fixture.sync.seconds_left() is None
 
@@ -91,14 +93,14 @@ def test_nothing_is_forgotten_by_syncs_that_fail(tmp_path: Path, times: int, err
     fixture.sync.request(0)
     assert fixture.run(waiting(tmp_path)) is None
     for number in range(1, times):
-        assert sorted(each.name for each in tmp_path.iterdir()) == ["3.0", "report"]
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["report"]
         assert "cannot be synced" in str(fixture.sync.error)
         fixture.time.now += fixture.sync.seconds_left() or 0.0
         assert fixture.run(AfterSync(starts=[StartProcess(4, number, START.placement)])) is None
     fixture.time.now += fixture.sync.seconds_left() or 0.0
-    done = fixture.run(AfterSync(remote_ends={"far": [(5, 0)], "near": [(6, 0)]}))
+    done = fixture.run(AfterSync(ended={"far": [(5, 0)], "near": [(6, 0)]}))
     assert done is not None
-    assert done.remote_ends == {"far": [(3, 0), (5, 0)], "near": [(6, 0)]}
+    assert done.ended == {"far": [(3, 0), (5, 0)], "near": [(6, 0)]}
     assert [start.job for start in done.starts] == [3] + [4] * (times - 1)
     assert list(tmp_path.iterdir()) == []
     assert fixture.sync.error is None
@@ -152,10 +154,11 @@ def test_at_the_end_what_is_not_on_disk_keeps_its_proof(tmp_path: Path, failures
     fixture = Fixture(*[io_error()] * (1 + failures))
     fixture.sync.request(0)
     fixture.run(waiting(tmp_path))
-    later = tmp_path / "4.0"
-    later.touch()
-    fixture.sync.close(AfterSync(claims=[str(later)]))
-    assert len(list(tmp_path.iterdir())) == (3 if failures else 0)
+    done = fixture.sync.close(AfterSync({"near": [AttemptId(4, 0)]}))
+    assert (done is None) == bool(failures)
+    if done is not None:
+        assert done.ended == {"far": [(3, 0)], "near": [(4, 0)]}
+    assert len(list(tmp_path.iterdir())) == (1 if failures else 0)
 
 
 # -- in the loop --------------------------------------------------------------------------
@@ -191,30 +194,36 @@ def test_a_daemon_whose_disk_fails_acknowledges_later_and_forgets_nothing(
             raise failures.pop()
         synced()
 
-    claim = tmp_path / "7.0"
+    claim = Path(loop.executor.claim_path(AttemptId(7, 0)))
     claim.touch()
     monkeypatch.setattr(loop.store, "sync", sync)
     monkeypatch.setattr(journal_sync, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(loop.fleet, "settle", told.append)
-    monkeypatch.setattr(loop.fleet, "take_settled", lambda: {"far": [(7, 0)]})
-    loop.executor.settled.append(str(claim))
+    acknowledge = loop.fleet.acknowledge
+
+    def acknowledged(ended: dict[str, list[AttemptId]]) -> None:
+        told.append(ended)
+        acknowledge(ended)
+
+    monkeypatch.setattr(loop.fleet, "acknowledge", acknowledged)
+    ended = {HERE: [AttemptId(7, 0)], "far": [AttemptId(7, 0)]}
+    monkeypatch.setattr(loop.fleet, "take_ended", lambda: ended)
+    loop.executor.expect_acknowledgement(AttemptId(7, 0))
     loop.sync.request(0)
     turns(loop, lambda: len(failures) < 3)
-    monkeypatch.setattr(loop.fleet, "take_settled", dict)
+    monkeypatch.setattr(loop.fleet, "take_ended", dict)
     turns(loop, lambda: failures == [] and loop.sync.error is not None)
     assert claim.exists()
     assert told == []
-    turns(loop, lambda: told)
-    assert told == [{"far": [(7, 0)]}]
+    turns(loop, lambda: any(told))
+    assert [each for each in told if each] == [ended]
     assert not claim.exists()
 
 
 def test_proof_of_ends_that_are_not_even_committed_is_kept(loop: Daemon, tmp_path: Path):
-    claim = tmp_path / "7.0"
-    claim.touch()
-    loop.executor.settled.append(str(claim))
+    exited = ProcessExited(at=1.0, job=7, attempt=0, code=0)
+    loop.fleet.on_event(HERE, exited)
+    assert loop.fleet.collect(loop.engine.state) == [exited]
     loop.engine.unwritten_events = cast("Any", ["an end"])
     assert loop._take_after_sync() == AfterSync()
     loop.engine.unwritten_events = []
-    assert loop._take_after_sync() == AfterSync(claims=[str(claim)])
-    assert os.path.exists(claim)
+    assert loop._take_after_sync() == AfterSync({HERE: [AttemptId(7, 0)]})

@@ -12,7 +12,7 @@ def test_a_start_has_the_devices_token_and_log_of_its_attempt():
     scenario.plan()
     placement = scenario.placed(job)
     builder = LaunchBuilder(
-        lambda: scenario.state, lambda job, attempt: f"token.{job}.{attempt}", "box",
+        lambda: scenario.state, lambda attempt: f"token.{attempt}", "box",
         "/home/logs", "/home/scripts", lambda: Instant(1000.0, 5.0),
     )  # fmt: skip
     launch = builder.build(StartProcess(job=job, attempt=0, placement=placement), placement)

@@ -5,7 +5,7 @@ from stoker.core.events import Event, ForeignUseChanged, NodeJoined
 from stoker.core.foreign import Thresholds
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
 from stoker.daemon.gpus.memory import GpuMemoryTracker
-from stoker.probes.remote_facts import RemoteFacts, node_facts, parse
+from stoker.probes.remote_facts import RemoteFacts, parse
 
 GPU = "gpu 0, GPU-a, A100, 80000, {used}, 0, 40, 50\napps\n"
 IDLE = GPU.format(used=100) + "end\n"
@@ -19,7 +19,7 @@ class Far:
 
     def __init__(self, **thresholds: float) -> None:
         self.story = Scenario(gpus=0)
-        self.story.tell(NodeJoined(at=self.story.now, facts=node_facts("far", look(IDLE))))
+        self.story.tell(NodeJoined(at=self.story.now, facts=look(IDLE).node_facts("far")))
         self.thresholds = ForeignUsageThresholds(Thresholds(leave_seconds=0, **thresholds))
         self.detector = ForeignUsageDetector("far", self.thresholds, GpuMemoryTracker())
 

@@ -18,8 +18,8 @@ class RemoteStub:
     """The status of a remote node."""
 
     def __init__(self, **fields: Any) -> None:
-        self.told, self.error, self.why, self.since = True, None, None, 900.0
-        self.look: Any = None
+        self.is_up, self.error, self.why, self.up_since = True, None, None, 900.0
+        self.reading: Any = None
         self.free_cores = 3.5
         self.__dict__.update(fields)
 
@@ -27,18 +27,18 @@ class RemoteStub:
 class RegistryStub:
     """Remote nodes with their status, and the refreshes that were requested."""
 
-    def __init__(self, **machines: RemoteStub) -> None:
-        self.machines = machines
+    def __init__(self, **nodes: RemoteStub) -> None:
+        self.nodes = nodes
         self.refreshed: list[str] = []
 
-    def look_now(self, names: list[str]) -> None:
+    def refresh(self, names: list[str]) -> None:
         self.refreshed += names
 
     def when_refreshed(self, names: list[str], callback: Callable[[], None]) -> None:
-        if all(self.machines[name].told for name in names):
+        if all(self.nodes[name].is_up for name in names):
             callback()
 
-    def figures(self, name: str) -> dict[str, Any]:
+    def gpu_statistics(self, name: str) -> dict[str, Any]:
         return {"uuid": {"node": name}}
 
 
@@ -110,7 +110,7 @@ def test_the_local_node_and_unknown_nodes_cannot_be_removed(handlers: HandlerFix
 
 
 def test_a_refresh_covers_the_named_nodes_or_all(ant: HandlerFixture) -> None:
-    remote = registry(ant=RemoteStub(), bee=RemoteStub(told=False))
+    remote = registry(ant=RemoteStub(), bee=RemoteStub(is_up=False))
     replies: list[str] = []
     ant.ask(nodes.refresh(remote, ["ant"], lambda: replies.append("ant")))
     assert (remote.refreshed, replies) == (["ant"], ["ant"])
@@ -124,7 +124,7 @@ def test_a_refresh_covers_the_named_nodes_or_all(ant: HandlerFixture) -> None:
 
 
 def test_readings_and_errors_of_gpus_come_from_nodes_that_are_up() -> None:
-    remote = registry(ant=RemoteStub(error="driver gone"), bee=RemoteStub(told=False))
+    remote = registry(ant=RemoteStub(error="driver gone"), bee=RemoteStub(is_up=False))
     assert nodes.gpu_readings(remote, "ant") == {"uuid": {"node": "ant"}}
     assert nodes.gpu_readings(remote, "bee") == nodes.gpu_readings(remote, "cat") == {}
     assert nodes.gpu_notes(remote, None) == ["ant: driver gone"]
@@ -140,7 +140,7 @@ def test_nodes_are_listed_with_their_state(ant: HandlerFixture) -> None:
             facts = (DeviceFacts("0", index=0),)
             use = ()
 
-    remote = registry(ant=RemoteStub(look=Reading, error="driver gone"))
+    remote = registry(ant=RemoteStub(reading=Reading, error="driver gone"))
     box, view = ant.ask(nodes.list_nodes(remote, 500.0))["nodes"]
     assert (box["name"], box["state"], box["address"], box["measured"]) == ("box", "up", None, None)
     assert (view["name"], view["state"], view["measured"]["cores"]) == ("ant", "up", 8)

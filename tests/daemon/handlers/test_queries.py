@@ -139,7 +139,7 @@ class FollowedRegistry:
     def __init__(self) -> None:
         self.followed: list[int] = []
 
-    def follow(self, job: int) -> None:
+    def follow_log(self, job: int) -> None:
         self.followed.append(job)
 
 

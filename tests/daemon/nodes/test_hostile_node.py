@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from daemon.fake_node import FACTS, NAME, World
 from stoker.core import events as e
 from stoker.core.lifecycle import JobState
-from stoker.executors.agent import reconciliation as reunion
+from stoker.executors.agent import reconciliation
 from stoker.executors.agent.result_collector import PIECE
 from stoker.executors.agent.session import reconnecting as connections
 
@@ -97,7 +97,7 @@ def copied(data: bytes) -> Callable[[World], None]:
     """Bulk data in answer to a look at the logs."""
 
     def send(world: World) -> None:
-        world.executor.fetching._copy_at = 0.0
+        world.executor.collector._copied_at = 0.0
         world.bulk(asked(world, "grown")[0], data)
 
     return send
@@ -185,7 +185,7 @@ def test_what_is_no_business_of_ours_changes_nothing(up: World, attack: str) -> 
     ids=lambda facts: facts[:10],
 )  # fmt: skip
 def test_impossible_devices_disconnect_the_node(up: World, facts: str) -> None:
-    up.executor.measure_at = 0.0
+    up.executor.readings.measure_at = 0.0
     asked(up, "measure")
     for each in f"{facts}\n{FACTS}".split("\n"):
         up.say("-", "fact", each)
@@ -195,7 +195,7 @@ def test_impossible_devices_disconnect_the_node(up: World, facts: str) -> None:
 
 
 def test_a_measurement_without_end_disconnects_the_node(up: World) -> None:
-    up.executor.measure_at = 0.0
+    up.executor.readings.measure_at = 0.0
     asked(up, "measure")
     for _ in range(200):
         for n in range(100):
@@ -206,7 +206,7 @@ def test_a_measurement_without_end_disconnects_the_node(up: World) -> None:
 
 def test_devices_that_change_all_the_time_do_not_fill_the_journal(up: World) -> None:
     for n in range(60):
-        up.executor.measure_at = 0.0
+        up.executor.readings.measure_at = 0.0
         asked(up, "measure")
         up.requests = [words for words in up.requests if words[1] != "measure"]
         for each in FACTS.replace("cores 8", f"cores {8 + n}").split("\n"):
@@ -299,7 +299,7 @@ def test_the_same_output_again_and_again_ends_the_connection(up: World) -> None:
 def test_an_inventory_without_end_disconnects_the_node(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reunion, "MAX_KEYS", 1000)
+    monkeypatch.setattr(reconciliation, "MAX_LISTED_ATTEMPTS", 1000)
     world.until(lambda: world.process is not None)
     world.say("-", "hello", "x")
     (number, *_) = asked(world, "keys")
@@ -356,8 +356,8 @@ def test_what_an_unknown_job_left_is_kept_there(world: World) -> None:
 def test_a_node_that_does_not_answer_is_not_kept_by_what_else_it_says(
     up: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "QUIET", 0.05)
-    monkeypatch.setattr(connections, "PATIENCE", 0.1)
+    monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "REPLY_SECONDS", 0.1)
     deadline = time.monotonic() + 5
     while up.connected and time.monotonic() < deadline:
         up.say("-", "busy", "1.0")
@@ -370,10 +370,10 @@ def test_a_node_that_does_not_answer_is_not_kept_by_what_else_it_says(
 def test_a_node_that_withholds_bulk_data_is_disconnected(
     up: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    up.executor.fetching._copy_at = 0.0
+    up.executor.collector._copied_at = 0.0
     asked(up, "grown")
-    monkeypatch.setattr(connections, "QUIET", 0.05)
-    monkeypatch.setattr(connections, "PATIENCE", 0.1)
+    monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "REPLY_SECONDS", 0.1)
     deadline = time.monotonic() + 5
     while up.connected and time.monotonic() < deadline:
         for number, verb, *_ in up.requests:
@@ -388,12 +388,12 @@ def test_a_node_that_withholds_bulk_data_is_disconnected(
 def test_a_node_that_reads_nothing_is_disconnected_before_much_is_queued(
     up: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "QUIET", 0.05)
-    monkeypatch.setattr(connections, "PATIENCE", 0.1)
+    monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "REPLY_SECONDS", 0.1)
     up._read = lambda: None  # type: ignore[method-assign]
     deadline = time.monotonic() + 5
     while up.connected and time.monotonic() < deadline:
-        up.executor.connection.ask(None, "leave", "1.0", "x", "y" * 1000)
+        up.executor.connection.request(None, "leave", "1.0", "x", "y" * 1000)
         up.turn(1)
     assert up.reasons[-1:] == ["the shell stopped answering"]
 
@@ -481,9 +481,9 @@ def act(world: World, step: tuple[str, object]) -> None:
         case "answer":
             world.answer({f"{job}.0": str(what) for job in range(9)})
         case "measure":
-            world.executor.measure_at = 0.0
+            world.executor.readings.measure_at = 0.0
         case "copy":
-            world.executor.fetching._copy_at = 0.0
+            world.executor.collector._copied_at = 0.0
         case _:
             assert isinstance(what, bytes)
             world.send(what, kind)
@@ -495,8 +495,8 @@ def test_any_input_is_survived(steps: list[tuple[str, object]], greeted: bool) -
     place = Path(tempfile.mkdtemp(prefix="stoker-node-"))
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, place)
-        patch.setattr(connections, "FIRST_PAUSE", 0.0)
-        patch.setattr(connections, "LONGEST_PAUSE", 0.0)
+        patch.setattr(connections, "MIN_PAUSE_SECONDS", 0.0)
+        patch.setattr(connections, "MAX_PAUSE_SECONDS", 0.0)
         world = World(place, patch)
         stack.callback(world.close)
         if greeted:

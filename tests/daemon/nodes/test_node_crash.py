@@ -37,13 +37,14 @@ class Steps:
         self.fatal, self.kills = fatal, 0
         self._patch = patch
         self._count(AgentSession, "_send", lambda _, verb, *__: [f"{verb} request"])
-        self._count(AgentSession, "_heard", lambda words: [f"{words[1]} message"])
+        self._count(AgentSession, "_on_line", lambda words: [f"{words[1]} message"])
         self._count(MemoryStore, "commit", lambda batch, **_: [
             f"commit of {type(event).__name__}" for event in batch.events
         ])  # fmt: skip
-        for kind, name in ((TreeUploads, "_looked"), (TreeUploads, "_sent"),
-                           (ResultCollector, "_collected"), (ResultCollector, "_brought"),
-                           (AgentExecutor, "_ended"), (AgentExecutor, "settle")):  # fmt: skip
+        for kind, name in ((TreeUploads, "_on_snapshot"), (TreeUploads, "_finish"),
+                           (ResultCollector, "_on_collected"), (ResultCollector, "_on_installed"),
+                           (AgentExecutor, "_on_collected"),
+                           (AgentExecutor, "acknowledge")):  # fmt: skip
             self._count(kind, name, lambda *_, name=name: [name])  # type: ignore[misc]
 
     def _count(self, kind: type, name: str, labels: Callable[..., list[str]]) -> None:
@@ -71,15 +72,15 @@ def daemon(place: Path, store: MemoryStore) -> Iterator[Daemon]:
     try:
         yield loop
     finally:
-        for machine in loop.fleet.machines.values():
-            link = machine.executor.connection.link
+        for machine in loop.fleet.nodes.values():
+            link = machine.executor.connection.session
             if link is not None:  # its ssh ends with the daemon, and so does the agent
                 link.process.kill()
                 link.process.wait()
                 for stream in (link.process.stdin, link.process.stdout, link.process.stderr):
                     assert stream is not None
                     stream.close()
-            machine.executor.worker.close()
+            machine.executor.pool.close()
         loop.sync.close(AfterSync())
         loop.trainings.close()
         loop.poller.close()
@@ -91,8 +92,8 @@ def take_over(loop: Daemon) -> None:
     started = e.DaemonStarted(
         at=time.time(), term=term, boot="b", pid=1, version="0", clock=time.monotonic()
     )
-    loop.record([started])
-    loop.fleet.gangs.adopt(loop.engine.state.running.values())
+    loop.engine.cycle([started])
+    loop.fleet.gangs.recover(loop.engine.state.running.values())
     loop.fleet.sync(loop.engine.state)
     loop.trainings.start()
 
@@ -138,10 +139,11 @@ POINTS = [
     f"{when} {what}"
     for when in ("before", "after")
     for what in (
-        "hello message", "keys request", "facts message", "commit of AttemptPlanned", "_looked",
-        "have request", "_sent", "start request", "started message", "commit of ProcessStarted",
-        "exited message", "collect request", "_collected", "_brought", "_ended",
-        "commit of ProcessExited", "settle", "forget request",
+        "hello message", "keys request", "facts message", "commit of AttemptPlanned",
+        "_on_snapshot", "have request", "_finish", "start request", "started message",
+        "commit of ProcessStarted", "exited message", "collect request",
+        "_on_collected", "_on_installed",
+        "commit of ProcessExited", "acknowledge", "forget request",
     )
 ]  # fmt: skip
 
@@ -155,7 +157,7 @@ def test_a_daemon_killed_anywhere_loses_nothing_and_runs_nothing_twice(
     (tmp_path / "user/input").write_text("input\n")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(Address, "command", lambda *_: ["sh", "-c"])  # the node is this machine
-    monkeypatch.setattr(RemoteShell, "by_rsync", property(lambda _: False))
+    monkeypatch.setattr(RemoteShell, "uses_rsync", property(lambda _: False))
     steps = Steps(monkeypatch, point)
     job = run(tmp_path)
     assert steps.kills > 0

@@ -535,7 +535,7 @@ def test_the_epoch_at_which_all_stop_is_told_to_the_other_machines_once(
     stage.heed()
     stage.write(start(1))
     stage.heed()
-    assert stage.couriers.told == [("stop_at", (7, 0), 1, 2), ("stop_at", (7, 0), 2, 2)]
+    assert stage.couriers.told == [("stop_at", (7, 0), 1, "2"), ("stop_at", (7, 0), 2, "2")]
     told = stage.exit(75, part=1)
     assert isinstance(told[-1], e.ProcessExited)
     assert told[-1].stopped
@@ -562,7 +562,7 @@ def test_what_is_heard_of_another_machine_counts_as_if_it_were_here(stage: Monit
     assert kinds(stage.heed()) == ["TrainingBegan", "EpochsCounted"]
     stage.job.progress = Progress(listening=True, stop=Stop("make room", 1.0))
     stage.trainings.stops.send(7, 0)
-    assert stage.couriers.told == [("stop", (7, 0), "make room")]
+    assert stage.couriers.told == [("stop", (7, 0), 0, "make room")]
     stage.trainings.on_report_data((7, 0), None, b'{"k":"stop_at","e":3}\n')
     stage.heed()
     assert (stage.directory / "stop_at").read_text() == "3\n"

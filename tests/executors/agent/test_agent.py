@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from e2e.daemon_fixture import alive, children_named, kill
+from executors.agent.local_transport import LocalTransport
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.executors.agent.session import reconnecting as connections
 from stoker.executors.agent.session.session import AgentSession
 from stoker.executors.agent.transfer.log_mirror import pieces
-from stoker.executors.ssh.address import Address
 
 SHELLS = [
     pytest.param(program, marks=pytest.mark.skipif(
@@ -28,13 +28,6 @@ SHELLS = [
     for program in ("dash", "bash", "busybox")
 ]  # fmt: skip
 ODD = "a'b\"c$HOME`date`\\n!x *? \t;é\x01\x7f\n\n  end "
-
-
-class Here(Address, frozen=True):
-    """The machine that we are on: its shell without ssh in between."""
-
-    def command(self, control: str, *more: str) -> list[str]:
-        return ["sh", "-c"]
 
 
 class Agent:
@@ -48,9 +41,8 @@ class Agent:
         self.over: list[str] = []
         names = {"ROOT": ".stoker", "INSTALL": self.install}
         self.link = AgentSession(
-            Here("here"), str(place / "control"), names, self.poller, self.news.append,
-            self.over.append,
-        )  # fmt: skip
+            LocalTransport(), names, self.poller, self.news.append, self.over.append
+        )
         self.hears("hello")
 
     def wait(self, what: Callable[[], Any]) -> Any:
@@ -67,13 +59,13 @@ class Agent:
     def asks(self, verb: str, *words: str) -> list[list[str]]:
         said: list[list[str]] = []
         several = verb in ("look", "keys")
-        self.link.ask(said.append, verb, *words, lines=1000 if several else 1)
+        self.link.request(said.append, verb, *words, max_lines=1000 if several else 1)
         self.wait(lambda: said and (said[-1][0] == "done" or not several))
         return said
 
     def fetches(self, verb: str, *words: str) -> dict[str, bytes]:
         said: list[bytes] = []
-        self.link.fetch(said.append, verb, *words, most=4 << 20)
+        self.link.request_bytes(said.append, verb, *words, max_bytes=4 << 20)
         found = pieces(self.wait(lambda: said)[0] if verb else b"")
         return {f"{piece.key} {piece.what} {piece.offset}": piece.data for piece in found}
 
@@ -81,7 +73,7 @@ class Agent:
         self, key: str, line: str, *values: str, bring: str = "nothing", words: tuple[str, ...] = ()
     ) -> None:
         kind = "words" if words else "line"
-        self.link.ask(None, "start", key, "empty", "apart", kind, "0", bring, "1", "22",
+        self.link.request(None, "start", key, "empty", "apart", kind, "0", bring, "1", "22",
                       str(len(values)), *values, *(words or (line,)))  # fmt: skip
 
     def stands(self, key: str) -> list[str]:
@@ -326,14 +318,10 @@ def test_a_limit_that_cannot_be_set_does_not_matter(agent: Agent) -> None:
     agent.place.joinpath("bin/low").write_text(f'#!/bin/sh\n{lower} -c "$1"\n')
     agent.place.joinpath("bin/low").chmod(0o755)
 
-    class Low(Address, frozen=True):
-        def command(self, control: str, *more: str) -> list[str]:
-            return ["low"]
-
     news: list[list[str]] = []
     names = {"ROOT": ".stoker", "INSTALL": agent.install}
     agent.link = AgentSession(
-        Low("here"), str(agent.place / "low"), names, agent.poller, news.append, agent.over.append
+        LocalTransport("low"), names, agent.poller, news.append, agent.over.append
     )
     agent.news = news
     agent.hears("hello")
@@ -391,34 +379,32 @@ def test_results_come_as_a_tar_or_are_left_to_others(agent: Agent) -> None:
 
 
 def test_a_shell_that_was_killed_is_noticed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "QUIET", 0.1)
-    monkeypatch.setattr(connections, "PATIENCE", 0.3)
+    monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "REPLY_SECONDS", 0.3)
     heard: list[str] = []
 
     class Owner:
-        def up(self) -> None:
+        def on_up(self) -> None:
             heard.append("up")
 
-        def down(self, why: str) -> None:
+        def on_down(self, why: str) -> None:
             heard.append(why)
 
-        def news(self, words: list[str]) -> None:
+        def on_notification(self, words: list[str]) -> None:
             heard.append(words[0])
 
-    link = connections.ReconnectingSession(
-        Here("here"), str(agent.place / "second"), "there", agent.poller, Owner()
-    )
+    link = connections.ReconnectingSession(LocalTransport(), "there", agent.poller, Owner())
 
     def turn(what: str) -> Callable[[], bool]:
         return lambda: (link.tick(), what in heard)[1]
 
     agent.wait(turn("up"))
-    assert link.link is not None
-    link.ask(None, "start", "1.0", "empty", "joined", "line", "0", "nothing", "1", "22", "0",
+    assert link.session is not None
+    link.request(None, "start", "1.0", "empty", "joined", "line", "0", "nothing", "1", "22", "0",
              "sleep 60")  # fmt: skip
     agent.wait(turn("started"))
-    os.kill(link.link.process.pid, signal.SIGKILL)
-    link.link.process.poll()
+    os.kill(link.session.process.pid, signal.SIGKILL)
+    link.session.process.poll()
     agent.wait(turn("the shell stopped answering"))
     link.close()
     agent.asks("signal", "9", "1.0")

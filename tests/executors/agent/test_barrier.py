@@ -7,18 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from executors.agent.local_transport import LocalTransport
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.executors.agent.session import session as links
-from stoker.executors.ssh.address import Address
 
 News = list[list[str]]
-
-
-class Here(Address, frozen=True):
-    """The machine that we are on: its shell without ssh in between."""
-
-    def command(self, control: str, *more: str) -> list[str]:
-        return ["sh", "-c"]
 
 
 @pytest.fixture
@@ -28,9 +21,7 @@ def agent(
     monkeypatch.setenv("HOME", str(tmp_path))
     poller, news = EpollReactor(), News()
     names = {"ROOT": ".stoker", "INSTALL": tmp_path.name}
-    link = links.AgentSession(
-        Here("here"), str(tmp_path / "control"), names, poller, news.append, lambda why: None
-    )
+    link = links.AgentSession(LocalTransport(), names, poller, news.append, lambda why: None)
     wait(link, lambda: ["hello"] in [each[:1] for each in news])
     yield link, news
     link.close("done")
@@ -49,7 +40,7 @@ def told(news: News, what: str) -> list[str] | None:
 
 
 def start(link: links.AgentSession, line: str, gate: int) -> None:
-    link.ask(None, "start", "7.0", "empty", "joined", "line", str(gate), "nothing", "5",
+    link.request(None, "start", "7.0", "empty", "joined", "line", str(gate), "nothing", "5",
              "22", "1", "A=1", line)  # fmt: skip
 
 
@@ -64,7 +55,7 @@ def test_it_waits_for_go_and_learns_what_go_says(
     start(link, 'echo $A $MASTER_PORT "$ODD"', 60)
     wait(link, lambda: told(news, "ready") is not None)
     assert told(news, "started") is None
-    link.ask(None, "go", "7.0", "MASTER_PORT=29500", "ODD=a 'b' \"c\" $d \\n")
+    link.request(None, "go", "7.0", "MASTER_PORT=29500", "ODD=a 'b' \"c\" $d \\n")
     wait(link, lambda: told(news, "exited") is not None)
     assert log(tmp_path) == "1 29500 a 'b' \"c\" $d \\n\n"
 
@@ -76,7 +67,7 @@ def test_no_go_in_time_and_it_is_released_for_good(
     start(link, f"touch {tmp_path}/ran", 1)
     wait(link, lambda: told(news, "released") is not None)
     said: News = []
-    link.ask(said.append, "go", "7.0")
+    link.request(said.append, "go", "7.0")
     wait(link, lambda: said == [["failed"]])
     assert not (tmp_path / "ran").exists()
 
@@ -87,7 +78,7 @@ def test_released_by_word_it_does_not_run(
     link, news = agent
     start(link, f"touch {tmp_path}/ran", 60)
     wait(link, lambda: told(news, "ready") is not None)
-    link.ask(None, "release", "7.0")
+    link.request(None, "release", "7.0")
     wait(link, lambda: told(news, "released") is not None)
     assert not (tmp_path / "ran").exists()
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stoker.executors.agent.attempt import Key
 from stoker.executors.agent.reconciliation import Reconciliation
+from stoker.executors.port import AttemptId
 
 Answer = Callable[[list[str]], None]
 
@@ -16,26 +16,36 @@ class Node:
 
     def __init__(self, **script: list[list[list[str]]]) -> None:
         self.script, self.asked = script, list[list[str]]()
-        self.up, self.link = True, object()
+        self.is_up, self.session = True, object()
 
-    def ask(self, answer: Answer | None, verb: str, *words: str, lines: int = 1) -> None:
+    def request(self, answer: Answer | None, verb: str, *words: str, max_lines: int = 1) -> None:
         self.asked.append([verb, *words])
         if answer is not None:
             for line in self.script[verb].pop(0):
                 answer(line)
 
-    def do(self, _: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def submit(self, _: Callable[[], Any], then: Callable[[Any], None]) -> None:
         then(None)  # the pause between two looks
 
 
-def reunited(node: Node, strays: list[Key]) -> list[str]:
+class Records:
+    """Knows ten jobs, all of which have finished."""
+
+    def is_superseded(self, attempt: AttemptId) -> bool:
+        return True
+
+    def next_job_id(self) -> int:
+        return 10
+
+
+def reunited(node: Node, abandoned: list[AttemptId]) -> list[str]:
     done: list[str] = []
-    reunion = Reconciliation(
-        node, node, lambda _: False, lambda _: True, lambda: 10,  # type: ignore[arg-type]
-        lambda _: None, lambda: done.append("done"),
+    reconciliation = Reconciliation(
+        node, node, lambda _: False, Records(), lambda _: None,  # type: ignore[arg-type]
+        lambda: done.append("done"),
     )  # fmt: skip
-    reunion.end(strays)
-    assert reunion.ended == tuple(strays)
+    reconciliation.start(abandoned)
+    assert reconciliation.ended == tuple(abandoned)
     return done
 
 
@@ -49,7 +59,7 @@ def test_a_given_up_attempt_is_killed_until_nothing_of_it_lives() -> None:
         ],
         keys=[[["done"]]],
     )
-    assert reunited(node, [(5, 0)]) == ["done"]
+    assert reunited(node, [AttemptId(5, 0)]) == ["done"]
     assert [words[0] for words in node.asked].count("signal") == 3
     assert ["forget", "5.0"] in node.asked
 
@@ -57,11 +67,11 @@ def test_a_given_up_attempt_is_killed_until_nothing_of_it_lives() -> None:
 @pytest.mark.parametrize("standing", ["free", "void"])
 def test_what_keeps_an_attempt_from_beginning_is_not_forgotten(standing: str) -> None:
     node = Node(signal=[[["done"]]], look=[[[standing, "5.0"], ["done"]]], keys=[[["done"]]])
-    assert reunited(node, [(5, 0)]) == ["done"]
+    assert reunited(node, [AttemptId(5, 0)]) == ["done"]
     assert ["forget", "5.0"] not in node.asked
 
 
 def test_a_given_up_attempt_that_could_not_be_started_is_over() -> None:
     node = Node(signal=[[["done"]]], look=[[["failed", "5.0", "why"], ["done"]]], keys=[[["done"]]])
-    assert reunited(node, [(5, 0)]) == ["done"]
+    assert reunited(node, [AttemptId(5, 0)]) == ["done"]
     assert ["forget", "5.0"] in node.asked

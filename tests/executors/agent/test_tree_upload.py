@@ -23,6 +23,7 @@ from stoker.executors.agent.transfer.staging import AttemptWorkspace
 from stoker.executors.agent.transfer.tree_upload import send
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
 from stoker.executors.ssh.address import Address
+from stoker.executors.ssh.transport import SshTransport
 
 SSHD = "/usr/sbin/sshd"
 APPLETS = ("sh", "tar", "find", "xargs", "mkdir", "mv", "rm", "cat", "printf")
@@ -75,7 +76,8 @@ class Server:
         return process
 
     def way(self, root: Path, rsync: bool, name: str = "a 'c'") -> RemoteShell:
-        return RemoteShell(self.address, str(self.base / name), str(root), rsync)
+        transport = SshTransport(self.address, str(self.base / name))
+        return RemoteShell(transport, str(root), rsync)
 
     def close(self) -> None:
         for process in reversed(self._processes):
@@ -169,10 +171,10 @@ def test_a_sent_tree_is_exactly_what_was_surveyed(way: RemoteShell, tmp_path: Pa
 
 def test_the_bytes_of_an_upload_are_counted(way: RemoteShell, tmp_path: Path) -> None:
     tree = survey(str(project(tmp_path / "project")))
-    transfer = UploadProgress(tree.size)
-    send(way, tree, transfer=transfer)
+    progress = UploadProgress(tree.size)
+    send(way, tree, progress=progress)
     links = sum(len(os.readlink(f"{tree.base}/{name}")) for name in tree.links)
-    assert 2 << 20 < transfer.total - links <= transfer.sent <= transfer.total
+    assert 2 << 20 < progress.total - links <= progress.sent <= progress.total
 
 
 def test_a_name_with_a_newline_arrives(way: RemoteShell, tmp_path: Path) -> None:
@@ -294,7 +296,7 @@ def test_an_interrupted_transfer_goes_on(
     until(lambda: list(root.glob(f"trees/*.part/{tree.id}/second")))
     assert not (root / "trees" / tree.id).exists()
     monkeypatch.setenv("PATH", path)
-    os.unlink(way.control)
+    os.unlink(way.transport.key)
     server.open("cut")
     (part,) = root.glob("trees/*.part")
     first = os.stat(part / tree.id / "first").st_ino

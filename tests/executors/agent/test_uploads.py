@@ -19,11 +19,11 @@ class Later:
     def __init__(self) -> None:
         self.todo: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 
-    def do(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def submit(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Remember it."""
         self.todo.append((work, then))
 
-    def ask(self, answer: Callable[[list[str]], None], *_: str) -> None:
+    def request(self, answer: Callable[[list[str]], None], *_: str) -> None:
         """Yes, it is here."""
         answer(["done", "yes"])
 
@@ -45,7 +45,7 @@ def test_one_that_comes_during_a_look_and_was_submitted_later_has_another(
         def tell(tree: DirectorySnapshot | None, why: str, again: bool) -> None:
             found[name] = tree
 
-        travel.want(str(tmp_path), Carry(), since, tell)
+        travel.ensure(str(tmp_path), Carry(), since, tell)
 
     config = tmp_path / "config"
     config.write_text("1")
@@ -67,10 +67,10 @@ def test_what_becomes_of_its_files_is_known_from_the_look_on(tmp_path: Path, lat
     travel = TreeUploads(
         cast("ReconnectingSession", later), cast("TransferPool", later), SnapshotCache()
     )
-    travel.want(str(tmp_path), Carry(), 1.0, lambda *_: None)
-    reading = travel.transfer(str(tmp_path), Carry())
+    travel.ensure(str(tmp_path), Carry(), 1.0, lambda *_: None)
+    reading = travel.progress(str(tmp_path), Carry())
     assert reading is not None
     assert reading.total is None
     ((work, then),) = later.todo
     then(work())
-    assert travel.transfer(str(tmp_path), Carry()) is None, "the node has it"
+    assert travel.progress(str(tmp_path), Carry()) is None, "the node has it"

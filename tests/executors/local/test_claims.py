@@ -5,19 +5,20 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from stoker.core.job import AttemptId
 from stoker.executors.local.claims import (
     ExitLog,
     claim_path,
+    create_claim,
     read_claim,
-    take_claim,
-    take_empty_claim,
+    revoke_empty_claim,
 )
 from stoker.executors.local.supervisor import start_ticks
 
 
 def test_of_a_late_keeper_and_a_new_daemon_one_gets_the_claim(tmp_path: Path) -> None:
     for attempt in range(50):
-        path = claim_path(str(tmp_path), 7, attempt)
+        path = claim_path(str(tmp_path), AttemptId(7, attempt))
         got: list[bool] = []
         ready = threading.Barrier(2)
 
@@ -25,7 +26,7 @@ def test_of_a_late_keeper_and_a_new_daemon_one_gets_the_claim(tmp_path: Path) ->
             ready.wait()  # noqa: B023 - both threads end within this round
             got.append(claim(path))  # noqa: B023
 
-        threads = [threading.Thread(target=race, args=(how,)) for how in (take_claim, create)]
+        threads = [threading.Thread(target=race, args=(how,)) for how in (create_claim, create)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -43,14 +44,14 @@ def create(path: str) -> bool:
 
 
 def test_a_taken_claim_says_so_and_is_never_seen_half_made(tmp_path: Path) -> None:
-    path = claim_path(str(tmp_path), 1, 2)
+    path = claim_path(str(tmp_path), AttemptId(1, 2))
     assert read_claim(path) is None
-    assert take_claim(path)
+    assert create_claim(path)
     claim = read_claim(path)
     assert claim is not None
-    assert claim.taken
+    assert claim.revoked
     assert claim.pid is None
-    assert not take_claim(path)
+    assert not create_claim(path)
     assert os.listdir(tmp_path) == ["1.2"]
 
 
@@ -60,7 +61,7 @@ def test_a_claim_tells_who_was_started_and_how_it_ended(tmp_path: Path) -> None:
     path.write_text(f"pid {me} {ticks} 12.5 1700000000.25 keeper {me} {ticks}\n")
     claim = read_claim(str(path))
     assert claim is not None
-    assert claim.alive
+    assert claim.is_alive
     assert claim.started == (12.5, 1700000000.25)
     with path.open("a") as file:
         file.write("exit 768 13.000 1700000001.000\n")
@@ -74,7 +75,7 @@ def test_a_process_that_came_later_under_the_same_pid_is_not_meant(tmp_path: Pat
     path.write_text(f"pid {os.getpid()} 1 12.5 1.0 keeper 1 1\n")
     claim = read_claim(str(path))
     assert claim is not None
-    assert not claim.alive
+    assert not claim.is_alive
 
 
 def test_lines_cut_short_by_a_full_disk_are_passed_over(tmp_path: Path) -> None:
@@ -99,14 +100,14 @@ def test_why_a_start_failed_is_remembered(tmp_path: Path) -> None:
 def test_only_a_first_line_takes_a_claim(tmp_path: Path) -> None:
     path = tmp_path / "3.0"
     path.write_text("keeper 12 34\n")
-    assert not take_empty_claim(str(path))
+    assert not revoke_empty_claim(str(path))
     claim = read_claim(str(path))
     assert claim is not None
-    assert (claim.taken, claim.keeper) == (False, (12, 34))
+    assert (claim.revoked, claim.supervisor) == (False, (12, 34))
     path.write_text("taken\nkeeper 12 34\n")
     claim = read_claim(str(path))
     assert claim is not None
-    assert (claim.taken, claim.keeper) == (True, None)
+    assert (claim.revoked, claim.supervisor) == (True, None)
 
 
 def test_the_record_of_an_end_that_came_a_moment_ago_is_kept(tmp_path: Path) -> None:
@@ -116,9 +117,9 @@ def test_the_record_of_an_end_that_came_a_moment_ago_is_kept(tmp_path: Path) -> 
     assert exits.read() == {"1.0": (0, 6.0)}
     with (tmp_path / "999999999").open("a") as file:
         file.write("2.0 exit 0 5.0 7.0\n")
-    exits.drop(mine=set(), unsettled={"2.0"})
+    exits.remove_ended(own=set(), unfinished={AttemptId(2, 0)})
     assert exits.read() == {"1.0": (0, 6.0), "2.0": (0, 7.0)}
-    exits.drop(mine=set(), unsettled={"3.0"})
+    exits.remove_ended(own=set(), unfinished={AttemptId(3, 0)})
     assert exits.read() == {}
 
 
@@ -126,13 +127,13 @@ def test_a_supervisor_that_is_a_zombie_is_gone(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
         with open("/proc/self/comm", "w") as comm:
-            comm.write("stoker-keeper")
+            comm.write("stoker-superv")
         os._exit(0)
     try:
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
         (tmp_path / str(child)).touch()
-        assert Path(f"/proc/{child}/comm").read_text() == "stoker-keeper\n"
-        assert ExitLog(str(tmp_path)).keepers() == set()
+        assert Path(f"/proc/{child}/comm").read_text() == "stoker-superv\n"
+        assert ExitLog(str(tmp_path)).supervisors() == set()
     finally:
         os.waitpid(child, 0)
 
@@ -140,5 +141,5 @@ def test_a_supervisor_that_is_a_zombie_is_gone(tmp_path: Path) -> None:
 def test_records_of_keepers_that_are_gone_are_dropped_and_others_kept(tmp_path: Path) -> None:
     for name in ("999999999", str(os.getpid()), "5"):
         (tmp_path / name).write_text("1.0 exit 0 5.0 6.0\n")
-    ExitLog(str(tmp_path)).drop(mine={5})
+    ExitLog(str(tmp_path)).remove_ended(own={5})
     assert os.listdir(tmp_path) == ["5"]

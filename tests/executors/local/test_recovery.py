@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from executors.recording_sink import RecordingSink
+from specs import spec_of
 from stoker.core.events import (
     AttemptLost,
     Event,
@@ -21,7 +23,7 @@ from stoker.core.events import (
     StartCalledOff,
     StartFailed,
 )
-from stoker.core.job import Job
+from stoker.core.job import AttemptId, Job
 from stoker.core.lifecycle import JobState
 from stoker.executors.launch import container
 from stoker.executors.launch.paths import ExecutorPaths
@@ -31,16 +33,35 @@ from stoker.executors.local import claims
 from stoker.executors.local import recovery as adoption
 from stoker.executors.local.attempt import LocalAttempt
 from stoker.executors.local.executor import LocalExecutor
-from stoker.executors.local.recovery import KEPT
+from stoker.executors.local.recovery import COMPLETE
 from stoker.executors.local.supervisor import BOOT, start_ticks
+from stoker.executors.port import RecoverableAttempt
 from stoker.wire import RLIMIT_LOCKS
 
-JOB, KEEPER, TICKS = 2**22 + 1, 2**22 + 2, 777
+JOB, SUPERVISOR, TICKS = 2**22 + 1, 2**22 + 2, 777
 """Pids that no real process can have, and the start time of both."""
-PID_LINE = f"pid {JOB} {TICKS} 12.5 1700000000.250 keeper {KEEPER} {TICKS}\n"
+PID_LINE = f"pid {JOB} {TICKS} 12.5 1700000000.250 keeper {SUPERVISOR} {TICKS}\n"
 EXIT_LINE = "exit 0 13.000 1700000001.000\n"
 MOMENTS = 8
 """Each step happens before the first, the second, … or the last of so many observations."""
+
+
+def opened(executor: LocalExecutor) -> RecordingSink:
+    """Have an executor report to a new sink."""
+    sink = RecordingSink()
+    executor.open(sink)
+    return sink
+
+
+def reported(executor: LocalExecutor) -> list[Event]:
+    """Return the events that an executor has reported."""
+    assert isinstance(executor._sink, RecordingSink)
+    return executor._sink.events
+
+
+def recoverable(job: Job) -> RecoverableAttempt:
+    """Return what a new daemon knows of a job."""
+    return RecoverableAttempt(job, spec_of(), "/dev/null")
 
 
 class Watched:
@@ -63,15 +84,16 @@ class World:
         self.run, self.exits = place / "run", place / "exits"
         for path in (self.run, self.exits):
             path.mkdir(parents=True)
-        (self.exits / str(KEEPER)).touch()
+        (self.exits / str(SUPERVISOR)).touch()
         self.script = list(zip(moments, steps, strict=True))
         self.observed = 0
-        self.job, self.keeper = "S", "S"
+        self.job, self.supervisor = "S", "S"
         self.poller = Watched()
         places = ExecutorPaths(str(self.run), str(self.exits), str(place), str(place))
         self.executor = LocalExecutor(
             places, "install", [], self.poller, lambda _: None, lambda _: None
         )
+        self.sink = opened(self.executor)
 
     # -- what happens beside us ---------------------------------------------------------
 
@@ -91,7 +113,7 @@ class World:
             case "write claim":
                 self._append(claim, EXIT_LINE)
             case "write exits":
-                self._append(self.exits / str(KEEPER), f"7.0 {EXIT_LINE}")
+                self._append(self.exits / str(SUPERVISOR), f"7.0 {EXIT_LINE}")
             case "reap":
                 self.job = ""
             case "fail":
@@ -101,7 +123,7 @@ class World:
                 self.job = ""
                 self._append(claim, "withdrawn\n")
             case "leave":
-                self.keeper = ""
+                self.supervisor = ""
 
     @staticmethod
     def _append(path: Path, text: str) -> None:
@@ -117,8 +139,8 @@ class World:
 
     def read_proc(self, path: str, _limit: int = -1) -> bytes:
         self.observe()
-        for pid, name in ((JOB, "job"), (KEEPER, "stoker-keeper")):
-            state = self.job if pid == JOB else self.keeper
+        for pid, name in ((JOB, "job"), (SUPERVISOR, "stoker-superv")):
+            state = self.job if pid == JOB else self.supervisor
             if path == f"/proc/{pid}/stat" and state:
                 fields = [state, "1", str(pid), str(pid), *["0"] * 15, str(TICKS)]
                 return f"{pid} ({name}) {' '.join(fields)}".encode()
@@ -146,7 +168,7 @@ class World:
 
     def recover(self, job: Job) -> list[Event]:
         """Recover, then take turns until the attempt is over; return what came of it."""
-        self.executor.adopt([job], same_boot=True)
+        self.executor.recover([recoverable(job)])
         now = adoption.time.clock_gettime(BOOT)
         for _ in range(MOMENTS * 4):
             self.observe()
@@ -158,7 +180,7 @@ class World:
             now += 1  # seconds: patience ends, too
             self.executor.tick(now)
         ends = AttemptLost | ProcessExited | StartCalledOff | StartFailed
-        return [event for event in self.executor.facts if isinstance(event, ends)]
+        return [event for event in self.sink.events if isinstance(event, ends)]
 
 
 @pytest.fixture
@@ -200,7 +222,7 @@ def test_an_attempt_that_ends_while_it_is_recovered_is_never_lost(
 ) -> None:
     for moments in orders(len(steps)):
         world = worlds(steps, moments)
-        (world.run / KEPT).touch()
+        (world.run / COMPLETE).touch()
         (world.run / "7.0").write_text(PID_LINE)
         ends = world.recover(running())
         assert [getattr(end, "code", end) for end in ends] == [0], moments
@@ -212,7 +234,7 @@ def test_an_exit_after_a_restart_says_whether_the_attempt_was_asked_to_stop(
 ) -> None:
     """A daemon may die between the request and the signal; the attempt then ends as usual."""
     world = worlds(RECORD_FIRST, (3,) * len(RECORD_FIRST))
-    (world.run / KEPT).touch()
+    (world.run / COMPLETE).touch()
     claim = world.run / "7.0"
     claim.write_text(PID_LINE)
     if signalled:
@@ -233,8 +255,8 @@ def test_an_attempt_that_starts_and_ends_while_it_is_recovered_is_never_lost(
     steps = ["write pid", *RECORD_FIRST]
     for moments in orders(len(steps)):
         world = worlds(steps, moments)
-        (world.run / KEPT).touch()
-        (world.run / "7.0").write_text(f"keeper {KEEPER} {TICKS}\n")
+        (world.run / COMPLETE).touch()
+        (world.run / "7.0").write_text(f"keeper {SUPERVISOR} {TICKS}\n")
         ends = world.recover(running(started=False))
         assert [getattr(end, "code", end) for end in ends] == [0], moments
 
@@ -253,14 +275,14 @@ def test_a_start_that_fails_while_it_is_recovered_is_called_what_it_is(
 ) -> None:
     for moments in orders(2):
         world = worlds([step, "leave"], moments)
-        (world.run / KEPT).touch()
-        (world.run / "7.0").write_text(f"keeper {KEEPER} {TICKS}\n")
+        (world.run / COMPLETE).touch()
+        (world.run / "7.0").write_text(f"keeper {SUPERVISOR} {TICKS}\n")
         assert [type(end) for end in world.recover(running(started=False))] == [kind], moments
 
 
 def test_a_supervisor_that_is_stopped_is_waited_for(worlds: Callable[..., World]) -> None:
     world = worlds(["end", *RECORD_FIRST[1:]], (0, 500, 500, 500, 500))
-    (world.run / KEPT).touch()
+    (world.run / COMPLETE).touch()
     (world.run / "7.0").write_text(PID_LINE)
     assert world.recover(running()) == []  # half a minute later: a zombie, and it may be recorded
     world.observed = 500
@@ -270,7 +292,7 @@ def test_a_supervisor_that_is_stopped_is_waited_for(worlds: Callable[..., World]
 def test_without_supervisor_and_record_an_attempt_is_lost(worlds: Callable[..., World]) -> None:
     for moments in orders(3):
         world = worlds(["leave", "end", "reap"], moments)
-        (world.run / KEPT).touch()
+        (world.run / COMPLETE).touch()
         (world.run / "7.0").write_text(PID_LINE)
         assert [type(end) for end in world.recover(running())] == [AttemptLost], moments
 
@@ -295,7 +317,7 @@ def test_the_claim_of_a_lost_attempt_stays_while_an_older_supervisor_may_be_slow
     world = worlds(["reap", "leave"], (0, 0 if leaves else 500))
     assert [type(end) for end in world.recover(running())] == [AttemptLost]
     assert (world.run / "7.0").read_text() == "taken\n"
-    assert bool(world.executor.settled) is leaves
+    assert bool(world.executor._unacknowledged) is leaves
 
 
 def test_a_zombie_that_nobody_reaps_is_not_taken_for_a_start_that_never_was(
@@ -310,14 +332,14 @@ def test_an_empty_claim_of_an_attempt_that_had_started_is_no_start_that_never_wa
     worlds: Callable[..., World],
 ) -> None:
     world = worlds(["leave", "reap"], (0, 0))
-    (world.run / KEPT).touch()
+    (world.run / COMPLETE).touch()
     (world.run / "7.0").touch()  # the disk was full when its supervisor wrote to it
     assert [type(end) for end in world.recover(running())] == [AttemptLost]
 
 
 def test_an_attempt_without_a_claim_was_never_started(worlds: Callable[..., World]) -> None:
     world = worlds(["reap"], (0,))
-    (world.run / KEPT).touch()
+    (world.run / COMPLETE).touch()
     assert [type(end) for end in world.recover(running(started=False))] == [StartCalledOff]
     # Its claim keeps a supervisor that is slow with the order from carrying it out.
     assert (world.run / "7.0").read_text() == "taken\n"
@@ -328,7 +350,7 @@ def test_an_empty_claim_that_the_daemon_writes_to_first_starts_nothing(
 ) -> None:
     """Its supervisor was stopped after it had created the claim."""
     world = worlds(["reap"], (0,))
-    (world.run / KEPT).touch()
+    (world.run / COMPLETE).touch()
     (world.run / "7.0").touch()
     assert [type(end) for end in world.recover(running(started=False))] == [StartCalledOff]
     assert (world.run / "7.0").read_text() == "taken\n"
@@ -339,15 +361,15 @@ def test_an_empty_claim_that_its_supervisor_writes_to_first_is_waited_for(
 ) -> None:
     world = worlds(RECORD_FIRST, (35, 35, 35, 35, 35))
     world.job = ""
-    (world.run / KEPT).touch()
+    (world.run / COMPLETE).touch()
     (world.run / "7.0").touch()
 
     def late(path: str) -> bool:
-        Path(path).write_text(f"keeper {KEEPER} {TICKS}\n{PID_LINE}")
+        Path(path).write_text(f"keeper {SUPERVISOR} {TICKS}\n{PID_LINE}")
         world.job = "S"
-        return claims.take_empty_claim(path)
+        return claims.revoke_empty_claim(path)
 
-    monkeypatch.setattr(adoption, "take_empty_claim", late)
+    monkeypatch.setattr(adoption, "revoke_empty_claim", late)
     ends = world.recover(running(started=False))
     assert [getattr(end, "code", end) for end in ends] == [0]
 
@@ -360,26 +382,32 @@ def executor(tmp_path: Path) -> LocalExecutor:
     places = ExecutorPaths(
         str(tmp_path / "run"), str(tmp_path / "exits"), str(tmp_path), str(tmp_path)
     )
-    return LocalExecutor(places, f"x{os.getpid()}", [], Watched(), lambda _: None, lambda _: None)
+    executor = LocalExecutor(
+        places, f"x{os.getpid()}", [], Watched(), lambda _: None, lambda _: None
+    )
+    opened(executor)
+    return executor
 
 
 def orphaned(executor: LocalExecutor, claim: str) -> list[Event]:
     """What becomes of an attempt that a supervisor, killed since, was about to start."""
-    token = executor.token(7, 0)
-    attempt = executor.attempts[7, 0] = LocalAttempt((7, 0), token, keeper=KEEPER)
-    Path(executor.places.run, "7.0").write_text(claim)
-    executor._orphan(attempt)
+    token = executor.token(AttemptId(7, 0))
+    attempt = executor.attempts[AttemptId(7, 0)] = LocalAttempt(
+        AttemptId(7, 0), token, supervisor=SUPERVISOR
+    )
+    Path(executor.paths.run, "7.0").write_text(claim)
+    executor._take_orphan(attempt)
     executor.tick(adoption.time.clock_gettime(BOOT))
     for callback in list(executor.poller.callbacks.values()):  # type: ignore[attr-defined]
         callback()
     executor.tick(adoption.time.clock_gettime(BOOT))
-    return executor.facts
+    return reported(executor)
 
 
 def test_a_start_that_its_killed_supervisor_did_not_get_to_is_called_off(
     executor: LocalExecutor,
 ) -> None:
-    facts = orphaned(executor, f"keeper {KEEPER} {TICKS}\n")
+    facts = orphaned(executor, f"keeper {SUPERVISOR} {TICKS}\n")
     assert [type(fact) for fact in facts] == [StartCalledOff]
     assert executor.attempts == {}
 
@@ -387,7 +415,7 @@ def test_a_start_that_its_killed_supervisor_did_not_get_to_is_called_off(
 def make_zombie(executor: LocalExecutor, script: str) -> int:
     """Return an ended process of attempt 7.0 that fell to us when its supervisor was killed."""
     soft, hard = resource.getrlimit(RLIMIT_LOCKS)
-    resource.setrlimit(RLIMIT_LOCKS, (tree.mark_of(executor.token(7, 0)), hard))
+    resource.setrlimit(RLIMIT_LOCKS, (tree.mark_of(executor.token(AttemptId(7, 0))), hard))
     child = os.posix_spawn("/bin/sh", ["sh", "-c", script], {}, setsid=True)
     resource.setrlimit(RLIMIT_LOCKS, (soft, hard))
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
@@ -398,7 +426,7 @@ def test_processes_that_fall_to_the_daemon_are_reaped_when_their_attempt_ends(
     executor: LocalExecutor,
 ) -> None:
     first, second = make_zombie(executor, "exit 3"), make_zombie(executor, "exit 0")
-    facts = orphaned(executor, f"keeper {KEEPER} {TICKS}\n")
+    facts = orphaned(executor, f"keeper {SUPERVISOR} {TICKS}\n")
     assert [getattr(fact, "code", None) for fact in facts] == [None, 3]
     for pid in (first, second):
         with pytest.raises(ChildProcessError):
@@ -409,7 +437,7 @@ def test_an_end_is_known_though_its_supervisor_was_killed_before_it_wrote_a_pid(
     executor: LocalExecutor,
 ) -> None:
     make_zombie(executor, "exit 3")
-    facts = orphaned(executor, f"keeper {KEEPER} {TICKS}\n")
+    facts = orphaned(executor, f"keeper {SUPERVISOR} {TICKS}\n")
     assert [type(fact) for fact in facts] == [ProcessStarted, ProcessExited]
     assert isinstance(facts[1], ProcessExited)
     assert facts[1].code == 3
@@ -422,21 +450,25 @@ def test_many_ends_are_recovered_with_few_scans_of_all_processes(
     monkeypatch.setattr(executor, "snapshot", lambda *_: scans.append(1) or snapshot())
     jobs = [msgspec.structs.replace(running(), id=id) for id in range(100)]
     lines = [f"{job.id}.0 {EXIT_LINE}" for job in jobs]
-    Path(executor.places.exits, str(KEEPER)).write_text("".join(lines))
-    executor.adopt(jobs, same_boot=True)
+    Path(executor.paths.exits, str(SUPERVISOR)).write_text("".join(lines))
+    executor.recover([recoverable(job) for job in jobs])
     executor.tick(adoption.time.clock_gettime(BOOT))
-    assert [fact.code for fact in executor.facts if isinstance(fact, ProcessExited)] == [0] * 100
+    assert [fact.code for fact in reported(executor) if isinstance(fact, ProcessExited)] == [
+        0
+    ] * 100
     assert len(scans) <= 3
 
 
 def test_an_attempt_is_over_when_its_end_is_on_record_and_no_process_is_left(
     executor: LocalExecutor,
 ) -> None:
-    environment = {tree.TOKEN: executor.token(2, 0)}
+    environment = {tree.TOKEN: executor.token(AttemptId(2, 0))}
     child = os.posix_spawn("/bin/sleep", ["sleep", "60"], environment)
     try:
-        Path(executor.places.exits, str(KEEPER)).write_text(f"1.0 {EXIT_LINE}2.0 {EXIT_LINE}")
-        assert executor.adoption.over([(1, 0), (2, 0), (3, 0)]) == {(1, 0)}
+        Path(executor.paths.exits, str(SUPERVISOR)).write_text(f"1.0 {EXIT_LINE}2.0 {EXIT_LINE}")
+        assert executor.recovery.fully_ended(
+            [AttemptId(1, 0), AttemptId(2, 0), AttemptId(3, 0)]
+        ) == {(1, 0)}
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -446,11 +478,16 @@ def test_processes_in_a_container_are_killed_before_those_of_its_engine(
     executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the engine can remove the container."""
-    environment, now = {tree.TOKEN: executor.token(7, 0)}, adoption.time.clock_gettime(BOOT)
+    environment, now = (
+        {tree.TOKEN: executor.token(AttemptId(7, 0))},
+        adoption.time.clock_gettime(BOOT),
+    )
     engine, inside = (os.posix_spawn("/bin/sleep", ["sleep", "60"], environment) for _ in range(2))
     monkeypatch.setattr(tree, "in_other_namespaces", lambda pids: [inside])
-    executor.attempts[7, 0] = LocalAttempt((7, 0), executor.token(7, 0), pid=engine, kill_at=now)
-    executor.busy.add((7, 0))
+    executor.attempts[AttemptId(7, 0)] = LocalAttempt(
+        AttemptId(7, 0), executor.token(AttemptId(7, 0)), pid=engine, kill_at=now
+    )
+    executor.termination.active.add(AttemptId(7, 0))
     executor.tick(now)
     assert os.waitpid(inside, 0)[1] == signal.SIGKILL
     executor.tick(now + 1)
@@ -461,11 +498,13 @@ def test_processes_in_a_container_are_killed_before_those_of_its_engine(
 
 def late(executor: LocalExecutor, claim: str) -> list[Event]:
     """What becomes of an attempt whose claim was there when a supervisor came to start it."""
-    attempt = executor.attempts[7, 0] = LocalAttempt((7, 0), executor.token(7, 0), keeper=KEEPER)
-    Path(executor.places.run, "7.0").write_text(claim)
-    executor._late(attempt)
+    attempt = executor.attempts[AttemptId(7, 0)] = LocalAttempt(
+        AttemptId(7, 0), executor.token(AttemptId(7, 0)), supervisor=SUPERVISOR
+    )
+    Path(executor.paths.run, "7.0").write_text(claim)
+    executor._on_late_start(attempt)
     executor.tick(adoption.time.clock_gettime(BOOT))
-    return executor.facts
+    return reported(executor)
 
 
 def test_a_start_whose_number_was_given_up_before_is_made_with_the_next_one(
@@ -481,30 +520,23 @@ def test_a_start_that_an_earlier_daemons_supervisor_has_made_is_taken_over(
     mine = f"pid {me} {ticks} 12.5 1700000000.250 keeper {me} {ticks}\n"
     facts = late(executor, f"keeper {me} {ticks}\n{mine}")
     assert [type(fact) for fact in facts] == [ProcessStarted]
-    attempt = executor.attempts[7, 0]
+    attempt = executor.attempts[AttemptId(7, 0)]
     assert attempt.pid == me
     assert attempt.pidfd >= 0
-    executor.gone(attempt)
+    executor.forget(attempt)
 
 
-@pytest.mark.parametrize("recorded", [False, True])
-def test_claims_stay_until_what_they_prove_is_on_record(
-    executor: LocalExecutor, recorded: bool
+def test_a_claim_is_deleted_only_when_the_end_that_it_proves_is_acknowledged(
+    executor: LocalExecutor,
 ) -> None:
-    claim = Path(executor.places.run, "7.0")
-    claim.write_text(PID_LINE + EXIT_LINE)
-    executor.settled.append(str(claim))
-    executor.close(finished=True, recorded=recorded)
-    assert claim.exists() is not recorded
-
-
-def test_the_claim_of_an_end_that_the_loop_has_not_taken_yet_stays(executor: LocalExecutor) -> None:
-    claim = Path(executor.places.run, "7.0")
-    claim.write_text(PID_LINE + EXIT_LINE)
-    executor.settled.append(str(claim))
-    executor.facts.append(ProcessExited(at=1.0, job=7, attempt=0, code=0))
-    executor.close(finished=True)
-    assert claim.exists()
+    claims_of = [Path(executor.paths.run, name) for name in ("7.0", "8.0")]
+    for claim in claims_of:
+        claim.write_text(PID_LINE + EXIT_LINE)
+    for attempt in (AttemptId(7, 0), AttemptId(8, 0)):
+        executor.expect_acknowledgement(attempt)
+    executor.acknowledge([AttemptId(7, 0), AttemptId(9, 0)])
+    executor.close()
+    assert [claim.exists() for claim in claims_of] == [False, True]
 
 
 def test_a_claim_that_blocks_a_start_stays_until_the_machine_restarts(
@@ -517,7 +549,7 @@ def test_a_claim_that_blocks_a_start_stays_until_the_machine_restarts(
     over.write_text(PID_LINE + EXIT_LINE)
     earlier.write_text("taken\n")
     os.utime(earlier, (1.0, 1.0))  # before this boot
-    world.executor.adoption.sweep(8)
+    world.executor.recovery.remove_claims(8)
     assert (blocks.exists(), over.exists(), earlier.exists()) == (True, False, False)
 
 
@@ -528,5 +560,5 @@ def test_a_claim_that_blocks_a_start_stays_also_when_its_attempt_is_lost(
     claim = world.run / "7.0"
     claim.write_text("taken\n")
     assert [type(end) for end in world.recover(running(started=False))] == [AttemptLost]
-    world.executor.settle()
+    world.executor.acknowledge([AttemptId(7, 0)])
     assert claim.exists()

@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
+from executors.recording_sink import RecordingSink
 from stoker.core.cluster import Placement, Take
-from stoker.core.events import ForeignUseChanged, StartCalledOff, StartFailed
-from stoker.core.instructions import StartProcess
+from stoker.core.events import Event, ForeignUseChanged, StartCalledOff, StartFailed
 from stoker.core.launch import Launch
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local import executor as local
-from stoker.executors.local.executor import SHORTAGE, LocalExecutor
-from stoker.executors.local.recovery import KEPT
+from stoker.executors.local.executor import LocalExecutor
+from stoker.executors.local.recovery import COMPLETE
+from stoker.executors.port import SHORTAGE_SECONDS, AttemptId
 
-KEY = (7, 2)
-START = StartProcess(7, 2, Placement("here", (Take("gpu", "0", 1000),)))
+ATTEMPT = AttemptId(7, 2)
+PLACEMENT = Placement("here", (Take("gpu", "0", 1000),))
 
 
 class Orders:
@@ -36,7 +37,7 @@ class Orders:
     def send(self, *message: object) -> None:
         self.sent.append(message)
 
-    def provide(self, hash: str, environment: Callable[[str], dict[str, str]]) -> None:
+    def send_environment(self, hash: str, environment: Callable[[str], dict[str, str]]) -> None:
         environment(hash)
 
     def flush(self) -> bool:
@@ -55,6 +56,9 @@ class NoPoller:
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         pass
 
+    def add_writer(self, fd: int, callback: Callable[[], None]) -> None:
+        pass
+
     def remove_reader(self, fd: int) -> None:
         pass
 
@@ -64,6 +68,7 @@ def launch(tmp_path: Path, **more: Any) -> Launch:
         "job": 7, "attempt": 2, "argv": ("/bin/true",), "directory": "/", "umask": 0o22,
         "environment": "e", "extra": {"STOKER_TOKEN": "t.7.2"}, "out": str(tmp_path / "out"),
         "err": None, "script": None, "terminal": False, "gpus": ("GPU-a",),
+        "placement": PLACEMENT,
     }  # fmt: skip
     return Launch(**{**given, **more})
 
@@ -73,21 +78,34 @@ def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalExecutor:
     run = tmp_path / "state" / "run"
     for name in (run, tmp_path / "exits", tmp_path / "scripts"):
         name.mkdir(parents=True)
-    (run / KEPT).touch()
-    monkeypatch.setattr(local, "KEEPERS", 1)
+    (run / COMPLETE).touch()
+    monkeypatch.setattr(local, "SUPERVISORS", 1)
     places = ExecutorPaths(
         str(run), str(tmp_path / "exits"), str(tmp_path / "scripts"), str(tmp_path)
     )
     found: Any = LocalExecutor(
         places, "t", [Orders()], NoPoller(), lambda _: b"A=1", lambda _: b"#!/bin/sh\n",  # type: ignore[list-item]
-        holds=GpuLocks(str(tmp_path / "gpus"), report=lambda _: None),
+        gpu_locks=GpuLocks(str(tmp_path / "gpus"), report=lambda _: None),
     )  # fmt: skip
+    found.open(RecordingSink())
     return found  # type: ignore[no-any-return]
+
+
+def reported(executor: LocalExecutor) -> list[Event]:
+    """Return the events that an executor has reported."""
+    assert isinstance(executor._sink, RecordingSink)
+    return executor._sink.events
+
+
+def close(executor: LocalExecutor) -> None:
+    """Close an executor as a daemon does whose journal has no running attempt."""
+    executor.close()
+    executor.clear_run_directory()
 
 
 def kept(executor: LocalExecutor) -> bool:
     """Whether the next daemon can tell that an attempt without a claim never started."""
-    return os.path.exists(f"{executor.places.run}/{KEPT}")
+    return os.path.exists(f"{executor.paths.run}/{COMPLETE}")
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
@@ -108,16 +126,16 @@ def test_a_gpu_that_cannot_be_locked_cancels_the_start(
 ) -> None:
     (tmp_path / "gpus").mkdir()
     refuse(monkeypatch, code)
-    executor.start(START, launch(tmp_path))
-    cancelled, marked = executor.facts
+    executor.start(launch(tmp_path))
+    cancelled, marked = reported(executor)
     assert isinstance(cancelled, StartCalledOff)
-    assert (cancelled.job, cancelled.attempt) == KEY
+    assert (cancelled.job, cancelled.attempt) == ATTEMPT
     assert cancelled.delay > 0, "a job that may use any GPU would be planned again at once"
     assert os.strerror(code) in cancelled.why
     assert isinstance(marked, ForeignUseChanged)
     assert (marked.node, marked.device) == ("here", "0")
     assert executor.attempts == {}
-    assert executor.keepers[0].sent == []  # type: ignore[attr-defined]
+    assert executor.supervisors[0].sent == []  # type: ignore[attr-defined]
 
 
 def test_an_attempt_is_known_before_anything_can_fail(
@@ -126,23 +144,23 @@ def test_an_attempt_is_known_before_anything_can_fail(
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(executor.holds, "take", broken)
+    monkeypatch.setattr(executor.gpu_locks, "take", broken)
     with pytest.raises(RuntimeError):
-        executor.start(START, launch(tmp_path))
-    executor.close(finished=True)
+        executor.start(launch(tmp_path))
+    close(executor)
     assert kept(executor)
 
 
 def test_what_the_journal_calls_running_keeps_the_proof_that_it_never_started(
     executor: LocalExecutor,
 ) -> None:
-    executor.close(finished=False)  # planned and on record, but the loop ended before its start
+    executor.close()  # planned and on record, but the daemon ended before its start
     assert kept(executor)
 
 
 def test_a_run_directory_goes_when_all_is_over(executor: LocalExecutor) -> None:
-    executor.close(finished=True)
-    assert not os.path.exists(executor.places.run)
+    close(executor)
+    assert not os.path.exists(executor.paths.run)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENOMEM])
@@ -150,10 +168,10 @@ def test_a_shortage_while_a_start_is_composed_is_waited_out(
     executor: LocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     refuse(monkeypatch, code)
-    executor.start(START, launch(tmp_path, gpus=(), script="abc"))
-    (cancelled,) = executor.facts
+    executor.start(launch(tmp_path, gpus=(), script="abc"))
+    (cancelled,) = reported(executor)
     assert isinstance(cancelled, StartCalledOff)
-    assert cancelled.delay == SHORTAGE
+    assert cancelled.delay == SHORTAGE_SECONDS
     assert executor.attempts == {}
 
 
@@ -161,10 +179,10 @@ def test_what_would_fail_again_fails_the_job_and_lets_go_of_its_gpus(
     executor: LocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor.commands, "blob", lambda _: None)
-    executor.start(START, launch(tmp_path, script="abc"))
-    (failed,) = executor.facts
+    executor.start(launch(tmp_path, script="abc"))
+    (failed,) = reported(executor)
     assert isinstance(failed, StartFailed)
-    assert executor.holds.paths(KEY) == []
+    assert executor.gpu_locks.paths(ATTEMPT) == []
     assert executor.attempts == {}
 
 
@@ -174,10 +192,10 @@ def test_without_room_for_a_supervisor_starts_wait(
     def full(_: str) -> None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    monkeypatch.setattr(local, "spawn_keeper", full)
-    executor.keepers.clear()
-    executor.start(START, launch(tmp_path))
-    (cancelled,) = executor.facts
+    monkeypatch.setattr(local, "spawn_supervisor", full)
+    executor.supervisors.clear()
+    executor.start(launch(tmp_path))
+    (cancelled,) = reported(executor)
     assert isinstance(cancelled, StartCalledOff)
-    assert cancelled.delay == SHORTAGE
-    assert executor.holds.paths(KEY) == []
+    assert cancelled.delay == SHORTAGE_SECONDS
+    assert executor.gpu_locks.paths(ATTEMPT) == []

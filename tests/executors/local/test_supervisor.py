@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from stoker.executors.linux.process_tree import mark_of
-from stoker.executors.local.claims import ExitLog, read_claim, take_empty_claim
+from stoker.executors.local.claims import ExitLog, read_claim, revoke_empty_claim
 from stoker.executors.local.supervisor import (
     FramedSocket,
     Supervisor,
     frame,
-    spawn_keeper,
+    spawn_supervisor,
     start_ticks,
 )
 from stoker.executors.local.supervisor_client import SupervisorClient
@@ -32,7 +32,7 @@ class Kept:
         self.place = place
         for name in ("exits", "run", "logs"):
             (place / name).mkdir()
-        self.pid, self.wire = spawn_keeper(str(place / "exits"))
+        self.pid, self.wire = spawn_supervisor(str(place / "exits"))
         self.wire.sock.settimeout(20)
         self.wire.send(("environment", "e", {"PATH": os.environ["PATH"]}))
         self.reports: list[tuple[Any, ...]] = []
@@ -126,7 +126,7 @@ def test_a_claim_that_a_daemon_wrote_to_first_starts_nothing(
 
     def stopped(fd: int, data: bytes) -> int:
         if data.startswith(b"keeper"):
-            assert take_empty_claim(str(claim))
+            assert revoke_empty_claim(str(claim))
         return real(fd, data)
 
     monkeypatch.setattr(os, "write", stopped)
@@ -138,7 +138,7 @@ def test_a_claim_that_a_daemon_wrote_to_first_starts_nothing(
     assert not ran.exists()
     found = read_claim(str(claim))
     assert found is not None
-    assert found.taken
+    assert found.revoked
 
 
 def test_an_end_is_on_record_before_the_process_is_reaped(
@@ -295,7 +295,7 @@ def test_a_keeper_without_room_for_its_log_of_ends_still_starts_jobs(tmp_path: P
     kept.wire.sock.close()
     os.waitpid(kept.pid, 0)
     (tmp_path / "exits" / "later").write_text("in the way")
-    kept.pid, kept.wire = spawn_keeper(str(tmp_path / "exits" / "later"))
+    kept.pid, kept.wire = spawn_supervisor(str(tmp_path / "exits" / "later"))
     kept.wire.sock.settimeout(20)
     kept.wire.send(("environment", "e", {"PATH": os.environ["PATH"]}))
     kept.start("1.0", "sh", "-c", "exit 3")

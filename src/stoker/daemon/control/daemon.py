@@ -229,19 +229,18 @@ class Daemon:
         if self.engine.has_unrecorded_events or self.pipeline.has_events:
             # Some ends are not even committed: what proves them stays.
             return AfterSync(starts=starts)
-        claims, self.executor.settled = self.executor.settled, []
         reports = self.trainings.cleanup.take_removable()
-        return AfterSync(claims, self.fleet.take_settled(), reports, starts)
+        return AfterSync(self.fleet.take_ended(), reports, starts)
 
     def _finish_sync(self) -> None:
-        """Do on other nodes what has waited for the disk."""
+        """Acknowledge ends and start on other nodes what has waited for the disk."""
         try:
             synced = self.sync.finish()
         except StoreFenced:
             self.lifecycle.stop()
             raise
         if synced is not None:
-            self.faults.contain("acknowledging ends", None, self.fleet.settle, synced.remote_ends)
+            self.faults.contain("acknowledging ends", None, self.fleet.acknowledge, synced.ended)
             self.dispatcher.release_deferred(synced.starts)
 
     # -- the end ------------------------------------------------------------------------
@@ -259,15 +258,17 @@ class Daemon:
         if self._files is not None:
             self._files.close()
         after_sync = self._take_after_sync() if self._has_finished else AfterSync()
-        self.executor.settled = []
         self.trainings.close()
         if self.sweeps.value is not None:
             self.sweeps.value.close()
         if self.outlooks.value is not None:
             self.outlooks.value.close()
         self.fleet.close()
-        self.sync.close(after_sync)
+        synced = self.sync.close(after_sync)
+        if synced is not None:
+            self.executor.acknowledge(synced.ended.get(self.fleet.local_name, ()))
         self.store.close()
-        self.executor.close(
-            finished=not self.engine.state.running, recorded=not self.engine.has_unrecorded_events
-        )
+        self.executor.close()
+        is_recorded = not self.engine.has_unrecorded_events and not self.fleet.pending
+        if is_recorded and not self.engine.state.running:
+            self.executor.clear_run_directory()

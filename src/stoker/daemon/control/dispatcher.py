@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stoker.core import instructions as i
+from stoker.core.job import AttemptId
 from stoker.core.lifecycle import JobState
 from stoker.daemon.control.hooks import HookRunner
 from stoker.daemon.control.journal_sync import JournalSync
-from stoker.daemon.control.launch_builder import LaunchBuilder
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.training.stop_requests import StopRequests
 from stoker.engine import Engine
-from stoker.executors.local.executor import LocalExecutor
 from stoker.faults import FaultTracker
 
 
@@ -26,17 +25,18 @@ class InstructionDispatcher:
     def __init__(
         self,
         engine: Engine,
-        local: LocalExecutor,
         registry: ExecutorRegistry,
-        launches: LaunchBuilder,
+        cancel_start: Callable[[AttemptId, str], None],
+        grace: float,
         stops: StopRequests,
         hooks: HookRunner,
         sync: JournalSync,
         faults: FaultTracker,
         before_local_start: Callable[[], None],
     ) -> None:
-        self._engine, self._local, self._registry = engine, local, registry
-        self._launches, self._stops, self._hooks = launches, stops, hooks
+        """`cancel_start` requeues a job on this node whose start raised an error."""
+        self._engine, self._registry, self._stops, self._hooks = engine, registry, stops, hooks
+        self._cancel_start, self._grace = cancel_start, grace
         self._sync, self._faults, self._before_local_start = sync, faults, before_local_start
         self._deferred: list[i.StartProcess] = []
 
@@ -55,30 +55,27 @@ class InstructionDispatcher:
             case i.StartProcess():
                 self._start(instruction)
             case i.EndAttempt():
-                self._local.end(instruction)
-                self._registry.end(instruction)
-            case i.SignalAttempt():
-                self._local.signal(instruction)
-                self._registry.signal(instruction)
+                grace = 0.0 if instruction.at_once else self._grace
+                self._registry.terminate(_attempt(instruction), grace)
+            case i.SignalAttempt(signal=number, if_caught=if_caught):
+                self._registry.signal(_attempt(instruction), number, if_caught)
             case i.AskToStop(job=job, attempt=attempt):
                 self._stops.send(job, attempt)
             case i.LetGoOn(job=job, attempt=attempt):
                 self._stops.withdraw(job, attempt)
-            case i.SuspendAttempt(job=job, attempt=attempt):
-                self._local.suspend(job, attempt)
-                self._registry.suspend(job, attempt)
-            case i.ResumeAttempt(job=job, attempt=attempt):
-                self._local.resume(job, attempt)
-                self._registry.resume(job, attempt)
+            case i.SuspendAttempt():
+                self._registry.suspend(_attempt(instruction))
+            case i.ResumeAttempt():
+                self._registry.resume(_attempt(instruction))
             case i.AnnounceEnd(job=job):
                 self._hooks.run_job_end(job)
             case i.AnnounceEmpty():
                 self._hooks.run_queue_empty()
 
     def _start(self, start: i.StartProcess) -> None:
-        if not self._registry.afar(start.placement):
+        if not self._registry.is_remote(start.placement):
             self._faults.contain("state directories", None, self._before_local_start)
-            self._local.start(start, self._launches.build(start, start.placement))
+            self._registry.start(start)
         elif self._engine.unsynced:
             self._deferred.append(start)
             self._sync.request(0.0)
@@ -89,10 +86,9 @@ class InstructionDispatcher:
         """Give back the devices of a job that was not started, because of an internal error."""
         if not isinstance(instruction, i.StartProcess):
             return
-        if not self._registry.afar(instruction.placement):
-            why = f"internal error: {error!r}"
-            cancel = self._local.cancel_start
-            self._faults.contain("cancelling a start", None, cancel, instruction, why)
+        if not self._registry.is_remote(instruction.placement):
+            why, attempt = f"internal error: {error!r}", _attempt(instruction)
+            self._faults.contain("cancelling a start", None, self._cancel_start, attempt, why)
 
     def take_deferred(self) -> list[i.StartProcess]:
         """Return and remove the starts that wait for the next sync."""
@@ -106,6 +102,16 @@ class InstructionDispatcher:
             if job is None or job.attempt != start.attempt or not job.holding:
                 continue
             if job.state is JobState.COMPLETING:
-                self._registry.call_off(start, "cancelled before it was sent")
+                self._registry.abort_start(start, "cancelled before it was sent")
             else:
                 self._faults.contain("instruction StartProcess", None, self._registry.start, start)
+
+
+def _attempt(
+    instruction: i.StartProcess
+    | i.EndAttempt
+    | i.SignalAttempt
+    | i.SuspendAttempt
+    | i.ResumeAttempt,
+) -> AttemptId:
+    return AttemptId(instruction.job, instruction.attempt)

@@ -11,7 +11,6 @@ from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.nodes.container_failures import mark_container_failures
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.training.monitor import TrainingMonitor
-from stoker.executors.local.executor import LocalExecutor
 from stoker.faults import FaultTracker
 
 READING_TIMEOUT_SECONDS = 1.0
@@ -26,7 +25,6 @@ class EventPipeline:
 
     def __init__(
         self,
-        local: LocalExecutor,
         registry: ExecutorRegistry,
         training: TrainingMonitor,
         gpus: GpuMonitor,
@@ -35,7 +33,7 @@ class EventPipeline:
         faults: FaultTracker,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._local, self._registry, self._training = local, registry, training
+        self._registry, self._training = registry, training
         self._gpus, self._state, self._logs = gpus, state, logs
         self._faults, self._clock = faults, clock
         self._reading_awaited_since: float | None = None
@@ -43,23 +41,18 @@ class EventPipeline:
     @property
     def has_events(self) -> bool:
         """Whether executors have reported something that was not collected."""
-        return bool(self._local.facts or self._registry.pending)
+        return self._registry.pending
 
     @property
     def is_failing(self) -> bool:
-        """Whether events of other nodes cannot be collected, because of an internal error."""
+        """Whether events of executors cannot be collected, because of an internal error."""
         return self._faults.is_failing(NODE_EVENTS)
 
     def collect(self) -> list[Event]:
         """Return and remove what has happened."""
         state, contain = self._state(), self._faults.contain
         nothing: list[Event] = []
-        local, self._local.facts = self._local.facts, []
-        events: list[Event] = []
-        for event in local:
-            # One by one: an internal error loses no other event than its own.
-            events += contain("local events", nothing, self._registry.of_this_machine, [event])
-        events += contain(NODE_EVENTS, nothing, self._registry.facts, state)
+        events = contain(NODE_EVENTS, nothing, self._registry.collect, state)
         events = contain(
             "container logs", events, mark_container_failures, events, state, self._logs
         )
@@ -83,7 +76,7 @@ class EventPipeline:
 
     def next_wakeup(self) -> float | None:
         """Return the seconds until the pipeline needs a turn."""
-        if self._local.facts or (self._registry.pending and not self.is_failing):
+        if self._registry.pending and not self.is_failing:
             return 0.0
         if self.is_failing:
             return RETRY_SECONDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from stoker.core.instructions import StartProcess
+from stoker.core.job import AttemptId
 from stoker.daemon.training.cleanup import remove
 from stoker.store.port import Store, StoreError, StoreFenced
 
@@ -27,10 +27,8 @@ logger = logging.getLogger(__name__)
 class AfterSync(Struct):
     """What may be done once the commits made before it are on disk, and not earlier."""
 
-    claims: list[str] = field(default_factory=list)
-    """Claim files of attempts whose ends were committed; they prove these ends until then."""
-    remote_ends: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """Attempts to be acknowledged, by node."""
+    ended: dict[str, list[AttemptId]] = field(default_factory=dict)
+    """Attempts whose ends were committed, by node: their executors may forget them then."""
     reports: list[str] = field(default_factory=list)
     """Directories of training reports that are no longer needed."""
     starts: list[StartProcess] = field(default_factory=list)
@@ -38,11 +36,10 @@ class AfterSync(Struct):
 
     def add(self, more: AfterSync) -> None:
         """Let more wait together with this."""
-        self.claims += more.claims
         self.reports += more.reports
         self.starts += more.starts
-        for node, ended in more.remote_ends.items():
-            self.remote_ends.setdefault(node, []).extend(ended)
+        for node, ended in more.ended.items():
+            self.ended.setdefault(node, []).extend(ended)
 
 
 class JournalSync:
@@ -110,12 +107,7 @@ class JournalSync:
         self.wake()
 
     def _clean_up(self) -> None:
-        """Delete what proved or reported ends that are on disk now."""
-        for path in self._waiting.claims:
-            try:
-                os.unlink(path)
-            except OSError as error:
-                logger.debug("%s stays: %s", path, error)
+        """Delete training reports of ends that are on disk now."""
         try:
             remove(self._waiting.reports)
         except OSError as error:
@@ -150,11 +142,13 @@ class JournalSync:
         self._not_before = self.clock() + pause
         self.request(pause)
 
-    def close(self, more: AfterSync) -> None:
-        """Sync a last time and delete what waited for that; if it fails, all of it stays."""
+    def close(self, more: AfterSync) -> AfterSync | None:
+        """Sync a last time; return what may be done then, None if it failed."""
         if self._thread is not None:
             self._thread.join()
         self._waiting.add(more)
         self._sync()
         if self._outcome is not None:
             logger.error("the journal cannot be synced: %s", self._outcome)
+            return None
+        return self._waiting

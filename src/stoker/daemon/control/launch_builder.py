@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from stoker.core.cluster import Placement
 from stoker.core.instructions import StartProcess
+from stoker.core.job import AttemptId
 from stoker.core.launch import Launch, launch
 from stoker.core.slurm_env import SubmitHost
 from stoker.core.state import State
@@ -22,7 +23,7 @@ class LaunchBuilder:
     def __init__(
         self,
         state: Callable[[], State],
-        token: Callable[[int, int], str],
+        token: Callable[[AttemptId], str],
         node: str,
         logs: str,
         scripts: str,
@@ -38,17 +39,18 @@ class LaunchBuilder:
         state, placement = self._state(), instruction.placement
         job = state.jobs[instruction.job]
         rank = placement.parts.index(part) if placement.more else 0
-        return launch(
+        built = launch(
             job,
             state.spec(job),
             part if rank else replace(part, more=()),
             state.cluster.nodes[part.node],
             self._clock().wall,
             self._logs,
-            self._token(instruction.job, instruction.attempt),
+            self._token(AttemptId(instruction.job, instruction.attempt)),
             self._scripts,
             rank,
             self._home,
             tuple(each.node for each in placement.parts),
             self._submit_host,
         )
+        return replace(built, placement=placement)

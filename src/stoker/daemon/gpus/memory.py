@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 from stoker.core.cluster import Device
 from stoker.core.events import Event, MemoryMeasured
+from stoker.core.job import AttemptId
 from stoker.core.request import GPU
 from stoker.core.state import State
-from stoker.probes.gpu_samples import AttemptId, GpuSample
+from stoker.probes.gpu_samples import GpuSample
 
 SIGNIFICANT_MIB, SIGNIFICANT_FRACTION = 64, 0.05
 """A higher peak is published if it exceeds the last one by either."""
@@ -51,7 +52,7 @@ class GpuMemoryTracker:
     def update(self, state: State, node: str, used: Used) -> list[Event]:
         """Store a node's reading; return events for peaks that are significantly higher."""
         self.clear(node)
-        keys = {(job.id, job.attempt) for job in state.running.values()}
+        keys = {AttemptId(job.id, job.attempt) for job in state.running.values()}
         self._current = {
             key: nodes for key, nodes in self._current.items() if key in keys and nodes
         }
@@ -152,14 +153,14 @@ def _attempts_by_gpu(state: State, node: str) -> dict[str, set[AttemptId]]:
     for job in state.running.values():
         part = job.placement.on(node) if job.placement is not None else None
         for name in part.names(GPU) if part is not None else ():
-            attempts.setdefault(name, set()).add((job.id, job.attempt))
+            attempts.setdefault(name, set()).add(AttemptId(job.id, job.attempt))
     return attempts
 
 
 def sessions_on(state: State, node: str) -> dict[int, AttemptId]:
     """Return the attempts on a node by the session id of their first part."""
     return {
-        job.pid: (job.id, job.attempt)
+        job.pid: AttemptId(job.id, job.attempt)
         for job in state.running.values()
         if job.pid is not None and job.placement is not None and job.placement.node == node
     }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stoker.core.job import AttemptId
 from stoker.executors.linux.process_tree import TOKEN
 from stoker.executors.linux.procfs import ProcessStat, read_stat, read_variable
-from stoker.probes.gpu_samples import AttemptId, OwnerOf, parse_token
+from stoker.probes.gpu_samples import OwnerOf, parse_token
 
 MAX_ANCESTORS = 64
 

@@ -11,7 +11,8 @@ from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon.context import CommandHandler, RequestContext, reply_only
 from stoker.daemon.nodes.configured import is_same_node, jobs_on_node, still_running
-from stoker.daemon.nodes.registry import ExecutorRegistry, RemoteNode
+from stoker.daemon.nodes.registry import ExecutorRegistry
+from stoker.daemon.nodes.remote_node import RemoteNode
 from stoker.daemon.settings import check_name
 from stoker.daemon.views.format import iso
 from stoker.daemon.views.gpu import resources_view
@@ -123,8 +124,8 @@ def refresh(
         for name in names:
             if name not in state.rest.remotes and name not in state.cluster.nodes:
                 raise CommandRejected(f"There is no node '{name}'; see stoker nodes.", "not_found")
-        remote = [name for name in registry.machines if not names or name in names]
-        registry.look_now(remote)
+        remote = [name for name in registry.nodes if not names or name in names]
+        registry.refresh(remote)
         registry.when_refreshed(remote, on_refreshed)
         return reply_only(None)
 
@@ -135,7 +136,7 @@ def refresh_reachable(registry: ExecutorRegistry) -> CommandHandler:
     """Request fresh readings of the nodes that are up, without waiting for them."""
 
     def handle(state: State, now: Instant) -> CommandResult:
-        registry.look_now([name for name, node in registry.machines.items() if node.told])
+        registry.refresh([name for name, node in registry.nodes.items() if node.is_up])
         return reply_only(None)
 
     return handle
@@ -143,16 +144,14 @@ def refresh_reachable(registry: ExecutorRegistry) -> CommandHandler:
 
 def gpu_readings(registry: ExecutorRegistry, name: str) -> dict[str, dict[str, Any]]:
     """Return the readings of a node's GPUs, by UUID; none if the node is not up."""
-    remote = registry.machines.get(name)
-    return registry.figures(name) if remote is not None and remote.told else {}
+    remote = registry.nodes.get(name)
+    return registry.gpu_statistics(name) if remote is not None and remote.is_up else {}
 
 
 def gpu_notes(registry: ExecutorRegistry, local: str | None) -> list[str]:
     """Return the errors of GPU drivers, first of the local node, then of remote nodes."""
     remote = [
-        f"{name}: {node.error}"
-        for name, node in registry.machines.items()
-        if node.error is not None
+        f"{name}: {node.error}" for name, node in registry.nodes.items() if node.error is not None
     ]
     return [local, *remote] if local else remote
 
@@ -161,9 +160,7 @@ def summary(registry: ExecutorRegistry, state: State) -> dict[str, list[str]]:
     """Return the names of the remote nodes by their state."""
     by_state: dict[str, list[str]] = {"machines": [], "connecting": [], "unreachable": []}
     for name in state.rest.remotes:
-        node_state = _node_state(
-            registry.machines.get(name), name in state.rest.away, drained=False
-        )
+        node_state = _node_state(registry.nodes.get(name), name in state.rest.away, drained=False)
         by_state["machines" if node_state == "up" else node_state].append(name)
     return by_state
 
@@ -188,10 +185,10 @@ def list_nodes(registry: ExecutorRegistry, since: float) -> CommandHandler:
 
 def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float) -> NodeView:
     node, added = state.cluster.nodes.get(name), state.rest.remotes.get(name)
-    away, remote = state.rest.away.get(name), registry.machines.get(name)
+    away, remote = state.rest.away.get(name), registry.nodes.get(name)
     devices = [device for device in node.devices() if not device.gone] if node else []
     drained = bool(devices) and all(device.drained is not None for device in devices)
-    begin = away.since if away else remote.since if remote else since
+    begin = away.since if away else remote.up_since if remote else since
     return NodeView(
         name=name,
         state=_node_state(remote, away is not None, drained),
@@ -215,7 +212,7 @@ def _notes(state: State, name: str, remote: RemoteNode | None) -> list[str]:
         notes.append(f"accepts no new jobs: {state.rest.closed[name]}")
     if remote is not None and remote.error:
         notes.append(remote.error)
-    if remote is not None and remote.look is not None and "bash" not in remote.look.tools:
+    if remote is not None and remote.reading is not None and "bash" not in remote.reading.tools:
         notes.append("no bash: command lines run in sh, without ~/.bashrc")
     abandoned = state.rest.strays.get(name, ())
     if abandoned:
@@ -233,7 +230,7 @@ def _node_state(remote: RemoteNode | None, away: bool, drained: bool) -> str:
 
 def _measured(remote: RemoteNode | None) -> NodeMeasurement | None:
     """Return the last reading of a remote node."""
-    reading = remote.look if remote is not None else None
+    reading = remote.reading if remote is not None else None
     if reading is None:
         return None
     return NodeMeasurement(

@@ -295,7 +295,7 @@ def is_attempt_over(id: int, attempt: int, registry: ExecutorRegistry) -> Comman
         job = state.jobs.get(id)
         over = job is None or job.finished or job.attempt > attempt
         if not over:
-            registry.follow(id)
+            registry.follow_log(id)
         return reply_only(over)
 
     return handle

@@ -15,12 +15,11 @@ from typing import Protocol
 from msgspec import Struct
 
 from stoker.core.events import Event
-from stoker.core.job import Job
+from stoker.core.job import AttemptId, Job
 from stoker.core.state import State
 from stoker.daemon.metrics.store import archived_report
 from stoker.daemon.reports.format import MAX_LINE, Point, open_regular, parse_points
 from stoker.daemon.reports.paths import (
-    AttemptId,
     list_directory,
     parse_attempt_name,
     report_directory,
@@ -144,7 +143,7 @@ class MetricsReader:
 
     def start(self) -> None:
         """Continue where the last daemon was, also with what it had not read of ended attempts."""
-        running = {(job.id, job.attempt) for job in self.state().running.values()}
+        running = {AttemptId(job.id, job.attempt) for job in self.state().running.values()}
         for name in list_directory(f"{self.home}/training"):
             key = parse_attempt_name(name)
             job = self.state().jobs.get(key[0]) if key is not None else None
@@ -157,7 +156,7 @@ class MetricsReader:
         for job in self.state().running.values():
             self.start_scraping(job)
             if job.params is not None:
-                self._attempt(job, (job.id, job.attempt))
+                self._attempt(job, AttemptId(job.id, job.attempt))
         self.started = True
 
     def start_scraping(self, job: Job, started_at: float | None = None) -> None:
@@ -191,13 +190,13 @@ class MetricsReader:
         """Read the next points of a running attempt."""
         if job.params is None or self.trial_metrics is None:
             return []
-        return self._read(self._attempt(job, (job.id, job.attempt)))
+        return self._read(self._attempt(job, AttemptId(job.id, job.attempt)))
 
     def end_attempt(self, job: Job) -> list[Event]:
         """Handle the end of a job's attempt: read the remaining points if they are few."""
         if not self._has_metrics(job):
             return []
-        attempt = self._attempt(job, (job.id, job.attempt))
+        attempt = self._attempt(job, AttemptId(job.id, job.attempt))
         self._end(attempt)
         events: list[Event] = []
         for _ in range(MAX_PER_TURN // PIECE):

@@ -9,12 +9,11 @@ from math import isfinite
 from msgspec import Struct
 
 from stoker.core import events as e
-from stoker.core.job import Job, Score
+from stoker.core.job import AttemptId, Job, Score
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
 from stoker.core.trials import sweep_of
 from stoker.daemon.reports.format import Point
-from stoker.daemon.reports.paths import AttemptId
 
 
 class TrialProgress(Struct):

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from stoker.core.job import AttemptId
 from stoker.daemon.metrics.downsample import Downsampler
 from stoker.daemon.reports.format import (
     MAX_EXACT_INTEGER,
@@ -23,7 +24,7 @@ from stoker.daemon.reports.format import (
     parse_lines,
     timestamp,
 )
-from stoker.daemon.reports.paths import AttemptId, attempt_name, report_directory
+from stoker.daemon.reports.paths import attempt_name, report_directory
 
 PIECE = 256 * 1024
 SCRAPED_SUFFIX = ".found"
@@ -180,8 +181,8 @@ def _report_files(home: str, job: int, last_attempt: int) -> list[ReportFile]:
     files: list[ReportFile] = []
     before_step = before_epoch = inf
     for attempt in range(last_attempt, -1, -1):
-        archived = archived_report(home, (job, attempt))
-        report = f"{report_directory(home, (job, attempt))}/report"
+        archived = archived_report(home, AttemptId(job, attempt))
+        report = f"{report_directory(home, AttemptId(job, attempt))}/report"
         of_attempt = [
             ReportFile(path, attempt, before_step, before_epoch)
             for path in (report, f"{archived}{SCRAPED_SUFFIX}", archived)

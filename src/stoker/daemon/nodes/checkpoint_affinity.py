@@ -1,4 +1,4 @@
-"""A job whose checkpoints could not be carried away goes on where they are."""
+"""Pins a job to the node that still has its checkpoints."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from stoker.core.job import Job
 from stoker.core.state import State
 
 
-def tie(state: State, job: Job, machine: str, at: float) -> list[e.Event]:
-    """Have it ask for that machine alone, as if its owner had said so."""
+def pin_to_node(state: State, job: Job, node: str, at: float) -> list[e.Event]:
+    """Return the events that restrict a job to one node, as an edit by its owner would."""
     spec = state.spec(job)
-    tied = replace(spec, request=replace(spec.request, nodes=(machine,)))
-    hash = blake2b(encode(tied), digest_size=16).hexdigest()
-    told: list[e.Event] = []
+    pinned = replace(spec, request=replace(spec.request, nodes=(node,)))
+    hash = blake2b(encode(pinned), digest_size=16).hexdigest()
+    events: list[e.Event] = []
     if hash not in state.specs:
-        told.append(e.SpecRecorded(at=at, hash=hash, spec=tied))
-    told.append(
+        events.append(e.SpecRecorded(at=at, hash=hash, spec=pinned))
+    events.append(
         e.JobEdited(
             at=at, job=job.id, spec=hash, name=job.name, priority=job.priority,
             begin_at=job.begin_at,
         )
     )  # fmt: skip
-    return told
+    return events

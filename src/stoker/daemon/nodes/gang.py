@@ -1,204 +1,185 @@
-"""Attempts on several machines: their parts are brought together, and speak with one voice."""
+"""GangCoordinator: starts the parts of a multi-node attempt together and merges their events."""
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from stoker.core import contract
 from stoker.core import events as e
-from stoker.core import instructions as i
 from stoker.core.cluster import Placement
-from stoker.core.job import Job
+from stoker.core.instructions import StartProcess
+from stoker.core.job import AttemptId, Job
 from stoker.core.launch import Launch, several
-from stoker.daemon.nodes.gang_barrier import BarrierActions, GangBarrier, Key
-from stoker.executors.agent.executor import AgentExecutor
-from stoker.executors.local.executor import LocalExecutor
+from stoker.daemon.nodes.gang_barrier import BarrierActions, GangBarrier
+from stoker.executors.port import Barrier, Executor
 
-GATE = 60
-"""Seconds that a part waits for the others."""
-TRY_AGAIN = 10.0
-"""Seconds before an attempt is tried again whose parts did not come together."""
+BARRIER_SECONDS = 60
+"""Time that a part waits for the others."""
+RETRY_SECONDS = 10.0
+"""Delay of the next try of an attempt whose parts were not ready together."""
 
 
-class Machines(Protocol):
-    """What gangs need of the fleet."""
+class GangNodes(Protocol):
+    """What the coordinator needs of the registry."""
 
-    local: LocalExecutor
-    node: str
+    @property
+    def local_name(self) -> str:
+        """The name of this node."""
 
-    def executor(self, name: str) -> AgentExecutor | None:
-        """A machine over SSH."""
+    @property
+    def build_launch(self) -> Callable[[StartProcess, Placement], Launch]:
+        """Builds the launch of one part."""
+
+    def executor(self, name: str) -> Executor | None:
+        """Return the executor of a node; None if the node was removed."""
 
     def address(self, name: str) -> str | None:
-        """Where other machines find it, as far as anybody knows."""
+        """Return the address by which other nodes reach a node, if it is known."""
 
-    def our_address(self, seen_from: list[str]) -> str:
-        """Where those machines find this one."""
+    def local_address(self, seen_from: Iterable[str]) -> str:
+        """Return the address by which these nodes reach this one."""
 
-    def trains(self, job: int) -> bool:
-        """Whether it is a training job: its parts get TF_CONFIG."""
-
-    def order(self, wish: i.StartProcess, part: Placement) -> Launch:
-        """What exactly is to be started on a part's machine."""
+    def is_training(self, job: int) -> bool:
+        """Return whether a job uses the training library: its parts get TF_CONFIG."""
 
 
 class GangCoordinator:
-    """Which attempts have several parts, and how far those have come."""
+    """The attempts with several parts, and how far these are."""
 
-    def __init__(self, machines: Machines) -> None:
-        self.machines = machines
-        self.nodes: dict[Key, tuple[str, ...]] = {}
-        """The machine of each part, by rank."""
-        self.musters: dict[Key, GangBarrier] = {}
+    def __init__(self, registry: GangNodes) -> None:
+        self.registry = registry
+        self.nodes: dict[AttemptId, tuple[str, ...]] = {}
+        """The node of each part, by rank."""
+        self.barriers: dict[AttemptId, GangBarrier] = {}
         self.events: list[e.Event] = []
 
-    def adopt(self, jobs: Iterable[Job]) -> None:
-        """Attempts that an earlier driver began: how far did it get?"""
+    def recover(self, jobs: Iterable[Job]) -> None:
+        """Begin again with attempts that an earlier daemon was starting."""
         for job in jobs:
             if job.placement is not None and job.placement.more:
-                muster = self._gather(i.StartProcess(job.id, job.attempt, job.placement))
+                barrier = self._create(StartProcess(job.id, job.attempt, job.placement))
                 for end in job.ends:
-                    muster.live(end.part)
+                    barrier.set_running(end.part)
 
-    def start(self, wish: i.StartProcess) -> None:
-        """Have every part claimed and ready; the last to be so makes all of them go."""
-        muster = self._gather(wish)
-        for rank, part in enumerate(wish.placement.parts):
-            executor = self.machines.executor(part.node)
+    def start(self, instruction: StartProcess) -> None:
+        """Start every part at a barrier; when the last one is ready, all are released."""
+        barrier = self._create(instruction)
+        for rank, part in enumerate(instruction.placement.parts):
+            executor = self.registry.executor(part.node)
             if executor is not None:
-                executor.start(wish, self._order(wish, rank), rank, GATE)
-            elif part.node == self.machines.node:
-                muster.ready(rank, _free_port())
+                executor.start(self._launch(instruction, rank), Barrier(rank, BARRIER_SECONDS))
             else:
-                muster.none(rank, f"{part.node} has been removed", failed=False)
-        self._carry_on(muster)
+                barrier.set_failed(rank, f"{part.node} has been removed", failed=False)
+        self._advance(barrier)
 
-    def _gather(self, wish: i.StartProcess) -> GangBarrier:
-        muster = GangBarrier.of(wish)
-        self.nodes[muster.key] = tuple(part.node for part in wish.placement.parts)
-        self.musters[muster.key] = muster
-        return muster
+    def _create(self, instruction: StartProcess) -> GangBarrier:
+        barrier = GangBarrier.of(instruction)
+        self.nodes[barrier.attempt] = tuple(part.node for part in instruction.placement.parts)
+        self.barriers[barrier.attempt] = barrier
+        return barrier
 
-    def _order(self, wish: i.StartProcess, rank: int) -> Launch:
-        part = wish.placement.parts[rank]
-        nodes = self.nodes[wish.job, wish.attempt]
-        return several(self.machines.order(wish, part), rank, nodes)
+    def _launch(self, instruction: StartProcess, rank: int) -> Launch:
+        part = instruction.placement.parts[rank]
+        nodes = self.nodes[AttemptId(instruction.job, instruction.attempt)]
+        return several(self.registry.build_launch(instruction, part), rank, nodes)
 
-    def ready(self, machine: AgentExecutor, key: Key, port: int) -> None:
-        """A part waits for the others."""
-        muster = self.musters.get(key)
-        if muster is None:
-            machine.release(key)
-            return
-        muster.ready(self.nodes[key].index(machine.name), port)
-        self._carry_on(muster)
+    def on_ready(self, node: str, attempt: AttemptId, rank: int, port: int) -> None:
+        """Note that a part waits at its barrier."""
+        barrier = self.barriers.get(attempt)
+        if barrier is not None:
+            barrier.set_ready(self.nodes[attempt].index(node), port)
+            self._advance(barrier)
+        elif (executor := self.registry.executor(node)) is not None:
+            executor.release(attempt, None)
 
-    def end(self, key: Key) -> None:
-        """It is not wanted any more: a part here that has not begun never will."""
-        muster, here = self.musters.get(key), self.machines.node
-        if muster is None or here not in self.nodes[key] or key in self.machines.local.attempts:
-            return
-        muster.none(self.nodes[key].index(here), "cancelled before it was started", failed=False)
-        self._carry_on(muster)
-
-    def of_part(self, node: str, fact: e.Event) -> list[e.Event]:
-        """What a machine says about an attempt, as what it means for the whole of it."""
-        key = (getattr(fact, "job", 0), getattr(fact, "attempt", -1))
-        if key not in self.nodes or node not in self.nodes[key]:
-            return [fact]
-        rank, muster = self.nodes[key].index(node), self.musters.get(key)
-        match fact:
-            case e.StartCalledOff() | e.StartFailed() if muster is not None:
-                muster.none(rank, fact.why, isinstance(fact, e.StartFailed))
-                self._carry_on(muster)
+    def to_gang_events(self, node: str, event: e.Event) -> list[e.Event]:
+        """Return what an event of one part means for the whole attempt."""
+        attempt = AttemptId(getattr(event, "job", 0), getattr(event, "attempt", -1))
+        if attempt not in self.nodes or node not in self.nodes[attempt]:
+            return [event]
+        rank, barrier = self.nodes[attempt].index(node), self.barriers.get(attempt)
+        match event:
+            case e.StartCalledOff() | e.StartFailed() if barrier is not None:
+                barrier.set_failed(rank, event.why, isinstance(event, e.StartFailed))
+                self._advance(barrier)
                 return []
             case e.StartCalledOff():
-                job, attempt = key
-                return [
-                    e.AttemptLost(at=fact.at, job=job, attempt=attempt, why=fact.why, part=rank)
-                ]
+                job, number = attempt
+                lost = e.AttemptLost(at=event.at, job=job, attempt=number, why=event.why, part=rank)
+                return [lost]
             case e.ProcessStarted() | e.ProcessExited() | e.AttemptLost() | e.StartFailed():
-                if muster is not None:
-                    muster.live(rank)
-                    self._carry_on(muster)
-                return [replace(fact, part=rank)]
-        return [fact]
+                if barrier is not None:
+                    barrier.set_running(rank)
+                    self._advance(barrier)
+                return [replace(event, part=rank)]
+        return [event]
 
-    def forget(self, over: list[Key]) -> None:
-        """These attempts are over."""
-        for key in over:
-            del self.nodes[key]
-            self.musters.pop(key, None)
+    def forget_ended(self, is_expected: Callable[[AttemptId], bool]) -> None:
+        """Forget attempts that have ended."""
+        for attempt in [attempt for attempt in self.nodes if not is_expected(attempt)]:
+            del self.nodes[attempt]
+            self.barriers.pop(attempt, None)
 
-    # -- what follows from how they stand -------------------------------------------------
+    def take_events(self) -> list[e.Event]:
+        """Return the events about whole attempts since the last call."""
+        events, self.events = self.events, []
+        return events
 
-    def _carry_on(self, muster: GangBarrier) -> None:
-        orders, key = muster.orders(), muster.key
-        if orders.over:
-            del self.musters[key]
-        self._carry_out(muster, orders)
-        job, attempt = key
-        now = time.time()
-        for rank in orders.lost:
+    # -- what follows from the states of the parts ----------------------------------------
+
+    def _advance(self, barrier: GangBarrier) -> None:
+        attempt = barrier.attempt
+        if self.barriers.get(attempt) is not barrier:
+            return  # it was decided while its parts were being started
+        actions = barrier.next_actions()
+        if actions.is_over:
+            del self.barriers[attempt]
+        self._release(barrier, actions)
+        (job, number), now = attempt, time.time()
+        for rank in actions.lost:
             why = "it was not started with the others"
-            self.events.append(e.AttemptLost(at=now, job=job, attempt=attempt, why=why, part=rank))
-        if orders.off is None:
+            self.events.append(e.AttemptLost(at=now, job=job, attempt=number, why=why, part=rank))
+        if actions.cancelled is None:
             return
-        del self.nodes[key]
-        if orders.failed:
-            self.events.append(e.StartFailed(at=now, job=job, attempt=attempt, why=orders.off))
+        del self.nodes[attempt]
+        if actions.failed:
+            event: e.Event = e.StartFailed(at=now, job=job, attempt=number, why=actions.cancelled)
         else:
-            self.events.append(
-                e.StartCalledOff(at=now, job=job, attempt=attempt, why=orders.off, delay=TRY_AGAIN)
+            event = e.StartCalledOff(
+                at=now, job=job, attempt=number, why=actions.cancelled, delay=RETRY_SECONDS
             )
+        self.events.append(event)
 
-    def _carry_out(self, muster: GangBarrier, orders: BarrierActions) -> None:
-        nodes = self.nodes[muster.key]
-        for rank in orders.release:
-            executor = self.machines.executor(nodes[rank])
-            if executor is None:  # here: it only waits for our word
-                muster.none(rank, muster.why, muster.failed)
-                self._carry_on(muster)
-                return
-            executor.release(muster.key)
-        addresses = self._addresses(nodes) if orders.go else []
-        for rank in orders.go:
-            names = self._meeting_point(muster, addresses, rank)
-            executor = self.machines.executor(nodes[rank])
+    def _release(self, barrier: GangBarrier, actions: BarrierActions) -> None:
+        """Let parts run with the addresses of all others, or give them up."""
+        nodes = self.nodes[barrier.attempt]
+        for rank in actions.give_up:
+            executor = self.registry.executor(nodes[rank])
             if executor is not None:
-                executor.go(muster.key, names)
-            else:
-                self._start_here(muster, rank, names)
-
-    def _start_here(self, muster: GangBarrier, rank: int, names: dict[str, str]) -> None:
-        order = self._order(muster.wish, rank)
-        self.machines.local.start(muster.wish, replace(order, extra=order.extra | names))
+                executor.release(barrier.attempt, None)
+        addresses = self._addresses(nodes) if actions.release else []
+        for rank in actions.release:
+            executor = self.registry.executor(nodes[rank])
+            if executor is not None:
+                executor.release(barrier.attempt, self._meeting_point(barrier, addresses, rank))
 
     def _addresses(self, nodes: tuple[str, ...]) -> list[str]:
-        """Where the parts find each other."""
-        others = [node for node in nodes if node != self.machines.node]
-        return [self.machines.address(node) or self.machines.our_address(others) for node in nodes]
+        """Return the addresses by which the parts reach each other."""
+        registry = self.registry
+        others = [node for node in nodes if node != registry.local_name]
+        return [registry.address(node) or registry.local_address(others) for node in nodes]
 
     def _meeting_point(
-        self, muster: GangBarrier, addresses: list[str], rank: int
+        self, barrier: GangBarrier, addresses: list[str], rank: int
     ) -> dict[str, str]:
-        """Where the parts find the first one, or all others."""
-        found = {"MASTER_ADDR": addresses[0], "MASTER_PORT": str(muster.ports[0])}
-        if self.machines.trains(muster.wish.job):
-            ends = zip(addresses, muster.ports, strict=True)
+        """Return the variables by which a part finds the first one, or all others."""
+        variables = {"MASTER_ADDR": addresses[0], "MASTER_PORT": str(barrier.ports[0])}
+        if self.registry.is_training(barrier.instruction.job):
+            ends = zip(addresses, barrier.ports, strict=True)
             workers = [f"{address}:{port}" for address, port in ends]
-            found["TF_CONFIG"] = contract.tf_config(workers, rank)
-        return found
-
-
-def _free_port() -> int:
-    """A port here that nothing listens on."""
-    with socket.socket() as found:
-        found.bind(("", 0))
-        port: int = found.getsockname()[1]
-    return port
+            variables["TF_CONFIG"] = contract.tf_config(workers, rank)
+        return variables

@@ -1,88 +1,103 @@
-"""Parts of one attempt on several machines: none runs before all are ready."""
+"""GangBarrier: readiness of the parts of one attempt; none runs before all are ready."""
 
 from __future__ import annotations
+
+from enum import Enum, auto
 
 from msgspec import Struct
 
 from stoker.core.instructions import StartProcess
+from stoker.core.job import AttemptId
 
-Key = tuple[int, int]
 
-WAITING, READY, LIVE, NONE = "waiting", "ready", "live", "none"
+class PartState(Enum):
+    """How far one part is."""
+
+    WAITING = auto()
+    """Nothing is known of it yet."""
+    READY = auto()
+    """It has claimed its attempt and waits for the others."""
+    RUNNING = auto()
+    """It runs, or has run."""
+    FAILED = auto()
+    """It does not run and will not."""
 
 
 class BarrierActions(Struct):
-    """What is to be done about a muster now."""
+    """What follows from the states of the parts."""
 
-    go: list[int] = []
     release: list[int] = []
+    """Parts that may run."""
+    give_up: list[int] = []
+    """Parts that wait for others that will not come."""
     lost: list[int] = []
     """Parts that were not started although others were."""
-    off: str | None = None
-    """Why nothing was started anywhere."""
+    cancelled: str | None = None
+    """Why no part was started."""
     failed: bool = False
-    """Whether another try would end the same way."""
-    over: bool = False
-    """Whether the muster has done its work."""
+    """Whether another try would fail too."""
+    is_over: bool = False
+    """Whether the barrier has no more to do."""
 
 
 class GangBarrier(Struct):
-    """How the parts of one attempt stand, until all run or none does."""
+    """The states of the parts of one attempt, until all run or none does."""
 
-    wish: StartProcess
-    parts: list[str]
+    instruction: StartProcess
+    parts: list[PartState]
     ports: list[int]
-    """A free port on the machine of each, as far as it has said so."""
+    """A free port on the node of each part, as far as it has reported one."""
     why: str = ""
     failed: bool = False
 
     @classmethod
-    def of(cls, wish: StartProcess) -> GangBarrier:
-        """Nothing is known of anybody yet."""
-        count = len(wish.placement.parts)
-        return cls(wish, [WAITING] * count, [0] * count)
+    def of(cls, instruction: StartProcess) -> GangBarrier:
+        """Return a barrier of which nothing is known yet."""
+        count = len(instruction.placement.parts)
+        return cls(instruction, [PartState.WAITING] * count, [0] * count)
 
     @property
-    def key(self) -> Key:
-        """The job and the number of its attempt."""
-        return self.wish.job, self.wish.attempt
+    def attempt(self) -> AttemptId:
+        """The attempt of all parts."""
+        return AttemptId(self.instruction.job, self.instruction.attempt)
 
-    def ready(self, part: int, port: int) -> None:
-        """A part has claimed its attempt and waits."""
-        if self.parts[part] == WAITING:
-            self.parts[part] = READY
-        self.ports[part] = port
+    def set_ready(self, rank: int, port: int) -> None:
+        """Note that a part has claimed its attempt and waits."""
+        if self.parts[rank] is PartState.WAITING:
+            self.parts[rank] = PartState.READY
+        self.ports[rank] = port
 
-    def live(self, part: int) -> None:
-        """A part runs, or has run."""
-        self.parts[part] = LIVE
+    def set_running(self, rank: int) -> None:
+        """Note that a part runs, or has run."""
+        self.parts[rank] = PartState.RUNNING
 
-    def none(self, part: int, why: str, failed: bool) -> None:
-        """A part does not run and will not."""
-        self.parts[part] = NONE
+    def set_failed(self, rank: int, why: str, failed: bool) -> None:
+        """Note that a part does not run and will not."""
+        self.parts[rank] = PartState.FAILED
         self.why = self.why or why
         self.failed = self.failed or failed
 
-    def orders(self) -> BarrierActions:
-        """What follows from how they stand.
+    def next_actions(self) -> BarrierActions:
+        """Return what follows from the states of the parts.
 
-        A muster begins anew when a driver comes back: then some may run already, because the
-        one before had said `go` to them, and the others are told the same, or are lost.
+        A barrier begins again after a restart of the daemon: then some parts may run already,
+        because the earlier daemon had released them; the others are released too, or are lost.
         """
-        found = BarrierActions()
-        if LIVE in self.parts:
-            if WAITING in self.parts:
-                return found
-            found.go = self._which(READY)
-            found.lost = self._which(NONE)
-            found.over = True
-        elif NONE in self.parts:
-            found.release = self._which(READY)
-            if WAITING not in self.parts and not found.release:
-                found.off, found.failed, found.over = self.why, self.failed, True
-        elif WAITING not in self.parts:
-            found.go, found.over = self._which(READY), True
-        return found
+        actions = BarrierActions()
+        if PartState.RUNNING in self.parts:
+            if PartState.WAITING in self.parts:
+                return actions
+            actions.release = self._ranks(PartState.READY)
+            actions.lost = self._ranks(PartState.FAILED)
+            actions.is_over = True
+        elif PartState.FAILED in self.parts:
+            actions.give_up = self._ranks(PartState.READY)
+            if PartState.WAITING not in self.parts and not actions.give_up:
+                actions.cancelled, actions.failed = self.why, self.failed
+                actions.is_over = True
+        elif PartState.WAITING not in self.parts:
+            actions.release, actions.is_over = self._ranks(PartState.READY), True
+        return actions
 
-    def _which(self, state: str) -> list[int]:
-        return [number for number, part in enumerate(self.parts) if part == state]
+    def _ranks(self, state: PartState) -> list[int]:
+        return [rank for rank, part in enumerate(self.parts) if part is state]

@@ -1,320 +1,250 @@
-"""All machines together: this one, and those over SSH. Wishes go out by machine, facts come in."""
+"""ExecutorRegistry: routes instructions to the executors of nodes and merges their events."""
 
 from __future__ import annotations
 
 import os
 import time
-from _blake2 import blake2b
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-
-from msgspec import Struct
 
 from stoker.core import contract
 from stoker.core import events as e
-from stoker.core import instructions as i
 from stoker.core.cluster import Placement
-from stoker.core.job import Job, Spec
+from stoker.core.instructions import StartProcess
+from stoker.core.job import AttemptId, Job
 from stoker.core.launch import Launch, log_paths
-from stoker.core.measure import busy_share, guessed_share, others, worth_telling
-from stoker.core.request import CPU, MEMORY
 from stoker.core.state import State
-from stoker.core.units import THOUSAND
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
 from stoker.daemon.gpus.memory import GpuMemoryTracker, sessions_on
-from stoker.daemon.nodes.checkpoint_affinity import tie
+from stoker.daemon.nodes import host_load
+from stoker.daemon.nodes.attempt_records import JournalRecords
+from stoker.daemon.nodes.checkpoint_affinity import pin_to_node
 from stoker.daemon.nodes.gang import GangCoordinator
-from stoker.daemon.nodes.gang_barrier import Key
-from stoker.executors.agent.executor import SHORTAGE, AgentExecutor
-from stoker.executors.agent.session.framing import Allowance, ProtocolError
-from stoker.executors.agent.transfer.uploads import SnapshotCache
-from stoker.executors.local.executor import LocalExecutor
-from stoker.executors.reactor import Reactor
-from stoker.executors.ssh.address import parse_address
-from stoker.probes.remote_facts import RemoteFacts, node_facts, parse
+from stoker.daemon.nodes.node_sink import NodeSink
+from stoker.daemon.nodes.remote_node import NodeState, RemoteNode
+from stoker.executors.port import (
+    SHORTAGE_SECONDS,
+    AttemptRecords,
+    Executor,
+    NodeReading,
+    RecoverableAttempt,
+)
+from stoker.probes.remote_facts import RemoteFacts
 from stoker.schema.job import UploadView
 
-LINGER = 5.0
-"""Seconds that the connection to a machine is kept that has been removed."""
-SHORT = 15.0
-"""Seconds for which a machine that had no room for a job gets no other."""
-ATTENTIVE, IDLE = 3.0, 10.0
-"""Seconds between looks at a machine, while somebody cares and otherwise."""
-CHANGES_BURST, CHANGES_RATE, JOIN_COST = 2000, 2, 200
-"""Events that a node's measurements may cause at once and per second, and what new devices cost
-of that: a node that reports something else every time does not fill the journal."""
-
-Compose = Callable[[i.StartProcess, Placement], Launch]
-Heard = Callable[[Key, int | None, bytes, int], None]
-"""Told what was added to a training report elsewhere, and where in it."""
-
+LEAVE_SECONDS = 5.0
+"""Time that the connection to a removed node is kept."""
+CLOSED_SECONDS = 15.0
+"""Time during which a node that had no space for a job gets no other."""
 MAX_REFRESH_SECONDS = 15
-"""How long a request for fresh readings of nodes waits."""
+"""Time that a request for fresh measurements of nodes waits."""
+JOIN_COST = 200
+"""Cost of reporting other devices, in changes (see remote_node)."""
+ENDS = e.ProcessExited | e.AttemptLost | e.StartCalledOff | e.StartFailed
 
-
-class RemoteNode(Struct):
-    """A machine over SSH and what was last seen of it."""
-
-    executor: AgentExecutor
-    added: e.NodeAdded
-    judge: ForeignUsageDetector
-    changes: Allowance
-    look: RemoteFacts | None = None
-    seen: float = 0.0
-    fresh: bool = False
-    """A look that has not been judged yet."""
-    joined: RemoteFacts | None = None
-    """The look whose devices were reported last."""
-    reached: bool = False
-    told: bool = False
-    """Whether the core knows that it is reached."""
-    why: str = ""
-    error: str | None = None
-    since: float = 0.0
-    """When it was last reached, by the wall clock."""
-    failed: float = 0.0
-    short_until: float | None = None
-    """It turned a job away for want of room, and gets no other before then."""
-    free_cores: float = 0.0
-    """As measured; others use the rest, or we."""
+ExecutorFactory = Callable[[e.NodeAdded, AttemptRecords], Executor]
+BuildLaunch = Callable[[StartProcess, Placement], Launch]
+OnReportData = Callable[[AttemptId, int | None, bytes, int], None]
+"""Called with what was appended to a training report on another node, and at which offset."""
 
 
 class ExecutorRegistry:
-    """Routes wishes to machines and gathers what they report."""
+    """The executors of all nodes: that of this node, and one for each remote node."""
 
     def __init__(
         self,
-        local: LocalExecutor,
-        node: str,
-        poller: Reactor,
-        rules: ForeignUsageThresholds,
-        gauges: GpuMemoryTracker,
-        run: str,
-        notes: str,
+        local: Executor,
+        local_name: str,
+        install: str,
+        factories: Mapping[str, ExecutorFactory],
+        thresholds: ForeignUsageThresholds,
+        gpu_memory: GpuMemoryTracker,
         logs: str,
+        state: Callable[[], State],
+        build_launch: BuildLaunch,
+        on_report_data: OnReportData,
     ) -> None:
-        self.local, self.node, self.poller, self.rules = local, node, poller, rules
-        self.gauges = gauges
-        self.run, self.notes, self.logs = run, notes, logs
-        self.machines: dict[str, RemoteNode] = {}
-        self.leaving: dict[str, tuple[RemoteNode, float]] = {}
-        """Machines that were removed, and until when their connections are kept."""
+        """`factories` create executors by the kind of a node."""
+        self.local, self.local_name, self.install = local, local_name, install
+        self.factories, self.thresholds, self.gpu_memory = factories, thresholds, gpu_memory
+        self.logs, self.state, self.build_launch = logs, state, build_launch
+        self.on_report_data = on_report_data
+        self.records = JournalRecords(state)
+        self.nodes: dict[str, RemoteNode] = {}
+        self.leaving: dict[str, RemoteNode] = {}
+        """Nodes that were removed and whose connections are still open."""
         self.gangs = GangCoordinator(self)
-        self.compose: Compose | None = None
-        self.surveys = SnapshotCache()
-        self.state: Callable[[], State] = State
-        self.heard: Heard = lambda key, part, data, offset: None
-        self._events: list[e.Event] = []
-        self._tied: dict[int, str] = {}
-        """Jobs whose last attempt left its checkpoints on a machine that could not give them."""
+        self._incoming: deque[tuple[str, e.Event]] = deque()
+        """Events of executors by node, as they came."""
+        self._outgoing: list[e.Event] = []
+        """Events for the core."""
+        self._ended: dict[str, list[AttemptId]] = {}
+        """Attempts whose ends were collected and not acknowledged, by node."""
+        self._pinned: dict[int, str] = {}
+        """Jobs whose checkpoints could not be copied, and the nodes that have them."""
         self._known: dict[str, e.NodeAdded] | None = None
         self._refreshing: list[tuple[float, list[str], Callable[[], None]]] = []
-        """Since when, of which nodes, and what to call."""
+        """Requests for measurements: since when, of which nodes, and what to call."""
+        local.open(NodeSink(self, local_name))
 
-    # -- who belongs to it --------------------------------------------------------------
+    # -- nodes --------------------------------------------------------------------------
 
     def sync(self, state: State) -> None:
-        """Have a connection to every machine that is ours, and to no other."""
+        """Create executors for added nodes and close those of removed ones."""
         wanted = state.rest.remotes
         if self._known == wanted:
             return
         self._known = dict(wanted)
-        for name, machine in list(self.machines.items()):
-            if wanted.get(name) != machine.added:
-                del self.machines[name]
-                self._part_with(machine, name in wanted)
+        for name, node in list(self.nodes.items()):
+            if wanted.get(name) != node.added:
+                del self.nodes[name]
+                self._leave(node, at_once=name in wanted)
         for name, added in wanted.items():
-            if name not in self.machines:
-                self.machines[name] = self._returned(added) or self._machine(added)
-                self._adopt_all(state, name)
+            if name not in self.nodes:
+                self.nodes[name] = self._rejoined(added) or self._create(added)
+                self._recover_on(name, self.nodes[name].executor, state.running.values())
 
-    def _part_with(self, machine: RemoteNode, at_once: bool) -> None:
-        """Keep the connection for a moment, where all is over: its last ends are not on disk yet,
-        only then can they be forgotten there, and batches often follow one another.
+    def _leave(self, node: RemoteNode, at_once: bool) -> None:
+        """Keep the connection of a removed node for a moment.
+
+        Its last ends are not on disk yet, only then can the node forget them; and batches that
+        add and remove nodes often follow one another.
         """
-        executor = machine.executor
-        if at_once or executor.attempts or not executor.connection.up:
-            executor.close()
+        is_connected = node.state in (NodeState.RECONCILING, NodeState.UP)
+        if at_once or node.executor.has_attempts() or not is_connected:
+            node.executor.close()
         else:
-            self.leaving[executor.name] = machine, time.monotonic() + LINGER
+            node.state, node.leave_at = NodeState.LEAVING, time.monotonic() + LEAVE_SECONDS
+            self.leaving[node.name] = node
 
-    def _returned(self, added: e.NodeAdded) -> RemoteNode | None:
-        """The machine of that name that has just been removed, if it is the same one."""
-        machine, _ = self.leaving.pop(added.name, (None, 0.0))
-        if machine is None:
+    def _rejoined(self, added: e.NodeAdded) -> RemoteNode | None:
+        """Return the node of that name that was removed a moment ago, if it is the same."""
+        node = self.leaving.pop(added.name, None)
+        if node is None:
             return None
-        before = machine.added
-        same = (before.address, before.key, before.shared) == (
-            added.address, added.key, added.shared,
-        )  # fmt: skip
-        if not same or not machine.executor.connection.up:
-            machine.executor.close()
+        if not node.is_reached_like(added) or node.leave_at <= 0:
+            node.executor.close()
             return None
-        machine.added, machine.judge = (
-            added,
-            ForeignUsageDetector(added.name, self.rules, self.gauges),
-        )
-        machine.told, machine.fresh, machine.joined = False, machine.look is not None, None
-        return machine
+        node.rejoin(added, self._detector(added.name))
+        return node
 
-    def _machine(self, added: e.NodeAdded) -> RemoteNode:
-        os.makedirs(self.notes, 0o700, exist_ok=True)
-        executor = AgentExecutor(
-            added.name,
-            parse_address(added.address, os.path.expanduser(added.key) if added.key else None),
-            added.shared,
-            control_path(self.run, added.name),
-            self.notes,
-            self.local.install,
-            self.poller,
-            self.surveys,
-            self,
-            self.local.secret,
-            self.local.blob,
-            self.local.grace,
-        )
-        changes = Allowance(CHANGES_BURST, CHANGES_RATE, time.monotonic())
-        return RemoteNode(
-            executor, added, ForeignUsageDetector(added.name, self.rules, self.gauges), changes
-        )
+    def _create(self, added: e.NodeAdded) -> RemoteNode:
+        executor = self.factories[added.executor](added, self.records)
+        executor.open(NodeSink(self, added.name))
+        return RemoteNode.create(added, executor, self._detector(added.name))
 
-    def _adopt_all(self, state: State, name: str) -> None:
-        for job in state.running.values():
-            if job.placement is not None and job.placement.on(name) is not None:
-                self._adopt(job, state.spec(job), name)
+    def _detector(self, name: str) -> ForeignUsageDetector:
+        return ForeignUsageDetector(name, self.thresholds, self.gpu_memory)
 
-    def _adopt(self, job: Job, spec: Spec, name: str) -> None:
-        assert job.placement is not None
-        rank = [part.node for part in job.placement.parts].index(name)
-        if any(end.part == rank for end in job.ends):
-            return  # this part is over, and on record
-        logs = log_paths(job, spec, name, self.logs, rank)
-        gang = bool(job.placement.more)
-        executor = self.machines[name].executor
-        unique = contract.unique_id(self.local.install, job.id)
-        checkpoints = contract.checkpoints(spec, os.path.dirname(self.logs), unique)
-        executor.adopt(job, rank if gang else None, logs, spec, checkpoints)
+    def recover(self, jobs: Iterable[Job], node_restarted: bool) -> None:
+        """Find out what became of attempts on this node that an earlier daemon started."""
+        jobs = list(jobs)
+        self.gangs.recover(jobs)
+        self._recover_on(self.local_name, self.local, jobs, node_restarted)
 
-    def afar(self, placement: Placement) -> bool:
-        """Whether any of it is on another machine."""
-        return placement.node != self.node or bool(placement.more)
-
-    def uploads(self, job: Job) -> list[UploadView]:
-        """The uploads of a job's files that are under way, one for each node."""
-        found, now = [], time.monotonic()
-        for part in job.placement.parts if job.placement is not None else ():
-            machine = self.machines.get(part.node)
-            key = (job.id, job.attempt)
-            transfer = machine.executor.transfer(key) if machine is not None else None
-            if transfer is not None:
-                found.append(
-                    UploadView(
-                        node=part.node,
-                        sent_bytes=transfer.sent,
-                        total_bytes=transfer.total,
-                        seconds_left=transfer.seconds_left(now),
-                        text=transfer.text(part.node, now),
-                    )
+    def _recover_on(
+        self, name: str, executor: Executor, jobs: Iterable[Job], node_restarted: bool = False
+    ) -> None:
+        state, attempts = self.state(), list[RecoverableAttempt]()
+        for job in jobs:
+            rank = self._rank_on(job, name)
+            if rank is None or any(end.part == rank for end in job.ends):
+                continue  # not here, or this part has ended and is journalled
+            spec = state.spec(job)
+            out, err = log_paths(job, spec, name, self.logs, rank)
+            unique = contract.unique_id(self.install, job.id)
+            checkpoints = contract.checkpoints(spec, os.path.dirname(self.logs), unique)
+            is_gang = job.placement is not None and bool(job.placement.more)
+            attempts.append(
+                RecoverableAttempt(
+                    job, spec, out, err, rank if is_gang else None, checkpoints, node_restarted
                 )
-        return found
+            )
+        executor.recover(attempts)
 
-    # -- wishes -------------------------------------------------------------------------
+    def _rank_on(self, job: Job, name: str) -> int | None:
+        """Return the rank of a job's part on a node; None if it has none there."""
+        nodes = [part.node for part in job.placement.parts] if job.placement is not None else []
+        if name != self.local_name:
+            return nodes.index(name) if name in nodes else None
+        # This node may have had another name when the attempt was started.
+        remotes = self.state().rest.remotes
+        return next((rank for rank, node in enumerate(nodes) if node not in remotes), None)
 
-    def start(self, wish: i.StartProcess) -> None:
-        """Start an attempt where it was placed."""
-        placement = wish.placement
+    def is_remote(self, placement: Placement) -> bool:
+        """Return whether any part of a placement is on another node."""
+        return placement.node != self.local_name or bool(placement.more)
+
+    def executor(self, name: str) -> Executor | None:
+        """Return the executor of a node; None if the node was removed."""
+        if name == self.local_name:
+            return self.local
+        node = self.nodes.get(name)
+        return node.executor if node is not None else None
+
+    def _executors(self) -> list[Executor]:
+        return [self.local, *(node.executor for node in self.nodes.values())]
+
+    # -- instructions -------------------------------------------------------------------
+
+    def start(self, instruction: StartProcess) -> None:
+        """Start an attempt on the nodes where it was placed."""
+        placement = instruction.placement
         if placement.more:
-            self.gangs.start(wish)
+            self.gangs.start(instruction)
             return
         executor = self.executor(placement.node)
         if executor is not None:
-            executor.start(wish, self.order(wish, placement))
-            return
-        self.call_off(wish, f"{placement.node} has been removed")
+            executor.start(self.build_launch(instruction, placement))
+        else:
+            self.abort_start(instruction, f"{placement.node} has been removed")
 
-    def call_off(self, wish: i.StartProcess, why: str) -> None:
-        """It does not begin after all."""
-        self._events.append(
-            e.StartCalledOff(at=time.time(), job=wish.job, attempt=wish.attempt, why=why)
+    def abort_start(self, instruction: StartProcess, why: str) -> None:
+        """Report that an attempt is not started after all."""
+        self._outgoing.append(
+            e.StartCalledOff(
+                at=time.time(), job=instruction.job, attempt=instruction.attempt, why=why
+            )
         )
 
-    def executor(self, name: str) -> AgentExecutor | None:
-        """A machine over SSH, if it is one of ours."""
-        machine = self.machines.get(name)
-        return machine.executor if machine is not None else None
+    def terminate(self, attempt: AttemptId, grace: float) -> None:
+        """Terminate an attempt on every node that has it."""
+        for executor in self._executors():
+            executor.terminate(attempt, grace)
 
-    def order(self, wish: i.StartProcess, part: Placement) -> Launch:
-        """What exactly is to be started on a part's machine."""
-        assert self.compose is not None
-        return self.compose(wish, part)
+    def signal(self, attempt: AttemptId, number: int, only_if_handled: bool = False) -> None:
+        """Send a signal to an attempt on every node that has it."""
+        for executor in self._executors():
+            executor.signal(attempt, number, only_if_handled)
 
-    def address(self, name: str) -> str | None:
-        """Where other machines find it: at the address by which we reach it."""
-        machine = self.machines.get(name)
-        if machine is None:
-            return None
-        return (machine.look.address if machine.look else None) or machine.executor.address.host
+    def suspend(self, attempt: AttemptId) -> None:
+        """Suspend an attempt on every node that has it."""
+        for executor in self._executors():
+            executor.suspend(attempt)
 
-    def our_address(self, seen_from: list[str]) -> str:
-        """The address from which those machines see us come."""
-        looks = [self.machines[name].look for name in seen_from if name in self.machines]
-        return next((look.client for look in looks if look and look.client), self.node)
+    def resume(self, attempt: AttemptId) -> None:
+        """Resume an attempt on every node that has it."""
+        for executor in self._executors():
+            executor.resume(attempt)
 
-    def _with(self, key: Key) -> list[AgentExecutor]:
-        return [
-            machine.executor
-            for machine in self.machines.values()
-            if key in machine.executor.attempts
-        ]
+    def send_control(self, attempt: AttemptId, rank: int, name: str, text: str) -> None:
+        """Write a control file for the part of an attempt with this rank."""
+        for executor in self._executors():
+            executor.send_control(attempt, rank, name, text)
 
-    def end(self, wish: i.EndAttempt) -> None:
-        """End it wherever it runs."""
-        key = (wish.job, wish.attempt)
-        self.gangs.end(key)
-        for executor in self._with(key):
-            executor.end(wish)
+    def follow_log(self, job: int) -> None:
+        """Copy the output of a job more often for a while: a client reads it."""
+        for node in self.nodes.values():
+            node.executor.follow_log(job)
 
-    def signal(self, wish: i.SignalAttempt) -> None:
-        """Pass a signal on."""
-        for executor in self._with((wish.job, wish.attempt)):
-            executor.signal(wish)
-
-    def ask_to_stop(self, key: Key, why: str) -> None:
-        """Ask the first part of an attempt to stop at its next safe point."""
-        for executor in self._with(key):
-            if not executor.attempts[key].part:
-                executor.ask_to_stop(key, why)
-
-    def name_stop(self, key: Key, part: int, epoch: int) -> None:
-        """Tell another part before which epoch all of them stop."""
-        for executor in self._with(key):
-            if executor.attempts[key].part == part:
-                executor.name_stop(key, epoch)
-
-    def suspend(self, job: int, attempt: int) -> None:
-        """Stop it in place."""
-        for executor in self._with((job, attempt)):
-            executor.suspend(job, attempt)
-
-    def resume(self, job: int, attempt: int) -> None:
-        """Let it go on."""
-        for executor in self._with((job, attempt)):
-            executor.resume(job, attempt)
-
-    def follow(self, job: int) -> None:
-        """Copy this job's output here quickly for a while: a client reads it as it grows."""
-        for machine in self.machines.values():
-            machine.executor.follow(job)
-
-    def look_now(self, names: list[str]) -> None:
-        """Somebody wants to know how these are: look at them, or try to reach them."""
+    def refresh(self, names: Iterable[str]) -> None:
+        """Measure these nodes now, or try to reach them."""
         for name in names:
-            executor = self.machines[name].executor
-            executor.measure_at = time.monotonic()
-            executor.connection.hurry()
+            self.nodes[name].executor.refresh()
 
     def when_refreshed(self, names: list[str], callback: Callable[[], None]) -> None:
-        """Call back once all of these nodes were read again or found unreachable."""
+        """Call back once all of these nodes were measured again or found unreachable."""
         self._refreshing.append((time.monotonic(), names, callback))
         self._report_refreshed()
 
@@ -327,268 +257,239 @@ class ExecutorRegistry:
                 self._refreshing.append((since, names, callback))
 
     def _is_refreshed(self, name: str, since: float) -> bool:
-        node = self.machines.get(name)
-        if node is None or node.failed > since:
+        node = self.nodes.get(name)
+        if node is None or node.failed_at > since:
             return True
-        return node.told and node.seen > since and not node.fresh
+        return node.is_up and node.seen > since and not node.is_fresh
 
-    # -- what machines say (called by their executors) ----------------------------------
+    # -- queries ------------------------------------------------------------------------
 
-    def reached(self, machine: AgentExecutor) -> None:
-        """Everything there is accounted for."""
-        if (found := self._there(machine.name)) is not None:
-            found.reached = True
+    def uploads(self, job: Job) -> list[UploadView]:
+        """Return the uploads of a job's files that are under way, one for each node."""
+        views, now = [], time.monotonic()
+        for part in job.placement.parts if job.placement is not None else ():
+            executor = self.executor(part.node)
+            id = AttemptId(job.id, job.attempt)
+            upload = executor.upload_progress(id) if executor is not None else None
+            if upload is not None:
+                views.append(
+                    UploadView(
+                        node=part.node,
+                        sent_bytes=upload.sent,
+                        total_bytes=upload.total,
+                        seconds_left=upload.seconds_left(now),
+                        text=upload.text(part.node, now),
+                    )
+                )
+        return views
 
-    def silent(self, machine: AgentExecutor, why: str) -> None:
-        """Tell the core, once and whenever the reason changes."""
-        found = self.machines.get(machine.name)
-        if found is None:
-            return
-        found.failed = time.monotonic()
-        first = found.told or found.why != why
-        found.reached = found.told = found.fresh = False
-        found.look, found.why = None, why
-        self.gauges.clear(machine.name)
-        if first:
-            boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-            self._events.append(
-                e.NodeUnreachable(at=time.time(), node=machine.name, why=why, boot=boot)
-            )
+    def address(self, name: str) -> str | None:
+        """Return the address by which other nodes reach a node; None if it is not known."""
+        node = self.nodes.get(name)
+        if node is None:
+            return None
+        return (node.reading.address if node.reading else None) or node.executor.address
 
-    def measured(self, machine: AgentExecutor, text: bytes) -> None:
-        """It said what it has."""
-        found = self.machines.get(machine.name)
-        if found is None:
-            return  # it was removed a moment ago
-        look = parse(text)
-        if not look.complete:
-            machine.measure_at = time.monotonic() + ATTENTIVE
-            return
-        if look.hung:
-            # The driver is stuck: go by what was seen of its GPUs before, rather than lose them.
-            found.error, found.seen = look.reading.error, time.monotonic()
-            machine.measure_at = time.monotonic() + IDLE
-            if found.look is not None:
-                return
-        machine.know(look.home, look.tools)
-        before, found.look = found.look, look
-        found.fresh, found.seen, found.error = True, time.monotonic(), look.reading.error
-        self._measure_others(found, before, look)
-        if found.short_until is not None and time.monotonic() >= found.short_until:
-            found.short_until = None
-            self._events.append(e.NodeClosed(at=time.time(), node=machine.name))
-        state = self.state()
-        cares = bool(len(state.line) or state.running)
-        machine.measure_at = time.monotonic() + (ATTENTIVE if cares else IDLE)
+    def local_address(self, seen_from: Iterable[str]) -> str:
+        """Return the address by which these nodes reach this one."""
+        readings = [self.nodes[name].reading for name in seen_from if name in self.nodes]
+        clients = (reading.client for reading in readings if reading is not None)
+        return next(filter(None, clients), self.local_name)
 
-    def _measure_others(
-        self, machine: RemoteNode, before: RemoteFacts | None, look: RemoteFacts
-    ) -> None:
-        share = busy_share(before.jiffies, look.jiffies) if before is not None else None
-        if share is None:
-            share = guessed_share(look.load1, look.cores)
-        machine.free_cores = look.cores * (1 - share)
-        state, name = self.state(), machine.added.name
-        held = {CPU: 0, MEMORY: 0}
-        for job in state.running.values():
-            part = job.placement.on(name) if job.placement is not None else None
-            for take in part.takes if part is not None else ():
-                if take.type in held:
-                    held[take.type] += take.amount
-        now = others(
-            look.cores, share, held[CPU], look.memory_total, look.memory_available, held[MEMORY]
-        )
-        told = state.rest.others.get(name, (0, 0))
-        if worth_telling(told, now, (look.cores * THOUSAND, look.memory_total)):
-            self._events.append(
-                e.NodeMeasured(at=time.time(), node=name, cpus=now[0], memory=now[1])
-            )
-
-    def ready(self, machine: AgentExecutor, key: Key, port: int) -> None:
-        """A part of an attempt on several machines waits for the others."""
-        self.gangs.ready(machine, key, port)
-
-    def left_there(self, machine: AgentExecutor, key: Key) -> None:
-        """Its checkpoints could not be carried: tie the job to the machine that has them."""
-        self._tied[key[0]] = machine.name
-
-    def trains(self, job: int) -> bool:
-        """Whether it is a training job: its parts get TF_CONFIG."""
+    def is_training(self, job: int) -> bool:
+        """Return whether a job uses the training library."""
         state = self.state()
         return state.spec(state.jobs[job]).training is not None
 
-    def strays(self, name: str) -> list[Key]:
-        """What was restarted elsewhere while the machine was silent."""
-        return list(self.state().rest.strays.get(name, ()))
+    def gpu_statistics(self, name: str) -> dict[str, dict[str, Any]]:
+        """Return the last statistics of a node's GPUs, by UUID."""
+        node = self.nodes.get(name)
+        return node.detector.latest if node is not None else {}
 
-    def known(self, key: Key) -> bool:
-        """Whether the core still waits for the end of this attempt."""
-        job = self.state().running.get(key[0])
-        return job is not None and job.attempt == key[1]
+    # -- reports of executors -------------------------------------------------------------
 
-    def superseded(self, key: Key) -> bool:
-        """Whether its job has ended since, or is at a later attempt."""
-        job = self.state().jobs.get(key[0])
-        if job is None or key[1] > job.attempt:
-            return False
-        return job.finished or key[1] < job.attempt
+    def on_event(self, name: str, event: e.Event) -> None:
+        """Queue an event of an executor."""
+        self._incoming.append((name, event))
 
-    def next_id(self) -> int:
-        """Return the id of the next job: the journal knows of none from it on."""
-        return self.state().rest.next_id
+    def on_node_up(self, name: str, ended: Sequence[AttemptId]) -> None:
+        """Note that all attempts on a node are accounted for."""
+        node = self._connected(name)
+        if node is not None:
+            node.accounted(ended)
 
-    # -- facts --------------------------------------------------------------------------
+    def on_node_down(self, name: str, why: str) -> None:
+        """Report a node that does not answer, once for each reason."""
+        if name in self.leaving:
+            self.leaving[name].leave_at = 0.0
+        node = self.nodes.get(name)
+        if node is None:
+            return
+        self.gpu_memory.clear(name)
+        if node.set_unreachable(why):
+            boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+            self._outgoing.append(e.NodeUnreachable(at=time.time(), node=name, why=why, boot=boot))
 
-    def facts(self, state: State) -> list[e.Event]:
-        """What has happened on all machines since this was last asked."""
-        for name, machine in self.machines.items():
-            facts, machine.executor.facts = machine.executor.facts, []
-            told = 0
-            try:
-                for fact in facts:
-                    told += 1
-                    self._events += self.gangs.of_part(name, fact)
-                    self._events += self._turned_away(name, machine, fact)
-                    self._events += self._tie(state, fact)
-            finally:  # an internal error loses no other fact than its own
-                machine.executor.facts = facts[told:] + machine.executor.facts
-            self._events += self._standing(state, name, machine)
-        found, self._events = self._events, []
-        later, self.gangs.events = self.gangs.events, []
-        return found + later
+    def on_node_reading(self, name: str, reading: NodeReading) -> None:
+        """Store a measurement of a node, and report what others use there."""
+        node = self.nodes.get(name)
+        if node is None:
+            return  # it was removed a moment ago
+        before = node.reading
+        measured = reading if isinstance(reading, RemoteFacts) else None
+        node.take_reading(reading.node_facts(name), measured)
+        if measured is not None:
+            node.error = measured.reading.error
+            node.free_cores = host_load.free_cores(before, measured)
+            load = host_load.foreign_load(self.state(), name, before, measured)
+            self._outgoing += [load] if load is not None else []
+        if node.closed_until is not None and time.monotonic() >= node.closed_until:
+            node.closed_until = None
+            self._outgoing.append(e.NodeClosed(at=time.time(), node=name))
 
-    def _turned_away(self, name: str, machine: RemoteNode, fact: e.Event) -> list[e.Event]:
-        """A machine that had no room for a job gets no other for a while."""
-        if not isinstance(fact, e.StartCalledOff) or fact.delay < SHORTAGE or not machine.told:
-            return []
-        closed = machine.short_until is not None
-        machine.short_until = time.monotonic() + SHORT
-        return [] if closed else [e.NodeClosed(at=fact.at, node=name, why=fact.why)]
+    def on_reading_failed(self, name: str, error: str | None) -> None:
+        """Note that the GPU driver of a node did not answer."""
+        node = self.nodes.get(name)
+        if node is not None:
+            node.error, node.seen = error, time.monotonic()
 
-    def _tie(self, state: State, fact: e.Event) -> list[e.Event]:
-        """What follows the end of an attempt whose checkpoints stay where it ran."""
-        if not isinstance(fact, e.ProcessExited | e.AttemptLost):
-            return []
-        job, name = state.jobs.get(fact.job), self._tied.pop(fact.job, None)
-        well = isinstance(fact, e.ProcessExited) and fact.code == 0
-        if job is None or name is None or fact.part is not None or well:
-            return []
-        return tie(state, job, name, fact.at)
+    def on_checkpoints_left_behind(self, name: str, attempt: AttemptId) -> None:
+        """Note that a job can resume on the node that has its checkpoints only."""
+        self._pinned[attempt.job] = name
 
-    def of_this_machine(self, facts: list[e.Event]) -> list[e.Event]:
-        """Facts of the executor here, some of which are about one part of several."""
-        if not self.gangs.nodes:
-            return facts
-        return [told for fact in facts for told in self.gangs.of_part(self.node, fact)]
+    # -- events for the core --------------------------------------------------------------
 
-    def _standing(self, state: State, name: str, machine: RemoteNode) -> list[e.Event]:
-        """First what a machine has, then who is on it, and only then that it may be used."""
-        look = machine.look
-        if look is None or not machine.reached:
-            return []
-        facts = node_facts(name, look)
-        now = time.time()
-        if state.rest.nodes.get(name) != facts:
-            # Once for each look: while the journal cannot be written, it would not end.
-            machine.fresh = machine.joined is not look and self._may_change(machine, JOIN_COST)
-            machine.joined = look
-            return [e.NodeJoined(at=now, facts=facts)] if machine.fresh else []
-        if not machine.fresh:
-            return []
-        machine.fresh = False
-        ours = look.owner_lookup(self.local.install, sessions_on(state, name))
-        running = {(job.id, job.attempt) for job in state.running.values()}
+    def collect(self, state: State) -> list[e.Event]:
+        """Return what has happened on all nodes since the last call.
 
-        def whose(pid: int) -> Key | None:
-            # An attempt that the journal does not know uses its GPU like anything else.
-            return key if (key := ours(pid)) in running else None
-
-        told = machine.judge.update(state, look.reading, whose, look.identify)
-        if not self._may_change(machine, len(told)):
-            told = []
-        if not machine.told:
-            machine.told, machine.why, machine.since = True, "", now
-            ended = machine.executor.ended_strays()
-            told.append(e.NodeReached(at=now, node=name, ended=ended))
-        return told
-
-    @staticmethod
-    def _may_change(machine: RemoteNode, cost: int) -> bool:
-        """Whether what a node reports is recorded, or it has changed too often."""
-        try:
-            machine.changes.spend(cost, time.monotonic())
-        except ProtocolError:
-            return False
-        return True
+        An internal error about one event loses no other event.
+        """
+        while self._incoming:
+            name, event = self._incoming.popleft()
+            self._outgoing += self.gangs.to_gang_events(name, event)
+            if name in self.nodes:
+                self._outgoing += self._close_if_full(self.nodes[name], event)
+                self._outgoing += self._pin(state, event)
+            if isinstance(event, ENDS):
+                self._ended.setdefault(name, []).append(AttemptId(event.job, event.attempt))
+        for node in self.nodes.values():
+            self._outgoing += self._node_events(state, node)
+        events, self._outgoing = self._outgoing, []
+        return events + self.gangs.take_events()
 
     @property
     def pending(self) -> bool:
-        """Whether there is anything to report."""
-        return bool(self._events or self.gangs.events) or any(
-            machine.executor.facts or (machine.fresh and machine.reached)
-            for machine in self.machines.values()
-        )
+        """Whether there is anything to collect."""
+        if self._incoming or self._outgoing or self.gangs.events:
+            return True
+        return any(node.has_news for node in self.nodes.values())
 
-    def after(self, state: State, events: Sequence[e.Event]) -> None:
-        """Keep up with what was decided."""
+    @property
+    def pending_exits(self) -> int:
+        """How many exits of processes are to be collected."""
+        return sum(type(event) is e.ProcessExited for _, event in self._incoming)
+
+    def _close_if_full(self, node: RemoteNode, event: e.Event) -> list[e.Event]:
+        """Give a node that had no space for a job no other for a while."""
+        is_shortage = isinstance(event, e.StartCalledOff) and event.delay >= SHORTAGE_SECONDS
+        if not isinstance(event, e.StartCalledOff) or not is_shortage or not node.is_up:
+            return []
+        is_closed = node.closed_until is not None
+        node.closed_until = time.monotonic() + CLOSED_SECONDS
+        return [] if is_closed else [e.NodeClosed(at=event.at, node=node.name, why=event.why)]
+
+    def _pin(self, state: State, event: e.Event) -> list[e.Event]:
+        """Pin a job to the node that has its checkpoints, after the end of its attempt."""
+        if not isinstance(event, e.ProcessExited | e.AttemptLost):
+            return []
+        job, name = state.jobs.get(event.job), self._pinned.pop(event.job, None)
+        succeeded = isinstance(event, e.ProcessExited) and event.code == 0
+        if job is None or name is None or event.part is not None or succeeded:
+            return []
+        return pin_to_node(state, job, name, event.at)
+
+    def _node_events(self, state: State, node: RemoteNode) -> list[e.Event]:
+        """Report first the resources of a node, then their use, then that it may be used."""
+        if node.facts is None or node.ended is None:
+            return []
+        now = time.time()
+        if state.rest.nodes.get(node.name) != node.facts:
+            # Once per measurement: it would not end while the journal cannot be written.
+            node.is_fresh = node.joined is not node.facts and node.may_change(JOIN_COST)
+            node.joined = node.facts
+            return [e.NodeJoined(at=now, facts=node.facts)] if node.is_fresh else []
+        if not node.is_fresh:
+            return []
+        node.is_fresh = False
+        events = self._foreign_use(state, node)
+        if not node.may_change(len(events)):
+            events = []
+        if not node.is_up:
+            events.append(e.NodeReached(at=now, node=node.name, ended=tuple(node.ended)))
+            node.set_up(now)
+        return events
+
+    def _foreign_use(self, state: State, node: RemoteNode) -> list[e.Event]:
+        reading = node.reading
+        if reading is None:
+            return []
+        owner = reading.owner_lookup(self.install, sessions_on(state, node.name))
+        running = {(job.id, job.attempt) for job in state.running.values()}
+
+        def owner_in_journal(pid: int) -> AttemptId | None:
+            # An attempt that the journal does not know uses its GPU like any foreign process.
+            attempt = owner(pid)
+            return attempt if attempt in running else None
+
+        return node.detector.update(state, reading.reading, owner_in_journal, reading.identify)
+
+    def on_events(self, state: State, events: Sequence[e.Event]) -> None:
+        """Follow what the core has decided."""
         if any(isinstance(event, e.NodeAdded | e.NodeRemoved) for event in events):
             self.sync(state)
         for event in events:
-            if isinstance(event, e.AttemptAbandoned) and event.node in self.machines:
-                # Should it have come back just now: it must not go on there, so all begins anew.
-                self.machines[event.node].executor.connection.renew()
-        self.gangs.forget([key for key in self.gangs.nodes if not self.known(key)])
+            if isinstance(event, e.AttemptAbandoned) and event.node in self.nodes:
+                abandoned = AttemptId(event.job, event.attempt)
+                self.nodes[event.node].executor.abandon(abandoned)
+        self.gangs.forget_ended(self.records.is_expected)
 
-    # -- time and ends ------------------------------------------------------------------
+    # -- acknowledgements -----------------------------------------------------------------
+
+    def take_ended(self) -> dict[str, list[AttemptId]]:
+        """Return the attempts whose ends were collected since the last call, by node."""
+        ended, self._ended = self._ended, {}
+        return ended
+
+    def acknowledge(self, ended: Mapping[str, Sequence[AttemptId]]) -> None:
+        """Let executors forget attempts whose ends are on disk."""
+        for name, attempts in ended.items():
+            if name == self.local_name:
+                self.local.acknowledge(attempts)
+            elif (node := self._connected(name)) is not None:
+                node.executor.acknowledge(attempts)
+
+    def _connected(self, name: str) -> RemoteNode | None:
+        """Return a node to which there may be a connection."""
+        return self.nodes.get(name) or self.leaving.get(name)
+
+    # -- time -----------------------------------------------------------------------------
 
     def tick(self, boot: float) -> float | None:
-        """Do what is due; seconds until the next time."""
+        """Do what is due on remote nodes; return the seconds until the next time."""
         self._report_refreshed()
-        waits = [machine.executor.tick(boot) for machine in list(self.machines.values())]
-        waits += [self._let_go(name) for name in list(self.leaving)]
-        known = [wait for wait in waits if wait is not None]
-        return min(known) if known else None
+        waits = [node.executor.tick(boot) for node in list(self.nodes.values())]
+        waits += [self._tick_leaving(node) for node in list(self.leaving.values())]
+        return min((wait for wait in waits if wait is not None), default=None)
 
-    def _let_go(self, name: str) -> float | None:
-        machine, until = self.leaving[name]
-        wait = until - time.monotonic()
-        if wait > 0 and machine.executor.connection.up:
+    def _tick_leaving(self, node: RemoteNode) -> float | None:
+        wait = node.leave_at - time.monotonic()
+        if wait > 0:
             return wait
-        del self.leaving[name]
-        machine.executor.close()
+        del self.leaving[node.name]
+        node.executor.close()
         return None
 
-    def take_settled(self) -> dict[str, list[Key]]:
-        """The ends that were reported since this was last asked."""
-        found = {}
-        for name in (*self.machines, *self.leaving):
-            machine = self._there(name)
-            if machine is not None and machine.executor.settled:
-                found[name], machine.executor.settled = machine.executor.settled, []
-        return found
-
-    def settle(self, keys: dict[str, list[Key]]) -> None:
-        """These are on disk now."""
-        for name, ended in keys.items():
-            machine = self._there(name)
-            if machine is not None:
-                machine.executor.settle(ended)
-
-    def _there(self, name: str) -> RemoteNode | None:
-        """A machine to which there may be a connection."""
-        return self.machines.get(name) or self.leaving.get(name, (None, 0.0))[0]
-
-    def figures(self, name: str) -> dict[str, dict[str, Any]]:
-        """The last figures of a machine's GPUs, by UUID."""
-        machine = self.machines.get(name)
-        return machine.judge.latest if machine is not None else {}
-
     def close(self) -> None:
-        """Let all connections go; what runs there goes on."""
-        for machine in (*self.machines.values(), *(each for each, _ in self.leaving.values())):
-            machine.executor.close()
-
-
-def control_path(run: str, name: str) -> str:
-    """The socket of a machine's connection. Short: ssh makes it longer, and there is a limit."""
-    return f"{run}/ssh-{blake2b(name.encode(), digest_size=4).hexdigest()}"
+        """Close all connections; attempts continue."""
+        for node in (*self.nodes.values(), *self.leaving.values()):
+            node.executor.close()

@@ -7,9 +7,8 @@ from math import inf
 
 from msgspec import Struct, field
 
-from stoker.core.job import Job
+from stoker.core.job import AttemptId, Job
 from stoker.daemon.reports.format import TrainingReport, read_on
-from stoker.daemon.reports.paths import AttemptId
 
 
 class AttemptReport(Struct):

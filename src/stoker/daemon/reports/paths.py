@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 
-AttemptId = tuple[int, int]
-"""A job and the number of its attempt."""
+from stoker.core.job import AttemptId
 
 
 def attempt_name(key: AttemptId) -> str:
     """Return the name of an attempt's report directory."""
-    return f"{key[0]}.{key[1]}"
+    return str(key)
 
 
 def parse_attempt_name(name: str) -> AttemptId | None:
     """Return the attempt that a directory of this name belongs to, None for any other name."""
     job, _, attempt = name.partition(".")
-    return (int(job), int(attempt)) if job.isdecimal() and attempt.isdecimal() else None
+    return AttemptId(int(job), int(attempt)) if job.isdecimal() and attempt.isdecimal() else None
 
 
 def report_directory(home: str, key: AttemptId) -> str:

@@ -84,5 +84,5 @@ class RouteContext:
             daemon.sync.error,
             daemon.watch.note,
         )
-        locks = daemon.executor.holds.problems.values()
+        locks = daemon.executor.gpu_locks.problems.values()
         return [*daemon.store.warnings(), *(note for note in notes if note), *locks]

@@ -46,7 +46,7 @@ async def set_thresholds(api: RouteContext, request: Request, body: requests.Thr
 
     def handle(state: State, now: Instant) -> CommandResult:
         registry = api.daemon.fleet
-        registry.look_now(list(registry.machines))
+        registry.refresh(list(registry.nodes))
         thresholds = api.daemon.watch.set_thresholds(body.load, body.memory, body.processes)
         return reply_only(thresholds)
 

@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Iterable
 
 from stoker.core.contract import unique_id
-from stoker.core.job import Job
+from stoker.core.job import AttemptId, Job
 from stoker.core.state import State
 from stoker.daemon.metrics.store import archive_metrics
-from stoker.daemon.reports.paths import AttemptId, attempt_name, list_directory, parse_attempt_name
+from stoker.daemon.reports.paths import attempt_name, list_directory, parse_attempt_name
 from stoker.store.port import JobQuery, Store
 
 CHECKPOINT_RETENTION_SECONDS = 14 * 86400.0
@@ -65,10 +65,10 @@ class ReportCleanup:
         unneeded = {
             attempt
             for attempt in attempts
-            if not _is_needed(job, attempt) and not self.is_in_use((id, attempt))
+            if not _is_needed(job, attempt) and not self.is_in_use(AttemptId(id, attempt))
         }
         self._removable += [
-            f"{self.root}/{attempt_name((id, attempt))}" for attempt in sorted(unneeded)
+            f"{self.root}/{attempt_name(AttemptId(id, attempt))}" for attempt in sorted(unneeded)
         ]
         attempts -= unneeded
         if not attempts:

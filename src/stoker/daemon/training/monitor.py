@@ -15,13 +15,12 @@ from typing import Any
 
 from stoker.core import contract
 from stoker.core import events as e
-from stoker.core.job import Job
+from stoker.core.job import AttemptId, Job
 from stoker.core.state import State
 from stoker.daemon.metrics.reader import MetricsReader, TrialMetricsSink
 from stoker.daemon.metrics.store import append_remote_report
 from stoker.daemon.reports.attempt_report import AttemptReport, current_report
 from stoker.daemon.reports.format import CHUNK, MAX_BACKLOG, read_steps, seconds, timestamp
-from stoker.daemon.reports.paths import AttemptId
 from stoker.daemon.reports.watcher import ReportWatcher
 from stoker.daemon.training.cleanup import ReportCleanup
 from stoker.daemon.training.report_events import new_events, overdue_stops, with_stop_flag
@@ -109,7 +108,7 @@ class TrainingMonitor:
         return self.state().spec(job).source is not None
 
     def _add_report(self, job: Job, path: str | None) -> AttemptReport:
-        current = self.reports[job.id] = AttemptReport((job.id, job.attempt), path)
+        current = self.reports[job.id] = AttemptReport(AttemptId(job.id, job.attempt), path)
         self.cleanup.add(current.key)
         return current
 
@@ -140,10 +139,12 @@ class TrainingMonitor:
         for event in events:
             match event:
                 case e.ProcessStarted():
-                    started.setdefault((event.job, event.attempt), event.at)
+                    started.setdefault(AttemptId(event.job, event.attempt), event.at)
                     self._start_scraping(event)
                 case e.ProcessExited() | e.AttemptLost():
-                    enriched += self._final_events(event, started.get((event.job, event.attempt)))
+                    enriched += self._final_events(
+                        event, started.get(AttemptId(event.job, event.attempt))
+                    )
                     continue
             enriched.append(event)
         now = time.monotonic()
@@ -168,7 +169,7 @@ class TrainingMonitor:
         """Start to scrape metrics of an attempt that has started, if its job says where."""
         job = self.state().running.get(event.job)
         if job is not None and job.attempt == event.attempt and self._is_scraped(job):
-            self.cleanup.add((job.id, job.attempt))
+            self.cleanup.add(AttemptId(job.id, job.attempt))
             self.metrics.start_scraping(job, event.at)
 
     def _seconds_until_read(self, id: int, now: float) -> float:

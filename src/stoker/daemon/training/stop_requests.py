@@ -6,21 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from stoker.core import contract
-from stoker.core.job import Job
+from stoker.core.job import AttemptId, Job
 from stoker.core.state import State
 from stoker.daemon.reports import control_files
 from stoker.daemon.reports.attempt_report import AttemptReport, current_report
-from stoker.daemon.reports.paths import AttemptId
 
 
 class RemoteControl(Protocol):
     """Writes control files for attempts on remote nodes."""
 
-    def ask_to_stop(self, key: AttemptId, why: str) -> None:
-        """Ask the first part of an attempt to stop at its next checkpoint."""
-
-    def name_stop(self, key: AttemptId, part: int, epoch: int) -> None:
-        """Send the epoch before which all parts stop to another part."""
+    def send_control(self, attempt: AttemptId, rank: int, name: str, text: str) -> None:
+        """Write a control file for the part of an attempt with this rank."""
 
 
 class StopRequests:
@@ -48,7 +44,7 @@ class StopRequests:
         if is_local(job, self.state()):
             self._write(job, control_files.STOP, reason)
         else:
-            self.remote.ask_to_stop((id, attempt), reason)
+            self.remote.send_control(AttemptId(id, attempt), 0, control_files.STOP, reason)
 
     def withdraw(self, id: int, attempt: int) -> None:
         """Withdraw a stop request unless the processes have agreed on a stop epoch.
@@ -71,13 +67,13 @@ class StopRequests:
         remotes = self.state().rest.remotes
         for rank, part in enumerate(job.placement.more, 1):
             if part.node in remotes:
-                self.remote.name_stop(current.key, rank, epoch)
+                self.remote.send_control(current.key, rank, control_files.STOP_AT, str(epoch))
             else:
                 self._write(job, control_files.STOP_AT, str(epoch))
 
     def _write(self, job: Job, name: str, text: str) -> None:
         control_files.write(contract.reports(self.home, job), name, text, job.label)
-        self.on_written((job.id, job.attempt))
+        self.on_written(AttemptId(job.id, job.attempt))
 
 
 def is_local(job: Job, state: State) -> bool:

@@ -17,11 +17,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from stoker.core.job import Job
+from stoker.core.job import AttemptId, Job
 from stoker.core.launch import fill, log_paths
 from stoker.core.state import State
 from stoker.daemon.reports.paths import (
-    AttemptId,
     attempt_name,
     parse_attempt_name,
     report_directory,
@@ -61,7 +60,7 @@ class ScraperClient:
 
     def watch(self, job: Job, attempt: int, started_at: float | None = None) -> None:
         """Scrape an attempt from now on."""
-        key = (job.id, attempt)
+        key = AttemptId(job.id, attempt)
         if key in self.orders:
             return
         self.orders[key] = order = self._build_order(job, attempt, started_at)
@@ -74,7 +73,7 @@ class ScraperClient:
 
     def finish(self, job: Job, attempt: int) -> None:
         """Scrape what an ended attempt has left, then list it in `take_finished`."""
-        key = (job.id, attempt)
+        key = AttemptId(job.id, attempt)
         if key in self.finishing:
             return
         self.watch(job, attempt)
@@ -101,10 +100,11 @@ class ScraperClient:
         else:
             files = [fill(spec.source.text, attempted, spec, node)]
         since = job.submitted_at if started_at is None else started_at
+        key = AttemptId(job.id, attempt)
         return {
-            "watch": attempt_name((job.id, attempt)), "kind": spec.source.kind, "files": files,
+            "watch": attempt_name(key), "kind": spec.source.kind, "files": files,
             "text": spec.source.text, "name": spec.source.name or "value",
-            "report": f"{report_directory(self.home, (job.id, attempt))}/report",
+            "report": f"{report_directory(self.home, key)}/report",
             "since": since - FILE_CLOCK_LAG_SECONDS,
         }  # fmt: skip
 

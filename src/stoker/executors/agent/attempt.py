@@ -1,80 +1,124 @@
-"""An attempt on a machine over SSH, as far as its executor knows it."""
+"""RemoteAttempt: an attempt on a node with an agent, as far as its executor knows it."""
 
 from __future__ import annotations
 
+from enum import Enum, auto
+
 from msgspec import Struct
 
-from stoker.core.job import Carry
+from stoker.core.job import AttemptId, Carry
 from stoker.core.launch import Launch
 from stoker.executors.agent.session.framing import ProtocolError, number
 from stoker.executors.agent.transfer.log_mirror import LogMirror
 from stoker.executors.agent.transfer.staging import AttemptWorkspace
 
-Key = tuple[int, int]
+
+class Phase(Enum):
+    """How far an attempt is. Every phase survives the loss of the connection."""
+
+    UPLOADING = auto()
+    """Its files are sent; the agent does not know it yet."""
+    ORDERED = auto()
+    """The start request was sent, now or by an earlier daemon."""
+    RUNNING = auto()
+    """The agent has reported its process."""
+    COLLECTING = auto()
+    """It has ended; its output and files are fetched."""
+    DONE = auto()
+    """Its end was reported."""
+
+
+class EndRequest(Struct):
+    """The wish to terminate an attempt, repeated over every connection until it has ended."""
+
+    at_once: bool = False
+    is_sent: bool = False
+    """Whether the agent of this connection was asked to terminate it."""
+    kill_at: float | None = None
+    """Boot time of the KILL; None until the agent was asked."""
+    was_killed: bool = False
 
 
 class RemoteAttempt(Struct):
     """An attempt that an executor looks after."""
 
-    key: Key
+    id: AttemptId
     mirror: LogMirror
     carry: Carry
     directory: str
-    owner: AttemptWorkspace
+    workspace: AttemptWorkspace
     part: int | None = None
+    """Its rank in a gang."""
     checkpoints: str | None = None
-    """Where those that it leaves over there belong here; None: they are there already."""
+    """The directory on this node that receives its checkpoints; None if they are shared."""
     launch: Launch | None = None
-    """What is to be started; nothing any more once it has been ordered."""
-    gate: int = 0
-    ordered: bool = False
-    heard: bool = False
-    """Whether this connection's agent will tell us when it ends."""
-    asked_at: float = 0.0
-    """When it was ordered."""
+    """What is to be started; None once the start request was sent."""
+    barrier_timeout: int = 0
+    """Seconds that it waits for the other parts; 0: it does not wait."""
+    phase: Phase = Phase.UPLOADING
+    end: EndRequest | None = None
+    is_observed: bool = False
+    """Whether the agent of this connection reports its end; otherwise it is polled."""
+    ordered_at: float = 0.0
+    """When the start request was sent, by the monotonic clock."""
     pid: int | None = None
-    began: bool = False
-    """Whether it is on record that it has run."""
-    over: list[str] | None = None
-    """How it ended; what it left is being fetched."""
-    lost: str | None = None
-    """Why nobody knows how it ended."""
-    ending: bool = False
-    at_once: bool = False
-    told: bool = False
-    """Whether this connection's agent was asked to end it."""
-    kill_at: float | None = None
-    killed: bool = False
-    looks: int = 0
-    said: int = 0
-    """How many bytes of its report we have heard."""
-    words: dict[str, str] = {}
-    """What it is to be told, by the names of files: as long as it lives, over any connection."""
-    left: dict[str, str] = {}
-    """Those that this connection's agent was asked to leave there."""
-    ahead: bool = False
-    """Its checkpoints over there are newer than those here, which could not be helped."""
+    has_run: bool = False
+    """Whether the journal knows that it has run."""
+    outcome: list[str] | None = None
+    """How it ended, as the agent reported it; set while results are collected."""
+    lost_reason: str | None = None
+    """Why it is not known how it ended."""
+    undecided_polls: int = 0
+    """Polls in a row that could not tell whether it runs."""
+    report_offset: int = 0
+    """Bytes of its training report that have arrived."""
+    control_files: dict[str, str] = {}
+    """Text of its control files by name, sent again over every connection."""
+    sent_control_files: dict[str, str] = {}
+    """Those that were sent over this connection."""
+    checkpoints_left: bool = False
+    """Its checkpoints on the node are newer than those here and could not be copied."""
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the start request was sent."""
+        return self.phase is not Phase.UPLOADING
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether it has ended and its results are fetched."""
+        return self.phase is Phase.COLLECTING
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its start was requested and its end is not known."""
+        return self.phase in (Phase.ORDERED, Phase.RUNNING)
+
+    def collect(self, outcome: list[str]) -> None:
+        """Note the end; results are fetched from now on."""
+        self.outcome, self.phase = outcome, Phase.COLLECTING
+
+    def stop_collecting(self) -> None:
+        """Return to the phase before the end: its results must be fetched again."""
+        if self.is_collecting:
+            self.outcome = None
+            self.phase = Phase.ORDERED if self.pid is None else Phase.RUNNING
 
     @property
     def word(self) -> str:
-        """What the agent calls it."""
-        return word_of(self.key)
+        """The agent's name of it."""
+        return str(self.id)
 
     @property
     def offsets(self) -> tuple[str, str, str]:
-        """How much we have of its output and of its report."""
-        return (*self.mirror.offsets, str(self.said))
+        """How many bytes of its output and of its report have arrived."""
+        return (*self.mirror.offsets, str(self.report_offset))
 
 
-def word_of(key: Key) -> str:
-    """What the agent calls an attempt."""
-    return f"{key[0]}.{key[1]}"
-
-
-def key_of(word: str) -> Key | None:
-    """The attempt that the agent calls so; None for a word that names no attempt."""
+def parse_attempt(word: str) -> AttemptId | None:
+    """Return the attempt that the agent names; None for a word that names no attempt."""
     job, _, attempt = word.partition(".")
     try:
-        return number(job), number(attempt)
+        return AttemptId(number(job), number(attempt))
     except ProtocolError:
         return None

@@ -1,37 +1,38 @@
-"""What attempts are told through files: repeated over every connection for as long as they live."""
+"""Control files of attempts on a node, sent again over every connection while they run."""
 
 from __future__ import annotations
 
-from stoker.executors.agent.attempt import RemoteAttempt
+from stoker.executors.agent.attempt import Phase, RemoteAttempt
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
-
-STOP, STOP_AT = "stop", "stop_at"
 
 
 class ControlFiles:
-    """Leaves word for the training libraries of one machine's attempts."""
+    """Writes control files for the training libraries of one node's attempts."""
 
     def __init__(self, connection: ReconnectingSession) -> None:
         self.connection = connection
 
-    def leave(self, attempt: RemoteAttempt | None, name: str, text: str) -> None:
-        """Have an attempt find this, now or when its machine answers."""
-        if attempt is not None:
-            attempt.words = attempt.words | {name: text}
-            self.repeat(attempt)
+    def set(self, attempt: RemoteAttempt, name: str, text: str) -> None:
+        """Write a control file, now or when the node answers again."""
+        attempt.control_files = attempt.control_files | {name: text}
+        self.resend(attempt)
 
-    def repeat(self, attempt: RemoteAttempt) -> None:
-        """Whatever this connection's agent has not been told yet, of an attempt that runs."""
-        if attempt.pid is None or attempt.over is not None:
+    def resend(self, attempt: RemoteAttempt) -> None:
+        """Send the control files of a running attempt that this connection has not sent."""
+        if attempt.phase is not Phase.RUNNING:
             return
-        for name, text in attempt.words.items():
-            if attempt.left.get(name) != text:
-                attempt.left = attempt.left | {name: text}
+        for name, text in attempt.control_files.items():
+            if attempt.sent_control_files.get(name) != text:
+                attempt.sent_control_files = attempt.sent_control_files | {name: text}
                 self._send(attempt, name, text)
 
     def _send(self, attempt: RemoteAttempt, name: str, text: str) -> None:
-        def left(words: list[str]) -> None:
-            if words[0] != "done":  # no room: again when we next look at it
-                attempt.left = {each: said for each, said in attempt.left.items() if each != name}
+        def on_reply(words: list[str]) -> None:
+            if words[0] != "done":  # the disk is full: sent again with the next poll
+                attempt.sent_control_files = {
+                    other: sent
+                    for other, sent in attempt.sent_control_files.items()
+                    if other != name
+                }
 
-        self.connection.ask(left, "leave", attempt.word, name, text)
+        self.connection.request(on_reply, "leave", attempt.word, name, text)

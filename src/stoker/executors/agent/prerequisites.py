@@ -1,7 +1,7 @@
-"""What training attempts need on a machine with nothing installed: our library, their checkpoints.
+"""Prerequisites: the training library, checkpoints and container wrapper that a start needs.
 
-Each step waits for an answer, and none of them for the loop. What is not there is sent; what
-cannot be had is said in one sentence, with whether it may be had later.
+Each step waits for a reply without blocking. What the node lacks is sent; a failure is reported
+in one sentence, with whether it may pass.
 """
 
 from __future__ import annotations
@@ -16,125 +16,131 @@ from stoker.core.launch import Launch
 from stoker.core.slurm_env import SLURM_MARK
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.agent.session.remote_shell import RemoteShell
-from stoker.executors.agent.transfer import checkpoint_sync as saved
+from stoker.executors.agent.transfer import checkpoint_sync
 from stoker.executors.agent.transfer.snapshot import DirectorySnapshot
 from stoker.executors.agent.transfer.uploads import TreeUploads, may_pass
-from stoker.executors.launch import container
-from stoker.executors.launch import training_library as library
+from stoker.executors.launch import container, training_library
 from stoker.executors.linux.thread_pool import TransferPool
 
-WHOLE = Carry()
+WHOLE_DIRECTORY = Carry()
 
-Provided = Callable[[str | None, str, bool], None]
-"""Told where the library is there, if it is needed; or what went wrong, and whether it may pass."""
+OnReady = Callable[[str | None, str, bool], None]
+"""Called with the library's name on the node, or with a failure and whether it may pass."""
 
 
 class Prerequisites:
-    """Sees that one machine has what an attempt needs beside its directory."""
+    """Sends what attempts need on one node besides their directories."""
 
     def __init__(
         self,
         connection: ReconnectingSession,
-        worker: TransferPool,
-        travel: TreeUploads,
-        shared: bool,
+        pool: TransferPool,
+        uploads: TreeUploads,
+        shares_files: bool,
     ) -> None:
-        self.connection, self.worker, self.travel, self.shared = connection, worker, travel, shared
-        self._shelved: dict[str, str] = {}
-        """The libraries that are known to be there, by where they are here."""
+        self.connection, self.pool, self.uploads = connection, pool, uploads
+        self.shares_files = shares_files
+        self._libraries: dict[str, str] = {}
+        """Names of the libraries on the node, by their paths on this one."""
 
     def forget(self) -> None:
-        """Another connection: the machine may have been cleaned up since."""
-        self._shelved.clear()
+        """Assume that the node has no library: it may have been removed."""
+        self._libraries.clear()
 
-    def travels(self, launch: Launch) -> bool:
-        """Whether its checkpoints here are not those over there."""
-        return launch.own_checkpoints or not self.shared
+    def copies_checkpoints(self, launch: Launch) -> bool:
+        """Return whether the checkpoints of an attempt are copied to the node and back."""
+        return launch.own_checkpoints or not self.shares_files
 
-    def want(self, launch: Launch, provided: Provided) -> None:
-        """Have everything there, then say so."""
+    def ensure(self, launch: Launch, on_ready: OnReady) -> None:
+        """Send everything that the node lacks, then call back."""
         if not (launch.trains or launch.container is not None or SLURM_MARK in launch.extra):
-            self._make_room(launch, None, provided)
+            self._send_checkpoints(launch, None, on_ready)
             return
         home = os.path.dirname(os.path.dirname(launch.reports))
 
-        def made(copy: str | Exception) -> None:
+        def on_built(copy: str | Exception) -> None:
             if isinstance(copy, Exception):
-                provided(None, f"cannot send the training library: {copy}", False)
-            elif copy in self._shelved:
-                self._make_room(launch, self._shelved[copy], provided)
+                on_ready(None, f"cannot send the training library: {copy}", False)
+            elif copy in self._libraries:
+                self._send_checkpoints(launch, self._libraries[copy], on_ready)
             else:
-                self.travel.want(copy, WHOLE, 0.0, lambda *found: travelled(copy, *found))
+                self.uploads.ensure(
+                    copy, WHOLE_DIRECTORY, 0.0, lambda *result: on_uploaded(copy, *result)
+                )
 
-        def travelled(copy: str, tree: DirectorySnapshot | None, why: str, again: bool) -> None:
+        def on_uploaded(
+            copy: str, tree: DirectorySnapshot | None, why: str, may_pass: bool
+        ) -> None:
             if tree is None:
-                provided(None, f"cannot send the training library: {why}", again)
+                on_ready(None, f"cannot send the training library: {why}", may_pass)
                 return
             name = tree.id
-            self.connection.ask(lambda words: shelved(copy, name, words), "shelve", name)
+            self.connection.request(lambda words: on_installed(copy, name, words), "shelve", name)
 
-        def shelved(copy: str, name: str, words: list[str]) -> None:
+        def on_installed(copy: str, name: str, words: list[str]) -> None:
             if words[0] == "done":
-                self._shelved[copy] = name
-                self._make_room(launch, name, provided)
+                self._libraries[copy] = name
+                self._send_checkpoints(launch, name, on_ready)
             else:
-                provided(None, "no space left for the training library", True)
+                on_ready(None, "no space left for the training library", True)
 
-        self.worker.do(lambda: library.provide(home), made)
+        self.pool.submit(lambda: training_library.provide(home), on_built)
 
-    def _make_room(self, launch: Launch, shelf: str | None, provided: Provided) -> None:
-        here, way = launch.checkpoints, self.travel.way
-        if not self.travels(launch) or not (launch.trains or os.path.isdir(here)):
-            provided(shelf, "", False)
+    def _send_checkpoints(self, launch: Launch, library: str | None, on_ready: OnReady) -> None:
+        directory, shell = launch.checkpoints, self.uploads.shell
+        if not self.copies_checkpoints(launch) or not (launch.trains or os.path.isdir(directory)):
+            on_ready(library, "", False)
             return
 
-        def made(words: list[str]) -> None:
+        def on_directory(words: list[str]) -> None:
             if words[0] != "done":
-                provided(None, "no space left for the job's checkpoints", True)
-            elif "ahead" in words or way is None:
-                provided(shelf, "", False)
+                on_ready(None, "no space left for the job's checkpoints", True)
+            elif "ahead" in words or shell is None:
+                on_ready(library, "", False)
             else:
-                self.worker.do(lambda: saved.send(way, here), sent)
+                self.pool.submit(lambda: checkpoint_sync.send(shell, directory), on_sent)
 
-        def sent(result: Exception | None) -> None:
+        def on_sent(result: Exception | None) -> None:
             if result is None:
-                provided(shelf, "", False)
+                on_ready(library, "", False)
             else:
-                provided(None, f"cannot send the job's checkpoints: {result}", may_pass(result))
+                on_ready(None, f"cannot send the job's checkpoints: {result}", may_pass(result))
 
-        self.connection.ask(made, "room", saved.name_of(here))
+        self.connection.request(on_directory, "room", checkpoint_sync.name_of(directory))
 
-    # -- the order, as it is over there ---------------------------------------------------
+    # -- the launch on the node -----------------------------------------------------------
 
-    def localized(self, launch: Launch, way: RemoteShell, work: str, shelf: str | None) -> Launch:
-        """The same start with the paths of that machine."""
-        word = f"{launch.job}.{launch.attempt}"
-        reports = f"{way.root}/run/{self.connection.install}/{word}.reports"
+    def with_remote_paths(
+        self, launch: Launch, shell: RemoteShell, work: str, library: str | None
+    ) -> Launch:
+        """Return the launch with the paths of the node."""
+        reports = f"{shell.root}/run/{self.connection.install}/{launch.id}.reports"
         checkpoints = launch.checkpoints
-        if self.travels(launch):
-            checkpoints = f"{way.root}/{saved.PLACE}/{saved.name_of(launch.checkpoints)}"
+        if self.copies_checkpoints(launch):
+            name = checkpoint_sync.name_of(launch.checkpoints)
+            checkpoints = f"{shell.root}/{checkpoint_sync.PLACE}/{name}"
         extra = launch.extra | {
             "STOKER_REPORTS": reports, "STOKER_CHECKPOINT_DIR": checkpoints,
         }  # fmt: skip
-        if shelf is not None and launch.container is None:
-            extra["STOKER_LIBRARY"] = f"{way.root}/library/{shelf}"
-        there = replace(launch, extra=extra, reports=reports, checkpoints=checkpoints)
-        if not self.shared:
-            there = _moved(there, work, way.root.removesuffix(f"/{self.connection.root}"))
-        return replace(there, own_checkpoints=self.travels(launch))
+        if library is not None and launch.container is None:
+            extra["STOKER_LIBRARY"] = f"{shell.root}/library/{library}"
+        remote = replace(launch, extra=extra, reports=reports, checkpoints=checkpoints)
+        if not self.shares_files:
+            remote = _moved(remote, work, shell.root.removesuffix(f"/{self.connection.root}"))
+        return replace(remote, own_checkpoints=self.copies_checkpoints(launch))
 
-    def contained(
-        self, launch: Launch, way: RemoteShell, shelf: str | None, grace: float
+    def in_container(
+        self, launch: Launch, shell: RemoteShell, library: str | None, grace: float
     ) -> Launch:
-        """A start in a container, as the command that the machine's engine is told by."""
-        script = f"{way.root}/scripts/{launch.script}" if launch.script else None
-        copy = f"{way.root}/library/{shelf}" if shelf is not None else None
+        """Return the launch as a command of the node's container engine."""
+        script = f"{shell.root}/scripts/{launch.script}" if launch.script else None
+        copy = f"{shell.root}/library/{library}" if library is not None else None
         argv, extra = container.command(launch, copy, grace, script=script)
         return replace(launch, argv=argv, extra=launch.extra | extra, script=None, line=False)
 
 
 def _moved(launch: Launch, work: str, home: str) -> Launch:
-    """Its directory is another one there, and so is what it mounts of it, or of the home."""
+    """Return the launch with its directory, and what it mounts of it or of the home, moved."""
     box, before = launch.container, launch.directory.rstrip("/")
     if box is not None:
         mounts = tuple(_mount(each, before, work, home) for each in box.mounts)
@@ -143,10 +149,10 @@ def _moved(launch: Launch, work: str, home: str) -> Launch:
 
 
 def _mount(mount: Mount, before: str, work: str, home: str) -> Mount:
-    own = os.path.expanduser("~")
-    if mount.optional and mount.source.startswith(f"{own}/"):
-        there = home + mount.source[len(own) :]
-        return replace(mount, source=there, expected=os.path.exists(mount.source))
+    home_here = os.path.expanduser("~")
+    if mount.optional and mount.source.startswith(f"{home_here}/"):
+        source = home + mount.source[len(home_here) :]
+        return replace(mount, source=source, expected=os.path.exists(mount.source))
     if mount.source == before or mount.source.startswith(f"{before}/"):
         return replace(mount, source=work + mount.source[len(before) :])
     return mount

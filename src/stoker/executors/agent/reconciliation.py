@@ -1,7 +1,7 @@
-"""A machine answers again: what happened there meanwhile, before anything new is done with it.
+"""Reconciliation: accounts for the attempts on a node after every connection.
 
-First, whatever was started elsewhere in the meantime is killed here. Then every attempt that is
-known on either side is looked at. Only then may the machine be used.
+First, attempts that were restarted elsewhere are killed. Then the state of every attempt that
+either side knows is determined. Only then may the node be used.
 """
 
 from __future__ import annotations
@@ -11,121 +11,132 @@ import time
 from collections.abc import Callable
 
 from stoker.core.events import AttemptsFound, Event, IdsReserved
-from stoker.executors.agent.attempt import Key, key_of, word_of
+from stoker.executors.agent.attempt import parse_attempt
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.linux.thread_pool import TransferPool
+from stoker.executors.port import AttemptId, AttemptRecords
 
-AGAIN = 0.1
-"""Seconds between looks at something that was killed."""
-IGNORED = ("free", "void", "ready", "undecided")
-"""Answers about an attempt that needs nothing done: it has not begun."""
-MAX_KEYS = 100_000
+KILL_POLL_SECONDS = 0.1
+"""Between polls of an attempt that was killed."""
+NOT_STARTED = ("free", "void", "ready", "undecided")
+"""States of attempts that need nothing done."""
+MAX_LISTED_ATTEMPTS = 100_000
 """Attempts that a node may list."""
-MAX_ATTEMPTS, MAX_GAP = 100_000, 1_000_000
-"""No job has that many attempts, and no journal has lost that many jobs: a node that says so is
-not believed."""
+MAX_ATTEMPTS_PER_JOB, MAX_LOST_JOBS = 100_000, 1_000_000
+"""A node that reports more attempts of a job, or more jobs lost by the journal, is ignored."""
 
 
 class Reconciliation:
-    """What is done once after every connection; a new object for each."""
+    """Runs once after every connection; a new object for each."""
 
     def __init__(
         self,
         connection: ReconnectingSession,
-        worker: TransferPool,
-        known: Callable[[Key], bool],
-        superseded: Callable[[Key], bool],
-        next_id: Callable[[], int],
-        tell: Callable[[Event], None],
-        then: Callable[[], None],
+        pool: TransferPool,
+        is_known: Callable[[AttemptId], bool],
+        records: AttemptRecords,
+        report: Callable[[Event], None],
+        on_done: Callable[[], None],
     ) -> None:
-        """`known` tells whether the core waits for an attempt's end, `superseded` whether it has
-        given it up, `next_id` which job the journal does not know of yet; `then` is called at last.
-        """
-        self.connection, self.worker = connection, worker
-        self.known, self.superseded, self.next_id = known, superseded, next_id
-        self.tell, self.then = tell, then
-        self.ended: tuple[Key, ...] = ()
-        """What was killed on return."""
-        self._link = connection.link
+        """`is_known` returns whether the executor or the core waits for an attempt's end."""
+        self.connection, self.pool = connection, pool
+        self.is_known, self.records = is_known, records
+        self.report, self.on_done = report, on_done
+        self.ended: tuple[AttemptId, ...] = ()
+        """Abandoned attempts that were terminated."""
+        self._session = connection.session
 
     @property
-    def _current(self) -> bool:
-        return self.connection.up and self.connection.link is self._link
+    def _is_current(self) -> bool:
+        return self.connection.is_up and self.connection.session is self._session
 
-    def end(self, strays: list[Key]) -> None:
-        """What was restarted elsewhere must be over before anybody counts on this machine."""
-        self._end(strays, lambda: self.connection.ask(self._listed([]), "keys", lines=MAX_KEYS + 1))
+    def start(self, abandoned: list[AttemptId]) -> None:
+        """Terminate abandoned attempts, then account for all that the node knows."""
 
-    def _end(self, strays: list[Key], then: Callable[[], None]) -> None:
-        if not strays:
-            then()
+        def list_attempts() -> None:
+            on_reply = self._on_listed([])
+            self.connection.request(on_reply, "keys", max_lines=MAX_LISTED_ATTEMPTS + 1)
+
+        self._terminate(abandoned, list_attempts)
+
+    def _terminate(self, attempts: list[AttemptId], on_done: Callable[[], None]) -> None:
+        """Kill attempts one after the other, then call back."""
+        if not attempts:
+            on_done()
             return
-        key, *rest = strays
-        standing: list[str] = []
+        attempt, *others = attempts
+        states: list[str] = []
         alive: list[str] = []
 
-        def killed(words: list[str]) -> None:
-            alive.extend(words[1:])  # until the next look, at least
+        def on_killed(words: list[str]) -> None:
+            alive.extend(words[1:])  # they may live until the next poll
 
-        def looked(words: list[str]) -> None:
+        def on_polled(words: list[str]) -> None:
             if words[0] != "done":
-                standing.append(words[0])
+                states.append(words[0])
                 return
-            if alive or standing in (["running"], ["busy"], ["ready"]):
-                self.worker.do(lambda: time.sleep(AGAIN), lambda _: self._again(strays, then))
+            if alive or states in (["running"], ["busy"], ["ready"]):
+                self.pool.submit(
+                    lambda: time.sleep(KILL_POLL_SECONDS),
+                    lambda _: self._repeat(attempts, on_done),
+                )
                 return
-            # A claim that we took must stay: its order may yet come.
-            if standing not in (["free"], ["void"]):
-                self.connection.ask(None, "forget", word_of(key))
-            self.ended = (*self.ended, key)
-            self._end(rest, then)
+            # A claim that was made for it must stay: its start request may still arrive.
+            if states not in (["free"], ["void"]):
+                self.connection.request(None, "forget", str(attempt))
+            self.ended = (*self.ended, attempt)
+            self._terminate(others, on_done)
 
-        self.connection.ask(None, "release", word_of(key))
-        self.connection.ask(killed, "signal", str(int(signal.SIGKILL)), word_of(key))
-        self.connection.ask(looked, "look", word_of(key), lines=2)
+        self.connection.request(None, "release", str(attempt))
+        self.connection.request(on_killed, "signal", str(int(signal.SIGKILL)), str(attempt))
+        self.connection.request(on_polled, "look", str(attempt), max_lines=2)
 
-    def _again(self, strays: list[Key], then: Callable[[], None]) -> None:
-        if self._current:
-            self._end(strays, then)
+    def _repeat(self, attempts: list[AttemptId], on_done: Callable[[], None]) -> None:
+        if self._is_current:
+            self._terminate(attempts, on_done)
 
-    def _listed(self, found: list[Key]) -> Callable[[list[str]], None]:
-        def listed(words: list[str]) -> None:
+    def _on_listed(self, unexpected: list[AttemptId]) -> Callable[[list[str]], None]:
+        """Return a callback that gathers the attempts that only the node knows."""
+
+        def on_reply(words: list[str]) -> None:
             if words[0] == "key":
-                key = key_of(words[1])
-                if key is not None and not self.known(key):
-                    found.append(key)
-            elif words[0] == "done" and found:
-                words = [word_of(key) for key in found]
-                self.connection.ask(
-                    self._looked(frozenset(found), []), "look", *words, lines=len(words) + 1
+                attempt = parse_attempt(words[1])
+                if attempt is not None and not self.is_known(attempt):
+                    unexpected.append(attempt)
+            elif words[0] == "done" and unexpected:
+                on_polled = self._on_polled(frozenset(unexpected), [])
+                self.connection.request(
+                    on_polled, "look", *map(str, unexpected), max_lines=len(unexpected) + 1
                 )
             elif words[0] == "done":
-                self.then()
+                self.on_done()
 
-        return listed
+        return on_reply
 
-    def _looked(self, asked: frozenset[Key], late: list[Key]) -> Callable[[list[str]], None]:
-        """Attempts that the machine knows of and nobody waits for."""
+    def _on_polled(
+        self, polled: frozenset[AttemptId], superseded: list[AttemptId]
+    ) -> Callable[[list[str]], None]:
+        """Return a callback that handles the states of attempts that only the node knows."""
 
-        def looked(words: list[str]) -> None:
+        def on_reply(words: list[str]) -> None:
             if words[0] == "done":
-                self._end(late, self.then)
+                self._terminate(superseded, self.on_done)
                 return
-            key = key_of(words[1]) if len(words) > 1 else None
-            if key is None or key not in asked or words[0] in IGNORED:
+            attempt = parse_attempt(words[1]) if len(words) > 1 else None
+            if attempt is None or attempt not in polled or words[0] in NOT_STARTED:
                 return
-            unknown = key[0] - self.next_id() in range(MAX_GAP)
-            if unknown:
-                self.tell(IdsReserved(at=time.time(), next_id=key[0] + 1))
+            is_lost = attempt.job - self.records.next_job_id() in range(MAX_LOST_JOBS)
+            if is_lost:
+                self.report(IdsReserved(at=time.time(), next_id=attempt.job + 1))
             if words[0] not in ("running", "busy"):
-                if unknown:  # the only place where anything of it is left
-                    self.connection.ask(None, "keep", word_of(key))
-                self.connection.ask(None, "forget", word_of(key))
-            elif self.superseded(key):
-                late.append(key)  # the machine was removed meanwhile, and what it ran given up
-            elif key[1] < MAX_ATTEMPTS:
-                # The journal has lost it. It goes on, and its number is never used again.
-                self.tell(AttemptsFound(at=time.time(), job=key[0], attempt=key[1]))
+                if is_lost:  # the node has all that is left of it
+                    self.connection.request(None, "keep", str(attempt))
+                self.connection.request(None, "forget", str(attempt))
+            elif self.records.is_superseded(attempt):
+                superseded.append(attempt)  # its node was removed and its job requeued
+            elif attempt.attempt < MAX_ATTEMPTS_PER_JOB:
+                # The journal has lost it: it continues, and its number is never used again.
+                now, (job, number) = time.time(), attempt
+                self.report(AttemptsFound(at=now, job=job, attempt=number))
 
-        return looked
+        return on_reply

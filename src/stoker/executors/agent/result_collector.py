@@ -1,4 +1,4 @@
-"""What comes back from attempts: their logs while they run, and all the rest when they end."""
+"""ResultCollector: logs of attempts while they run, results and checkpoints at the end."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from msgspec import Struct
 
 from stoker.core.job import Carry
 from stoker.core.text import printable
-from stoker.executors.agent.attempt import Key, RemoteAttempt, key_of
+from stoker.executors.agent.attempt import Phase, RemoteAttempt, parse_attempt
 from stoker.executors.agent.session.framing import ProtocolError
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.agent.session.remote_shell import CarryError, LinkLost, RemoteShell
-from stoker.executors.agent.transfer import checkpoint_sync as saved
-from stoker.executors.agent.transfer import result_download
+from stoker.executors.agent.transfer import checkpoint_sync, result_download
 from stoker.executors.agent.transfer.log_mirror import (
     CUT,
     LONGEST_HEADING,
@@ -25,133 +24,137 @@ from stoker.executors.agent.transfer.log_mirror import (
     Piece,
     pieces,
 )
-from stoker.executors.agent.transfer.uploads import NEVER, TreeUploads
+from stoker.executors.agent.transfer.uploads import ALWAYS_EXCLUDED, TreeUploads
 from stoker.executors.linux.thread_pool import TransferPool
+from stoker.executors.port import AttemptId
 
-COPY, COPY_FOLLOWED = 2.0, 0.2
-"""Seconds between copies of logs; while somebody follows one."""
-FOLLOWED = 3.0
-"""Seconds for which somebody who has just read a log is taken to go on reading."""
+COPY_SECONDS, COPY_FOLLOWED_SECONDS = 2.0, 0.2
+"""Between copies of logs; of logs that a client follows."""
+FOLLOW_SECONDS = 3.0
+"""Time after a read of a log during which its client counts as following it."""
 PIECE = 1 << 20
-"""Bytes of logs, or of results, that go over the agent's own line at a time."""
-LONGEST_LIST = 16 << 20
+"""Bytes of logs, or of results, that the agent sends at a time."""
+MAX_LIST_BYTES = 16 << 20
 """Bytes of the names of all files that an attempt wrote."""
-LONGEST_REASON = 400
-"""Characters of why files did not come."""
-TRIES, AGAIN = 3, 1.0
-"""How often files are carried anew when the connection breaks, and the pause before."""
+MAX_REASON_LENGTH = 400
+"""Characters of the reason for which files were not fetched."""
+MAX_TRIES, RETRY_SECONDS = 3, 1.0
+"""How often files are fetched again when the connection is lost, and the pause before."""
 NOTHING, UNLISTED = "0", "2"
-"""What an attempt wrote in its directory, as the agent says it."""
+"""What an attempt wrote in its directory, as the agent reports it."""
 SAVED = "saved"
-"""Its word for checkpoints."""
+"""The agent's word for checkpoints."""
 
-Ended = Callable[[RemoteAttempt, str | None, str | None], None]
-"""Told that all there was has come, or in words what is missing; and what is to be known of it."""
-Heard = Callable[[RemoteAttempt, bytes, int], None]
-"""Told what was added to an attempt's report, and where."""
+OnCollected = Callable[[RemoteAttempt, str | None, str | None], None]
+"""Called when everything has arrived, with what is missing and a remark on the results."""
+OnReportData = Callable[[RemoteAttempt, bytes, int], None]
+"""Called with what was appended to an attempt's report, and at which offset."""
 
 
 class Host(Struct, frozen=True):
-    """What the machine is called here, and what we are called there."""
+    """Names of a node and of this state."""
 
     name: str
     install: str
-    shared: bool
-    """Whether it sees our files where they are: then nothing is carried."""
+    shares_files: bool
+    """Whether the node sees the files of this one: nothing is copied then."""
 
 
 class PendingResult(Struct):
-    """What has come so far of an attempt that is over."""
+    """What has arrived so far of an attempt that has ended."""
 
     attempt: RemoteAttempt
-    how: list[str]
+    outcome: list[str]
     tar: bytes | None = None
     trouble: str | None = None
     remark: str | None = None
     tries: int = 0
-    repeated: int = 0
-    """Pieces of its logs in a row that brought nothing new."""
+    repetitions: int = 0
+    """Pieces of its logs in a row without new data."""
 
 
 class ResultCollector:
-    """The way back from one machine."""
+    """Fetches output and results from one node."""
 
     def __init__(
         self,
         host: Host,
         connection: ReconnectingSession,
-        worker: TransferPool,
-        travel: TreeUploads,
-        attempts: dict[Key, RemoteAttempt],
-        ended: Ended,
-        heard: Heard,
+        pool: TransferPool,
+        uploads: TreeUploads,
+        attempts: dict[AttemptId, RemoteAttempt],
+        on_collected: OnCollected,
+        on_report_data: OnReportData,
     ) -> None:
-        self.host, self.connection, self.worker, self.travel = host, connection, worker, travel
-        self.attempts, self.ended, self.heard = attempts, ended, heard
+        self.host, self.connection, self.pool, self.uploads = host, connection, pool, uploads
+        self.attempts = attempts
+        self.on_collected, self.on_report_data = on_collected, on_report_data
         self.followed: dict[int, float] = {}
-        self._copying = False
-        self._copy_at = 0.0
+        self._is_copying = False
+        self._copied_at = 0.0
         self._turn = 0
-        self._parked: list[Callable[[], None]] = []
-        """What is to be done as soon as it is known where things lie."""
+        self._waiting: list[Callable[[], None]] = []
+        """Fetches that wait until the home directory of the node is known."""
 
-    def way_known(self) -> None:
-        """The machine has said where its files are."""
-        parked, self._parked = self._parked, []
-        for carry in parked:
-            carry()
+    def on_shell_known(self) -> None:
+        """Begin fetches that waited for the home directory of the node."""
+        waiting, self._waiting = self._waiting, []
+        for fetch in waiting:
+            fetch()
 
-    def lost(self) -> None:
-        """The connection is gone: whatever was being fetched is fetched again."""
-        self._copying = False
-        self._parked.clear()
+    def on_disconnect(self) -> None:
+        """Forget all fetches: they begin again over the next connection."""
+        self._is_copying = False
+        self._waiting.clear()
         for attempt in self.attempts.values():
-            attempt.over = None
+            attempt.stop_collecting()
 
     # -- while they run -----------------------------------------------------------------
 
     def follow(self, job: int) -> None:
-        """Copy this job's output quickly for a while: a client reads it as it grows."""
-        if any(key[0] == job for key in self.attempts):
-            self.followed[job] = time.monotonic() + FOLLOWED
+        """Copy the output of a job more often for a while: a client reads it."""
+        if any(attempt.job == job for attempt in self.attempts):
+            self.followed[job] = time.monotonic() + FOLLOW_SECONDS
 
     def tick(self) -> float | None:
-        """Copy logs when it is time; seconds until the next time."""
-        running = [each for each in self.attempts.values() if each.pid and each.over is None]
-        if not running or self._copying:
+        """Copy logs when it is time; return the seconds until the next time."""
+        running = [each for each in self.attempts.values() if each.phase is Phase.RUNNING]
+        if not running or self._is_copying:
             return None
         now = time.monotonic()
-        eager = any(self.followed.get(each.key[0], 0.0) > now for each in running)
-        pause = COPY_FOLLOWED if eager else COPY
-        due = self._copy_at + pause
+        is_followed = any(self.followed.get(each.id.job, 0.0) > now for each in running)
+        pause = COPY_FOLLOWED_SECONDS if is_followed else COPY_SECONDS
+        due = self._copied_at + pause
         if now < due:
             return due - now
-        self._copying, self._copy_at = True, now
-        # What one says must not keep the others waiting: they take turns at being the first.
+        self._is_copying, self._copied_at = True, now
+        # The output of one attempt must not delay the others: they take turns at being first.
         self._turn = (self._turn + 1) % len(running)
         turns = running[self._turn :] + running[: self._turn]
         words = [word for each in turns for word in (each.word, *each.offsets)]
-        most = _most_bytes(len(running))
-        self.connection.fetch(self._copied, "grown", str(PIECE), *words, most=most)
+        max_bytes = _max_bytes(len(running))
+        self.connection.request_bytes(
+            self._on_output, "grown", str(PIECE), *words, max_bytes=max_bytes
+        )
         return pause
 
-    def _copied(self, bulk: bytes) -> None:
-        self._copying = False
-        found = pieces(bulk)
+    def _on_output(self, data: bytes) -> None:
+        self._is_copying = False
+        found = pieces(data)
         before = [each.mirror.offsets for each in self.attempts.values()]
         trouble = self._copy(found)
         progress = before != [each.mirror.offsets for each in self.attempts.values()]
         if trouble is None and _more(found) and progress:
-            self._copy_at = 0.0
+            self._copied_at = 0.0
 
     def _copy(self, found: list[Piece]) -> str | None:
         for piece in found:
-            key = key_of(piece.key)
-            attempt = self.attempts.get(key) if key is not None else None
+            id = parse_attempt(piece.key)
+            attempt = self.attempts.get(id) if id is not None else None
             if attempt is None or piece.what == TAR:
                 continue
             if piece.what.removeprefix(CUT) == SAID:
-                self._hear(attempt, piece)
+                self._take_report(attempt, piece)
             else:
                 try:
                     attempt.mirror.take(piece)
@@ -159,199 +162,204 @@ class ResultCollector:
                     return f"the log is incomplete: {error.strerror}"
         return None
 
-    def _hear(self, attempt: RemoteAttempt, piece: Piece) -> None:
-        """What was asked for twice comes twice; a report that was emptied begins anew."""
+    def _take_report(self, attempt: RemoteAttempt, piece: Piece) -> None:
+        """Pass on new data of a report; pieces may repeat, and a report may be truncated."""
+        offset = attempt.report_offset
         if piece.what != SAID:
-            attempt.said = 0
-        elif piece.offset <= attempt.said < piece.offset + len(piece.data):
-            news, at = piece.data[attempt.said - piece.offset :], attempt.said
-            attempt.said += len(news)
-            self.heard(attempt, news, at)
+            attempt.report_offset = 0
+        elif piece.offset <= offset < piece.offset + len(piece.data):
+            data = piece.data[offset - piece.offset :]
+            attempt.report_offset += len(data)
+            self.on_report_data(attempt, data, offset)
 
     # -- when they end ------------------------------------------------------------------
 
-    def fetch(self, attempt: RemoteAttempt, how: list[str]) -> None:
-        """It is over: fetch the rest of its logs and what it wrote."""
-        if attempt.over is not None:
+    def collect(self, attempt: RemoteAttempt, outcome: list[str]) -> None:
+        """Fetch the rest of the logs of an ended attempt, and its results."""
+        if attempt.is_collecting:
             return
-        attempt.over = how
-        ending = PendingResult(attempt, how)
-        paths = () if self.host.shared else attempt.carry.bring or ()
-        self.connection.fetch(
-            lambda bulk: self._collected(ending, bulk), "collect", str(PIECE),
-            attempt.word, *attempt.offsets, *paths, most=PIECE + _most_bytes(1),
+        attempt.collect(outcome)
+        result = PendingResult(attempt, outcome)
+        paths = () if self.host.shares_files else attempt.carry.bring or ()
+        self.connection.request_bytes(
+            lambda data: self._on_collected(result, data), "collect", str(PIECE),
+            attempt.word, *attempt.offsets, *paths, max_bytes=PIECE + _max_bytes(1),
         )  # fmt: skip
 
-    def salvage(self, attempt: RemoteAttempt, why: str) -> None:
-        """It is over, and nobody knows how: what it wrote comes back all the same."""
-        if attempt.over is not None:
+    def collect_without_exit(self, attempt: RemoteAttempt, why: str) -> None:
+        """Fetch the results of an attempt whose end left no record."""
+        if attempt.is_collecting:
             return
-        attempt.lost, attempt.over = why, (search := ["lost"])
+        attempt.lost_reason = why
+        attempt.collect(outcome := ["lost"])
 
-        def listed(words: list[str]) -> None:
-            if attempt.over is not search or self.attempts.get(attempt.key) is not attempt:
+        def on_reply(words: list[str]) -> None:
+            if attempt.outcome is not outcome or self.attempts.get(attempt.id) is not attempt:
                 return
-            attempt.over = None
-            if words[0] == "busy":  # something of it lives: it is not over, and is looked at again
-                attempt.lost, attempt.heard = None, False
+            attempt.stop_collecting()
+            if words[0] == "busy":  # a process of it lives: it has not ended and is polled again
+                attempt.lost_reason, attempt.is_observed = None, False
             else:
-                self.fetch(attempt, ["lost", *(words[1:] or [UNLISTED])])
+                self.collect(attempt, ["lost", *(words[1:] or [UNLISTED])])
 
-        brings = "nothing" if self.host.shared else result_kind(attempt.carry)
-        self.connection.ask(listed, "salvage", attempt.word, brings)
+        kind = "nothing" if self.host.shares_files else result_kind(attempt.carry)
+        self.connection.request(on_reply, "salvage", attempt.word, kind)
 
-    def _collected(self, ending: PendingResult, bulk: bytes) -> None:
-        """A piece of its logs, and with the first one what it wrote, if that is little."""
-        if not self._wanted(ending):
+    def _on_collected(self, result: PendingResult, data: bytes) -> None:
+        """Take a piece of the logs; the first one has the results too, if they are small."""
+        if not self._is_current(result):
             return
-        attempt, found = ending.attempt, pieces(bulk)
-        ending.tar = next((piece.data for piece in found if piece.what == TAR), ending.tar)
+        attempt, found = result.attempt, pieces(data)
+        result.tar = next((piece.data for piece in found if piece.what == TAR), result.tar)
         before = attempt.offsets
-        ending.trouble = self._copy(found)
-        if ending.trouble is None and _more(found):
-            # What was being copied when it ended comes twice, but then there is more.
-            ending.repeated = ending.repeated + 1 if attempt.offsets == before else 0
-            if ending.repeated > TRIES:
+        result.trouble = self._copy(found)
+        if result.trouble is None and _more(found):
+            # What was being copied when it ended comes twice, then more follows.
+            result.repetitions = result.repetitions + 1 if attempt.offsets == before else 0
+            if result.repetitions > MAX_TRIES:
                 raise ProtocolError("the same output repeatedly")
-            self.connection.fetch(
-                lambda bulk: self._collected(ending, bulk),
-                "grown", str(PIECE), attempt.word, *attempt.offsets, most=_most_bytes(1),
+            self.connection.request_bytes(
+                lambda data: self._on_collected(result, data),
+                "grown", str(PIECE), attempt.word, *attempt.offsets, max_bytes=_max_bytes(1),
             )  # fmt: skip
         else:
-            self._bring(ending)
+            self._install(result)
 
-    def _wanted(self, ending: PendingResult) -> bool:
-        """Whether the connection over which this was asked for is still the one we have."""
-        attempt = ending.attempt
-        return attempt.over is ending.how and self.attempts.get(attempt.key) is attempt
+    def _is_current(self, result: PendingResult) -> bool:
+        """Return whether the connection over which this was requested is still open."""
+        attempt = result.attempt
+        return attempt.outcome is result.outcome and self.attempts.get(attempt.id) is attempt
 
-    def _bring(self, ending: PendingResult) -> None:
-        """Put what it wrote where it belongs, in one of three ways."""
-        attempt, tar = ending.attempt, ending.tar
-        wrote = ending.how[1] if len(ending.how) > 1 else NOTHING
+    def _install(self, result: PendingResult) -> None:
+        """Install the results: small ones are here, others are named or listed by the agent."""
+        attempt, tar = result.attempt, result.tar
+        written = result.outcome[1] if len(result.outcome) > 1 else NOTHING
 
-        def brought(result: Exception | str | None) -> None:
-            if self._wanted(ending):
-                self._brought(ending, result)
+        def on_done(outcome: Exception | str | None) -> None:
+            if self._is_current(result):
+                self._on_installed(result, outcome)
 
-        if wrote == UNLISTED:
-            self._keep(ending, f"the disk of {self.host.name} is full")
-        elif wrote == NOTHING or tar is None:
-            self._finish(ending)
+        if written == UNLISTED:
+            self._keep(result, f"the disk of {self.host.name} is full")
+        elif written == NOTHING or tar is None:
+            self._finish(result)
         elif tar:
-            self.worker.do(lambda: _unpack(tar, attempt), brought)
+            self.pool.submit(lambda: _unpack(tar, attempt), on_done)
         elif attempt.carry.bring:
             names = b"".join(os.fsencode(path) + b"\0" for path in attempt.carry.bring)
-            self._carry(ending, names)
+            self._download(result, names)
         else:
-            self.connection.fetch(
-                lambda names: self._listed(ending, names),
-                "pull", f"{attempt.word}.list", str(LONGEST_LIST), most=LONGEST_LIST,
+            self.connection.request_bytes(
+                lambda names: self._on_listed(result, names),
+                "pull", f"{attempt.word}.list", str(MAX_LIST_BYTES), max_bytes=MAX_LIST_BYTES,
             )  # fmt: skip
 
-    def _listed(self, ending: PendingResult, names: bytes) -> None:
+    def _on_listed(self, result: PendingResult, names: bytes) -> None:
         if names:
-            self._carry(ending, names)
-        elif self._wanted(ending):
+            self._download(result, names)
+        elif self._is_current(result):
             self._keep(
-                ending, "the job wrote too many files to list; name directories with --bring"
+                result, "the job wrote too many files to list; name directories with --bring"
             )
 
-    def _carry(self, ending: PendingResult, names: bytes) -> None:
-        attempt, way = ending.attempt, self.travel.way
-        if not self._wanted(ending):
+    def _download(self, result: PendingResult, names: bytes) -> None:
+        attempt, shell = result.attempt, self.uploads.shell
+        if not self._is_current(result):
             return
-        if way is None:
-            self._parked.append(lambda: self._carry(ending, names))
+        if shell is None:
+            self._waiting.append(lambda: self._download(result, names))
             return
         work = f"{self.host.install}.{attempt.word}"
 
-        def again() -> None:
-            self._carry(ending, names)
+        def retry() -> None:
+            self._download(result, names)
 
-        def brought(result: Exception | str | None) -> None:
-            if self._wanted(ending) and not self._again(ending, result, again):
-                self._brought(ending, result)
+        def on_done(outcome: Exception | str | None) -> None:
+            if self._is_current(result) and not self._retry(result, outcome, retry):
+                self._on_installed(result, outcome)
 
-        self.worker.do(lambda: _download(way, work, names, attempt), brought)
+        self.pool.submit(lambda: _download(shell, work, names, attempt), on_done)
 
-    def _again(
-        self, ending: PendingResult, result: Exception | str | None, again: Callable[[], None]
+    def _retry(
+        self, result: PendingResult, outcome: Exception | str | None, retry: Callable[[], None]
     ) -> bool:
-        """Whether it is worth another try."""
-        if not isinstance(result, LinkLost) or ending.tries >= TRIES:
+        """Fetch again if the connection was lost; return False if that is of no use."""
+        if not isinstance(outcome, LinkLost) or result.tries >= MAX_TRIES:
             return False
-        # Most likely the whole connection is lost and will say so in a moment.
-        ending.tries += 1
-        self.worker.do(lambda: time.sleep(AGAIN), lambda _: again())
+        # Most likely the agent's connection is lost too, which is noticed in a moment.
+        result.tries += 1
+        self.pool.submit(lambda: time.sleep(RETRY_SECONDS), lambda _: retry())
         return True
 
-    def _brought(self, ending: PendingResult, result: Exception | str | None) -> None:
-        if isinstance(result, Exception):
-            self._keep(ending, _sentence(result))
+    def _on_installed(self, result: PendingResult, outcome: Exception | str | None) -> None:
+        if isinstance(outcome, Exception):
+            self._keep(result, _message(outcome))
         else:
-            ending.remark = result
-            self._finish(ending)
+            result.remark = outcome
+            self._finish(result)
 
-    def _finish(self, ending: PendingResult) -> None:
-        ending.tries = 0
-        if ending.trouble is None:
-            self._bring_saved(ending, None)
+    def _finish(self, result: PendingResult) -> None:
+        result.tries = 0
+        if result.trouble is None:
+            self._fetch_checkpoints(result, None)
         else:
-            self._keep(ending, ending.trouble)
+            self._keep(result, result.trouble)
 
-    def _keep(self, ending: PendingResult, why: str) -> None:
-        """Have it put aside over there, so that it is not forgotten with the attempt."""
-        word = ending.attempt.word
+    def _keep(self, result: PendingResult, why: str) -> None:
+        """Keep the results on the node when it forgets the attempt."""
+        word = result.attempt.word
         place = f"~/{self.connection.root}/kept/{self.host.install}.{word}"
 
-        def kept(_: list[str]) -> None:
-            if self._wanted(ending):
+        def on_kept(_: list[str]) -> None:
+            if self._is_current(result):
                 trouble = f"{why.rstrip('.')}; see {self.host.name}:{place}"
-                self._bring_saved(ending, trouble)
+                self._fetch_checkpoints(result, trouble)
 
-        self.connection.ask(kept, "keep", word)
+        self.connection.request(on_kept, "keep", word)
 
     # -- checkpoints --------------------------------------------------------------------
 
-    def _bring_saved(self, ending: PendingResult, trouble: str | None) -> None:
-        """At last, what later attempts go on from: they may be on any machine."""
-        attempt, way = ending.attempt, self.travel.way
-        here = attempt.checkpoints
-        if not self._wanted(ending):
+    def _fetch_checkpoints(self, result: PendingResult, trouble: str | None) -> None:
+        """Fetch checkpoints last: later attempts may resume from them on any node."""
+        attempt, shell = result.attempt, self.uploads.shell
+        directory = attempt.checkpoints
+        if not self._is_current(result):
             return
-        if SAVED not in ending.how or here is None:
-            self.ended(attempt, trouble, ending.remark)
-            return
-
-        def again() -> None:
-            self._bring_saved(ending, trouble)
-
-        if way is None:
-            self._parked.append(again)
+        if SAVED not in result.outcome or directory is None:
+            self.on_collected(attempt, trouble, result.remark)
             return
 
-        def brought(result: Exception | None) -> None:
-            if self._wanted(ending) and not self._again(ending, result, again):
-                self._saved(ending, trouble, result)
+        def retry() -> None:
+            self._fetch_checkpoints(result, trouble)
 
-        self.worker.do(lambda: saved.bring(way, here, attempt.part), brought)
+        if shell is None:
+            self._waiting.append(retry)
+            return
 
-    def _saved(self, ending: PendingResult, trouble: str | None, result: Exception | None) -> None:
-        attempt = ending.attempt
-        name = saved.name_of(attempt.checkpoints or "")
+        def on_done(outcome: Exception | None) -> None:
+            if self._is_current(result) and not self._retry(result, outcome, retry):
+                self._on_checkpoints(result, trouble, outcome)
 
-        def marked(_: list[str]) -> None:
-            if self._wanted(ending):
-                attempt.ahead = result is not None
-                self.ended(attempt, "; ".join(filter(None, (trouble, said))) or None, ending.remark)
+        self.pool.submit(lambda: checkpoint_sync.bring(shell, directory, attempt.part), on_done)
 
-        said = None
-        if result is not None:
-            why = _sentence(result).rstrip(".")
+    def _on_checkpoints(
+        self, result: PendingResult, trouble: str | None, error: Exception | None
+    ) -> None:
+        attempt = result.attempt
+        name = checkpoint_sync.name_of(attempt.checkpoints or "")
+
+        def on_marked(_: list[str]) -> None:
+            if self._is_current(result):
+                attempt.checkpoints_left = error is not None
+                troubles = "; ".join(filter(None, (trouble, failure))) or None
+                self.on_collected(attempt, troubles, result.remark)
+
+        failure = None
+        if error is not None:
+            why = _message(error).rstrip(".")
             node = self.host.name
-            said = f"checkpoints could not be fetched ({why}); the job can resume only on {node}"
-        self.connection.ask(marked, "mark" if result is not None else "unmark", name)
+            failure = f"checkpoints could not be fetched ({why}); the job can resume only on {node}"
+        self.connection.request(on_marked, "mark" if error is not None else "unmark", name)
 
 
 def result_kind(carry: Carry) -> str:
@@ -364,33 +372,33 @@ def result_kind(carry: Carry) -> str:
 def _unpack(tar: bytes, attempt: RemoteAttempt) -> str | None:
     """Install results that came through the agent's connection; return a remark."""
     target, exclude = _target(attempt)
-    return result_download.unpack(tar, target, exclude, attempt.owner)
+    return result_download.unpack(tar, target, exclude, attempt.workspace)
 
 
-def _download(way: RemoteShell, work: str, names: bytes, attempt: RemoteAttempt) -> str | None:
+def _download(shell: RemoteShell, work: str, names: bytes, attempt: RemoteAttempt) -> str | None:
     """Install results that are too large for the agent's connection; return a remark."""
     target, exclude = _target(attempt)
-    source = f"{way.root}/work/{work}"
-    return result_download.bring(way, source, names, target, exclude, attempt.owner)
+    source = f"{shell.root}/work/{work}"
+    return result_download.bring(shell, source, names, target, exclude, attempt.workspace)
 
 
 def _target(attempt: RemoteAttempt) -> tuple[str, tuple[str, ...]]:
     """Return the directory that receives results, and the patterns that are left out."""
     carry = attempt.carry
-    return carry.into or attempt.directory, (*NEVER, *carry.exclude)
+    return carry.into or attempt.directory, (*ALWAYS_EXCLUDED, *carry.exclude)
 
 
 def _more(found: list[Piece]) -> bool:
-    """Whether there is more where that came from."""
+    """Return whether more data follows."""
     return sum(len(piece.data) for piece in found if piece.what != TAR) >= PIECE
 
 
-def _sentence(error: Exception) -> str:
-    """What went wrong, short enough to stand in a longer sentence."""
+def _message(error: Exception) -> str:
+    """Return what went wrong, short enough for a part of a sentence."""
     text = str(error) if isinstance(error, CarryError) else repr(error)
-    return printable(text, LONGEST_REASON)
+    return printable(text, MAX_REASON_LENGTH)
 
 
-def _most_bytes(attempts: int) -> int:
-    """The longest answer with new output of so many attempts."""
+def _max_bytes(attempts: int) -> int:
+    """Return the maximum size of a reply with new output of this number of attempts."""
     return PIECE + attempts * MOST_PIECES * LONGEST_HEADING

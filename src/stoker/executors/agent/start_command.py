@@ -1,4 +1,4 @@
-"""What the agent is told about a start: the command as it is over there, and its variables."""
+"""The agent's `start` request: the command on the node, and its variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoker.core.launch import Launch, filled_in
 
 
 def command(launch: Launch, scripts: str, bash: bool) -> tuple[str, ...]:
-    """The words to run; a script lies in a directory of its machine."""
+    """Return the argv on the node; a script is in the node's directory of scripts."""
     if launch.line:
         return launch.argv[-1:]
     if launch.script is None:
@@ -20,11 +20,11 @@ def command(launch: Launch, scripts: str, bash: bool) -> tuple[str, ...]:
 
 
 def variables(launch: Launch, secret: Callable[[str], bytes | None]) -> list[str]:
-    """What is exported there: what was asked for, and what says what it was given."""
-    return [*_asked(launch, secret), *_extra(launch)]
+    """Return the variables on the node: requested ones, and those that describe the attempt."""
+    return [*_requested(launch, secret), *_extra(launch)]
 
 
-def _asked(launch: Launch, secret: Callable[[str], bytes | None]) -> list[str]:
+def _requested(launch: Launch, secret: Callable[[str], bytes | None]) -> list[str]:
     if not launch.asked:
         return []
     values = secret(launch.environment)
@@ -34,16 +34,16 @@ def _asked(launch: Launch, secret: Callable[[str], bytes | None]) -> list[str]:
     return [
         filled_in(line, launch.fill) if launch.fill else line
         for line in lines
-        if _a_name(name := line.partition("=")[0]) and name in launch.asked
+        if _is_name(name := line.partition("=")[0]) and name in launch.asked
     ]
 
 
-def _a_name(text: str) -> bool:
-    """Whether a shell can set it; what else may be in an environment means nothing elsewhere."""
+def _is_name(text: str) -> bool:
+    """Return whether a shell can set this variable."""
     return text.isascii() and text.isidentifier()
 
 
 def _extra(launch: Launch) -> list[str]:
-    # The point marks the end: no other attempt's token begins with this one's.
+    # The dot marks the end: no other attempt's token begins with this one's.
     extra = launch.extra | {"STOKER_TOKEN": f"{launch.extra['STOKER_TOKEN']}."}
     return [f"{name}={value}" for name, value in extra.items()]

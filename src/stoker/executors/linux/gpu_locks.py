@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from stoker.core.foreign import UNAVAILABLE
+from stoker.core.job import AttemptId
 from stoker.executors.linux.shared_locks import lock_shared
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class GpuLocks:
         self.problems: dict[str, str] = {}
         """What is wrong with the locks at the moment, each reported when it came up."""
         self._report = report or _log_problem
-        self._held: dict[tuple[int, int], dict[str, int]] = {}
+        self._held: dict[AttemptId, dict[str, int]] = {}
         """Descriptors by path, by attempt."""
         self._pauses: dict[str, tuple[float, float, str]] = {}
         """GPUs that could not be locked: when to try again, the length of the pause, and why."""
@@ -72,7 +73,7 @@ class GpuLocks:
         """Return the path of this user's lock file for a GPU."""
         return f"{self.directory}/{uuid}.{self.uid}"
 
-    def take(self, key: tuple[int, int], uuids: tuple[str, ...]) -> str | None:
+    def take(self, key: AttemptId, uuids: tuple[str, ...]) -> str | None:
         """Lock GPUs for an attempt, all or none; return what prevents it, None if it may start."""
         now, held = time.monotonic(), dict[str, int]()
         paused = (self._pauses[uuid] for uuid in uuids if uuid in self._pauses)
@@ -115,11 +116,11 @@ class GpuLocks:
         finally:
             _close(held.values())
 
-    def drop(self, key: tuple[int, int]) -> None:
+    def drop(self, key: AttemptId) -> None:
         """Let go of an attempt's locks; its processes may still have theirs."""
         _close(self._held.pop(key, {}).values())
 
-    def paths(self, key: tuple[int, int]) -> list[str]:
+    def paths(self, key: AttemptId) -> list[str]:
         """Return the files that are locked for an attempt, for its process to lock as well."""
         return list(self._held.get(key, ()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import NamedTuple
 
@@ -74,6 +75,18 @@ def read_variable(pid: int, name: str) -> str | None:
         if entry.startswith(prefix):
             return os.fsdecode(entry[len(prefix) :])
     return None
+
+
+def has_open(pid: int, path: str) -> bool:
+    """Return whether a process has this file open, also if it was deleted since."""
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                if os.readlink(f"/proc/{pid}/fd/{fd}").removesuffix(" (deleted)") == path:
+                    return True
+    except OSError:
+        pass  # the process has ended, or belongs to another user
+    return False
 
 
 def has_signal_handler(pid: int, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Work that waits for disks and networks, done beside the loop, its results handed back to it."""
+"""TransferPool: blocking work in threads, its results handed back to the daemon's thread."""
 
 from __future__ import annotations
 
@@ -12,56 +12,56 @@ from typing import Any
 
 from stoker.executors.reactor import Reactor
 
-AT_ONCE = 4
-"""Transfers to or from one machine at a time: more would only share its line."""
+MAX_THREADS = 4
+"""Transfers to or from one node at a time: more would only share its bandwidth."""
 
 
 class TransferPool:
-    """A few threads of one machine. What they find out is told in the loop's own thread."""
+    """A few threads for one node; callbacks run in the daemon's thread."""
 
     def __init__(self, poller: Reactor) -> None:
         self.poller = poller
         self._busy = 0
         self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
         self._done: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = _thread.allocate_lock()
         self._closed = False
-        poller.add_reader(self._bell, self._ring)
+        poller.add_reader(self._wakeup, self._call_back)
 
-    def do(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Call `work` in a thread, then `then` with its result, or with what it raised."""
-        self._waiting.append((work, then))
+    def submit(self, work: Callable[[], Any], on_done: Callable[[Any], None]) -> None:
+        """Call `work` in a thread, then `on_done` with its result or its exception."""
+        self._waiting.append((work, on_done))
         self._start()
 
     def _start(self) -> None:
-        while self._waiting and self._busy < AT_ONCE:
+        while self._waiting and self._busy < MAX_THREADS:
             self._busy += 1
             _thread.start_new_thread(self._run, self._waiting.popleft())
 
-    def _run(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def _run(self, work: Callable[[], Any], on_done: Callable[[Any], None]) -> None:
         try:
-            found: Any = work()
-        except Exception as error:  # noqa: BLE001 - whoever asked is told, whatever it is
-            found = error
-        self._done.put((then, found))
-        with self._closing:  # the number of a closed bell may be another's by now
+            result: Any = work()
+        except Exception as error:  # noqa: BLE001 - the callback gets it, whatever it is
+            result = error
+        self._done.put((on_done, result))
+        with self._closing:  # the descriptor of a closed eventfd may be reused
             if not self._closed:
-                os.eventfd_write(self._bell, 1)
+                os.eventfd_write(self._wakeup, 1)
 
-    def _ring(self) -> None:
+    def _call_back(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+            os.eventfd_read(self._wakeup)
         while not self._done.empty():
-            then, found = self._done.get()
+            on_done, result = self._done.get()
             self._busy -= 1
-            then(found)
+            on_done(result)
         self._start()
 
     def close(self) -> None:
-        """Nobody wants to know any more."""
+        """Drop waiting work and call back no more."""
         self._waiting.clear()
-        self.poller.remove_reader(self._bell)
+        self.poller.remove_reader(self._wakeup)
         with self._closing:
             self._closed = True
-            os.close(self._bell)
+            os.close(self._wakeup)

@@ -4,39 +4,43 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-Key = tuple[int, int]
+from stoker.core.job import AttemptId
 
 
 class LocalAttempt(Struct):
-    """An attempt that this executor looks after."""
+    """An attempt that the local executor looks after."""
 
-    key: Key
+    id: AttemptId
     token: str
     pid: int | None = None
+    """Its main process, once it was started."""
     ticks: int = 0
-    """The kernel's start time of that process."""
-    began: bool = False
-    """The journal says that its process was started."""
-    keeper: int | None = None
-    """The keeper that has it; None when an earlier daemon's had."""
+    """Start time of the main process, in clock ticks since boot."""
+    has_started: bool = False
+    """The journal knows that its process was started."""
+    supervisor: int | None = None
+    """Pid of the supervisor that has it; None if that belongs to an earlier daemon."""
     out: str | None = None
     err: str | None = None
     pidfd: int = -1
-    group: str | None = None
-    oom_before: int = 0
+    """Watched if the process is not a child of a supervisor of this daemon."""
+    cgroup: str | None = None
+    oom_kills_before: int = 0
     status: int | None = None
+    """Wait status of the main process, once it is known."""
     ended_at: float = 0.0
-    lost: bool = False
-    """Its process has ended, and there is no record of how."""
-    record_by: float | None = None
-    """Its process is gone; its end must be on record by then."""
-    ending_since: float | None = None
-    terminate: bool | None = None
-    """That it should end is yet to be said to its processes; True: at once."""
+    is_lost: bool = False
+    """The main process has ended, and no record of its exit can come any more."""
+    record_deadline: float | None = None
+    """The main process has ended; boot time by which its exit record must exist."""
+    terminating_since: float | None = None
+    term_pending: bool | None = None
+    """Its processes are to be asked to end with the next tick; True: at once."""
     kill_at: float | None = None
-    killed: bool = False
-    main_ended: bool = False
-    """Its main process has ended, and what that left behind is yet to be counted."""
+    was_killed: bool = False
+    leftovers_uncounted: bool = False
+    """The main process has ended, and processes that it left behind are not counted yet."""
     left_behind: int = 0
-    unheard: bool = False
-    """Nobody there would have caught the signal that was to make it stop."""
+    """Processes that outlived the main process."""
+    signal_uncaught: bool = False
+    """No process handled the signal that asked the attempt to stop."""

@@ -1,4 +1,4 @@
-"""The files by which an attempt is started once and its end is never forgotten."""
+"""Claim files, by which an attempt is started at most once, and the log of exits."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
-from stoker.executors.linux.procfs import ENDED, process_state, read_stat
+from stoker.core.job import AttemptId
+from stoker.executors.linux.procfs import ENDED, has_open, process_state, read_stat
+from stoker.executors.local.supervisor import PROCESS_NAME
 
 
 class Claim(Struct):
-    """What an attempt's claim file says."""
+    """The content of an attempt's claim file."""
 
-    keeper: tuple[int, int] | None = None
+    supervisor: tuple[int, int] | None = None
     """Pid and start time of the supervisor that has it."""
     note: bytes = b""
-    """What its daemon had noted down with it: its placement, as JSON."""
+    """Its placement, as JSON."""
     pid: int | None = None
     ticks: int = 0
     started: tuple[float, float] | None = None
@@ -27,30 +29,30 @@ class Claim(Struct):
     ended_at: float | None = None
     failed: str | None = None
     """Why it could not be started."""
-    taken: bool = False
-    """A later daemon took the claim, so that nobody can start this attempt any more."""
+    revoked: bool = False
+    """A later daemon made the claim, so that no supervisor starts this attempt any more."""
     withdrawn: bool = False
-    """Its supervisor has it and did not start it, for want of memory, processes or disk."""
-    signalled: bool = False
+    """Its supervisor did not start it, for want of memory, processes or disk."""
+    was_signalled: bool = False
     """A process of it was sent the signal that asks it to stop."""
 
     @property
-    def alive(self) -> bool:
-        """Whether the process that was started still runs."""
+    def is_alive(self) -> bool:
+        """Whether its main process still runs."""
         return self.pid is not None and process_state(self.pid, self.ticks) in RUNS
 
     @property
-    def unreaped(self) -> bool:
-        """Whether the process that was started still exists, perhaps as a zombie."""
+    def is_unreaped(self) -> bool:
+        """Whether its main process still exists, perhaps as a zombie."""
         return self.pid is not None and process_state(self.pid, self.ticks) != ""
 
     @property
-    def keeper_alive(self) -> bool:
-        """Whether the supervisor that has this attempt still runs."""
-        return self.keeper is not None and process_state(*self.keeper) in RUNS
+    def is_supervisor_alive(self) -> bool:
+        """Whether its supervisor still runs."""
+        return self.supervisor is not None and process_state(*self.supervisor) in RUNS
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no supervisor has written to it yet."""
         return self == Claim()
 
@@ -59,13 +61,13 @@ RUNS = frozenset("RSDTtIWKP")
 """States of processes that are neither zombies nor dead."""
 
 
-def claim_path(run_dir: str, job: int, attempt: int) -> str:
-    """Where the claim of one attempt lies."""
-    return f"{run_dir}/{job}.{attempt}"
+def claim_path(run_dir: str, attempt: AttemptId) -> str:
+    """Return the path of an attempt's claim file."""
+    return f"{run_dir}/{attempt}"
 
 
 def read_claim(path: str) -> Claim | None:
-    """What is known of an attempt; None when nobody has claimed it."""
+    """Return what the claim file of an attempt says; None if there is none."""
     try:
         with open(path, "rb") as file:
             lines = file.read().splitlines()
@@ -81,29 +83,29 @@ def read_claim(path: str) -> Claim | None:
 def _read_line(claim: Claim, words: list[bytes], line: bytes) -> None:
     match words[0]:
         case b"keeper":
-            if not claim.taken:  # the first line decides
-                claim.keeper = (int(words[1]), int(words[2]))
+            if not claim.revoked:  # the first line decides
+                claim.supervisor = (int(words[1]), int(words[2]))
                 claim.note = b"".join(line.split(None, 3)[3:])
         case b"pid":
             claim.pid, claim.ticks = int(words[1]), int(words[2])
             claim.started = (float(words[3]), float(words[4]))
-            claim.keeper = (int(words[6]), int(words[7]))
+            claim.supervisor = (int(words[6]), int(words[7]))
         case b"exit":
             claim.status, claim.ended_at = int(words[1]), float(words[3])
         case b"failed":
             why = b" ".join(words[1:]).decode("utf-8", "replace")
             claim.failed = why or "the job could not be started"
         case b"taken":
-            claim.taken = claim.keeper is None  # the first line decides
+            claim.revoked = claim.supervisor is None  # the first line decides
         case b"withdrawn":
             claim.withdrawn = True
         case b"signalled":
-            claim.signalled = True
+            claim.was_signalled = True
 
 
 def note_signal(path: str) -> None:
-    """Write down that the attempt is sent a signal, so that a later daemon can judge its exit."""
-    with contextlib.suppress(OSError):  # deleted: its absence is noticed elsewhere
+    """Record that the attempt is sent a signal, so that a later daemon can classify its exit."""
+    with contextlib.suppress(OSError):  # it was deleted, which is noticed elsewhere
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             os.write(fd, b"signalled\n")
@@ -111,9 +113,12 @@ def note_signal(path: str) -> None:
             os.close(fd)
 
 
-def take_claim(path: str) -> bool:
-    """Make sure that an attempt nobody started is never started; False when somebody was first."""
-    # Whole or not at all: an empty claim would say that a keeper died in the middle of a start.
+def create_claim(path: str) -> bool:
+    """Revoke an attempt that was never claimed; False if a supervisor has claimed it.
+
+    No supervisor can start the attempt afterwards.
+    """
+    # Whole or not at all: an empty claim would mean that a supervisor died during a start.
     part = f"{path}.part"
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     os.write(fd, b"taken\n")
@@ -127,24 +132,24 @@ def take_claim(path: str) -> bool:
     return True
 
 
-def take_empty_claim(path: str) -> bool:
-    """Claim an attempt whose claim file has no content; False if a supervisor wrote to it first.
+def revoke_empty_claim(path: str) -> bool:
+    """Revoke an attempt whose claim file is empty; False if a supervisor wrote to it first.
 
     The first line decides: a supervisor that was stopped between creating the file and writing
     its line finds "taken" when it continues, and starts nothing.
     """
     with open(path, "ab") as file:
         file.write(b"taken\n")
-    return (read_claim(path) or Claim()).taken
+    return (read_claim(path) or Claim()).revoked
 
 
 class ExitLog:
-    """The ends that keepers wrote to disk, one file per keeper."""
+    """The exits that supervisors recorded, one file per supervisor."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._read: dict[str, tuple[tuple[int, int], dict[str, tuple[int, float]]]] = {}
-        """By file: its inode and size when it was last read, and the ends in it."""
+        """By file: its inode and size when it was last read, and the exits in it."""
 
     def _names(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
@@ -152,64 +157,73 @@ class ExitLog:
         return []
 
     def read(self) -> dict[str, tuple[int, float]]:
-        """Wait status and wall time by attempt (`job.attempt`)."""
-        found: dict[str, tuple[int, float]] = {}
+        """Return wait status and wall time by attempt (`job.attempt`)."""
+        exits: dict[str, tuple[int, float]] = {}
         for name in self._names():
-            found |= self._of(name)
-        return found
+            exits |= self._exits_in(name)
+        return exits
 
-    def find(self, attempt: str) -> tuple[int, float] | None:
-        """Wait status and wall time of the end of one attempt, if it is on record."""
-        return next((end for name in self._names() if (end := self._of(name).get(attempt))), None)
+    def find(self, attempt: AttemptId) -> tuple[int, float] | None:
+        """Return wait status and wall time of the exit of one attempt, if it is recorded."""
+        exits = (self._exits_in(name).get(str(attempt)) for name in self._names())
+        return next((exit for exit in exits if exit), None)
 
-    def _of(self, name: str) -> dict[str, tuple[int, float]]:
-        """The ends in one file, which is read again only when it has grown."""
+    def _exits_in(self, name: str) -> dict[str, tuple[int, float]]:
+        """Return the exits in one file, which is read again only when it has grown."""
         with contextlib.suppress(OSError), open(f"{self.directory}/{name}", "rb") as file:
             stat = os.fstat(file.fileno())
             version = stat.st_ino, stat.st_size
             if self._read.get(name, (None, {}))[0] != version:
-                self._read[name] = version, _ends(file.read(stat.st_size))
+                self._read[name] = version, _parse_exits(file.read(stat.st_size))
             return self._read[name][1]
         return {}
 
-    def keepers(self) -> set[int]:
-        """The keepers of this state that are still there."""
-        return {int(name) for name in self._names() if name.isdigit() and _a_keeper(int(name))}
+    def supervisors(self) -> set[int]:
+        """Return the supervisors of this state that still run."""
+        pids = (int(name) for name in self._names() if name.isdigit())
+        return {pid for pid in pids if self._is_supervisor(pid)}
 
-    def restore(self, keepers: Iterable[int]) -> None:
-        """Make the files of living keepers again, by which a later daemon knows of them."""
-        for pid in keepers:
-            if _a_keeper(pid):
+    def _is_supervisor(self, pid: int) -> bool:
+        """Return whether a process is a supervisor, also of an earlier version.
+
+        Whatever that is called, it has its own exit log open.
+        """
+        stat = read_stat(pid)
+        if stat is None or stat.state in ENDED:
+            return False
+        path = f"{os.path.realpath(self.directory)}/{pid}"
+        return stat.name == PROCESS_NAME.encode() or has_open(pid, path)
+
+    def restore(self, supervisors: Iterable[int]) -> None:
+        """Create the files of living supervisors again, by which a later daemon finds them."""
+        for pid in supervisors:
+            if self._is_supervisor(pid):
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
                 os.close(os.open(f"{self.directory}/{pid}", flags, 0o600))
 
-    def drop(self, mine: set[int], unsettled: Collection[str] = ()) -> None:
-        """Remove the files of keepers that are gone. Only after their ends are in the journal.
+    def remove_ended(self, own: set[int], unfinished: Collection[AttemptId] = ()) -> None:
+        """Remove the files of supervisors that have ended, once their exits are in the journal.
 
-        A keeper may have written an end and left a moment ago: a file that has the end of an
-        unsettled attempt stays.
+        A supervisor may have recorded an exit and ended a moment ago: a file with the exit of an
+        unfinished attempt stays.
         """
-        there = {*mine, *self.keepers()}
+        running = {*own, *self.supervisors()}
+        names = {str(attempt) for attempt in unfinished}
         self.read()
         for name in self._names():
-            if not name.isdigit() or int(name) in there:
+            if not name.isdigit() or int(name) in running:
                 continue
-            if self._read.get(name, (None, {}))[1].keys().isdisjoint(unsettled):
+            if self._read.get(name, (None, {}))[1].keys().isdisjoint(names):
                 self._read.pop(name, None)
                 with contextlib.suppress(OSError):
                     os.unlink(f"{self.directory}/{name}")
 
 
-def _ends(text: bytes) -> dict[str, tuple[int, float]]:
-    """The ends in a file, without a line that was cut short."""
-    found: dict[str, tuple[int, float]] = {}
+def _parse_exits(text: bytes) -> dict[str, tuple[int, float]]:
+    """Return the exits in a file, without a line that was cut short."""
+    exits: dict[str, tuple[int, float]] = {}
     for line in text.splitlines():
         words = line.split()
         with contextlib.suppress(ValueError, IndexError):
-            found[words[0].decode()] = (int(words[2]), float(words[4]))
-    return found
-
-
-def _a_keeper(pid: int) -> bool:
-    stat = read_stat(pid)
-    return stat is not None and stat.name == b"stoker-keeper" and stat.state not in ENDED
+            exits[words[0].decode()] = (int(words[2]), float(words[4]))
+    return exits

@@ -1,4 +1,4 @@
-"""Processes on this machine: started by the keeper, adopted by pidfd, ended as a tree."""
+"""LocalExecutor: attempts on this node, started by supervisors and terminated as process trees."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import errno
 import logging
 import os
 import signal
+import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker.core.events import (
     AttemptLost,
@@ -22,14 +25,10 @@ from stoker.core.events import (
     StartFailed,
 )
 from stoker.core.foreign import in_words
-from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
-from stoker.core.job import Job
 from stoker.core.launch import Launch
-from stoker.executors.launch import container
 from stoker.executors.launch.command import CommandBuilder, NoContainer
 from stoker.executors.launch.paths import ExecutorPaths
-from stoker.executors.linux import cgroup
-from stoker.executors.linux import oom as symptoms
+from stoker.executors.linux import cgroup, oom
 from stoker.executors.linux import process_tree as tree
 from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.linux.procfs import has_signal_handler
@@ -38,306 +37,341 @@ from stoker.executors.local.claims import (
     Claim,
     ExitLog,
     claim_path,
+    create_claim,
     note_signal,
     read_claim,
-    take_claim,
-    take_empty_claim,
+    revoke_empty_claim,
 )
-from stoker.executors.local.recovery import KEPT, AttemptRecovery
-from stoker.executors.local.supervisor import BOOT, PASSING, spawn_keeper
-from stoker.executors.local.supervisor_client import KEEPERS, SupervisorClient
-from stoker.executors.port import Executor
+from stoker.executors.local.recovery import COMPLETE, AttemptRecovery
+from stoker.executors.local.supervisor import PASSING, spawn_supervisor
+from stoker.executors.local.supervisor_client import SUPERVISORS, SupervisorClient
+from stoker.executors.local.termination import Termination, is_contained
+from stoker.executors.port import (
+    SHORTAGE_SECONDS,
+    AttemptId,
+    Barrier,
+    Capability,
+    Executor,
+    ExecutorSink,
+    RecoverableAttempt,
+    Upload,
+)
 from stoker.executors.reactor import Reactor
 
 logger = logging.getLogger(__name__)
 
-RESCAN = 0.05
-"""Seconds between looks at a tree that is being ended: its last breath makes no event."""
-SHORTAGE = 10.0
-"""Seconds before a start is tried again that failed for want of memory, processes or disk."""
-BLOCKED = 2.0
-"""Seconds before a start is tried again that found a GPU locked."""
-TERMINAL = {signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT,
-            signal.SIGSTOP, signal.SIGCONT}  # fmt: skip
-DIRECT = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
-"""Signals that nobody can pass on."""
-
-Key = tuple[int, int]
+LOCKED_GPU_SECONDS = 2.0
+"""Delay of the next try after a start found a GPU locked."""
+TERMINAL_SIGNALS = {signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT,
+                    signal.SIGSTOP, signal.SIGCONT}  # fmt: skip
+UNCATCHABLE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
+"""Signals that the process in charge of a container cannot pass on."""
 
 
 class LocalExecutor(Executor):
-    """Runs attempts on this machine."""
+    """Runs attempts on this node."""
+
+    capabilities = (
+        Capability.BIND_DEVICES
+        | Capability.SUSPEND
+        | Capability.SIGNAL
+        | Capability.BARRIER
+        | Capability.SHARED_FILES
+    )
+    durable_intent = False
+    """A claim file shows whether a start was carried out, however the daemon ends."""
+    address = None
 
     def __init__(
         self,
-        places: ExecutorPaths,
+        paths: ExecutorPaths,
         install: str,
-        keepers: list[SupervisorClient],
+        supervisors: list[SupervisorClient],
         poller: Reactor,
         secret: Callable[[str], bytes | None],
         blob: Callable[[str], bytes | None],
         grace: float = 10.0,
         cgroups: cgroup.Cgroups | None = None,
-        holds: GpuLocks | None = None,
+        gpu_locks: GpuLocks | None = None,
         engine: str = "",
     ) -> None:
-        self.places, self.install, self.grace = places, install, grace
-        self.keepers = keepers
-        self.poller, self.secret, self.blob = poller, secret, blob
-        self.commands = CommandBuilder(places, secret, blob, grace, engine)
+        self.paths, self.install, self.grace = paths, install, grace
+        self.supervisors, self.poller = supervisors, poller
+        self.commands = CommandBuilder(paths, secret, blob, grace, engine)
         self.cgroups = cgroups or cgroup.Cgroups(None)
-        self.holds = holds or GpuLocks()
-        self.oom = symptoms.OomCounter()
-        self.facts: list[Event] = []
-        self.attempts: dict[Key, LocalAttempt] = {}
-        self.busy: set[Key] = set()
-        """Attempts that need a look now and then: being ended, or waiting for a record."""
-        self.settled: list[str] = []
-        self.exits = ExitLog(places.exits)
-        self.adoption = AttemptRecovery(self)
-        for link in keepers:
-            self._listen_to(link)
+        self.gpu_locks = gpu_locks or GpuLocks()
+        self.oom = oom.OomCounter()
+        self.attempts: dict[AttemptId, LocalAttempt] = {}
+        self.exit_log = ExitLog(paths.exits)
+        self.recovery = AttemptRecovery(self)
+        self.termination = Termination(self)
+        self._sink: ExecutorSink | None = None
+        self._at_barrier: dict[AttemptId, tuple[Launch, Barrier]] = {}
+        """Parts of gangs that are started when all parts are ready."""
+        self._unacknowledged: set[AttemptId] = set()
+        """Attempts whose claims may be deleted once their ends are on disk."""
 
-    def token(self, job: int, attempt: int) -> str:
-        """The mark that every process of an attempt carries."""
-        return f"{self.install}.{job}.{attempt}"
+    def open(self, sink: ExecutorSink) -> None:
+        """Begin to listen to the supervisors and to report to this sink."""
+        self._sink = sink
+        for client in self.supervisors:
+            self._watch_supervisor(client)
 
-    # -- wishes -------------------------------------------------------------------------
+    def has_attempts(self) -> bool:
+        """Return whether it looks after any attempt."""
+        return bool(self.attempts or self._at_barrier)
 
-    def start(self, wish: StartProcess, launch: Launch) -> None:
-        """Hand an attempt to the keeper that has the least to do."""
-        key = (wish.job, wish.attempt)
-        attempt = LocalAttempt(key, launch.extra["STOKER_TOKEN"], out=launch.out, err=launch.err)
-        # Registered before anything can fail: `close` keeps the proof that it never started.
-        self.attempts[key] = attempt
-        if launch.trains:
-            with contextlib.suppress(OSError):  # should it need the directory, it will say so
-                os.makedirs(launch.checkpoints, 0o700, exist_ok=True)
-        blocked = self.holds.take(key, launch.gpus) if launch.gpus else None
-        if blocked is not None:
-            self.gone(attempt)
-            self._call_off(wish, blocked)
+    def report(self, event: Event) -> None:
+        """Report what became of an attempt."""
+        assert self._sink is not None
+        self._sink.event(event)
+
+    def token(self, attempt: AttemptId) -> str:
+        """Return the token that every process of an attempt carries."""
+        return f"{self.install}.{attempt}"
+
+    def claim_path(self, attempt: AttemptId) -> str:
+        """Return the path of an attempt's claim file."""
+        return claim_path(self.paths.run, attempt)
+
+    # -- starting -----------------------------------------------------------------------
+
+    def start(self, launch: Launch, barrier: Barrier | None = None) -> None:
+        """Start an attempt, at most once ever; with a barrier, when it is released."""
+        if barrier is None:
+            self._start(launch, 0)
             return
-        self._complete_keepers()
+        assert self._sink is not None
+        self._at_barrier[launch.id] = launch, barrier
+        self._sink.ready(launch.id, barrier.rank, _free_port())
+
+    def release(self, attempt: AttemptId, environment: Mapping[str, str] | None) -> None:
+        """Start a part that waits at its barrier; without an environment, give it up."""
+        launch, barrier = self._at_barrier.pop(attempt, (None, None))
+        if launch is None or barrier is None:
+            return
+        if environment is None:
+            self._cancel(attempt, "another part of the job could not be started")
+        else:
+            extra = launch.extra | dict(environment)
+            self._start(replace(launch, extra=extra), barrier.rank)
+
+    def _start(self, launch: Launch, rank: int) -> None:
+        """Send a start to the supervisor that has the fewest."""
+        id = launch.id
+        attempt = LocalAttempt(id, launch.extra["STOKER_TOKEN"], out=launch.out, err=launch.err)
+        # Registered before anything can fail: the claims of known attempts are not cleared.
+        self.attempts[id] = attempt
+        if launch.trains:
+            with contextlib.suppress(OSError):  # an attempt that needs the directory reports it
+                os.makedirs(launch.checkpoints, 0o700, exist_ok=True)
+        locked = self.gpu_locks.take(id, launch.gpus) if launch.gpus else None
+        if locked is not None:
+            self.forget(attempt)
+            self._cancel_for_lock(launch, rank, locked)
+            return
+        self._replace_supervisors()
         try:
-            if not self.keepers:
+            if not self.supervisors:
                 raise OSError(errno.EAGAIN, "the supervisor process cannot be started")
-            link = min(self.keepers, key=lambda each: each.starting)
-            link.provide(launch.environment, self.commands.environment)
+            client = min(self.supervisors, key=lambda each: each.starting)
+            client.send_environment(launch.environment, self.commands.environment)
             argv, extra = self.commands.compose(launch)
         except (OSError, KeyError, NoContainer) as error:
-            self._not_started(attempt, error)
+            self._start_failed(attempt, error)
             return
-        attempt.oom_before = self.oom.before()
-        attempt.group = self.cgroups.create(attempt.token)
-        attempt.keeper = link.pid
-        link.starting += 1
-        link.send(
-            "start",
-            f"{wish.job}.{wish.attempt}",
-            claim_path(self.places.run, *key),
-            argv,
-            launch.directory,
-            launch.umask,
-            launch.environment,
-            extra,
-            launch.out,
-            launch.err,
-            self.holds.paths(key),
-            attempt.group,
-            tree.mark_of(attempt.token),
-            msgspec.json.encode(wish.placement),
-        )
+        attempt.oom_kills_before = self.oom.before()
+        attempt.cgroup = self.cgroups.create(attempt.token)
+        attempt.supervisor = client.pid
+        client.starting += 1
+        client.send(
+            "start", str(id), self.claim_path(id), argv, launch.directory, launch.umask,
+            launch.environment, extra, launch.out, launch.err, self.gpu_locks.paths(id),
+            attempt.cgroup, tree.mark_of(attempt.token), msgspec.json.encode(launch.placement),
+        )  # fmt: skip
 
-    def _not_started(self, attempt: LocalAttempt, error: Exception) -> None:
-        """Nothing was handed over: a shortage may pass, any other error would come again."""
-        self.gone(attempt)
-        (job, number), now = attempt.key, time.time()
+    def _start_failed(self, attempt: LocalAttempt, error: Exception) -> None:
+        """Report a start that was not sent: a shortage may pass, other errors would repeat."""
+        self.forget(attempt)
         why = str(error) if isinstance(error, NoContainer) else f"cannot start: {error}"
         if isinstance(error, OSError) and error.errno in PASSING:
-            self.facts.append(
-                StartCalledOff(at=now, job=job, attempt=number, why=why, delay=SHORTAGE)
+            self._cancel(attempt.id, why, SHORTAGE_SECONDS)
+        else:
+            self._fail(attempt.id, why)
+
+    def _cancel(self, attempt: AttemptId, why: str, delay: float = 0.0) -> None:
+        self.report(
+            StartCalledOff(
+                at=time.time(), job=attempt.job, attempt=attempt.attempt, why=why, delay=delay
             )
-        else:
-            self.facts.append(StartFailed(at=now, job=job, attempt=number, why=why))
+        )
 
-    def _call_off(self, wish: StartProcess, mark: str) -> None:
-        """A GPU cannot be had: the start is cancelled, and no other job is put there for now."""
-        now, why = time.time(), f"a GPU {in_words(mark)}"
+    def _fail(self, attempt: AttemptId, why: str) -> None:
+        self.report(StartFailed(at=time.time(), job=attempt.job, attempt=attempt.attempt, why=why))
+
+    def _cancel_for_lock(self, launch: Launch, rank: int, holder: str) -> None:
+        """Cancel a start whose GPU is locked, and keep other jobs off its GPUs for now."""
         # The delay is for jobs that are placed whatever the marks of GPUs say.
-        self.facts.append(
-            StartCalledOff(at=now, job=wish.job, attempt=wish.attempt, why=why, delay=BLOCKED)
-        )
-        self.facts += [
-            ForeignUseChanged(at=now, node=wish.placement.node, device=name, stranger=mark)
-            for name in wish.placement.names("gpu")
-        ]
-
-    def cancel_start(self, wish: StartProcess, why: str) -> None:
-        """The order to start has failed inside the daemon: requeue the job if nothing runs."""
-        key = (wish.job, wish.attempt)
-        path = claim_path(self.places.run, *key)
-        if key in self.attempts or not take_claim(path):
-            return  # its keeper may have the order: what becomes of it is reported as usual
-        self.holds.drop(key)
-        self.settled.append(path)
-        self.facts.append(
-            StartCalledOff(at=time.time(), job=key[0], attempt=key[1], why=why, delay=SHORTAGE)
-        )
-
-    def end(self, wish: EndAttempt) -> None:
-        """Begin to end a tree: TERM with the next tick, KILL after the grace."""
-        attempt = self.attempts.get((wish.job, wish.attempt))
-        if attempt is None:
+        self._cancel(launch.id, f"a GPU {in_words(holder)}", LOCKED_GPU_SECONDS)
+        if launch.placement is None:
             return
-        now = time.clock_gettime(BOOT)
-        if attempt.ending_since is None:
-            attempt.ending_since = now
-        grace = self.grace
-        if wish.at_once:
-            grace = container.LAST_WORD if self._is_contained(attempt) else 0.0
-        attempt.kill_at = min(attempt.kill_at or now + grace, now + grace)
-        self.busy.add(attempt.key)
-        if grace or not wish.at_once:
-            attempt.terminate = wish.at_once
+        part, now = launch.placement.parts[rank], time.time()
+        for name in part.names("gpu"):
+            self.report(ForeignUseChanged(at=now, node=part.node, device=name, stranger=holder))
 
-    @staticmethod
-    def _is_contained(attempt: LocalAttempt) -> bool:
-        return attempt.pid is not None and container.looked_after_by(attempt.pid, attempt.token)
+    def cancel_start(self, attempt: AttemptId, why: str) -> None:
+        """Requeue a job whose start failed inside the daemon, unless a supervisor has it."""
+        self._at_barrier.pop(attempt, None)
+        if attempt in self.attempts or not create_claim(self.claim_path(attempt)):
+            return  # what becomes of it is reported as usual
+        self.gpu_locks.drop(attempt)
+        self.expect_acknowledgement(attempt)
+        self._cancel(attempt, why, SHORTAGE_SECONDS)
 
-    def _terminate(self, attempt: LocalAttempt, seen: tree.Snapshot) -> None:
-        """Ask a tree to end; of a container, only its looker-after, who knows how that is done."""
-        assert attempt.pid is not None
-        pids, at_once = self._members(attempt, seen), attempt.terminate
-        attempt.terminate = None
-        if self._is_contained(attempt):
-            tree.signal_all([attempt.pid], container.AT_ONCE if at_once else signal.SIGTERM)
-            tree.signal_all(pids, signal.SIGCONT)
-        else:
-            tree.end(pids, signal.SIGTERM)
+    # -- signals ------------------------------------------------------------------------
 
-    def signal(self, wish: SignalAttempt) -> None:
-        """Pass a signal on; a shell that waits for a child gets it only if it has a trap for it."""
-        attempt = self.attempts.get((wish.job, wish.attempt))
-        if attempt is None or attempt.pid is None:
+    def terminate(self, attempt: AttemptId, grace: float) -> None:
+        """Terminate a tree: TERM with the next tick, KILL after `grace` seconds."""
+        if self._at_barrier.pop(attempt, None) is not None:
+            self._cancel(attempt, "cancelled before it was started")
+        elif (known := self.attempts.get(attempt)) is not None:
+            self.termination.begin(known, grace)
+
+    def signal(self, attempt: AttemptId, number: int, only_if_handled: bool = False) -> None:
+        """Send a signal; a shell that waits for a child gets it only if it handles it."""
+        known = self.attempts.get(attempt)
+        if known is None or known.pid is None:
             return
-        pids, leader = self._members(attempt), attempt.pid
-        if wish.if_caught:
-            contained = self._is_contained(attempt)  # whose looker-after catches everything
-            hearing = [
+        pids, leader = self.members(known), known.pid
+        contained = is_contained(known)
+        if only_if_handled:
+            # The process in charge of a container handles every signal, whatever runs inside.
+            handling = [
                 pid
                 for pid in pids
-                if has_signal_handler(pid, wish.signal) and not (contained and pid == leader)
+                if has_signal_handler(pid, number) and not (contained and pid == leader)
             ]
-            attempt.unheard = not hearing
-            if hearing:
-                note_signal(claim_path(self.places.run, *attempt.key))
-            pids = [leader] if contained and hearing else hearing
-        elif wish.signal not in DIRECT and self._is_contained(attempt):
-            pids = [leader] if has_signal_handler(leader, wish.signal) else []
-        elif len(pids) > 1 and wish.signal not in TERMINAL:
-            pids = [pid for pid in pids if pid != leader or has_signal_handler(pid, wish.signal)]
-        tree.signal_all(pids, wish.signal)
+            known.signal_uncaught = not handling
+            if handling:
+                note_signal(self.claim_path(attempt))
+            pids = [leader] if contained and handling else handling
+        elif number not in UNCATCHABLE and contained:
+            pids = [leader] if has_signal_handler(leader, number) else []
+        elif len(pids) > 1 and number not in TERMINAL_SIGNALS:
+            pids = [pid for pid in pids if pid != leader or has_signal_handler(pid, number)]
+        tree.signal_all(pids, number)
 
-    def suspend(self, job: int, attempt: int) -> None:
-        """Stop the tree in place."""
-        self._signal_tree((job, attempt), signal.SIGSTOP)
+    def suspend(self, attempt: AttemptId) -> None:
+        """Stop all processes in place."""
+        self._signal_tree(attempt, signal.SIGSTOP)
 
-    def resume(self, job: int, attempt: int) -> None:
-        """Let the tree go on."""
-        self._signal_tree((job, attempt), signal.SIGCONT)
+    def resume(self, attempt: AttemptId) -> None:
+        """Let suspended processes continue."""
+        self._signal_tree(attempt, signal.SIGCONT)
 
-    def _signal_tree(self, key: Key, number: int) -> None:
-        attempt = self.attempts.get(key)
-        if attempt is not None and attempt.pid is not None:
-            tree.signal_all(self._members(attempt), number)
+    def _signal_tree(self, attempt: AttemptId, number: int) -> None:
+        known = self.attempts.get(attempt)
+        if known is not None and known.pid is not None:
+            tree.signal_all(self.members(known), number)
+
+    def abandon(self, attempt: AttemptId) -> None:
+        """Do nothing: attempts on this node are never given up."""
+
+    def send_control(self, attempt: AttemptId, rank: int, name: str, text: str) -> None:
+        """Do nothing: control files on this node are written by their owner."""
+
+    def upload_progress(self, attempt: AttemptId) -> Upload | None:
+        """Return None: nothing is uploaded."""
+        return None
+
+    def follow_log(self, job: int) -> None:
+        """Do nothing: output is written where it is read."""
+
+    def refresh(self) -> None:
+        """Do nothing: this node is measured by the GPU monitor."""
 
     def snapshot(self, stop: Iterable[str] = ()) -> tree.Snapshot:
-        """All processes of this moment; those that supervise jobs belong to none of them."""
-        return tree.Snapshot({*(link.pid for link in self.keepers), *self.exits.keepers()}, stop)
+        """Return all processes of this moment; supervisors belong to no attempt."""
+        own = (client.pid for client in self.supervisors)
+        return tree.Snapshot({*own, *self.exit_log.supervisors()}, stop)
 
-    def _members(self, attempt: LocalAttempt, seen: tree.Snapshot | None = None) -> list[int]:
-        """The living processes of an attempt."""
-        found = (seen or self.snapshot()).members(attempt.token, attempt.pid, attempt.ticks)
-        if attempt.group is not None:
-            found = sorted({*found, *cgroup.pids(attempt.group)})
-        return found
+    def members(self, attempt: LocalAttempt, seen: tree.Snapshot | None = None) -> list[int]:
+        """Return the living processes of an attempt."""
+        pids = (seen or self.snapshot()).members(attempt.token, attempt.pid, attempt.ticks)
+        if attempt.cgroup is not None:
+            pids = sorted({*pids, *cgroup.pids(attempt.cgroup)})
+        return pids
 
-    # -- what the keepers say -----------------------------------------------------------
+    # -- reports of supervisors ---------------------------------------------------------
 
-    def _listen_to(self, link: SupervisorClient) -> None:
-        self.poller.add_reader(link.wire.sock.fileno(), lambda: self._hear(link))
+    def _watch_supervisor(self, client: SupervisorClient) -> None:
+        self.poller.add_reader(client.wire.sock.fileno(), lambda: self._receive(client))
 
-    def _hear(self, link: SupervisorClient) -> None:
-        reports = link.receive()
+    def _receive(self, client: SupervisorClient) -> None:
+        reports = client.receive()
         if reports is None:
-            self._keeper_died(link)
+            self._supervisor_died(client)
             return
-        for what, text, *rest in reports:
+        for kind, text, *details in reports:
             job, _, number = text.partition(".")
-            key = (int(job), int(number))
-            attempt = self.attempts.get(key)
-            if attempt is None:
-                continue
-            if what == "started":
-                self.started(attempt, *rest)
-            elif what == "exited":
-                attempt.status, _, attempt.ended_at, orphans = rest
-                self.process_gone(attempt, look_around=orphans)
-            elif what == "failed":
-                self.gone(attempt)
-                self.facts.append(
-                    StartFailed(at=time.time(), job=key[0], attempt=key[1], why=rest[0])
-                )
-            elif what == "busy":
-                self.gone(attempt)
-                self.settled.append(claim_path(self.places.run, *key))
-                self.facts.append(
-                    StartCalledOff(
-                        at=time.time(), job=key[0], attempt=key[1], why=rest[0], delay=SHORTAGE
-                    )
-                )
-            elif what == "late":
-                self._late(attempt)
+            attempt = self.attempts.get(AttemptId(int(job), int(number)))
+            if attempt is not None:
+                self._on_report(attempt, kind, details)
 
-    def _late(self, attempt: LocalAttempt) -> None:
-        """Its claim was there before: it was given up, or an earlier daemon's keeper starts it."""
-        (job, number), why = attempt.key, "this attempt was already claimed"
-        claim = read_claim(claim_path(self.places.run, job, number))
-        if claim is None or claim.taken or claim.withdrawn:
-            self.gone(attempt)
-            self.facts.append(StartCalledOff(at=time.time(), job=job, attempt=number, why=why))
+    def _on_report(self, attempt: LocalAttempt, kind: str, details: list[Any]) -> None:
+        match kind, details:
+            case "started", [pid, ticks, boot, wall]:
+                self.on_started(attempt, pid, ticks, boot, wall)
+            case "exited", [status, _, wall, has_orphans]:
+                attempt.status, attempt.ended_at = status, wall
+                self.on_leader_exited(attempt, check_leftovers=has_orphans)
+            case "failed", [why]:
+                self.forget(attempt)
+                self._fail(attempt.id, why)
+            case "busy", [why]:
+                self.forget(attempt)
+                self.expect_acknowledgement(attempt.id)
+                self._cancel(attempt.id, why, SHORTAGE_SECONDS)
+            case "late", []:
+                self._on_late_start(attempt)
+
+    def _on_late_start(self, attempt: LocalAttempt) -> None:
+        """Handle a claim that existed before: revoked, or an earlier supervisor starts it."""
+        claim = read_claim(self.claim_path(attempt.id))
+        if claim is None or claim.revoked or claim.withdrawn:
+            self.forget(attempt)
+            self._cancel(attempt.id, "this attempt was already claimed")
         else:
-            attempt.keeper = None
-            self.adoption.expect_record(attempt)
+            attempt.supervisor = None
+            self.recovery.expect_record(attempt)
 
-    def started(
+    def on_started(
         self, attempt: LocalAttempt, pid: int, ticks: int, boot: float, wall: float
     ) -> None:
-        """Its process exists."""
+        """Report that the main process exists."""
         attempt.pid, attempt.ticks = pid, ticks
-        job, number = attempt.key
-        self.facts.append(ProcessStarted(at=wall, job=job, attempt=number, pid=pid, boot=boot))
+        job, number = attempt.id
+        self.report(ProcessStarted(at=wall, job=job, attempt=number, pid=pid, boot=boot))
 
-    def _keeper_died(self, link: SupervisorClient) -> None:
-        """Somebody killed a keeper: get another, and watch its orphans ourselves.
+    def _supervisor_died(self, client: SupervisorClient) -> None:
+        """Replace a supervisor that was killed, and watch its orphans.
 
-        They are our children now (see `become_subreaper`), so their codes are not lost.
+        They are children of this process now (see `become_subreaper`), so no exit code is lost.
         """
-        logger.warning("supervisor process %d died; starting a new one", link.pid)
-        self.poller.remove_reader(link.wire.sock.fileno())
-        link.bury()
-        self.keepers.remove(link)
-        self._complete_keepers()
+        logger.warning("supervisor process %d died; starting a new one", client.pid)
+        self.poller.remove_reader(client.wire.sock.fileno())
+        client.reap()
+        self.supervisors.remove(client)
+        self._replace_supervisors()
         for attempt in list(self.attempts.values()):
-            if attempt.keeper == link.pid:
-                self._orphan(attempt)
-        self._reap(self.snapshot())
+            if attempt.supervisor == client.pid:
+                self._take_orphan(attempt)
+        self.reap_zombies(self.snapshot())
 
-    def _reap(self, seen: tree.Snapshot) -> None:
-        """Reap ended processes that fell to the daemon when their supervisor was killed.
+    def reap_zombies(self, seen: tree.Snapshot) -> None:
+        """Reap ended processes that this process inherited from a killed supervisor.
 
-        Those of an attempt whose end is not known yet wait: one may be its main process.
+        Those of an attempt whose end is unknown stay: one may be its main process.
         """
         zombies = seen.zombies()
         if zombies:
@@ -348,198 +382,151 @@ class LocalExecutor(Executor):
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
 
-    def _complete_keepers(self) -> None:
-        """Fork what keepers are missing; the machine may have no room for a process just now."""
+    def _replace_supervisors(self) -> None:
+        """Fork missing supervisors; there may be no memory for a process just now."""
         with contextlib.suppress(OSError):
-            while len(self.keepers) < KEEPERS:
-                self.keepers.append(link := SupervisorClient(*spawn_keeper(self.places.exits)))
-                self._listen_to(link)
+            while len(self.supervisors) < SUPERVISORS:
+                client = SupervisorClient(*spawn_supervisor(self.paths.exits))
+                self.supervisors.append(client)
+                self._watch_supervisor(client)
 
-    def _orphan(self, attempt: LocalAttempt) -> None:
-        job, number = attempt.key
-        path = claim_path(self.places.run, job, number)
+    def _take_orphan(self, attempt: LocalAttempt) -> None:
+        path = self.claim_path(attempt.id)
         claim = read_claim(path)
         if attempt.pid is not None:
-            if attempt.status is None and attempt.pidfd < 0 and attempt.record_by is None:
-                self.adoption.watch(attempt)
-        elif take_claim(path) if claim is None else claim.empty and take_empty_claim(path):
-            self.call_off(attempt)
+            if attempt.status is None and attempt.pidfd < 0 and attempt.record_deadline is None:
+                self.recovery.watch(attempt)
+        elif create_claim(path) if claim is None else claim.is_empty and revoke_empty_claim(path):
+            self.cancel_unstarted(attempt)
         else:
-            self.adoption.expect_record(attempt)
+            self.recovery.expect_record(attempt)
 
-    def call_off(self, attempt: LocalAttempt) -> None:
-        """The keeper that should have started it was killed before it did."""
-        job, number = attempt.key
-        self.gone(attempt)
-        self.settled.append(claim_path(self.places.run, job, number))
-        why = "the supervisor process was killed"
-        self.facts.append(StartCalledOff(at=time.time(), job=job, attempt=number, why=why))
+    def cancel_unstarted(self, attempt: LocalAttempt) -> None:
+        """Cancel an attempt whose supervisor was killed before it started it."""
+        self.forget(attempt)
+        self.expect_acknowledgement(attempt.id)
+        self._cancel(attempt.id, "the supervisor process was killed")
 
     # -- ends ---------------------------------------------------------------------------
 
-    def process_gone(self, attempt: LocalAttempt, look_around: bool = True) -> None:
-        """The main process has ended and we know how; the tree may not have."""
-        alone = attempt.ending_since is None and not look_around
+    def on_leader_exited(self, attempt: LocalAttempt, check_leftovers: bool = True) -> None:
+        """Finish an attempt whose main process has ended, unless others may be left."""
+        alone = attempt.terminating_since is None and not check_leftovers
         if alone and attempt.pid is not None and not tree.group_alive(attempt.pid):
             self.finish(attempt)
         else:
-            attempt.main_ended = True
-            self.busy.add(attempt.key)  # the next tick looks at the processes of all such attempts
+            attempt.leftovers_uncounted = True
+            self.termination.active.add(attempt.id)  # the next tick scans all such attempts
 
     def finish(self, attempt: LocalAttempt) -> None:
-        """The last process is gone: report, and let go of what was held."""
-        job, number = attempt.key
-        status = attempt.status
-        self.gone(attempt)
-        self.settled.append(claim_path(self.places.run, job, number))
+        """Report the end of an attempt whose last process is gone."""
+        (job, number), status = attempt.id, attempt.status
+        self.forget(attempt)
+        self.expect_acknowledgement(attempt.id)
         if status is None:
             why = "the process ended without an exit record"
-            self.facts.append(AttemptLost(at=time.time(), job=job, attempt=number, why=why))
+            self.report(AttemptLost(at=time.time(), job=job, attempt=number, why=why))
             return
         code = os.waitstatus_to_exitcode(status)
-        self.facts.append(
+        self.report(
             ProcessExited(
                 at=attempt.ended_at or time.time(),
                 job=job,
                 attempt=number,
                 code=code if code >= 0 else None,
                 signal=-code if code < 0 else None,
-                memory=self._memory_trouble(attempt, code) if code else None,
-                note=self._note(attempt),
-                uncaught=attempt.unheard,
+                memory=_memory_shortage(attempt, code) if code else None,
+                note=_exit_note(attempt),
+                uncaught=attempt.signal_uncaught,
             )
         )
 
-    def _memory_trouble(self, attempt: LocalAttempt, code: int) -> str | None:
-        if attempt.ending_since is not None and not attempt.left_behind:
-            return None
-        if attempt.group is not None and cgroup.killed_for_memory(attempt.group):
-            return "host"
-        killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
-        if killed and symptoms.oom_kills() > attempt.oom_before:
-            return "host"
-        return "cuda" if symptoms.cuda_out_of_memory(attempt.out, attempt.err) else None
-
-    @staticmethod
-    def _note(attempt: LocalAttempt) -> str | None:
-        if attempt.left_behind:
-            how = "killed" if attempt.killed else "ended"
-            left = "1 process" if attempt.left_behind == 1 else f"{attempt.left_behind} processes"
-            return f"left {left} behind, {how} with the job"
-        return "killed after the grace period" if attempt.killed else None
-
-    def gone(self, attempt: LocalAttempt) -> None:
-        self.attempts.pop(attempt.key, None)
-        self.busy.discard(attempt.key)
-        self.holds.drop(attempt.key)
+    def forget(self, attempt: LocalAttempt) -> None:
+        """Release everything that is held for an attempt."""
+        self.attempts.pop(attempt.id, None)
+        self.termination.active.discard(attempt.id)
+        self.gpu_locks.drop(attempt.id)
         if attempt.pidfd >= 0:
             self.poller.remove_reader(attempt.pidfd)
             os.close(attempt.pidfd)
-        if attempt.group is not None:
-            cgroup.remove(attempt.group)
+        if attempt.cgroup is not None:
+            cgroup.remove(attempt.cgroup)
+
+    def expect_acknowledgement(self, attempt: AttemptId) -> None:
+        """Keep the claim of an attempt until its end is acknowledged."""
+        self._unacknowledged.add(attempt)
+
+    def acknowledge(self, attempts: Sequence[AttemptId]) -> None:
+        """Delete the claims of attempts whose ends are on disk."""
+        for attempt in attempts:
+            if attempt in self._unacknowledged:
+                self._unacknowledged.discard(attempt)
+                with contextlib.suppress(OSError):
+                    os.unlink(self.claim_path(attempt))
+
+    # -- the daemon ---------------------------------------------------------------------
+
+    def recover(self, attempts: Sequence[RecoverableAttempt]) -> None:
+        """Find out what became of attempts that an earlier daemon started."""
+        if attempts:
+            self.recovery.recover(attempts)
+
+    def recovered(self, attempt: RecoverableAttempt, claim: Claim) -> LocalAttempt:
+        """Begin to look after an attempt of an earlier daemon."""
+        known = LocalAttempt(
+            attempt.id, self.token(attempt.id), pid=claim.pid, ticks=claim.ticks,
+            has_started=attempt.job.started_at is not None, out=attempt.out, err=attempt.err,
+        )  # fmt: skip
+        known.signal_uncaught = claim.supervisor is not None and not claim.was_signalled
+        known.cgroup = self.cgroups.existing(known.token)
+        known.oom_kills_before = self.oom.before()
+        self.attempts[known.id] = known
+        return known
 
     def tick(self, boot: float) -> float | None:
-        """Look after trees that are being ended and ends that are being written down."""
-        self.adoption.look(self.unrecorded(), boot)
-        self._press([self.attempts[key] for key in self.busy], boot)
-        unsent = [link.flush() for link in self.keepers]
-        return RESCAN if self.busy or any(unsent) else None
+        """Continue terminations and look for exit records; return when to do so again."""
+        self.recovery.check_records(self.termination.without_record(), boot)
+        wait = self.termination.tick(boot)
+        unsent = [client.flush() for client in self.supervisors]
+        return self.termination.RESCAN_SECONDS if any(unsent) else wait
 
-    def unrecorded(self) -> list[LocalAttempt]:
-        """Attempts whose ends should be on record by now, or soon."""
-        busy = [self.attempts[key] for key in self.busy]
-        return [a for a in busy if a.record_by is not None and a.status is None]
+    def close(self) -> None:
+        """Let the supervisors go; their attempts continue."""
+        for client in self.supervisors:
+            client.wire.sock.close()
 
-    def _press(self, attempts: list[LocalAttempt], boot: float) -> None:
-        """One step of ending trees: all of them at once, since it takes a look at all processes."""
-        asked = [a for a in attempts if a.terminate is not None and a.pid is not None]
-        due = [a for a in attempts if a.kill_at is not None and boot >= a.kill_at]
-        over = [a for a in attempts if a.status is not None or a.lost]
-        if not (asked or due or over):
-            return
-        seen = self.snapshot()
-        for attempt in asked:
-            self._terminate(attempt, seen)
-        left = {a.key: self._members(a, seen) for a in (*due, *over)}
-        for attempt in over:
-            if left[attempt.key]:
-                self._end_rest(attempt, left[attempt.key], boot)
-            elif seen.complete:
-                self.finish(attempt)
-        self._reap(seen)
-        self._kill([(a, left[a.key]) for a in due if left[a.key]], boot)
-
-    def _end_rest(self, attempt: LocalAttempt, left: list[int], boot: float) -> None:
-        """Its main process has ended, others have not: these are left behind."""
-        if attempt.main_ended:
-            attempt.main_ended, attempt.left_behind = False, len(left)
-        if attempt.ending_since is None:
-            attempt.ending_since, attempt.kill_at = boot, boot + self.grace
-            tree.end(left, signal.SIGTERM)
-
-    def _kill(self, trees: list[tuple[LocalAttempt, list[int]]], boot: float) -> None:
-        """Kill trees, also those whose processes flee.
-
-        Of a container, kill what runs in it first: then its engine removes the container.
-        """
-        attempts = []
-        for attempt, pids in trees:
-            inside = [] if attempt.killed else tree.in_other_namespaces(pids)
-            attempt.killed = True
-            if inside:
-                tree.signal_all(inside, signal.SIGKILL)
-                attempt.kill_at = boot + container.REMOVAL_SECONDS
-                continue
-            attempts.append(attempt)
-            if attempt.group is not None:
-                cgroup.kill(attempt.group)
-        if attempts:
-            # A group may have been joined a moment too late to hold the first children.
-            tree.kill(self._living(attempts))
-
-    def _living(self, attempts: list[LocalAttempt]) -> Callable[[], set[int]]:
-        def find() -> set[int]:
-            seen = self.snapshot(stop=[attempt.token for attempt in attempts])
-            return {pid for attempt in attempts for pid in self._members(attempt, seen)}
-
-        return find
-
-    # -- adoption -----------------------------------------------------------------------
-
-    def adopt(self, jobs: list[Job], same_boot: bool) -> None:
-        """Take over the attempts that an earlier daemon started."""
-        if jobs:
-            self.adoption.take_over(jobs, same_boot)
-
-    def adopted(self, key: Key, claim: Claim) -> LocalAttempt:
-        """Begin to look after somebody else's attempt."""
-        attempt = LocalAttempt(key, self.token(*key), pid=claim.pid, ticks=claim.ticks)
-        attempt.unheard = claim.keeper is not None and not claim.signalled
-        attempt.group = self.cgroups.existing(attempt.token)
-        attempt.oom_before = self.oom.before()
-        self.attempts[key] = attempt
-        return attempt
-
-    def close(self, finished: bool, recorded: bool = True) -> None:
-        """Let the keeper go; if every attempt in the journal is over, clear the run directory.
-
-        `recorded` says whether all that was ever reported is in the journal: only then can the
-        claims go that prove it.
-        """
-        recorded = recorded and not self.facts
-        if recorded:
-            self.settle()
-        for link in self.keepers:
-            link.wire.sock.close()
-        if finished and recorded and not self.attempts:
+    def clear_run_directory(self) -> None:
+        """Remove the run directory; call this when every attempt's end is on disk."""
+        if not self.attempts:
             with contextlib.suppress(OSError):
-                os.unlink(f"{self.places.run}/{KEPT}")
-                os.rmdir(self.places.run)
-                os.rmdir(os.path.dirname(self.places.run))
+                os.unlink(f"{self.paths.run}/{COMPLETE}")
+                os.rmdir(self.paths.run)
+                os.rmdir(os.path.dirname(self.paths.run))
 
-    def settle(self) -> None:
-        """The ends are on disk: their claims may go."""
-        for path in self.settled:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        self.settled = []
+
+def _memory_shortage(attempt: LocalAttempt, code: int) -> str | None:
+    """Return the memory that an attempt ran out of: of the host, of a GPU, or none."""
+    if attempt.terminating_since is not None and not attempt.left_behind:
+        return None
+    if attempt.cgroup is not None and cgroup.killed_for_memory(attempt.cgroup):
+        return "host"
+    killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    if killed and oom.oom_kills() > attempt.oom_kills_before:
+        return "host"
+    return "cuda" if oom.cuda_out_of_memory(attempt.out, attempt.err) else None
+
+
+def _exit_note(attempt: LocalAttempt) -> str | None:
+    if attempt.left_behind:
+        how = "killed" if attempt.was_killed else "ended"
+        left = "1 process" if attempt.left_behind == 1 else f"{attempt.left_behind} processes"
+        return f"left {left} behind, {how} with the job"
+    return "killed after the grace period" if attempt.was_killed else None
+
+
+def _free_port() -> int:
+    """Return a port on which nothing listens."""
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        port: int = sock.getsockname()[1]
+    return port

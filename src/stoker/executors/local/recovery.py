@@ -1,37 +1,36 @@
-"""Taking over attempts that an earlier daemon started: what became of them, and who watches."""
+"""AttemptRecovery: what became of attempts that an earlier daemon started."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
 from stoker.core.events import AttemptLost, ProcessStarted, StartCalledOff, StartFailed
-from stoker.core.instructions import EndAttempt
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.executors.linux import process_tree as tree
 from stoker.executors.linux.procfs import process_state
-from stoker.executors.local.attempt import Key, LocalAttempt
+from stoker.executors.local.attempt import LocalAttempt
 from stoker.executors.local.claims import (
     Claim,
-    claim_path,
+    create_claim,
     read_claim,
-    take_claim,
-    take_empty_claim,
+    revoke_empty_claim,
 )
 from stoker.executors.local.supervisor import BOOT
+from stoker.executors.port import AttemptId, RecoverableAttempt
 
 if TYPE_CHECKING:
     from stoker.executors.local.executor import LocalExecutor
 
-KEPT = ".kept"
-"""Shows that the run directory is the one that attempts were started with."""
-PATIENCE = 5.0
-"""How long a living keeper may take to write an end down."""
+COMPLETE = ".kept"
+"""A file that marks a run directory with the claims of all attempts since this boot."""
+RECORD_SECONDS = 5.0
+"""Time that a living supervisor has to record an exit."""
 
 START_NEVER = "the daemon stopped before the job was started"
 NO_RECORD = "the process ended without an exit record"
@@ -39,262 +38,268 @@ REBOOTED = "the node restarted"
 
 
 class AttemptRecovery:
-    """The part of the local executor that looks after other people's children."""
+    """The part of the local executor that looks after processes which are not its children."""
 
     def __init__(self, executor: LocalExecutor) -> None:
         self.executor = executor
-        self.logs: Callable[[Job], tuple[str | None, str | None]] = lambda _: (None, None)
-        """Where a job's output goes."""
 
-    def take_over(self, jobs: list[Job], same_boot: bool) -> None:
+    def recover(self, attempts: Sequence[RecoverableAttempt]) -> None:
         """Find out what became of every attempt that the journal says is under way.
 
-        Everywhere here: first whether a process lives, then what it wrote. A supervisor writes
-        an end down before it leaves, so a record that is missing after it has left never comes.
+        Everywhere here: first whether a process lives, then what it wrote. A supervisor records
+        an exit before it ends, so a record that is missing after its end never comes.
         """
         executor = self.executor
-        kept = same_boot and os.path.exists(f"{executor.places.run}/{KEPT}")
-        # A missing run directory is never a missing claim: look for living processes first.
-        seen = executor.snapshot() if same_boot and not kept else None
-        for job in jobs:
-            key = (job.id, job.attempt)
-            path = claim_path(executor.places.run, *key)
+        complete = os.path.exists(f"{executor.paths.run}/{COMPLETE}")
+        seen: tree.Snapshot | None = None
+        for attempt in attempts:
+            job, same_boot = attempt.job, not attempt.node_restarted
+            kept = same_boot and complete
+            if same_boot and not kept and seen is None:
+                # A missing run directory is not a missing claim: find living processes first.
+                seen = executor.snapshot()
+            path = executor.claim_path(attempt.id)
             claim = read_claim(path) if same_boot else Claim()
-            if claim is None and self._recorded(key) is None:
-                claim = _found_by(executor.token(*key), seen) if seen is not None else None
-                if claim is None and take_claim(path) and kept and job.started_at is None:
-                    claim = Claim(taken=True)
-            # Without a complete run directory, "taken" says that an earlier daemon knew no more
-            # than we do, and ended before its verdict was on record.
-            never = claim is not None and claim.taken and kept and job.started_at is None
+            if claim is None and executor.exit_log.find(attempt.id) is None:
+                if not kept and seen is not None:
+                    claim = _claim_of_process(executor.token(attempt.id), seen)
+                if claim is None and create_claim(path) and kept and job.started_at is None:
+                    claim = Claim(revoked=True)
+            # Without a complete run directory, a revoked claim means that an earlier daemon knew
+            # no more than this one, and ended before its conclusion was on disk.
+            never = claim is not None and claim.revoked and kept and job.started_at is None
             if never or (claim is not None and claim.withdrawn):
-                self._call_off(key)
+                self._cancel(attempt.id)
             else:
-                self._judge(job, claim or read_claim(path) or Claim(), same_boot)
-        self.look(executor.unrecorded(), time.clock_gettime(BOOT))
+                self._classify(attempt, claim or read_claim(path) or Claim())
+        self.check_records(executor.termination.without_record(), time.clock_gettime(BOOT))
 
-    def _judge(self, job: Job, claim: Claim, same_boot: bool) -> None:
-        executor, key = self.executor, (job.id, job.attempt)
-        attempt = executor.adopted(key, claim)
-        attempt.out, attempt.err = self.logs(job)
-        attempt.began = job.started_at is not None
+    def _classify(self, recoverable: RecoverableAttempt, claim: Claim) -> None:
+        executor = self.executor
+        attempt = executor.recovered(recoverable, claim)
         if claim.pid is not None and claim.started is not None:
             boot, wall = claim.started
-            executor.facts.append(
-                ProcessStarted(at=wall, job=key[0], attempt=key[1], pid=claim.pid, boot=boot)
+            job, number = attempt.id
+            executor.report(
+                ProcessStarted(at=wall, job=job, attempt=number, pid=claim.pid, boot=boot)
             )
-        if not same_boot:
+        if recoverable.node_restarted:
             self._end_or_lose(attempt, REBOOTED)
-        elif claim.alive and claim.pid is not None:
+        elif claim.is_alive and claim.pid is not None:
             self.watch(attempt)
-            self._repeat(job)
+            self._repeat_instructions(recoverable.job)
         else:
             self.expect_record(attempt)
-            self._repeat(job)
+            self._repeat_instructions(recoverable.job)
 
-    def _repeat(self, job: Job) -> None:
-        """What was decided before the daemon ended may not have been done: do it again."""
+    def _repeat_instructions(self, job: Job) -> None:
+        """Repeat what was decided before the daemon ended: it may not have been done."""
+        attempt = AttemptId(job.id, job.attempt)
         if job.state is JobState.COMPLETING:
-            self.executor.end(EndAttempt(job.id, job.attempt))
+            self.executor.terminate(attempt, self.executor.grace)
         elif job.state is JobState.SUSPENDED:
-            self.executor.suspend(job.id, job.attempt)
+            self.executor.suspend(attempt)
         elif job.slack:
-            self.executor.resume(job.id, job.attempt)
+            self.executor.resume(attempt)
 
     def expect_record(self, attempt: LocalAttempt) -> None:
-        """Its process is gone or not yet seen: somebody should write down what happened."""
-        attempt.record_by = time.clock_gettime(BOOT) + PATIENCE
-        self.executor.busy.add(attempt.key)
+        """Wait for the record of an attempt whose process is gone or was never seen."""
+        attempt.record_deadline = time.clock_gettime(BOOT) + RECORD_SECONDS
+        self.executor.termination.active.add(attempt.id)
 
     def watch(self, attempt: LocalAttempt) -> None:
-        """Be told when a process that is not our child ends."""
+        """Watch a main process that is not a child of this process."""
         assert attempt.pid is not None
         try:
             attempt.pidfd = os.pidfd_open(attempt.pid)
         except ProcessLookupError:
             self.expect_record(attempt)
             return
-        if not process_state(attempt.pid, attempt.ticks):  # it ended, and its pid is another's now
+        if not process_state(attempt.pid, attempt.ticks):  # it ended, and its pid was reused
             os.close(attempt.pidfd)
             attempt.pidfd = -1
             self.expect_record(attempt)
             return
-        self.executor.poller.add_reader(attempt.pidfd, lambda: self._signalled(attempt))
+        self.executor.poller.add_reader(attempt.pidfd, lambda: self._on_pidfd(attempt))
 
-    def _signalled(self, attempt: LocalAttempt) -> None:
-        """The pidfd says when; the record says what, a moment later."""
+    def _on_pidfd(self, attempt: LocalAttempt) -> None:
+        """Look for the exit record of a process that has just ended."""
         self.executor.poller.remove_reader(attempt.pidfd)
         os.close(attempt.pidfd)
         attempt.pidfd = -1
         self.expect_record(attempt)
-        self.look([attempt], time.clock_gettime(BOOT))
+        self.check_records([attempt], time.clock_gettime(BOOT))
 
-    def look(self, attempts: Iterable[LocalAttempt], boot: float) -> None:
-        """Look for the records of ends; where none can come any more, for the processes."""
+    def check_records(self, attempts: Iterable[LocalAttempt], boot: float) -> None:
+        """Look for exit records; where none can come any more, for processes."""
         gone = [(attempt, claim) for attempt in attempts if (claim := self._read(attempt, boot))]
         if gone:
-            seen = self.executor.snapshot()  # one for all: it may be thousands of them
+            seen = self.executor.snapshot()  # one for all: there may be thousands
             for attempt, claim in gone:
-                self._last_look(attempt, claim, seen)
+                self._without_record(attempt, claim, seen)
 
     def _read(self, attempt: LocalAttempt, boot: float) -> Claim | None:
-        """Read what became of an attempt; return its claim if that says nothing and never will."""
-        path = claim_path(self.executor.places.run, *attempt.key)
+        """Read what became of an attempt; return its claim if no record can come any more."""
+        path = self.executor.claim_path(attempt.id)
         awaited = self._is_awaited(attempt, read_claim(path) or Claim(), boot)
-        # What was read before the question may be out of date by now.
-        claim = read_claim(path) or Claim(taken=True)
+        # Read again: the claim may have changed before the liveness check.
+        claim = read_claim(path) or Claim(revoked=True)
         if attempt.pid is None and claim.pid is not None and claim.started is not None:
-            self.executor.started(attempt, claim.pid, claim.ticks, *claim.started)
-            if claim.alive:
-                self._calm(attempt)
+            self.executor.on_started(attempt, claim.pid, claim.ticks, *claim.started)
+            if claim.is_alive:
+                self._stop_waiting(attempt)
                 self.watch(attempt)
                 return None
-        ended = self._end_of(attempt, claim)
-        if ended is not None:
-            self._calm(attempt)
-            self._ended(attempt, *ended)
+        exit = self._exit_of(attempt, claim)
+        if exit is not None:
+            self._stop_waiting(attempt)
+            attempt.status, attempt.ended_at = exit
+            self.executor.on_leader_exited(attempt)
         elif claim.failed is not None:
             self._fail(attempt, claim.failed)
         elif claim.withdrawn:
-            self._call_off(attempt.key)
-            self.executor.gone(attempt)
+            self._cancel(attempt.id)
+            self.executor.forget(attempt)
         elif not awaited:
-            self._calm(attempt)
+            self._stop_waiting(attempt)
             return claim
         return None
 
     def _is_awaited(self, attempt: LocalAttempt, claim: Claim, boot: float) -> bool:
-        """Whether a supervisor lives that may still write down what became of an attempt."""
-        in_time = boot <= (attempt.record_by or 0.0)
-        if claim.keeper is None:
-            return in_time and self._older_keeper()
+        """Return whether a living supervisor may still record what became of an attempt."""
+        in_time = boot <= (attempt.record_deadline or 0.0)
+        if claim.supervisor is None:
+            return in_time and self._has_older_supervisor()
         # A process that its supervisor has reaped is on record by now, or never will be.
-        return claim.keeper_alive and (in_time or claim.pid is None or claim.unreaped)
+        return claim.is_supervisor_alive and (in_time or claim.pid is None or claim.is_unreaped)
 
-    def _older_keeper(self) -> bool:
-        """Whether a supervisor of an earlier daemon lives."""
+    def _has_older_supervisor(self) -> bool:
+        """Return whether a supervisor of an earlier daemon lives."""
         executor = self.executor
-        return not executor.exits.keepers() <= {link.pid for link in executor.keepers}
+        return not executor.exit_log.supervisors() <= {each.pid for each in executor.supervisors}
 
-    def _recorded(self, key: Key) -> tuple[int, float] | None:
-        return self.executor.exits.find("{}.{}".format(*key))
-
-    def _end_of(self, attempt: LocalAttempt, claim: Claim) -> tuple[int, float] | None:
-        """The wait status of an attempt's process and when it ended, if that is known."""
+    def _exit_of(self, attempt: LocalAttempt, claim: Claim) -> tuple[int, float] | None:
+        """Return wait status and end time of an attempt's main process, if they are known."""
         if claim.status is not None:
             return claim.status, claim.ended_at or time.time()
-        return self._recorded(attempt.key) or _waited(attempt.pid)
+        return self.executor.exit_log.find(attempt.id) or _wait_for(attempt.pid)
 
-    def _calm(self, attempt: LocalAttempt) -> None:
-        attempt.record_by = None
-        if attempt.ending_since is None:
-            self.executor.busy.discard(attempt.key)
-
-    def _ended(self, attempt: LocalAttempt, status: int, at: float) -> None:
-        attempt.status, attempt.ended_at = status, at
-        self.executor.process_gone(attempt)
+    def _stop_waiting(self, attempt: LocalAttempt) -> None:
+        """Wait no longer for the exit record of an attempt."""
+        attempt.record_deadline = None
+        if attempt.terminating_since is None:
+            self.executor.termination.active.discard(attempt.id)
 
     def _end_or_lose(self, attempt: LocalAttempt, why: str) -> None:
-        """Nothing of it can run any more: there is a record, or there is none."""
-        ended = self._recorded(attempt.key)
-        if ended is None:
+        """Report the end of an attempt of which no process can be left."""
+        exit = self.executor.exit_log.find(attempt.id)
+        if exit is None:
             self._lose(attempt, why)
         else:
-            attempt.status, attempt.ended_at = ended
+            attempt.status, attempt.ended_at = exit
             self.executor.finish(attempt)
 
-    def _last_look(self, attempt: LocalAttempt, claim: Claim, seen: tree.Snapshot) -> None:
-        """Claimed, no record, nobody left to write one; perhaps not even a line in its claim."""
+    def _without_record(self, attempt: LocalAttempt, claim: Claim, seen: tree.Snapshot) -> None:
+        """Decide about an attempt without a record, whose supervisor is gone."""
         executor = self.executor
         first = seen.leader(attempt.token) if attempt.pid is None else None
         if first is not None:
-            executor.started(attempt, *first, *_moment(first[1]))
+            executor.on_started(attempt, *first, *_start_time(first[1]))
             self.watch(attempt)
         elif seen.members(attempt.token, attempt.pid, attempt.ticks) or not seen.complete:
-            attempt.lost = True
-            executor.process_gone(attempt)
-        elif attempt.pid is None and attempt.keeper is not None and tree.can_mark():
-            # Had our own keeper started it, it would run, be on record, or be our zombie.
-            executor.call_off(attempt)
-        elif not claim.empty or attempt.began:
+            attempt.is_lost = True
+            executor.on_leader_exited(attempt)
+        elif attempt.pid is None and attempt.supervisor is not None and tree.can_mark():
+            # Had a supervisor of this daemon started it, it would run, be recorded or be a zombie.
+            executor.cancel_unstarted(attempt)
+        elif not claim.is_empty or attempt.has_started:
             self._lose(attempt, NO_RECORD)
-        elif take_empty_claim(claim_path(executor.places.run, *attempt.key)):
-            self._call_off(attempt.key)
-            executor.gone(attempt)
+        elif revoke_empty_claim(executor.claim_path(attempt.id)):
+            self._cancel(attempt.id)
+            executor.forget(attempt)
         else:
             self.expect_record(attempt)
 
     def _fail(self, attempt: LocalAttempt, why: str) -> None:
-        """Its supervisor could not start it."""
-        job, number = attempt.key
-        self.executor.gone(attempt)
-        self.executor.facts.append(StartFailed(at=time.time(), job=job, attempt=number, why=why))
+        """Report that the supervisor could not start an attempt."""
+        job, number = attempt.id
+        self.executor.forget(attempt)
+        self.executor.report(StartFailed(at=time.time(), job=job, attempt=number, why=why))
 
-    def _call_off(self, key: Key) -> None:
-        """It was never started. Its claim stays: a keeper that has the order may still be slow."""
-        self.executor.facts.append(
-            StartCalledOff(at=time.time(), job=key[0], attempt=key[1], why=START_NEVER)
+    def _cancel(self, attempt: AttemptId) -> None:
+        """Report a start that never happened.
+
+        Its claim stays: a supervisor that has the request may still be slow.
+        """
+        job, number = attempt
+        self.executor.report(
+            StartCalledOff(at=time.time(), job=job, attempt=number, why=START_NEVER)
         )
 
     def _lose(self, attempt: LocalAttempt, why: str) -> None:
-        job, number = attempt.key
+        """Report an attempt whose end left no record."""
+        job, number = attempt.id
         executor = self.executor
-        executor.gone(attempt)
-        path = claim_path(executor.places.run, job, number)
-        if not self._older_keeper() and (attempt.began or not _blocks_start(path)):
-            executor.settled.append(path)
-        executor.facts.append(AttemptLost(at=time.time(), job=job, attempt=number, why=why))
+        executor.forget(attempt)
+        path = executor.claim_path(attempt.id)
+        if not self._has_older_supervisor() and (attempt.has_started or not _blocks_start(path)):
+            executor.expect_acknowledgement(attempt.id)
+        executor.report(AttemptLost(at=time.time(), job=job, attempt=number, why=why))
 
-    def claimed(self) -> list[Key]:
-        """The attempts with a claim, and those that run without one."""
+    # -- attempts that the journal does not know ------------------------------------------
+
+    def find_unknown_attempts(self) -> list[AttemptId]:
+        """Return the attempts with a claim, and those that run without one."""
         executor = self.executor
-        keys = self._claims()
-        if not os.path.exists(f"{executor.places.run}/{KEPT}"):
+        attempts = self._claimed()
+        if not os.path.exists(f"{executor.paths.run}/{COMPLETE}"):
             prefix = f"{executor.install}."
             tokens = executor.snapshot().tokens(prefix)
-            keys += [key for token in tokens if (key := _key(token.removeprefix(prefix)))]
-        return keys
+            attempts += filter(None, (_parse(token.removeprefix(prefix)) for token in tokens))
+        return attempts
 
-    def _claims(self) -> list[Key]:
-        """The attempts with a claim in the run directory."""
-        return [key for name in os.listdir(self.executor.places.run) if (key := _key(name))]
+    def _claimed(self) -> list[AttemptId]:
+        """Return the attempts with a claim in the run directory."""
+        return list(filter(None, map(_parse, os.listdir(self.executor.paths.run))))
 
-    def ended(self) -> set[Key]:
-        """The attempts of whose ends there is a record."""
-        return {key for name in self.executor.exits.read() if (key := _key(name))}
+    def exited(self) -> set[AttemptId]:
+        """Return the attempts whose exits are recorded."""
+        return set(filter(None, map(_parse, self.executor.exit_log.read())))
 
-    def over(self, keys: Iterable[Key]) -> set[Key]:
-        """Return those of these attempts whose end is on record and that have no process left."""
-        executor, ended = self.executor, self.ended().intersection(keys)
-        seen = executor.snapshot()
-        return {key for key in ended if seen.complete and not self._left(key, seen)}
+    def fully_ended(self, attempts: Iterable[AttemptId]) -> set[AttemptId]:
+        """Return the attempts whose exit is recorded and that have no process left."""
+        exited = self.exited().intersection(attempts)
+        seen = self.executor.snapshot()
+        return {attempt for attempt in exited if seen.complete and not self._left(attempt, seen)}
 
-    def _left(self, key: Key, seen: tree.Snapshot) -> list[int]:
-        claim = read_claim(claim_path(self.executor.places.run, *key)) or Claim()
-        return seen.members(self.executor.token(*key), claim.pid, claim.ticks)
+    def _left(self, attempt: AttemptId, seen: tree.Snapshot) -> list[int]:
+        claim = read_claim(self.executor.claim_path(attempt)) or Claim()
+        return seen.members(self.executor.token(attempt), claim.pid, claim.ticks)
 
-    def claim(self, key: Key) -> Claim:
-        """What is known of an attempt, by its claim or else by its processes."""
-        claim = read_claim(claim_path(self.executor.places.run, *key))
-        if claim is not None and not claim.empty:
+    def claim(self, attempt: AttemptId) -> Claim:
+        """Return what is known of an attempt, by its claim or else by its processes."""
+        claim = read_claim(self.executor.claim_path(attempt))
+        if claim is not None and not claim.is_empty:
             return claim
-        return _found_by(self.executor.token(*key), self.executor.snapshot()) or Claim()
+        token = self.executor.token(attempt)
+        return _claim_of_process(token, self.executor.snapshot()) or Claim()
 
-    def decide(self) -> None:
-        """Decide about attempts that wait for a record, without patience: others have devices."""
-        self.look(self.executor.unrecorded(), inf)
+    def decide_now(self) -> None:
+        """Decide about attempts without a record at once: their devices are needed."""
+        self.check_records(self.executor.termination.without_record(), inf)
 
-    def sweep(self, next_id: int) -> None:
-        """Remove the claims of attempts that are over.
+    def remove_claims(self, next_id: int) -> None:
+        """Remove the claims of attempts that have ended.
 
-        Not while an older keeper lives: it may still hold an order, and the claim stops it.
+        Not while an older supervisor lives: it may still have a request, and the claim stops it.
         """
         executor = self.executor
-        if self._older_keeper():
+        if self._has_older_supervisor():
             return
-        for key in self._claims():
-            path = claim_path(executor.places.run, *key)
-            if key[0] < next_id and key not in executor.attempts and not _blocks_start(path):
+        for attempt in self._claimed():
+            path = executor.claim_path(attempt)
+            is_over = attempt.job < next_id and attempt not in executor.attempts
+            if is_over and not _blocks_start(path):
                 with contextlib.suppress(OSError):
                     os.unlink(path)
 
@@ -302,40 +307,40 @@ class AttemptRecovery:
 def _blocks_start(path: str) -> bool:
     """Return True if a supervisor may exist that would start the attempt without this claim.
 
-    A supervisor that was stopped at its very beginning has an order, but no file that shows that
-    it exists. No such process outlives a restart of the machine.
+    A supervisor that was stopped at its very beginning has a request, but no file that shows that
+    it exists. No such process outlives a restart of the node.
     """
     claim = read_claim(path)
-    if claim is None or not claim.taken:
+    if claim is None or not claim.revoked:
         return False
     with contextlib.suppress(FileNotFoundError):
         return os.stat(path).st_mtime >= time.time() - time.clock_gettime(BOOT)
     return False
 
 
-def _key(name: str) -> Key | None:
-    """The attempt that `job.attempt` means."""
+def _parse(name: str) -> AttemptId | None:
+    """Return the attempt that `job.attempt` names; None for other names."""
     job, _, number = name.partition(".")
-    return (int(job), int(number)) if job.isdigit() and number.isdigit() else None
+    return AttemptId(int(job), int(number)) if job.isdigit() and number.isdigit() else None
 
 
-def _found_by(token: str, seen: tree.Snapshot) -> Claim | None:
-    """What a claim would say about a running attempt."""
+def _claim_of_process(token: str, seen: tree.Snapshot) -> Claim | None:
+    """Return what a claim would say about a running attempt."""
     first = seen.leader(token)
-    return Claim(pid=first[0], ticks=first[1], started=_moment(first[1])) if first else None
+    return Claim(pid=first[0], ticks=first[1], started=_start_time(first[1])) if first else None
 
 
-def _moment(ticks: int) -> tuple[float, float]:
-    """Boot and wall time of the start of a process."""
+def _start_time(ticks: int) -> tuple[float, float]:
+    """Return boot and wall time of the start of a process."""
     boot = ticks / os.sysconf("SC_CLK_TCK")
     return boot, time.time() - (time.clock_gettime(BOOT) - boot)
 
 
-def _waited(pid: int | None) -> tuple[int, float] | None:
-    """If the keeper was killed, its children fell to us, and we can ask the kernel."""
+def _wait_for(pid: int | None) -> tuple[int, float] | None:
+    """Return the status of an ended child; the children of a killed supervisor become ours."""
     if pid is not None:
         with contextlib.suppress(ChildProcessError):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
                 return status, time.time()
     return None

@@ -1,11 +1,11 @@
-"""The keeper: a small process that stays as the jobs' parent when the daemon goes.
+"""The supervisor: a small process that spawns jobs, waits for them and outlives the daemon.
 
-It is forked from the daemon before anything heavy is loaded, starts what it is told to,
-and writes down how each job ended, whether or not anybody is listening. A daemon has two
-of them for all its jobs; a shell per job would cost as much as the job itself
-(docs/decisions/0002). It does as little as possible, so that it has no reason to fail.
+It is forked from the daemon before anything heavy is loaded and records how each job ended,
+whether or not a daemon is connected. A daemon has two of them for all its jobs; a shell per job
+would cost as much as the job itself (docs/decisions/0002). It does as little as possible, so
+that it has no reason to fail.
 
-Orders and reports are marshalled tuples with a length in front, over a socket pair.
+Requests and reports are marshalled tuples with a length in front, over a socket pair.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from stoker.executors.linux.shared_locks import lock_again
 from stoker.wire import RLIMIT_LOCKS
 
 BOOT = time.CLOCK_BOOTTIME
-PROCESS_NAME = "stoker-keeper"
-UNHURRIED = 0.001
-"""Seconds that the report of a start may wait for company."""
+PROCESS_NAME = "stoker-superv"
+BATCH_SECONDS = 0.001
+"""Time that the report of a start may wait for others."""
 PASSING = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}
-"""Shortages that may be over in a while: no reason to fail a job."""
+"""Shortages that may pass: the start is tried again."""
 _RESET = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-"""Whatever the daemon's own starter ignored is none of the jobs' business."""
+"""Jobs do not inherit ignored signals from the process that started the daemon."""
 
 
 class FramedSocket:
@@ -49,7 +49,7 @@ class FramedSocket:
         self.sock.sendall(frame(message))
 
     def receive(self) -> list[tuple[Any, ...]] | None:
-        """All messages that have arrived; None when the other side is gone."""
+        """Return all messages that have arrived; None when the other side is gone."""
         chunk = self.sock.recv(1 << 18)
         if not chunk:
             return None
@@ -66,13 +66,13 @@ class FramedSocket:
 
 
 def frame(message: tuple[Any, ...]) -> bytes:
-    """A message with its length in front."""
+    """Return a message with its length in front."""
     data = marshal.dumps(message)
     return len(data).to_bytes(4, "little") + data
 
 
-def spawn_keeper(exits_dir: str) -> tuple[int, FramedSocket]:
-    """Fork the keeper; call this while the process is still small and single-threaded."""
+def spawn_supervisor(exits_dir: str) -> tuple[int, FramedSocket]:
+    """Fork a supervisor; call this while the process is still small and single-threaded."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid:
@@ -81,11 +81,11 @@ def spawn_keeper(exits_dir: str) -> tuple[int, FramedSocket]:
     status = 1
     try:
         ours.close()
-        # Last words, also of a crash in native code, go to the daemon's log.
+        # Error messages, also of a crash in native code, go to the daemon's log.
         _detach(theirs.fileno(), os.path.join(os.path.dirname(exits_dir), "daemon.log"))
         Supervisor(FramedSocket(theirs), exits_dir).run()
         status = 0
-    except Exception:  # noqa: BLE001 - written down; the daemon starts another
+    except Exception:  # noqa: BLE001 - logged; the daemon starts another
         import traceback
 
         traceback.print_exc(file=sys.__stderr__)
@@ -94,7 +94,7 @@ def spawn_keeper(exits_dir: str) -> tuple[int, FramedSocket]:
 
 
 def _detach(keep: int, log: str) -> None:
-    """Share nothing with whoever started us: not its terminal, files, locks or signals."""
+    """Share nothing with the parent process: no terminal, files, locks or signals."""
     os.setsid()
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
@@ -111,7 +111,7 @@ def _detach(keep: int, log: str) -> None:
 
 
 def start_ticks(pid: int) -> int:
-    """The kernel's start time of a process, which tells it from a later one of that pid."""
+    """Return the start time of a process, which tells it from a later one with that pid."""
     stat = read_stat(pid)
     return stat.start_ticks if stat is not None else 0
 
@@ -127,7 +127,7 @@ def open_log(path: str, mode: int = 0o666) -> int:
 
 
 class Supervisor:
-    """Starts jobs, waits for them, writes down their ends."""
+    """Starts jobs, waits for them, records their exits."""
 
     def __init__(self, wire: FramedSocket, exits_dir: str) -> None:
         self.wire: FramedSocket | None = wire
@@ -150,7 +150,7 @@ class Supervisor:
         if self.exits >= 0:
             os.close(self.exits)
             self.exits = -1
-        with contextlib.suppress(OSError):  # a full disk: until there is room, the claims have it
+        with contextlib.suppress(OSError):  # a full disk: until then the claims have the exits
             self.exits = open_log(self.exits_path, 0o600)
 
     def run(self) -> None:
@@ -168,7 +168,7 @@ class Supervisor:
         become_subreaper()
         full = False
         while self.wire is not None or self.children:
-            events = poll.poll(UNHURRIED if self.reports else None)
+            events = poll.poll(BATCH_SECONDS if self.reports else None)
             self.urgent = self.urgent or not events
             for fd, what in events:
                 if fd == orders and what == select.EPOLLOUT:
@@ -179,14 +179,14 @@ class Supervisor:
                         poll.unregister(orders)
                         self.wire = None
                     for message in messages or ():
-                        self._obey(message)
+                        self._handle(message)
                         self._reap()
-                        self._report()  # the daemon can think while we start the next one
+                        self._send_reports()  # the daemon can think while we start the next one
                 else:
                     with contextlib.suppress(BlockingIOError):
                         wake.recv(4096)
             self._reap()
-            self._report()
+            self._send_reports()
             if self.wire is not None and full != bool(self.unsent):
                 full = bool(self.unsent)
                 poll.modify(orders, select.EPOLLIN | (select.EPOLLOUT if full else 0))
@@ -201,13 +201,13 @@ class Supervisor:
         except ConnectionError:
             return None
 
-    def _tell(self, what: str, *more: Any) -> None:
-        """Keep a report; a start is no news that anybody waits for, so it travels with others."""
-        self.reports.append((what, *more))
-        self.urgent = self.urgent or what != "started"
+    def _queue_report(self, kind: str, *details: Any) -> None:
+        """Queue a report; that of a start is not urgent and is sent with others."""
+        self.reports.append((kind, *details))
+        self.urgent = self.urgent or kind != "started"
 
-    def _report(self) -> None:
-        """Say what there is to say, but never wait: the daemon may be waiting for us."""
+    def _send_reports(self) -> None:
+        """Send queued reports without blocking: the daemon may be waiting for this process."""
         if not self.urgent:
             return
         reports, self.reports = self.reports, []
@@ -223,9 +223,9 @@ class Supervisor:
             except BlockingIOError:
                 pass
             except OSError:
-                self.unsent = b""  # nobody listens any more, as the next look will show
+                self.unsent = b""  # the daemon has ended, as the next read shows
 
-    def _obey(self, message: tuple[Any, ...]) -> None:
+    def _handle(self, message: tuple[Any, ...]) -> None:
         if message[0] == "environment":
             _, hash, values = message
             self.environments[hash] = values
@@ -250,17 +250,17 @@ class Supervisor:
         mark: int,
         note: bytes,
     ) -> None:
-        """Claim, then start: whoever creates the claim file is the only one who may."""
+        """Claim, then start: only the process that created the claim file may start it."""
         try:
             record = self._claim(claim, note)
         except OSError as error:
             what = f"cannot write {claim}: {error.strerror}"
-            # A run directory that was deleted is soon made again by the daemon.
+            # The daemon soon creates a deleted run directory again.
             passing = error.errno in PASSING or error.errno == errno.ENOENT
-            self._tell("busy" if passing else "failed", key, what)
+            self._queue_report("busy" if passing else "failed", key, what)
             return
         if record is None:
-            self._tell("late", key)
+            self._queue_report("late", key)
             return
         opened: list[int] = []
         try:
@@ -285,16 +285,16 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 os.write(record, line.encode("utf-8", "replace"))
             os.close(record)
-            self._tell("busy" if passing else "failed", key, what)
+            self._queue_report("busy" if passing else "failed", key, what)
             return
         finally:
             for fd in opened:
                 os.close(fd)
         ticks, boot, wall = start_ticks(pid), time.clock_gettime(BOOT), time.time()
-        with contextlib.suppress(OSError):  # a full disk: its token still tells whose it is
+        with contextlib.suppress(OSError):  # a full disk: its token still identifies it
             os.write(record, b"pid %d %d %.3f %.3f %s\n" % (pid, ticks, boot, wall, self.name))
         self.children[pid] = (key, record)
-        self._tell("started", key, pid, ticks, boot, wall)
+        self._queue_report("started", key, pid, ticks, boot, wall)
 
     def _claim(self, path: str, note: bytes) -> int | None:
         """Create the claim and write the first line to it; None if another process has it."""
@@ -305,7 +305,7 @@ class Supervisor:
             return None
         try:
             os.write(record, b"%s %s\n" % (self.name, note))
-            # We may have been stopped since we created it, and a new daemon been faster.
+            # This process may have been stopped meanwhile, and a new daemon been faster.
             if os.pread(record, len(self.name), 0) == self.name:
                 return record
         except OSError:
@@ -327,11 +327,11 @@ class Supervisor:
         opened: list[int],
         mark: int,
     ) -> int:
-        for path in locks:  # each ends with the last process that has inherited it
+        for path in locks:  # held until the last process that inherits it has ended
             try:
                 opened.append(fd := lock_again(path))
             except OSError as error:
-                # The daemon had it a moment ago: the next start shows what became of it.
+                # The daemon had it a moment ago: the next start shows what happened.
                 raise OSError(errno.EAGAIN, f"the GPU is not locked: {error}") from None
             os.set_inheritable(fd, True)
         os.chdir(directory)
@@ -350,27 +350,29 @@ class Supervisor:
             actions.append((os.POSIX_SPAWN_DUP2, error_log, 2))
         start = os.posix_spawn if "/" in argv[0] else os.posix_spawnp
         if start is os.posix_spawnp:
-            # The search goes by the job's PATH, not by ours.
+            # The program is searched in the job's PATH.
             os.environ["PATH"] = environment.get("PATH", "/usr/local/bin:/usr/bin:/bin")
         how: dict[str, Any] = {
             "file_actions": actions, "setsid": True, "setsigmask": (), "setsigdef": _RESET,
         }  # fmt: skip
-        with contextlib.suppress(ValueError, OSError):  # a lower hard limit: its session must do
+        with contextlib.suppress(
+            ValueError, OSError
+        ):  # a lower hard limit: the session identifies it
             resource.setrlimit(RLIMIT_LOCKS, (mark, self.limits[1]))
         try:
             return start(argv[0], argv, environment, **how)
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
-            # A script without #!: a shell reads it, as every shell would have it.
+            # A script without #!: run it with a shell, as every shell does.
             return os.posix_spawn("/bin/sh", ("sh", *argv), environment, **how)
         finally:
             resource.setrlimit(RLIMIT_LOCKS, self.limits)
 
     def _reap(self) -> None:
         while True:
-            # The zombie stays until its end is on record: were we killed in between, whoever
-            # looked for it then would find neither.
+            # The zombie stays until its exit is recorded: if this process were killed in between,
+            # there would be neither.
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
@@ -380,7 +382,7 @@ class Supervisor:
             pid = ended.si_pid
             known = self.children.pop(pid, None)
             if known is None:
-                os.waitpid(pid, 0)  # an orphan of some job, which fell to us
+                os.waitpid(pid, 0)  # an orphan of a job, inherited by this process
                 continue
             key, record = known
             status = _wait_status(ended)
@@ -393,14 +395,14 @@ class Supervisor:
                     os.write(fd, data)
             os.close(record)
             os.waitpid(pid, 0)
-            self._tell("exited", key, status, boot, wall, self._has_orphans())
+            self._queue_report("exited", key, status, boot, wall, self._has_orphans())
 
     def _has_orphans(self) -> bool:
-        """Whether some job has left processes behind: they fall to us when their parent ends."""
+        """Return whether a job has left processes behind, which this process inherits."""
         try:
             fd = os.open(self.children_path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return True  # an old kernel: better to look than to miss one
+            return True  # an old kernel: a scan finds out
         try:
             count = 0
             while part := os.read(fd, 1 << 16):
@@ -411,14 +413,14 @@ class Supervisor:
 
 
 def _wait_status(ended: os.waitid_result) -> int:
-    """The status as waitpid would give it."""
+    """Return the status as waitpid would."""
     if ended.si_code == os.CLD_EXITED:
         return ended.si_status << 8
     return ended.si_status | (0x80 if ended.si_code == os.CLD_DUMPED else 0)
 
 
 def _explain(error: Exception, argv: tuple[str, ...], directory: str) -> str:
-    """One sentence for what could not be started."""
+    """Return why a job could not be started, as one sentence."""
     if not isinstance(error, OSError):
         return f"cannot start: {error}"
     name = argv[0]
@@ -433,7 +435,7 @@ def _explain(error: Exception, argv: tuple[str, ...], directory: str) -> str:
 
 
 def _missing(name: str) -> str:
-    """A program that is not there, or a script whose interpreter is not."""
+    """Return the message for a missing program, or a script with a missing interpreter."""
     try:
         with open(name, "rb") as file:
             first = file.readline(256)
@@ -446,7 +448,7 @@ def _missing(name: str) -> str:
 
 
 def become_subreaper() -> None:
-    """Orphans among our descendants come to us instead of to init."""
+    """Inherit orphans among the descendants of this process."""
     with contextlib.suppress(Exception):
         import ctypes
 

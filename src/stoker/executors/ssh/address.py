@@ -1,4 +1,4 @@
-"""Where a machine is, and how OpenSSH is told to go there."""
+"""Addresses of nodes, and the OpenSSH command lines for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 from stoker.core.units import BadValue
 
 ALIVE = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=2", "-o", "ConnectTimeout=10")
-"""A dead link is noticed within ten seconds; plain ssh would hang for minutes."""
+"""A dead connection is noticed within ten seconds; plain ssh would hang for minutes."""
 QUIET = (
     "-T",
     "-o",
@@ -19,7 +19,7 @@ QUIET = (
     "-o",
     "StrictHostKeyChecking=accept-new",
 )
-"""Never a question, never a banner; a new host is remembered, a changed one refused."""
+"""No prompts, no banners; a new host key is stored, a changed one rejected."""
 
 
 class Address(Struct, frozen=True, omit_defaults=True):
@@ -32,13 +32,13 @@ class Address(Struct, frozen=True, omit_defaults=True):
 
     @property
     def url(self) -> str:
-        """As people write it."""
+        """Return the address as users write it."""
         user = f"{self.user}@" if self.user else ""
         port = f":{self.port}" if self.port else ""
         return f"ssh://{user}{self.host}{port}"
 
     def command(self, control: str, *more: str) -> list[str]:
-        """An ssh command line for this machine; `control` is the socket of its connection."""
+        """Return the ssh command line for this host; `control` is the socket of a connection."""
         port = ("-p", str(self.port)) if self.port else ()
         key = ("-i", self.key, "-o", "IdentitiesOnly=yes") if self.key else ()
         user = ("-l", self.user) if self.user else ()
@@ -49,7 +49,7 @@ class Address(Struct, frozen=True, omit_defaults=True):
 
 
 def parse_address(text: str, key: str | None = None) -> Address:
-    """Read `ssh://me@host:22`, `me@host` or the name of a host in ssh's configuration."""
+    """Parse `ssh://me@host:22`, `me@host` or the name of a host in ssh's configuration."""
     match = re.fullmatch(
         r"(?:ssh://)?(?:([\w.+-]+)@)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::(\d{1,5}))?/?", text
     )

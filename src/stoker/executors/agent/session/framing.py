@@ -28,24 +28,6 @@ def number(word: str, most: int = 10**MOST_DIGITS - 1) -> int:
     return int(word)
 
 
-class Allowance:
-    """Limits how many bytes a node may send without having been asked for them."""
-
-    def __init__(self, burst: int, rate: int, now: float) -> None:
-        """`burst` bytes at once, and `rate` more per second."""
-        self._burst, self._rate = burst, rate
-        self._left, self._at = float(burst), now
-
-    def spend(self, amount: int, now: float) -> None:
-        """Take some of it; raises ProtocolError when there is not enough."""
-        left = min(self._left + (now - self._at) * self._rate, self._burst)
-        self._at = now
-        self._left = left
-        if amount > left:
-            raise ProtocolError("far more data than requested")
-        self._left -= amount
-
-
 class Lines:
     """Answers and news: short lines, complete when their newline has arrived."""
 

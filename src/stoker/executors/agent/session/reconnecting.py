@@ -1,4 +1,4 @@
-"""A machine's connection, made again and again for as long as the machine is ours."""
+"""ReconnectingSession: the connection to a node, opened again whenever it is lost."""
 
 from __future__ import annotations
 
@@ -6,157 +6,159 @@ import time
 from typing import Protocol
 
 from stoker.executors.agent.session.framing import ProtocolError
-from stoker.executors.agent.session.session import AgentSession, Answer, Bulk
+from stoker.executors.agent.session.session import AgentSession, OnBytes, OnReply
+from stoker.executors.agent.session.transport import Transport
 from stoker.executors.reactor import Reactor
-from stoker.executors.ssh.address import Address
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-STABLE = 30.0
-"""Seconds after which a connection that is lost does not count as one more failure."""
-EXIT_PATIENCE, EXIT_LOOK = 1.0, 0.02
-"""Seconds that ssh may take to end after its output has, and between two looks at it."""
-HELLO_PATIENCE = 25.0
-"""Seconds for a login; ssh itself gives up on a silent network sooner."""
-QUIET, PATIENCE = 10.0, 20.0
-"""Seconds without an answer after which the agent is asked for one, and that it has to answer.
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
+STABLE_SECONDS = 30.0
+"""A connection that is lost after this time does not count as one more failure."""
+EXIT_SECONDS, EXIT_POLL_SECONDS = 1.0, 0.02
+"""Time that the transport's process has to exit after its output ended, and between checks."""
+HELLO_SECONDS = 25.0
+"""Time for a login; ssh itself gives up on a silent network sooner."""
+KEEPALIVE_SECONDS, REPLY_SECONDS = 10.0, 20.0
+"""Time without a reply after which the agent is pinged, and that it then has to reply.
 ssh notices a dead network far sooner; this is for a shell that was killed or hangs."""
 ROOT = ".stoker"
-"""Where everything of ours is on a machine, below its user's home."""
+"""The directory of stoker on a node, below the user's home."""
 
 
 class SessionListener(Protocol):
-    """Who wants to know about the connection."""
+    """Receives the events of a connection."""
 
-    def up(self) -> None:
-        """It is there."""
+    def on_up(self) -> None:
+        """Handle an agent that has answered."""
 
-    def down(self, why: str) -> None:
-        """It is gone, or could not be made."""
+    def on_down(self, why: str) -> None:
+        """Handle a connection that was lost, or could not be opened."""
 
-    def news(self, words: list[str]) -> None:
-        """The agent says something that nobody asked for."""
+    def on_notification(self, words: list[str]) -> None:
+        """Handle a line of the agent that is no reply."""
 
 
 class ReconnectingSession:
-    """Keeps a link to a machine; nothing here ever waits."""
+    """Keeps a connection to a node; it never blocks."""
 
     def __init__(
-        self, address: Address, control: str, install: str, poller: Reactor, owner: SessionListener
+        self, transport: Transport, install: str, poller: Reactor, listener: SessionListener
     ) -> None:
-        self.address, self.control, self.install = address, control, install
-        self.poller, self.owner = poller, owner
+        self.transport, self.install = transport, install
+        self.poller, self.listener = poller, listener
         self.root = ROOT
-        self.link: AgentSession | None = None
+        self.session: AgentSession | None = None
         self.failures = 0
         self.try_at: float | None = time.monotonic()
         self.give_up_at: float | None = None
-        self.asked_at: float | None = None
-        """When the agent was asked whether it is still there."""
+        self.pinged_at: float | None = None
+        """When the agent was pinged, until it replies."""
         self.up_at: float | None = None
-        """When the agent of this link answered first."""
+        """When the agent of this session answered first."""
 
     @property
-    def up(self) -> bool:
+    def is_up(self) -> bool:
         """Whether the agent answers."""
-        return self.link is not None and self.link.up
+        return self.session is not None and self.session.is_up
 
-    def ask(self, answer: Answer | None, verb: str, *words: str, lines: int = 1) -> None:
-        """Send a request with an answer of at most `lines` lines, if there is a connection."""
-        if self.link is not None and self.link.up:
-            self.link.ask(answer, verb, *words, lines=lines)
+    def request(self, on_reply: OnReply | None, verb: str, *words: str, max_lines: int = 1) -> None:
+        """Send a request with a reply of at most `max_lines` lines, if there is a connection."""
+        if self.session is not None and self.session.is_up:
+            self.session.request(on_reply, verb, *words, max_lines=max_lines)
 
-    def fetch(self, bulk: Bulk, verb: str, *words: str, most: int) -> None:
-        """Send a request with an answer of at most `most` bytes, if there is a connection."""
-        if self.link is not None and self.link.up:
-            self.link.fetch(bulk, verb, *words, most=most)
+    def request_bytes(self, on_bytes: OnBytes, verb: str, *words: str, max_bytes: int) -> None:
+        """Send a request with a reply of at most `max_bytes` bytes, if there is a connection."""
+        if self.session is not None and self.session.is_up:
+            self.session.request_bytes(on_bytes, verb, *words, max_bytes=max_bytes)
 
     def tick(self) -> float | None:
-        """Connect when it is time; seconds until the next look."""
+        """Connect when it is time; return the seconds until the next check."""
         now = time.monotonic()
-        if self.link is None and self.try_at is not None and now >= self.try_at:
+        if self.session is None and self.try_at is not None and now >= self.try_at:
             self._connect()
-        if self.give_up_at is not None and now >= self.give_up_at and self.link is not None:
-            self.link.close(f"login succeeded, but no shell answered within {HELLO_PATIENCE:.0f} s")
-        candidates = (self._await_exit(now), self._look_after(now), self.try_at, self.give_up_at)
+        if self.give_up_at is not None and now >= self.give_up_at and self.session is not None:
+            self.session.close(
+                f"login succeeded, but no shell answered within {HELLO_SECONDS:.0f} s"
+            )
+        candidates = (self._await_exit(now), self._check_alive(now), self.try_at, self.give_up_at)
         moments = [moment for moment in candidates if moment is not None]
         return max(min(moments) - time.monotonic(), 0.0) if moments else None
 
     def _await_exit(self, now: float) -> float | None:
-        """Let ssh end before its failure is reported; return when to look again."""
-        link = self.link
-        if link is None or link.ended_at is None:
+        """Let the transport's process exit before its failure is reported; return when to check."""
+        session = self.session
+        if session is None or session.ended_at is None:
             return None
-        if link.process.poll() is None and now < link.ended_at + EXIT_PATIENCE:
-            return now + EXIT_LOOK
-        link.give_up()
+        if session.process.poll() is None and now < session.ended_at + EXIT_SECONDS:
+            return now + EXIT_POLL_SECONDS
+        session.fail()
         return self.try_at
 
-    def _look_after(self, now: float) -> float | None:
-        """See that the agent is alive; the next moment to do so."""
-        link = self.link
-        if link is None or not link.up:
-            self.asked_at = None
+    def _check_alive(self, now: float) -> float | None:
+        """Ping an agent that was silent for too long; return the time of the next check."""
+        session = self.session
+        if session is None or not session.is_up:
+            self.pinged_at = None
             return None
-        if self.asked_at is not None and link.answered >= self.asked_at:
-            self.asked_at = None
-        if self.asked_at is None:
-            if now < link.answered + QUIET:
-                return link.answered + QUIET
-            self.asked_at = now
-            link.ping()
-        elif now >= self.asked_at + PATIENCE:
-            self.asked_at = None
-            link.close("the shell stopped answering")
+        if self.pinged_at is not None and session.last_reply >= self.pinged_at:
+            self.pinged_at = None
+        if self.pinged_at is None:
+            if now < session.last_reply + KEEPALIVE_SECONDS:
+                return session.last_reply + KEEPALIVE_SECONDS
+            self.pinged_at = now
+            session.ping()
+        elif now >= self.pinged_at + REPLY_SECONDS:
+            self.pinged_at = None
+            session.close("the shell stopped answering")
             return self.try_at
-        return self.asked_at + PATIENCE
+        return self.pinged_at + REPLY_SECONDS
 
-    def renew(self) -> None:
-        """Begin anew, if there is a connection."""
-        if self.link is not None and self.link.up:
-            self.link.close("the connection was restarted")
-            self.hurry()
+    def reset(self) -> None:
+        """Close the connection, if there is one, and open it again."""
+        if self.session is not None and self.session.is_up:
+            self.session.close("the connection was restarted")
+            self.reconnect_now()
 
-    def hurry(self) -> None:
-        """Somebody is waiting for it: do not sit out the pause."""
-        if self.link is None and self.try_at is not None:
+    def reconnect_now(self) -> None:
+        """Connect without waiting for the end of the pause."""
+        if self.session is None and self.try_at is not None:
             self.try_at = time.monotonic()
 
     def _connect(self) -> None:
         self.try_at = None
-        self.give_up_at = time.monotonic() + HELLO_PATIENCE
-        names = {"ROOT": ROOT, "INSTALL": self.install}
+        self.give_up_at = time.monotonic() + HELLO_SECONDS
+        variables = {"ROOT": ROOT, "INSTALL": self.install}
         try:
-            self.link = AgentSession(
-                self.address, self.control, names, self.poller, self._news, self._over
+            self.session = AgentSession(
+                self.transport, variables, self.poller, self._on_notification, self._on_closed
             )
         except OSError as error:
-            self._over(f"ssh cannot be started: {error.strerror or error}")
+            self._on_closed(f"ssh cannot be started: {error.strerror or error}")
 
-    def _news(self, words: list[str]) -> None:
+    def _on_notification(self, words: list[str]) -> None:
         if words[0] == "hello":
             if self.up_at is not None:
                 raise ProtocolError("a second greeting")
             self.up_at, self.give_up_at = time.monotonic(), None
-            self.owner.up()
+            self.listener.on_up()
         else:
-            self.owner.news(words)
+            self.listener.on_notification(words)
 
-    def _over(self, why: str) -> None:
-        now, link, up_at = time.monotonic(), self.link, self.up_at
-        self.link = self.give_up_at = self.up_at = None
-        if up_at is not None and now >= up_at + STABLE:
+    def _on_closed(self, why: str) -> None:
+        now, session, up_at = time.monotonic(), self.session, self.up_at
+        self.session = self.give_up_at = self.up_at = None
+        if up_at is not None and now >= up_at + STABLE_SECONDS:
             self.failures = 0
-        pause = min(FIRST_PAUSE * 2 ** min(self.failures, 10), LONGEST_PAUSE)
-        if link is not None and link.malformed:
-            pause = LONGEST_PAUSE
+        pause = min(MIN_PAUSE_SECONDS * 2 ** min(self.failures, 10), MAX_PAUSE_SECONDS)
+        if session is not None and session.is_malformed:
+            pause = MAX_PAUSE_SECONDS
         self.failures += 1
         self.try_at = now + pause
-        self.owner.down(why)
+        self.listener.on_down(why)
 
     def close(self) -> None:
-        """For good."""
-        link, self.link = self.link, None
+        """Close the connection for good."""
+        session, self.session = self.session, None
         self.try_at = self.give_up_at = None
-        if link is not None:
-            link.over = lambda _: None
-            link.close("closed")
+        if session is not None:
+            session.on_closed = lambda _: None
+            session.close("closed")

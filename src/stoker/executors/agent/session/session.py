@@ -1,18 +1,15 @@
-"""One connection to one machine: requests out, answers and news in, nothing that waits.
+"""AgentSession: one connection to the agent of a node; it never blocks.
 
-The OpenSSH client does the talking. On the other side runs agent.sh, whose head explains the
-framing: every line of ours begins with a nonce that no job has ever seen.
+The transport opens the connection. On the other side runs agent.sh, whose head explains the
+framing: every line of the agent begins with a nonce that no job has ever seen.
 """
 
 from __future__ import annotations
 
 import contextlib
-import glob
 import logging
 import os
-import re
 import secrets
-import shlex
 import subprocess
 import time
 from collections.abc import Callable
@@ -20,86 +17,83 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from stoker.core.text import printable
-from stoker.executors.agent.session.framing import Allowance, Bulks, Lines, ProtocolError, number
+from stoker.executors.agent.session.framing import Bulks, Lines, ProtocolError, number
+from stoker.executors.agent.session.transport import Transport
+from stoker.executors.rate_limit import RateLimit
 from stoker.executors.reactor import Reactor
-from stoker.executors.ssh.address import Address
 
 log = logging.getLogger(__name__)
 
 CHUNK = 1 << 16
 UNASKED_BURST, UNASKED_RATE = 4 << 20, 256 << 10
-"""Bytes that a node may send without a request, at once and per second: news and noise."""
+"""Bytes that a node may send without a request, at once and per second."""
 PROGRESS = 16 << 10
-"""Bytes of bulk data that show that a node is still answering."""
-LONGEST_REASON = 300
-"""Characters of a reason for which a connection ended."""
-LONGEST_COMPLAINT = 8 << 10
-"""Bytes of what ssh writes about a failure; the last ones count."""
-SACRIFICE = "\n" * 8
-"""Lines for login scripts that read what is not theirs; the agent's text comes after them."""
+"""Bytes of bulk data that show that a node still answers."""
+MAX_REASON_LENGTH = 300
+"""Characters of the reason for which a connection ended."""
+PREAMBLE = "\n" * 8
+"""Empty lines for login scripts that read standard input; the agent's text follows them."""
 
 STARTER = (
     "exec sh -c 'while read -r line; do "
     'if [ "$line" = stoker ]; then eval "$(dd bs=1 count=%d 2>/dev/null)"; fi; '
     "done'"
 )
-"""Any login shell can pass this on. It starts sh on exactly so many bytes of its input."""
+"""Accepted by any login shell; runs exactly that number of bytes of standard input in sh."""
 
-Answer = Callable[[list[str]], None]
-"""Called with the words of each line that answers a request."""
-Bulk = Callable[[bytes], None]
-"""Called once, with all of it."""
+OnReply = Callable[[list[str]], None]
+"""Called with the words of each line of a reply."""
+OnBytes = Callable[[bytes], None]
+"""Called once with a whole reply."""
 
 
-class Request(Struct):
-    """A request whose answer has not arrived completely."""
+class PendingRequest(Struct):
+    """A request whose reply has not arrived completely."""
 
-    answer: Answer
-    lines: int
-    """How many more lines the answer may have."""
-    single: bool
-    """Whether one line is all of it; otherwise `done` ends it."""
+    on_reply: OnReply
+    max_lines: int
+    """How many more lines the reply may have."""
+    is_single: bool
+    """Whether the reply is one line; otherwise `done` ends it."""
 
 
 def quoted(word: str) -> str:
-    """One word of shell, on one line whatever is in it."""
+    """Return a word of shell, on one line whatever it contains."""
     inner = word.replace("'", "'\\''").replace("\n", "'\"$NL\"'")
     return f"'{inner}'"
 
 
 class AgentSession:
-    """A living connection, or the attempt at one. A new object for each try."""
+    """An open connection, or an attempt to open one; a new object for each."""
 
     def __init__(
         self,
-        address: Address,
-        control: str,
-        names: dict[str, str],
+        transport: Transport,
+        variables: dict[str, str],
         poller: Reactor,
-        news: Callable[[list[str]], None],
-        over: Callable[[str], None],
+        on_notification: OnReply,
+        on_closed: Callable[[str], None],
     ) -> None:
-        """`names` are set for the agent; `over` is told once, in words, when this is over."""
-        self.address, self.poller, self.news, self.over = address, poller, news, over
-        self.up = self._closed = False
-        self.malformed = False
+        """`variables` are set for the agent; `on_closed` is called once, with the reason."""
+        self.transport, self.poller = transport, poller
+        self.on_notification, self.on_closed = on_notification, on_closed
+        self.is_up = self._closed = False
+        self.is_malformed = False
         """Whether it was closed because of what the node sent."""
         self.ended_at: float | None = None
-        """When its output ended before the agent had answered."""
+        """When the output ended before the agent had answered."""
         self.nonce = secrets.token_hex(16)
-        self._heard_lines = self._heard_bulk = time.monotonic()
-        self._requests: dict[str, Request] = {}
+        self._last_line = self._last_bulk = time.monotonic()
+        self._requests: dict[str, PendingRequest] = {}
         """By number, the oldest first: the agent answers them in this order."""
-        self._bulks: dict[str, Bulk] = {}
+        self._bulks: dict[str, OnBytes] = {}
         self._last = 0
         self._in_lines, self._in_bulk = Lines(self.nonce), Bulks(self.nonce)
-        self._unasked = Allowance(UNASKED_BURST, UNASKED_RATE, time.monotonic())
-        self._complaints = f"{control}~log"
-        """What ssh itself has to say: kept apart from what comes over the connection."""
-        self._said = b""
-        """What came on stderr before the agent spoke."""
+        self._unasked = RateLimit(UNASKED_BURST, UNASKED_RATE, time.monotonic())
+        self._early_stderr = b""
+        """What came on stderr before the agent answered."""
         self._unsent = b""
-        self.process = self._spawn(address, control, names)
+        self.process = self._spawn(variables)
         out, err = self.process.stdout, self.process.stderr
         into = self.process.stdin
         assert out is not None
@@ -107,72 +101,50 @@ class AgentSession:
         assert into is not None
         for stream in (out, err, into):
             os.set_blocking(stream.fileno(), False)
-        poller.add_reader(out.fileno(), self._hear)
-        poller.add_reader(err.fileno(), self._take)
+        poller.add_reader(out.fileno(), self._read_lines)
+        poller.add_reader(err.fileno(), self._read_bulk)
         self._write()
 
-    def _spawn(
-        self, address: Address, control: str, names: dict[str, str]
-    ) -> subprocess.Popen[bytes]:
-        socket = self._name_socket(control)
+    def _spawn(self, variables: dict[str, str]) -> subprocess.Popen[bytes]:
         agent = ""
         for name in ("facts.sh", "agent.sh"):  # the agent, with its loop, comes last
             with open(os.path.join(os.path.dirname(__file__), name)) as file:
                 agent += file.read()
-        head = "".join(f"{name}={quoted(value)}\n" for name, value in names.items())
+        head = "".join(f"{name}={quoted(value)}\n" for name, value in variables.items())
         # Unset first: were it exported by a login script, jobs would see it.
         text = os.fsencode(f"unset NONCE\nNONCE={self.nonce}\n{head}{agent}")
-        starter = STARTER % len(text)
-        options = ("-o", "ControlMaster=yes", "-o", "ControlPersist=no", "-E", self._complaints)
-        process = subprocess.Popen(
-            [*address.command(socket, *options), starter],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True,
-        )  # fmt: skip
-        self._unsent = SACRIFICE.encode() + b"stoker\n" + text
+        process = self.transport.connect(STARTER % len(text))
+        self._unsent = PREAMBLE.encode() + b"stoker\n" + text
         return process
-
-    def _name_socket(self, control: str) -> str:
-        """A socket of its own for this connection; `control` leads to it.
-
-        An ssh that outlives its daemon removes its socket when it ends, perhaps long after
-        another has taken its place. What is left of connections before us is removed here.
-        """
-        for path in glob.glob(f"{glob.escape(control)}~*"):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        socket = f"{control}~{self.nonce[:6]}"
-        os.symlink(os.path.basename(socket), f"{socket}.new")
-        os.replace(f"{socket}.new", control)
-        return socket
 
     # -- out ----------------------------------------------------------------------------
 
-    def ask(self, answer: Answer | None, verb: str, *words: str, lines: int = 1) -> None:
-        """Send a request; `answer` gets the line that comes back, or up to `lines` until `done`."""
+    def request(self, on_reply: OnReply | None, verb: str, *words: str, max_lines: int = 1) -> None:
+        """Send a request; its reply is one line, or up to `max_lines` lines until `done`."""
         self._last += 1
         request = str(self._last)
-        if answer is not None:
-            self._requests[request] = Request(answer, lines, single=lines == 1)
+        if on_reply is not None:
+            is_single = max_lines == 1
+            self._requests[request] = PendingRequest(on_reply, max_lines, is_single)
         self._send(request, verb, words)
 
-    def fetch(self, bulk: Bulk, verb: str, *words: str, most: int) -> None:
-        """Send a request whose answer is at most `most` bytes."""
+    def request_bytes(self, on_bytes: OnBytes, verb: str, *words: str, max_bytes: int) -> None:
+        """Send a request whose reply is at most `max_bytes` bytes."""
         self._last += 1
         request = str(self._last)
-        self._bulks[request] = bulk
-        self._in_bulk.expect(request, most)
+        self._bulks[request] = on_bytes
+        self._in_bulk.expect(request, max_bytes)
         self._send(request, verb, words)
 
     def ping(self) -> None:
-        """Have the agent answer in both ways, behind everything that it has not answered yet."""
-        self.fetch(lambda _: None, "ping", most=0)
-        self._requests[str(self._last)] = Request(lambda _: None, 1, single=True)
+        """Make the agent answer on both streams, after all earlier requests."""
+        self.request_bytes(lambda _: None, "ping", max_bytes=0)
+        self._requests[str(self._last)] = PendingRequest(lambda _: None, 1, is_single=True)
 
     @property
-    def answered(self) -> float:
-        """When the last part of an answer arrived, of lines and of bulk data; news do not count."""
-        return min(self._heard_lines, self._heard_bulk)
+    def last_reply(self) -> float:
+        """When the last part of a reply arrived on both streams; notifications do not count."""
+        return min(self._last_line, self._last_bulk)
 
     def _send(self, request: str, verb: str, words: tuple[str, ...]) -> None:
         line = " ".join((request, verb, *map(quoted, words)))
@@ -190,15 +162,15 @@ class AgentSession:
         except BlockingIOError:
             sent = 0
         except BrokenPipeError:
-            return  # the end of its output tells the rest
+            return  # the end of its output follows
         self._unsent = self._unsent[sent:]
         if self._unsent:
             self.poller.add_writer(pipe.fileno(), self._write)
 
     # -- in -----------------------------------------------------------------------------
 
-    def _hear(self) -> None:
-        """Read lines: answers and news."""
+    def _read_lines(self) -> None:
+        """Read lines: replies and notifications."""
         assert self.process.stdout is not None
         try:
             chunk = os.read(self.process.stdout.fileno(), CHUNK)
@@ -206,14 +178,14 @@ class AgentSession:
             return
         if chunk:
             self._guard(self._take_lines, chunk)
-        elif self.up:
+        elif self.is_up:
             self.close("the connection was lost")
         else:
-            # How ssh ends says why; whether it has ended is looked at now and then.
+            # The exit of the transport's process explains it; that is checked by a timer.
             self.poller.remove_reader(self.process.stdout.fileno())
             self.ended_at = time.monotonic()
 
-    def _take(self) -> None:
+    def _read_bulk(self) -> None:
         """Read bulk data."""
         assert self.process.stderr is not None
         try:
@@ -223,69 +195,74 @@ class AgentSession:
         if not chunk:
             self.poller.remove_reader(self.process.stderr.fileno())
             return
-        if not self.up:
-            self._said = (self._said + chunk)[-2000:]
+        if not self.is_up:
+            self._early_stderr = (self._early_stderr + chunk)[-2000:]
         self._guard(self._take_bulk, chunk)
 
     def _guard(self, take: Callable[[bytes], None], chunk: bytes) -> None:
-        """Handle data from the node: whatever it causes ends this connection and nothing else."""
+        """Handle data from the node: an error ends this connection and nothing else."""
         try:
             take(chunk)
         except (ValueError, IndexError) as error:
-            self.malformed = True
+            self.is_malformed = True
             self.close(
                 f"protocol error: {error}; the connection was closed, check what answers"
                 " at this address"
             )
         except Exception as error:
-            log.exception("cannot handle data from %s", self.address.host)
-            self.malformed = True
+            log.exception("cannot handle data from %s", self.transport.host)
+            self.is_malformed = True
             self.close(f"internal error while handling its data: {error!r}; see: stoker daemon log")
 
     def _take_lines(self, chunk: bytes) -> None:
         noise = self._in_lines.noise
         lines = self._in_lines.feed(chunk)
-        self._unasked.spend(self._in_lines.noise - noise, time.monotonic())
+        self._allow(self._in_lines.noise - noise)
         for words in lines:
             if self._closed:  # because of the line before
                 return
-            self._heard(words)
+            self._on_line(words)
 
-    def _heard(self, words: list[str]) -> None:
+    def _allow(self, size: int) -> None:
+        """Count data that was not requested; raise ProtocolError if it is too much."""
+        if not self._unasked.try_spend(size, time.monotonic()):
+            raise ProtocolError("far more data than requested")
+
+    def _on_line(self, words: list[str]) -> None:
         request, *rest = words
         if request == "-":
-            self._unasked.spend(sum(map(len, words)) + len(words), time.monotonic())
+            self._allow(sum(map(len, words)) + len(words))
             if rest[0] == "hello":
-                self.up = True
-            elif not self.up:
+                self.is_up = True
+            elif not self.is_up:
                 raise ProtocolError("a notification before the greeting")
-            self.news(rest)
+            self.on_notification(rest)
         elif request in self._requests:
-            self._answered(request, rest)
+            self._on_reply(request, rest)
         elif number(request) > self._last:
             raise ProtocolError(f"an answer to request {request}, which was never sent")
-        else:  # its answer does not matter
-            self._unasked.spend(sum(map(len, words)) + len(words), time.monotonic())
+        else:  # a reply that no caller waits for
+            self._allow(sum(map(len, words)) + len(words))
 
-    def _answered(self, request: str, words: list[str]) -> None:
+    def _on_reply(self, request: str, words: list[str]) -> None:
         if request != next(iter(self._requests)):
             raise ProtocolError(f"an answer to request {request} out of order")
         pending = self._requests[request]
-        if words[0] == "done" or pending.single:
+        if words[0] == "done" or pending.is_single:
             del self._requests[request]
-        elif pending.lines <= 1:
+        elif pending.max_lines <= 1:
             raise ProtocolError(f"an overlong answer to request {request}")
-        pending.lines -= 1
-        self._heard_lines = time.monotonic()
-        pending.answer(words)
+        pending.max_lines -= 1
+        self._last_line = time.monotonic()
+        pending.on_reply(words)
 
     def _take_bulk(self, chunk: bytes) -> None:
         noise, received = self._in_bulk.noise, self._in_bulk.received
         answers = self._in_bulk.feed(chunk)
-        self._unasked.spend(self._in_bulk.noise - noise, time.monotonic())
+        self._allow(self._in_bulk.noise - noise)
         if answers or self._in_bulk.received // PROGRESS > received // PROGRESS:
-            # The agent does one thing at a time: meanwhile there are no lines.
-            self._heard_lines = self._heard_bulk = time.monotonic()
+            # The agent does one thing at a time: it sends no lines meanwhile.
+            self._last_line = self._last_bulk = time.monotonic()
         for request, data in answers:
             if self._closed:
                 return
@@ -293,19 +270,13 @@ class AgentSession:
 
     # -- the end ------------------------------------------------------------------------
 
-    def give_up(self) -> None:
-        """Its output ended before the agent answered: close it, with what ssh says about that."""
-        code = self.process.poll()
-        try:
-            with open(self._complaints, "rb") as file:
-                file.seek(max(os.fstat(file.fileno()).st_size - LONGEST_COMPLAINT, 0))
-                said = file.read(LONGEST_COMPLAINT)
-        except OSError:
-            said = b""
-        self.close(complaint((said or self._said).decode(errors="replace"), self.address, code))
+    def fail(self) -> None:
+        """Close a connection whose output ended before the agent answered."""
+        stderr = self._early_stderr.decode(errors="replace")
+        self.close(self.transport.describe_failure(self.process.poll(), stderr))
 
     def close(self, why: str) -> None:
-        """End the connection; jobs on the other side go on."""
+        """Close the connection; attempts on the node continue."""
         process = self.process
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None and not stream.closed:
@@ -314,37 +285,7 @@ class AgentSession:
                     stream.close()
         process.kill()
         process.wait()
-        over, self.over = self.over, lambda _: None
-        self.up, self._closed = False, True
-        with contextlib.suppress(OSError):
-            os.unlink(self._complaints)
-        over(printable(why, LONGEST_REASON))
-
-
-def complaint(said: str, address: Address, code: int | None) -> str:
-    """What ssh said, in a sentence that also says what to do."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    key = f"-i {shlex.quote(address.key)} " if address.key else ""
-    by_hand = f"try manually: ssh {key}{address.url}"
-    if "HOST IDENTIFICATION HAS CHANGED" in said or "Host key verification failed" in said:
-        name = f"[{address.host}]:{address.port}" if address.port else address.host
-        return (
-            "the host key differs from the one in known_hosts; if the change is expected, "
-            f"remove the old key with: ssh-keygen -R '{name}'"
-        )
-    if "bad permissions" in said or "UNPROTECTED PRIVATE KEY" in said:
-        return (
-            f"ssh rejects the key {address.key} because other users can read it; "
-            f"run: chmod 600 {address.key}"
-        )
-    denied = re.search(r"Permission denied \(.*", said)
-    if denied:
-        refused = f"the key {address.key}" if address.key else "all keys offered by ssh"
-        told = denied[0].rstrip(".")
-        hint = "a key with a passphrase must be in ssh-agent"
-        return f"the server rejected {refused} ({told}; {hint}); {by_hand}"
-    if lines:
-        return lines[-1]
-    if code is None:
-        return f"the remote side closed the connection without a message; {by_hand}"
-    return f"ssh exited with code {code} and no message; {by_hand}"
+        on_closed, self.on_closed = self.on_closed, lambda _: None
+        self.is_up, self._closed = False, True
+        self.transport.disconnected()
+        on_closed(printable(why, MAX_REASON_LENGTH))

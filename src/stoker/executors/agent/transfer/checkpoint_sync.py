@@ -1,8 +1,8 @@
-"""Checkpoints on their way: a job may go on anywhere, so they are where it ran, and here.
+"""Copies checkpoints to and from a node: a job may resume on any.
 
-Unlike results, one side has the right ones and the other gets exactly those: what a job has
-removed is not to be found again by its next attempt. Everything here waits, so it is called in a
-thread. Whatever goes wrong becomes a CarryError, and what was there before is still whole.
+Unlike results, one side has the valid ones and the other gets exactly those: what a job has
+removed must not be found by its next attempt. Everything here blocks, so it is called in a
+thread. Every failure is a CarryError, and what was there before is still complete.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from stoker.executors.agent.session.remote_shell import (
     CarryError,
     NoRsync,
     RemoteShell,
-    ask,
-    host_of,
     pipe,
     rsync,
+    run,
 )
 from stoker.executors.agent.transfer import result_download
 from stoker.executors.agent.transfer.snapshot import BadPath, survey
@@ -48,67 +47,67 @@ def name_of(here: str) -> str:
     return os.path.basename(here)
 
 
-def send(way: RemoteShell, here: str) -> None:
+def send(shell: RemoteShell, here: str) -> None:
     """Have a machine's checkpoints of a job be what is here; nothing if nothing is."""
-    with alone("saved", way.control, here):
-        _send(way, here)
+    with alone("saved", shell.transport.key, here):
+        _send(shell, here)
 
 
-def _send(way: RemoteShell, here: str) -> None:
+def _send(shell: RemoteShell, here: str) -> None:
     try:
         if not os.path.isdir(here) or not os.listdir(here):
             return
-        if way.by_rsync:
+        if shell.uses_rsync:
             with contextlib.suppress(NoRsync):
                 rsync(
-                    way, ["."], way.address.host, *EXACTLY, "--delete-after",
-                    f"{here}/", f"{host_of(way)}:{_there(way, here)}/",
+                    shell, ["."], shell.host, *EXACTLY, "--delete-after",
+                    f"{here}/", shell.rsync_path(f"{_there(shell, here)}/"),
                 )  # fmt: skip
                 return
-        _send_by_tar(way, here)
+        _send_by_tar(shell, here)
     except OSError as error:
         raise CarryError(f"cannot read {error.filename or here}: {error.strerror}.") from None
 
 
-def _there(way: RemoteShell, here: str) -> str:
-    return f"{way.root}/{PLACE}/{name_of(here)}"
+def _there(shell: RemoteShell, here: str) -> str:
+    return f"{shell.root}/{PLACE}/{name_of(here)}"
 
 
-def _send_by_tar(way: RemoteShell, here: str) -> None:
+def _send_by_tar(shell: RemoteShell, here: str) -> None:
     try:
         tree = survey(here)
     except BadPath as error:
         raise CarryError(str(error)) from None
-    words = (way.root, name_of(here))
-    pipe(way, way.shell(TAKE, *words), way.address.host, lambda out: pack(tree, out))
-    ask(way, SWAP, *words)
+    words = (shell.root, name_of(here))
+    pipe(shell, shell.command(TAKE, *words), shell.host, lambda out: pack(tree, out))
+    run(shell, SWAP, *words)
 
 
-def bring(way: RemoteShell, here: str, part: int | None = None) -> None:
+def bring(shell: RemoteShell, here: str, part: int | None = None) -> None:
     """Have what is here be a machine's checkpoints of a job.
 
     Of a job on several machines, each may have a part of them: there nothing is removed, and
     where two have a file of one name, that of the first machine counts, or the newer one.
     """
     with alone("saved", here):
-        _bring(way, here, part)
+        _bring(shell, here, part)
 
 
-def _bring(way: RemoteShell, here: str, part: int | None) -> None:
-    there = _there(way, here)
+def _bring(shell: RemoteShell, here: str, part: int | None) -> None:
+    there = _there(shell, here)
     try:
         os.makedirs(here, 0o700, exist_ok=True)
-        if way.by_rsync:
+        if shell.uses_rsync:
             with contextlib.suppress(NoRsync):
                 more = ("--delete-after",) if part is None else ("--update",) if part else ()
                 rsync(
-                    way, ["."], here, *EXACTLY, "--chmod=Du+rwx,F-s", *more,
-                    f"{host_of(way)}:{there}/", f"{here}/",
+                    shell, ["."], here, *EXACTLY, "--chmod=Du+rwx,F-s", *more,
+                    shell.rsync_path(f"{there}/"), f"{here}/",
                 )  # fmt: skip
                 return
-        names = result_download.listed_there(way, there)
+        names = result_download.listed_there(shell, there)
         result_download.bring(
-            way, there, b"".join(os.fsencode(name) + b"\0" for name in names), here,
+            shell, there, b"".join(os.fsencode(name) + b"\0" for name in names), here,
             owner=AttemptWorkspace(stage=f"{PLACE}-{name_of(here)}"),
         )  # fmt: skip
         if part is None:

@@ -14,15 +14,14 @@ from collections.abc import Iterable, Sequence
 
 from stoker.executors.agent.session.remote_shell import (
     MARK,
-    MAX_LISTING,
+    MAX_LISTING_BYTES,
     CarryError,
     NoRsync,
     RemoteShell,
-    ask,
-    host_of,
     listing,
     pipe,
     rsync,
+    run,
 )
 from stoker.executors.agent.session.timeout_pipe import TimeoutPipe
 from stoker.executors.agent.transfer.ignore_rules import IgnoreRules
@@ -51,7 +50,7 @@ done
 
 
 def bring(
-    way: RemoteShell,
+    shell: RemoteShell,
     remote: str,
     names: bytes | None,
     into: str,
@@ -66,43 +65,43 @@ def bring(
     """
     try:
         os.makedirs(into, exist_ok=True)
-        listed = listed_there(way, remote) if names is None else _split(names)
+        listed = listed_there(shell, remote) if names is None else _split(names)
         wanted = _kept(listed, exclude)
         for name in wanted:
             _refuse_links(into, parts_of(name)[:-1])
         if not wanted:
             return None
         with StagedResults(into, owner) as landing:
-            _fetch(way, remote, wanted, landing)
+            _fetch(shell, remote, wanted, landing)
             landing.land()
             return landing.remark()
     except Refused as error:
-        raise CarryError(f"{way.address.host}: {error}") from None
+        raise CarryError(f"{shell.host}: {error}") from None
     except OSError as error:
         raise CarryError(f"cannot write to {into}: {error.strerror}.") from None
 
 
-def _fetch(way: RemoteShell, remote: str, wanted: list[str], landing: StagedResults) -> None:
-    if way.by_rsync:
+def _fetch(shell: RemoteShell, remote: str, wanted: list[str], landing: StagedResults) -> None:
+    if shell.uses_rsync:
         with contextlib.suppress(NoRsync):
             # What is here is what rsync starts from, but whether a file is the same is not for
             # its size and time to say: two jobs may write as much in the same second. Links come
             # so that they lead nowhere: rsync itself must not follow one.
             rsync(
-                way, wanted, landing.into,
+                shell, wanted, landing.into,
                 "--recursive", "--links", "--munge-links", "--times", "--perms",
                 "--chmod=Du+rwx,F-s", "--ignore-missing-args", "--ignore-times",
                 f"--compare-dest={os.path.abspath(landing.into)}",
-                f"{host_of(way)}:{remote.rstrip('/')}/", f"{landing.stage}/",
+                shell.rsync_path(f"{remote.rstrip('/')}/"), f"{landing.stage}/",
             )  # fmt: skip
             return
-    _bring_by_tar(way, remote, wanted, landing)
+    _bring_by_tar(shell, remote, wanted, landing)
 
 
 def unpack(
     data: bytes, into: str, exclude: Sequence[str] = (), owner: AttemptWorkspace = NO_WORKSPACE
 ) -> str | None:
-    """Put a small tar archive that came by another way into a directory."""
+    """Put a small tar archive that came by another shell into a directory."""
     try:
         with StagedResults(into, owner) as landing:
             receive(io.BytesIO(data), landing.stage, _wanted(exclude), landing.link)
@@ -119,9 +118,9 @@ def _split(names: bytes) -> list[str]:
     return [os.fsdecode(name) for name in names.split(end) if name]
 
 
-def listed_there(way: RemoteShell, remote: str) -> list[str]:
+def listed_there(shell: RemoteShell, remote: str) -> list[str]:
     """Everything in a directory there: files, links and directories with nothing in them."""
-    listed = ask(way, LIST, remote, most=MAX_LISTING)
+    listed = run(shell, LIST, remote, max_bytes=MAX_LISTING_BYTES)
     raw_directories, _, raw_files = listed.partition(b"\0\0")
     directories, files = _split(raw_directories + b"\0"), _split(raw_files)
     full = {name.rpartition("/")[0] for name in (*directories, *files)}
@@ -158,7 +157,9 @@ def _refuse_links(into: str, parts: list[str]) -> None:
             )
 
 
-def _bring_by_tar(way: RemoteShell, remote: str, names: list[str], landing: StagedResults) -> None:
+def _bring_by_tar(
+    shell: RemoteShell, remote: str, names: list[str], landing: StagedResults
+) -> None:
     def take(source: TimeoutPipe) -> None:
         if not source.skip_past(MARK):
             raise TruncatedArchive("no data received")
@@ -168,4 +169,4 @@ def _bring_by_tar(way: RemoteShell, remote: str, names: list[str], landing: Stag
     with tempfile.TemporaryFile() as list:
         list.write(listing(names))
         list.seek(0)
-        pipe(way, way.shell(PACK, remote, PORTION), landing.into, take, list)
+        pipe(shell, shell.command(PACK, remote, PORTION), landing.into, take, list)

@@ -18,7 +18,6 @@ from stoker.executors.agent.session.remote_shell import (
     NoRsync,
     RemoteCommand,
     RemoteShell,
-    host_of,
     pipe,
     rsync,
 )
@@ -54,58 +53,58 @@ class Restless(CarryError):
 
 
 def send(
-    way: RemoteShell,
+    shell: RemoteShell,
     tree: DirectorySnapshot,
     reuse: str | None = None,
     loose: bool = False,
-    transfer: UploadProgress | None = None,
+    progress: UploadProgress | None = None,
 ) -> None:
     """Put a tree at ROOT/trees/ID; returns when it is there, whole, whoever sent it.
 
     What a broken connection leaves is gone on from, with rsync; `reuse` names a tree that may
     be there already and is much like this one. `loose`: it may change meanwhile, for its name
-    says nothing about its content. The tree is not forced to the other disk. `transfer` counts
+    says nothing about its content. The tree is not forced to the other disk. `progress` counts
     the bytes.
     """
     insist = (lambda _: None) if loose else _insist_on_rest
-    mark = blake2b(os.fsencode(way.control), digest_size=4).hexdigest()
+    mark = blake2b(os.fsencode(shell.transport.key), digest_size=4).hexdigest()
     part = f"{tree.id}.{mark}.part"  # two daemons that send the same never meet in one place
-    words = (way.root, tree.id, part, reuse or "")
-    with alone(way.control, tree.id), RemoteCommand(way, TAKE, *words) as errand:
-        said = errand.hear(b"ready")
+    words = (shell.root, tree.id, part, reuse or "")
+    with alone(shell.transport.key, tree.id), RemoteCommand(shell, TAKE, *words) as command:
+        said = command.read_until(b"ready")
         if b"there" in said:
             return
         try:
-            _transfer(way, tree, part, said, reuse, transfer or UploadProgress(tree.size))
+            _transfer(shell, tree, part, said, reuse, progress or UploadProgress(tree.size))
         except LinkLost:
             raise  # what is there already is of use next time
         except CarryError:
             # A disk that is full should not stay so; and why says more than why this failed.
             with contextlib.suppress(CarryError):
-                errand.end("remove")
+                command.finish("remove")
             insist(tree)
             raise
         try:
             insist(tree)
         except CarryError:
-            errand.end("remove")
+            command.finish("remove")
             raise
-        errand.end("finish")
+        command.finish("finish")
 
 
 def _transfer(
-    way: RemoteShell,
+    shell: RemoteShell,
     tree: DirectorySnapshot,
     part: str,
     said: list[bytes],
     reuse: str | None,
-    transfer: UploadProgress,
+    progress: UploadProgress,
 ) -> None:
-    if way.by_rsync:
+    if shell.uses_rsync:
         with contextlib.suppress(NoRsync):
-            _send_by_rsync(way, tree, part, said, reuse, transfer)
+            _send_by_rsync(shell, tree, part, said, reuse, progress)
             return
-    _send_by_tar(way, tree, part, transfer)
+    _send_by_tar(shell, tree, part, progress)
 
 
 def _insist_on_rest(tree: DirectorySnapshot) -> None:
@@ -118,38 +117,38 @@ def _insist_on_rest(tree: DirectorySnapshot) -> None:
 
 
 def _send_by_rsync(
-    way: RemoteShell,
+    shell: RemoteShell,
     tree: DirectorySnapshot,
     part: str,
     said: list[bytes],
     reuse: str | None,
-    transfer: UploadProgress,
+    progress: UploadProgress,
 ) -> None:
-    trees = f"{way.root}/trees"
+    trees = f"{shell.root}/trees"
     more = []
     if b"reuse" in said:
         more.append(f"--link-dest={trees}/{reuse}")
     if more or b"begun" in said:
         # Size and time do not prove that a file over there is the one meant: its content does.
         more.append("--checksum")
-    # A file under way lies in `rest`: what a kill leaves there must not be in the tree. One that
+    # A file under shell lies in `rest`: what a kill leaves there must not be in the tree. One that
     # is broken off takes its place all the same, and --checksum tells it from a whole one. What
     # has vanished since the survey is noticed afterwards, unless the tree may change anyway.
     rsync(
-        way, tree.names, way.address.host,
+        shell, tree.names, shell.host,
         "--links", "--perms", "--times", "--omit-dir-times", "--chmod=D700,F-s",
         "--partial", "--ignore-missing-args", f"--temp-dir={trees}/{part}/rest", *more,
-        f"{tree.base.rstrip('/')}/", f"{host_of(way)}:{trees}/{part}/{tree.id}/",
-        on_progress=transfer.count,
+        f"{tree.base.rstrip('/')}/", shell.rsync_path(f"{trees}/{part}/{tree.id}/"),
+        on_progress=progress.count,
     )  # fmt: skip
 
 
 def _send_by_tar(
-    way: RemoteShell, tree: DirectorySnapshot, part: str, transfer: UploadProgress
+    shell: RemoteShell, tree: DirectorySnapshot, part: str, progress: UploadProgress
 ) -> None:
-    command = way.shell(UNPACK, f"{way.root}/trees/{part}/{tree.id}")
+    command = shell.command(UNPACK, f"{shell.root}/trees/{part}/{tree.id}")
     try:
-        pipe(way, command, way.address.host, lambda out: pack(tree, out, transfer))
+        pipe(shell, command, shell.host, lambda out: pack(tree, out, progress))
     except OSError as error:
         name = error.filename or tree.base
         raise CarryError(f"cannot read '{name}': {error.strerror or error}.") from None
@@ -158,17 +157,17 @@ def _send_by_tar(
 class _Padded:
     """A file that may be cut short while it is read: the length that was announced must hold."""
 
-    def __init__(self, file: io.BufferedReader, transfer: UploadProgress | None) -> None:
-        self._file, self._transfer = file, transfer
+    def __init__(self, file: io.BufferedReader, progress: UploadProgress | None) -> None:
+        self._file, self._progress = file, progress
 
     def read(self, size: int) -> bytes:
         """So many bytes, whatever there is."""
-        if self._transfer is not None:
-            self._transfer.count(self._transfer.sent + size)
+        if self._progress is not None:
+            self._progress.count(self._progress.sent + size)
         return self._file.read(size).ljust(size, b"\0")
 
 
-def pack(tree: DirectorySnapshot, out: TimeoutPipe, transfer: UploadProgress | None = None) -> None:
+def pack(tree: DirectorySnapshot, out: TimeoutPipe, progress: UploadProgress | None = None) -> None:
     """Write a tree as tar: GNU's format, which every tar on Linux reads."""
     links = set(tree.links)
     # Closing it writes the end of the archive: not to be done for half of one. And no "w|",
@@ -199,6 +198,6 @@ def pack(tree: DirectorySnapshot, out: TimeoutPipe, transfer: UploadProgress | N
             now = os.fstat(file.fileno())
             info.size = now.st_size
             info.mode = now.st_mode & 0o777
-            tar.addfile(info, _Padded(file, transfer))  # type: ignore[arg-type]
+            tar.addfile(info, _Padded(file, progress))  # type: ignore[arg-type]
     tar.close()
     out.flush()

@@ -18,168 +18,175 @@ from stoker.executors.agent.transfer.tree_upload import Restless, send
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
 from stoker.executors.linux.thread_pool import TransferPool
 
-NEVER = (".git/", "__pycache__/", ".stoker/", ".stoker-*")
-"""Neither code nor data; the last are results on their way into a directory."""
-LARGEST = 8 << 30
-"""Bytes that a directory may have to be taken along; more is surely a mistake."""
-RECENT = 1.0
-"""For so many seconds, jobs that start one after the other are said to take the same along; not
-one that was submitted later than the look, since its files may have been changed for it."""
+ALWAYS_EXCLUDED = (".git/", "__pycache__/", ".stoker/", ".stoker-*")
+"""Neither code nor data; the last pattern are results that are being installed."""
+MAX_TREE_BYTES = 8 << 30
+"""Size of a directory that is uploaded; more is surely a mistake."""
+SNAPSHOT_SECONDS = 1.0
+"""Jobs that start within this time use the same snapshot; not one that was submitted after it,
+since its files may have been changed for it."""
 
-Found = Callable[[DirectorySnapshot | None, str, bool], None]
-"""Told the tree, or what went wrong in one sentence and whether that may pass."""
-Want = tuple[str, tuple[str, ...], tuple[str, ...]]
+OnUploaded = Callable[[DirectorySnapshot | None, str, bool], None]
+"""Called with the tree, or with the failure in one sentence and whether it may pass."""
+TreeKey = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
 class SnapshotCache:
-    """Looks at directories, shared by all machines: a batch looks at its directory once."""
+    """Takes snapshots of directories, shared by all nodes: a batch reads its directory once."""
 
     def __init__(self) -> None:
         self.hashes = Hashes()
-        self._known: dict[Want, tuple[float, float, DirectorySnapshot]] = {}
-        """When each was looked at, by the wall clock and by one that nobody sets."""
-        self._locks: dict[Want, threading.Lock] = {}
+        self._known: dict[TreeKey, tuple[float, float, DirectorySnapshot]] = {}
+        """When each was taken, by the wall clock and by the monotonic clock."""
+        self._locks: dict[TreeKey, threading.Lock] = {}
 
-    def look(self, want: Want, since: float) -> DirectorySnapshot:
-        """The directory as it is, or was a moment ago, but not before `since`. In a thread."""
-        with self._locks.setdefault(want, threading.Lock()):
-            known = self._known.get(want)
-            if known is not None and known[0] >= since and time.monotonic() - known[1] < RECENT:
+    def take(self, key: TreeKey, since: float) -> DirectorySnapshot:
+        """Return a recent snapshot that was not taken before `since`; blocks."""
+        with self._locks.setdefault(key, threading.Lock()):
+            known = self._known.get(key)
+            if (
+                known is not None
+                and known[0] >= since
+                and time.monotonic() - known[1] < SNAPSHOT_SECONDS
+            ):
                 return known[2]
-            base, paths, exclude = want
+            base, paths, exclude = key
             began = time.time()
-            tree = survey(base, paths, (*NEVER, *exclude), LARGEST, self.hashes)
-            self._known[want] = (began, time.monotonic(), tree)
+            tree = survey(base, paths, (*ALWAYS_EXCLUDED, *exclude), MAX_TREE_BYTES, self.hashes)
+            self._known[key] = (began, time.monotonic(), tree)
             return tree
 
 
 class TreeUploads:
-    """The trees that one machine has, and how it gets others."""
+    """Sends each directory snapshot to one node once."""
 
     def __init__(
-        self, connection: ReconnectingSession, worker: TransferPool, surveys: SnapshotCache
+        self, connection: ReconnectingSession, pool: TransferPool, snapshots: SnapshotCache
     ) -> None:
-        self.connection, self.worker, self.surveys = connection, worker, surveys
-        self.way: RemoteShell | None = None
-        """Known as soon as the machine has said what it is."""
-        self._here: set[str] = set()
+        self.connection, self.pool, self.snapshots = connection, pool, snapshots
+        self.shell: RemoteShell | None = None
+        """Known as soon as the node has reported its home directory."""
+        self._present: set[str] = set()
         self._last: dict[str, str] = {}
-        """The tree that was last sent of a directory: the next one is probably much like it."""
-        self._looking: dict[Want, list[tuple[float, Found]]] = {}
-        """Who waits for a look, and since when it must be."""
-        self._sending: dict[str, list[Found]] = {}
-        self._names: dict[Want, str] = {}
-        """The trees that are being sent, by what was asked for."""
-        self._transfers: dict[str, UploadProgress] = {}
-        self._era = 0
-        """Goes up with every connection: what was begun over an older one is nobody's business."""
+        """The tree that was last sent of a directory: the next one is probably similar."""
+        self._snapshotting: dict[TreeKey, list[tuple[float, OnUploaded]]] = {}
+        """Callers that wait for a snapshot, and the earliest time that it may have."""
+        self._sending: dict[str, list[OnUploaded]] = {}
+        self._names: dict[TreeKey, str] = {}
+        """Trees that are being sent, by what was requested."""
+        self._progress: dict[str, UploadProgress] = {}
+        self._generation = 0
+        """Number of the connection: results of work that an earlier one began are dropped."""
 
-    def forget(self) -> None:
-        """Another connection: the machine may have been cleaned up since."""
-        self._here.clear()
+    def forget_trees(self) -> None:
+        """Assume that the node has no trees: they may have been removed."""
+        self._present.clear()
 
-    def want(self, directory: str, what: Carry, since: float, found: Found) -> None:
-        """See that the machine has what goes along with a job, then say under which name."""
-        want = (directory, what.send, what.exclude)
-        waiting = self._looking.setdefault(want, [])
-        waiting.append((since, found))
+    def ensure(self, directory: str, what: Carry, since: float, on_uploaded: OnUploaded) -> None:
+        """Send the files of a job to the node if it lacks them, then call back."""
+        key = (directory, what.send, what.exclude)
+        waiting = self._snapshotting.setdefault(key, [])
+        waiting.append((since, on_uploaded))
         if len(waiting) == 1:
-            self._look(want, since)
+            self._snapshot(key, since)
 
-    def transfer(self, directory: str, what: Carry) -> UploadProgress | None:
-        """The upload of what goes along with a job, while it is under way."""
-        want = (directory, what.send, what.exclude)
-        name = self._names.get(want)
+    def progress(self, directory: str, what: Carry) -> UploadProgress | None:
+        """Return the upload of the files of a job while it is under way."""
+        key = (directory, what.send, what.exclude)
+        name = self._names.get(key)
         if name is not None:
-            return self._transfers.get(name)
-        return UploadProgress(None) if want in self._looking else None
+            return self._progress.get(name)
+        return UploadProgress(None) if key in self._snapshotting else None
 
-    def _look(self, want: Want, since: float) -> None:
+    def _snapshot(self, key: TreeKey, since: float) -> None:
         self._do(
-            lambda: self.surveys.look(want, since), lambda tree: self._looked(want, since, tree)
+            lambda: self.snapshots.take(key, since),
+            lambda tree: self._on_snapshot(key, since, tree),
         )
 
     def _do(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        era = self._era
-        self.worker.do(work, lambda found: then(found) if era == self._era else None)
+        generation = self._generation
+        self.pool.submit(
+            work, lambda result: then(result) if generation == self._generation else None
+        )
 
-    def _looked(self, want: Want, since: float, tree: DirectorySnapshot | Exception) -> None:
-        asked = self._looking.pop(want, [])
-        waiting = [found for moment, found in asked if moment <= since]
+    def _on_snapshot(self, key: TreeKey, since: float, tree: DirectorySnapshot | Exception) -> None:
+        asked = self._snapshotting.pop(key, [])
+        waiting = [on_uploaded for moment, on_uploaded in asked if moment <= since]
         if later := [each for each in asked if each[0] > since]:
-            self._looking[want] = later
-            self._look(want, max(moment for moment, _ in later))
+            self._snapshotting[key] = later
+            self._snapshot(key, max(moment for moment, _ in later))
         if isinstance(tree, Exception):
-            for found in waiting:
-                found(None, str(tree), False)
+            for on_uploaded in waiting:
+                on_uploaded(None, str(tree), False)
             return
-        if tree.id in self._here:
-            for found in waiting:
-                found(tree, "", False)
+        if tree.id in self._present:
+            for on_uploaded in waiting:
+                on_uploaded(tree, "", False)
             return
-        self._names[want] = tree.id
+        self._names[key] = tree.id
         sending = self._sending.setdefault(tree.id, [])
         sending += waiting
         if len(sending) == len(waiting):
-            self.connection.ask(lambda words: self._has(tree, words), "have", tree.id)
+            self.connection.request(lambda words: self._on_presence(tree, words), "have", tree.id)
 
-    def _has(self, tree: DirectorySnapshot, words: list[str]) -> None:
-        way = self.way
+    def _on_presence(self, tree: DirectorySnapshot, words: list[str]) -> None:
+        shell = self.shell
         if words == ["done", "yes"]:
-            self._sent(tree, None)
-        elif way is not None:
-            reuse, transfer = self._last.get(tree.base), UploadProgress(tree.size)
-            self._transfers[tree.id] = transfer
+            self._finish(tree, None)
+        elif shell is not None:
+            reuse, progress = self._last.get(tree.base), UploadProgress(tree.size)
+            self._progress[tree.id] = progress
             self._do(
-                lambda: send(way, tree, reuse, transfer=transfer),
-                lambda result: self._tried(tree, result),
+                lambda: send(shell, tree, reuse, progress=progress),
+                lambda result: self._on_sent(tree, result),
             )
 
-    def _tried(self, tree: DirectorySnapshot, result: Exception | None) -> None:
-        """A directory in which others write never comes to rest: then it is taken as it is."""
-        way = self.way
-        if not isinstance(result, Restless) or way is None:
-            self._sent(tree, result)
+    def _on_sent(self, tree: DirectorySnapshot, result: Exception | None) -> None:
+        """Send a directory that changed meanwhile again as it is: it may never come to rest."""
+        shell = self.shell
+        if not isinstance(result, Restless) or shell is None:
+            self._finish(tree, result)
             return
         loose = replace(tree, id=f"{tree.id}-{secrets.token_hex(4)}")
         self._sending[loose.id] = self._sending.pop(tree.id, [])
-        transfer = UploadProgress(tree.size)
-        self._transfers[loose.id] = transfer
-        for want in self._done_with(tree.id):
-            self._names[want] = loose.id
+        progress = UploadProgress(tree.size)
+        self._progress[loose.id] = progress
+        for key in self._forget_upload(tree.id):
+            self._names[key] = loose.id
         self._do(
-            lambda: send(way, loose, loose=True, transfer=transfer),
-            lambda result: self._sent(loose, result),
+            lambda: send(shell, loose, loose=True, progress=progress),
+            lambda result: self._finish(loose, result),
         )
 
-    def _done_with(self, name: str) -> list[Want]:
-        """Forget the upload of a tree; return what had asked for it."""
-        self._transfers.pop(name, None)
-        wants = [want for want, each in self._names.items() if each == name]
-        for want in wants:
-            del self._names[want]
-        return wants
+    def _forget_upload(self, name: str) -> list[TreeKey]:
+        """Forget the upload of a tree; return the requests for it."""
+        self._progress.pop(name, None)
+        keys = [key for key, each in self._names.items() if each == name]
+        for key in keys:
+            del self._names[key]
+        return keys
 
-    def _sent(self, tree: DirectorySnapshot, result: Exception | None) -> None:
-        self._done_with(tree.id)
+    def _finish(self, tree: DirectorySnapshot, result: Exception | None) -> None:
+        self._forget_upload(tree.id)
         if result is None:
-            self._here.add(tree.id)
+            self._present.add(tree.id)
             self._last[tree.base] = tree.id
-        for found in self._sending.pop(tree.id, ()):
+        for on_uploaded in self._sending.pop(tree.id, ()):
             if result is None:
-                found(tree, "", False)
+                on_uploaded(tree, "", False)
             else:
-                found(None, str(result), may_pass(result))
+                on_uploaded(None, str(result), may_pass(result))
 
-    def lost(self) -> None:
-        """The connection is gone: whoever waits will be asked again about everything."""
-        self._era += 1
-        self._looking.clear()
+    def on_disconnect(self) -> None:
+        """Drop all uploads; the starts that wait for them are cancelled."""
+        self._generation += 1
+        self._snapshotting.clear()
         self._sending.clear()
         self._names.clear()
-        self._transfers.clear()
+        self._progress.clear()
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the same may succeed later: over another connection, or when there is room."""
+    """Return whether the same upload may succeed later."""
     return isinstance(error, LinkLost | DiskFull)

@@ -1,0 +1,31 @@
+"""A transport to this very host: its shell, without ssh in between."""
+
+import subprocess
+
+
+class LocalTransport:
+    """Runs the agent, and commands beside it, in shells on this host."""
+
+    host, key, rsync_host = "here", "here", "localhost"
+
+    def __init__(self, *shell: str) -> None:
+        """`shell` is the command that is given what to run; `sh -c` if there is none."""
+        self.shell = list(shell or ("sh", "-c"))
+
+    def connect(self, command: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*self.shell, command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+
+    def describe_failure(self, code: int | None, stderr: str) -> str:
+        return f"code {code}: {stderr}"
+
+    def disconnected(self) -> None:
+        pass
+
+    def command(self, script: str) -> list[str]:
+        return [*self.shell, script]
+
+    def rsync_shell(self) -> list[str]:
+        return ["false"]
