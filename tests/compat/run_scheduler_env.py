@@ -66,14 +66,14 @@ class RunSchedulerEnv(grass_lab.GrassEnv):
         started = self.stoker("daemon", "start")
         assert started.returncode == 0, started.stderr
 
-    def door(self, name: str, *words: object, **more: Any) -> Done:
+    def compat(self, name: str, *words: object, **more: Any) -> Done:
         return self.stoker("compat", name, *words, **more)
 
     def submit(self, *words: object, env: dict[str, str] | None = None) -> str:
         """Queue a job; return its id, of which there is one line."""
         before, self.env = self.env, {**self.env, **(env or {})}
         try:
-            done = self.door("run-scheduler", *words)
+            done = self.compat("run-scheduler", *words)
         finally:
             self.env = before
         assert done.returncode == 0, done.stderr
@@ -83,11 +83,11 @@ class RunSchedulerEnv(grass_lab.GrassEnv):
     def train(self, *words: object, env: dict[str, str] | None = None) -> str:
         return self.submit("--script_path", "train.py", *words, env=env)
 
-    def no(self, *words: object, door: str = "run-scheduler", code: int = 2) -> str:
+    def no(self, *words: object, command: str = "run-scheduler", code: int = 2) -> str:
         """The command must fail with one sentence, which is returned."""
-        done = self.door(door, *words)
+        done = self.compat(command, *words)
         assert (done.returncode, done.stdout) == (code, ""), done
-        assert done.stderr.startswith(f"{door}: ")
+        assert done.stderr.startswith(f"{command}: ")
         assert done.stderr.count("\n") == 1
         return done.stderr
 
@@ -106,7 +106,7 @@ class RunSchedulerEnv(grass_lab.GrassEnv):
         return found
 
     def logs(self, id: str) -> str:
-        done = self.door("scheduler-get-logs", id)
+        done = self.compat("scheduler-get-logs", id)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

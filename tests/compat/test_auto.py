@@ -455,7 +455,7 @@ def test_aut_34_a_task_that_ignores_term_dies_within_the_grace(wide: AutoEnv) ->
     assert not alive(view["pid"])
 
 
-def test_aut_34_jobs_of_other_doors_are_left_alone(wide: AutoEnv) -> None:
+def test_aut_34_jobs_of_other_commands_are_left_alone(wide: AutoEnv) -> None:
     other = wide.run(sys.executable, "-m", "stoker", "submit", "sleep 60").stdout.strip()
     wide.running(int(other))
     held = wide.run(sys.executable, "-m", "stoker", "submit", "--hold", "true").stdout.strip()

@@ -27,7 +27,7 @@ HEAVY = {"argparse", "collections", "dataclasses", "hashlib", "json", "random", 
 Captured = pytest.CaptureFixture[str]
 
 
-class Door:
+class Hypersearch:
     """The command, as a function: lines printed, or the sentence it was refused with."""
 
     def __init__(self, capfd: Captured) -> None:
@@ -49,129 +49,167 @@ class Door:
 
 
 @pytest.fixture
-def door(capfd: Captured) -> Door:
-    return Door(capfd)
+def hypersearch(capfd: Captured) -> Hypersearch:
+    return Hypersearch(capfd)
 
 
 # -------------------------------------------------------------------------- row by row
 
 
-def test_hyp_01_usage(door: Door) -> None:
+def test_hyp_01_usage(hypersearch: Hypersearch) -> None:
     for word in ("-h", "--help"):
-        text = "\n".join(door(word))
+        text = "\n".join(hypersearch(word))
         for promised in ("PATTERN", "-p, --parameter", "--sampling-mode", "--n-samples", "--seed",
                          "shuffled_grid", "grid", "python3 train.py"):  # fmt: skip
             assert promised in text
         assert all(len(line) <= 100 for line in text.splitlines())
     argv = ["{a}", "--parameter", "a", "1", "--seed", "1", "--n-samples", "1"]
-    assert door(*argv, "--sampling-mode", "shuffled_grid") == ["1"]
-    assert door("--seed=1", "--n-samples=1", "--samp", "grid", "{a}", "-p", "a", "1") == ["1"]
+    assert hypersearch(*argv, "--sampling-mode", "shuffled_grid") == ["1"]
+    assert hypersearch("--seed=1", "--n-samples=1", "--samp", "grid", "{a}", "-p", "a", "1") == [
+        "1"
+    ]
 
 
-def test_hyp_02_the_whole_product_is_shuffled(door: Door) -> None:
-    found = door(*GUIDE)
+def test_hyp_02_the_whole_product_is_shuffled(hypersearch: Hypersearch) -> None:
+    found = hypersearch(*GUIDE)
     assert len(found) == 9
     assert set(found) == GUIDES_NINE
-    orders = {tuple(door(*NINE)) for _ in range(8)}
+    orders = {tuple(hypersearch(*NINE)) for _ in range(8)}
     assert len(orders) > 1  # one in 9! to the power of 7 that all are the same
 
 
-def test_hyp_03_grid_is_in_order_and_the_last_parameter_changes_fastest(door: Door) -> None:
+def test_hyp_03_grid_is_in_order_and_the_last_parameter_changes_fastest(
+    hypersearch: Hypersearch,
+) -> None:
     argv = ["{a}{b}", "--sampling-mode", "grid", "-p", "a", "1", "2", "-p", "b", "x", "y"]
-    assert door(*argv) == ["1x", "1y", "2x", "2y"]
+    assert hypersearch(*argv) == ["1x", "1y", "2x", "2y"]
     swapped = ["{a}{b}", "--sampling-mode", "grid", "-p", "b", "x", "y", "-p", "a", "1", "2"]
-    assert door(*swapped) == ["1x", "2x", "1y", "2y"]
+    assert hypersearch(*swapped) == ["1x", "2x", "1y", "2y"]
 
 
-def test_hyp_04_n_samples_is_a_sample_without_replacement(door: Door) -> None:
-    assert len(set(door(*NINE, "--n-samples", "5"))) == 5
-    assert len(set(door(*NINE, "--n-samples", "100"))) == 9
-    assert door(*NINE, "--n-samples", "0") == []
+def test_hyp_04_n_samples_is_a_sample_without_replacement(hypersearch: Hypersearch) -> None:
+    assert len(set(hypersearch(*NINE, "--n-samples", "5"))) == 5
+    assert len(set(hypersearch(*NINE, "--n-samples", "100"))) == 9
+    assert hypersearch(*NINE, "--n-samples", "0") == []
     for bad in ("-1", "x", "1.5", ""):
-        assert "--n-samples takes a whole number" in door.refuses(*NINE, "--n-samples", bad)
+        assert "--n-samples takes a whole number" in hypersearch.refuses(*NINE, "--n-samples", bad)
 
 
-def test_hyp_05_of_a_grid_the_first_ones(door: Door) -> None:
-    assert door(*NINE, "--sampling-mode", "grid", "--n-samples", "2") == ["1x", "1y"]
+def test_hyp_05_of_a_grid_the_first_ones(hypersearch: Hypersearch) -> None:
+    assert hypersearch(*NINE, "--sampling-mode", "grid", "--n-samples", "2") == ["1x", "1y"]
 
 
-def test_hyp_06_the_same_seed_gives_the_same_order(door: Door) -> None:
+def test_hyp_06_the_same_seed_gives_the_same_order(hypersearch: Hypersearch) -> None:
     first = "python3 train_dnn.py --lr 0.0005 --batch_size 128"
-    assert door(*GUIDE, "--seed", "1")[0] == first
-    assert door(*NINE, "--seed", "0") == ["3y", "2z", "1y", "2x", "2y", "1z", "1x", "3z", "3x"]
-    assert door(*NINE, "--seed", "1") == ["2z", "3x", "3y", "2y", "2x", "1x", "3z", "1y", "1z"]
-    assert door(*NINE, "--seed", "7") == ["1y", "3x", "3y", "2y", "1x", "3z", "2x", "1z", "2z"]
-    assert door(*NINE, "--seed", "7", "--n-samples", "2") == ["1y", "3x"]
-    assert "--seed takes a whole number, not 'x'" in door.refuses(*NINE, "--seed", "x")
+    assert hypersearch(*GUIDE, "--seed", "1")[0] == first
+    assert hypersearch(*NINE, "--seed", "0") == [
+        "3y",
+        "2z",
+        "1y",
+        "2x",
+        "2y",
+        "1z",
+        "1x",
+        "3z",
+        "3x",
+    ]
+    assert hypersearch(*NINE, "--seed", "1") == [
+        "2z",
+        "3x",
+        "3y",
+        "2y",
+        "2x",
+        "1x",
+        "3z",
+        "1y",
+        "1z",
+    ]
+    assert hypersearch(*NINE, "--seed", "7") == [
+        "1y",
+        "3x",
+        "3y",
+        "2y",
+        "1x",
+        "3z",
+        "2x",
+        "1z",
+        "2z",
+    ]
+    assert hypersearch(*NINE, "--seed", "7", "--n-samples", "2") == ["1y", "3x"]
+    assert "--seed takes a whole number, not 'x'" in hypersearch.refuses(*NINE, "--seed", "x")
 
 
-def test_hyp_07_braces_are_doubled_and_formats_work(door: Door) -> None:
-    assert door("awk '{{print $1}}' {a:>5}|", "-p", "a", "1") == ["awk '{print $1}'     1|"]
-    assert door("{{{a}}} ${{HOME}} {a!r:<6}|", "-p", "a", "x y") == ["{x y} ${HOME} 'x y' |"]
-    refused = door.refuses("awk '{print $1}' {a}", "-p", "a", "1")
+def test_hyp_07_braces_are_doubled_and_formats_work(hypersearch: Hypersearch) -> None:
+    assert hypersearch("awk '{{print $1}}' {a:>5}|", "-p", "a", "1") == ["awk '{print $1}'     1|"]
+    assert hypersearch("{{{a}}} ${{HOME}} {a!r:<6}|", "-p", "a", "x y") == ["{x y} ${HOME} 'x y' |"]
+    refused = hypersearch.refuses("awk '{print $1}' {a}", "-p", "a", "1")
     assert "{print $1}" in refused
     assert "belong to the command: {{print $1}}" in refused
-    assert "belong to the command: {{if (x) {{print}}}}" in door.refuses(
+    assert "belong to the command: {{if (x) {{print}}}}" in hypersearch.refuses(
         "{if (x) {print}}{a}", "-p", "a", "1"
     )
-    assert "belong to the command: {{}}" in door.refuses("find -exec rm {} + {a}", "-p", "a", "1")
+    assert "belong to the command: {{}}" in hypersearch.refuses(
+        "find -exec rm {} + {a}", "-p", "a", "1"
+    )
 
 
-def test_hyp_08_a_parameter_that_is_missing_is_named(door: Door) -> None:
-    refused = door.refuses("{x}", "-p", "lr", "1")
+def test_hyp_08_a_parameter_that_is_missing_is_named(hypersearch: Hypersearch) -> None:
+    refused = hypersearch.refuses("{x}", "-p", "lr", "1")
     assert "there is no parameter x" in refused
     assert "-p x VALUE" in refused
 
 
-def test_hyp_09_without_parameters(door: Door) -> None:
-    assert "There is no parameter" in door.refuses("echo")
-    assert "There is no pattern" in door.refuses()
+def test_hyp_09_without_parameters(hypersearch: Hypersearch) -> None:
+    assert "There is no parameter" in hypersearch.refuses("echo")
+    assert "There is no pattern" in hypersearch.refuses()
 
 
-def test_hyp_10_a_parameter_that_is_not_used_would_print_duplicates(door: Door) -> None:
-    refused = door.refuses("echo {a}", "-p", "a", "1", "-p", "b", "x", "y")
+def test_hyp_10_a_parameter_that_is_not_used_would_print_duplicates(
+    hypersearch: Hypersearch,
+) -> None:
+    refused = hypersearch.refuses("echo {a}", "-p", "a", "1", "-p", "b", "x", "y")
     assert "does not use the parameter b" in refused
 
 
-def test_hyp_11_a_name_is_given_once(door: Door) -> None:
-    assert "a is given twice" in door.refuses("{a}", "-p", "a", "1", "2", "-p", "a", "3")
-    assert "needs a name" in door.refuses("{a}", "-p", "", "3")
+def test_hyp_11_a_name_is_given_once(hypersearch: Hypersearch) -> None:
+    assert "a is given twice" in hypersearch.refuses("{a}", "-p", "a", "1", "2", "-p", "a", "3")
+    assert "needs a name" in hypersearch.refuses("{a}", "-p", "", "3")
 
 
-def test_hyp_12_a_parameter_has_values(door: Door) -> None:
-    assert "a has no values" in door.refuses("echo {a}", "-p", "a")
-    assert "a has no values" in door.refuses("echo {a}{b}", "-p", "a", "-p", "b", "1")
-    assert "needs a name and values" in door.refuses("echo {a}", "-p")
-    assert "'1' twice" in door.refuses("echo {a}", "-p", "a", "1", "2", "1")
+def test_hyp_12_a_parameter_has_values(hypersearch: Hypersearch) -> None:
+    assert "a has no values" in hypersearch.refuses("echo {a}", "-p", "a")
+    assert "a has no values" in hypersearch.refuses("echo {a}{b}", "-p", "a", "-p", "b", "1")
+    assert "needs a name and values" in hypersearch.refuses("echo {a}", "-p")
+    assert "'1' twice" in hypersearch.refuses("echo {a}", "-p", "a", "1", "2", "1")
 
 
-def test_hyp_13_values_go_in_as_they_are(door: Door) -> None:
-    (line,) = door("printf '%s\\n' {a}", "-p", "a", "x y")
+def test_hyp_13_values_go_in_as_they_are(hypersearch: Hypersearch) -> None:
+    (line,) = hypersearch("printf '%s\\n' {a}", "-p", "a", "x y")
     assert subprocess.check_output(["sh", "-c", line], text=True) == "x\ny\n"
     odd = ["$(x)", "'", '"', "{a}", "{0}", "}", "%s", "é", " ", "", "\t", "a\\b"]
-    assert door("{a}|", "--sampling-mode", "grid", "-p", "a", *odd) == [f"{v}|" for v in odd]
+    assert hypersearch("{a}|", "--sampling-mode", "grid", "-p", "a", *odd) == [f"{v}|" for v in odd]
 
 
-def test_hyp_14_negative_learning_rates(door: Door) -> None:
+def test_hyp_14_negative_learning_rates(hypersearch: Hypersearch) -> None:
     numbers = ["-1e-3", "1e-3", "-1", "-.5", "-inf", "-1,1", "-"]
-    assert door("{a}", "--sampling-mode", "grid", "-p", "a", *numbers) == numbers
-    assert door("{a}", "-p", "a", "-1e-3", "--seed", "-1") == ["-1e-3"]
-    refused = door.refuses("{a}", "-p", "a", "--fast", "--slow")
+    assert hypersearch("{a}", "--sampling-mode", "grid", "-p", "a", *numbers) == numbers
+    assert hypersearch("{a}", "-p", "a", "-1e-3", "--seed", "-1") == ["-1e-3"]
+    refused = hypersearch.refuses("{a}", "-p", "a", "--fast", "--slow")
     assert "no option --fast" in refused
     assert "' --fast'" in refused
-    assert door("x {a}", "-p", "a", " --fast") == ["x  --fast"]
+    assert hypersearch("x {a}", "-p", "a", " --fast") == ["x  --fast"]
 
 
-def test_hyp_15_the_pattern_may_stand_behind_two_dashes(door: Door) -> None:
-    assert set(door("-p", "a", "1", "2", "--", "echo {a}")) == {"echo 1", "echo 2"}
-    assert door("-p", "a", "1", "--seed", "1", "echo {a}") == ["echo 1"]
-    refused = door.refuses("-p", "a", "1", "2", "echo {a}")
+def test_hyp_15_the_pattern_may_stand_behind_two_dashes(hypersearch: Hypersearch) -> None:
+    assert set(hypersearch("-p", "a", "1", "2", "--", "echo {a}")) == {"echo 1", "echo 2"}
+    assert hypersearch("-p", "a", "1", "--seed", "1", "echo {a}") == ["echo 1"]
+    refused = hypersearch.refuses("-p", "a", "1", "2", "echo {a}")
     assert "'echo {a}' was read as a value of a" in refused
     assert "write -- before it" in refused
-    assert "in quotes" in door.refuses("python", "x.py", "{a}", "-p", "a", "1")
-    assert "in quotes" in door.refuses("python", "--lr", "{a}", "-p", "a", "1")
-    assert "--sampling-mode or --seed" in door.refuses("{a}", "--s", "1", "-p", "a", "1")
-    assert "--seed needs a value" in door.refuses("{a}", "-p", "a", "1", "--seed")
+    assert "in quotes" in hypersearch.refuses("python", "x.py", "{a}", "-p", "a", "1")
+    assert "in quotes" in hypersearch.refuses("python", "--lr", "{a}", "-p", "a", "1")
+    assert "--sampling-mode or --seed" in hypersearch.refuses("{a}", "--s", "1", "-p", "a", "1")
+    assert "--seed needs a value" in hypersearch.refuses("{a}", "-p", "a", "1", "--seed")
 
 
 def test_hyp_16_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
@@ -252,10 +290,10 @@ def test_a_full_disk_is_a_sentence() -> None:
     assert (done.returncode, done.stderr) == (7, said)
 
 
-def test_one_command_is_one_line(door: Door) -> None:
-    assert "line break" in door.refuses("echo\n{a}", "-p", "a", "1")
-    assert "line break" in door.refuses("echo {a\n}", "-p", "a", "1")
-    assert "line break" in door.refuses("echo {a}", "-p", "a", "1\n2")
+def test_one_command_is_one_line(hypersearch: Hypersearch) -> None:
+    assert "line break" in hypersearch.refuses("echo\n{a}", "-p", "a", "1")
+    assert "line break" in hypersearch.refuses("echo {a\n}", "-p", "a", "1")
+    assert "line break" in hypersearch.refuses("echo {a}", "-p", "a", "1\n2")
 
 
 @pytest.mark.parametrize(
@@ -263,8 +301,10 @@ def test_one_command_is_one_line(door: Door) -> None:
     [("echo {a}\\", "-p", "a", "1"), ("{a}", "-p", "a", "1", "2\\"),
      ("\\{a}", "-p", "a", "1", ""), ("{b}{a:.1}", "-p", "a", "", "x", "-p", "b", "\\")],
 )  # fmt: skip
-def test_a_command_that_would_swallow_the_next_line(door: Door, argv: tuple[str, ...]) -> None:
-    assert "backslash" in door.refuses(*argv)
+def test_a_command_that_would_swallow_the_next_line(
+    hypersearch: Hypersearch, argv: tuple[str, ...]
+) -> None:
+    assert "backslash" in hypersearch.refuses(*argv)
 
 
 @pytest.mark.parametrize(
@@ -272,16 +312,18 @@ def test_a_command_that_would_swallow_the_next_line(door: Door, argv: tuple[str,
     [("{a}", "-p", "a", "x", " "), ("# {a}", "-p", "a", "1"), ("{a} #{b}", "-p", "a", "", "-p",
      "b", "1"), ("{a}{b}", "-p", "a", "", "x", "-p", "b", "y", " #z")],
 )  # fmt: skip
-def test_a_command_that_would_be_passed_over(door: Door, argv: tuple[str, ...]) -> None:
-    assert "such lines are skipped" in door.refuses(*argv)
+def test_a_command_that_would_be_passed_over(
+    hypersearch: Hypersearch, argv: tuple[str, ...]
+) -> None:
+    assert "such lines are skipped" in hypersearch.refuses(*argv)
 
 
-def test_a_remark_behind_a_command_is_fine(door: Door) -> None:
-    assert door("{a}ls #{b}", "-p", "a", "", "-p", "b", "") == ["ls #"]
+def test_a_remark_behind_a_command_is_fine(hypersearch: Hypersearch) -> None:
+    assert hypersearch("{a}ls #{b}", "-p", "a", "", "-p", "b", "") == ["ls #"]
 
 
-def test_a_backslash_elsewhere_is_fine(door: Door) -> None:
-    assert door("{b}\\x{a}", "-p", "a", "1", "-p", "b", "\\") == ["\\\\x1"]
+def test_a_backslash_elsewhere_is_fine(hypersearch: Hypersearch) -> None:
+    assert hypersearch("{b}\\x{a}", "-p", "a", "1", "-p", "b", "\\") == ["\\\\x1"]
 
 
 @pytest.mark.parametrize(
@@ -300,17 +342,17 @@ def test_a_backslash_elsewhere_is_fine(door: Door) -> None:
         ("{0}{a}", "{{0}}"),
     ],
 )
-def test_what_a_pattern_may_not_have(door: Door, pattern: str, said: str) -> None:
-    assert said in door.refuses(pattern, "-p", "a", "1")
+def test_what_a_pattern_may_not_have(hypersearch: Hypersearch, pattern: str, said: str) -> None:
+    assert said in hypersearch.refuses(pattern, "-p", "a", "1")
 
 
-def test_a_name_may_have_a_dot_in_it(door: Door) -> None:
-    assert door("{model.lr}", "-p", "model.lr", "1") == ["1"]
+def test_a_name_may_have_a_dot_in_it(hypersearch: Hypersearch) -> None:
+    assert hypersearch("{model.lr}", "-p", "model.lr", "1") == ["1"]
 
 
-def test_other_modes_and_options_do_not_exist(door: Door) -> None:
-    assert "not 'random'" in door.refuses(*NINE, "--sampling-mode", "random")
-    assert "simple_hypersearch --help" in door.refuses("--json")
+def test_other_modes_and_options_do_not_exist(hypersearch: Hypersearch) -> None:
+    assert "not 'random'" in hypersearch.refuses(*NINE, "--sampling-mode", "random")
+    assert "simple_hypersearch --help" in hypersearch.refuses("--json")
 
 
 # ----------------------------------------------------------------------- the exact order

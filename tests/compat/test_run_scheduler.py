@@ -172,7 +172,7 @@ def test_kub_02_the_image_is_shown(small: RunSchedulerEnv) -> None:
     small.becomes(first, "RUNNING")
     wants = ("--image_name", "img:1", "--script_path", "/x.py", "--estimated_memory", 8000)
     small.submit(*wants, "j1")
-    told = small.door("scheduler-state", "--extended").stdout
+    told = small.compat("scheduler-state", "--extended").stdout
     assert "image_name           img:1\n" in told
     assert "script_path          /x.py\n" in told
 
@@ -307,7 +307,7 @@ def test_kub_14_the_estimate_must_be_above_an_hour(large: RunSchedulerEnv, dumpe
 
 def ids(lab: RunSchedulerEnv, *words: object) -> list[str]:
     """The ids that scheduler-state shows."""
-    done = lab.door("scheduler-state", *words)
+    done = lab.compat("scheduler-state", *words)
     assert done.returncode == 0, done.stderr
     heading, *lines = done.stdout.splitlines()
     assert heading.split() == HEADING
@@ -321,20 +321,20 @@ def test_kub_15_the_last_so_many_are_shown(large: RunSchedulerEnv, dumped: Dumpe
     assert ids(large, "--nlast")[-3:] == mine
     assert ids(large)[-3:] == mine
     large.end(other)
-    shown = json.loads(large.door("scheduler-state", "--json", "--nlast=1").stdout)["jobs"]
+    shown = json.loads(large.compat("scheduler-state", "--json", "--nlast=1").stdout)["jobs"]
     assert [full_id(job) for job in shown] == mine[2:]
     for bad in (("--nlast", "0"), ("--nlast", "x"), ("--nlast", "1", "2"), ("x",), ("--what",)):
-        large.no(*bad, door="scheduler-state")
+        large.no(*bad, command="scheduler-state")
 
 
 def test_kub_15_all_users_are_those_of_this_daemon(large: RunSchedulerEnv, dumped: Dumped) -> None:
-    done = large.door("scheduler-state", "--all_users")
+    done = large.compat("scheduler-state", "--all_users")
     assert "told" in done.stdout
     assert done.stderr.startswith("scheduler-state: each user has a daemon of their own")
 
 
 def test_kub_15_extended_shows_all_options(large: RunSchedulerEnv, dumped: Dumped) -> None:
-    done = large.door("scheduler-state", "--extended").stdout
+    done = large.compat("scheduler-state", "--extended").stdout
     told = done.partition(f"{dumped.id} told\n")[2].partition("\n\n")[0]
     found = dict(line.split(None, 1) for line in told.splitlines())
     assert found["script_path"] == "/custom/dump.py"
@@ -369,18 +369,20 @@ def test_kub_16_a_job_is_ended(large: RunSchedulerEnv) -> None:
     id = large.train("--max_epochs", 1, "j")
     large.says(id, "epoch 0")
     pid = large.view(id)["pid"]
-    assert large.door("scheduler-cancel-job", id).returncode == 0
+    assert large.compat("scheduler-cancel-job", id).returncode == 0
     large.becomes(id, "CANCELLED")
     until(lambda: not alive(pid))
-    assert "cancelled" in large.door("scheduler-state", "--nlast", 1).stdout
-    again = large.door("scheduler-cancel-job", id)
+    assert "cancelled" in large.compat("scheduler-state", "--nlast", 1).stdout
+    again = large.compat("scheduler-cancel-job", id)
     assert (again.returncode, again.stderr.count("\n")) == (1, 1)
 
 
 def test_kub_16_several_are_ended_or_none(large: RunSchedulerEnv) -> None:
     mine = [large.train("--max_epochs", 1, name) for name in ("a", "b")]
-    assert "There is no job 99999" in large.no(mine[0], 99999, door="scheduler-cancel-job", code=3)
-    done = large.door("scheduler-cancel-job", *mine, mine[0].rpartition("-")[2])
+    assert "There is no job 99999" in large.no(
+        mine[0], 99999, command="scheduler-cancel-job", code=3
+    )
+    done = large.compat("scheduler-cancel-job", *mine, mine[0].rpartition("-")[2])
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.splitlines() == [
         f"scheduler-cancel-job: {id} ({name}) is cancelled"
@@ -390,17 +392,19 @@ def test_kub_16_several_are_ended_or_none(large: RunSchedulerEnv) -> None:
         large.becomes(id, "CANCELLED")
 
 
-def test_kub_16_only_jobs_of_this_door_are_touched(large: RunSchedulerEnv, dumped: Dumped) -> None:
+def test_kub_16_only_jobs_of_run_scheduler_are_touched(
+    large: RunSchedulerEnv, dumped: Dumped
+) -> None:
     other = large.stoker("submit", "--epochs", "1", "sleep 300").stdout.strip()
     prefix = dumped.id.partition("-")[0]
     wrong = f"00000000-{dumped.id.rpartition('-')[2]}"
     for word in (other, f"{prefix}-{other}", wrong, "12345", "nonsense", "all", "last"):
-        for door in ("scheduler-cancel-job", "scheduler-get-logs"):
-            assert "There is no job" in large.no(word, door=door, code=3)
+        for command in ("scheduler-cancel-job", "scheduler-get-logs"):
+            assert "There is no job" in large.no(word, command=command, code=3)
     assert large.view(other)["state"] in {"PENDING", "CONFIGURING", "RUNNING"}
-    for door in ("scheduler-cancel-job", "scheduler-get-logs"):
-        assert "No job given" in large.no(door=door)
-    assert "Only one job can be given" in large.no("1", "2", door="scheduler-get-logs")
+    for command in ("scheduler-cancel-job", "scheduler-get-logs"):
+        assert "No job given" in large.no(command=command)
+    assert "Only one job can be given" in large.no("1", "2", command="scheduler-get-logs")
     large.stoker("cancel", other)
 
 
@@ -409,7 +413,7 @@ def test_kub_17_logs_are_what_the_script_printed(large: RunSchedulerEnv, dumped:
     id = large.submit("--script_path", "says.py", "j")
     large.end(id.rpartition("-")[2])
     assert large.logs(id) == large.logs(id.rpartition("-")[2]) == "one\ntwo\n"
-    followed = large.door("scheduler-get-logs", "-f", id)
+    followed = large.compat("scheduler-get-logs", "-f", id)
     assert (followed.returncode, followed.stdout) == (1, "one\ntwo\n")
 
 
@@ -422,7 +426,7 @@ def test_kub_18_37_43_it_makes_room_between_epochs_and_goes_on(small: RunSchedul
     urgent = ("--gpus", 1, "--priority", 10, "--", *gate.command)
     high = small.stoker("submit", *urgent).stdout.strip()
     assert until(lambda: small.view(low)["training"]["stopping"])["by"] == high
-    assert "stopping" in small.door("scheduler-state").stdout
+    assert "stopping" in small.compat("scheduler-state").stdout
     assert f"at the end of its epoch for job {high}" in small.stoker("show", number).stdout
     assert (
         f"Job {number} stops for this job at the end of its "
@@ -431,7 +435,7 @@ def test_kub_18_37_43_it_makes_room_between_epochs_and_goes_on(small: RunSchedul
     assert small.view(high)["state"] == "PENDING"
     small.go(low, 1)
     small.becomes(high, "RUNNING")
-    assert "preempted" in small.door("scheduler-state").stdout
+    assert "preempted" in small.compat("scheduler-state").stdout
     fewer = small.stoker("edit", number, "--epochs", 1)
     assert (fewer.returncode, fewer.stdout) == (2, "")
     assert "--epochs 1 is less than the 2 that have ended." in fewer.stderr
@@ -492,7 +496,7 @@ def test_kub_21_where_there_is_no_gpu_it_runs_without_one(stoker: Any, home: Pat
 
 def test_kub_34_the_id_is_the_one_that_is_shown(large: RunSchedulerEnv, dumped: Dumped) -> None:
     assert dumped.api["JOBID"] == dumped.env["JOB_UUID"] == dumped.id
-    assert dumped.id in large.door("scheduler-state", "--nlast", 1000).stdout
+    assert dumped.id in large.compat("scheduler-state", "--nlast", 1000).stdout
 
 
 def test_kub_35_it_has_not_been_restarted(dumped: Dumped) -> None:

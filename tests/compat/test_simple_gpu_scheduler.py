@@ -37,7 +37,7 @@ with open(options.output, "w") as file:
 """
 
 Beside = Callable[..., "subprocess.Popen[bytes]"]
-Door = Callable[..., "subprocess.CompletedProcess[str]"]
+RunScheduler = Callable[..., "subprocess.CompletedProcess[str]"]
 pytestmark = pytest.mark.e2e
 
 
@@ -59,8 +59,8 @@ def idle(left_behind: list[Path], home: Path, stoker: Run) -> DaemonFixture:
 
 
 @pytest.fixture
-def door(idle: DaemonFixture) -> Door:
-    """The command, run to its end: `door("true\\n", "--gpus", "0")`."""
+def run_scheduler(idle: DaemonFixture) -> RunScheduler:
+    """The command, run to its end: `run_scheduler("true\\n", "--gpus", "0")`."""
 
     def run(
         commands: str | bytes, *args: str, env: dict[str, str] | None = None
@@ -193,12 +193,12 @@ def _reads(pid: int, path: Path) -> bool:
 # ---------------------------------------------------------------------------------- its options
 
 
-def test_sgs_01_the_help_names_its_one_option(door: Door) -> None:
-    done = door("", "-h")
+def test_sgs_01_the_help_names_its_one_option(run_scheduler: RunScheduler) -> None:
+    done = run_scheduler("", "-h")
     assert (done.returncode, done.stderr) == (0, "")
     assert "--gpus" in done.stdout
     assert "SIGUSR1" in done.stdout
-    assert door("", "--gpus", "0", "--help").stdout == done.stdout
+    assert run_scheduler("", "--gpus", "0", "--help").stdout == done.stdout
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_sgs_01_the_help_names_its_one_option(door: Door) -> None:
     ids=str,
 )  # fmt: skip
 def test_sgs_02_bad_input_is_one_sentence_and_2_and_nothing_runs(
-    idle: DaemonFixture, door: Door, args: tuple[str, ...], word: str
+    idle: DaemonFixture, run_scheduler: RunScheduler, args: tuple[str, ...], word: str
 ) -> None:
-    done = door("touch ran\n", *args)
+    done = run_scheduler("touch ran\n", *args)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -235,22 +235,22 @@ def test_sgs_03_how_gpus_are_named(args: tuple[str, ...], expected: list[str]) -
     assert [slot.name for slot in parse_slots(["--gpus", *args])] == list(expected)
 
 
-def test_sgs_04_a_group_is_given_to_one_command(door: Door) -> None:
-    done = door("echo sees $CUDA_VISIBLE_DEVICES\n" * 2, "--gpus", "0,1", "2,3")
+def test_sgs_04_a_group_is_given_to_one_command(run_scheduler: RunScheduler) -> None:
+    done = run_scheduler("echo sees $CUDA_VISIBLE_DEVICES\n" * 2, "--gpus", "0,1", "2,3")
     assert [gpu for _, gpu in processing(done.stdout)] == ["2,3", "0,1"]
     assert sorted(re.findall("^sees (.*)$", done.stdout, re.MULTILINE)) == ["0,1", "2,3"]
 
 
-def test_sgs_05_stray_commas_of_a_list_with_blanks(door: Door) -> None:
-    done = door("echo [$CUDA_VISIBLE_DEVICES]\n", "--gpus", "0,", "1,", "2")
+def test_sgs_05_stray_commas_of_a_list_with_blanks(run_scheduler: RunScheduler) -> None:
+    done = run_scheduler("echo [$CUDA_VISIBLE_DEVICES]\n", "--gpus", "0,", "1,", "2")
     assert processing(done.stdout) == [("echo [$CUDA_VISIBLE_DEVICES]", "2")]
     assert done.stdout.endswith("[2]\n")
 
 
 def test_sgs_06_names_are_taken_as_they_are_and_a_gpu_may_be_named_twice(
-    idle: DaemonFixture, door: Door, beside: Beside
+    idle: DaemonFixture, run_scheduler: RunScheduler, beside: Beside
 ) -> None:
-    done = door("echo sees $CUDA_VISIBLE_DEVICES\n" * 2, "--gpus", "abc", "GPU-8932f937-d72c")
+    done = run_scheduler("echo sees $CUDA_VISIBLE_DEVICES\n" * 2, "--gpus", "abc", "GPU-8932f937-d72c")
     assert "sees abc\n" in done.stdout
     assert "sees GPU-8932f937-d72c\n" in done.stdout
     running = beside("--gpus", "0", "0", "0")
@@ -277,8 +277,8 @@ def test_sgs_07_the_last_gpu_is_handed_out_first(idle: DaemonFixture, beside: Be
     assert processing(out.decode()) == [(first, "2"), (WAITS, "1"), (third, "2")]
 
 
-def test_sgs_08_the_message_to_the_letter_and_nothing_else(door: Door) -> None:
-    done = door("true\n", "--gpus", "0")
+def test_sgs_08_the_message_to_the_letter_and_nothing_else(run_scheduler: RunScheduler) -> None:
+    done = run_scheduler("true\n", "--gpus", "0")
     assert done.stdout == "Processing command `true` on gpu 0\n"
     assert done.stderr == ""
 
@@ -286,15 +286,15 @@ def test_sgs_08_the_message_to_the_letter_and_nothing_else(door: Door) -> None:
 # ------------------------------------------------------------------------------------- commands
 
 
-def test_sgs_09_commands_run_in_the_users_shell(idle: DaemonFixture, door: Door) -> None:
+def test_sgs_09_commands_run_in_the_users_shell(idle: DaemonFixture, run_scheduler: RunScheduler) -> None:
     shell = idle.script("my-shell", '#!/bin/sh\necho "my shell: $@"\n')
     shell.chmod(0o755)
-    done = door("echo a > b\n", "--gpus", "0", env={"SHELL": str(shell)})
+    done = run_scheduler("echo a > b\n", "--gpus", "0", env={"SHELL": str(shell)})
     assert done.stdout.endswith("my shell: -c echo a > b\n")
 
 
-def test_sgs_10_the_environment_is_ours_and_only_the_gpu_differs(door: Door) -> None:
-    done = door(
+def test_sgs_10_the_environment_is_ours_and_only_the_gpu_differs(run_scheduler: RunScheduler) -> None:
+    done = run_scheduler(
         "echo $CUDA_VISIBLE_DEVICES $MINE ${gpu}{gpu}\n", "--gpus", "0",
         env={"CUDA_VISIBLE_DEVICES": "5", "MINE": "x{gpu}"},
     )  # fmt: skip
@@ -302,10 +302,10 @@ def test_sgs_10_the_environment_is_ours_and_only_the_gpu_differs(door: Door) -> 
 
 
 def test_sgs_11_blank_lines_and_remarks_are_passed_over_and_counted(
-    idle: DaemonFixture, door: Door
+    idle: DaemonFixture, run_scheduler: RunScheduler
 ) -> None:
     commands = b"  echo a  \r\n\n# c \\\n   \nbad \xff\necho last"
-    done = door(commands, "--gpus", "0")
+    done = run_scheduler(commands, "--gpus", "0")
     assert [command for command, _ in processing(done.stdout)] == ["  echo a", "echo last"]
     assert done.stdout.count("\na\n") == 1
     assert done.stdout.endswith("last\n")
@@ -313,21 +313,21 @@ def test_sgs_11_blank_lines_and_remarks_are_passed_over_and_counted(
     assert done.returncode == 1
 
 
-def test_a_line_that_no_shell_could_be_given_is_left_out(door: Door) -> None:
-    done = door(": " + "x" * 131_069 + "\n: " + "x" * 131_070 + "\necho on\n", "--gpus", "0")
+def test_a_line_that_no_shell_could_be_given_is_left_out(run_scheduler: RunScheduler) -> None:
+    done = run_scheduler(": " + "x" * 131_069 + "\n: " + "x" * 131_070 + "\necho on\n", "--gpus", "0")
     assert [command[:4] for command, _ in processing(done.stdout)] == [": xx", "echo"]
     assert "longer than 128 KiB" in done.stderr
     assert (done.stderr.count("\n"), done.returncode) == (1, 1)
 
 
-def test_sgs_13_the_exit_code_says_that_a_command_failed(door: Door) -> None:
-    done = door("true\nsh -c 'exit 3'\ntrue\n", "--gpus", "0", "1")
+def test_sgs_13_the_exit_code_says_that_a_command_failed(run_scheduler: RunScheduler) -> None:
+    done = run_scheduler("true\nsh -c 'exit 3'\ntrue\n", "--gpus", "0", "1")
     assert done.returncode == 1
     assert re.fullmatch(
         r"simple_gpu_scheduler: `sh -c 'exit 3'` failed on gpu [01]: exit 3\n", done.stderr
     )
-    assert door("true\n", "--gpus", "0").returncode == 0
-    assert door("", "--gpus", "0").returncode == 0
+    assert run_scheduler("true\n", "--gpus", "0").returncode == 0
+    assert run_scheduler("", "--gpus", "0").returncode == 0
 
 
 def test_sgs_14_at_the_end_of_the_input_it_waits_for_what_runs(
@@ -358,9 +358,9 @@ def test_sgs_15_a_command_cannot_eat_the_queue(idle: DaemonFixture, beside: Besi
 
 
 def test_sgs_18_a_process_left_behind_does_not_outlive_its_command_in_silence(
-    idle: DaemonFixture, door: Door
+    idle: DaemonFixture, run_scheduler: RunScheduler
 ) -> None:
-    done = door("sleep 300 & echo $! > pids\n", "--gpus", "0")
+    done = run_scheduler("sleep 300 & echo $! > pids\n", "--gpus", "0")
     assert done.returncode == 0
     assert "left 1 process behind" in done.stderr
     assert not alive(pids(idle, 1)[0])
@@ -389,11 +389,11 @@ def test_sgs_19_commands_run_with_closed_streams(idle: DaemonFixture) -> None:
     assert (idle.user / "ran").read_text() == "a\n"
 
 
-def test_sgs_20_lines_of_several_commands_are_never_torn(door: Door) -> None:
+def test_sgs_20_lines_of_several_commands_are_never_torn(run_scheduler: RunScheduler) -> None:
     command = "for n in $(seq 4); do head -c 250000 /dev/zero | tr '\\0' {0}; echo; done"
     big = "\n".join(command.format(letter) for letter in "abc")
     small = "\nfor n in $(seq 300); do echo dddd; echo eeee >&2; done\n"
-    done = door(big + small, "--gpus", "0", "1", "2", "3")
+    done = run_scheduler(big + small, "--gpus", "0", "1", "2", "3")
     assert done.returncode == 0
     shown = [line for line in done.stdout.splitlines() if not line.startswith("Processing")]
     assert sorted(shown) == sorted(
@@ -402,8 +402,8 @@ def test_sgs_20_lines_of_several_commands_are_never_torn(door: Door) -> None:
     assert done.stderr == "eeee\n" * 300
 
 
-def test_stdout_and_stderr_stay_apart_and_a_last_line_without_an_end_is_shown(door: Door) -> None:
-    done = door("printf out; printf err >&2\n", "--gpus", "0")
+def test_stdout_and_stderr_stay_apart_and_a_last_line_without_an_end_is_shown(run_scheduler: RunScheduler) -> None:
+    done = run_scheduler("printf out; printf err >&2\n", "--gpus", "0")
     assert done.stdout == "Processing command `printf out; printf err >&2` on gpu 0\nout\n"
     assert done.stderr == "err\n"
 
@@ -665,14 +665,14 @@ def test_thousands_of_gpus_and_one_named_often() -> None:
 # ------------------------------------------------------------------------------------- the queue
 
 
-def test_sgs_22_very_many_commands(door: Door) -> None:
-    done = door("true\n" * 400, "--gpus", "0", "1", "2", "3")
+def test_sgs_22_very_many_commands(run_scheduler: RunScheduler) -> None:
+    done = run_scheduler("true\n" * 400, "--gpus", "0", "1", "2", "3")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(processing(done.stdout)) == 400
 
 
-def test_sgs_23_a_line_is_continued_behind_a_backslash(door: Door) -> None:
-    done = door("echo a \\\n  b \\\n  c\necho 'd\\\\'\n", "--gpus", "0")
+def test_sgs_23_a_line_is_continued_behind_a_backslash(run_scheduler: RunScheduler) -> None:
+    done = run_scheduler("echo a \\\n  b \\\n  c\necho 'd\\\\'\n", "--gpus", "0")
     assert [command for command, _ in processing(done.stdout)] == [
         "echo a   b   c",
         "echo 'd\\\\'",
@@ -688,7 +688,7 @@ sys.exit(3)
 """
 
 
-def test_sgs_23_a_script_is_one_job_on_one_gpu(idle: DaemonFixture, door: Door) -> None:
+def test_sgs_23_a_script_is_one_job_on_one_gpu(idle: DaemonFixture, run_scheduler: RunScheduler) -> None:
     queue = idle.script("gpu.queue", "")
     idle.script("train.sh", "cd /\nfor n in 1 2; do\n  echo $PWD $n\ndone\n")
     # Longer than what a shell could be given as one word.
@@ -696,7 +696,7 @@ def test_sgs_23_a_script_is_one_job_on_one_gpu(idle: DaemonFixture, door: Door) 
     for script in ("train.sh", "big.py"):
         assert submit([str(queue), str(idle.user / script)]) == 0
     queue.write_bytes(b"echo a\n" + queue.read_bytes() + b"echo b\n")
-    done = door(queue.read_bytes(), "--gpus", "0,1")
+    done = run_scheduler(queue.read_bytes(), "--gpus", "0,1")
     shown = [command for command, _ in processing(done.stdout)]
     assert shown == ["echo a", "train.sh", "big.py", "echo b"]
     assert "\n/ 1\n/ 2\n" in done.stdout
@@ -849,12 +849,12 @@ def test_beside_a_daemon_it_is_the_same_and_the_ledger_holds(
 
 
 def test_beside_a_daemon_that_does_not_know_a_device_it_is_taken_on_trust(
-    idle: DaemonFixture, door: Door
+    idle: DaemonFixture, run_scheduler: RunScheduler
 ) -> None:
     idle.start("{cpu:2}")
-    done = door("echo $CUDA_VISIBLE_DEVICES\n", "--gpus", "abc,7")
+    done = run_scheduler("echo $CUDA_VISIBLE_DEVICES\n", "--gpus", "abc,7")
     assert done.stdout.splitlines()[1:] == ["7"]
-    done = door("echo $CUDA_VISIBLE_DEVICES\n", "--gpus", "8", "abc,7")
+    done = run_scheduler("echo $CUDA_VISIBLE_DEVICES\n", "--gpus", "8", "abc,7")
     assert done.stdout.splitlines()[1:] == ["abc,7"]
     assert set(idle.gpus()) == {"abc", "7"}
 

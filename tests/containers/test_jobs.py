@@ -52,7 +52,7 @@ def told(box: DaemonFixture, job: str) -> dict[str, object]:
     return found
 
 
-def door(box: DaemonFixture, *words: object) -> "subprocess.CompletedProcess[str]":
+def run_scheduler(box: DaemonFixture, *words: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [Path(sys.executable).parent / "run-scheduler", *map(str, words)],
         cwd=box.user, capture_output=True, text=True, timeout=30, check=False,
@@ -69,7 +69,7 @@ def test_kub_02_to_06_a_script_finds_its_directories(ship: DaemonFixture, tmp_pa
     for each in (custom, snapshots):
         each.mkdir()
     (custom / "tell.py").write_text(TELL + "Path('/snapshots/x').write_text('from inside')\n")
-    done = door(
+    done = run_scheduler(
         ship, "--image_name", IMAGE, "--script_path", "/custom/tell.py", "--custom_dir", custom,
         "--snapshots_dir", snapshots, "--max_epochs", 3, "--batch_size", 8, "first",
     )  # fmt: skip

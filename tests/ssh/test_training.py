@@ -372,7 +372,7 @@ def test_kub_02_and_06_an_image_is_run_where_it_is_and_a_missing_data_directory_
     assert f"source={h.home_there}/datasets,target=/data\n" in (h.home / "told").read_text()
 
 
-DOOR = ("compat", "run-scheduler", "--script_path", "/custom/train.py", "--custom_dir")
+RUN_SCHEDULER = ("compat", "run-scheduler", "--script_path", "/custom/train.py", "--custom_dir")
 PLACES = """
 import json, os, sys
 from kubernetesdlprofile import kubeprofiler
@@ -395,7 +395,7 @@ def test_kub_04_and_33_a_script_over_ssh_has_its_directory_and_every_part_tf_con
     code.mkdir()
     (code / "train.py").write_text(PLACES)
     (code / "beside.py").write_text("NAME = 'sent'\n")
-    words = (*DOOR, code, "--estimated_memory", "1000")
+    words = (*RUN_SCHEDULER, code, "--estimated_memory", "1000")
     one = box.stoker(*words, "one")
     assert one.returncode == 0, one.stderr
     job = int(one.stdout.rpartition("-")[2])

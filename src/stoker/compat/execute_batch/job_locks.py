@@ -81,8 +81,8 @@ class JobLocks:
     def _unfinished_job(self, name: str) -> str | None:
         """Return the label of an unfinished job of this name and directory, or None."""
         here = os.path.realpath(".")
-        for door in PROGRAMS:
-            for view in self.client.jobs(client=door, limit=MAX_JOBS)["jobs"]:
+        for program in PROGRAMS:
+            for view in self.client.jobs(client=program, limit=MAX_JOBS)["jobs"]:
                 same = view["name"] == name and os.path.realpath(view["directory"]) == here
                 if same and view["state"] not in FINISHED:
                     return str(view["label"])
