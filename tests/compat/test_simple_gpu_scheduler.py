@@ -250,7 +250,9 @@ def test_sgs_05_stray_commas_of_a_list_with_blanks(run_scheduler: RunScheduler) 
 def test_sgs_06_names_are_taken_as_they_are_and_a_gpu_may_be_named_twice(
     idle: DaemonFixture, run_scheduler: RunScheduler, beside: Beside
 ) -> None:
-    done = run_scheduler("echo sees $CUDA_VISIBLE_DEVICES\n" * 2, "--gpus", "abc", "GPU-8932f937-d72c")
+    done = run_scheduler(
+        "echo sees $CUDA_VISIBLE_DEVICES\n" * 2, "--gpus", "abc", "GPU-8932f937-d72c"
+    )
     assert "sees abc\n" in done.stdout
     assert "sees GPU-8932f937-d72c\n" in done.stdout
     running = beside("--gpus", "0", "0", "0")
@@ -286,14 +288,18 @@ def test_sgs_08_the_message_to_the_letter_and_nothing_else(run_scheduler: RunSch
 # ------------------------------------------------------------------------------------- commands
 
 
-def test_sgs_09_commands_run_in_the_users_shell(idle: DaemonFixture, run_scheduler: RunScheduler) -> None:
+def test_sgs_09_commands_run_in_the_users_shell(
+    idle: DaemonFixture, run_scheduler: RunScheduler
+) -> None:
     shell = idle.script("my-shell", '#!/bin/sh\necho "my shell: $@"\n')
     shell.chmod(0o755)
     done = run_scheduler("echo a > b\n", "--gpus", "0", env={"SHELL": str(shell)})
     assert done.stdout.endswith("my shell: -c echo a > b\n")
 
 
-def test_sgs_10_the_environment_is_ours_and_only_the_gpu_differs(run_scheduler: RunScheduler) -> None:
+def test_sgs_10_the_environment_is_ours_and_only_the_gpu_differs(
+    run_scheduler: RunScheduler,
+) -> None:
     done = run_scheduler(
         "echo $CUDA_VISIBLE_DEVICES $MINE ${gpu}{gpu}\n", "--gpus", "0",
         env={"CUDA_VISIBLE_DEVICES": "5", "MINE": "x{gpu}"},
@@ -314,7 +320,9 @@ def test_sgs_11_blank_lines_and_remarks_are_passed_over_and_counted(
 
 
 def test_a_line_that_no_shell_could_be_given_is_left_out(run_scheduler: RunScheduler) -> None:
-    done = run_scheduler(": " + "x" * 131_069 + "\n: " + "x" * 131_070 + "\necho on\n", "--gpus", "0")
+    done = run_scheduler(
+        ": " + "x" * 131_069 + "\n: " + "x" * 131_070 + "\necho on\n", "--gpus", "0"
+    )
     assert [command[:4] for command, _ in processing(done.stdout)] == [": xx", "echo"]
     assert "longer than 128 KiB" in done.stderr
     assert (done.stderr.count("\n"), done.returncode) == (1, 1)
@@ -402,7 +410,9 @@ def test_sgs_20_lines_of_several_commands_are_never_torn(run_scheduler: RunSched
     assert done.stderr == "eeee\n" * 300
 
 
-def test_stdout_and_stderr_stay_apart_and_a_last_line_without_an_end_is_shown(run_scheduler: RunScheduler) -> None:
+def test_stdout_and_stderr_stay_apart_and_a_last_line_without_an_end_is_shown(
+    run_scheduler: RunScheduler,
+) -> None:
     done = run_scheduler("printf out; printf err >&2\n", "--gpus", "0")
     assert done.stdout == "Processing command `printf out; printf err >&2` on gpu 0\nout\n"
     assert done.stderr == "err\n"
@@ -688,7 +698,9 @@ sys.exit(3)
 """
 
 
-def test_sgs_23_a_script_is_one_job_on_one_gpu(idle: DaemonFixture, run_scheduler: RunScheduler) -> None:
+def test_sgs_23_a_script_is_one_job_on_one_gpu(
+    idle: DaemonFixture, run_scheduler: RunScheduler
+) -> None:
     queue = idle.script("gpu.queue", "")
     idle.script("train.sh", "cd /\nfor n in 1 2; do\n  echo $PWD $n\ndone\n")
     # Longer than what a shell could be given as one word.
