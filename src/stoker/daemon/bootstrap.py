@@ -203,11 +203,11 @@ def assemble_daemon(
 
     forecasts, sweeps = Lazy(build_forecasts), Lazy(build_sweeps)
     context = RequestContext(
-        store, logs, node, _user(), place=store_name, alerts=list(alerts),
-        engine=local.commands.engine, configured_nodes=configured_names, faults=faults,
-        live=live, uploads=registry.uploads, reading=training.metrics.jobs_being_read,
-        foreseen=lambda *job: forecasts.value.forecast(*job) if forecasts.value else None,
-        foreseen_sweep=lambda *sweep: (
+        store, logs, node, _user(), store_name=store_name, alerts=list(alerts),
+        container_engine=local.commands.engine, configured_nodes=configured_names, faults=faults,
+        live=live, uploads=registry.uploads, jobs_being_read=training.metrics.jobs_being_read,
+        forecast=lambda *job: forecasts.value.forecast(*job) if forecasts.value else None,
+        forecast_sweep=lambda *sweep: (
             forecasts.value.forecast_sweep(*sweep) if forecasts.value else None
         ),
     )  # fmt: skip

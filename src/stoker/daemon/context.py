@@ -23,34 +23,39 @@ CommandHandler = Callable[[State, Instant], CommandResult]
 
 
 class RequestContext(Struct):
-    """The store, the places and the settings, without the state: that comes with each turn."""
+    """Store, paths and services; the state is an argument of each handler."""
 
     store: Store
     logs: str
     node: str
     user: str
-    place: str = ""
-    """What the store is called, without a password."""
-    engine: str = ""
+    store_name: str = ""
+    """The store for users, without its password."""
+    container_engine: str = ""
     """The container engine to use; empty: podman or docker."""
     alerts: list[str] = []
-    """What went wrong before: told once to whoever submits next."""
+    """Warnings of the start, shown with the next submission."""
     live: Callable[[int], dict[str, Any]] = lambda _: {}
-    """What is seen of a running job but not kept: its step, its metrics, its memory."""
+    """Returns step, metrics and memory of a running job, which are not stored."""
     uploads: Callable[[Job], list[UploadView]] = lambda _: []
-    """The uploads of a job's files to nodes, while they are under way."""
-    foreseen: Callable[[int, State, Instant], Told | None] = lambda *_: None
-    """When a job starts and ends, if there is a forecast."""
-    foreseen_sweep: Callable[[Sweep, State, Instant], Told | None] = lambda *_: None
-    """When the last trial of a sweep ends, if there is a forecast."""
+    """Returns the uploads of a job's files that are under way."""
+    forecast: Callable[[int, State, Instant], Told | None] = lambda *_: None
+    """Returns when a job starts and ends, if there is a forecast."""
+    forecast_sweep: Callable[[Sweep, State, Instant], Told | None] = lambda *_: None
+    """Returns when the last trial of a sweep ends, if there is a forecast."""
     configured_nodes: Callable[[], Collection[str]] = tuple
     """Returns the names of the nodes in config.toml."""
-    reading: Callable[[], Collection[int]] = tuple
-    """Jobs that are over and whose figures are still being read."""
+    jobs_being_read: Callable[[], Collection[int]] = tuple
+    """Returns the finished jobs whose metrics are still being read."""
     faults: FaultTracker | None = None
     """Internal errors of this daemon."""
-    remembered: dict[int, tuple[Job, Spec]] = {}
-    """Finished jobs read back from the store, for the length of one request."""
+    finished_jobs: dict[int, tuple[Job, Spec]] = {}
+    """Cache of finished jobs that were read from the store for one request."""
+
+    def take_alerts(self) -> list[str]:
+        """Return and remove the alerts."""
+        alerts, self.alerts = self.alerts, []
+        return alerts
 
     def load_job(self, id: int) -> Job | None:
         """Return a finished job from the store."""
@@ -59,14 +64,14 @@ class RequestContext(Struct):
 
     def load_finished(self, id: int) -> tuple[Job, Spec] | None:
         """Return a finished job and its spec from the store."""
-        if id not in self.remembered:
-            if len(self.remembered) > 1000:
-                self.remembered.clear()
+        if id not in self.finished_jobs:
+            if len(self.finished_jobs) > 1000:
+                self.finished_jobs.clear()
             rows = self.store.find_jobs(JobQuery(ids=[id], limit=1))
             if not rows:
                 return None
-            self.remembered[id] = (rows[0].job, rows[0].spec)
-        return self.remembered[id]
+            self.finished_jobs[id] = (rows[0].job, rows[0].spec)
+        return self.finished_jobs[id]
 
     def by_name(self, name: str) -> list[int]:
         """Return the id of the newest finished job of this name."""
@@ -75,7 +80,7 @@ class RequestContext(Struct):
 
     def resolve(self, selectors: list[str], state: State) -> list[int]:
         """Return the ids that selectors name; reject a selector that names no job."""
-        self.remembered.clear()
+        self.finished_jobs.clear()
         try:
             return select(selectors, state, self.load_job, self.by_name, self.store.members)
         except NotFound as error:

@@ -149,11 +149,11 @@ def test_a_wait_for_a_sweep_includes_the_trials_to_come(waiting: Waiting) -> Non
     waiting.check()
     waiting.exit(2)
     assert waiting.replies == [], "the sweep wants more trials"
-    handlers.context.reading = lambda: [2]
+    handlers.context.jobs_being_read = lambda: [2]
     handlers.apply(SweepChanged(at=handlers.now, sweep=1, ended=True))
     waiting.check()
     assert waiting.replies == [], "the metrics of a trial are still being read"
-    handlers.context.reading = tuple
+    handlers.context.jobs_being_read = tuple
     waiting.check()
     assert [view["id"] for view in waiting.replies[0]["jobs"]] == [2]
 

@@ -198,7 +198,7 @@ def test_a_dry_run_says_where_and_when_without_submitting(handlers: HandlerFixtu
         span = Span(now.wall, now.wall + 60, now.wall + 90, Kind.STATED, "")
         return Told(now.wall, start=span)
 
-    handlers.context.foreseen = forecast
+    handlers.context.forecast = forecast
     reply = send(handlers, r.What(line="true"), dry_run=True)
     assert reply["expected_start"] == "1970-01-01T00:17:40.000Z"
 

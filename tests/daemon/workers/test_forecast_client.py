@@ -167,8 +167,8 @@ def estimated(outlooks: outlook.ForecastClient, story: Scenario) -> Instant:
     """Have a forecast of the jobs of a story."""
     asked = question(story.state, story.now, story.now, {})
     outlooks._on_reply(msgspec.json.encode(forecast(msgspec.json.encode(asked))))
-    outlooks.context.foreseen = outlooks.forecast
-    outlooks.context.foreseen_sweep = outlooks.forecast_sweep
+    outlooks.context.forecast = outlooks.forecast
+    outlooks.context.forecast_sweep = outlooks.forecast_sweep
     return Instant(story.now, story.now)
 
 

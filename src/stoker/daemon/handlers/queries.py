@@ -119,7 +119,7 @@ def list_views(context: RequestContext, ids: list[int], tail: int) -> CommandHan
             view = job_view(job, spec, state, now, context.logs, tail, context.live)
             if uploads := _uploads(context, job):
                 view = replace(view, uploads=uploads, reason_text=_upload_text(uploads))
-            if forecast := context.foreseen(id, state, now):
+            if forecast := context.forecast(id, state, now):
                 view = replace(view, **_estimate(forecast))
             job_views.append(view)
         return reply_only(job_views)
@@ -225,11 +225,11 @@ def explain(context: RequestContext, selector: str) -> CommandHandler:
             return reply_only(replace(view, reason="PlanningFailed", text=text))
 
         def ends(other: Job) -> Span | None:
-            forecast = context.foreseen(other.id, state, now)
+            forecast = context.forecast(other.id, state, now)
             return forecast.end if forecast is not None else None
 
         explanation = why(state, job, now.wall, now.boot, ends)
-        forecast = context.foreseen(id, state, now)
+        forecast = context.forecast(id, state, now)
         view = replace(
             view,
             reason=explanation.reason,

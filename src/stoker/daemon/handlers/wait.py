@@ -71,7 +71,7 @@ class JobWaiter:
 
     def reads_metrics(self) -> bool:
         """Return True if metric points of the jobs are still being read."""
-        reading = self.context.reading()
+        reading = self.context.jobs_being_read()
         return any(id in reading for id in self.ids) if reading else False
 
     def add_new_trials(self, state: State, events: Sequence[Event]) -> bool:

@@ -58,7 +58,7 @@ async def status(api: RouteContext, request: Request) -> Any:
                 gpus=sum(len(node.types.get("gpu", ())) for node in cluster_nodes),
                 node=api.context.node,
                 **nodes.summary(daemon.fleet, state),
-                store=api.context.place,
+                store=api.context.store_name,
                 listeners=listeners,
                 thresholds=Thresholds(**daemon.watch.thresholds.view()),
                 seq=daemon.engine.seq,

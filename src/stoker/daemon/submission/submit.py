@@ -104,7 +104,7 @@ def prepare(
     blobs: dict[str, bytes] = {}
     spec = build_spec(context.user, body, wanted, env_hash, blobs)
     argv = tuple(body.what.argv or ())
-    wanted.warnings += check_program(argv, spec, environment, state, context.engine)
+    wanted.warnings += check_program(argv, spec, environment, state, context.container_engine)
     if wanted.needs_no_gpu and (without := without_gpus(state, spec)) is not None:
         wanted.request, spec = without, replace(spec, request=without)
         wanted.warnings.append(NO_GPU)
@@ -159,8 +159,7 @@ def _build_result(
             begin_at=wanted.begin_at,
         ),
     ]  # fmt: skip
-    alerts, context.alerts = context.alerts, []
-    wanted.warnings += alerts
+    wanted.warnings += context.take_alerts()
     return CommandResult(
         events=events,
         blobs=prepared.blobs,
@@ -238,7 +237,7 @@ def _dry_run_reply(
         start = iso(now.wall)
     elif 0 < len(state.line) <= MOST:
         # The job would be behind all pending jobs; if one has no estimate, neither has this one.
-        forecasts = (context.foreseen(id, state, now) for id in state.line.where)
+        forecasts = (context.forecast(id, state, now) for id in state.line.where)
         starts = [
             forecast.start.likely if forecast and forecast.start else None for forecast in forecasts
         ]

@@ -19,7 +19,7 @@ TRIAL_STATUSES = (WAITING, RUNNING, DONE, STOPPED, FAILED, CANCELLED)
 
 def sweep_view(context: RequestContext, state: State, sweep: Sweep, now: Instant) -> SweepView[str]:
     """Return a sweep: settings, progress, best trial, forecast."""
-    forecast = context.foreseen_sweep(sweep, state, now)
+    forecast = context.forecast_sweep(sweep, state, now)
     end = forecast.end.likely if forecast is not None and forecast.end is not None else None
     return SweepView(
         id=sweep.id,
@@ -49,7 +49,7 @@ def sweep_view(context: RequestContext, state: State, sweep: Sweep, now: Instant
 
 def _trials_being_read(context: RequestContext, state: State, sweep: Sweep) -> int:
     """Return how many ended trials have metric points that are still being read."""
-    board, reading = state.boards.get(sweep.id), context.reading()
+    board, reading = state.boards.get(sweep.id), context.jobs_being_read()
     return sum(id in reading for id in board.trials) if board is not None and reading else 0
 
 
