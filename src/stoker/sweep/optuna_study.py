@@ -52,7 +52,7 @@ class Study:
         self.axes = axes(definition["parameters"])
         self.constants = constants(definition["parameters"])
         self.distributions = {name: axis.distribution for name, axis in self.axes.items()}
-        self.told: dict[int, FrozenTrial | None] = {}
+        self.trials: dict[int, FrozenTrial | None] = {}
         """Each trial for Optuna; None if its parameters do not fit the definition."""
         self.known: set[str] = set()
         """The canonical text of the parameters of all trials."""
@@ -63,11 +63,11 @@ class Study:
         self._storage = optuna.storages.InMemoryStorage()
         self._study = optuna.create_study(storage=self._storage, direction=self.direction)
         self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
-        self._inside: dict[int, tuple[int, TrialState]] = {}
+        self._optuna_trials: dict[int, tuple[int, TrialState]] = {}
         """Optuna's id and last state of each trial."""
         self._gp: optuna.samplers.BaseSampler | None = None
 
-    # -- told ---------------------------------------------------------------------------
+    # -- trials -------------------------------------------------------------------------
 
     def tell(self, entry: dict[str, Any]) -> None:
         """Add or update a trial."""
@@ -75,25 +75,25 @@ class Study:
             raise ValueError(f"{entry['state']!r} is not a trial state")
         trial, frozen = int(entry["trial"]), self._frozen(entry)
         self.known.add(canonical(entry["params"]))
-        self.told[trial] = frozen
+        self.trials[trial] = frozen
         self._changed.add(trial)
 
     def _catch_up(self) -> None:
         """Update Optuna's trials."""
-        over = {trial for trial, (_, state) in self._inside.items() if state.is_finished()}
+        over = {trial for trial, (_, state) in self._optuna_trials.items() if state.is_finished()}
         if over & self._changed:  # Optuna cannot change a finished trial
             self._begin()
-            self._changed = set(self.told)
+            self._changed = set(self.trials)
         for trial in sorted(self._changed):
-            frozen = self.told[trial]
+            frozen = self.trials[trial]
             if frozen is None:
                 continue
-            if trial not in self._inside:
+            if trial not in self._optuna_trials:
                 id = self._storage.create_new_trial(self._study_id, frozen)
             else:
-                id, _ = self._inside[trial]
+                id, _ = self._optuna_trials[trial]
                 self._finish(id, frozen)
-            self._inside[trial] = (id, frozen.state)
+            self._optuna_trials[trial] = (id, frozen.state)
         self._changed.clear()
 
     def _finish(self, id: int, frozen: FrozenTrial) -> None:
@@ -128,7 +128,7 @@ class Study:
             intermediate_values=dict([max(steps)]) if state is TrialState.PRUNED and steps else {},
         )
 
-    # -- asked --------------------------------------------------------------------------
+    # -- points -------------------------------------------------------------------------
 
     def ask(self, count: int) -> tuple[list[dict[str, Any]], bool]:
         """Return new points; and True if the space has no more."""
@@ -184,7 +184,7 @@ class Study:
                 TrialState.PRUNED,
             }
         )
-        results = sum(state in wanted for _, state in self._inside.values())
+        results = sum(state in wanted for _, state in self._optuna_trials.values())
         if results < MIN_RESULTS or not self.axes:
             return None
         self._study.sampler = self._sampler(results)
@@ -210,7 +210,7 @@ class Study:
 
     def _sampler(self, results: int) -> optuna.samplers.BaseSampler:
         """Return the sampler; its seed depends on the known trials, not on this process."""
-        text = f"{self.seed} {len(self.told)} {results}"
+        text = f"{self.seed} {len(self.trials)} {results}"
         seed = int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "big")
         if self.method == "tpe":
             return optuna.samplers.TPESampler(

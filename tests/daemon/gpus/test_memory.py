@@ -18,6 +18,7 @@ from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
 from stoker.core.foreign import Thresholds
 from stoker.core.request import Request
+from stoker.daemon.gpus import probe_client
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
 from stoker.daemon.gpus.memory import (
     MIN_CONTEXT_MIB,
@@ -26,7 +27,12 @@ from stoker.daemon.gpus.memory import (
     NodeMemoryMeter,
     is_significant,
 )
-from stoker.daemon.gpus.monitor import POLL_SECONDS, GpuMonitor
+from stoker.daemon.gpus.monitor import (
+    DRIVER_TIMEOUT_SECONDS,
+    POLL_SECONDS,
+    STALE_SECONDS,
+    GpuMonitor,
+)
 from stoker.daemon.gpus.process_owners import ProcessOwners
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.executors.linux.process_tree import TOKEN
@@ -379,5 +385,31 @@ def test_a_look_can_be_had_at_once() -> None:
         watch.tick(state)
         assert watch.probe.asked_at is not None
         assert not watch._poll_now
+    finally:
+        watch.close()
+
+
+def test_a_driver_that_hangs_blocks_no_start_and_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe_client, "COMMAND", ("-c", "import time; time.sleep(600)"))
+    gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia", pci=None)
+    locks: Any = NoHolds()
+    watch = GpuMonitor("here", Reading(facts=(gpu,)), "abc", Thresholds(), locks, EpollReactor())
+    try:
+        state = Scenario(gpus=0).state
+        assert watch.tick(state) is None, "nothing needs a reading"
+        watch.keep_fresh(lambda: None)
+        watch.read_at -= STALE_SECONDS + 1
+        assert watch.is_stale()
+        watch.tick(state)
+        assert watch.probe.asked_at is not None
+        watch.probe.asked_at -= DRIVER_TIMEOUT_SECONDS + 1
+        watch.tick(state)
+        assert watch.note == "the GPU driver has not answered for 10 s"
+        assert not watch.is_stale()
+        watch.poll_now()
+        watch.tick(state)
+        assert watch.probe.asked_at is not None
     finally:
         watch.close()

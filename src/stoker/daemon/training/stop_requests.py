@@ -30,7 +30,7 @@ class StopRequests:
         reports: Mapping[int, AttemptReport],
         on_written: Callable[[AttemptId], None],
     ) -> None:
-        """`on_written` is called with an attempt whose report directory now exists."""
+        """`on_written` is called with an attempt after its report directory was created."""
         self.home, self.remote, self.state = home, remote, state
         self.reports, self.on_written = reports, on_written
 

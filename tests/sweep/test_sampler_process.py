@@ -68,7 +68,7 @@ def told(study: Study, count: int) -> Study:
 
 def states(study: Study) -> list[TrialState]:
     study._catch_up()
-    return [study._storage.get_trial(id).state for id, _ in study._inside.values()]
+    return [study._storage.get_trial(id).state for id, _ in study._optuna_trials.values()]
 
 
 # ------------------------------------------------------------------------- distributions
@@ -181,7 +181,7 @@ def test_a_trial_told_again_is_replaced() -> None:
     ]:
         study.tell(trial(0, params, state, **more))
         assert states(study) == [expected]
-        frozen = study._storage.get_trial(study._inside[0][0])
+        frozen = study._storage.get_trial(study._optuna_trials[0][0])
         assert frozen.value == more.get("value")
     assert frozen.intermediate_values == {9: 0.25}
 
