@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker import __version__, places
-from stoker.core.events import Event
+from stoker.core.events import Event, NodeAdded
 from stoker.core.job import AttemptId
 from stoker.core.request import GPU
 from stoker.core.state import State
@@ -44,13 +44,11 @@ from stoker.daemon.settings import load as load_settings
 from stoker.daemon.state_lock import on_shared_file_system
 from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.engine import Engine
-from stoker.executors.agent.executor import AgentEnvironment
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.cgroup import Cgroups
 from stoker.executors.local.executor import LocalExecutor
-from stoker.executors.ssh.factory import SshExecutorFactory
+from stoker.executors.port import AttemptRecords, Executor
 from stoker.faults import FaultTracker
-from stoker.probes import remote_facts
 from stoker.store.port import Store, StoreError, StoreFenced
 from stoker.store.select import StoreChoice, moved_warning, open_store, select_store
 
@@ -60,6 +58,7 @@ if TYPE_CHECKING:
     from stoker.daemon.http.listeners import TcpListeners
     from stoker.daemon.sweeps.controller import SweepController
     from stoker.daemon.workers.forecast_client import ForecastClient
+    from stoker.executors.ssh.factory import SshExecutorFactory
 
 logger = logging.getLogger(__name__)
 
@@ -122,17 +121,30 @@ def build_daemon(
     gpu_monitor = GpuMonitor(
         facts.name, reading, install, settings.foreign.thresholds, local.gpu_locks, reactor
     )
-    agents = AgentEnvironment(
-        install,
-        f"{paths.state}/afar",
-        reactor,
-        _as_shortage(store.secret),
-        _as_shortage(store.blob),
-        remote_facts.parse,
-        settings.grace,
-    )
+
+    def build_ssh_factory() -> SshExecutorFactory:
+        from stoker.executors.agent.executor import AgentEnvironment
+        from stoker.executors.ssh.factory import SshExecutorFactory
+        from stoker.probes import remote_facts
+
+        environment = AgentEnvironment(
+            install,
+            f"{paths.state}/afar",
+            reactor,
+            _as_shortage(store.secret),
+            _as_shortage(store.blob),
+            remote_facts.parse,
+            settings.grace,
+        )
+        return SshExecutorFactory(sockets, environment)
+
+    ssh_factory = Lazy(build_ssh_factory)
+
+    def create_ssh_executor(added: NodeAdded, records: AttemptRecords) -> Executor:
+        return ssh_factory.get()(added, records)
+
     daemon = assemble_daemon(
-        store, local, {"ssh": SshExecutorFactory(sockets, agents)}, gpu_monitor, reactor,
+        store, local, {"ssh": create_ssh_executor}, gpu_monitor, reactor,
         settings, facts.name, places.logs_dir(), paths.scripts, faults,
         job_source or JobSource(), store_name, alerts, idle_exit,
     )  # fmt: skip
