@@ -48,7 +48,7 @@ class Bench:
 
     def write(self, function: Callable[..., Any], *args: object, **settings: Any) -> None:
         known = Settings(options={}, signal=signal.SIGUSR2, **settings)
-        self.batch = folders.write(
+        self.batch = folders.write_calls(
             str(self.base / "calls"), "/nowhere", "key", [Call(function, args)], known
         )
 
@@ -70,7 +70,7 @@ class Bench:
         return process.returncode, said
 
     def outcome(self) -> Outcome | None:
-        return folders.outcome(Path(self.batch.folder, "0.result"), "5")
+        return folders.read_outcome(Path(self.batch.folder, "0.result"), "5")
 
     def stop_at(self, mark: Path, **more: str) -> tuple[int, str]:
         """Run it, and ask it to stop when there is this file."""
@@ -332,5 +332,5 @@ def test_what_is_left_of_a_result_is_no_result(bench: Bench) -> None:
 
 
 def test_a_folder_with_submitits_percent_signs() -> None:
-    assert folders.fixed_part("/a/b/%j/c") == "/a/b"
-    assert folders.fixed_part("/a/b") == "/a/b"
+    assert folders.fixed_folder("/a/b/%j/c") == "/a/b"
+    assert folders.fixed_folder("/a/b") == "/a/b"

@@ -17,7 +17,7 @@ from stoker.core.units import parse_duration
 
 
 def settled(checkpoints: bool = False, **given: object) -> Settings:
-    return parameters.settled(parameters.check(given), checkpoints=checkpoints)
+    return parameters.build_settings(parameters.check(given), checkpoints=checkpoints)
 
 
 def test_every_flag_of_the_command_line_is_a_keyword() -> None:
@@ -28,11 +28,11 @@ def test_every_flag_of_the_command_line_is_a_keyword() -> None:
         if name.startswith("--")
     }
     only_typed = {"resource", "pty", "stashed"}
-    assert flags - only_typed == options.NAMES | {"array"}
+    assert flags - only_typed == options.OPTION_NAMES | {"array"}
 
 
 def test_every_keyword_is_known_to_the_daemon() -> None:
-    assert {options.ALIASES.get(name, name) for name in options.NAMES} <= KNOWN
+    assert {options.ALIASES.get(name, name) for name in options.OPTION_NAMES} <= KNOWN
 
 
 def test_submitits_names() -> None:
@@ -43,7 +43,7 @@ def test_submitits_names() -> None:
     assert found.options == {
         "time": "5400s", "gpus": "2", "cpus": "4", "mem": "16G", "name": "train",
     }  # fmt: skip
-    assert (found.at_once, found.one_log) == (3, False)
+    assert (found.max_running, found.merge_stderr) == (3, False)
 
 
 def test_slurms_names_are_used_where_they_mean_something_and_passed_over_elsewhere() -> None:
@@ -52,7 +52,7 @@ def test_slurms_names_are_used_where_they_mean_something_and_passed_over_elsewhe
         slurm_srun_args=["-x"], slurm_use_srun=False, local_setup=[], local_timeout_min=1,
     )  # fmt: skip
     assert found.options == {"time": "600s", "queue": "dev"}
-    assert found.at_once == 2
+    assert found.max_running == 2
 
 
 @pytest.mark.parametrize("prefix", ["slurm", "local"])
@@ -153,11 +153,11 @@ def test_a_warning_that_would_never_come_is_refused(said: dict[str, object], nam
     "text", ["90", "5:30", "1:30:00", "2-12", "1-02:03:04", "90m", "1d12h", "1.5h", "2 hours"]
 )
 def test_a_limit_is_as_long_as_the_daemon_takes_it(text: str) -> None:
-    assert parameters._seconds(text) == parse_duration(text)
+    assert parameters._time_limit_seconds(text) == parse_duration(text)
 
 
 def test_a_limit_that_is_none() -> None:
-    assert [parameters._seconds(text) for text in ("soon", "5x", "", None)] == [None] * 4
+    assert [parameters._time_limit_seconds(text) for text in ("soon", "5x", "", None)] == [None] * 4
 
 
 def test_a_signal_without_a_time_comes_in_time() -> None:

@@ -14,7 +14,7 @@ from joblib import Parallel, delayed, parallel_config
 from e2e.daemon_fixture import DaemonFixture
 from stoker.api import Client, Impossible, Node, StokerError, UnknownOption
 from stoker.plugins.joblib import register
-from stoker.plugins.slots import room
+from stoker.plugins.slots import max_running_jobs
 
 # Functions are of the standard library, or local: a job need not import this file.
 getenv = delayed(os.getenv)
@@ -145,7 +145,7 @@ def test_room_is_counted_machine_by_machine(options: dict[str, object], expected
         return Node.of({"name": name, "state": state, "resources": resources})
 
     machines = [node("a", "up", cpu=8, gpu=4), node("b", "up", cpu=2), node("c", "down", cpu=64)]
-    assert room(machines, options) == expected
+    assert max_running_jobs(machines, options) == expected
 
 
 def test_threads_of_libraries_are_bounded_where_that_is_asked_for(box: DaemonFixture) -> None:
