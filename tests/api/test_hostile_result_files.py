@@ -1,4 +1,4 @@
-"""Calls in a folder that other users can write to: what they put there is never executed."""
+"""Calls in a folder that other users can write to: their files are never executed."""
 
 import os
 import pickle
@@ -15,9 +15,8 @@ import pytest
 import stoker
 from e2e.daemon_fixture import DaemonFixture
 from e2e.other_users import as_user
-from stoker.api import Client
+from stoker.api import Client, result_files
 from stoker.api import call_runner as call
-from stoker.api import result_files as folders
 from stoker.api.errors import PermissionDenied
 from stoker.api.parameters import Settings
 from stoker.api.result_files import Call, CallBatch, Outcome
@@ -60,7 +59,7 @@ class Bench:
         calls = [Call(function, args or (21,))]
         if function is fails:
             calls = [Call(fails)]
-        return folders.write_calls(
+        return result_files.write_calls(
             str(self.base), directory, os.urandom(6).hex(), calls, Settings(options={})
         )
 
@@ -76,7 +75,7 @@ class Bench:
         )  # fmt: skip
 
     def outcome(self, batch: CallBatch) -> Outcome | None:
-        return folders.read_outcome(Path(batch.folder, "0.result"), "5")
+        return result_files.read_outcome(Path(batch.folder, "0.result"), "5")
 
     def refused(self, batch: CallBatch) -> str:
         """Run a call that must not run; return what it says."""
@@ -159,7 +158,9 @@ def test_what_was_not_written_by_the_submitter_is_not_unpickled(bench: Bench, na
 
 def test_a_function_that_calls_share_is_sealed_too(bench: Bench) -> None:
     calls = [Call(twice, (number,)) for number in range(2)]
-    batch = folders.write_calls(str(bench.base), "/nowhere", "key", calls, Settings(options={}))
+    batch = result_files.write_calls(
+        str(bench.base), "/nowhere", "key", calls, Settings(options={})
+    )
     assert bench.run(batch).returncode == 0
     Path(batch.folder, "function").write_bytes(pickle.dumps(Evil(bench.mark)) + bytes(32))
     assert "function was changed" in bench.refused(batch)
@@ -191,7 +192,7 @@ def swap(folder: str) -> int:
 
 
 def test_a_result_is_not_written_to_a_folder_that_was_exchanged(bench: Bench) -> None:
-    batch = folders.write_calls(
+    batch = result_files.write_calls(
         str(bench.base), "/nowhere", "key", [Call(swap, (str(bench.base / "key"),))],
         Settings(options={}),
     )  # fmt: skip
@@ -255,10 +256,10 @@ def test_a_result_that_is_a_link_is_not_read(bench: Bench) -> None:
 def test_a_python_without_cloudpickle_borrows_ours_and_no_other(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folders, "_search_path", lambda _: [])
+    monkeypatch.setattr(result_files, "_search_path", lambda _: [])
     calls = [Call(twice, (21,))]
     where = str(bench.base.parent)
-    batch = folders.write_calls(str(bench.base), where, "key", calls, Settings(options={}))
+    batch = result_files.write_calls(str(bench.base), where, "key", calls, Settings(options={}))
     path = Path(batch.folder, "library")
     line = str(batch.what["line"]).replace('exec "$p" ', 'exec "$p" -S ')
     bare = CallBatch(batch.folder, {"line": line}, True, batch.variables)
@@ -280,7 +281,7 @@ def test_a_folder_of_ours_is_not_used_if_it_is_exchanged_while_it_is_written(
 
     monkeypatch.setattr(os, "mkdir", exchanged)
     (bench.base.parent / "home").mkdir()
-    monkeypatch.setattr(folders, "_secret", lambda: "ab" * 32)
+    monkeypatch.setattr(result_files, "_load_key", lambda: "ab" * 32)
     with pytest.raises(PermissionDenied):
         bench.write()
 
@@ -288,7 +289,7 @@ def test_a_folder_of_ours_is_not_used_if_it_is_exchanged_while_it_is_written(
 def test_the_key_is_private_and_stays_the_same(bench: Bench) -> None:
     first, second = bench.write(), bench.write()
     assert first.variables == second.variables
-    path = Path(folders.default_folder(), "key")
+    path = Path(result_files.default_folder(), "key")
     assert path.stat().st_mode & 0o077 == 0
     assert path.parent.stat().st_mode & 0o077 == 0
     path.write_text("short")
@@ -304,7 +305,7 @@ def test_the_key_is_in_no_reply_and_not_in_the_environment_of_the_function(
 ) -> None:
     future = executor.submit(os.environ.get, call.KEY_VARIABLE)
     assert future.result(30) is None
-    key = Path(folders.default_folder(), "key").read_text()
+    key = Path(result_files.default_folder(), "key").read_text()
     assert key not in str(future.job.raw)
     assert key not in str(future.paths)
 
@@ -320,7 +321,9 @@ def test_another_user_cannot_have_code_run_through_a_shared_folder(
     mark = shared / "mark"
     executor = stoker.Executor(shared, client=client, hold=True)
     name = runner_of(
-        folders.write_calls(str(shared), "/nowhere", "k", [Call(twice, (1,))], Settings(options={}))
+        result_files.write_calls(
+            str(shared), "/nowhere", "k", [Call(twice, (1,))], Settings(options={})
+        )
     ).name
     evil = f"import os\nopen({str(mark)!r}, 'w').write(str(os.getuid()))\n"
     as_user(65534, lambda: str((shared / name).write_text(evil)))

@@ -1,4 +1,4 @@
-"""What callers hand in, and the sentences for what makes no sense."""
+"""Conversion of arguments, and errors for invalid ones."""
 
 import pickle
 import signal
@@ -36,7 +36,7 @@ def test_neighbours_are_a_range_and_keep_their_order_where_that_matters() -> Non
 
 
 @pytest.mark.parametrize("what", [None, 1.5, True, b"5", [None], object()])
-def test_what_is_no_job_is_said(what: object) -> None:
+def test_values_that_are_not_jobs_are_rejected(what: object) -> None:
     with pytest.raises(stoker.UsageError, match=r"is not a job\. Give an id"):
         inputs.selectors([what])
 
@@ -87,7 +87,7 @@ NOWHERE = stoker.Client("/nowhere.sock", start=False)
         ),
     ],
 )
-def test_what_makes_no_sense_is_one_sentence(call: Callable[[], object], sentence: str) -> None:
+def test_invalid_values_are_rejected(call: Callable[[], object], sentence: str) -> None:
     with pytest.raises(stoker.UsageError, match=sentence):
         call()
 

@@ -165,12 +165,12 @@ class CallRunner:
 
     def save(self, task: tuple[Any, ...]) -> None:
         """Replace the task of the next attempt."""
-        self.folder.write(self.task, _pickle(task), sealed=True)
+        self.folder.write(self.task, _to_pickle(task), sealed=True)
 
     def write_value(self, value: object) -> int:
         """Write the return value; return the exit code."""
         try:
-            self.folder.write(self.result, _header("value") + _pickle(value))
+            self.folder.write(self.result, _header("value") + _to_pickle(value))
         except Exception:  # noqa: BLE001 - pickling may raise anything
             import traceback
 
@@ -191,7 +191,7 @@ class CallRunner:
         parts = (type(error), error.args, error.__dict__)
         for kind, value in (("error", error), ("parts", parts)):
             try:
-                packed = _pickle(value)
+                packed = _to_pickle(value)
                 loads(packed)  # noqa: S301 - some exceptions can be pickled but not unpickled
                 self.folder.write(self.result, _header(kind, "", text) + packed)
             except Exception:  # noqa: BLE001, S112 - try its parts next
@@ -386,7 +386,7 @@ def _header(kind: str, what: str = "", text: str = "") -> bytes:
     return dumps({"kind": kind, "what": what, "traceback": text}, 4)
 
 
-def _pickle(value: object) -> bytes:
+def _to_pickle(value: object) -> bytes:
     """Pickle a value; if that fails, by value with cloudpickle if available."""
     try:
         return dumps(value, -1)

@@ -96,43 +96,43 @@ def _executor_parameter(name: str, value: object) -> dict[str, object]:
 def build_settings(given: Mapping[str, Any], *, checkpoints: bool) -> Settings:
     """Return the settings for checked parameters; `checkpoints`: the calls can be resumed."""
     others = {name: value for name, value in given.items() if value is not None}
-    own = {name: others.pop(name) for name in SUBMITIT_NAMES & set(others)}
-    _check_single_process(own, others)
+    submitit = {name: others.pop(name) for name in SUBMITIT_NAMES & set(others)}
+    _check_single_process(submitit, others)
     options = as_options(others, "parameter")
     if "gpus_per_node" in options:
         options["gpus"] = options.pop("gpus_per_node")
-    if "timeout_min" in own:
-        options["time"] = f"{round(_number(own, 'timeout_min') * 60)}s"
-    if "mem_gb" in own:
-        options["mem"] = f"{_number(own, 'mem_gb'):g}G"
-    delay = int(_number(own, "signal_delay_s", SIGNAL_DELAY_SECONDS))
+    if "timeout_min" in submitit:
+        options["time"] = f"{round(_number(submitit, 'timeout_min') * 60)}s"
+    if "mem_gb" in submitit:
+        options["mem"] = f"{_number(submitit, 'mem_gb'):g}G"
+    delay = int(_number(submitit, "signal_delay_s", SIGNAL_DELAY_SECONDS))
     if checkpoints:
         limit = _time_limit_seconds(options.get("time"))
-        if limit is not None and "signal_delay_s" not in own:
+        if limit is not None and "signal_delay_s" not in submitit:
             delay = max(1, min(SIGNAL_DELAY_SECONDS, limit // 4))
         # NCCL uses SIGUSR1.
         name, _, seconds = str(options.get("signal", "USR2")).partition("@")
         options["signal"] = f"{name}@{seconds or delay}"
         source = "signal_delay_s" if not seconds else "signal"
-        _check_signal_delay(limit, seconds or own.get("signal_delay_s"), source)
+        _check_signal_delay(limit, seconds or submitit.get("signal_delay_s"), source)
         if not {"requeue", "no_requeue", "retries", "retry_on"} & set(options):
             options["requeue"] = True
     number, delay = _signal(options.get("signal"), delay)
     return Settings(
         options=options,
-        max_running=positive_int(own.get("array_parallelism"), "array_parallelism"),
-        merge_stderr=bool(own.get("stderr_to_stdout", True)),
-        timeouts=int(_number(own, "max_num_timeout", MAX_TIMEOUTS)),
+        max_running=positive_int(submitit.get("array_parallelism"), "array_parallelism"),
+        merge_stderr=bool(submitit.get("stderr_to_stdout", True)),
+        timeouts=int(_number(submitit, "max_num_timeout", MAX_TIMEOUTS)),
         signal=number,
         signal_delay=delay,
-        python=os.fspath(own["python"]) if "python" in own else None,
+        python=os.fspath(submitit["python"]) if "python" in submitit else None,
     )
 
 
-def _check_single_process(own: Mapping[str, Any], others: dict[str, Any]) -> None:
+def _check_single_process(submitit: Mapping[str, Any], others: dict[str, Any]) -> None:
     """Raise if a call should run in several processes: it has one result."""
     for name, value in (
-        ("tasks_per_node", own.get("tasks_per_node", 1)),
+        ("tasks_per_node", submitit.get("tasks_per_node", 1)),
         ("nodes", others.pop("nodes", 1)),
         ("ntasks", others.pop("ntasks", 1)),
         ("ntasks_per_node", others.pop("ntasks_per_node", 1)),
@@ -144,8 +144,8 @@ def _check_single_process(own: Mapping[str, Any], others: dict[str, Any]) -> Non
             )
 
 
-def _number(own: Mapping[str, Any], name: str, default: float = 0) -> float:
-    value = own.get(name, default)
+def _number(submitit: Mapping[str, Any], name: str, default: float = 0) -> float:
+    value = submitit.get(name, default)
     try:
         number = float(value)
     except (TypeError, ValueError):

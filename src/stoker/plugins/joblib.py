@@ -79,8 +79,8 @@ class StokerBackend(ParallelBackendBase):  # type: ignore[misc]
         executor.update_parameters(**{k: v for k, v in given.items() if k not in JOBLIB_OPTIONS})
         if self.inner_max_num_threads is not None:
             threads = [f"{name}={self.inner_max_num_threads}" for name in self.MAX_NUM_THREADS_VARS]
-            own = as_options({"env": executor.parameters.get("env")}).get("env", [])
-            executor.update_parameters(env=threads + cast("list[str]", own))
+            variables = as_options({"env": executor.parameters.get("env")}).get("env", [])
+            executor.update_parameters(env=threads + cast("list[str]", variables))
         self._calls = BatchQueue(executor, n_jobs if n_jobs > 0 else None)
         return self.effective_n_jobs(n_jobs)
 
