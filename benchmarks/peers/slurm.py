@@ -1,7 +1,7 @@
 """Slurm, if a cluster is running: an array over all its slots.
 
 A limit of four at a time (`%4`) would make it wait for its own scheduling interval after
-every four jobs: several times slower, and nobody would run it so.
+every four jobs: several times slower, and not a usual set-up.
 """
 
 import shutil

@@ -157,7 +157,7 @@ def only_limits(names: Sequence[str], find: Find) -> Section:
                     geometric(by_kind[kind]), 1.0),
         ]  # fmt: skip
     return Section(
-        "Goal 2: only time limits are known, nobody can be stopped; the planner against EASY",
+        "Goal 2: only time limits are known, no preemption; the planner against EASY",
         ["workload", *(cell for kind in LIMITS for cell in (f"{kind}: EASY h", "× JCT"))],
         rows,
         verdicts,

@@ -24,7 +24,7 @@ def played(jobs: list[TraceJob], machines: int = 4, policy: str = "planner") -> 
         nodes,
         policy,
         assumptions=ReplayAssumptions(restart_seconds=RESTART),
-        pieces=10_000,
+        max_segments=10_000,
     ).run()
 
 

@@ -85,7 +85,7 @@ def test_a_slow_gpu_takes_longer() -> None:
 def test_a_sample_is_played_to_its_end_under_every_policy(policy: str) -> None:
     nodes = [node_facts("a", 4, "v100"), node_facts("b", 4, "p100"), node_facts("c", 4, "k80")]
     workload = gavel.read(SAMPLE)
-    first, second = (Replay(workload, nodes, policy, pieces=100).run() for _ in range(2))
+    first, second = (Replay(workload, nodes, policy, max_segments=100).run() for _ in range(2))
     assert first.unfinished == 0
     assert first.results == second.results
     for piece in first.segments:

@@ -59,7 +59,7 @@ class ServerFile:
                 f"{other.get('port')}). Stop it first: kill {other.get('pid')}"
             )
         self.previous: dict[str, Any] = _read_content(self.fd) or {}
-        """Last content: of this server, or of one that was killed."""
+        """Last content: of this server, or of a killed one."""
         self.written = False
 
     def write(self, **content: Any) -> None:

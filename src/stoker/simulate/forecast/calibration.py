@@ -68,8 +68,8 @@ class _ScoredForecast(Struct):
 class _StartsRecorder(RunRecorder):
     """Records all starts of every job: a preempted job starts again."""
 
-    def __init__(self, nodes: list[NodeFacts], pieces: int) -> None:
-        super().__init__(nodes, pieces)
+    def __init__(self, nodes: list[NodeFacts], max_segments: int) -> None:
+        super().__init__(nodes, max_segments)
         self.starts: dict[int, list[float]] = {}
 
     def attempt_started(self, id: int, job: TraceJob, at: float, placement: Placement) -> None:

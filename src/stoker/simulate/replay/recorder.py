@@ -44,15 +44,15 @@ class StepSeries:
 class RunRecorder:
     """Records one run."""
 
-    def __init__(self, nodes: list[NodeFacts], pieces: int) -> None:
+    def __init__(self, nodes: list[NodeFacts], max_segments: int) -> None:
         self.node_index = {each.name: number for number, each in enumerate(nodes)}
         self.gpus = sum(len(each.types.get(GPU, ())) for each in nodes)
         self.gpu_index = {
             (each.name, card.name): at
             for each in nodes
             for at, card in enumerate(each.types.get(GPU, ()))
-        } if pieces else {}  # fmt: skip
-        self.max_segments = pieces
+        } if max_segments else {}  # fmt: skip
+        self.max_segments = max_segments
         self.results: list[JobResult] = []
         self.unfinished: dict[int, JobResult] = {}
         self.attempt_start: dict[int, float] = {}

@@ -51,7 +51,7 @@ class Replay:
         policy: str,
         parameters: dict[str, float] | None = None,
         assumptions: ReplayAssumptions | None = None,
-        pieces: int = 0,
+        max_segments: int = 0,
         state: State | None = None,
     ) -> None:
         """With `state`, continue the state of a daemon (or a copy); see `resume_job`."""
@@ -87,7 +87,7 @@ class Replay:
         """Hash of the spec of jobs with equal attributes."""
         self.spec_count = 0
         self.gpus_per_node = max((len(each.types.get(GPU, ())) for each in nodes), default=0)
-        self.recorder = RunRecorder(nodes, pieces)
+        self.recorder = RunRecorder(nodes, max_segments)
         self.cycle_seconds = array("d")
 
     # -- main loop ----------------------------------------------------------------------
@@ -492,7 +492,7 @@ def replay(
     parameters: dict[str, float] | None = None,
     assumptions: ReplayAssumptions | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
-    pieces: int = 0,
+    max_segments: int = 0,
 ) -> RunResult:
     """Replay a workload under a policy."""
-    return Replay(workload, nodes, policy, parameters, assumptions, pieces).run(on_progress)
+    return Replay(workload, nodes, policy, parameters, assumptions, max_segments).run(on_progress)

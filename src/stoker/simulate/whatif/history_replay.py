@@ -59,14 +59,14 @@ class HistoryReplay(Replay):
     """Replay of jobs with their recorded requests, in the queues of the cluster."""
 
     def __init__(
-        self, title: str, jobs: list[RecordedJob], cluster: ClusterModel, pieces: int = 0
+        self, title: str, jobs: list[RecordedJob], cluster: ClusterModel, max_segments: int = 0
     ) -> None:
         trace_jobs: list[TraceJob] = list(jobs)
         super().__init__(
             Workload(title=title, jobs=trace_jobs),
             cluster.nodes,
             main_policy(cluster),
-            pieces=pieces,
+            max_segments=max_segments,
             state=empty_state(cluster),
         )
         self.replay_ids: dict[int, int] = {}
