@@ -1,4 +1,4 @@
-"""Configuration of `hydra.launcher`; other options of a submission need a leading `+`."""
+"""What can be said under `hydra.launcher`; anything else of a submission goes there with a `+`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,14 +6,13 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 
-# No `from __future__ import annotations`: during Hydra's plugin scan, a dataclass cannot
-# resolve annotations that are strings.
+# Annotations are no texts here: while Hydra scans plugins, a dataclass cannot look them up.
 @dataclass
 class StokerConf:
-    """The parameters of a `stoker.Executor`; null means not given."""
+    """The parameters of a `stoker.Executor`; what is null is as if it were not there."""
 
     _target_: str = "hydra_plugins.stoker_launcher.stoker_launcher.StokerLauncher"
-    # Calls and results. Inside the working directory, it is uploaded to other nodes.
+    # Calls and their results. Inside the working directory it goes along to other machines.
     folder: str = "${hydra.sweep.dir}/.stoker"
     name: str = "${hydra.job.name}"
 
@@ -28,7 +27,7 @@ class StokerConf:
 
     queue: Any = None
     priority: Any = None
-    # Maximum number of running jobs: our name and submitit's.
+    # How many of a sweep run at a time, in our word and in submitit's.
     max_running: Any = None
     array_parallelism: Any = None
     dependency: Any = None
@@ -37,7 +36,7 @@ class StokerConf:
     retries: Any = None
     retry_on: Any = None
     requeue: Any = None
-    # How often a job is requeued at its time limit; if set, it is stopped before the limit.
+    # So often a job whose time is up is run again; only then is it stopped before its limit.
     max_num_timeout: Any = None
     signal_delay_s: Any = None
 

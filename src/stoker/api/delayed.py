@@ -1,4 +1,4 @@
-"""The return value of `checkpoint()` of a callable: the call that resumes the work."""
+"""What `checkpoint()` of a callable returns: the call that goes on where this one stops."""
 
 from __future__ import annotations
 

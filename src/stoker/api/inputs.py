@@ -1,4 +1,4 @@
-"""Convert arguments of callers: jobs, commands, signals and times."""
+"""What callers hand in: jobs, commands, signals and times, as the API takes them."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from stoker.api.errors import UsageError
 from stoker.api.jobs import Job
 
 STREAMS = ("out", "err")
-POSITIONS = ("first", "last", "before", "after")
+PLACES = ("first", "last", "before", "after")
 
 
-class JobReference(NamedTuple):
-    """A selector, and the id of the job if it means exactly one."""
+class Named(NamedTuple):
+    """A selector, and the number of the job if it means exactly one."""
 
     text: str
     id: int | None = None
 
 
 def selector(job: object) -> str:
-    """Return the selector of one job."""
-    references = list(_references([job]))
-    if len(references) != 1:
-        raise UsageError(f"Expected one job, got {len(references)}.")
-    return references[0].text
+    """Return the text that means a job: its label, or whatever was given."""
+    found = list(_each([job]))
+    if len(found) != 1:
+        raise UsageError(f"Expected one job, got {len(found)}.")
+    return found[0].text
 
 
 def selectors(jobs: Iterable[object], *, ordered: bool = True) -> list[str]:
-    """Return selectors of these jobs; consecutive ids become one range."""
-    references = list(_references(jobs))
+    """Return what means these jobs; neighbours are a range, so that thousands are one word."""
+    found = list(_each(jobs))
     if not ordered:
-        references.sort(key=lambda reference: reference.id or 0)
+        found.sort(key=lambda each: each.id or 0)
     texts = []
-    for _, pairs in groupby(enumerate(references), _range_key):
-        run = [reference for _, reference in pairs]
+    for _, pairs in groupby(enumerate(found), _run):
+        run = [each for _, each in pairs]
         texts.append(run[0].text if len(run) == 1 else f"{run[0].id}-{run[-1].id}")
     return texts
 
 
-def single_selectors(jobs: Iterable[object]) -> list[str]:
-    """Return one selector per job."""
-    return [reference.text for reference in _references(jobs)]
+def names(jobs: Iterable[object]) -> list[str]:
+    """Return what means each of these jobs, one by one."""
+    return [each.text for each in _each(jobs)]
 
 
-def _range_key(pair: tuple[int, JobReference]) -> tuple[bool, int]:
-    """Return the same key for jobs with consecutive ids."""
-    index, reference = pair
-    return (False, index) if reference.id is None else (True, reference.id - index)
+def _run(pair: tuple[int, Named]) -> tuple[bool, int]:
+    """Return the same for jobs whose numbers follow on each other."""
+    place, each = pair
+    return (False, place) if each.id is None else (True, each.id - place)
 
 
-def _references(jobs: Iterable[object]) -> Iterator[JobReference]:
-    """Yield every job, also from lists, sets, generators and keys of dicts."""
+def _each(jobs: Iterable[object]) -> Iterator[Named]:
+    """Yield each job, also from lists, sets, generators and the keys of dicts."""
     for job in jobs:
-        reference = _reference(job)
-        if reference is not None:
-            yield reference
+        named = _named(job)
+        if named is not None:
+            yield named
         elif isinstance(job, Iterable) and not isinstance(job, bytes):
-            yield from _references(job)
+            yield from _each(job)
         else:
             raise UsageError(
                 f"{job!r} is not a job. Give an id, a name, a range, last, or what "
@@ -70,22 +70,22 @@ def _references(jobs: Iterable[object]) -> Iterator[JobReference]:
             )
 
 
-def _reference(job: object) -> JobReference | None:
+def _named(job: object) -> Named | None:
     if isinstance(job, str):
-        return JobReference(job)
+        return Named(job)
     if hasattr(job, "__index__") and not isinstance(job, bool):
-        return JobReference(str(job))
+        return Named(str(job))
     if isinstance(job, Job):
-        return JobReference(job.label, job.id)
+        return Named(job.label, job.id)
     for name in ("job_id", "label"):  # a future, a trial, a sweep
         text = getattr(job, name, None)
         if isinstance(text, str):
-            id = getattr(job, "id", None) if name == "job_id" else None
-            return JobReference(text, id if isinstance(id, int) else None)
+            number = getattr(job, "id", None) if name == "job_id" else None
+            return Named(text, number if isinstance(number, int) else None)
     return None
 
 
-def command_words(command: object) -> list[str]:
+def words(command: object) -> list[str]:
     """Return the words of a command."""
     if isinstance(command, os.PathLike):
         command = [command]
@@ -93,13 +93,13 @@ def command_words(command: object) -> list[str]:
         raise UsageError(
             f"A command is a list of words, or a line for the shell; {command!r} is neither."
         )
-    words = [_command_word(word) for word in command]
-    if not words:
+    found = [_word(word) for word in command]
+    if not found:
         raise UsageError("The command is empty. Give its words, or a line for the shell.")
-    return words
+    return found
 
 
-def _command_word(word: object) -> str:
+def _word(word: object) -> str:
     if isinstance(word, str):
         return word
     if isinstance(word, os.PathLike):
@@ -109,13 +109,13 @@ def _command_word(word: object) -> str:
     raise UsageError(f"A command is made of texts, paths and numbers; {word!r} is none of these.")
 
 
-def command_body(command: object) -> dict[str, object]:
-    """Return the `what` of a submission: a shell line or an argv."""
-    return {"line": command} if isinstance(command, str) else {"argv": command_words(command)}
+def command(given: object) -> dict[str, object]:
+    """Return what to run: a line for the shell, or words."""
+    return {"line": given} if isinstance(given, str) else {"argv": words(given)}
 
 
 def signal_name(given: object) -> str | None:
-    """Return a signal as the HTTP API takes it: from `TERM`, 15 or signal.SIGTERM."""
+    """Return a signal as the API takes it: `TERM` and 15 and signal.SIGTERM are the same."""
     if given is None or isinstance(given, str):
         return given
     if isinstance(given, Signals):
@@ -125,28 +125,28 @@ def signal_name(given: object) -> str | None:
     raise UsageError(f"{given!r} is not a signal; write 'USR1', 10 or signal.SIGUSR1.")
 
 
-def device_names(devices: Iterable[object]) -> list[str]:
-    """Return device names; a number is a GPU of this host."""
-    names = []
-    for device in devices:
+def devices(given: Iterable[object]) -> list[str]:
+    """Return devices as the API takes them; a number is a GPU of this machine."""
+    found = []
+    for device in given:
         if not isinstance(device, str | int) or isinstance(device, bool):
             raise UsageError(f"{device!r} is not a device; write 0, 'gpu1/0', a node or 'all'.")
-        names.append(str(device))
-    return names
+        found.append(str(device))
+    return found
 
 
-def timeout_seconds(given: object, name: str = "timeout") -> float | None:
-    """Return a timeout; None for no limit."""
+def seconds(given: object, name: str = "timeout") -> float | None:
+    """Return how long to wait; None is for ever."""
     if given is None:
         return None
-    if not isinstance(given, Real) or given != given:  # noqa: PLR0124 - NaN
+    if not isinstance(given, Real) or given != given:  # noqa: PLR0124 - not a number is unequal
         raise UsageError(f"{name} must be a number of seconds, not {given!r}.")
     return float(given)
 
 
-def require_one_of(given: object, choices: tuple[str, ...], name: str) -> str:
-    """Return the value; raise unless it is one of the choices."""
-    if isinstance(given, str) and given in choices:
+def one_of(given: object, known: tuple[str, ...], name: str) -> str:
+    """Return one of a few words."""
+    if isinstance(given, str) and given in known:
         return given
-    *others, last = choices
-    raise UsageError(f"{name} must be {', '.join(others)} or {last}, not {given!r}.")
+    *some, last = known
+    raise UsageError(f"{name} must be {', '.join(some)} or {last}, not {given!r}.")

@@ -1,1 +1,1 @@
-"""Backends for other libraries that run calls as jobs."""
+"""Other libraries' ways to run things, with stoker's queue behind them."""

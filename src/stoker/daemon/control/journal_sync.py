@@ -46,9 +46,14 @@ class JournalSync:
     """Runs `Store.sync` in a thread, so that the loop never waits for the disk."""
 
     def __init__(
-        self, store: Store, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
-        """`wake` is called from the thread when a sync has ended."""
+        """`wake` is called from the thread when a sync has ended; tests replace `thread`."""
+        self._create_thread = thread
         self.store, self.wake, self.clock = store, wake, clock
         self.error: str | None = None
         """Why commits are not on disk; None while syncs succeed."""
@@ -88,7 +93,7 @@ class JournalSync:
         self._due = None
         self._waiting.add(more)
         self._ended = False
-        self._thread = threading.Thread(target=self._sync, name="sync", daemon=True)
+        self._thread = self._create_thread(target=self._sync, name="sync", daemon=True)
         self._thread.start()
 
     def _sync(self) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -14,7 +13,8 @@ from stoker.core.cluster import Placement
 from stoker.core.instructions import StartProcess
 from stoker.core.job import AttemptId, Job
 from stoker.core.launch import Launch, several
-from stoker.daemon.nodes.gang_barrier import BarrierActions, GangBarrier
+from stoker.daemon.nodes.gang_barrier import BarrierActions, GangBarrier, PartState
+from stoker.engine import Instant
 from stoker.executors.port import Barrier, Executor
 
 BARRIER_SECONDS = 60
@@ -33,6 +33,10 @@ class GangNodes(Protocol):
     @property
     def build_launch(self) -> Callable[[StartProcess, Placement], Launch]:
         """Builds the launch of one part."""
+
+    @property
+    def clock(self) -> Callable[[], Instant]:
+        """The clocks of this node."""
 
     def executor(self, name: str) -> Executor | None:
         """Return the executor of a node; None if the node was removed."""
@@ -118,6 +122,15 @@ class GangCoordinator:
                 return [replace(event, part=rank)]
         return [event]
 
+    def on_part_ends(self, running: Mapping[int, Job]) -> None:
+        """Stop waiting for parts that the core gave up: no executor reports their ends."""
+        for attempt, barrier in list(self.barriers.items()):
+            job = running.get(attempt.job)
+            for end in job.ends if job is not None and job.attempt == attempt.attempt else ():
+                if barrier.parts[end.part] is not PartState.RUNNING:
+                    barrier.set_running(end.part)
+                    self._advance(barrier)
+
     def forget_ended(self, is_expected: Callable[[AttemptId], bool]) -> None:
         """Forget attempts that have ended."""
         for attempt in [attempt for attempt in self.nodes if not is_expected(attempt)]:
@@ -139,7 +152,7 @@ class GangCoordinator:
         if actions.is_over:
             del self.barriers[attempt]
         self._release(barrier, actions)
-        (job, number), now = attempt, time.time()
+        (job, number), now = attempt, self.registry.clock().wall
         for rank in actions.lost:
             why = "it was not started with the others"
             self.events.append(e.AttemptLost(at=now, job=job, attempt=number, why=why, part=rank))

@@ -23,6 +23,8 @@ from stoker.daemon.nodes.checkpoint_affinity import pin_to_node
 from stoker.daemon.nodes.gang import GangCoordinator
 from stoker.daemon.nodes.node_sink import NodeSink
 from stoker.daemon.nodes.remote_node import NodeState, RemoteNode
+from stoker.daemon.runtime.clock import system_clock
+from stoker.engine import Instant
 from stoker.executors.port import (
     SHORTAGE_SECONDS,
     AttemptRecords,
@@ -64,12 +66,13 @@ class ExecutorRegistry:
         state: Callable[[], State],
         build_launch: BuildLaunch,
         on_report_data: OnReportData,
+        clock: Callable[[], Instant] = system_clock,
     ) -> None:
         """`factories` create executors by the kind of a node."""
         self.local, self.local_name, self.install = local, local_name, install
         self.factories, self.thresholds, self.gpu_memory = factories, thresholds, gpu_memory
         self.logs, self.state, self.build_launch = logs, state, build_launch
-        self.on_report_data = on_report_data
+        self.on_report_data, self.clock = on_report_data, clock
         self.records = JournalRecords(state)
         self.nodes: dict[str, RemoteNode] = {}
         self.leaving: dict[str, RemoteNode] = {}
@@ -115,7 +118,7 @@ class ExecutorRegistry:
         if at_once or node.executor.has_attempts() or not is_connected:
             node.executor.close()
         else:
-            node.state, node.leave_at = NodeState.LEAVING, time.monotonic() + LEAVE_SECONDS
+            node.state, node.leave_at = NodeState.LEAVING, self.clock().boot + LEAVE_SECONDS
             self.leaving[node.name] = node
 
     def _rejoined(self, added: e.NodeAdded) -> RemoteNode | None:
@@ -132,7 +135,7 @@ class ExecutorRegistry:
     def _create(self, added: e.NodeAdded) -> RemoteNode:
         executor = self.factories[added.executor](added, self.records)
         executor.open(NodeSink(self, added.name))
-        return RemoteNode.create(added, executor, self._detector(added.name))
+        return RemoteNode.create(added, executor, self._detector(added.name), self.clock)
 
     def _detector(self, name: str) -> ForeignUsageDetector:
         return ForeignUsageDetector(name, self.thresholds, self.gpu_memory)
@@ -204,7 +207,7 @@ class ExecutorRegistry:
         """Report that an attempt is not started after all."""
         self._outgoing.append(
             e.StartCalledOff(
-                at=time.time(), job=instruction.job, attempt=instruction.attempt, why=why
+                at=self.clock().wall, job=instruction.job, attempt=instruction.attempt, why=why
             )
         )
 
@@ -245,7 +248,7 @@ class ExecutorRegistry:
 
     def when_refreshed(self, names: list[str], callback: Callable[[], None]) -> None:
         """Call back once all of these nodes were measured again or found unreachable."""
-        self._refreshing.append((time.monotonic(), names, callback))
+        self._refreshing.append((self.clock().boot, names, callback))
         self._report_refreshed()
 
     def _report_refreshed(self) -> None:
@@ -253,7 +256,7 @@ class ExecutorRegistry:
         for since, names, callback in waiting:
             if all(self._is_refreshed(name, since) for name in names):
                 callback()
-            elif time.monotonic() < since + MAX_REFRESH_SECONDS:
+            elif self.clock().boot < since + MAX_REFRESH_SECONDS:
                 self._refreshing.append((since, names, callback))
 
     def _is_refreshed(self, name: str, since: float) -> bool:
@@ -327,8 +330,8 @@ class ExecutorRegistry:
             return
         self.gpu_memory.clear(name)
         if node.set_unreachable(why):
-            boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-            self._outgoing.append(e.NodeUnreachable(at=time.time(), node=name, why=why, boot=boot))
+            now = self.clock()
+            self._outgoing.append(e.NodeUnreachable(at=now.wall, node=name, why=why, boot=now.boot))
 
     def on_node_reading(self, name: str, reading: NodeReading) -> None:
         """Store a measurement of a node, and report what others use there."""
@@ -343,15 +346,15 @@ class ExecutorRegistry:
             node.free_cores = host_load.free_cores(before, measured)
             load = host_load.foreign_load(self.state(), name, before, measured)
             self._outgoing += [load] if load is not None else []
-        if node.closed_until is not None and time.monotonic() >= node.closed_until:
+        if node.closed_until is not None and self.clock().boot >= node.closed_until:
             node.closed_until = None
-            self._outgoing.append(e.NodeClosed(at=time.time(), node=name))
+            self._outgoing.append(e.NodeClosed(at=self.clock().wall, node=name))
 
     def on_reading_failed(self, name: str, error: str | None) -> None:
         """Note that the GPU driver of a node did not answer."""
         node = self.nodes.get(name)
         if node is not None:
-            node.error, node.seen = error, time.monotonic()
+            node.error, node.seen = error, self.clock().boot
 
     def on_checkpoints_left_behind(self, name: str, attempt: AttemptId) -> None:
         """Note that a job can resume on the node that has its checkpoints only."""
@@ -395,7 +398,7 @@ class ExecutorRegistry:
         if not isinstance(event, e.StartCalledOff) or not is_shortage or not node.is_up:
             return []
         is_closed = node.closed_until is not None
-        node.closed_until = time.monotonic() + CLOSED_SECONDS
+        node.closed_until = self.clock().boot + CLOSED_SECONDS
         return [] if is_closed else [e.NodeClosed(at=event.at, node=node.name, why=event.why)]
 
     def _pin(self, state: State, event: e.Event) -> list[e.Event]:
@@ -412,7 +415,7 @@ class ExecutorRegistry:
         """Report first the resources of a node, then their use, then that it may be used."""
         if node.facts is None or node.ended is None:
             return []
-        now = time.time()
+        now = self.clock().wall
         if state.rest.nodes.get(node.name) != node.facts:
             # Once per measurement: it would not end while the journal cannot be written.
             node.is_fresh = node.joined is not node.facts and node.may_change(JOIN_COST)
@@ -451,6 +454,7 @@ class ExecutorRegistry:
             if isinstance(event, e.AttemptAbandoned) and event.node in self.nodes:
                 abandoned = AttemptId(event.job, event.attempt)
                 self.nodes[event.node].executor.abandon(abandoned)
+        self.gangs.on_part_ends(state.running)
         self.gangs.forget_ended(self.records.is_expected)
 
     # -- acknowledgements -----------------------------------------------------------------
@@ -482,7 +486,7 @@ class ExecutorRegistry:
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _tick_leaving(self, node: RemoteNode) -> float | None:
-        wait = node.leave_at - time.monotonic()
+        wait = node.leave_at - self.clock().boot
         if wait > 0:
             return wait
         del self.leaving[node.name]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from msgspec import Struct
@@ -11,6 +10,7 @@ from msgspec import Struct
 from stoker.core.cluster import NodeFacts
 from stoker.core.events import NodeAdded
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector
+from stoker.engine import Instant
 from stoker.executors.port import AttemptId, Executor
 from stoker.executors.rate_limit import RateLimit
 from stoker.probes.remote_facts import RemoteFacts
@@ -42,13 +42,14 @@ class RemoteNode(Struct):
     executor: Executor
     detector: ForeignUsageDetector
     changes: RateLimit
+    clock: Callable[[], Instant]
     state: NodeState = NodeState.CONNECTING
     facts: NodeFacts | None = None
     """Its resources by the last measurement."""
     reading: RemoteFacts | None = None
     """The last measurement, if it has an agent."""
     seen: float = 0.0
-    """Monotonic time of the last measurement."""
+    """Boot time of the last measurement."""
     is_fresh: bool = False
     """The last measurement has not been reported to the core."""
     joined: NodeFacts | None = None
@@ -62,21 +63,25 @@ class RemoteNode(Struct):
     up_since: float = 0.0
     """Wall time at which it was last up."""
     failed_at: float = 0.0
-    """Monotonic time at which it was last found unreachable."""
+    """Boot time at which it was last found unreachable."""
     closed_until: float | None = None
-    """Monotonic time until which it gets no job, since it had no space for one."""
+    """Boot time until which it gets no job, since it had no space for one."""
     free_cores: float = 0.0
     """Cores that no process uses."""
     leave_at: float = 0.0
-    """Monotonic time at which its connection is closed after its removal."""
+    """Boot time at which its connection is closed after its removal."""
 
     @classmethod
     def create(
-        cls, added: NodeAdded, executor: Executor, detector: ForeignUsageDetector
+        cls,
+        added: NodeAdded,
+        executor: Executor,
+        detector: ForeignUsageDetector,
+        clock: Callable[[], Instant],
     ) -> RemoteNode:
         """Return a node that was never connected."""
-        changes = RateLimit(MAX_CHANGES_AT_ONCE, CHANGES_PER_SECOND, time.monotonic())
-        return cls(added, executor, detector, changes)
+        changes = RateLimit(MAX_CHANGES_AT_ONCE, CHANGES_PER_SECOND, clock().boot)
+        return cls(added, executor, detector, changes, clock)
 
     @property
     def name(self) -> str:
@@ -95,12 +100,12 @@ class RemoteNode(Struct):
 
     def may_change(self, cost: int) -> bool:
         """Return whether changes are reported: False if the node changes too often."""
-        return self.changes.try_spend(cost, time.monotonic())
+        return self.changes.try_spend(cost, self.clock().boot)
 
     def take_reading(self, facts: NodeFacts, reading: RemoteFacts | None) -> None:
         """Store a measurement."""
         self.facts, self.reading, self.is_fresh = facts, reading, True
-        self.seen = time.monotonic()
+        self.seen = self.clock().boot
         if self.state in (NodeState.CONNECTING, NodeState.UNREACHABLE):
             self.state = NodeState.RECONCILING
 
@@ -116,7 +121,7 @@ class RemoteNode(Struct):
     def set_unreachable(self, why: str) -> bool:
         """Note that the node does not answer; return whether that is new to the core."""
         is_new = self.is_up or self.why != why
-        self.state, self.why, self.failed_at = NodeState.UNREACHABLE, why, time.monotonic()
+        self.state, self.why, self.failed_at = NodeState.UNREACHABLE, why, self.clock().boot
         self.facts = self.reading = self.ended = None
         self.is_fresh = False
         return is_new
