@@ -1,4 +1,4 @@
-"""All Python code in the guide runs and prints the documented output."""
+"""The guide: every piece of Python in it runs, and prints what it says."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""A type checker accepts the API and finds misspelt names."""
+"""A type checker sees what a script gets, and what it misspells."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Fixture: a fake daemon in a temporary home."""
+"""A fake daemon in the test's own home."""
 
 from collections.abc import Iterator
 from pathlib import Path

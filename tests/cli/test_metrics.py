@@ -1,4 +1,4 @@
-"""Curves of `stoker metrics` on a terminal, and its other formats."""
+"""Curves on a terminal: what is drawn, and what is written where nobody looks."""
 
 import pytest
 

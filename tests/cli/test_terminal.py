@@ -1,4 +1,4 @@
-"""Behaviour on a terminal and at ^C, with a real pseudo-terminal."""
+"""What depends on a terminal or on ^C, with a real one of each."""
 
 import contextlib
 import os
@@ -121,9 +121,7 @@ def test_interrupting_twice_cancels_it(endless: FakeDaemon) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"n\r", 1), (b"y\r", 0)])
-def test_cancelling_all_jobs_asks_for_confirmation(
-    fake: FakeDaemon, answer: bytes, code: int
-) -> None:
+def test_cancelling_everything_is_asked_about(fake: FakeDaemon, answer: bytes, code: int) -> None:
     fake.answers["GET /v1/jobs"] = (200, {"jobs": [view(1)], "more": 11})
     done = [{"id": 1, "label": "1", "state": "CANCELLED"}]
     fake.answers["POST /v1/cancel"] = (200, {"done": done, "skipped": []})
@@ -135,7 +133,7 @@ def test_cancelling_all_jobs_asks_for_confirmation(
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"n\r", 1), (b"y\r", 0)])
-def test_a_time_limit_that_ends_running_jobs_asks_for_confirmation(
+def test_a_time_limit_that_ends_running_jobs_is_asked_about(
     fake: FakeDaemon, answer: bytes, code: int
 ) -> None:
     fake.answers["POST /v1/edit"] = (200, {"overdue": ["7", "8"], "done": [], "skipped": []})
@@ -147,7 +145,7 @@ def test_a_time_limit_that_ends_running_jobs_asks_for_confirmation(
     assert sent == [True, False][: 2 - code]
 
 
-def test_yes_skips_the_confirmation(fake: FakeDaemon) -> None:
+def test_yes_is_not_asked(fake: FakeDaemon) -> None:
     fake.answers["POST /v1/cancel"] = (200, {"done": [], "skipped": []})
     assert OnTerminal("cancel", "-y", "all").ends() == 0
 

@@ -1,4 +1,4 @@
-"""Fixture: one real daemon per file of tests."""
+"""One real daemon for each file of tests, as for the Python API."""
 
 from api.conftest import box
 

@@ -1,4 +1,4 @@
-"""Crashes of the driver at a chosen instant, and stores that take part in them."""
+"""CrashPoint and stores: kill the daemon at a chosen instant."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from stoker.store.port import Batch, Store
 
 
 class Crash(BaseException):
-    """The driver was killed here. Not an Exception: nothing of ours may catch and mend it."""
+    """The daemon was killed here. Not an Exception, so that no handler contains it."""
 
 
 class CrashPoint:
-    """Counts the instants at which a driver could be killed, and kills it at one of them."""
+    """Counts the instants at which the daemon could be killed, and kills it at one of them."""
 
     def __init__(self, at: int | None = None) -> None:
         self.at = at
@@ -27,7 +27,7 @@ class CrashPoint:
 
 
 class FusedStore:
-    """A store whose commits can be cut off just before or just after."""
+    """A store with a crash point before and after each commit."""
 
     def __init__(self, store: Store, fuse: CrashPoint) -> None:
         self.store, self.fuse = store, fuse
@@ -44,7 +44,7 @@ class FusedStore:
 
 
 class VolatileStore(MemoryStore):
-    """Keeps aside what was synced, so that a loss of power can take the rest away."""
+    """A store that loses what was not synced when the power fails."""
 
     def __init__(self, rows: Rows | None = None) -> None:
         super().__init__(rows)
@@ -57,16 +57,16 @@ class VolatileStore(MemoryStore):
             self.sync()
         return seq
 
-    def claim(self) -> int:
-        """Take over, on disk."""
+    def acquire_term(self) -> int:
+        """Acquire a term, and sync it."""
         term = super().acquire_term()
         self.sync()
         return term
 
     def sync(self) -> None:
-        """What is committed survives a loss of power from here on."""
+        """Keep what is committed through a loss of power."""
         self.on_disk = self.rows.copy()
 
     def lose_power(self) -> None:
-        """What was not synced is gone."""
+        """Drop what was not synced."""
         self.rows = self.on_disk.copy()

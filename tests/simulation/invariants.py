@@ -1,4 +1,4 @@
-"""What must hold after every step of every simulation, each as a sentence when it does not."""
+"""Invariants checked after every step; each returns a sentence per violation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Container
 from typing import Any
 
 from simulation.simulated_daemon import SimulatedDaemon
-from simulation.simulated_executor import parts_on
+from simulation.simulated_executor import attempts_on
 from simulation.state_comparison import ReplayedState, state_as_dict
 from stoker.core.cluster import PlacementMode
 from stoker.core.lifecycle import JobState
@@ -38,7 +38,7 @@ def over_commitments(state: State) -> list[str]:
 def double_starts(driver: SimulatedDaemon) -> list[str]:
     """Attempts started more than once, and jobs of which two attempts run at a time.
 
-    An older one may go on where nobody can end it.
+    An older one may continue on a node that is out of reach.
     """
     found, living = [], {}
     for name, (_, machine) in driver.machines.items():
@@ -65,13 +65,13 @@ def unaccounted_processes(driver: SimulatedDaemon, forgotten: Container[str] = (
     """Processes of jobs that hold no devices: they would share by accident.
 
     But for those that were given up on a machine that is out of reach. On machines that were
-    removed once and are out of reach, nobody knows what runs.
+    removed once and are out of reach, it is unknown what runs.
     """
     state, found = driver.engine.state, []
     for name, (_, machine) in driver.machines.items():
         if name != driver.facts.name and _removed(driver, name):
             continue
-        known = set(parts_on(name, state.running.values()))
+        known = attempts_on(name, state.running.values())
         if machine.cut:
             known |= set(state.rest.strays.get(name, ()))
         found += [
@@ -87,7 +87,7 @@ def idle_strays(driver: SimulatedDaemon) -> list[str]:
     return [
         f"{name} is within reach, and has {strays}"
         for name, strays in driver.engine.state.rest.strays.items()
-        if not driver.machines[name][1].cut and not driver.executor.facts
+        if not driver.machines[name][1].cut and not driver.registry.pending
     ]
 
 
@@ -109,7 +109,7 @@ def overfull_queues(state: State) -> list[str]:
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Where two portraits differ, part by part."""
+    """Where two states as plain values differ, part by part."""
     found = []
     for part, left in one.items():
         right = other[part]
@@ -124,7 +124,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def wronged(driver: SimulatedDaemon, mirror: ReplayedState) -> list[str]:
-    """What has happened to training jobs that should not have."""
+    """Violations of the invariants of training jobs."""
     for _, machine in driver.machines.values():
         mirror.witness.short.update(machine.desk.short)
     mirror.follow(driver.store)

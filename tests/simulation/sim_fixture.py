@@ -1,4 +1,4 @@
-"""One simulated machine, and the questions every test asks of it."""
+"""SimFixture: a simulated daemon, its clients and the checks of every test."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ def gpus(amount: float, **more: object) -> Request:
 
 
 class SimFixture:
-    """A driver, its models by job, and what its clients were promised."""
+    """A daemon, the models of its jobs, and the submissions that it acknowledged."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class SimFixture:
         self.check_ends_last()
 
     def check_ends_last(self) -> None:
-        """What is over stays as it ended, unless its owner retried it."""
+        """A finished job stays as it ended, unless it was retried."""
         for seq, event in self.driver.store.events(self.read_up_to, 1 << 60):
             self.read_up_to = seq
             if isinstance(event, JobRetried):
@@ -272,7 +272,7 @@ class SimFixture:
         self.over.update({id: self.state.jobs[id].state for id in self.state.finished})
 
     def check_promises(self) -> None:
-        """Every acknowledged job is there, once."""
+        """Every acknowledged job exists once."""
         ids = [id for first, count in self.promised.values() for id in range(first, first + count)]
         assert len(set(ids)) == len(ids)
         missing = [id for id in ids if id not in self.state.jobs]
@@ -281,7 +281,7 @@ class SimFixture:
             assert not set(missing) - found
 
     def check_all_over(self) -> None:
-        """Nothing waits or runs any more: nobody starved."""
+        """Nothing waits or runs any more."""
         assert state_as_dict(replayed(self.driver.store)) == state_as_dict(self.state)
         left = {id: job for id, job in self.state.jobs.items() if not job.finished}
         assert not left, {id: (job.state, job.held, job.begin_at) for id, job in left.items()}

@@ -1,39 +1,100 @@
-"""The third driver: turns the real engine over a real store, in virtual time."""
+"""SimulatedDaemon: the real engine, store, dispatcher, registry and handlers in virtual time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from threading import Thread
+from typing import Any, cast
 
 from simulation.client import ClientRequest, MakeHandler
 from simulation.crash_points import Crash, CrashPoint, FusedStore
-from simulation.simulated_executor import Faults
+from simulation.simulated_executor import Faults, SimulatedExecutor
 from simulation.simulated_machine import Model, Remote, SimulatedCluster, SimulatedMachine
-from simulation.simulated_nodes import Fleet
 from simulation.training_model import LaunchInfo
 from simulation.virtual_clock import VirtualClock
+from stoker.core import events as e
 from stoker.core.clock import seconds_until_due
-from stoker.core.cluster import NodeFacts, PlacementMode
-from stoker.core.events import DaemonStarted, Event, NodeAdded, NodeJoined, NodeMeasured
-from stoker.core.instructions import (
-    AnnounceEmpty,
-    AnnounceEnd,
-    AskToStop,
-    EndAttempt,
-    Instruction,
-    LetGoOn,
-    ResumeAttempt,
-    SignalAttempt,
-    StartProcess,
-    SuspendAttempt,
-)
-from stoker.core.launch import launch
+from stoker.core.cluster import NodeFacts, Placement, PlacementMode
+from stoker.core.foreign import Thresholds
+from stoker.core.instructions import StartProcess
+from stoker.core.job import AttemptId
+from stoker.core.launch import Launch, launch
 from stoker.daemon.context import RequestContext
+from stoker.daemon.control.dispatcher import InstructionDispatcher
+from stoker.daemon.control.hooks import HookRunner
+from stoker.daemon.control.journal_sync import AfterSync, JournalSync
+from stoker.daemon.gpus.foreign_usage import ForeignUsageThresholds
+from stoker.daemon.gpus.memory import GpuMemoryTracker
+from stoker.daemon.nodes.registry import ExecutorRegistry
+from stoker.daemon.training.stop_requests import StopRequests
 from stoker.engine import CycleResult, Engine
+from stoker.executors.port import AttemptRecords
+from stoker.faults import FaultTracker
 from stoker.store.port import Store
 
-FORCE_AFTER = 0.05
-"""Seconds within which everything committed is on disk."""
+GRACE_SECONDS = 10.0
+"""Time between TERM and KILL."""
+
+
+class InlineThread(Thread):
+    """Runs its target when it is started: no simulation depends on the order of threads."""
+
+    def start(self) -> None:
+        """Run the target."""
+        self.run()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Do nothing: the target has returned."""
+
+
+class SimulatedStops:
+    """Sends requests to stop as control files, which simulated machines understand."""
+
+    def __init__(self, engine: Engine, registry: ExecutorRegistry) -> None:
+        self.engine, self.registry = engine, registry
+
+    def send(self, job: int, attempt: int) -> None:
+        """Ask an attempt to stop at its next safe point."""
+        self._write(AttemptId(job, attempt), "asked to stop")
+
+    def withdraw(self, job: int, attempt: int) -> None:
+        """Take that back."""
+        self._write(AttemptId(job, attempt), "")
+
+    def _write(self, id: AttemptId, text: str) -> None:
+        placement = self.engine.state.jobs[id.job].placement
+        for rank in range(len(placement.parts) if placement is not None else 0):
+            self.registry.send_control(id, rank, "stop", text)
+
+
+class RecordingHooks:
+    """Keeps the jobs whose end was announced."""
+
+    def __init__(self, told: list[int]) -> None:
+        self.told = told
+
+    def run_job_end(self, job: int) -> None:
+        """Note the end of a job."""
+        self.told.append(job)
+
+    def run_queue_empty(self) -> None:
+        """No hook."""
+
+
+class StrictFaults(FaultTracker):
+    """Raises internal errors instead of containing them."""
+
+    def record(self, what: str, error: Exception, excerpt: str = "") -> None:
+        """Raise the error."""
+        raise error
+
+    def contain(self, what: str, default: Any, call: Callable[..., Any], *args: Any) -> Any:
+        """Call, and contain nothing."""
+        return call(*args)
+
+
+def _cannot_fail(attempt: AttemptId, why: str) -> None:
+    raise AssertionError(f"the start of {attempt} failed: {why}")
 
 
 class SimulatedDaemon:
@@ -54,7 +115,7 @@ class SimulatedDaemon:
         self.machines: dict[str, tuple[NodeFacts, SimulatedMachine]] = {
             facts.name: (facts, self.machine)
         }
-        """What there is in the world, whether or not it belongs to us."""
+        """All machines of the world, whether or not they are nodes of this daemon."""
         for each in remotes:
             kind = Remote if each.placement is PlacementMode.MANAGED else SimulatedCluster
             self.machines[each.name] = (each, kind(world, behaviour))
@@ -64,35 +125,61 @@ class SimulatedDaemon:
         """Requests without an answer: their clients repeat them after a crash."""
         self.told: list[int] = []
         """Jobs whose end was announced."""
-        self.published: list[Event] = []
+        self.published: list[e.Event] = []
         self.store: Store
         self.engine: Engine
-        self.executor: Fleet
+        self.registry: ExecutorRegistry
+        self.sync: JournalSync
+        self.dispatcher: InstructionDispatcher
         self._until_up(self._start)
 
     # -- life and death -----------------------------------------------------------------
 
     def _start(self) -> None:
-        """Load, adopt what an earlier driver left, and go on."""
+        """Load the journal, recover attempts, and record the restart."""
         self.store = self.open_store()
         term = self.store.acquire_term()
-        store = cast("Store", FusedStore(self.store, self.fuse))
-        self.executor = Fleet(self.world, self.facts.name, self.machines, self.faults)
-        self.engine = Engine(store, self.world.moment)
+        self.engine = Engine(cast("Store", FusedStore(self.store, self.fuse)), self.world.moment)
+        self.registry = self._build_registry()
+        self.sync = JournalSync(
+            self.store, lambda: None, lambda: self.world.moment().boot, InlineThread
+        )
+        self.dispatcher = self._build_dispatcher()
         state, now, boot = self.engine.state, self.world.moment(), self.world.boot_id
-        self.executor.adopt(list(state.running.values()), state.rest.boot == boot)
-        self.fuse.pass_by("adopted")
+        self.registry.recover(state.running.values(), node_restarted=state.rest.boot != boot)
+        self.fuse.pass_by("recovered")
         events = [
-            DaemonStarted(
+            e.DaemonStarted(
                 at=now.wall, term=term, boot=boot, pid=1, version="simulated", clock=now.boot
             ),
-            NodeJoined(at=now.wall, facts=self.facts),
-            *self.executor.take_facts(),
+            e.NodeJoined(at=now.wall, facts=self.facts),
+            *self.registry.collect(state),
         ]
         # Nothing is started before it is known what runs.
         self._act_on(self.engine.cycle(events, scheduling_enabled=False))
-        self.executor.follow(self.engine.state)
-        self._force()
+        self.registry.sync(self.engine.state)
+        self._sync()
+
+    def _build_registry(self) -> ExecutorRegistry:
+        local = SimulatedExecutor(self.world, self.machine, self.facts, self.faults)
+        create = self._create_executor
+        return ExecutorRegistry(
+            local, self.facts.name, "sim", {"ssh": create, "simulated": create},
+            ForeignUsageThresholds(Thresholds()), GpuMemoryTracker(), "/l",
+            lambda: self.engine.state, self._build_launch, lambda *_: None, self.world.moment,
+        )  # fmt: skip
+
+    def _build_dispatcher(self) -> InstructionDispatcher:
+        return InstructionDispatcher(
+            self.engine, self.registry, _cannot_fail, GRACE_SECONDS,
+            cast("StopRequests", SimulatedStops(self.engine, self.registry)),
+            cast("HookRunner", RecordingHooks(self.told)), self.sync,
+            StrictFaults(self.world.moment), lambda: None,
+        )  # fmt: skip
+
+    def _create_executor(self, added: e.NodeAdded, records: AttemptRecords) -> SimulatedExecutor:
+        facts, machine = self.machines[added.name]
+        return SimulatedExecutor(self.world, machine, facts, self.faults, records, GRACE_SECONDS)
 
     def _until_up(self, act: Callable[[], None]) -> None:
         """Do something; after a crash, start again until that succeeds."""
@@ -106,7 +193,7 @@ class SimulatedDaemon:
             self._until_up(self._start)
 
     def crash(self) -> None:
-        """Kill the driver between two cycles, and start it again."""
+        """Kill the daemon between two cycles, and start it again."""
 
         def die() -> None:
             raise Crash("between two cycles")
@@ -114,43 +201,55 @@ class SimulatedDaemon:
         self._until_up(die)
 
     def reboot(self, keeps_records: bool = True) -> None:
-        """Restart the whole machine."""
+        """Restart the machine of the daemon."""
         self.machine.restart(keeps_records)
         self.crash()
 
     def rejoin(self, facts: NodeFacts) -> None:
-        """The machine is declared anew, as at a restart with other devices."""
+        """Restart the daemon with other devices."""
         self.facts = facts
         self.crash()
 
-    # -- machines over SSH --------------------------------------------------------------
+    # -- other nodes --------------------------------------------------------------------
+
+    def executor(self, node: str) -> SimulatedExecutor | None:
+        """The executor of another node, if it is one of this daemon's."""
+        known = self.registry.nodes.get(node)
+        return cast("SimulatedExecutor", known.executor) if known is not None else None
 
     def cut(self, node: str) -> None:
         """Break the link to a machine."""
-        self.executor.cut(node)
+        machine = self.machines[node][1]
+        machine.cut, machine.hear = True, None
+        if (executor := self.executor(node)) is not None:
+            executor.lose_link()
 
     def mend(self, node: str) -> None:
         """Let a machine be reached again."""
         self.machines[node][1].cut = False
-        self.executor.reach(node, self.engine.state)
+        if (executor := self.executor(node)) is not None:
+            executor.refresh()
 
     def reboot_remote(self, node: str, keeps_records: bool = True) -> None:
         """Restart another machine; if its link holds otherwise, it is soon reached again."""
-        _, machine = self.machines[node]
+        machine = self.machines[node][1]
         machine.restart(keeps_records)
         machine.hear = None
-        self.executor.reach(node, self.engine.state)
+        if (executor := self.executor(node)) is not None:
+            executor.refresh()
 
     def add_cluster(self, node: str) -> None:
         """Add a delegated node."""
         at = self.world.moment().wall
-        self.executor.facts.append(NodeAdded(at=at, name=node, executor="simulated"))
-        self.turn()
+        self._report(e.NodeAdded(at=at, name=node, executor="simulated"))
 
     def measure(self, node: str, cpus: int = 0, memory: int = 0) -> None:
         """Other programs use so much of a node."""
         at = self.world.moment().wall
-        self.executor.facts.append(NodeMeasured(at=at, node=node, cpus=cpus, memory=memory))
+        self._report(e.NodeMeasured(at=at, node=node, cpus=cpus, memory=memory))
+
+    def _report(self, event: e.Event) -> None:
+        self.registry.on_event(self.facts.name, event)
         self.turn()
 
     # -- one turn -----------------------------------------------------------------------
@@ -162,85 +261,69 @@ class SimulatedDaemon:
         return request
 
     def turn(self) -> None:
-        """One cycle of the engine, repeated by its clients if the driver dies in it."""
+        """One cycle of the engine, repeated by its clients if the daemon dies in it."""
         self._until_up(self._turn)
         while self.waiting:
             self._until_up(self._turn)
 
     def _turn(self) -> None:
-        self.executor.tick(self.world.moment().boot)
-        self.fuse.pass_by("before the reports are read")
+        if self.sync.is_due:
+            self._sync()
+        self._tick()
+        self.fuse.pass_by("before the events are collected")
         context = RequestContext(self.store, logs="/l", node=self.facts.name, user="ada")
         requests = [request.to(context) for request in self.waiting]
-        self._act_on(self.engine.cycle(self.executor.take_facts(), requests))
-        self.fuse.pass_by("before machines are reached")
-        self.executor.follow(self.engine.state)
+        events = self.registry.collect(self.engine.state)
+        self._act_on(self.engine.cycle(events, requests))
         self.waiting = [request for request in self.waiting if not request.answered]
-        if self.engine.unsynced:
-            self.world.after(FORCE_AFTER, self._force)
+        if self.engine.unsynced and not self.sync.is_requested:
+            self.sync.request()
         self.fuse.pass_by("after the turn")
 
-    def _force(self) -> None:
-        if not self.executor.facts:
-            self.store.sync()
-            self.engine.mark_synced()
-            self.executor.settle()
+    def _tick(self) -> float | None:
+        boot = self.world.moment().boot
+        waits = (self.registry.local.tick(boot), self.registry.tick(boot))
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def _sync(self) -> None:
+        """Put the journal on disk; then acknowledge ends and release starts, as the daemon does."""
+        self.engine.mark_synced()
+        ended = {} if self.registry.pending else self.registry.take_ended()
+        self.sync.begin(AfterSync(ended, starts=self.dispatcher.take_deferred()))
+        self.fuse.pass_by("after the sync")
+        done = self.sync.finish()
+        assert done is not None
+        self.registry.acknowledge(done.ended)
+        self.dispatcher.release_deferred(done.starts)
 
     def _act_on(self, result: CycleResult) -> None:
         """Do with the result of a cycle what the daemon does."""
-        self._execute(result.instructions)
+        for instruction in result.instructions:
+            self.fuse.pass_by(f"before {type(instruction).__name__}")
+            self.dispatcher.execute([instruction])
+        self.fuse.pass_by("executed")
         for reply in result.replies:
             reply.send()
-        assert result.seq == self.engine.seq
+        assert not result.events or result.seq == self.engine.seq
         self.published += result.events
+        self.fuse.pass_by("before the registry follows")
+        self.registry.on_events(self.engine.state, result.events)
         result.raise_error()
 
-    def _execute(self, instructions: list[Instruction]) -> None:
-        for wish in instructions:
-            self.fuse.pass_by(f"before {type(wish).__name__}")
-            self._one(wish)
-        if instructions:
-            self.fuse.pass_by("executed")
-
-    def _one(self, wish: Instruction) -> None:
-        executor = self.executor
-        match wish:
-            case StartProcess():
-                self._check_launch(wish)
-                executor.start(wish)
-            case EndAttempt():
-                executor.end(wish)
-            case SignalAttempt():
-                executor.signal(wish)
-            case AskToStop():
-                executor.ask_to_stop(wish.job, wish.attempt)
-            case LetGoOn():
-                executor.let_go_on(wish.job, wish.attempt)
-            case SuspendAttempt():
-                executor.suspend(wish.job, wish.attempt)
-            case ResumeAttempt():
-                executor.resume(wish.job, wish.attempt)
-            case AnnounceEnd():
-                self.told.append(wish.job)
-            case AnnounceEmpty():
-                pass
-            case _:
-                raise AssertionError(f"nobody carries out {wish!r}")
-
-    def _check_launch(self, wish: StartProcess) -> None:
-        """What would be executed can be said for every part."""
-        state, token = self.engine.state, f"sim.{wish.job}.{wish.attempt}"
-        job = state.jobs[wish.job]
-        for rank, part in enumerate(wish.placement.parts):
-            node = state.cluster.nodes[part.node]
-            start = launch(job, state.spec(job), part, node, 0.0, "/l", token, "/s", rank)
-            assert (start.job, start.attempt) == (wish.job, wish.attempt)
-            done = int(start.extra["STOKER_EPOCHS_DONE"])
-            facts, machine = self.machines[part.node]
-            names = part.names("gpu") or [f"{wish.job}.{n}" for n in range(part.gpu_count)]
-            machine.desk.told[wish.job, wish.attempt] = LaunchInfo(tuple(names), done)
-            cards = facts.types.get("gpu", ())
-            machine.desk.cards = {card.name: card.memory or 1 << 40 for card in cards}
+    def _build_launch(self, start: StartProcess, part: Placement) -> Launch:
+        """Build a launch as the daemon does, and tell the machine what the process learns."""
+        state, token = self.engine.state, f"sim.{start.job}.{start.attempt}"
+        job, node = state.jobs[start.job], state.cluster.nodes[part.node]
+        rank = start.placement.parts.index(part)
+        built = launch(job, state.spec(job), part, node, 0.0, "/l", token, "/s", rank)
+        assert built.id == (start.job, start.attempt)
+        names = part.names("gpu") or [f"{job.id}.{n}" for n in range(part.gpu_count)]
+        done = int(built.extra["STOKER_EPOCHS_DONE"])
+        facts, machine = self.machines[part.node]
+        machine.desk.told[built.id] = LaunchInfo(tuple(names), done)
+        cards = facts.types.get("gpu", ())
+        machine.desk.cards = {card.name: card.memory or 1 << 40 for card in cards}
+        return built
 
     # -- time ---------------------------------------------------------------------------
 
@@ -261,9 +344,10 @@ class SimulatedDaemon:
     def _until_due(self) -> float | None:
         now = self.world.moment()
         waits = [
-            0.0 if self.executor.facts else None,
+            0.0 if self.registry.pending else None,
             self.world.until_next(),
-            self.executor.tick(now.boot),
+            self._tick(),
+            self.sync.seconds_left(),
             seconds_until_due(self.engine.state, now.wall, now.boot),
         ]
         known = [wait for wait in waits if wait is not None]

@@ -1,16 +1,17 @@
-"""An executor over modelled processes, with reports that come late, twice or not at all."""
+"""SimulatedExecutor: attempts on a simulated machine, with reports late, repeated or lost."""
 
 from __future__ import annotations
 
 import signal as signals
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from simulation.simulated_machine import Claim, Key, Report, SimulatedMachine
+from simulation.simulated_machine import Claim, Report, SimulatedMachine
 from simulation.training_model import Line
 from simulation.virtual_clock import VirtualClock
+from stoker.core.cluster import NodeFacts, PlacementMode
 from stoker.core.events import (
     AttemptLost,
     AttemptQueued,
@@ -25,366 +26,534 @@ from stoker.core.events import (
     TrainingBegan,
     TrialMeasured,
 )
-from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
-from stoker.core.job import Job
+from stoker.core.job import AttemptId, Job
+from stoker.core.launch import Launch
 from stoker.core.lifecycle import JobState
+from stoker.core.request import CPU, MEMORY
+from stoker.core.units import THOUSAND
+from stoker.executors.port import (
+    AttemptRecords,
+    Barrier,
+    Capability,
+    Executor,
+    ExecutorSink,
+    RecoverableAttempt,
+    Upload,
+)
 
-RECHECK = 5.0
-"""Seconds between looks at the claims of attempts that have not been heard of."""
-
-Parts = dict[Key, tuple[Job, int | None]]
-"""Attempts with a part on one machine, and which part that is; None: the whole of it."""
-
-
-def parts_on(node: str, jobs: Iterable[Job]) -> Parts:
-    """What is under way on a machine, but for parts that are over."""
-    found: Parts = {}
-    for job in jobs:
-        parts = job.placement.parts if job.placement is not None else ()
-        over = {end.part for end in job.ends}
-        for number, part in enumerate(parts):
-            if part.node == node and number not in over:
-                found[job.id, job.attempt] = (job, number if len(parts) > 1 else None)
-    return found
+RECHECK_SECONDS = 5.0
+"""Time between looks at the claims of attempts without a report."""
+SILENCE_SECONDS = 5.0
+"""Time without an answer after which a node counts as unreachable."""
+READING_SECONDS = 30.0
+"""Time between measurements of another node while jobs are pending or running."""
+TAKEN_SECONDS = 60.0
+"""Time for which a foreign process uses a device that it took first."""
 
 
 class Faults(Struct, frozen=True, kw_only=True):
-    """How badly reports travel: the chance of each mishap, and the longest delay."""
+    """How badly reports travel: the chance of each fault, and the longest delay."""
 
     lost: float = 0.0
     repeated: float = 0.0
     late: float = 0.0
     delay: float = 3.0
     start_delay: float = 0.0
-    """A start may wait this long in the keeper's inbox, and outlive the driver there."""
+    """A start may be under way this long, and arrive after the daemon that sent it has died."""
 
 
-class ModelledExecutor:
-    """Runs attempts on a modelled machine; as the local executor does, claim by claim."""
+class SimulatedReading(Struct, frozen=True):
+    """A measurement of a simulated node."""
+
+    facts: NodeFacts
+
+    @property
+    def cores(self) -> int:
+        """Number of cores."""
+        return sum(each.capacity for each in self.facts.types.get(CPU, ())) // THOUSAND
+
+    @property
+    def memory_total(self) -> int:
+        """MiB of memory."""
+        return sum(each.capacity for each in self.facts.types.get(MEMORY, ()))
+
+    @property
+    def memory_available(self) -> int:
+        """MiB of memory that are not in use: all of them."""
+        return self.memory_total
+
+    def node_facts(self, name: str) -> NodeFacts:
+        """The resources of the node."""
+        return self.facts
+
+
+class SimulatedAttempt(Struct):
+    """An attempt that the executor looks after, and what was requested for it."""
+
+    part: int | None
+    look_at: float
+    """When its claim is read next, by the boot clock."""
+    kill_at: float | None = None
+    grace: float | None = None
+    """It is to be terminated; repeated after every reconnect."""
+    suspended: bool | None = None
+    """None: it was never suspended."""
+    stop: bool = False
+    """It is asked to stop at its next safe point."""
+
+
+class SimulatedExecutor(Executor):
+    """Runs attempts on one simulated machine: this one, one over a link, or a cluster."""
+
+    address = None
 
     def __init__(
         self,
         world: VirtualClock,
         machine: SimulatedMachine,
-        facts: list[Event],
-        faults: Faults | None = None,
+        facts: NodeFacts,
+        faults: Faults,
+        records: AttemptRecords | None = None,
         grace: float = 10.0,
     ) -> None:
-        self.world, self.machine, self.facts, self.grace = world, machine, facts, grace
-        self.faults = faults or Faults()
-        self.attempts: dict[Key, float] = {}
-        """Attempts looked after, and when each is looked at next (boot clock)."""
-        self.parts: dict[Key, int | None] = {}
-        self.kill_at: dict[Key, float] = {}
-        self.settled: list[Key] = []
-        self.read: dict[Key, int] = {}
-        """Lines that were read of each report. Another driver reads them all again."""
-
-    def listen(self) -> None:
-        """Have the machine report to this driver from now on."""
-        self.machine.hear = self._arrives
+        """`records` are those of a node that is not this one."""
+        self.world, self.machine, self.facts, self.faults = world, machine, facts, faults
+        self.records, self.grace = records, grace
+        self.attempts: dict[AttemptId, SimulatedAttempt] = {}
+        self._sink: ExecutorSink | None = None
+        self._read: dict[AttemptId, int] = {}
+        """Lines of each report that were read. Another executor reads them all again."""
+        self._unacknowledged: set[AttemptId] = set()
+        """Attempts to be forgotten there as soon as the node answers."""
+        self._measure_at = 0.0
+        self._closed = False
 
     @property
-    def listens(self) -> bool:
-        """Whether the machine reports to this driver, and hears from it."""
+    def capabilities(self) -> Capability:
+        """What it can do; a cluster neither binds devices nor waits at barriers."""
+        common = Capability.SUSPEND | Capability.SIGNAL | Capability.CONTROL_FILES
+        common |= Capability.REPORTS | Capability.SHARED_FILES
+        if self.facts.placement is PlacementMode.DELEGATED:
+            return common
+        return common | Capability.BIND_DEVICES | Capability.BARRIER
+
+    @property
+    def durable_intent(self) -> bool:
+        """Whether a start must be on disk before it is sent."""
+        return self.machine.afar
+
+    def has_attempts(self) -> bool:
+        """Whether it looks after attempts."""
+        return bool(self.attempts)
+
+    # -- connection ---------------------------------------------------------------------
+
+    def open(self, sink: ExecutorSink) -> None:
+        """Report to this sink from now on."""
+        self._sink = sink
+        if not self.machine.afar:
+            self.machine.hear = self._arrives
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the machine reports to this executor, and receives what it sends."""
         return self.machine.hear == self._arrives
 
-    # -- wishes -------------------------------------------------------------------------
+    def refresh(self) -> None:
+        """Measure the node, or try to reach it."""
+        if self._closed or not self.machine.afar:
+            return
+        if self.machine.cut:
+            self.sink.node_down("no route to host")
+        elif not self.is_connected:
+            self._connect()
 
-    def start(self, wish: StartProcess) -> None:
-        """Hand an attempt to the keeper, at most once ever."""
-        key, boots = (wish.job, wish.attempt), self.machine.boots
-        taken = self.machine.behaviour(*key).taken
-        if taken is not None:
-            self.call_off(wish, taken)
+    def lose_link(self) -> None:
+        """The link has broken, which is noticed after a while."""
+
+        def notice() -> None:
+            if self.machine.cut and not self._closed:
+                self.sink.node_down("it does not answer")
+
+        self.world.after(SILENCE_SECONDS, notice)
+
+    def _connect(self) -> None:
+        """Terminate what does not belong there, account for the rest, and report the node."""
+        machine = self.machine
+        machine.hear = self._arrives
+        self._flush_acknowledged()
+        for key in [*machine.processes, *machine.queue]:
+            if AttemptId(*key) not in self.attempts:
+                machine.signal(key, signals.SIGKILL)
+        for id in list(self.attempts):
+            self._recover(id, node_restarted=False)
+        abandoned = self.records.abandoned_attempts(self.facts.name) if self.records else []
+        self._measure()
+        self.sink.node_up(abandoned)
+
+    def _measure(self) -> None:
+        self._measure_at = self.world.moment().boot + READING_SECONDS
+        self.sink.node_reading(SimulatedReading(self.facts))
+
+    def close(self) -> None:
+        """Release the connection; attempts continue."""
+        self._closed = True
+        if self.is_connected:
+            self.machine.hear = None
+
+    @property
+    def sink(self) -> ExecutorSink:
+        """Where it reports to."""
+        assert self._sink is not None
+        return self._sink
+
+    # -- starting -----------------------------------------------------------------------
+
+    def start(self, launch: Launch, barrier: Barrier | None = None) -> None:
+        """Send a start to the machine, at most once per attempt ever."""
+        id, boots = launch.id, self.machine.boots
+        part = barrier.rank if barrier is not None else None
+        taken = self.machine.behaviour(*id).taken
+        if taken is not None and not part:
+            self._cancel_for_device(launch, taken)
             return
 
         def arrive() -> None:
-            if not self.machine.cut and self.machine.boots == boots:
-                self.machine.start(key, self._arrives)
+            if self.machine.cut or self.machine.boots != boots:
+                return
+            if barrier is None:
+                self.machine.start(id, self._arrives)
+            else:
+                self.machine.wait_at_barrier(id, self._arrives, barrier.rank, barrier.timeout)
 
-        self.expect(key)
+        self._expect(id, part)
         wait = self.world.random.uniform(0.0, self.faults.start_delay)
         self.world.after(wait, arrive, self.machine.afar)
 
-    def start_part(self, key: Key, part: int) -> None:
-        """Start one of several parts, now that all machines are ready."""
-        self.machine.start(key, self._arrives, part)
+    def release(self, attempt: AttemptId, environment: Mapping[str, str] | None) -> None:
+        """Let a part that waits at its barrier run; without an environment, give it up."""
+        if not self.is_connected:
+            return  # it gives up by itself
+        if environment is None:
+            self.machine.give_up(attempt, "another part of the job could not be started")
+        else:
+            self.machine.pass_barrier(attempt)
 
-    def expect(self, key: Key, part: int | None = None) -> None:
-        """Look after an attempt, or a part of one, from now on."""
-        self.attempts[key] = self.world.moment().boot + RECHECK
-        self.parts[key] = part
+    def _expect(self, id: AttemptId, part: int | None = None) -> SimulatedAttempt:
+        look_at = self.world.moment().boot + RECHECK_SECONDS
+        self.attempts[id] = attempt = SimulatedAttempt(part, look_at)
+        return attempt
 
-    def look_only_after(self, known: Parts) -> None:
-        """Forget attempts that were called off on behalf of another machine."""
-        for key in [key for key in self.attempts if key not in known]:
-            del self.attempts[key], self.parts[key]
-            self.kill_at.pop(key, None)
+    def _cancel_for_device(self, launch: Launch, user: str) -> None:
+        """A foreign process was first at its devices."""
+        at, node = self.world.moment().wall, self.facts.name
+        self._report(StartCalledOff, launch.id, why=user)
+        names = filter(None, launch.extra.get("STOKER_GPUS", "").split(","))
+        for device in names:
+            self.sink.event(ForeignUseChanged(at=at, node=node, device=device, stranger=user))
+            self.world.after(TAKEN_SECONDS, self._leave_device(node, device))
 
-    def call_off(self, wish: StartProcess, why: str) -> None:
-        """Somebody else was first at its devices."""
-        at, node = self.world.moment().wall, wish.placement.node
-        self.facts.append(StartCalledOff(at=at, job=wish.job, attempt=wish.attempt, why=why))
-        for device in wish.placement.names("gpu"):
-            busy = ForeignUseChanged(at=at, node=node, device=device, stranger=why)
-            self.facts.append(busy)
-            self.world.after(60.0, self._stranger_leaves(node, device))
-
-    def _stranger_leaves(self, node: str, device: str) -> Callable[[], None]:
+    def _leave_device(self, node: str, device: str) -> Callable[[], None]:
         def leave() -> None:
             at = self.world.moment().wall
-            self.facts.append(ForeignUseChanged(at=at, node=node, device=device, stranger=None))
+            self.sink.event(ForeignUseChanged(at=at, node=node, device=device, stranger=None))
 
         return leave
 
-    def end(self, wish: EndAttempt) -> None:
+    # -- signals ------------------------------------------------------------------------
+
+    def terminate(self, attempt: AttemptId, grace: float) -> None:
         """TERM now and KILL after the grace, or KILL at once."""
-        key, now = (wish.job, wish.attempt), self.world.moment().boot
-        if key not in self.attempts or not self.listens:
+        known = self.attempts.get(attempt)
+        if known is None:
             return
-        if wish.at_once:
-            self.kill_at[key] = now
-        else:
-            self.kill_at[key] = min(self.kill_at.get(key, now + self.grace), now + self.grace)
-            self._terminate(key)
-        self.tick(now)
+        known.grace = grace if known.grace is None else min(known.grace, grace)
+        if self.is_connected:
+            self._terminate(attempt, known)
+            self.tick(self.world.moment().boot)
 
-    def _terminate(self, key: Key) -> None:
-        self.machine.signal(key, signals.SIGCONT)  # a stopped process hears nothing
-        self.machine.signal(key, signals.SIGTERM)
+    def _terminate(self, id: AttemptId, attempt: SimulatedAttempt) -> None:
+        assert attempt.grace is not None
+        kill_at = self.world.moment().boot + attempt.grace
+        attempt.kill_at = kill_at if attempt.kill_at is None else min(attempt.kill_at, kill_at)
+        self.machine.give_up(id, "cancelled before it was started")
+        self.machine.signal(id, signals.SIGCONT)  # a stopped process receives nothing
+        self.machine.signal(id, signals.SIGTERM)
 
-    def signal(self, wish: SignalAttempt) -> None:
-        """Send a signal."""
-        self._send((wish.job, wish.attempt), wish.signal)
+    def signal(self, attempt: AttemptId, number: int, only_if_handled: bool = False) -> None:
+        """Send a signal; simulated processes handle none of the optional ones."""
+        if attempt in self.attempts and self.is_connected and not only_if_handled:
+            self.machine.signal(attempt, number)
 
-    def suspend(self, job: int, attempt: int) -> None:
+    def suspend(self, attempt: AttemptId) -> None:
         """Stop it in place."""
-        self._send((job, attempt), signals.SIGSTOP)
+        if (known := self.attempts.get(attempt)) is not None:
+            known.suspended = True
+            self.signal(attempt, signals.SIGSTOP)
 
-    def resume(self, job: int, attempt: int) -> None:
-        """Let it go on."""
-        self._send((job, attempt), signals.SIGCONT)
+    def resume(self, attempt: AttemptId) -> None:
+        """Let it continue."""
+        if (known := self.attempts.get(attempt)) is not None:
+            known.suspended = False
+            self.signal(attempt, signals.SIGCONT)
 
-    def ask_to_stop(self, job: int, attempt: int) -> None:
-        """Leave word for a training job."""
-        if self.listens and (job, attempt) in self.attempts:
-            self.machine.ask_to_stop((job, attempt))
+    def abandon(self, attempt: AttemptId) -> None:
+        """Forget an attempt that the core gave up; it is terminated when the node answers."""
+        self.attempts.pop(attempt, None)
+        if self.machine.afar and not self.machine.cut:
+            self.machine.hear = None
+            self.refresh()
 
-    def let_go_on(self, job: int, attempt: int) -> None:
-        """Take that word back."""
-        if self.listens and (job, attempt) in self.attempts:
-            self.machine.let_go_on((job, attempt))
+    def send_control(self, attempt: AttemptId, rank: int, name: str, text: str) -> None:
+        """Ask the training library to stop at its next safe point; without text, take it back."""
+        known = self.attempts.get(attempt)
+        if known is not None and name == "stop" and (known.part or 0) == rank:
+            known.stop = bool(text)
+            self._send_stop(attempt, known)
 
-    def _send(self, key: Key, number: int) -> None:
-        if self.listens:
-            self.machine.signal(key, number)
+    def _send_stop(self, id: AttemptId, attempt: SimulatedAttempt) -> None:
+        if self.is_connected and attempt.stop:
+            self.machine.ask_to_stop(id)
+        elif self.is_connected:
+            self.machine.let_go_on(id)
+
+    def upload_progress(self, attempt: AttemptId) -> Upload | None:
+        """Nothing is uploaded."""
+        return None
+
+    def follow_log(self, job: int) -> None:
+        """Simulated processes write nothing."""
 
     # -- reports ------------------------------------------------------------------------
 
     def _arrives(self, report: Report) -> None:
-        dice, faults = self.world.random, self.faults
-        if dice.random() < faults.lost:
+        random, faults = self.world.random, self.faults
+        if random.random() < faults.lost:
             return
-        times = 2 if dice.random() < faults.repeated else 1
+        times = 2 if random.random() < faults.repeated else 1
         for _ in range(times):
-            if dice.random() < faults.late:
-                wait = dice.uniform(0.0, faults.delay)
-                self.world.after(wait, lambda: self._heard(report))
+            if random.random() < faults.late:
+                wait = random.uniform(0.0, faults.delay)
+                self.world.after(wait, lambda: self._on_report(report))
             else:
-                self._heard(report)
+                self._on_report(report)
 
-    def _heard(self, report: Report) -> None:
-        if not self.listens:
-            return  # this driver is dead, or the link is cut
-        self._read_on(report.key)
+    def _on_report(self, report: Report) -> None:
+        if not self.is_connected:
+            return  # its daemon has died, or the link is broken
+        id = AttemptId(*report.key)
+        self._read_report(id)
         if report.what == "line":
             return
+        if report.what == "ready":
+            if id in self.attempts:
+                self.sink.ready(id, report.part or 0, report.pid)
+            return
         if report.what == "exited":
-            self.facts += self._final(report.key)
-        fact = self._fact(report)
-        self.facts.append(fact)
-        if isinstance(fact, ProcessStarted | AttemptQueued):
-            if report.key in self.kill_at:
-                self._terminate(report.key)  # cancelled between the order and the start
-        else:
-            self._gone(report.key)
+            self._report_final(id)
+        event = self._event(report)
+        self.sink.event(event)
+        attempt = self.attempts.get(id)
+        if not isinstance(event, ProcessStarted | AttemptQueued):
+            self._forget(id)
+        elif attempt is not None and attempt.grace is not None:
+            self._terminate(id, attempt)  # cancelled between the order and the start
 
-    def _fact(self, report: Report) -> Event:
-        (job, attempt), part = report.key, report.part
-        when = self.world.moment_of(report.time)
-        at, boot = when.wall, when.boot
-        id = report.external_id
-        if report.what == "queued":
-            return AttemptQueued(at=at, job=job, attempt=attempt, external_id=str(id))
-        if report.what == "started" and id is not None:
-            return ProcessStarted(
-                at=at, job=job, attempt=attempt, boot=boot, external_id=id, hosts=("n1",)
-            )
-        if report.what == "started":
-            return ProcessStarted(
-                at=at, job=job, attempt=attempt, pid=report.pid, boot=boot, part=part
-            )
-        if report.what == "refused":
-            return StartCalledOff(
-                at=at, job=job, attempt=attempt, why=report.why, delay=report.delay
-            )
-        if report.what == "lost":
-            return AttemptLost(at=at, job=job, attempt=attempt, why=report.why)
-        if report.what == "failed":
-            return StartFailed(at=at, job=job, attempt=attempt, why=report.why, part=part)
-        if report.what == "late":
-            why = "another daemon claimed the attempt"
-            return AttemptLost(at=at, job=job, attempt=attempt, why=why, part=part)
+    def _event(self, report: Report) -> Event:
+        (job, attempt), when = report.key, self.world.moment_of(report.time)
+        about: dict[str, Any] = {"at": when.wall, "job": job, "attempt": attempt}
+        match report.what:
+            case "queued":
+                return AttemptQueued(**about, external_id=str(report.external_id))
+            case "refused":
+                return StartCalledOff(**about, why=report.why, delay=report.delay)
+            case "lost":
+                return AttemptLost(**about, why=report.why)
+            case "late":
+                return AttemptLost(**about, why="another daemon claimed the attempt")
+            case "failed":
+                return StartFailed(**about, why=report.why)
+            case "started" if report.external_id is not None:
+                return ProcessStarted(
+                    **about, boot=when.boot, external_id=report.external_id, hosts=("n1",)
+                )
+            case "started":
+                return ProcessStarted(**about, pid=report.pid, boot=when.boot)
         return ProcessExited(
-            at=at, job=job, attempt=attempt, code=report.code, signal=report.signal,
-            memory=report.memory, part=part, stopped=report.stopped,
+            **about, code=report.code, signal=report.signal, memory=report.memory,
+            stopped=report.stopped,
         )  # fmt: skip
 
-    def _read_on(self, key: Key) -> None:
-        """What a training job has said since it was last read; before its end in any case."""
-        lines = self.machine.desk.reports.get(key, ())
-        for line in lines[self.read.get(key, 0) :]:
-            self.facts += (
-                self._figure(key, line) if line.what == "figure" else [self._said(key, line)]
+    def _read_report(self, id: AttemptId) -> None:
+        """Report what a training job has written since it was last read."""
+        lines = self.machine.desk.reports.get(id, ())
+        for line in lines[self._read.get(id, 0) :]:
+            if line.what == "figure":
+                self._report_figure(id, line)
+            else:
+                self.sink.event(_training_event(id, line, self.world.moment_of(line.time).wall))
+        self._read[id] = len(lines)
+
+    def _report_figure(self, id: AttemptId, line: Line) -> None:
+        """Report what a trial measured, where it is compared with others."""
+        trains = self.machine.behaviour(*id).trains
+        if trains is not None and line.value in trains.rungs:
+            self._report_measured(id, line, trains.rungs.index(line.value))
+
+    def _report_final(self, id: AttemptId) -> None:
+        """Report what a trial has come to, before the end of its attempt."""
+        lines = [line for line in self.machine.desk.reports.get(id, ()) if line.what == "figure"]
+        if lines:
+            self._report_measured(id, lines[-1])
+
+    def _report_measured(self, id: AttemptId, line: Line, rung: int | None = None) -> None:
+        self.sink.event(
+            TrialMeasured(
+                at=self.world.moment_of(line.time).wall, job=id.job, attempt=id.attempt,
+                value=line.figure, step=float(line.value), rung=rung, final=rung is None,
             )
-        self.read[key] = len(lines)
-
-    def _said(self, key: Key, line: Line) -> Event:
-        at, (job, attempt) = self.world.moment_of(line.time).wall, key
-        if line.what == "hello":
-            return TrainingBegan(at=at, job=job, attempt=attempt)
-        if line.what == "memory":
-            return MemoryMeasured(at=at, job=job, attempt=attempt, memory=line.value)
-        return EpochsCounted(
-            at=at, job=job, attempt=attempt, done=line.value, seconds=line.seconds,
-            warmup=line.warmup,
         )  # fmt: skip
 
-    def _figure(self, key: Key, line: Line) -> list[Event]:
-        """What a trial reports is a fact only where it is compared with others."""
-        trains = self.machine.behaviour(*key).trains
-        if trains is None or line.value not in trains.rungs:
-            return []
-        return [self._measured(key, line, trains.rungs.index(line.value))]
+    def _report(self, kind: type[Any], id: AttemptId, **fields: Any) -> None:
+        at = self.world.moment().wall
+        self.sink.event(kind(at=at, job=id.job, attempt=id.attempt, **fields))
+        self._forget(id)
 
-    def _final(self, key: Key) -> list[Event]:
-        """What a trial has come to, when its attempt is over."""
-        lines = [line for line in self.machine.desk.reports.get(key, ()) if line.what == "figure"]
-        return [self._measured(key, lines[-1])] if lines else []
+    def _forget(self, id: AttemptId) -> None:
+        self.attempts.pop(id, None)
 
-    def _measured(self, key: Key, line: Line, rung: int | None = None) -> Event:
-        return TrialMeasured(
-            at=self.world.moment_of(line.time).wall, job=key[0], attempt=key[1], value=line.figure,
-            step=float(line.value), rung=rung, final=rung is None,
-        )  # fmt: skip
+    # -- recovery -----------------------------------------------------------------------
 
-    def _gone(self, key: Key) -> None:
-        if self.attempts.pop(key, None) is not None:
-            self.settled.append(key)
-        self.kill_at.pop(key, None)
-        self.parts.pop(key, None)
+    def recover(self, attempts: Sequence[RecoverableAttempt]) -> None:
+        """Look after attempts of an earlier daemon, and find out what became of them."""
+        for each in attempts:
+            attempt = self._expect(each.id, each.rank)
+            _restore_requests(attempt, each.job, self.grace)
+            if not self.machine.afar:
+                self._recover(each.id, each.node_restarted)
+        if self.machine.afar:
+            self.refresh()
+
+    def _recover(self, id: AttemptId, node_restarted: bool) -> None:
+        machine = self.machine
+        if node_restarted:
+            self._read_report(id)
+            if id in machine.records:
+                self._report_final(id)
+                self.sink.event(self._event(machine.records[id]))
+                self._forget(id)
+            else:
+                self._report(AttemptLost, id, why="the node restarted")
+        elif machine.take_claim(id):
+            self._report(StartCalledOff, id, why="the daemon stopped before the job was started")
+        else:
+            self._take_over(id, machine.claims[id])
+
+    def _take_over(self, id: AttemptId, claim: Claim) -> None:
+        if claim.taken:  # by an executor that ended before it could report that
+            self._report(StartCalledOff, id, why="the job was never started")
+            return
+        self._report_claim(id, claim)
+        attempt = self.attempts.get(id)
+        waits = id in self.machine.queue
+        if attempt is not None and claim.boot != self.machine.boots and not waits:
+            self._report(AttemptLost, id, why="the node restarted")
+        elif attempt is not None:
+            self._repeat(id, attempt)
+
+    def _repeat(self, id: AttemptId, attempt: SimulatedAttempt) -> None:
+        """Send again what may not have arrived."""
+        if attempt.grace is not None:
+            self._terminate(id, attempt)
+        elif attempt.suspended is not None:
+            self.machine.signal(id, signals.SIGSTOP if attempt.suspended else signals.SIGCONT)
+        if attempt.stop:
+            self._send_stop(id, attempt)
+
+    def _report_claim(self, id: AttemptId, claim: Claim) -> None:
+        """Report what a claim says, as if the machine had just reported it."""
+        if claim.waits and claim.boot == self.machine.boots:
+            self.sink.ready(id, claim.part or 0, claim.pid or 0)
+        if claim.queued is not None:
+            self.sink.event(self._event(claim.queued))
+        if claim.started is not None:
+            self.sink.event(self._event(claim.start_report(id)))
+            self._read_report(id)
+        ended = claim.refused or claim.end or claim.failed_report(id, self.world.time)
+        if ended is not None:
+            if ended.what == "exited":
+                self._report_final(id)
+            self.sink.event(self._event(ended))
+            self._forget(id)
+
+    # -- time and acknowledgements ------------------------------------------------------
 
     def tick(self, boot: float) -> float | None:
-        """Kill what outstayed its grace; look after those of whom no report came."""
-        if not self.listens:
+        """Kill what outlived its grace, and read the claims of attempts without a report."""
+        if not self.is_connected:
             return None
-        for key, moment in list(self.kill_at.items()):
-            if boot >= moment:
-                self.machine.signal(key, signals.SIGKILL)
-        for key, moment in list(self.attempts.items()):
-            if boot >= moment:
-                self.attempts[key] = boot + RECHECK
-                self._recheck(key)
-        later = [*self.attempts.values(), *(at for at in self.kill_at.values() if at > boot)]
-        return max(min(later) - boot, 0.0) if later else None
+        for id, attempt in list(self.attempts.items()):
+            if attempt.kill_at is not None and boot >= attempt.kill_at:
+                self.machine.signal(id, signals.SIGKILL)
+            if boot >= attempt.look_at and id in self.attempts:
+                attempt.look_at = boot + RECHECK_SECONDS
+                claim = self.machine.claims.get(id)
+                if claim is not None:
+                    self._report_claim(id, claim)
+        left = list(self.attempts.values())
+        kills = (each.kill_at for each in left if each.kill_at is not None)
+        moments = [*(each.look_at for each in left), *(at for at in kills if at > boot)]
+        if self.records is not None and self.records.has_work():
+            if boot >= self._measure_at:
+                self._measure()
+            moments.append(self._measure_at)
+        return max(min(moments) - boot, 0.0) if moments else None
 
-    def _recheck(self, key: Key) -> None:
-        claim = self.machine.claims.get(key)
-        if claim is not None:
-            self._tell(key, claim)
+    def acknowledge(self, attempts: Sequence[AttemptId]) -> None:
+        """Delete what proves ends that are on disk, now or when the node answers."""
+        self._unacknowledged.update(attempts)
+        if self.is_connected:
+            self._flush_acknowledged()
 
-    def _tell(self, key: Key, claim: Claim) -> None:
-        """Report what a claim says, as if its keeper had just said it."""
-        part = claim.part
-        if claim.queued is not None:
-            self.facts.append(self._fact(claim.queued))
-        if claim.started is not None:
-            self.facts.append(self._fact(claim.start_report(key)))
-            self._read_on(key)
-        if claim.refused is not None:
-            self.facts.append(self._fact(claim.refused))
-            self._gone(key)
-        elif claim.end is not None:
-            self.facts += [*self._final(key), self._fact(claim.end)]
-            self._gone(key)
-        elif claim.failed is not None:
-            now, why = self.world.time, claim.failed
-            failed = Report(what="failed", key=key, time=now, part=part, why=why)
-            self.facts.append(self._fact(failed))
-            self._gone(key)
-
-    # -- adoption -----------------------------------------------------------------------
-
-    def adopt(self, known: Parts, same_boot: bool = True) -> None:
-        """Find out what became of attempts that were started before this driver listened."""
-        self.attempts, self.parts, self.kill_at = {}, {}, {}
-        for key, (job, part) in known.items():
-            self.expect(key, part)
-            if same_boot and self.machine.take_claim(key):
-                self._never_started(key, "the daemon stopped before the job was started")
-            elif same_boot:
-                self._take_over(job, key, self.machine.claims[key])
-            elif key in self.machine.records:
-                self._read_on(key)
-                self.facts += [*self._final(key), self._fact(self.machine.records[key])]
-                self._gone(key)
-            else:
-                self._read_on(key)
-                self._lost(key, "the node restarted")
-
-    def _take_over(self, job: Job, key: Key, claim: Claim) -> None:
-        if claim.taken:  # by a driver that ended before it could say so
-            self._never_started(key, "the job was never started")
-            return
-        self._tell(key, claim)
-        waits = key in self.machine.queue
-        if key in self.attempts and claim.boot != self.machine.boots and not waits:
-            self._lost(key, "the node restarted")
-        elif key in self.attempts:
-            self._repeat(job)
-
-    def _repeat(self, job: Job) -> None:
-        """What was decided before the driver died may not have been done: do it again."""
-        if job.state is JobState.COMPLETING:
-            self.end(EndAttempt(job.id, job.attempt))
-        elif job.state is JobState.SUSPENDED:
-            self.suspend(job.id, job.attempt)
-        elif job.slack:
-            self.resume(job.id, job.attempt)
-        if job.progress is not None and job.progress.listening and job.progress.stop is not None:
-            self.ask_to_stop(job.id, job.attempt)
-
-    def _never_started(self, key: Key, why: str) -> None:
-        """Then none of its parts was, since all of them start together."""
-        self._say(StartCalledOff, key, why=why)
-
-    def _lost(self, key: Key, why: str) -> None:
-        self._say(AttemptLost, key, why=why, part=self.parts[key])
-
-    def _say(self, kind: type[Any], key: Key, **more: Any) -> None:
-        at = self.world.moment().wall
-        self.facts.append(kind(at=at, job=key[0], attempt=key[1], **more))
-        self._gone(key)
-
-    def settle(self) -> None:
-        """The ends are on disk: what proved them may go."""
-        if not self.listens:
-            return
-        for key in self.settled:
-            self.machine.records.pop(key, None)
-            claim = self.machine.claims.get(key)
-            # One that we took stays: an order to start it may still be under way.
+    def _flush_acknowledged(self) -> None:
+        for id in self._unacknowledged:
+            self.machine.records.pop(id, None)
+            claim = self.machine.claims.get(id)
+            # A claim of our own stays: an order to start the attempt may still be under way.
             if claim is not None and not claim.taken:
-                del self.machine.claims[key]
-        self.settled = []
+                del self.machine.claims[id]
+        self._unacknowledged.clear()
+
+
+def _restore_requests(attempt: SimulatedAttempt, job: Job, grace: float) -> None:
+    """Note what an earlier daemon had decided about an attempt."""
+    if job.state is JobState.COMPLETING:
+        attempt.grace = grace
+    elif job.state is JobState.SUSPENDED:
+        attempt.suspended = True
+    elif job.slack:
+        attempt.suspended = False
+    progress = job.progress
+    attempt.stop = progress is not None and progress.listening and progress.stop is not None
+
+
+def _training_event(id: AttemptId, line: Line, at: float) -> Event:
+    job, attempt = id
+    if line.what == "hello":
+        return TrainingBegan(at=at, job=job, attempt=attempt)
+    if line.what == "memory":
+        return MemoryMeasured(at=at, job=job, attempt=attempt, memory=line.value)
+    return EpochsCounted(
+        at=at, job=job, attempt=attempt, done=line.value, seconds=line.seconds, warmup=line.warmup
+    )
+
+
+def attempts_on(node: str, jobs: Iterable[Job]) -> set[tuple[int, int]]:
+    """The attempts with a part on a node that is not over."""
+    found = set()
+    for job in jobs:
+        parts = job.placement.parts if job.placement is not None else ()
+        over = {end.part for end in job.ends}
+        if any(part.node == node and rank not in over for rank, part in enumerate(parts)):
+            found.add((job.id, job.attempt))
+    return found

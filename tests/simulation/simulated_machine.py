@@ -1,4 +1,4 @@
-"""Modelled processes and the machines they run on, which outlive any driver."""
+"""SimulatedMachine and its processes, which outlive the daemon."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Model(Struct, frozen=True, kw_only=True):
     """Only KILL ends it before its time."""
     cannot_start: str | None = None
     taken: str | None = None
-    """Somebody else holds its device at the last moment."""
+    """A foreign process uses its device when it is to start."""
     trains: TrainingModel | None = None
     """It counts epochs and can be asked to stop; its seconds and code are those of the last."""
     others: tuple[Model, ...] = ()
@@ -46,11 +46,11 @@ class Model(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What the keeper says about an attempt."""
+    """What the machine reports about an attempt."""
 
     what: str
-    """`queued`, `refused`, `started`, `exited`, `failed`, `lost`, `late`, or `line`: there is more
-    in its report."""
+    """`ready`, `queued`, `refused`, `started`, `exited`, `failed`, `lost`, `late`, or `line`: there
+    is more in its report."""
     key: Key
     time: float
     """When it happened, whatever clocks say."""
@@ -66,7 +66,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class Claim(Struct):
-    """The file by which an attempt is started once: who made it, and what it says."""
+    """The file by which an attempt is started at most once, and what it records."""
 
     boot: int
     """Which start of the machine it was made in."""
@@ -79,7 +79,15 @@ class Claim(Struct):
     queued: Report | None = None
     """A cluster has accepted it."""
     refused: Report | None = None
-    """A cluster has not, or has dropped it from its queue."""
+    """A cluster has not, or has dropped it from its queue; or it gave up at its barrier."""
+    waits: bool = False
+    """It waits at its barrier."""
+
+    def failed_report(self, key: Key, time: float) -> Report | None:
+        """What there is to say of a start that failed."""
+        if self.failed is None:
+            return None
+        return Report(what="failed", key=key, time=time, part=self.part, why=self.failed)
 
     def start_report(self, key: Key) -> Report:
         """What there is to say of a start."""
@@ -106,16 +114,16 @@ class Process(Struct):
 
 
 class SimulatedMachine:
-    """Claims, processes and exit records. A driver that crashes leaves all of it standing."""
+    """Claims, processes and exit records, which a crash of the daemon does not touch."""
 
     afar = False
-    """Whether it is another one than the driver's, whose clocks and restarts it does not share."""
+    """Whether it is another machine than the daemon's, with restarts of its own."""
 
     def __init__(self, world: VirtualClock, behaviour: Callable[[int, int], Model]) -> None:
         self.world, self.behaviour = world, behaviour
         self.boots = 1
         self.cut = False
-        """Whether no driver can reach it."""
+        """Whether the daemon cannot reach it."""
         self.claims: dict[Key, Claim] = {}
         self.processes: dict[Key, Process] = {}
         self.records: dict[Key, Report] = {}
@@ -125,13 +133,13 @@ class SimulatedMachine:
         self.queue: list[Key] = []
         """Attempts that wait for their start; on a cluster only."""
         self.hear: Hear | None = None
-        """The driver that listens now; reports to a dead one are lost."""
+        """The executor that is connected; reports to one of a killed daemon are lost."""
         self.desk = ReportFiles()
 
-    # -- what the keeper does -----------------------------------------------------------
+    # -- starts and signals ------------------------------------------------------------
 
     def start(self, key: Key, asked_by: Hear, part: int | None = None) -> None:
-        """Claim an attempt and start it, unless somebody was first."""
+        """Claim an attempt and start it, unless it is claimed already."""
         if key in self.claims:
             asked_by(Report(what="late", key=key, time=self.world.time, part=part))
             return
@@ -143,8 +151,7 @@ class SimulatedMachine:
         self.claims[key] = claim
         if model.cannot_start is not None:
             claim.failed = model.cannot_start
-            why = model.cannot_start
-            self._say(Report(what="failed", key=key, time=now, part=part, why=why))
+            self._say(Report(what="failed", key=key, time=now, part=part, why=claim.failed))
             return
         self.started.append(key)
         claim.pid, claim.started = len(self.started) + 100, now
@@ -157,8 +164,40 @@ class SimulatedMachine:
         self._say(claim.start_report(key))
         self._go_on(process)
 
+    def wait_at_barrier(self, key: Key, asked_by: Hear, part: int, timeout: float) -> None:
+        """Claim an attempt for one part of it, and wait for the others."""
+        now, boots = self.world.time, self.boots
+        if key in self.claims:
+            asked_by(Report(what="late", key=key, time=now, part=part))
+            return
+        self.claims[key] = Claim(boots, part, waits=True)
+        self._say(Report(what="ready", key=key, time=now, part=part, pid=29500))
+
+        def give_up() -> None:
+            if self.boots == boots:
+                self.give_up(key, "the other parts were not ready in time")
+
+        self.world.after(timeout, give_up, self.afar)
+
+    def pass_barrier(self, key: Key) -> None:
+        """Start a part that waits at its barrier."""
+        claim = self.claims.get(key)
+        if claim is not None and claim.waits and claim.boot == self.boots:
+            claim.waits = False
+            self._spawn(key, claim)
+
+    def give_up(self, key: Key, why: str) -> None:
+        """Never start a part that waits at its barrier."""
+        claim = self.claims.get(key)
+        if claim is not None and claim.waits:
+            claim.waits = False
+            claim.refused = Report(
+                what="refused", key=key, time=self.world.time, part=claim.part, why=why
+            )
+            self._say(claim.refused)
+
     def take_claim(self, key: Key) -> bool:
-        """Make sure that nobody starts an attempt any more; False when somebody was first."""
+        """Claim an attempt so that it is never started; False if it is claimed already."""
         if key in self.claims:
             return False
         self.claims[key] = Claim(self.boots, taken=True)
@@ -215,11 +254,11 @@ class SimulatedMachine:
             self._over(process, code=code, signal=model.signal, memory=model.memory)
 
     def ask_to_stop(self, key: Key) -> None:
-        """Leave word that an attempt is to stop at its next safe point."""
+        """Ask an attempt to stop at its next safe point."""
         self.desk.stops.add(key)
 
     def let_go_on(self, key: Key) -> None:
-        """Take that word back."""
+        """Withdraw the request to stop."""
         self.desk.stops.discard(key)
 
     def _epoch_begins(self, process: Process, course: TrainingRun) -> None:
@@ -254,7 +293,7 @@ class SimulatedMachine:
             self._go_on(process)
 
     def _has_memory(self, process: Process, course: TrainingRun) -> bool:
-        """Take what the epoch needs. If that is too much for all there, somebody fails."""
+        """Use the memory that the epoch needs; if it is too much for all processes, one fails."""
         key, desk = process.key, self.desk
         before, uses = desk.uses.get(key, 0), course.trainee.uses(course.epoch)
         desk.uses[key] = uses
@@ -297,7 +336,7 @@ class SimulatedMachine:
 
 
 class Remote(SimulatedMachine):
-    """A machine over SSH: its claims are on its disk, and its restart is nobody else's."""
+    """Another machine: its claims are on its disk, and its restart is its own."""
 
     afar = True
 

@@ -58,7 +58,7 @@ def counted() -> CrashPoint:
 
 def test_the_scenario_passes_every_kind_of_instant():
     kinds = set(counted().places)
-    assert {"before commit", "after commit", "executed", "adopted"} <= kinds
+    assert {"before commit", "after commit", "executed", "recovered"} <= kinds
     assert {"before StartProcess", "before EndAttempt", "before SuspendAttempt"} <= kinds
 
 

@@ -1,11 +1,11 @@
-"""Modelled training: epochs that take as long as its GPUs let them, memory, and reports on disk."""
+"""TrainingModel: modelled epochs, memory use and reports of training processes."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 STOPS = 75
-"""How a process exits that stopped because it was asked to."""
+"""The exit code of a process that stopped because it was asked to."""
 
 
 class TrainingModel(Struct, frozen=True, kw_only=True):
@@ -76,13 +76,13 @@ class TrainingRun(Struct):
 
 
 class ReportFiles:
-    """What lies on a machine's disk and GPUs on behalf of training jobs."""
+    """Reports and GPU memory of the training processes of one machine."""
 
     def __init__(self) -> None:
         self.told: dict[tuple[int, int], LaunchInfo] = {}
         self.reports: dict[tuple[int, int], list[Line]] = {}
         self.stops: set[tuple[int, int]] = set()
-        """Attempts that find the wish that they stop."""
+        """Attempts that are asked to stop."""
         self.cards: dict[str, int] = {}
         """MiB of each GPU."""
         self.uses: dict[tuple[int, int], int] = {}
@@ -95,7 +95,7 @@ class ReportFiles:
         self.reports.setdefault(key, []).append(line)
 
     def crowd(self, key: tuple[int, int]) -> list[tuple[int, int]]:
-        """Those on a GPU of this one that has too little memory for all, this one last."""
+        """Attempts on a GPU of this one that has too little memory for all; this one last."""
         found: dict[tuple[int, int], None] = {}
         for card in self.told[key].gpus:
             there = [each for each in self.uses if card in self.told[each].gpus]

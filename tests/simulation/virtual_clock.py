@@ -1,4 +1,4 @@
-"""Virtual time: two clocks that can disagree, and a heap of what is going to happen."""
+"""VirtualClock: wall and boot clock of the daemon's machine, and a heap of timers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EPOCH = 1_700_000_000.0
 
 
 class VirtualClock:
-    """Time, as the driver's machine tells it; no faster or slower than the events make it."""
+    """Virtual time, as the clocks of the daemon's machine show it."""
 
     def __init__(self, seed: int = 0) -> None:
         self.random = Random(seed)
@@ -39,16 +39,16 @@ class VirtualClock:
         return f"boot-{self.boots}"
 
     def after(self, seconds: float, action: Callable[[], None], afar: bool = False) -> None:
-        """Let something happen in a while, here or afar. Equal times keep the order of asking."""
+        """Call something later, on this machine or another one; equal times keep their order."""
         self._made += 1
         heappush(self._coming, (self.time + max(seconds, 0.0), self._made, action, afar))
 
     def until_next(self) -> float | None:
-        """Seconds until something happens; None when nothing is going to."""
+        """Seconds until the next timer; None if there is none."""
         return max(self._coming[0][0] - self.time, 0.0) if self._coming else None
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and everything happen that is due by then, in order."""
+        """Let time pass, and run the timers that are due by then, in order."""
         end = self.time + max(seconds, 0.0)
         while self._coming and self._coming[0][0] <= end:
             self.time, _, action, _ = heappop(self._coming)
@@ -56,11 +56,11 @@ class VirtualClock:
         self.time = end
 
     def jump(self, seconds: float) -> None:
-        """Somebody sets the wall clock; durations are not affected."""
+        """Set the wall clock; durations are not affected."""
         self._wall_ahead += seconds
 
     def reboot(self) -> None:
-        """The machine starts again: what was going to happen on it does not."""
+        """Restart the machine: its timers do not run."""
         self._coming = [coming for coming in self._coming if coming[3]]
         heapify(self._coming)
         self.boots += 1

@@ -1,0 +1,86 @@
+"""The contract of executors on the simulated one: this node, another node, and a cluster."""
+
+import pytest
+
+from executors.contract import Bench, ExecutorContract
+from executors.recording_sink import RecordingSink
+from simulation.sim_fixture import machine
+from simulation.simulated_executor import Faults, SimulatedExecutor
+from simulation.simulated_machine import Model, Remote, SimulatedCluster, SimulatedMachine
+from simulation.test_delegated import LAB
+from simulation.virtual_clock import VirtualClock
+from specs import spec_of
+from stoker.core.job import AttemptId, Job
+from stoker.core.launch import Launch
+from stoker.core.state import State
+from stoker.daemon.nodes.attempt_records import JournalRecords
+from stoker.executors.port import RecoverableAttempt
+
+KINDS = {"local": SimulatedMachine, "remote": Remote, "cluster": SimulatedCluster}
+FAULTS = {"reliable": Faults(), "faulty": Faults(lost=0.3, repeated=0.3, late=0.5, start_delay=1.0)}
+
+
+class SimulatedBench(Bench):
+    """A simulated machine under a virtual clock."""
+
+    def __init__(self, kind: str, faults: Faults) -> None:
+        self.world, self.kind, self.faults = VirtualClock(), kind, faults
+        self.models: dict[AttemptId, Model] = {}
+        self.machine = KINDS[kind](self.world, lambda *key: self.models[AttemptId(*key)])
+        self.restart()
+
+    def stop(self) -> None:
+        """End the daemon of this executor."""
+        self.executor.close()
+
+    def restart(self, *attempts: AttemptId) -> None:
+        """Open another executor; a node that is not this one is reached at once."""
+        self.machine.hear = None
+        facts = LAB if self.kind == "cluster" else machine()
+        records = JournalRecords(State) if self.machine.afar else None
+        self.sink = RecordingSink()
+        self.executor = SimulatedExecutor(self.world, self.machine, facts, self.faults, records)
+        self.executor.open(self.sink)
+        self.executor.recover([recoverable(attempt) for attempt in attempts])
+
+    def launch(
+        self, attempt: AttemptId, seconds: float, code: int = 0, ignores_term: bool = False
+    ) -> Launch:
+        """Return the start of an attempt that behaves like this."""
+        self.models[attempt] = Model(seconds=seconds, code=code, ignores_term=ignores_term)
+        return Launch(
+            job=attempt.job, attempt=attempt.attempt, argv=("true",), directory="/", umask=0o22,
+            environment="", extra={}, out="/out", err=None, script=None, terminal=False, gpus=(),
+        )  # fmt: skip
+
+    def wait(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        end = self.world.time + seconds
+        while self.world.time < end:
+            self.executor.tick(self.world.moment().boot)
+            self.world.advance(min(0.5, end - self.world.time))
+        self.executor.tick(self.world.moment().boot)
+
+    def starts(self, attempt: AttemptId) -> int:
+        """Return how often an attempt was really started."""
+        return self.machine.started.count(attempt)
+
+
+def recoverable(attempt: AttemptId) -> RecoverableAttempt:
+    """Return what a journal knows of an attempt."""
+    job = Job(attempt.job, "spec", "job", "ada", 0.0, attempt=attempt.attempt)
+    return RecoverableAttempt(job, spec_of(), "/out")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=FAULTS)
+def bench(request: pytest.FixtureRequest, kind: str) -> SimulatedBench:
+    return SimulatedBench(kind, FAULTS[request.param])
+
+
+class TestSimulatedExecutor(ExecutorContract):
+    """Managed and delegated placement."""
