@@ -143,7 +143,7 @@ class World:
             *first_events(shared=True),
             *submission(spec_of(Request(nodes=(NAME,)), directory=str(place / "work")), jobs),
         ])  # fmt: skip
-        self.loop.trainings.start()
+        self.loop.training.start()
         self.turn()
 
     # -- the near side ------------------------------------------------------------------
@@ -158,7 +158,7 @@ class World:
 
     @property
     def executor(self) -> AgentExecutor:
-        return cast("AgentExecutor", self.loop.fleet.nodes[NAME].executor)
+        return cast("AgentExecutor", self.loop.registry.nodes[NAME].executor)
 
     @property
     def connected(self) -> bool:
@@ -168,7 +168,7 @@ class World:
         """Let the daemon do what there is to do."""
         for _ in range(count):
             self.loop.turn()
-            self.loop.poller.wait(0)
+            self.loop.reactor.wait(0)
         self._read()
 
     def until(self, what: Callable[[], Any]) -> Any:
@@ -176,7 +176,7 @@ class World:
         while not (found := what()):
             assert time.monotonic() < deadline
             self.loop.turn()
-            self.loop.poller.wait(0.01)
+            self.loop.reactor.wait(0.01)
             self._read()
         return found
 
@@ -190,11 +190,11 @@ class World:
 
     def close(self) -> None:
         self.loop.sync.close(AfterSync())
-        self.loop.fleet.close()
-        self.loop.trainings.close()
+        self.loop.registry.close()
+        self.loop.training.close()
         if self.process is not None:
             self.process.kill()
-        self.loop.poller.close()
+        self.loop.reactor.close()
 
     # -- the far side -------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class World:
         self.until(lambda: self.process is not None)
         self.say("-", "hello", "11-22")
         self.until(lambda: self.requests)
-        while not self.loop.fleet.nodes[NAME].is_up:
+        while not self.loop.registry.nodes[NAME].is_up:
             self.answer()
         self.until(lambda: any(words[1] == "start" for words in self.requests))
         self.answer()

@@ -151,9 +151,9 @@ class Host:
         cleanup = SimpleNamespace(scan=_ignore, take_removable=list)
         trainings = SimpleNamespace(enrich_events=list, start=_ignore, cleanup=cleanup)
         return SimpleNamespace(
-            store=self.store, executor=self.executor, engine=self.engine, desk=desk,
-            fleet=self.registry,
-            trainings=trainings, record=self._record,
+            store=self.store, local=self.executor, engine=self.engine, context=desk,
+            registry=self.registry,
+            training=trainings, record=self._record,
         )  # fmt: skip
 
     def _open_store(self) -> Store:

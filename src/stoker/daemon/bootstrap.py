@@ -154,8 +154,8 @@ def build_daemon(
         extra_gpus = [*extra_gpus, *_named_before(daemon.engine.state, facts.name)]
     facts = build_node_facts(reading, gpus, resources, extra_gpus)
     ignored = recover_state(daemon, term, facts, settings, run)
-    daemon.desk.alerts.extend([*store.warnings(), *ignored])
-    for warning in daemon.desk.alerts:
+    daemon.context.alerts.extend([*store.warnings(), *ignored])
+    for warning in daemon.context.alerts:
         logger.warning("%s", warning)
     state = daemon.engine.state
     logger.info(
@@ -240,22 +240,22 @@ def assemble_daemon(
     )
     daemon = Daemon(
         settings=settings,
-        desk=context,
+        context=context,
         engine=engine,
-        poller=reactor,
+        reactor=reactor,
         commands=commands,
         pipeline=EventPipeline(registry, training, gpus, state, logs, faults),
         dispatcher=dispatcher,
         sync=sync,
         publisher=publisher,
         lifecycle=Lifecycle(job_source.on_signal, idle_exit),
-        executor=local,
-        fleet=registry,
-        watch=gpus,
-        trainings=training,
-        waits=JobWaiters(),
+        local=local,
+        registry=registry,
+        gpus=gpus,
+        training=training,
+        waiters=JobWaiters(),
         sweeps=sweeps,
-        outlooks=forecasts,
+        forecasts=forecasts,
         faults=faults,
         job_source=job_source,
     )
@@ -271,7 +271,7 @@ def build_http_server(daemon: Daemon, mode: str, addresses: Sequence[str] = ()) 
         return build_app(daemon, mode, listeners)
 
     return HttpServer(
-        daemon.poller, build_app, daemon.reject_commands, addresses, lazy=mode == "feed"
+        daemon.reactor, build_app, daemon.reject_commands, addresses, lazy=mode == "feed"
     )
 
 

@@ -70,8 +70,8 @@ def recover_state(
     )  # fmt: skip
     _recover_attempts(daemon, same_boot, f"{run}/{COMPLETE}", boot)
     _warn_of_held_jobs(daemon, [event.job for event in lost if isinstance(event, JobHeld)])
-    daemon.fleet.sync(daemon.engine.state)
-    daemon.trainings.start()
+    daemon.registry.sync(daemon.engine.state)
+    daemon.training.start()
     daemon.store.sync()
     _drop_proofs(daemon)
     with contextlib.suppress(OSError):
@@ -82,16 +82,16 @@ def recover_state(
 
 
 def _recover_attempts(daemon: Daemon, same_boot: bool, mark: str, boot: str) -> None:
-    local = daemon.executor
+    local = daemon.local
     _discard_old_mark(mark, boot)
-    unknown = unknown_attempts.unknown_attempts(daemon.engine.state, daemon.desk, local.recovery)
+    unknown = unknown_attempts.unknown_attempts(daemon.engine.state, daemon.context, local.recovery)
     known = [job for job in daemon.engine.state.running.values() if job.id not in unknown]
     _recover_jobs(daemon, known, same_boot)
     if unknown:
         local.recovery.decide_now()
         _record_local_events(daemon)
         jobs, alerts = unknown_attempts.recover(
-            unknown, lambda: daemon.engine.state, daemon.desk, local.recovery, daemon.record
+            unknown, lambda: daemon.engine.state, daemon.context, local.recovery, daemon.record
         )
         daemon.store.warnings().extend(alerts)
         _recover_jobs(daemon, jobs, same_boot=True)
@@ -99,23 +99,23 @@ def _recover_attempts(daemon: Daemon, same_boot: bool, mark: str, boot: str) -> 
 
 def _recover_jobs(daemon: Daemon, jobs: list[Job], same_boot: bool) -> None:
     """Find out what became of the attempts of these jobs on this node."""
-    daemon.fleet.recover(jobs, node_restarted=not same_boot)
-    daemon.executor.tick(system_clock().boot)
+    daemon.registry.recover(jobs, node_restarted=not same_boot)
+    daemon.local.tick(system_clock().boot)
     _record_local_events(daemon)
 
 
 def _record_local_events(daemon: Daemon) -> None:
     """Enter in the journal what the local executor has found out."""
-    while daemon.fleet.pending:
-        events = daemon.fleet.collect(daemon.engine.state)
-        daemon.record(daemon.trainings.enrich_events(events))
+    while daemon.registry.pending:
+        events = daemon.registry.collect(daemon.engine.state)
+        daemon.record(daemon.training.enrich_events(events))
 
 
 def _drop_proofs(daemon: Daemon) -> None:
     """Delete what proved ends that are on disk now."""
     if daemon.engine.has_unrecorded_events:
         return  # their proofs are all there is of them
-    local = daemon.executor
+    local = daemon.local
     local.exit_log.remove_ended({each.pid for each in local.supervisors}, local.attempts)
     local.recovery.remove_claims(daemon.engine.state.rest.next_id)
 
@@ -128,9 +128,9 @@ def initial_policy(daemon: Daemon, at: float) -> list[Event]:
 def _events_after_loss(daemon: Daemon, at: float) -> list[Event]:
     """Reserve ids that the journal may have lost, and hold jobs that may have run since."""
     store, state, next_id = daemon.store, daemon.engine.state, daemon.store.id_floor()
-    if store.warnings() or daemon.desk.alerts:
+    if store.warnings() or daemon.context.alerts:
         # Not all ids that were given out may be recorded: jobs that ran have logs.
-        next_id = max(next_id, _last_logged(daemon.desk.logs) + 1)
+        next_id = max(next_id, _last_logged(daemon.context.logs) + 1)
     events: list[Event] = []
     if next_id > state.rest.next_id:
         events.append(IdsReserved(at=at, next_id=next_id))
@@ -172,11 +172,11 @@ def environments_in_use(daemon: Daemon) -> set[str]:
 
 def purge_leftovers(daemon: Daemon, at: float) -> None:
     """Remove reports and checkpoints of ended training jobs; all ends are on disk now."""
-    state, reports = daemon.engine.state, daemon.trainings.cleanup
+    state, reports = daemon.engine.state, daemon.training.cleanup
     reports.scan(state)
     checkpoints, install = (
-        f"{os.path.dirname(daemon.desk.logs)}/checkpoints",
-        daemon.executor.install,
+        f"{os.path.dirname(daemon.context.logs)}/checkpoints",
+        daemon.local.install,
     )
     expired = expired_checkpoints(checkpoints, install, state, daemon.store, at)
     remove_in_background(reports.take_removable() + expired)

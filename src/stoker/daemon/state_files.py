@@ -157,7 +157,7 @@ class StateFiles:
 
 def watch_state(loop: Daemon, keep: DaemonPaths, lock: StateLock, server: HttpServer) -> None:
     """Have a running loop look after what it needs in the file system."""
-    executor = loop.executor
+    executor = loop.local
     older = executor.exit_log.supervisors()
     loop.watch_files(
         StateFiles(
@@ -167,7 +167,7 @@ def watch_state(loop: Daemon, keep: DaemonPaths, lock: StateLock, server: HttpSe
             lock,
             server,
             loop.store,
-            loop.poller,
+            loop.reactor,
             lambda: loop.sync.request(0.0),
             lambda: executor.exit_log.restore(
                 {*older, *(each.pid for each in executor.supervisors)}

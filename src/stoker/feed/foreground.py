@@ -141,7 +141,7 @@ class ForegroundSource(JobSource):
         self.loop = loop
         state = loop.engine.state
         for name in self.work.gpu_names:
-            for _, device in state.cluster.find(f"{loop.desk.node}/{name}"):
+            for _, device in state.cluster.find(f"{loop.context.node}/{name}"):
                 if device.stranger is not None:
                     self.work.warn(in_use_warning(name, device.stranger))
         if not any(node.types.get("gpu") for node in state.cluster.nodes.values()):
@@ -159,7 +159,7 @@ class ForegroundSource(JobSource):
             return []
         pending = self.pending(loop.engine.state)
         self._watch_input(self.work.wants_input(pending))
-        slots = self.work.free_slots(pending, loop.fleet.pending_exits)
+        slots = self.work.free_slots(pending, loop.registry.pending_exits)
         return [SubmitBatch(self, number == 0) for number in range(slots)]
 
     def pending(self, state: State) -> int:
@@ -171,7 +171,7 @@ class ForegroundSource(JobSource):
         loop = self.loop
         assert loop is not None
         line = batch.what.get("line")
-        node = state.cluster.nodes[loop.desk.node]
+        node = state.cluster.nodes[loop.context.node]
         previous, previous_node = self._validated.get(id(batch.options), (None, None))
         if (
             line is not None
@@ -188,7 +188,7 @@ class ForegroundSource(JobSource):
             environment=self.place.environment,
             umask=self.place.umask,
         )
-        decision = handle_submit(loop.desk, body, durable=False)(state, now)
+        decision = handle_submit(loop.context, body, durable=False)(state, now)
         if line is not None:
             event = decision.events[-1]
             assert type(event) is JobsSubmitted
@@ -221,12 +221,12 @@ class ForegroundSource(JobSource):
         wanted = wanted and not self.lines.is_regular and not self.lines.is_at_end
         if wanted and not self.watching:
             try:
-                self.loop.poller.add_reader(self.lines.fd, self.lines.read)
+                self.loop.reactor.add_reader(self.lines.fd, self.lines.read)
             except PermissionError:
                 self.lines.is_regular = True  # /dev/null and the like: always readable
                 return
         elif self.watching and not wanted:
-            self.loop.poller.remove_reader(self.lines.fd)
+            self.loop.reactor.remove_reader(self.lines.fd)
         self.watching = wanted
 
     def on_events(self, events: Sequence[Event]) -> None:
@@ -254,7 +254,7 @@ class ForegroundSource(JobSource):
         loop = self.loop
         assert loop is not None
         spec = loop.engine.state.spec(job)
-        view = job_view(job, spec, None, system_clock(), loop.desk.logs, tail=5)
+        view = job_view(job, spec, None, system_clock(), loop.context.logs, tail=5)
         return dict(to_builtins(view))
 
     def next_wakeup(self) -> float | None:
@@ -291,7 +291,7 @@ class ForegroundSource(JobSource):
         self._watch_input(False)
         ids = [str(id) for id in sorted(self.unfinished)]
         if ids:
-            handler = kill(loop.desk, Kill(ids)) if again else cancel(loop.desk, Cancel(ids))
+            handler = kill(loop.context, Kill(ids)) if again else cancel(loop.context, Cancel(ids))
             loop.commands.put(QueuedCommand(handler, lambda *_: None))
         else:
             loop.lifecycle.stop()
@@ -310,7 +310,7 @@ class ForegroundSource(JobSource):
         ]
         self.work.on_drain()
         if ids:
-            loop.commands.put(QueuedCommand(cancel(loop.desk, Cancel(ids)), lambda *_: None))
+            loop.commands.put(QueuedCommand(cancel(loop.context, Cancel(ids)), lambda *_: None))
 
     def exit_code(self) -> int:
         """Return 0 if all lines succeeded, 1 if some did not, 128+N after a signal."""

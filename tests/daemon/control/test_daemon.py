@@ -39,7 +39,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
     made.record([e.NodeJoined(at=0, facts=NODE)])
     yield made
     made.close()
-    made.poller.close()
+    made.reactor.close()
 
 
 def put(daemon: Daemon, handler: Callable[[State, Instant], CommandResult]) -> Replies:
@@ -126,7 +126,7 @@ def test_the_loop_runs_until_it_is_stopped_and_survives_a_turn_that_fails(
 
     monkeypatch.setattr(daemon.lifecycle, "listen_for_signals", lambda _: None)
     monkeypatch.setattr(daemon, "turn", turn)
-    monkeypatch.setattr(daemon.poller, "wait", lambda _=None: None)
+    monkeypatch.setattr(daemon.reactor, "wait", lambda _=None: None)
     daemon.run()
     assert len(turns) == 2
     assert "a turn of the daemon" in daemon.faults.report()[0]

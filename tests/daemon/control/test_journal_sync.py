@@ -179,7 +179,7 @@ def turns(loop: Daemon, until: Callable[[], Any]) -> None:
         if until():
             return
         loop.turn()
-        loop.poller.wait(min(loop.timeout() or 0.05, 0.05))
+        loop.reactor.wait(min(loop.timeout() or 0.05, 0.05))
     pytest.fail("it does not come to that")
 
 
@@ -194,23 +194,23 @@ def test_a_daemon_whose_disk_fails_acknowledges_later_and_forgets_nothing(
             raise failures.pop()
         synced()
 
-    claim = Path(loop.executor.claim_path(AttemptId(7, 0)))
+    claim = Path(loop.local.claim_path(AttemptId(7, 0)))
     claim.touch()
     monkeypatch.setattr(loop.store, "sync", sync)
     monkeypatch.setattr(journal_sync, "RETRY_SECONDS", 0.0)
-    acknowledge = loop.fleet.acknowledge
+    acknowledge = loop.registry.acknowledge
 
     def acknowledged(ended: dict[str, list[AttemptId]]) -> None:
         told.append(ended)
         acknowledge(ended)
 
-    monkeypatch.setattr(loop.fleet, "acknowledge", acknowledged)
+    monkeypatch.setattr(loop.registry, "acknowledge", acknowledged)
     ended = {HERE: [AttemptId(7, 0)], "far": [AttemptId(7, 0)]}
-    monkeypatch.setattr(loop.fleet, "take_ended", lambda: ended)
-    loop.executor.expect_acknowledgement(AttemptId(7, 0))
+    monkeypatch.setattr(loop.registry, "take_ended", lambda: ended)
+    loop.local.expect_acknowledgement(AttemptId(7, 0))
     loop.sync.request(0)
     turns(loop, lambda: len(failures) < 3)
-    monkeypatch.setattr(loop.fleet, "take_ended", dict)
+    monkeypatch.setattr(loop.registry, "take_ended", dict)
     turns(loop, lambda: failures == [] and loop.sync.error is not None)
     assert claim.exists()
     assert told == []
@@ -221,8 +221,8 @@ def test_a_daemon_whose_disk_fails_acknowledges_later_and_forgets_nothing(
 
 def test_proof_of_ends_that_are_not_even_committed_is_kept(loop: Daemon, tmp_path: Path):
     exited = ProcessExited(at=1.0, job=7, attempt=0, code=0)
-    loop.fleet.on_event(HERE, exited)
-    assert loop.fleet.collect(loop.engine.state) == [exited]
+    loop.registry.on_event(HERE, exited)
+    assert loop.registry.collect(loop.engine.state) == [exited]
     loop.engine.unwritten_events = cast("Any", ["an end"])
     assert loop._take_after_sync() == AfterSync()
     loop.engine.unwritten_events = []

@@ -72,7 +72,7 @@ def daemon(place: Path, store: MemoryStore) -> Iterator[Daemon]:
     try:
         yield loop
     finally:
-        for machine in loop.fleet.nodes.values():
+        for machine in loop.registry.nodes.values():
             link = machine.executor.connection.session
             if link is not None:  # its ssh ends with the daemon, and so does the agent
                 link.process.kill()
@@ -82,8 +82,8 @@ def daemon(place: Path, store: MemoryStore) -> Iterator[Daemon]:
                     stream.close()
             machine.executor.pool.close()
         loop.sync.close(AfterSync())
-        loop.trainings.close()
-        loop.poller.close()
+        loop.training.close()
+        loop.reactor.close()
 
 
 def take_over(loop: Daemon) -> None:
@@ -93,9 +93,9 @@ def take_over(loop: Daemon) -> None:
         at=time.time(), term=term, boot="b", pid=1, version="0", clock=time.monotonic()
     )
     loop.engine.cycle([started])
-    loop.fleet.gangs.recover(loop.engine.state.running.values())
-    loop.fleet.sync(loop.engine.state)
-    loop.trainings.start()
+    loop.registry.gangs.recover(loop.engine.state.running.values())
+    loop.registry.sync(loop.engine.state)
+    loop.training.start()
 
 
 def serve(loop: Daemon, until: Callable[[], bool]) -> None:
@@ -103,7 +103,7 @@ def serve(loop: Daemon, until: Callable[[], bool]) -> None:
     while not until():
         assert time.monotonic() < deadline, loop.engine.state.jobs
         loop.turn()
-        loop.poller.wait(min(loop.timeout() or 0.05, 0.05))
+        loop.reactor.wait(min(loop.timeout() or 0.05, 0.05))
 
 
 def over(loop: Daemon, place: Path) -> bool:

@@ -50,30 +50,32 @@ class Daemon:
     def __init__(
         self,
         settings: Settings,
-        desk: RequestContext,
+        context: RequestContext,
         engine: Engine,
-        poller: EpollReactor,
+        reactor: EpollReactor,
         commands: CommandQueue,
         pipeline: EventPipeline,
         dispatcher: InstructionDispatcher,
         sync: JournalSync,
         publisher: Publisher,
         lifecycle: Lifecycle,
-        executor: LocalExecutor,
-        fleet: ExecutorRegistry,
-        watch: GpuMonitor,
-        trainings: TrainingMonitor,
-        waits: JobWaiters,
+        local: LocalExecutor,
+        registry: ExecutorRegistry,
+        gpus: GpuMonitor,
+        training: TrainingMonitor,
+        waiters: JobWaiters,
         sweeps: Lazy[SweepController],
-        outlooks: Lazy[ForecastClient],
+        forecasts: Lazy[ForecastClient],
         faults: FaultTracker,
         job_source: JobSource,
     ) -> None:
-        self.settings, self.desk, self.engine, self.store = settings, desk, engine, engine.store
-        self.poller, self.commands, self.pipeline = poller, commands, pipeline
+        self.settings, self.context = settings, context
+        self.engine, self.store = engine, engine.store
+        self.reactor, self.commands, self.pipeline = reactor, commands, pipeline
         self.dispatcher, self.sync, self.publisher = dispatcher, sync, publisher
-        self.lifecycle, self.executor, self.fleet, self.watch = lifecycle, executor, fleet, watch
-        self.trainings, self.waits, self.sweeps, self.outlooks = trainings, waits, sweeps, outlooks
+        self.lifecycle, self.local, self.registry, self.gpus = lifecycle, local, registry, gpus
+        self.training, self.waiters = training, waiters
+        self.sweeps, self.forecasts = sweeps, forecasts
         self.faults, self.job_source = faults, job_source
         self.since = time.time()
         self._files: StateFiles | None = None
@@ -82,7 +84,7 @@ class Daemon:
 
     def run(self) -> None:
         """Run turns until the daemon is stopped."""
-        self.lifecycle.listen_for_signals(self.poller)
+        self.lifecycle.listen_for_signals(self.reactor)
         # Jobs and events are never circular: let the collector check them rarely.
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
@@ -90,14 +92,14 @@ class Daemon:
             try:
                 self.turn()
                 if not self.lifecycle.is_stopped:
-                    self.poller.wait(self.timeout())
+                    self.reactor.wait(self.timeout())
             except StoreFenced:
                 raise
             except Exception as error:
                 if type(self.job_source) is not JobSource:
                     raise  # the process exists for its job source
                 self.faults.record("a turn of the daemon", error)
-                self.poller.wait(FIRST_PAUSE_SECONDS)
+                self.reactor.wait(FIRST_PAUSE_SECONDS)
         self._has_finished = True
         logger.info("stopping; jobs that continue to run: %d", len(self.engine.state.running))
 
@@ -113,7 +115,7 @@ class Daemon:
         self._finish_sync()
         self._begin_sync()
         self.lifecycle.stop_if_drained(
-            bool(self.engine.state.running) or self.trainings.is_reading_ended
+            bool(self.engine.state.running) or self.training.is_reading_ended
         )
 
     def cycle(self, events: list[Event], commands: list[Command]) -> None:
@@ -122,7 +124,7 @@ class Daemon:
         scheduling_enabled = may_start and self.pipeline.gpus_fresh(bool(commands))
         store_error = self.engine.store_error
         result = self.engine.cycle(
-            events, commands, scheduling_enabled, self.trainings.metrics.jobs_being_read
+            events, commands, scheduling_enabled, self.training.metrics.jobs_being_read
         )
         self._act_on_safely(result)
         if self.engine.store_error != store_error:
@@ -162,7 +164,7 @@ class Daemon:
         state, contain = self.engine.state, self.faults.contain
         if state.boards and may_start:
             contain("sweeps", None, lambda: self.sweeps.get().supply_trials(self.engine.state))
-        contain("waiting requests", None, self.waits.check, state, system_clock(), result.events)
+        contain("waiting requests", None, self.waiters.check, state, system_clock(), result.events)
         self.job_source.on_events(result.events)
 
     # -- timers -------------------------------------------------------------------------
@@ -171,24 +173,24 @@ class Daemon:
         boot, contain = system_clock().boot, self.faults.contain
         if self._files is not None:
             contain("state files", None, self._files.check_if_due)
-        contain("timers of the local executor", None, self.executor.tick, boot)
-        contain("timers of the fleet", None, self.fleet.tick, boot)
+        contain("timers of the local executor", None, self.local.tick, boot)
+        contain("timers of the fleet", None, self.registry.tick, boot)
 
     def timeout(self) -> float | None:
         """Return the seconds until something is due; None if nothing is."""
         now, contain = system_clock(), self.faults.contain
-        state, sweeps, outlooks = self.engine.state, self.sweeps.value, self.outlooks.value
+        state, sweeps, forecasts = self.engine.state, self.sweeps.value, self.forecasts.value
         waits = [
             MAX_SLEEP_SECONDS if state.alarms or state.deadlines else None,
             contain("timers of the cycle", 1.0, self.engine.seconds_until_due, now),
-            contain("timers of the local executor", 1.0, self.executor.tick, now.boot),
-            contain("timers of the fleet", 1.0, self.fleet.tick, now.boot),
-            contain("timers of the GPU watch", 1.0, self.watch.tick, state),
-            contain("timers of training reports", 1.0, self.trainings.tick),
+            contain("timers of the local executor", 1.0, self.local.tick, now.boot),
+            contain("timers of the fleet", 1.0, self.registry.tick, now.boot),
+            contain("timers of the GPU watch", 1.0, self.gpus.tick, state),
+            contain("timers of training reports", 1.0, self.training.tick),
             contain("timers of sweeps", 1.0, sweeps.tick) if sweeps is not None else None,
-            contain("timers of eta", 1.0, outlooks.tick) if outlooks is not None else None,
+            contain("timers of eta", 1.0, forecasts.tick) if forecasts is not None else None,
             self.pipeline.next_wakeup(),
-            self.waits.timeout(now.boot),
+            self.waiters.timeout(now.boot),
             self.job_source.next_wakeup(),
             RETRY_SECONDS if self.engine.unwritten_events else None,
             self.sync.seconds_left(),
@@ -199,8 +201,8 @@ class Daemon:
 
     def _is_busy(self) -> bool:
         state = self.engine.state
-        waiting = self.publisher.has_streams or bool(self.waits.waiting)
-        return bool(state.live) or waiting or self.trainings.is_reading_ended
+        waiting = self.publisher.has_streams or bool(self.waiters.waiting)
+        return bool(state.live) or waiting or self.training.is_reading_ended
 
     def watch_files(self, files: StateFiles) -> None:
         """Have files and directories created again that are deleted while the loop runs."""
@@ -214,7 +216,7 @@ class Daemon:
     # -- durability ---------------------------------------------------------------------
 
     def _request_sync(self) -> None:
-        removable = self.trainings.cleanup.has_removable and not self.engine.has_unrecorded_events
+        removable = self.training.cleanup.has_removable and not self.engine.has_unrecorded_events
         if (self.engine.unsynced or removable) and not self.sync.is_requested:
             self.sync.request()
 
@@ -229,8 +231,8 @@ class Daemon:
         if self.engine.has_unrecorded_events or self.pipeline.has_events:
             # Some ends are not even committed: what proves them stays.
             return AfterSync(starts=starts)
-        reports = self.trainings.cleanup.take_removable()
-        return AfterSync(self.fleet.take_ended(), reports, starts)
+        reports = self.training.cleanup.take_removable()
+        return AfterSync(self.registry.take_ended(), reports, starts)
 
     def _finish_sync(self) -> None:
         """Acknowledge ends and start on other nodes what has waited for the disk."""
@@ -240,7 +242,7 @@ class Daemon:
             self.lifecycle.stop()
             raise
         if synced is not None:
-            self.faults.contain("acknowledging ends", None, self.fleet.acknowledge, synced.ended)
+            self.faults.contain("acknowledging ends", None, self.registry.acknowledge, synced.ended)
             self.dispatcher.release_deferred(synced.starts)
 
     # -- the end ------------------------------------------------------------------------
@@ -248,27 +250,27 @@ class Daemon:
     def reject_commands(self) -> None:
         """Reject every command that waits for a reply, and all later ones."""
         self.commands.close()
-        for waiter in self.waits.waiting:
+        for waiter in self.waiters.waiting:
             waiter.reject(daemon_stopping())
 
     def close(self) -> None:
         """Close all parts, and leave everything in order for the next daemon."""
         self.lifecycle.close()
-        self.watch.close()
+        self.gpus.close()
         if self._files is not None:
             self._files.close()
         after_sync = self._take_after_sync() if self._has_finished else AfterSync()
-        self.trainings.close()
+        self.training.close()
         if self.sweeps.value is not None:
             self.sweeps.value.close()
-        if self.outlooks.value is not None:
-            self.outlooks.value.close()
-        self.fleet.close()
+        if self.forecasts.value is not None:
+            self.forecasts.value.close()
+        self.registry.close()
         synced = self.sync.close(after_sync)
         if synced is not None:
-            self.executor.acknowledge(synced.ended.get(self.fleet.local_name, ()))
+            self.local.acknowledge(synced.ended.get(self.registry.local_name, ()))
         self.store.close()
-        self.executor.close()
-        is_recorded = not self.engine.has_unrecorded_events and not self.fleet.pending
+        self.local.close()
+        is_recorded = not self.engine.has_unrecorded_events and not self.registry.pending
         if is_recorded and not self.engine.state.running:
-            self.executor.clear_run_directory()
+            self.local.clear_run_directory()

@@ -69,11 +69,11 @@ class RouteContext:
 
     def __init__(self, daemon: Daemon, mode: str, listeners: TcpListeners) -> None:
         self.daemon, self.mode, self.listeners = daemon, mode, listeners
-        self.context = daemon.desk
+        self.context = daemon.context
         self.bridge = EngineBridge(daemon.commands)
         self.ask = self.bridge.ask
         self.encoded_events = EncodedEvents()
-        self.metrics = MetricsStore(os.path.dirname(daemon.desk.logs))
+        self.metrics = MetricsStore(os.path.dirname(daemon.context.logs))
 
     def warnings(self) -> list[str]:
         """Return what users should know about the daemon; for the daemon's thread only."""
@@ -82,7 +82,7 @@ class RouteContext:
             daemon.engine.store_error,
             daemon.store.durability_warning(),
             daemon.sync.error,
-            daemon.watch.note,
+            daemon.gpus.note,
         )
-        locks = daemon.executor.gpu_locks.problems.values()
+        locks = daemon.local.gpu_locks.problems.values()
         return [*daemon.store.warnings(), *(note for note in notes if note), *locks]

@@ -25,16 +25,16 @@ async def list_gpus(api: RouteContext, request: Request) -> Any:
     daemon = api.daemon
 
     def refresh(state: State, now: Instant) -> CommandResult:
-        daemon.watch.keep_fresh(on_fresh)
-        return nodes.refresh_reachable(daemon.fleet)(state, now)
+        daemon.gpus.keep_fresh(on_fresh)
+        return nodes.refresh_reachable(daemon.registry)(state, now)
 
     def readings(node: str) -> dict[str, dict[str, Any]]:
         if node == api.context.node:
-            return daemon.watch.latest
-        return nodes.gpu_readings(daemon.fleet, node)
+            return daemon.gpus.latest
+        return nodes.gpu_readings(daemon.registry, node)
 
     def notes() -> list[str]:
-        return nodes.gpu_notes(daemon.fleet, daemon.watch.note)
+        return nodes.gpu_notes(daemon.registry, daemon.gpus.note)
 
     await api.ask(refresh)
     await asyncio.wait([fresh], timeout=MAX_PROBE_SECONDS)
@@ -45,9 +45,9 @@ async def set_thresholds(api: RouteContext, request: Request, body: requests.Thr
     """Change when a GPU counts as used by foreign processes, until the daemon stops."""
 
     def handle(state: State, now: Instant) -> CommandResult:
-        registry = api.daemon.fleet
+        registry = api.daemon.registry
         registry.refresh(list(registry.nodes))
-        thresholds = api.daemon.watch.set_thresholds(body.load, body.memory, body.processes)
+        thresholds = api.daemon.gpus.set_thresholds(body.load, body.memory, body.processes)
         return reply_only(thresholds)
 
     return await api.ask(handle)
@@ -55,13 +55,13 @@ async def set_thresholds(api: RouteContext, request: Request, body: requests.Thr
 
 async def list_nodes(api: RouteContext, request: Request) -> Any:
     """Return every node."""
-    return await api.ask(nodes.list_nodes(api.daemon.fleet, api.daemon.since))
+    return await api.ask(nodes.list_nodes(api.daemon.registry, api.daemon.since))
 
 
 async def refresh_nodes(api: RouteContext, request: Request, body: requests.RefreshNodes) -> Any:
     """Measure nodes, then return all; nodes that take too long are shown as they were."""
     refreshed, on_refreshed = signal_future()
-    await api.ask(nodes.refresh(api.daemon.fleet, body.names, on_refreshed))
+    await api.ask(nodes.refresh(api.daemon.registry, body.names, on_refreshed))
     await asyncio.wait([refreshed], timeout=MAX_REFRESH_SECONDS)
     return await list_nodes(api, request)
 

@@ -104,7 +104,7 @@ async def _forecast(api: RouteContext, only_if_pending: bool = False) -> None:
     def handle(state: State, now: Instant) -> CommandResult:
         if only_if_pending and state.live == len(state.running) and not state.boards:
             return reply_only(0.0)
-        return reply_only(api.daemon.outlooks.get().refresh_for_list(state, now, on_ready))
+        return reply_only(api.daemon.forecasts.get().refresh_for_list(state, now, on_ready))
 
     seconds = await api.ask(handle)
     if seconds:
@@ -143,10 +143,10 @@ async def eta(api: RouteContext, request: Request) -> Any:
     ready, on_ready = signal_future()
 
     def refresh(state: State, now: Instant) -> CommandResult:
-        return reply_only(api.daemon.outlooks.get().refresh(state, now, on_ready))
+        return reply_only(api.daemon.forecasts.get().refresh(state, now, on_ready))
 
     def estimate(state: State, now: Instant) -> CommandResult:
-        return handle_eta(api.daemon.outlooks.get(), api.context, selectors, limit)(state, now)
+        return handle_eta(api.daemon.forecasts.get(), api.context, selectors, limit)(state, now)
 
     await asyncio.wait([ready], timeout=await api.ask(refresh))
     return await api.ask(estimate)
@@ -170,7 +170,7 @@ async def log(api: RouteContext, request: Request) -> Response:
     body = whole(path, start)
     if is_set(query.get("follow")):
         # The registry is used by the handler only, in the daemon's thread.
-        is_over = queries.is_attempt_over(files.job, files.attempt, api.daemon.fleet)
+        is_over = queries.is_attempt_over(files.job, files.attempt, api.daemon.registry)
         body = follow(path, start, lambda: api.ask(is_over))
     return StreamedReply(body, headers=HEADERS, media_type="application/octet-stream")
 
@@ -190,7 +190,7 @@ async def metrics(api: RouteContext, request: Request) -> Any:
 async def wait(api: RouteContext, request: Request, body: requests.Wait) -> Any:
     """Reply when jobs have finished."""
     future, on_done = reply_future()
-    waiters = api.daemon.waits
+    waiters = api.daemon.waiters
     waiter = JobWaiter(waiters, api.context, body.select, body.any, body.timeout, on_done)
     api.bridge.put(waiter)
     disconnected = asyncio.ensure_future(wait_for_disconnect(request))
