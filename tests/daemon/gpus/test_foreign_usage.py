@@ -18,8 +18,8 @@ class Far:
     """One remote machine, and the judge of its GPUs."""
 
     def __init__(self, **thresholds: float) -> None:
-        self.story = Scenario(gpus=0)
-        self.story.tell(NodeJoined(at=self.story.now, facts=look(IDLE).node_facts("far")))
+        self.scenario = Scenario(gpus=0)
+        self.scenario.tell(NodeJoined(at=self.scenario.now, facts=look(IDLE).node_facts("far")))
         self.thresholds = ForeignUsageThresholds(Thresholds(leave_seconds=0, **thresholds))
         self.detector = ForeignUsageDetector("far", self.thresholds, GpuMemoryTracker())
 
@@ -27,10 +27,10 @@ class Far:
         """What a look changes; it is told to the core."""
         seen = look(text)
         events = self.detector.update(
-            self.story.state, seen.reading, seen.owner_lookup("abc", {}), seen.identify
+            self.scenario.state, seen.reading, seen.owner_lookup("abc", {}), seen.identify
         )
         for event in events:
-            self.story.tell(event)
+            self.scenario.tell(event)
         return events
 
 
@@ -38,7 +38,7 @@ def look(text: str) -> RemoteFacts:
     return parse(f"cores 4\nhome /home/me\nMemTotal: 8000000 kB\n{text}".encode())
 
 
-def test_a_stranger_far_away_is_named_once_and_leaves_once() -> None:
+def test_a_foreign_process_on_a_remote_node_is_published_once_and_leaves_once() -> None:
     far = Far()
     assert far.sees(IDLE) == []
     (event,) = far.sees(ALICE)
@@ -49,11 +49,11 @@ def test_a_stranger_far_away_is_named_once_and_leaves_once() -> None:
     assert far.sees(ALICE) == []
     far.sees(IDLE)  # the memory is gone at once, he himself after a moment without him
     far.sees(IDLE)
-    assert far.story.state.cluster.nodes["far"].types["gpu"][0].stranger is None
+    assert far.scenario.state.cluster.nodes["far"].types["gpu"][0].stranger is None
     assert far.detector.latest["GPU-a"]["foreign"] == []
 
 
-def test_our_own_and_the_dead_are_no_strangers_far_away() -> None:
+def test_own_and_dead_processes_on_a_remote_node_are_not_foreign() -> None:
     far = Far()
     assert far.sees(OURS) == []
     assert far.sees(DEAD) == []
@@ -66,7 +66,7 @@ def test_a_gpu_that_the_driver_no_longer_shows_is_out_of_use() -> None:
     assert event.stranger == "unavailable: the driver lost it"
 
 
-def test_a_change_of_the_rules_reaches_every_judge() -> None:
+def test_changed_thresholds_apply_to_every_detector() -> None:
     first, second = Far(), Far()
     second.detector.thresholds = first.thresholds
     full = GPU.format(used=30_000) + "end\n"

@@ -56,8 +56,8 @@ class MemoryFixture:
     """A machine with two GPUs, jobs on it, and looks at it as they come in."""
 
     def __init__(self, name: str = "here", count: int = 2) -> None:
-        self.story, self.name, self.count = Scenario(gpus=0), name, count
-        self.story.tell(e.NodeJoined(at=self.story.now, facts=machine(name, count)))
+        self.scenario, self.name, self.count = Scenario(gpus=0), name, count
+        self.scenario.tell(e.NodeJoined(at=self.scenario.now, facts=machine(name, count)))
         self.tracker = GpuMemoryTracker()
         self.meter = NodeMemoryMeter(name, self.tracker)
         self.now = 1000.0
@@ -65,10 +65,10 @@ class MemoryFixture:
 
     def job(self, request: Request | None = None, *pids: int) -> int:
         """A running job, and which processes are its own."""
-        job = self.story.submit(request or gpus(1))
-        self.story.run(job)
+        job = self.scenario.submit(request or gpus(1))
+        self.scenario.run(job)
         for pid in pids:
-            self.pids[pid] = job, self.story.job(job).attempt
+            self.pids[pid] = job, self.scenario.job(job).attempt
         return job
 
     def reading(self, uses: Uses, used: int | None = None, known: bool = True) -> Reading:
@@ -91,9 +91,9 @@ class MemoryFixture:
         found = build_samples(
             self.reading(uses, used, known), self.pids.get, lambda _: ("eve", "python")
         )
-        events = self.meter.update(self.story.state, found, self.now)
+        events = self.meter.update(self.scenario.state, found, self.now)
         for event in events:
-            self.story.tell(event)
+            self.scenario.tell(event)
         assert all(isinstance(event, e.MemoryMeasured) for event in events)
         return [(event.job, event.memory) for event in events]
 
@@ -104,25 +104,30 @@ class MemoryFixture:
 
 
 def test_kub_63_memory_is_summed_over_gpus_and_process_tree() -> None:
-    box = MemoryFixture()
-    job = box.job(gpus(2), 10, 11, 12)
-    assert box.sees({"0": [(10, 1000), (11, 500)], "1": [(10, 100), (12, 700)]}) == [(job, 1500)]
-    assert box.tracker.current(job) == {"0": 1500, "1": 800}
-    assert box.story.job(job).progress.peak == 1500
+    fixture = MemoryFixture()
+    job = fixture.job(gpus(2), 10, 11, 12)
+    assert fixture.sees({"0": [(10, 1000), (11, 500)], "1": [(10, 100), (12, 700)]}) == [
+        (job, 1500)
+    ]
+    assert fixture.tracker.current(job) == {"0": 1500, "1": 800}
+    assert fixture.scenario.job(job).progress.peak == 1500
 
 
 def test_kub_63_a_job_that_is_on_no_gpu_has_none() -> None:
-    box = MemoryFixture()
-    job = box.job(gpus(2), 10)
-    assert box.sees({"0": [(99, 4000)]}) == []
-    assert box.tracker.current(job) == {}
+    fixture = MemoryFixture()
+    job = fixture.job(gpus(2), 10)
+    assert fixture.sees({"0": [(99, 4000)]}) == []
+    assert fixture.tracker.current(job) == {}
 
 
 def test_kub_19_every_job_on_a_shared_gpu_has_its_own_figure() -> None:
-    box = MemoryFixture(count=1)
-    first, second = box.job(gpus(0.5), 10, 11), box.job(gpus(0.5), 20)
-    assert box.sees({"0": [(10, 1000), (20, 3000), (11, 24)]}) == [(first, 1024), (second, 3000)]
-    assert box.tracker.current(second) == {"0": 3000}
+    fixture = MemoryFixture(count=1)
+    first, second = fixture.job(gpus(0.5), 10, 11), fixture.job(gpus(0.5), 20)
+    assert fixture.sees({"0": [(10, 1000), (20, 3000), (11, 24)]}) == [
+        (first, 1024),
+        (second, 3000),
+    ]
+    assert fixture.tracker.current(second) == {"0": 3000}
 
 
 @pytest.mark.parametrize(
@@ -132,55 +137,55 @@ def test_kub_19_every_job_on_a_shared_gpu_has_its_own_figure() -> None:
         (10_000, 10_063, False), (10_000, 10_064, True), (1280, 1343, False), (1280, 1344, True),
     ],
 )  # fmt: skip
-def test_only_a_rise_that_matters_is_told(told: int, peak: int, worth: bool) -> None:
+def test_only_a_significantly_higher_peak_is_published(told: int, peak: int, worth: bool) -> None:
     assert is_significant(told, peak) is worth
 
 
-def test_what_shrinks_is_shown_and_not_told() -> None:
-    box = MemoryFixture()
-    job = box.job(gpus(1), 10)
-    assert box.sees({"0": [(10, 5000)]}) == [(job, 5000)]
-    assert box.sees({"0": [(10, 200)]}) == []
-    assert box.tracker.current(job) == {"0": 200}
-    assert box.sees({"0": [(10, 5010)]}) == []
-    assert box.sees({"0": [(10, 6000)]}) == [(job, 6000)]
-    assert box.sees({}) == []
-    assert box.tracker.current(job) == {}
+def test_a_decrease_is_shown_and_not_published() -> None:
+    fixture = MemoryFixture()
+    job = fixture.job(gpus(1), 10)
+    assert fixture.sees({"0": [(10, 5000)]}) == [(job, 5000)]
+    assert fixture.sees({"0": [(10, 200)]}) == []
+    assert fixture.tracker.current(job) == {"0": 200}
+    assert fixture.sees({"0": [(10, 5010)]}) == []
+    assert fixture.sees({"0": [(10, 6000)]}) == [(job, 6000)]
+    assert fixture.sees({}) == []
+    assert fixture.tracker.current(job) == {}
 
 
-def test_after_a_restart_nothing_is_told_twice() -> None:
-    box = MemoryFixture()
-    job = box.job(gpus(1), 10)
-    assert box.sees({"0": [(10, 5000)]}) == [(job, 5000)]
-    box.meter = NodeMemoryMeter(box.name, GpuMemoryTracker())
-    assert box.sees({"0": [(10, 5000)]}) == []
-    assert box.sees({"0": [(10, 5100)]}) == [(job, 5100)]
+def test_after_a_restart_no_peak_is_published_twice() -> None:
+    fixture = MemoryFixture()
+    job = fixture.job(gpus(1), 10)
+    assert fixture.sees({"0": [(10, 5000)]}) == [(job, 5000)]
+    fixture.meter = NodeMemoryMeter(fixture.name, GpuMemoryTracker())
+    assert fixture.sees({"0": [(10, 5000)]}) == []
+    assert fixture.sees({"0": [(10, 5100)]}) == [(job, 5100)]
 
 
 def test_only_current_attempts_of_jobs_that_ask_for_gpus_are_measured() -> None:
-    box = MemoryFixture()
-    plain = box.job(Request(), 10)
-    over = box.job(gpus(1), 20)
-    box.pids[30] = 12345, 1
-    box.story.exited(over)
-    assert box.sees({"0": [(10, 500), (20, 500), (30, 500)]}) == []
-    assert box.tracker.current(plain) == box.tracker.current(over) == {}
+    fixture = MemoryFixture()
+    plain = fixture.job(Request(), 10)
+    over = fixture.job(gpus(1), 20)
+    fixture.pids[30] = 12345, 1
+    fixture.scenario.exited(over)
+    assert fixture.sees({"0": [(10, 500), (20, 500), (30, 500)]}) == []
+    assert fixture.tracker.current(plain) == fixture.tracker.current(over) == {}
 
 
 def test_the_largest_part_of_an_attempt_on_several_machines_counts() -> None:
-    story, tracker = Scenario(gpus=0), GpuMemoryTracker()
+    scenario, tracker = Scenario(gpus=0), GpuMemoryTracker()
     for name in ("a", "b"):
-        story.tell(e.NodeJoined(at=story.now, facts=machine(name, 1)))
-    job = story.submit(gpus(1))
+        scenario.tell(e.NodeJoined(at=scenario.now, facts=machine(name, 1)))
+    job = scenario.submit(gpus(1))
     take = (Take("gpu", "0", 1000),)
     placement = Placement("a", take, (Placement("b", take),))
-    story.about(e.AttemptPlanned, job, placement=placement, boot=story.boot)
-    key = (job, story.job(job).attempt)
+    scenario.about(e.AttemptPlanned, job, placement=placement, boot=scenario.boot)
+    key = (job, scenario.job(job).attempt)
     # Both looks are in before the core has heard of either: the smaller is no news then.
-    (first,) = tracker.update(story.state, "b", {key: {"0": 4000}})
+    (first,) = tracker.update(scenario.state, "b", {key: {"0": 4000}})
     assert isinstance(first, e.MemoryMeasured)
     assert first.memory == 4000
-    assert tracker.update(story.state, "a", {key: {"0": 3000}}) == []
+    assert tracker.update(scenario.state, "a", {key: {"0": 3000}}) == []
     assert tracker.current(job) == {"a/0": 3000, "b/0": 4000}
     tracker.clear("b")
     assert tracker.current(job) == {"a/0": 3000}
@@ -193,18 +198,18 @@ LOOKS = st.lists(
 
 
 @given(LOOKS)
-def test_told_peaks_only_grow_and_are_never_far_below_the_truth(
+def test_published_peaks_only_grow_and_are_close_to_the_measured_ones(
     looks: list[tuple[int | None, int | None, int | None, bool]],
 ) -> None:
-    box = MemoryFixture()
-    job = box.job(gpus(2), 10, 11)
+    fixture = MemoryFixture()
+    job = fixture.job(gpus(2), 10, 11)
     told, peak = [0], 0
     for first, second, other, restarts in looks:
         if restarts:
-            box.meter = NodeMemoryMeter(box.name, GpuMemoryTracker())
+            fixture.meter = NodeMemoryMeter(fixture.name, GpuMemoryTracker())
         sizes = {"0": [(10, first or 0), (11, second or 0)], "1": [(10, other or 0)]}
         peak = max(peak, (first or 0) + (second or 0), other or 0)
-        told += [memory for id, memory in box.sees(sizes) if id == job]
+        told += [memory for id, memory in fixture.sees(sizes) if id == job]
         assert not is_significant(told[-1], peak)
     assert told == sorted(set(told))
     assert told[-1] <= peak
@@ -214,76 +219,76 @@ def test_told_peaks_only_grow_and_are_never_far_below_the_truth(
 
 
 def test_an_attempt_alone_on_a_gpu_has_all_that_is_used_there() -> None:
-    box = MemoryFixture(count=1)
-    job = box.job(gpus(1), 10)
-    assert box.sees({"0": [(10, None)]}, used=3000) == []  # that may be what was there before
-    box.settle()
-    assert box.sees({"0": [(10, None)]}, used=3000) == [(job, 3000)]
-    assert box.tracker.current(job) == {"0": 3000}
+    fixture = MemoryFixture(count=1)
+    job = fixture.job(gpus(1), 10)
+    assert fixture.sees({"0": [(10, None)]}, used=3000) == []  # that may be what was there before
+    fixture.settle()
+    assert fixture.sees({"0": [(10, None)]}, used=3000) == [(job, 3000)]
+    assert fixture.tracker.current(job) == {"0": 3000}
 
 
 def test_a_process_that_does_not_say_makes_the_sum_of_the_others_worthless() -> None:
-    box = MemoryFixture(count=1)
-    job = box.job(gpus(1), 10, 11)
-    box.settle()
-    assert box.sees({"0": [(10, 100), (11, None)]}, used=3000) == [(job, 3000)]
+    fixture = MemoryFixture(count=1)
+    job = fixture.job(gpus(1), 10, 11)
+    fixture.settle()
+    assert fixture.sees({"0": [(10, 100), (11, None)]}, used=3000) == [(job, 3000)]
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_an_attempt_whose_processes_cannot_be_seen_has_what_came_with_it(known: bool) -> None:
-    box = MemoryFixture(count=1)
-    box.settle()
-    assert box.sees({}, used=400, known=known) == []  # the driver's own
-    job = box.job(gpus(1))
-    box.settle()
-    assert box.sees({}, used=400 + MIN_CONTEXT_MIB - 1, known=known) == []
-    assert box.sees({}, used=2400, known=known) == [(job, 2400)]
+    fixture = MemoryFixture(count=1)
+    fixture.settle()
+    assert fixture.sees({}, used=400, known=known) == []  # the driver's own
+    job = fixture.job(gpus(1))
+    fixture.settle()
+    assert fixture.sees({}, used=400 + MIN_CONTEXT_MIB - 1, known=known) == []
+    assert fixture.sees({}, used=2400, known=known) == [(job, 2400)]
 
 
-def test_nothing_is_guessed_beside_a_stranger() -> None:
-    box = MemoryFixture(count=1)
-    box.job(gpus(1), 10)
-    box.settle()
-    assert box.sees({"0": [(10, None), (99, 1)]}, used=3000) == []
-    (device,) = box.story.state.cluster.nodes["here"].types["gpu"]
+def test_memory_is_not_inferred_beside_a_foreign_process() -> None:
+    fixture = MemoryFixture(count=1)
+    fixture.job(gpus(1), 10)
+    fixture.settle()
+    assert fixture.sees({"0": [(10, None), (99, 1)]}, used=3000) == []
+    (device,) = fixture.scenario.state.cluster.nodes["here"].types["gpu"]
     device.stranger = "eve's python"
-    assert box.sees({"0": [(10, None)]}, used=3000) == []
+    assert fixture.sees({"0": [(10, None)]}, used=3000) == []
 
 
-def test_nothing_is_guessed_where_two_share_a_gpu() -> None:
-    box = MemoryFixture(count=1)
-    first = box.job(gpus(0.5), 10)
-    box.job(gpus(0.5), 20)
-    box.settle()
-    assert box.sees({"0": [(10, None), (20, None)]}, used=3000) == []
-    assert box.sees({}, used=3000, known=False) == []
+def test_memory_is_not_inferred_on_a_shared_gpu() -> None:
+    fixture = MemoryFixture(count=1)
+    first = fixture.job(gpus(0.5), 10)
+    fixture.job(gpus(0.5), 20)
+    fixture.settle()
+    assert fixture.sees({"0": [(10, None), (20, None)]}, used=3000) == []
+    assert fixture.sees({}, used=3000, known=False) == []
     # What is known of one is told all the same.
-    assert box.sees({"0": [(10, 700), (20, None)]}, used=3000) == [(first, 700)]
+    assert fixture.sees({"0": [(10, 700), (20, None)]}, used=3000) == [(first, 700)]
 
 
-def test_nothing_is_guessed_while_the_leavings_of_another_attempt_are_there() -> None:
-    box = MemoryFixture(count=1)
-    over = box.job(gpus(1), 10)
-    box.settle()
-    assert box.sees({"0": [(10, None)]}, used=9000) == [(over, 9000)]
-    box.story.exited(over)
-    box.job(gpus(1), 20)
-    assert box.sees({"0": [(20, None)]}, used=9000) == []
-    assert box.sees({"0": [(10, None), (20, None)]}, used=9000) == []
-    box.settle()
-    assert box.sees({"0": [(10, None), (20, None)]}, used=9000) == []
+def test_memory_is_not_inferred_while_processes_of_another_attempt_exist() -> None:
+    fixture = MemoryFixture(count=1)
+    over = fixture.job(gpus(1), 10)
+    fixture.settle()
+    assert fixture.sees({"0": [(10, None)]}, used=9000) == [(over, 9000)]
+    fixture.scenario.exited(over)
+    fixture.job(gpus(1), 20)
+    assert fixture.sees({"0": [(20, None)]}, used=9000) == []
+    assert fixture.sees({"0": [(10, None), (20, None)]}, used=9000) == []
+    fixture.settle()
+    assert fixture.sees({"0": [(10, None), (20, None)]}, used=9000) == []
 
 
 # -- far away ---------------------------------------------------------------------------
 
 
 def test_memory_is_measured_on_a_machine_over_ssh() -> None:
-    story, tracker = Scenario(gpus=0), GpuMemoryTracker()
-    story.tell(e.NodeJoined(at=story.now, facts=machine("far", 1)))
-    job = story.submit(gpus(1))
-    story.plan()
-    story.started(job, pid=70)
-    attempt = story.job(job).attempt
+    scenario, tracker = Scenario(gpus=0), GpuMemoryTracker()
+    scenario.tell(e.NodeJoined(at=scenario.now, facts=machine("far", 1)))
+    job = scenario.submit(gpus(1))
+    scenario.plan()
+    scenario.started(job, pid=70)
+    attempt = scenario.job(job).attempt
     look = parse(
         b"home /home/me\ngpu 0, GPU-far-0, A100, 80000, 4100, 0, 40, 50\napps\n"
         b"app GPU-far-0, 77, 4000\napp GPU-far-0, 78, 50\napp GPU-far-0, 79, 9\n"
@@ -292,7 +297,7 @@ def test_memory_is_measured_on_a_machine_over_ssh() -> None:
     )
     detector = ForeignUsageDetector("far", ForeignUsageThresholds(Thresholds()), tracker)
     ours = look.owner_lookup("abc", {70: (job, attempt)})
-    events = detector.update(story.state, look.reading, ours, look.identify)
+    events = detector.update(scenario.state, look.reading, ours, look.identify)
     told = [event for event in events if isinstance(event, e.MemoryMeasured)]
     assert [(event.job, event.attempt, event.memory) for event in told] == [(job, attempt, 4050)]
 
@@ -323,7 +328,7 @@ def family() -> Iterator[tuple[int, dict[str, int]]]:
     assert leader.returncode == 0
 
 
-def test_a_process_is_told_by_its_session_its_token_or_its_ancestors(
+def test_the_owner_of_a_process_is_found_by_session_token_or_ancestors(
     family: tuple[int, dict[str, int]],
 ) -> None:
     leader, pids = family
@@ -339,7 +344,7 @@ def test_a_process_is_told_by_its_session_its_token_or_its_ancestors(
     assert by_token(2**22 + 7) is None
 
 
-def test_a_process_stays_whose_it_was_when_its_family_is_gone(
+def test_the_owner_of_a_process_stays_when_its_ancestors_are_gone(
     family: tuple[int, dict[str, int]],
 ) -> None:
     _, pids = family
@@ -366,7 +371,7 @@ class NoHolds:
         return None
 
 
-def test_a_look_can_be_had_at_once() -> None:
+def test_gpus_can_be_polled_at_once() -> None:
     gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia", pci=None)
     first = Reading(facts=(gpu,))
     holds: Any = NoHolds()

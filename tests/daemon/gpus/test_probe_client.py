@@ -135,7 +135,7 @@ def eventually(condition) -> None:
         time.sleep(0.01)
 
 
-def test_a_look_at_start_up_gives_up_on_a_driver_that_hangs(nvml):
+def test_the_first_reading_gives_up_on_a_driver_that_hangs(nvml):
     nvml.set([Gpu(uuid="GPU-a")], hang="any")
     began = time.monotonic()
     assert read_once(1.5, nvml.env()) == Reading(
@@ -169,7 +169,7 @@ def test_signals_that_the_daemon_blocks_are_not_blocked_in_the_child(nvml):
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def test_the_helper_leaves_when_its_daemon_is_gone(nvml):
+def test_the_probe_ends_when_its_daemon_is_gone(nvml):
     done = subprocess.run(
         [sys.executable, "-m", "stoker.probes.probe_main"],
         input=b"read\nwhat?\nread\n",
@@ -193,7 +193,7 @@ def helper(nvml, setup: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_a_helper_that_hangs_and_that_nobody_ends_ends_itself(nvml):
+def test_a_probe_that_hangs_ends_itself(nvml):
     nvml.set([Gpu(uuid="GPU-a")], hang="any")
     with helper(nvml, "_READ_TIMEOUT_SECONDS = 1") as process:
         process.stdin.write(b"read\n")
@@ -201,7 +201,7 @@ def test_a_helper_that_hangs_and_that_nobody_ends_ends_itself(nvml):
         assert process.wait(TIMEOUT) == -signal.SIGALRM
 
 
-def test_a_helper_whose_library_is_outdated_makes_room_for_a_new_one(nvml):
+def test_a_probe_with_an_outdated_library_ends_for_a_new_one(nvml):
     nvml.set(init_error=18)
     with helper(nvml, "_OUTDATED_SECONDS = 0") as process:
         process.stdin.write(b"read\n")
@@ -210,7 +210,7 @@ def test_a_helper_whose_library_is_outdated_makes_room_for_a_new_one(nvml):
         assert "different versions" in (decode(process.stdout.read()).error or "")
 
 
-def test_the_directory_where_the_daemon_stands_lends_no_modules(nvml, tmp_path, monkeypatch):
+def test_modules_in_the_working_directory_are_not_imported(nvml, tmp_path, monkeypatch):
     (tmp_path / "stoker").mkdir()
     (tmp_path / "stoker" / "__init__.py").write_text("raise SystemExit('the wrong stoker')")
     monkeypatch.chdir(tmp_path)

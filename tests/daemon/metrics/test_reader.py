@@ -10,11 +10,10 @@ from daemon.monitor_fixture import MonitorFixture
 from stoker.core import events as e
 from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
-from stoker.core.job import Job
+from stoker.core.job import AttemptId, Job
 from stoker.core.lifecycle import JobState
 from stoker.daemon.metrics import reader
 from stoker.daemon.reports.format import Point
-from stoker.daemon.reports.paths import AttemptId
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.training import monitor
 from stoker.daemon.training.cleanup import remove
@@ -82,7 +81,7 @@ def kinds(facts: list[e.Event]) -> list[str]:
     return [type(fact).__name__ for fact in facts]
 
 
-def test_points_are_told_as_they_come_and_the_end_before_the_end_of_the_attempt(
+def test_points_are_published_as_they_arrive_and_the_last_before_the_end(
     trial: Trial,
 ) -> None:
     trial.write({"k": "hello", "t": 1.0}, point(0, loss=0.5, note="warm", flag=True))
@@ -96,7 +95,7 @@ def test_points_are_told_as_they_come_and_the_end_before_the_end_of_the_attempt(
     assert (set(trial.board.again), trial.board.ends) == ({False}, [(7, 0)])
 
 
-def test_a_job_that_is_no_trial_is_none_of_their_business(trial: Trial) -> None:
+def test_points_of_a_job_that_is_not_a_trial_are_not_read(trial: Trial) -> None:
     trial.job.params = None
     trial.write(point(0))
     trial.heed()
@@ -104,7 +103,7 @@ def test_a_job_that_is_no_trial_is_none_of_their_business(trial: Trial) -> None:
     assert (trial.board.points, trial.board.ends) == ([], [])
 
 
-def test_a_trial_that_has_said_nothing_has_an_end_too(trial: Trial) -> None:
+def test_a_trial_without_a_report_has_an_end(trial: Trial) -> None:
     assert kinds(trial.exit()) == ["TrialMeasured", "ProcessExited"]
     assert trial.board.ends == [(7, 0)]
 
@@ -117,7 +116,7 @@ def test_only_the_first_part_ends_it(trial: Trial) -> None:
     assert trial.board.ends == [(7, 0)]
 
 
-def test_a_new_daemon_says_that_it_reads_them_again(trial: Trial) -> None:
+def test_a_new_daemon_marks_points_as_read_again(trial: Trial) -> None:
     trial.write(point(0))
     trial.heed()
     trial.listen()
@@ -153,7 +152,7 @@ def test_a_long_report_is_read_to_its_end_after_the_attempt_has_ended(
     assert trial.trainings.tick() is None
 
 
-def test_a_daemon_that_died_over_it_leaves_the_rest_to_the_next(
+def test_the_next_daemon_reads_what_a_crashed_one_has_not(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "PIECE", 1000)
@@ -171,7 +170,7 @@ def test_a_daemon_that_died_over_it_leaves_the_rest_to_the_next(
     assert (set(trial.board.again), trial.board.ends) == ({True}, [(7, 0)])
 
 
-def test_what_was_told_of_an_earlier_attempt_is_not_told_by_the_next_daemon(trial: Trial) -> None:
+def test_a_published_earlier_attempt_is_not_read_by_the_next_daemon(trial: Trial) -> None:
     trial.write(point(0))
     trial.exit(1)
     trial.job.attempt, trial.job.state = 1, JobState.PENDING
@@ -182,13 +181,13 @@ def test_what_was_told_of_an_earlier_attempt_is_not_told_by_the_next_daemon(tria
     assert (trial.board.points, trial.board.ends) == ([], [])
 
 
-def test_what_is_heard_of_another_machine_is_kept_and_told(trial: Trial, tmp_path: Path) -> None:
+def test_a_report_of_a_remote_node_is_stored_and_published(trial: Trial, tmp_path: Path) -> None:
     trial.job.placement = Placement("there", ())
     trial.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
     data = b"".join(json.dumps(point(step)).encode() + b"\n" for step in range(3))
-    trial.trainings.on_report_data((7, 0), None, data[:90], 0)
+    trial.trainings.on_report_data(AttemptId(7, 0), None, data[:90], 0)
     trial.heed()
-    trial.trainings.on_report_data((7, 0), None, data[60:], 60)
+    trial.trainings.on_report_data(AttemptId(7, 0), None, data[60:], 60)
     trial.exit()
     assert trial.board.steps == [0.0, 1.0, 2.0]
     kept = tmp_path / "series" / "7.0"
@@ -198,10 +197,10 @@ def test_what_is_heard_of_another_machine_is_kept_and_told(trial: Trial, tmp_pat
     assert kept.read_bytes() == data
 
 
-def test_of_another_machine_only_figures_are_kept(trial: Trial, tmp_path: Path) -> None:
+def test_of_a_remote_report_only_metrics_are_kept(trial: Trial, tmp_path: Path) -> None:
     trial.job.placement = Placement("there", ())
     trial.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
-    trial.trainings.on_report_data((7, 0), None, b'{"k":"hello"}\n', 0)
+    trial.trainings.on_report_data(AttemptId(7, 0), None, b'{"k":"hello"}\n', 0)
     trial.exit()
     trial.finish()
     remove(trial.trainings.cleanup.take_removable())

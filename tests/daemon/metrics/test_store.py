@@ -34,7 +34,7 @@ def curve(home: Path, last: int = 0, points: int = 100) -> list[list[Any]]:
     st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=400),
     st.integers(8, 60),
 )
-def test_a_thinned_curve_keeps_its_ends_and_extremes_in_order(
+def test_a_downsampled_series_keeps_its_ends_and_extremes_in_order(
     values: list[float], most: int
 ) -> None:
     found = Downsampler(most)
@@ -55,7 +55,7 @@ def test_a_thinned_curve_keeps_its_ends_and_extremes_in_order(
     assert ends == (values[-1], min(values), max(values))
 
 
-def test_what_is_no_number_is_a_gap_and_no_extreme() -> None:
+def test_nan_is_a_gap_and_not_an_extreme() -> None:
     found = Downsampler(8)
     for step in range(100):
         found.add(step, math.nan if step % 10 == 0 else float(step), 1.0)
@@ -63,7 +63,7 @@ def test_what_is_no_number_is_a_gap_and_no_extreme() -> None:
     assert found.points()[0] == [0, None, 1.0]
 
 
-def test_attempts_follow_one_another_and_what_was_done_again_counts_once(tmp_path: Path) -> None:
+def test_steps_repeated_by_a_later_attempt_count_once(tmp_path: Path) -> None:
     write(tmp_path / "series" / "1.0", (0, 9.0), (1, 8.0), (2, 7.0), (3, 6.0))
     write(tmp_path / "series" / "1.1", (2, 5.0), (3, 4.0))
     write(tmp_path / "training" / "1.2" / "report", (3, 3.0), (4, 2.0))
@@ -76,7 +76,7 @@ def test_without_steps_points_are_counted(tmp_path: Path) -> None:
     assert curve(tmp_path) == [[0, 3.0], [1, 2.0]]
 
 
-def test_nonsense_and_a_hole_are_passed_over(tmp_path: Path) -> None:
+def test_invalid_lines_and_a_hole_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "series" / "1.0"
     write(path, (0, 1.0))
     with path.open("ab") as file:
@@ -86,7 +86,7 @@ def test_nonsense_and_a_hole_are_passed_over(tmp_path: Path) -> None:
     assert curve(tmp_path) == [[0, 1.0], [1, None], [3, 4.0]]
 
 
-def test_one_that_grows_is_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_growing_series_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = MetricsStore(str(tmp_path))
     path = tmp_path / "training" / "1.0" / "report"
     write(path, *((step, 1.0) for step in range(1000)))
@@ -100,7 +100,7 @@ def test_one_that_grows_is_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert shelf.read(1, 0, [], 100)["count"] == 1001
 
 
-def test_of_a_directory_that_goes_the_figures_stay(tmp_path: Path) -> None:
+def test_metrics_of_a_removed_report_directory_are_archived(tmp_path: Path) -> None:
     write(tmp_path / "training" / "1.0" / "report", (0, 1.0))
     (tmp_path / "training" / "2.0").mkdir()
     (tmp_path / "training" / "2.0" / "report").write_text('{"k":"hello"}\n')

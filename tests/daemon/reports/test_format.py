@@ -16,7 +16,7 @@ from daemon.monitor_fixture import STARTED, MonitorFixture
 from stoker.core import events as e
 from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
-from stoker.core.job import Job, Progress, Spec, Stop
+from stoker.core.job import AttemptId, Job, Progress, Spec, Stop
 from stoker.core.lifecycle import JobState
 from stoker.core.rest import Away
 from stoker.daemon.reports import format as reports
@@ -64,7 +64,7 @@ def counted(facts: list[e.Event]) -> list[int]:
 # -- counting ----------------------------------------------------------------------------
 
 
-def test_an_epoch_counts_when_the_next_one_starts_and_both_are_told_once(
+def test_an_epoch_is_counted_once_when_the_next_one_starts(
     stage: MonitorFixture,
 ) -> None:
     stage.write(HELLO)
@@ -82,7 +82,7 @@ def test_an_epoch_counts_when_the_next_one_starts_and_both_are_told_once(
     assert stage.heed() == []
 
 
-def test_how_many_epochs_there_are_is_told_with_the_first_that_counts(
+def test_the_total_of_epochs_is_published_with_the_first_counted_epoch(
     stage: MonitorFixture,
 ) -> None:
     stage.write(HELLO, {**start(0), "n": 30}, end(0), {**start(1), "n": 30})
@@ -102,7 +102,7 @@ def test_a_clean_end_counts_the_last_epoch_and_another_does_not(
     assert counted(told) == done
 
 
-def test_of_a_short_job_all_is_told_between_its_start_and_its_end(stage: MonitorFixture) -> None:
+def test_events_of_a_short_job_are_between_its_start_and_its_end(stage: MonitorFixture) -> None:
     stage.job.started_at, stage.job.state = None, JobState.CONFIGURING
     stage.write(HELLO, start(0), end(0), start(1), end(1))
     told = stage.heed(
@@ -114,7 +114,7 @@ def test_of_a_short_job_all_is_told_between_its_start_and_its_end(stage: Monitor
     assert (told[2].done, told[2].warmup) == (2, 5.0)
 
 
-def test_what_is_said_before_the_word_of_the_start_waits_for_it(stage: MonitorFixture) -> None:
+def test_a_report_before_the_start_event_waits_for_it(stage: MonitorFixture) -> None:
     stage.job.started_at, stage.job.state = None, JobState.CONFIGURING
     stage.write(HELLO, start(0), start(1))
     assert stage.heed() == []
@@ -123,7 +123,7 @@ def test_what_is_said_before_the_word_of_the_start_waits_for_it(stage: MonitorFi
     assert kinds(stage.heed()) == ["TrainingBegan", "EpochsCounted"]
 
 
-def test_one_that_stops_as_asked_says_so_and_its_epochs_count(stage: MonitorFixture) -> None:
+def test_a_requested_stop_is_marked_and_its_epochs_are_counted(stage: MonitorFixture) -> None:
     stage.write(HELLO, start(0), end(0), {"k": "stopped", "e": 1, "t": 1.0})
     told = stage.exit(75)
     assert counted(told) == [1]
@@ -145,7 +145,7 @@ def lingers(stage: MonitorFixture) -> list[e.Event]:
     return [fact for fact in stage.heed() if isinstance(fact, e.StopOverdue)]
 
 
-def test_one_that_has_stopped_and_lives_on_is_told_once(
+def test_a_stopped_attempt_that_still_runs_is_overdue_once(
     stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.write(HELLO, start(0), end(0), {"k": "stopped", "e": 1, "t": 1.0})
@@ -163,7 +163,7 @@ def test_one_that_has_stopped_and_lives_on_is_told_once(
     assert stage.trainings.tick() is None
 
 
-def test_one_that_is_paused_or_out_of_reach_has_time_to_end(
+def test_a_suspended_or_unreachable_attempt_is_not_overdue(
     stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_events, "STOP_GRACE_SECONDS", 0.0)
@@ -177,7 +177,7 @@ def test_one_that_is_paused_or_out_of_reach_has_time_to_end(
     assert len(lingers(stage)) == 1
 
 
-def test_one_that_is_over_in_time_does_not_linger(
+def test_an_attempt_that_ends_in_time_is_not_overdue(
     stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_events, "STOP_GRACE_SECONDS", 0.0)
@@ -196,7 +196,7 @@ def told_metrics(facts: list[e.Event]) -> list[dict[str, float] | None]:
     return [fact.metrics for fact in facts if isinstance(fact, e.EpochsCounted)]
 
 
-def test_metrics_are_told_with_epochs_when_they_have_changed(stage: MonitorFixture) -> None:
+def test_changed_metrics_are_published_with_epochs(stage: MonitorFixture) -> None:
     stage.write(HELLO, start(0), metrics(loss=3, note="warm"), end(0))
     assert told_metrics(stage.heed()) == []
     stage.write(start(1))
@@ -212,7 +212,7 @@ def test_metrics_are_told_with_epochs_when_they_have_changed(stage: MonitorFixtu
     assert kinds(told) == ["ProcessExited"]
 
 
-def test_the_last_metrics_are_told_before_the_end_whether_or_not_an_epoch_counts(
+def test_the_last_metrics_are_published_before_the_end_without_an_epoch(
     stage: MonitorFixture,
 ) -> None:
     stage.write(HELLO, metrics(loss=1.0))
@@ -239,20 +239,20 @@ def test_only_so_many_metrics_with_names_of_a_length(stage: MonitorFixture) -> N
     assert list(told.values()) == [float(n) for n in range(8, 40)]
 
 
-def test_of_a_lost_attempt_counts_what_was_saved(stage: MonitorFixture) -> None:
+def test_saved_epochs_of_a_lost_attempt_are_counted(stage: MonitorFixture) -> None:
     stage.write(HELLO, start(0), end(0), start(1), end(1))
     told = stage.heed(e.AttemptLost(at=2.0, job=7, attempt=0, why="gone"))
     assert kinds(told) == ["TrainingBegan", "EpochsCounted", "AttemptLost"]
     assert counted(told) == [1]
 
 
-def test_no_more_epochs_count_than_were_to_be_done(tmp_path: Path) -> None:
+def test_no_more_epochs_are_counted_than_requested(tmp_path: Path) -> None:
     stage = MonitorFixture(tmp_path, epochs=3)
     stage.write(HELLO, start(0), start(9))
     assert counted(stage.heed()) == [3]
 
 
-def test_another_attempt_than_the_current_one_has_no_say(stage: MonitorFixture) -> None:
+def test_reports_of_other_attempts_are_ignored(stage: MonitorFixture) -> None:
     stage.job.attempt = 1
     stage.write(HELLO, start(5))
     old = e.ProcessExited(at=2000.0, job=7, attempt=0, code=0)
@@ -276,7 +276,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("line", NONSENSE)
-def test_nonsense_is_passed_over_and_the_next_line_counts(
+def test_an_invalid_line_is_skipped_and_the_next_line_counts(
     stage: MonitorFixture, line: bytes
 ) -> None:
     stage.write(HELLO, start(0), end(0), line, start(1))
@@ -284,7 +284,7 @@ def test_nonsense_is_passed_over_and_the_next_line_counts(
     assert counted(stage.exit(1)) == []
 
 
-def test_times_that_cannot_be_are_not_told(stage: MonitorFixture) -> None:
+def test_implausible_times_are_not_published(stage: MonitorFixture) -> None:
     wrong = b'{"k":"end","e":0,"d":NaN,"s":-1}\n{"k":"end","e":1,"d":1e300,"s":Infinity}\n'
     stage.write(HELLO, start(0, at=1e300), wrong, end(2, 8.0), start(3))
     told = stage.heed()[-1]
@@ -301,7 +301,7 @@ def test_epochs_never_go_back(stage: MonitorFixture) -> None:
 
 
 @pytest.mark.parametrize("what", ["fifo", "link", "directory"])
-def test_what_is_no_file_is_not_read(stage: MonitorFixture, tmp_path: Path, what: str) -> None:
+def test_only_regular_files_are_read(stage: MonitorFixture, tmp_path: Path, what: str) -> None:
     stage.directory.mkdir()
     path = stage.directory / "report"
     if what == "fifo":
@@ -333,7 +333,7 @@ def test_a_report_of_any_size_is_read_in_pieces_and_its_end_counts(
     assert sum(asked) <= reports.MAX_BACKLOG + 2 * reports.CHUNK
 
 
-def test_a_report_that_is_cut_short_is_read_anew(stage: MonitorFixture) -> None:
+def test_a_truncated_report_is_read_from_its_start(stage: MonitorFixture) -> None:
     stage.write(HELLO, start(0), end(0), start(1))
     assert counted(stage.heed()) == [1]
     os.truncate(stage.directory / "report", 0)
@@ -357,9 +357,7 @@ PIECES = st.lists(
 
 
 @given(PIECES, st.lists(st.integers(0, 20_000), max_size=8))
-def test_in_whatever_pieces_a_report_comes_it_says_the_same(
-    lines: list[bytes], cuts: list[int]
-) -> None:
+def test_a_report_in_any_pieces_has_the_same_content(lines: list[bytes], cuts: list[int]) -> None:
     data = b"".join(lines)
     whole, parts = TrainingReport(), TrainingReport()
     whole.feed(data)
@@ -371,7 +369,7 @@ def test_in_whatever_pieces_a_report_comes_it_says_the_same(
 
 @settings(max_examples=50)
 @given(data=st.data(), lines=PIECES)
-def test_a_daemon_that_begins_anew_tells_no_fact_twice_and_loses_none(
+def test_a_restarted_daemon_publishes_every_event_once(
     data: st.DataObject, lines: list[bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     stage = MonitorFixture(tmp_path_factory.mktemp("home"))
@@ -398,7 +396,7 @@ def test_a_daemon_that_begins_anew_tells_no_fact_twice_and_loses_none(
 # -- when it is read -----------------------------------------------------------------------
 
 
-def test_a_busy_report_is_read_now_and_then_but_at_once_when_its_attempt_ends(
+def test_a_busy_report_is_read_at_intervals_and_at_the_end_of_its_attempt(
     stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitor, "READ_INTERVAL_SECONDS", 3600.0)
@@ -427,7 +425,7 @@ def test_a_watch_that_the_kernel_ends_as_it_is_renewed_is_renewed_again(
     assert counted(stage.heed()) == [1]
 
 
-def test_who_says_nothing_needs_no_looks(stage: MonitorFixture) -> None:
+def test_without_a_report_nothing_is_polled(stage: MonitorFixture) -> None:
     assert stage.heed() == []
     assert stage.trainings.tick() is None
     stage.write(HELLO)
@@ -435,7 +433,7 @@ def test_who_says_nothing_needs_no_looks(stage: MonitorFixture) -> None:
     assert stage.trainings.tick() is None
 
 
-def test_without_help_from_the_kernel_it_looks_around(
+def test_without_inotify_reports_are_polled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused() -> None:
@@ -454,7 +452,7 @@ def test_without_help_from_the_kernel_it_looks_around(
     assert stage.trainings.tick() is None
 
 
-def test_when_the_kernel_has_no_more_watches_it_looks_around(
+def test_at_the_limit_of_watches_reports_are_polled(
     stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: str) -> int:
@@ -473,7 +471,7 @@ def test_when_the_kernel_has_no_more_watches_it_looks_around(
 # -- speaking --------------------------------------------------------------------------------
 
 
-def test_a_wish_to_stop_is_a_file_and_a_new_daemon_repeats_it(stage: MonitorFixture) -> None:
+def test_a_stop_request_is_a_file_and_a_new_daemon_repeats_it(stage: MonitorFixture) -> None:
     stage.job.progress = Progress(listening=True, stop=Stop("job 9 needs\nits GPU", 1.0))
     stage.trainings.stops.send(7, 0)
     stop = stage.directory / "stop"
@@ -487,7 +485,7 @@ def test_a_wish_to_stop_is_a_file_and_a_new_daemon_repeats_it(stage: MonitorFixt
     assert [path.name for path in stage.directory.iterdir()] == ["stop"]
 
 
-def test_a_wish_is_taken_back_unless_they_have_agreed_where_they_stop(
+def test_a_stop_request_is_withdrawn_unless_a_stop_epoch_is_agreed(
     stage: MonitorFixture,
 ) -> None:
     stop = stage.directory / "stop"
@@ -527,7 +525,7 @@ def afar(stage: MonitorFixture, *nodes: str) -> None:
         stage.state.rest.remotes[node] = NodeAdded(at=1.0, name=node, address=node)
 
 
-def test_the_epoch_at_which_all_stop_is_told_to_the_other_machines_once(
+def test_the_stop_epoch_is_forwarded_to_the_other_nodes_once(
     stage: MonitorFixture,
 ) -> None:
     afar(stage, "here", "there", "elsewhere")
@@ -549,26 +547,26 @@ def test_the_epoch_at_which_all_stop_is_told_to_the_other_machines_once(
     assert told[-1].stopped
 
 
-def test_what_is_heard_of_another_machine_counts_as_if_it_were_here(stage: MonitorFixture) -> None:
+def test_a_report_of_a_remote_node_counts_as_a_local_one(stage: MonitorFixture) -> None:
     afar(stage, "there", "here")
     stage.write(HELLO, start(4))  # not of the part that speaks for all
     assert stage.heed() == []
     data = "".join(json.dumps(line) + "\n" for line in (HELLO, start(0), end(0), start(1))).encode()
-    stage.trainings.on_report_data((7, 0), 1, data)
-    stage.trainings.on_report_data((7, 1), 0, data)
+    stage.trainings.on_report_data(AttemptId(7, 0), 1, data)
+    stage.trainings.on_report_data(AttemptId(7, 1), 0, data)
     assert stage.heed() == []
-    stage.trainings.on_report_data((7, 0), 0, data[:50], 0)
-    stage.trainings.on_report_data((7, 0), 0, data[20:], 20)
+    stage.trainings.on_report_data(AttemptId(7, 0), 0, data[:50], 0)
+    stage.trainings.on_report_data(AttemptId(7, 0), 0, data[20:], 20)
     assert kinds(stage.heed()) == ["TrainingBegan", "EpochsCounted"]
     stage.job.progress = Progress(listening=True, stop=Stop("make room", 1.0))
     stage.trainings.stops.send(7, 0)
     assert stage.couriers.told == [("stop", (7, 0), 0, "make room")]
-    stage.trainings.on_report_data((7, 0), None, b'{"k":"stop_at","e":3}\n')
+    stage.trainings.on_report_data(AttemptId(7, 0), None, b'{"k":"stop_at","e":3}\n')
     stage.heed()
     assert (stage.directory / "stop_at").read_text() == "3\n"
 
 
-def test_the_last_word_about_steps_and_metrics_is_there_to_be_shown(stage: MonitorFixture) -> None:
+def test_live_values_are_the_latest_steps_and_metrics(stage: MonitorFixture) -> None:
     assert stage.trainings.live(7) == {}
     metrics = b'{"k":"metrics","e":0,"t":1012.0,"v":{"loss":NaN,"acc":0.5,"x":[1],"big":1e400}}\n'
     stage.write(HELLO, start(0), metrics, {"k": "metrics", "e": 0, "v": {"acc": 0.75}})
@@ -601,7 +599,7 @@ def test_reports_go_when_their_job_is_over_or_a_later_attempt_has_ended(
     stage.job.attempt = 2
     stage.trainings.on_events([seen])
     assert cleanup.take_removable() == [str(stage.directory)]
-    cleanup.add((7, 1))
+    cleanup.add(AttemptId(7, 1))
     stage.job.state = JobState.CANCELLED
     stage.trainings.on_events([e.JobCancelled(at=1.0, job=7)])
     assert cleanup.take_removable() == [str(stage.home / "training" / "7.1")]

@@ -29,7 +29,7 @@ from stoker.daemon.handlers import queries
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.views import job as views
-from stoker.daemon.workers import forecast_client as outlook
+from stoker.daemon.workers import forecast_client
 from stoker.engine import Instant
 from stoker.simulate.forecast.futures import forecast
 from stoker.store.memory import MemoryStore
@@ -39,136 +39,140 @@ from store.rows import sweep as a_sweep
 
 
 @pytest.fixture
-def outlooks(tmp_path: Path) -> Iterator[outlook.ForecastClient]:
+def forecasts(tmp_path: Path) -> Iterator[forecast_client.ForecastClient]:
     desk = RequestContext(MemoryStore(), str(tmp_path), "box", "ana")
-    found = outlook.ForecastClient(desk, EpollReactor())
+    found = forecast_client.ForecastClient(desk, EpollReactor())
     yield found
     found.close()
     found.process.close(10)
 
 
-def settle(outlooks: outlook.ForecastClient) -> None:
+def settle(forecasts: forecast_client.ForecastClient) -> None:
     """Let the process say what it has to say."""
     for _ in range(1000):
-        if not outlooks.process.is_running:
+        if not forecasts.process.is_running:
             return
-        outlooks.process.poller.wait(0.05)  # type: ignore[attr-defined]
+        forecasts.process.poller.wait(0.05)  # type: ignore[attr-defined]
     pytest.fail("it does not end")
 
 
-def test_the_answer_is_kept_until_something_happens(outlooks: outlook.ForecastClient) -> None:
+def test_the_answer_is_kept_until_something_happens(
+    forecasts: forecast_client.ForecastClient,
+) -> None:
     state, done = State(), []
     assert (
-        outlooks.refresh(state, system_clock(), lambda: done.append(1))
-        == outlook.FIRST_WAIT_SECONDS
+        forecasts.refresh(state, system_clock(), lambda: done.append(1))
+        == forecast_client.FIRST_WAIT_SECONDS
     )
     assert not done
-    settle(outlooks)
-    assert outlooks.error is None
-    assert outlooks.latest is not None
+    settle(forecasts)
+    assert forecasts.error is None
+    assert forecasts.latest is not None
     assert done == [1]
-    outlooks.on_events([e.JobsSeen(at=0.0, jobs=())])
-    assert not outlooks.refresh(state, system_clock(), lambda: done.append(2)), (
+    forecasts.on_events([e.JobsSeen(at=0.0, jobs=())])
+    assert not forecasts.refresh(state, system_clock(), lambda: done.append(2)), (
         "there is nothing to wait for"
     )
-    assert (outlooks.process.is_running, done) == (False, [1, 2])
-    outlooks.on_events([e.JobHeld(at=0.0, job=1)])
-    assert outlooks.refresh(state, system_clock()) == outlook.NEXT_WAIT_SECONDS
-    second = outlooks.process.pid
+    assert (forecasts.process.is_running, done) == (False, [1, 2])
+    forecasts.on_events([e.JobHeld(at=0.0, job=1)])
+    assert forecasts.refresh(state, system_clock()) == forecast_client.NEXT_WAIT_SECONDS
+    second = forecasts.process.pid
     assert second
-    outlooks.refresh(state, system_clock())
-    assert outlooks.process.pid == second, "one at a time"
-    outlooks.close()
-    assert not outlooks.process.is_running
+    forecasts.refresh(state, system_clock())
+    assert forecasts.process.pid == second, "one at a time"
+    forecasts.close()
+    assert not forecasts.process.is_running
 
 
 @pytest.mark.parametrize(
     ("code", "why"),
     [("raise SystemExit('no luck')", "no luck"), ("print('?', flush=True)", "it answered b'?'")],
 )
-def test_one_that_fails_is_told(
-    outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch, code: str, why: str
+def test_a_failed_forecast_is_reported(
+    forecasts: forecast_client.ForecastClient, monkeypatch: pytest.MonkeyPatch, code: str, why: str
 ) -> None:
-    monkeypatch.setattr(outlook, "COMMAND", ("-c", code))
+    monkeypatch.setattr(forecast_client, "COMMAND", ("-c", code))
     done: list[int] = []
-    outlooks.refresh(State(), system_clock(), lambda: done.append(1))
-    settle(outlooks)
-    assert outlooks.latest is None
-    assert outlooks.error is not None
-    assert why in outlooks.error
+    forecasts.refresh(State(), system_clock(), lambda: done.append(1))
+    settle(forecasts)
+    assert forecasts.latest is None
+    assert forecasts.error is not None
+    assert why in forecasts.error
     assert done == [1]
 
 
-def test_one_that_is_killed_is_started_anew_and_what_there_is_says_so(
-    outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
+def test_a_killed_forecast_is_started_again_and_the_reply_says_so(
+    forecasts: forecast_client.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = State()
-    outlooks.refresh(state, system_clock())
-    settle(outlooks)
-    first = outlooks.latest
+    forecasts.refresh(state, system_clock())
+    settle(forecasts)
+    first = forecasts.latest
     assert first is not None
-    outlooks.on_events([e.JobHeld(at=0.0, job=1)])
+    forecasts.on_events([e.JobHeld(at=0.0, job=1)])
     with monkeypatch.context() as slow:
-        slow.setattr(outlook, "COMMAND", ("-c", "import time; time.sleep(600)"))
-        outlooks.refresh(state, system_clock())
-    assert outlooks.process.is_running
-    os.kill(outlooks.process.pid, signal.SIGKILL)
-    settle(outlooks)
-    assert outlooks.latest is first
+        slow.setattr(forecast_client, "COMMAND", ("-c", "import time; time.sleep(600)"))
+        forecasts.refresh(state, system_clock())
+    assert forecasts.process.is_running
+    os.kill(forecasts.process.pid, signal.SIGKILL)
+    settle(forecasts)
+    assert forecasts.latest is first
 
-    decide = outlook.handle_eta(outlooks, outlooks.context, [], 10)
+    decide = forecast_client.handle_eta(forecasts, forecasts.context, [], 10)
     reply = decide(state, system_clock()).reply
     assert reply is not None
     said = reply(state)
     assert "the forecast process failed" in said.trouble
     assert said.age >= 0
     assert said.newer, "nobody has to ask again"
-    settle(outlooks)
-    assert outlooks.latest is not first
-    assert outlooks.error is None
+    settle(forecasts)
+    assert forecasts.latest is not first
+    assert forecasts.error is None
 
 
-def test_one_that_dies_again_and_again_is_not_started_for_every_answer(
-    outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
+def test_a_forecast_that_fails_repeatedly_is_not_restarted_by_replies(
+    forecasts: forecast_client.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = State()
-    outlooks.refresh(state, system_clock())
-    settle(outlooks)
-    monkeypatch.setattr(outlook, "COMMAND", ("-c", "raise SystemExit('no luck')"))
-    outlooks.on_events([e.JobHeld(at=0.0, job=1)])
+    forecasts.refresh(state, system_clock())
+    settle(forecasts)
+    monkeypatch.setattr(forecast_client, "COMMAND", ("-c", "raise SystemExit('no luck')"))
+    forecasts.on_events([e.JobHeld(at=0.0, job=1)])
     for times in (1, 2):
-        outlooks.refresh(state, system_clock())
-        settle(outlooks)
-        assert outlooks.restarts.failures == times
-    reply = outlook.handle_eta(outlooks, outlooks.context, [], 10)(state, system_clock()).reply
+        forecasts.refresh(state, system_clock())
+        settle(forecasts)
+        assert forecasts.restarts.failures == times
+    reply = forecast_client.handle_eta(forecasts, forecasts.context, [], 10)(
+        state, system_clock()
+    ).reply
     assert reply is not None
     assert not reply(state).newer
-    outlooks.refresh(state, system_clock())
-    assert outlooks.process.is_running, "a client that asks has another try"
+    forecasts.refresh(state, system_clock())
+    assert forecasts.process.is_running, "a client that asks has another try"
 
 
-def test_one_that_hangs_is_given_up(
-    outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
+def test_a_forecast_that_hangs_is_killed(
+    forecasts: forecast_client.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlook, "COMMAND", ("-c", "import time; time.sleep(600)"))
-    outlooks.refresh(State(), system_clock())
-    left = outlooks.tick()
+    monkeypatch.setattr(forecast_client, "COMMAND", ("-c", "import time; time.sleep(600)"))
+    forecasts.refresh(State(), system_clock())
+    left = forecasts.tick()
     assert left is not None
     assert left > 0
-    monkeypatch.setattr(outlook, "TIMEOUT_SECONDS", 0.0)
-    assert outlooks.tick() is None
-    assert outlooks.error is not None
-    assert "took longer" in outlooks.error
-    outlooks.process.close(10)
-    assert outlooks.process.reap()
+    monkeypatch.setattr(forecast_client, "TIMEOUT_SECONDS", 0.0)
+    assert forecasts.tick() is None
+    assert forecasts.error is not None
+    assert "took longer" in forecasts.error
+    forecasts.process.close(10)
+    assert forecasts.process.reap()
 
 
-def estimated(outlooks: outlook.ForecastClient, story: Scenario) -> Instant:
+def estimated(forecasts: forecast_client.ForecastClient, story: Scenario) -> Instant:
     """Have a forecast of the jobs of a story."""
     asked = question(story.state, story.now, story.now, {})
-    outlooks._on_reply(msgspec.json.encode(forecast(msgspec.json.encode(asked))))
-    outlooks.context.forecast = outlooks.forecast
-    outlooks.context.forecast_sweep = outlooks.forecast_sweep
+    forecasts._on_reply(msgspec.json.encode(forecast(msgspec.json.encode(asked))))
+    forecasts.context.forecast = forecasts.forecast
+    forecasts.context.forecast_sweep = forecasts.forecast_sweep
     return Instant(story.now, story.now)
 
 
@@ -178,15 +182,17 @@ def reply(decide: CommandHandler, story: Scenario, now: Instant) -> Any:
     return as_json(found(story.state))
 
 
-def test_queue_show_why_and_eta_have_one_estimate(outlooks: outlook.ForecastClient) -> None:
+def test_queue_show_why_and_eta_have_one_estimate(
+    forecasts: forecast_client.ForecastClient,
+) -> None:
     story = Scenario(gpus=1)
     first, second, third = (story.submit(limit=limit) for limit in (100, 50, 10))
     story.run(first)
-    now, desk = estimated(outlooks, story), outlooks.context
+    now, desk = estimated(forecasts, story), forecasts.context
     listed = {
         each["id"]: each for each in reply(queries.list_views(desk, [1, 2, 3], 0), story, now)
     }
-    all_of_them = reply(outlook.handle_eta(outlooks, desk, [], 10), story, now)["jobs"]
+    all_of_them = reply(forecast_client.handle_eta(forecasts, desk, [], 10), story, now)["jobs"]
     assert [each["id"] for each in all_of_them] == [first, second, third]
     for each in all_of_them:
         view = listed[each["id"]]
@@ -200,70 +206,80 @@ def test_queue_show_why_and_eta_have_one_estimate(outlooks: outlook.ForecastClie
     assert why["unblocks"] == [f"job {first} ends in at most 2 min"], "from the same estimate"
 
 
-def test_a_pending_job_never_starts_now(outlooks: outlook.ForecastClient) -> None:
+def test_a_pending_job_never_starts_now(forecasts: forecast_client.ForecastClient) -> None:
     """Whatever the forecast said, and however long ago."""
     story = Scenario(gpus=1)
     first, second = (story.submit(limit=100) for _ in range(2))
     story.run(first)
-    estimated(outlooks, story)
+    estimated(forecasts, story)
     for later in (0.0, 50.0, 99.5, 100.0, 150.0, 599.0):
         now = Instant(story.now + later, story.now + later)
-        (view,) = reply(queries.list_views(outlooks.context, [second], 0), story, now)
+        (view,) = reply(queries.list_views(forecasts.context, [second], 0), story, now)
         start = view["expected_start"]
         assert start is None or start >= (views.iso(now.wall + 0.99) or "")
     assert view["foreseen"]["never"] is not None
 
 
-def test_completed_runs_are_told_apart_by_their_commands(outlooks: outlook.ForecastClient) -> None:
-    store = outlooks.context.store
+def test_completed_runs_are_distinguished_by_their_commands(
+    forecasts: forecast_client.ForecastClient,
+) -> None:
+    store = forecasts.context.store
     runs = [done(1, 10.0), done(2, 20.0, command=("train", "1")), done(3, 30.0, user="bob")]
     store.commit(batch(*runs), sync=False)
-    (newest, seconds), (older, _) = outlooks._runs_of(done(9, 90.0))
+    (newest, seconds), (older, _) = forecasts._runs_of(done(9, 90.0))
     assert newest == command_key(runs[1], store.find_jobs(JobQuery(ids=[2]))[0].spec)
     assert newest != older
     assert seconds == 5.0
 
 
 def test_lists_do_not_cause_a_forecast_more_often_than_every_two_seconds(
-    outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
+    forecasts: forecast_client.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story = Scenario(gpus=1)
-    assert not outlooks.refresh_for_list(story.state, system_clock(), list), "there is no job"
+    assert not forecasts.refresh_for_list(story.state, system_clock(), list), "there is no job"
     story.submit()
-    assert outlooks.refresh_for_list(story.state, system_clock(), list) == outlook.LIST_WAIT_SECONDS
-    settle(outlooks)
-    outlooks.duration = 0.1  # on a busy machine it took longer than a list waits for
-    outlooks.on_events([e.JobHeld(at=0.0, job=1)])
-    monkeypatch.setattr(outlook, "LIST_INTERVAL_SECONDS", 1000.0)
-    assert not outlooks.refresh_for_list(story.state, system_clock(), list)
-    assert not outlooks.process.is_running
-    outlooks.on_events([e.JobsSubmitted(at=0.0, first=2, count=1, spec="")])
-    assert outlooks.refresh_for_list(story.state, system_clock(), list) == outlook.LIST_WAIT_SECONDS
-    assert outlooks.process.is_running
+    assert (
+        forecasts.refresh_for_list(story.state, system_clock(), list)
+        == forecast_client.LIST_WAIT_SECONDS
+    )
+    settle(forecasts)
+    forecasts.duration = 0.1  # on a busy machine it took longer than a list waits for
+    forecasts.on_events([e.JobHeld(at=0.0, job=1)])
+    monkeypatch.setattr(forecast_client, "LIST_INTERVAL_SECONDS", 1000.0)
+    assert not forecasts.refresh_for_list(story.state, system_clock(), list)
+    assert not forecasts.process.is_running
+    forecasts.on_events([e.JobsSubmitted(at=0.0, first=2, count=1, spec="")])
+    assert (
+        forecasts.refresh_for_list(story.state, system_clock(), list)
+        == forecast_client.LIST_WAIT_SECONDS
+    )
+    assert forecasts.process.is_running
 
 
-def test_lists_do_not_wait_for_a_forecast_that_takes_long(outlooks: outlook.ForecastClient) -> None:
+def test_lists_do_not_wait_for_a_forecast_that_takes_long(
+    forecasts: forecast_client.ForecastClient,
+) -> None:
     story = Scenario(gpus=1)
     story.submit()
-    estimated(outlooks, story)
-    outlooks.duration = outlook.LIST_WAIT_SECONDS + 0.1
-    assert not outlooks.refresh_for_list(story.state, system_clock(), list)
-    assert outlooks.process.is_running, "the next list has it"
+    estimated(forecasts, story)
+    forecasts.duration = forecast_client.LIST_WAIT_SECONDS + 0.1
+    assert not forecasts.refresh_for_list(story.state, system_clock(), list)
+    assert forecasts.process.is_running, "the next list has it"
 
 
 def test_an_edited_job_has_no_estimate_until_the_next_forecast(
-    outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
+    forecasts: forecast_client.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even a list uses the one before, however recent it is or however long it took."""
     story, done = Scenario(gpus=1), list[int]()
     story.run(job := story.submit(limit=600))
-    outlooks.refresh(story.state, Instant(story.now, story.now))
-    settle(outlooks)
-    monkeypatch.setattr(outlook, "LIST_INTERVAL_SECONDS", 1000.0)
+    forecasts.refresh(story.state, Instant(story.now, story.now))
+    settle(forecasts)
+    monkeypatch.setattr(forecast_client, "LIST_INTERVAL_SECONDS", 1000.0)
     now = Instant(story.now, story.now)
 
     def end() -> float | None:
-        found = outlooks.forecast(job, story.state, now)
+        found = forecasts.forecast(job, story.state, now)
         assert found is not None
         assert (found.end is None) == (found.never == OUT_OF_DATE)
         return found.end.likely if found.end is not None else None
@@ -275,38 +291,38 @@ def test_an_edited_job_has_no_estimate_until_the_next_forecast(
         edit = e.JobEdited(at=story.now, job=job, spec=f"{limit}", name="job", priority=0)
         story.tell(edit)
         if limit == 7200:  # a forecast without the edit is being computed
-            outlooks.on_events([e.JobHeld(at=0.0, job=2)])
-            outlooks.refresh(State(), now, lambda: done.append(1))
+            forecasts.on_events([e.JobHeld(at=0.0, job=2)])
+            forecasts.refresh(State(), now, lambda: done.append(1))
         else:
-            monkeypatch.setattr(outlook, "QUICK_SECONDS", 0.0)
-        outlooks.on_events([edit])
+            monkeypatch.setattr(forecast_client, "QUICK_SECONDS", 0.0)
+        forecasts.on_events([edit])
         assert end() is None
-        before = outlooks.process.pid
-        assert outlooks.refresh_for_list(story.state, now, lambda: done.append(2)) > 0
-        assert outlooks.process.pid not in (0, before)
-        settle(outlooks)
+        before = forecasts.process.pid
+        assert forecasts.refresh_for_list(story.state, now, lambda: done.append(2)) > 0
+        assert forecasts.process.pid not in (0, before)
+        settle(forecasts)
         assert end() == story.now + limit
     assert done == [1, 2, 2], "the first one has waited for the forecast with the edit"
 
 
-def test_a_sweep_ends_with_its_last_trial(outlooks: outlook.ForecastClient) -> None:
+def test_a_sweep_ends_with_its_last_trial(forecasts: forecast_client.ForecastClient) -> None:
     at = system_clock().wall
     samples = {
         1: Samples(at=[at + 10] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),
         2: Samples(at=[at + 30] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),
     }
     jobs = [Foreseen(job=id, end=each) for id, each in samples.items()]
-    outlooks._on_reply(msgspec.json.encode(Outlook(at=at, jobs=jobs, plays=9)))
+    forecasts._on_reply(msgspec.json.encode(Outlook(at=at, jobs=jobs, plays=9)))
     story = Scenario(gpus=1)
     sweep = a_sweep(1, total=2, issued=2, counts={"waiting": 2})
     for id in (story.submit(), story.submit()):
         story.job(id).params, story.job(id).array, story.job(id).index = "{}", 1, id
         story.state.boards.setdefault(1, Board()).trials[id] = trial_of(story.job(id))
-    found = outlooks.forecast_sweep(sweep, story.state, Instant(at, at))
+    found = forecasts.forecast_sweep(sweep, story.state, Instant(at, at))
     assert found is not None
     assert found.end is not None
     assert (found.end.likely, found.end.kind) == (at + 30, Kind.RUNS)
-    found = outlooks.forecast_sweep(replace(sweep, total=4), story.state, Instant(at, at))
+    found = forecasts.forecast_sweep(replace(sweep, total=4), story.state, Instant(at, at))
     assert found is not None
     assert found.end is not None
     assert (found.end.likely, found.end.kind) == (at + 60, Kind.SIMILAR), "two are yet to come"

@@ -102,7 +102,7 @@ def running(number: int, **more: Any) -> dict[str, Any]:
     return {"trial": number, "params": {"x": number / 10, "c": 3}, "state": "running", **more}
 
 
-def test_the_real_process_suggests_what_nobody_has(stage: SamplerFixture) -> None:
+def test_the_real_process_suggests_new_points(stage: SamplerFixture) -> None:
     stage.ask(count=2)
     stage.until(lambda: stage.answers[1])
     ((points, error, done),) = stage.answers[1]
@@ -124,7 +124,7 @@ def test_the_real_process_suggests_what_nobody_has(stage: SamplerFixture) -> Non
     assert odd == "the sampler failed: 'odd' is not a distribution"
 
 
-def test_only_news_is_told(stage: SamplerFixture, echo: Callable[..., None]) -> None:
+def test_only_changed_trials_are_sent(stage: SamplerFixture, echo: Callable[..., None]) -> None:
     echo()
     begin, tell, ask = stage.heard(trials=[running(0), running(1, steps=[[1, 0.5]])])
     assert begin["definition"]["parameters"] == DEFINITION["parameters"]
@@ -140,7 +140,9 @@ def test_only_news_is_told(stage: SamplerFixture, echo: Callable[..., None]) -> 
     assert ask["ask"] == 1
 
 
-def test_another_definition_begins_anew(stage: SamplerFixture, echo: Callable[..., None]) -> None:
+def test_another_definition_starts_a_new_generation(
+    stage: SamplerFixture, echo: Callable[..., None]
+) -> None:
     echo()
     stage.heard(trials=[running(0)])
     begin, tell, _ = stage.heard(trials=[running(0)], seed=2)
@@ -209,7 +211,7 @@ def test_a_child_that_dies_over_a_question_has_a_successor(
     assert tries.read_text() == "x" * (len(RESTART_DELAYS) + 2)
 
 
-def test_a_child_that_always_dies_is_given_up_with_its_last_words(
+def test_a_child_that_always_dies_is_given_up_with_its_last_error(
     stage: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo("raise MemoryError('no room for ' + str(message['sweep']))")
@@ -242,7 +244,7 @@ def test_a_child_that_cannot_be_started_is_an_answer(
 
 
 @pytest.mark.parametrize("words", ["nonsense", "[1]", "{}", "3"])
-def test_a_child_that_talks_nonsense_is_given_up(
+def test_a_child_with_invalid_replies_is_given_up(
     stage: SamplerFixture, echo: Callable[..., None], words: str
 ) -> None:
     echo(f"print('{words}', flush=True); continue")

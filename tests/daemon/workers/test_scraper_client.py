@@ -17,9 +17,8 @@ from daemon.monitor_fixture import MonitorFixture
 from stoker.core import events as e
 from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
-from stoker.core.job import Job, Source
+from stoker.core.job import AttemptId, Job, Source
 from stoker.daemon.reports.format import Point, parse_points
-from stoker.daemon.reports.paths import AttemptId
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.training import monitor
 from stoker.daemon.training.monitor import TrainingMonitor
@@ -154,7 +153,7 @@ def test_one_object_that_is_followed_by_others_is_not_read_twice(tmp_path: Path)
     assert [point.values for point in watched.extract(ended=False)[0]] == [{"loss": 1}]
 
 
-def test_a_file_of_an_earlier_run_is_not_ours(tmp_path: Path) -> None:
+def test_a_file_of_an_earlier_run_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "m.csv"
     path.write_text("step,loss\n0,3\n")
     os.utime(path, (1000, 1000))
@@ -221,7 +220,7 @@ def until(what: Any, seconds: float = 30) -> None:
         time.sleep(0.01)
 
 
-def test_killed_at_any_moment_it_finds_all_and_nothing_twice(helper: Helper) -> None:
+def test_a_scraper_killed_at_any_time_extracts_every_point_once(helper: Helper) -> None:
     with helper.log.open("w", buffering=1) as log:
         for round in range(3):
             helper.tell(helper.order)
@@ -237,7 +236,7 @@ def test_killed_at_any_moment_it_finds_all_and_nothing_twice(helper: Helper) -> 
     assert helper.steps == [float(step) for step in range(600)]
 
 
-def test_half_a_line_that_was_torn_does_not_swallow_the_next(helper: Helper) -> None:
+def test_an_incomplete_line_does_not_damage_the_next_one(helper: Helper) -> None:
     helper.log.write_text("0 loss=1\n1 loss=2\n")
     helper.report.parent.mkdir()
     whole = b"".join(scrape.format_lines(extractors.Point({"loss": 1.0}, 0.0, 1.0, "0", 9)))
@@ -248,7 +247,7 @@ def test_half_a_line_that_was_torn_does_not_swallow_the_next(helper: Helper) -> 
     assert helper.steps == [0.0, 1.0]
 
 
-def test_a_pattern_that_never_ends_is_given_up_and_the_others_go_on(
+def test_a_pattern_that_takes_forever_is_given_up_and_others_continue(
     helper: Helper, tmp_path: Path
 ) -> None:
     (tmp_path / "other").write_text("a" * 40 + "b\n")
@@ -264,12 +263,12 @@ def test_a_pattern_that_never_ends_is_given_up_and_the_others_go_on(
     assert helper.steps == [0.0]
 
 
-def test_a_pattern_that_is_none_is_said(helper: Helper) -> None:
+def test_an_invalid_pattern_is_reported(helper: Helper) -> None:
     helper.tell({**helper.order, "text": "(loss"})
     assert helper.answer()["why"].startswith("invalid pattern: ")
 
 
-def test_so_many_figures_that_a_line_cannot_hold_them_stand_in_several() -> None:
+def test_more_metrics_than_fit_into_a_line_are_written_as_several() -> None:
     values = {f"figure {number}": float(number) for number in range(500)}
     lines = scrape.format_lines(extractors.Point(values, 3.0, 1.0, "0", 77))
     assert max(len(line) for line in lines) < 4096
@@ -333,7 +332,7 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     stage.trainings.close()
 
 
-def test_what_is_found_in_the_output_is_told_and_the_end_when_all_is_found(
+def test_scraped_metrics_are_published_and_the_end_after_the_last_one(
     searched: Searched,
 ) -> None:
     searched.log.write_text("0 loss=3\n")
@@ -348,18 +347,20 @@ def test_what_is_found_in_the_output_is_told_and_the_end_when_all_is_found(
     assert searched.board.steps == [0.0, 1.0, 2.0]
 
 
-def test_one_on_another_machine_too_beside_what_it_reports_itself(searched: Searched) -> None:
+def test_a_remote_attempt_is_scraped_beside_its_own_report(searched: Searched) -> None:
     searched.job.placement = Placement("there", ())
     searched.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
     searched.trainings.close()
     searched.listen()
-    searched.trainings.on_report_data((7, 0), None, b'{"k":"metrics","s":9,"v":{"acc":1.0}}\n', 0)
+    searched.trainings.on_report_data(
+        AttemptId(7, 0), None, b'{"k":"metrics","s":9,"v":{"acc":1.0}}\n', 0
+    )
     searched.log.write_text("0 loss=3\n")
     searched.until(lambda: sorted(searched.board.steps) == [0.0, 9.0])  # type: ignore[type-var]
     assert searched.trainings.live(7)["metrics"] == {"loss": 3, "acc": 1.0}
 
 
-def test_a_process_that_is_killed_is_followed_by_another(searched: Searched) -> None:
+def test_a_killed_scraper_is_started_again(searched: Searched) -> None:
     searched.log.write_text("0 loss=3\n")
     searched.until(lambda: searched.board.steps == [0.0])
     os.kill(searched.trainings.scraper.process.pid, signal.SIGKILL)
@@ -370,7 +371,7 @@ def test_a_process_that_is_killed_is_followed_by_another(searched: Searched) -> 
     assert searched.board.steps == [0.0, 1.0]
 
 
-def test_one_that_hangs_after_the_end_is_ended_and_that_is_said_once(
+def test_a_scraper_that_hangs_after_the_end_is_killed_and_logged_once(
     searched: Searched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     searched.log.write_text("0 loss=3\n")
@@ -382,7 +383,7 @@ def test_one_that_hangs_after_the_end_is_ended_and_that_is_said_once(
     assert caplog.text.count("metrics of job 7 are no longer scraped") == 1
 
 
-def test_the_next_daemon_goes_on_with_an_end_that_was_not_told(searched: Searched) -> None:
+def test_the_next_daemon_continues_with_an_unpublished_end(searched: Searched) -> None:
     searched.log.write_text("0 loss=3\n")
     searched.until(lambda: searched.board.steps == [0.0])
     with searched.log.open("a") as log:
