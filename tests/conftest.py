@@ -162,7 +162,7 @@ def stoker(home: Path) -> Run:
 def stop_daemon(base: Path) -> None:
     """Ask the daemon of this home to cancel everything and go; then insist, by pid.
 
-    In process: a command of its own for each of some 500 tests took minutes of processor time.
+    In process, without two more commands for each test that has a daemon.
     """
 
     def ask(method: str, path: str, body: bytes | None = None) -> bytes:
