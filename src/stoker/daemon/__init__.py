@@ -1,1 +1,1 @@
-"""The driver with a real clock and real processes: loop, API, who may do what."""
+"""The daemon: control loop, nodes, training, sweeps, request handlers and the HTTP API."""

@@ -139,7 +139,7 @@ class RequestContext(Struct):
 
 
 def daemon_stopping() -> CommandRejected:
-    """The answer to whoever asks a daemon that has just ended."""
+    """Return the rejection of commands that reach a daemon that has just ended."""
     return CommandRejected("The daemon has just ended. Try again.", "stopping")
 
 

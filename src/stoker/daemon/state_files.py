@@ -1,4 +1,4 @@
-"""Files and directories of a running daemon: what is deleted is made again, or reported."""
+"""StateFiles: creates deleted files and directories of a running daemon again, or reports them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class StateFiles:
         self._watch()
 
     def _watch(self) -> None:
-        """Be told of what is deleted from now on; what is watched already stays so."""
+        """Have the kernel report deletions from now on; safe to repeat."""
         if self.inotify is None:
             return
         above = os.path.dirname(self.state)
@@ -156,7 +156,7 @@ class StateFiles:
 
 
 def watch_state(loop: Daemon, keep: DaemonPaths, lock: StateLock, server: HttpServer) -> None:
-    """Have a running loop look after what it needs in the file system."""
+    """Have a running daemon create its files again when they are deleted."""
     executor = loop.local
     older = executor.exit_log.supervisors()
     loop.watch_files(
