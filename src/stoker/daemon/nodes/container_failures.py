@@ -1,4 +1,4 @@
-"""Marks exits of containers that their node could not run at all, so that another one is tried."""
+"""Marks exits of containers that their node could not run, so that another node is tried."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from stoker.executors.linux.oom import last_line
 
 ENGINE_FAILED = 125
 """The exit code of a container that was not run."""
-MOST_TEXT = 500
+MAX_TEXT_LENGTH = 500
 
 
-def mark_container_failures(facts: list[Event], state: State, logs: str) -> list[Event]:
-    """Return the events; exits say what the node lacks, if the end of the log does."""
-    return [_marked(fact, state, logs) for fact in facts]
+def mark_container_failures(events: list[Event], state: State, logs: str) -> list[Event]:
+    """Return the events; exits name what the node lacks, if the end of the log does."""
+    return [_marked(event, state, logs) for event in events]
 
 
-def _marked(fact: Event, state: State, logs: str) -> Event:
-    if not isinstance(fact, ProcessExited) or fact.code != ENGINE_FAILED:
-        return fact
-    job = state.jobs.get(fact.job)
-    if job is None or job.attempt != fact.attempt or job.placement is None:
-        return fact
-    spec, rank = state.spec(job), fact.part or 0
+def _marked(event: Event, state: State, logs: str) -> Event:
+    if not isinstance(event, ProcessExited) or event.code != ENGINE_FAILED:
+        return event
+    job = state.jobs.get(event.job)
+    if job is None or job.attempt != event.attempt or job.placement is None:
+        return event
+    spec, rank = state.spec(job), event.part or 0
     if spec.container is None:
-        return fact
+        return event
     paths = log_paths(job, spec, job.placement.parts[rank].node, logs, rank)
     lacks = last_line(CANNOT_RUN_HERE, *paths)
-    return fact if lacks is None else replace(fact, lacks=lacks[:MOST_TEXT])
+    return event if lacks is None else replace(event, lacks=lacks[:MAX_TEXT_LENGTH])

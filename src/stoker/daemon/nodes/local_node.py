@@ -1,4 +1,4 @@
-"""What this machine offers: probed, declared, or remembered."""
+"""NodeFacts of this node: probed, limited, declared or remembered."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from stoker.probes.declared_resources import (
 from stoker.probes.gpu_reading import Reading
 
 SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/kfd", "/dev/dxg")
-"""Where one of these is, a GPU driver is: only then is it worth asking."""
-PATIENCE = 8.0
+"""Files of GPU drivers: without one of them, no probe is started."""
+PROBE_SECONDS = 8.0
+"""Time limit of a probe."""
 
 
 def has_driver(environ: Mapping[str, str]) -> bool:
-    """Whether asking for GPUs can find any. Costs a few stat calls, not a process."""
+    """Return whether there may be GPUs; costs a few stat calls, not a process."""
     if any(os.path.exists(path) for path in SIGNS):
         return True
     libraries = filter(None, environ.get("LD_LIBRARY_PATH", "").split(":"))
@@ -35,22 +36,22 @@ def has_driver(environ: Mapping[str, str]) -> bool:
 
 
 class DeclaredResources:
-    """What was said on the command line, kept for daemons that start by themselves."""
+    """Options of the command line, stored for daemons that are started automatically."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def load(self) -> tuple[str | None, str | None]:
-        """The last `--gpus` and `--resources`."""
+        """Return the last `--gpus` and `--resources`."""
         try:
             with open(self.path) as file:
-                found = json.load(file)
-            return found.get("gpus"), found.get("resources")
+                options = json.load(file)
+            return options.get("gpus"), options.get("resources")
         except (OSError, ValueError, AttributeError):
             return None, None
 
     def save(self, gpus: str | None, resources: str | None) -> None:
-        """Remember what was said."""
+        """Store the options."""
         part = f"{self.path}.{os.getpid()}"
         with open(part, "w") as file:
             json.dump({"gpus": gpus, "resources": resources}, file)
@@ -58,10 +59,10 @@ class DeclaredResources:
 
 
 def probe_gpus(environ: Mapping[str, str]) -> Reading:
-    """The GPUs that are really here, narrowed by an inherited CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs of this host, limited by an inherited CUDA_VISIBLE_DEVICES."""
     if not has_driver(environ):
         return Reading()
-    reading = read_once(PATIENCE)
+    reading = read_once(PROBE_SECONDS)
     names = inherited_limit(environ)
     if names is None:
         return reading
@@ -74,7 +75,7 @@ def probe_gpus(environ: Mapping[str, str]) -> Reading:
 def build_node_facts(
     reading: Reading, gpus: str | None, resources: str | None, extra: Iterable[str] = ()
 ) -> NodeFacts:
-    """The node as the core sees it. `gpus` limits or declares; `extra` only adds."""
+    """Return the node for the core; `gpus` limits or declares, `extra` only adds."""
     types = devices.pools(host.cores(), host.memory_mib())
     real = devices.gpus(reading.facts)
     if gpus is not None and gpus not in ("all", "none"):
@@ -98,7 +99,7 @@ def _means(facts: DeviceFacts, name: str) -> bool:
 
 
 def _named(real: list[DeviceFacts], name: str, memory: int | None = None) -> DeviceFacts:
-    """A real GPU under the name it was typed by, or one that is only declared."""
+    """Return a real GPU under the name that the user gave, or one that is only declared."""
     for facts in real:
         if _means(facts, name):
             return DeviceFacts(
