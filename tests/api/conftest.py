@@ -65,5 +65,5 @@ def executor(client: Client) -> Iterator[Executor]:
     made = Executor(client=client)
     yield made
     made.shutdown(wait=False)
-    for future in list(made._open):
+    for future in list(made._unfinished):
         future.cancel()

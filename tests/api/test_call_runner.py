@@ -1,4 +1,4 @@
-"""The runner of calls, by itself: a process that is told to stop, or finds things odd."""
+"""The call runner alone: stop requests and damaged files."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ import pytest
 
 import stoker
 from e2e.daemon_fixture import until
-from stoker.api import result_files as folders
+from stoker.api import result_files
 from stoker.api.parameters import Settings
 from stoker.api.result_files import Call, Outcome
 
@@ -48,7 +48,7 @@ class Bench:
 
     def write(self, function: Callable[..., Any], *args: object, **settings: Any) -> None:
         known = Settings(options={}, signal=signal.SIGUSR2, **settings)
-        self.batch = folders.write(
+        self.batch = result_files.write_calls(
             str(self.base / "calls"), "/nowhere", "key", [Call(function, args)], known
         )
 
@@ -70,7 +70,7 @@ class Bench:
         return process.returncode, said
 
     def outcome(self) -> Outcome | None:
-        return folders.outcome(Path(self.batch.folder, "0.result"), "5")
+        return result_files.read_outcome(Path(self.batch.folder, "0.result"), "5")
 
     def stop_at(self, mark: Path, **more: str) -> tuple[int, str]:
         """Run it, and ask it to stop when there is this file."""
@@ -111,7 +111,7 @@ except SystemExit as end:
 """
 
 
-def test_asked_to_stop_it_saves_its_work_and_goes_on(bench: Bench) -> None:
+def test_a_call_saves_its_state_at_a_stop_request_and_resumes(bench: Bench) -> None:
     mark = bench.base / "mark"
     bench.write(Counter(mark), bench.go)
     code, said = bench.stop_at(mark.with_suffix(".1"))
@@ -154,7 +154,7 @@ def test_time_that_is_up_once_too_often(bench: Bench) -> None:
     assert bench.outcome() == Outcome(4)
 
 
-def test_a_call_without_checkpoint_begins_anew(bench: Bench) -> None:
+def test_a_call_without_checkpoint_starts_over(bench: Bench) -> None:
     def wait(mark: Path, go: Path) -> str:
         mark.touch()
         while not go.exists():
@@ -199,7 +199,7 @@ def test_a_checkpoint_that_returns_nothing_is_the_end(bench: Bench) -> None:
     assert bench.outcome() is None
 
 
-def test_a_checkpoint_that_fails_is_told(bench: Bench) -> None:
+def test_a_checkpoint_that_raises_is_reported(bench: Bench) -> None:
     class Fails(Counter):
         def checkpoint(self, go: Path) -> Any:
             raise OSError("no space")
@@ -247,7 +247,7 @@ def test_a_function_that_swallows_everything_for_ever_is_stopped_all_the_same(
 
 
 @pytest.mark.parametrize("wrong", [5, stoker.DelayedSubmission(None)])  # type: ignore[arg-type]
-def test_a_checkpoint_that_returns_something_else_is_told(bench: Bench, wrong: object) -> None:
+def test_a_checkpoint_that_returns_another_type_is_reported(bench: Bench, wrong: object) -> None:
     class Wrong(Counter):
         def checkpoint(self, go: Path) -> Any:
             return wrong
@@ -261,7 +261,7 @@ def test_a_checkpoint_that_returns_something_else_is_told(bench: Bench, wrong: o
     assert "must return a stoker.DelayedSubmission, or None, not" in str(found.error)
 
 
-def test_asked_to_stop_when_it_is_done_it_does_not_begin_anew(bench: Bench) -> None:
+def test_a_stop_request_after_the_end_does_not_start_over(bench: Bench) -> None:
     class Slow:
         """Is being pickled when the signal comes."""
 
@@ -303,7 +303,9 @@ def test_processes_that_the_function_forked_do_not_save(bench: Bench) -> None:
     assert bench.outcome() == Outcome(3)
 
 
-def test_another_python_is_told_what_to_do(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_python_is_reported(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "version_info", (2, 7, 0, "final", 0))
     bench.write(max, 3, 4)
     monkeypatch.undo()
@@ -332,5 +334,5 @@ def test_what_is_left_of_a_result_is_no_result(bench: Bench) -> None:
 
 
 def test_a_folder_with_submitits_percent_signs() -> None:
-    assert folders.fixed_part("/a/b/%j/c") == "/a/b"
-    assert folders.fixed_part("/a/b") == "/a/b"
+    assert result_files.fixed_folder("/a/b/%j/c") == "/a/b"
+    assert result_files.fixed_folder("/a/b") == "/a/b"

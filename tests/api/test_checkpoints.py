@@ -1,4 +1,4 @@
-"""Calls that are stopped and go on, by a real daemon."""
+"""Calls that are stopped and resumed, with a real daemon."""
 
 import sys
 import time
@@ -33,7 +33,7 @@ class Training:
         return stoker.DelayedSubmission(self, go)
 
 
-def test_a_call_makes_room_for_a_more_urgent_job_and_goes_on(
+def test_a_call_is_preempted_and_resumed(
     client: stoker.Client, executor: stoker.Executor, tmp_path: Path
 ) -> None:
     executor.update_parameters(gpus=4)
@@ -50,7 +50,7 @@ def test_a_call_makes_room_for_a_more_urgent_job_and_goes_on(
     assert (past.exit_code, past.cause) == (75, f"stopped: job {urgent.label} needs its resources")
 
 
-def test_a_call_whose_time_is_up_goes_on_but_not_for_ever(
+def test_a_call_at_its_time_limit_is_requeued_a_limited_number_of_times(
     client: stoker.Client, executor: stoker.Executor, tmp_path: Path
 ) -> None:
     executor.update_parameters(time="12s", signal_delay_s=8, slurm_max_num_timeout=1)

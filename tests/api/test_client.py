@@ -1,4 +1,4 @@
-"""The verbs of the command line, from Python, by a real daemon."""
+"""The verbs of the command line from Python, with a real daemon."""
 
 import os
 import signal
@@ -106,7 +106,7 @@ def test_the_verbs_that_change_jobs(client: stoker.Client, tmp_path: Path) -> No
     assert client.wait(job, timeout=SOON)[0].attempt == 1
 
 
-def test_a_signal_of_ones_own(client: stoker.Client) -> None:
+def test_a_custom_signal(client: stoker.Client) -> None:
     job = client.submit(["sleep", "300"])
     until(lambda: client.show(job).pid)
     assert client.kill(job, signal=signal.SIGUSR1).done
@@ -143,7 +143,7 @@ def test_history(client: stoker.Client) -> None:
     client.dismiss(job)
 
 
-def test_errors_by_kind_with_the_servers_sentence(client: stoker.Client) -> None:
+def test_errors_have_the_class_of_their_code(client: stoker.Client) -> None:
     with pytest.raises(stoker.NotFound, match=r"There is no job 999999\.") as missing:
         client.show(999999)
     assert (missing.value.code, missing.value.exit_code) == ("not_found", 3)

@@ -1,4 +1,4 @@
-"""Calls as jobs, by a real daemon."""
+"""Calls as jobs, with a real daemon."""
 
 import concurrent.futures
 import os
@@ -75,7 +75,7 @@ def test_its_files_are_private(executor: stoker.Executor) -> None:
     assert not list(folder.glob("*.new"))
 
 
-def test_it_has_the_gpus_it_asked_for(executor: stoker.Executor) -> None:
+def test_a_call_has_the_requested_gpus(executor: stoker.Executor) -> None:
     executor.update_parameters(gpus_per_node=2)
     visible = executor.submit(os.getenv, "CUDA_VISIBLE_DEVICES").result(SOON)
     assert visible is not None
@@ -122,7 +122,7 @@ def test_an_exception_that_cannot_be_made_from_its_args_comes_back(
     assert "in raises" in str(caught.value.__cause__)
 
 
-def test_what_cannot_be_pickled_is_said_clearly(executor: stoker.Executor) -> None:
+def test_a_call_that_cannot_be_pickled_is_rejected(executor: stoker.Executor) -> None:
     def raises() -> None:
         raise Own(threading.Lock())
 
@@ -136,10 +136,10 @@ def test_what_cannot_be_pickled_is_said_clearly(executor: stoker.Executor) -> No
 
 def test_a_call_that_cannot_be_pickled_is_not_submitted(executor: stoker.Executor) -> None:
     executor.submit(add, 1).result(SOON)
-    before = set(Path(stoker.api.result_files.default_base()).iterdir())
+    before = set(Path(stoker.api.result_files.default_folder()).iterdir())
     with pytest.raises(NotPicklable, match="open files, connections"):
         executor.submit(print, threading.Lock())
-    assert set(Path(stoker.api.result_files.default_base()).iterdir()) == before
+    assert set(Path(stoker.api.result_files.default_folder()).iterdir()) == before
 
 
 def test_a_job_that_dies_without_a_result_says_how(executor: stoker.Executor) -> None:
@@ -175,15 +175,15 @@ def test_a_call_that_is_tried_again_has_the_outcome_of_its_last_attempt(
     assert executor.submit(second_time, tmp_path / "once").result(SOON) == "fine"
 
 
-def test_an_impossible_call_is_refused_with_the_servers_sentence(
+def test_an_impossible_call_is_rejected(
     executor: stoker.Executor,
 ) -> None:
     executor.submit(add, 1).result(SOON)
     executor.update_parameters(gpus=64)
-    before = set(Path(stoker.api.result_files.default_base()).iterdir())
+    before = set(Path(stoker.api.result_files.default_folder()).iterdir())
     with pytest.raises(stoker.Impossible, match="Cannot be satisfied: 64 GPUs requested") as caught:
         executor.submit(add, 1)
-    assert set(Path(stoker.api.result_files.default_base()).iterdir()) == before
+    assert set(Path(stoker.api.result_files.default_folder()).iterdir()) == before
     assert (caught.value.code, caught.value.exit_code) == ("impossible", 6)
 
 
@@ -206,7 +206,7 @@ def test_a_call_that_can_never_start_is_not_waited_for(
     fails = client.submit(f"until [ -e {go} ]; do sleep 0.02; done; exit 1")
     executor.update_parameters(dependency=fails)
     calls = [executor.submit(add, 1), *executor.map_array(add, range(3))]
-    until(lambda: watcher.watcher_of(client.link).depend)
+    until(lambda: watcher.watcher_of(client.daemon_client).dependents)
     go.touch()
     for call in calls:
         with pytest.raises(stoker.StokerError, match=f"Job {call.job_id} can never start: ."):
@@ -231,7 +231,9 @@ def test_a_running_call_is_cancelled(executor: stoker.Executor) -> None:
     assert future.cancel(), "it is cancelled, however often that is asked for"
 
 
-def test_a_call_that_somebody_else_cancels(box: DaemonFixture, executor: stoker.Executor) -> None:
+def test_a_call_that_is_cancelled_from_outside(
+    box: DaemonFixture, executor: stoker.Executor
+) -> None:
     future = executor.submit(time.sleep, 300)
     box.stoker("cancel", future.job_id)
     with pytest.raises(concurrent.futures.CancelledError):
@@ -311,13 +313,13 @@ def test_a_batch_that_breaks_is_not_submitted(
 
     made = []
 
-    def breaks() -> None:
+    def on_failed() -> None:
         with executor.batch():
             made.append(executor.submit(add, 1))
             raise Own
 
     with pytest.raises(Own):
-        breaks()
+        on_failed()
     assert client.jobs("last")[0].id == before
     with pytest.raises(concurrent.futures.CancelledError):
         made[0].result(SOON)
@@ -427,15 +429,15 @@ def test_a_forked_process_waits_by_itself(executor: stoker.Executor) -> None:
 def test_a_daemon_behind_a_port(
     client: stoker.Client, monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
-    port = client.link.listen("127.0.0.1:0", tls=tls)
+    port = client.daemon_client.listen("127.0.0.1:0", tls=tls)
     monkeypatch.setenv("STOKER_SERVER", f"{'tls' if tls else 'tcp'}://{port['address']}")
     monkeypatch.setenv("STOKER_TOKEN_FILE", port["token_file"])
     monkeypatch.setenv("STOKER_FINGERPRINT", port["fingerprint"] or "")
     with stoker.Executor() as executor:
         assert list(executor.map(add, range(3))) == [10, 11, 12]
-    client.link.unlisten(port["address"])
+    client.daemon_client.unlisten(port["address"])
 
 
 def test_ids_are_written_as_ranges() -> None:
-    assert list(watcher.ranges([5])) == ["5-5"]
-    assert list(watcher.ranges([1, 2, 3, 7, 9, 10])) == ["1-3", "7-7", "9-10"]
+    assert list(watcher.id_ranges([5])) == ["5-5"]
+    assert list(watcher.id_ranges([1, 2, 3, 7, 9, 10])) == ["1-3", "7-7", "9-10"]

@@ -1,4 +1,4 @@
-"""The guide: every piece of Python in it runs, and prints what it says."""
+"""All Python code in the guide runs and prints the documented output."""
 
 import re
 import subprocess

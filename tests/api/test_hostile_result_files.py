@@ -1,4 +1,4 @@
-"""Calls in a folder that other users can write to: what they put there is never executed."""
+"""Calls in a folder that other users can write to: their files are never executed."""
 
 import os
 import pickle
@@ -15,12 +15,11 @@ import pytest
 import stoker
 from e2e.daemon_fixture import DaemonFixture
 from e2e.other_users import as_user
-from stoker.api import Client
+from stoker.api import Client, result_files
 from stoker.api import call_runner as call
-from stoker.api import result_files as folders
 from stoker.api.errors import PermissionDenied
 from stoker.api.parameters import Settings
-from stoker.api.result_files import Batch, Call, Outcome
+from stoker.api.result_files import Call, CallBatch, Outcome
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
@@ -55,16 +54,16 @@ class Bench:
 
     def write(
         self, function: Callable[..., Any] = twice, *args: object, inside: bool = False
-    ) -> Batch:
+    ) -> CallBatch:
         directory = str(self.base.parent) if inside else "/nowhere"
         calls = [Call(function, args or (21,))]
         if function is fails:
             calls = [Call(fails)]
-        return folders.write(
+        return result_files.write_calls(
             str(self.base), directory, os.urandom(6).hex(), calls, Settings(options={})
         )
 
-    def run(self, batch: Batch, *python: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, batch: CallBatch, *python: str) -> "subprocess.CompletedProcess[str]":
         """Run a call as the daemon does."""
         argv = batch.what.get("argv")
         words = ["sh", "-c", str(batch.what.get("line"))] if argv is None else list(argv)  # type: ignore[call-overload]
@@ -75,10 +74,10 @@ class Bench:
             capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
 
-    def outcome(self, batch: Batch) -> Outcome | None:
-        return folders.outcome(Path(batch.folder, "0.result"), "5")
+    def outcome(self, batch: CallBatch) -> Outcome | None:
+        return result_files.read_outcome(Path(batch.folder, "0.result"), "5")
 
-    def refused(self, batch: Batch) -> str:
+    def refused(self, batch: CallBatch) -> str:
         """Run a call that must not run; return what it says."""
         done = self.run(batch)
         assert done.returncode == 1
@@ -93,7 +92,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path)
 
 
-def runner_of(batch: Batch) -> Path:
+def runner_of(batch: CallBatch) -> Path:
     """Return the copy of the runner that a call has."""
     (found,) = Path(batch.folder).glob("call.*.py")
     return found
@@ -159,7 +158,9 @@ def test_what_was_not_written_by_the_submitter_is_not_unpickled(bench: Bench, na
 
 def test_a_function_that_calls_share_is_sealed_too(bench: Bench) -> None:
     calls = [Call(twice, (number,)) for number in range(2)]
-    batch = folders.write(str(bench.base), "/nowhere", "key", calls, Settings(options={}))
+    batch = result_files.write_calls(
+        str(bench.base), "/nowhere", "key", calls, Settings(options={})
+    )
     assert bench.run(batch).returncode == 0
     Path(batch.folder, "function").write_bytes(pickle.dumps(Evil(bench.mark)) + bytes(32))
     assert "function was changed" in bench.refused(batch)
@@ -176,11 +177,11 @@ def test_files_of_one_call_are_not_taken_for_those_of_another(bench: Bench) -> N
 
 def test_without_a_key_nothing_is_unpickled(bench: Bench) -> None:
     batch = bench.write()
-    forged = call.Folder(batch.folder, b"")
+    forged = call.CallFolder(batch.folder, b"")
     Path(batch.folder, "settings").write_bytes(
         (body := pickle.dumps(Evil(bench.mark))) + forged.seal("settings", body)
     )
-    bench.refused(Batch(batch.folder, batch.what, batch.travels))
+    bench.refused(CallBatch(batch.folder, batch.what, batch.is_uploaded))
 
 
 def swap(folder: str) -> int:
@@ -191,7 +192,7 @@ def swap(folder: str) -> int:
 
 
 def test_a_result_is_not_written_to_a_folder_that_was_exchanged(bench: Bench) -> None:
-    batch = folders.write(
+    batch = result_files.write_calls(
         str(bench.base), "/nowhere", "key", [Call(swap, (str(bench.base / "key"),))],
         Settings(options={}),
     )  # fmt: skip
@@ -203,13 +204,13 @@ def test_a_result_is_not_written_to_a_folder_that_was_exchanged(bench: Bench) ->
 
 def test_what_a_call_saves_is_sealed_for_the_next_attempt(bench: Bench) -> None:
     batch = bench.write()
-    folder = call.Folder(batch.folder, bytes.fromhex(batch.variables[call.KEY]))
+    folder = call.CallFolder(batch.folder, bytes.fromhex(batch.variables[call.KEY_VARIABLE]))
     call.CallRunner(folder, "0").save((twice, (4,), {}))
     assert bench.run(batch).returncode == 0
     assert bench.outcome(batch) == Outcome(8)
 
 
-def planted(bench: Bench, batch: Batch) -> None:
+def planted(bench: Bench, batch: CallBatch) -> None:
     """Have a result that leaves a file when it is read."""
     head = {"kind": "value", "what": "", "traceback": ""}
     data = pickle.dumps(head) + pickle.dumps(Evil(bench.mark))
@@ -255,13 +256,13 @@ def test_a_result_that_is_a_link_is_not_read(bench: Bench) -> None:
 def test_a_python_without_cloudpickle_borrows_ours_and_no_other(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folders, "_search_path", lambda _: [])
+    monkeypatch.setattr(result_files, "_search_path", lambda _: [])
     calls = [Call(twice, (21,))]
     where = str(bench.base.parent)
-    batch = folders.write(str(bench.base), where, "key", calls, Settings(options={}))
+    batch = result_files.write_calls(str(bench.base), where, "key", calls, Settings(options={}))
     path = Path(batch.folder, "library")
     line = str(batch.what["line"]).replace('exec "$p" ', 'exec "$p" -S ')
-    bare = Batch(batch.folder, {"line": line}, True, batch.variables)
+    bare = CallBatch(batch.folder, {"line": line}, True, batch.variables)
     done = bench.run(bare)
     assert (done.returncode, done.stderr) == (0, "")
     assert bench.outcome(batch) == Outcome(42)
@@ -280,7 +281,7 @@ def test_a_folder_of_ours_is_not_used_if_it_is_exchanged_while_it_is_written(
 
     monkeypatch.setattr(os, "mkdir", exchanged)
     (bench.base.parent / "home").mkdir()
-    monkeypatch.setattr(folders, "_secret", lambda: "ab" * 32)
+    monkeypatch.setattr(result_files, "_load_key", lambda: "ab" * 32)
     with pytest.raises(PermissionDenied):
         bench.write()
 
@@ -288,7 +289,7 @@ def test_a_folder_of_ours_is_not_used_if_it_is_exchanged_while_it_is_written(
 def test_the_key_is_private_and_stays_the_same(bench: Bench) -> None:
     first, second = bench.write(), bench.write()
     assert first.variables == second.variables
-    path = Path(folders.default_base(), "key")
+    path = Path(result_files.default_folder(), "key")
     assert path.stat().st_mode & 0o077 == 0
     assert path.parent.stat().st_mode & 0o077 == 0
     path.write_text("short")
@@ -302,9 +303,9 @@ def test_the_key_is_private_and_stays_the_same(bench: Bench) -> None:
 def test_the_key_is_in_no_reply_and_not_in_the_environment_of_the_function(
     executor: stoker.Executor,
 ) -> None:
-    future = executor.submit(os.environ.get, call.KEY)
+    future = executor.submit(os.environ.get, call.KEY_VARIABLE)
     assert future.result(30) is None
-    key = Path(folders.default_base(), "key").read_text()
+    key = Path(result_files.default_folder(), "key").read_text()
     assert key not in str(future.job.raw)
     assert key not in str(future.paths)
 
@@ -320,7 +321,9 @@ def test_another_user_cannot_have_code_run_through_a_shared_folder(
     mark = shared / "mark"
     executor = stoker.Executor(shared, client=client, hold=True)
     name = runner_of(
-        folders.write(str(shared), "/nowhere", "k", [Call(twice, (1,))], Settings(options={}))
+        result_files.write_calls(
+            str(shared), "/nowhere", "k", [Call(twice, (1,))], Settings(options={})
+        )
     ).name
     evil = f"import os\nopen({str(mark)!r}, 'w').write(str(os.getuid()))\n"
     as_user(65534, lambda: str((shared / name).write_text(evil)))

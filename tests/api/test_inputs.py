@@ -1,4 +1,4 @@
-"""What callers hand in, and the sentences for what makes no sense."""
+"""Conversion of arguments, and errors for invalid ones."""
 
 import pickle
 import signal
@@ -10,52 +10,51 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker.api import inputs as given
-from stoker.api import options
+from stoker.api import inputs, options
 
 JOBS = [stoker.Job(id=9 + n, label=f"9_{n}", name="x", state="PENDING") for n in range(4)]
 
 
 def test_any_heap_of_jobs_is_taken_apart() -> None:
     job = JOBS[2]
-    assert given.selectors([job, 3, "last", [4, range(5, 7)]]) == [
+    assert inputs.selectors([job, 3, "last", [4, range(5, 7)]]) == [
         "9_2", "3", "last", "4", "5", "6",
     ]  # fmt: skip
     heaps: list[Any] = [
         (each for each in [3, 5]), {3: "x", 5: "y"}, {3: 0, 5: 0}.keys(), map(int, "35"), (3, [5]),
     ]  # fmt: skip
     for heap in heaps:
-        assert given.selectors([heap]) == ["3", "5"]
+        assert inputs.selectors([heap]) == ["3", "5"]
 
 
 def test_neighbours_are_a_range_and_keep_their_order_where_that_matters() -> None:
     first, second, third, _ = JOBS
-    assert given.selectors([JOBS]) == ["9-12"]
-    assert given.selectors([third, first, second]) == ["9_2", "9-10"]
-    assert given.selectors([[third, first, second], "last"], ordered=False) == ["last", "9-11"]
-    assert given.selectors([first, "x", second]) == ["9_0", "x", "9_1"]
+    assert inputs.selectors([JOBS]) == ["9-12"]
+    assert inputs.selectors([third, first, second]) == ["9_2", "9-10"]
+    assert inputs.selectors([[third, first, second], "last"], ordered=False) == ["last", "9-11"]
+    assert inputs.selectors([first, "x", second]) == ["9_0", "x", "9_1"]
 
 
 @pytest.mark.parametrize("what", [None, 1.5, True, b"5", [None], object()])
-def test_what_is_no_job_is_said(what: object) -> None:
+def test_values_that_are_not_jobs_are_rejected(what: object) -> None:
     with pytest.raises(stoker.UsageError, match=r"is not a job\. Give an id"):
-        given.selectors([what])
+        inputs.selectors([what])
 
 
 def test_one_job_is_not_several() -> None:
-    assert given.selector([JOBS[1]]) == "9_1"
+    assert inputs.selector([JOBS[1]]) == "9_1"
     with pytest.raises(stoker.UsageError, match="Expected one job, got 2"):
-        given.selector([3, 4])
+        inputs.selector([3, 4])
 
 
 def test_words_of_a_command() -> None:
-    assert given.words(["echo", 5, 0.1, Path("/tmp")]) == ["echo", "5", "0.1", "/tmp"]
-    assert given.command(Path("/bin/true")) == {"argv": ["/bin/true"]}
-    assert given.command("echo $HOME") == {"line": "echo $HOME"}
+    assert inputs.command_words(["echo", 5, 0.1, Path("/tmp")]) == ["echo", "5", "0.1", "/tmp"]
+    assert inputs.command_body(Path("/bin/true")) == {"argv": ["/bin/true"]}
+    assert inputs.command_body("echo $HOME") == {"line": "echo $HOME"}
 
 
 def test_a_signal_by_name_number_and_enum() -> None:
-    said = [given.signal_name(each) for each in ("TERM", 15, signal.SIGTERM, None)]
+    said = [inputs.signal_name(each) for each in ("TERM", 15, signal.SIGTERM, None)]
     assert said == ["TERM", "15", "SIGTERM", None]
 
 
@@ -88,7 +87,7 @@ NOWHERE = stoker.Client("/nowhere.sock", start=False)
         ),
     ],
 )
-def test_what_makes_no_sense_is_one_sentence(call: Callable[[], object], sentence: str) -> None:
+def test_invalid_values_are_rejected(call: Callable[[], object], sentence: str) -> None:
     with pytest.raises(stoker.UsageError, match=sentence):
         call()
 

@@ -1,4 +1,4 @@
-"""Calls where there are machines over SSH: on this one, or carried along with their directory."""
+"""Calls with SSH nodes: on this host, or uploaded with their directory."""
 
 import os
 import socket

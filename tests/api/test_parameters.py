@@ -1,4 +1,4 @@
-"""What can be said of a call, in our words and in submitit's."""
+"""Parameters of calls, with our names and submitit's."""
 
 import signal
 from datetime import timedelta
@@ -17,7 +17,7 @@ from stoker.core.units import parse_duration
 
 
 def settled(checkpoints: bool = False, **given: object) -> Settings:
-    return parameters.settled(parameters.check(given), checkpoints=checkpoints)
+    return parameters.build_settings(parameters.check(given), checkpoints=checkpoints)
 
 
 def test_every_flag_of_the_command_line_is_a_keyword() -> None:
@@ -28,11 +28,11 @@ def test_every_flag_of_the_command_line_is_a_keyword() -> None:
         if name.startswith("--")
     }
     only_typed = {"resource", "pty", "stashed"}
-    assert flags - only_typed == options.NAMES | {"array"}
+    assert flags - only_typed == options.OPTION_NAMES | {"array"}
 
 
 def test_every_keyword_is_known_to_the_daemon() -> None:
-    assert {options.ALIASES.get(name, name) for name in options.NAMES} <= KNOWN
+    assert {options.ALIASES.get(name, name) for name in options.OPTION_NAMES} <= KNOWN
 
 
 def test_submitits_names() -> None:
@@ -43,7 +43,7 @@ def test_submitits_names() -> None:
     assert found.options == {
         "time": "5400s", "gpus": "2", "cpus": "4", "mem": "16G", "name": "train",
     }  # fmt: skip
-    assert (found.at_once, found.one_log) == (3, False)
+    assert (found.max_running, found.merge_stderr) == (3, False)
 
 
 def test_slurms_names_are_used_where_they_mean_something_and_passed_over_elsewhere() -> None:
@@ -52,7 +52,7 @@ def test_slurms_names_are_used_where_they_mean_something_and_passed_over_elsewhe
         slurm_srun_args=["-x"], slurm_use_srun=False, local_setup=[], local_timeout_min=1,
     )  # fmt: skip
     assert found.options == {"time": "600s", "queue": "dev"}
-    assert found.at_once == 2
+    assert found.max_running == 2
 
 
 @pytest.mark.parametrize("prefix", ["slurm", "local"])
@@ -105,31 +105,31 @@ def test_a_misspelt_option_of_a_submission() -> None:
 
 
 @pytest.mark.parametrize("name", ["tasks_per_node", "nodes", "ntasks"])
-def test_several_processes_for_one_call_are_refused(name: str) -> None:
+def test_several_processes_for_one_call_are_rejected(name: str) -> None:
     with pytest.raises(stoker.UsageError, match=f"{name} must be 1, not 2"):
         settled(**{name: 2})
 
 
 @pytest.mark.parametrize("value", [0, -1, "many"])
-def test_no_call_at_a_time_is_refused(value: object) -> None:
+def test_an_array_parallelism_of_zero_is_rejected(value: object) -> None:
     with pytest.raises(stoker.UsageError, match="array_parallelism"):
         settled(array_parallelism=value)
 
 
 @pytest.mark.parametrize("name", ["timeout_min", "mem_gb", "max_num_timeout", "signal_delay_s"])
 @pytest.mark.parametrize("value", ["long", -1, float("nan")])
-def test_what_is_no_number_is_refused(name: str, value: object) -> None:
+def test_values_that_are_not_numbers_are_rejected(name: str, value: object) -> None:
     with pytest.raises(stoker.UsageError, match=f"{name} must"):
         settled(**{name: value})
 
 
-def test_a_call_that_can_be_saved_is_told_before_it_has_to_go() -> None:
+def test_a_call_with_a_checkpoint_gets_a_signal_before_its_limit() -> None:
     found = settled(checkpoints=True)
     assert (found.options["signal"], found.options["requeue"]) == ("USR2@60", True)
     assert (found.signal, found.signal_delay, found.timeouts) == (signal.SIGUSR2, 60, 3)
 
 
-def test_a_short_one_is_told_late_enough() -> None:
+def test_a_short_call_gets_its_signal_late_enough() -> None:
     assert settled(checkpoints=True, timeout_min=1).options["signal"] == "USR2@15"
     assert settled(checkpoints=True, time="10s").signal_delay == 2
     assert settled(checkpoints=True, time=10, signal_delay_s=90).signal_delay == 90
@@ -143,7 +143,7 @@ def test_a_short_one_is_told_late_enough() -> None:
         ({"time": "1m30s", "signal": "USR1@90"}, "signal"),
     ],
 )
-def test_a_warning_that_would_never_come_is_refused(said: dict[str, object], name: str) -> None:
+def test_a_signal_before_the_start_is_rejected(said: dict[str, object], name: str) -> None:
     with pytest.raises(stoker.UsageError, match=f"{name}: .* would never be called"):
         settled(checkpoints=True, **said)
     settled(**said)  # it is nothing to a call that cannot be saved
@@ -153,18 +153,18 @@ def test_a_warning_that_would_never_come_is_refused(said: dict[str, object], nam
     "text", ["90", "5:30", "1:30:00", "2-12", "1-02:03:04", "90m", "1d12h", "1.5h", "2 hours"]
 )
 def test_a_limit_is_as_long_as_the_daemon_takes_it(text: str) -> None:
-    assert parameters._seconds(text) == parse_duration(text)
+    assert parameters._time_limit_seconds(text) == parse_duration(text)
 
 
 def test_a_limit_that_is_none() -> None:
-    assert [parameters._seconds(text) for text in ("soon", "5x", "", None)] == [None] * 4
+    assert [parameters._time_limit_seconds(text) for text in ("soon", "5x", "", None)] == [None] * 4
 
 
 def test_a_signal_without_a_time_comes_in_time() -> None:
     assert settled(checkpoints=True, signal="USR1", time="20s").options["signal"] == "USR1@5"
 
 
-def test_what_was_said_about_signals_and_retries_stays() -> None:
+def test_given_signals_and_retries_are_kept() -> None:
     found = settled(checkpoints=True, signal="SIGUSR1@30", retries=2)
     assert found.options == {"signal": "SIGUSR1@30", "retries": "2"}
     assert (found.signal, found.signal_delay) == (signal.SIGUSR1, 30)

@@ -1,4 +1,4 @@
-"""Sweeps from Python, by a real daemon."""
+"""Sweeps from Python, with a real daemon."""
 
 import sys
 from pathlib import Path

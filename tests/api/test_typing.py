@@ -1,4 +1,4 @@
-"""A type checker sees what a script gets, and what it misspells."""
+"""A type checker accepts the API and finds misspelt names."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a type checker should make of a script; checked by test_typing, never run."""
+"""A script for the type checker; checked by test_typing, never run."""
 
 from typing import assert_type
 

@@ -1,4 +1,4 @@
-"""A fake daemon in the test's own home."""
+"""Fixture: a fake daemon in a temporary home."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -41,7 +41,7 @@ def test_an_option_that_sbatch_does_not_have_is_an_error(option: str, meant: str
         assert f"Did you mean {meant}?" in error.value.message
 
 
-def test_a_word_that_is_no_option_is_an_error() -> None:
+def test_a_word_that_is_not_an_option_is_an_error() -> None:
     with pytest.raises(UsageError, match="'gpus=2'"):
         read_directives("#SBATCH gpus=2\n")
 

@@ -1,4 +1,4 @@
-"""The command and a real daemon together, as a person meets them."""
+"""Commands with a real daemon."""
 
 import json
 import os
@@ -107,7 +107,7 @@ def test_an_array_is_addressed_by_member(four: Run) -> None:
     assert shown(four, f"{label}_4")["result"] == 4
 
 
-def test_the_impossible_is_refused_with_6(four: Run) -> None:
+def test_an_impossible_request_is_rejected_with_exit_code_6(four: Run) -> None:
     done = four("submit", "--gpus", "9", "true")
     assert done.returncode == 6
     assert done.stdout == ""
@@ -138,7 +138,7 @@ def test_bad_input_has_its_code_and_changes_nothing(
     assert done.stderr.count("\n") == 1
 
 
-def test_a_failure_stays_in_the_list_until_it_is_looked_at(four: Run) -> None:
+def test_a_failure_stays_listed_until_it_was_shown(four: Run) -> None:
     four("submit", "-J", "bad", "echo last words; exit 3")
     assert four("wait", "bad").returncode == 3
     for _ in range(2):
@@ -296,7 +296,7 @@ def test_jobs_and_followers_outlive_a_restart(four: Run) -> None:
     assert (out, process.returncode) == ("one\ntwo\n", 7), err
 
 
-def test_waiting_goes_on_when_the_daemon_is_killed(four: Run) -> None:
+def test_waiting_continues_when_the_daemon_is_killed(four: Run) -> None:
     four("submit", "sleep 2; exit 5")
     process = subprocess.Popen(
         [sys.executable, "-m", "stoker", "wait", "1"],

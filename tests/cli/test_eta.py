@@ -1,4 +1,4 @@
-"""`stoker eta`: what it says, and a real daemon that looks ahead."""
+"""`stoker eta`: its output, and forecasts of a real daemon."""
 
 import json
 import time
@@ -98,7 +98,7 @@ def test_one_job_in_sentences(fake: FakeDaemon, capsys: Captured) -> None:
     assert ends.endswith(", from x.")
 
 
-def test_the_basis_is_marked_in_columns_and_said_in_sentences() -> None:
+def test_the_basis_is_marked_in_columns_and_named_in_sentences() -> None:
     similar = span(HOUR, 2.2 * HOUR, 3.2 * HOUR, "similar", "2 runs of a.py with other arguments")
     assert estimates.estimate_cell(similar) == "in ~2 h (60 min - 3 h)"
     assert estimates.estimate_cell(similar, ranged=False) == "in ~2 h"
@@ -129,7 +129,7 @@ def test_what_lies_too_far_ahead(fake: FakeDaemon, capsys: Captured) -> None:
     assert "There is no estimate: it is held." in capsys.readouterr().out
 
 
-def test_no_job_at_all_cannot_be_asked_for(fake: FakeDaemon, capsys: Captured) -> None:
+def test_a_limit_of_zero_is_rejected(fake: FakeDaemon, capsys: Captured) -> None:
     assert main(["eta", "--limit", "0"]) == 2
     assert (
         capsys.readouterr().err == "stoker: --limit takes a whole number of at least 1, not '0'.\n"

@@ -1,4 +1,4 @@
-"""What `feed` reads, and what it says of it; nothing is run here."""
+"""How `feed` reads and reports lines; no job is run."""
 
 import os
 from collections.abc import Iterator
@@ -137,9 +137,7 @@ def test_no_input_at_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         main([])
 
 
-def test_a_directory_that_is_gone(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deleted_directory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()

@@ -1,4 +1,4 @@
-"""What data holds never steers the terminal, by whatever way it is printed."""
+"""Data can never control the terminal, however it is printed."""
 
 import io
 import json

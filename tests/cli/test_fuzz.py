@@ -1,4 +1,4 @@
-"""Whatever is typed: an answer or one sentence, never a traceback."""
+"""Any command line gives a result or a one-line error, never a traceback."""
 
 import contextlib
 
@@ -31,7 +31,7 @@ def test_any_time(text: str) -> None:
 
 
 @given(st.lists(st.integers(min_value=0, max_value=300), unique=True).map(sorted))
-def test_spans_say_the_same_in_fewer_words(numbers: list[int]) -> None:
+def test_format_labels_keeps_all_labels(numbers: list[int]) -> None:
     text = format_labels([str(number) for number in numbers])
     if " more" in text or not numbers:
         return

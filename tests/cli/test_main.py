@@ -73,7 +73,7 @@ def test_a_jobs_own_json_flag_is_not_ours(fake: FakeDaemon, capsys: Captured) ->
     assert json.loads(capsys.readouterr().out) == {"error": error}
 
 
-def test_a_submission_whose_daemons_all_die_may_be_queued(
+def test_a_submission_may_be_queued_if_every_daemon_dies(
     fake: FakeDaemon, capsys: Captured
 ) -> None:
     fake.answers["POST /v1/jobs"] = lambda _: None
@@ -93,14 +93,14 @@ def test_interrupting_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: Captured
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_file_that_cannot_be_read_is_a_sentence(home: Path, capsys: Captured) -> None:
+def test_an_unreadable_file_is_reported_in_one_line(home: Path, capsys: Captured) -> None:
     sentence = "stoker: /no/such/file cannot be read: No such file or directory.\n"
     for argv in (["submit", "--each-line", "/no/such/file"], ["feed", "/no/such/file"]):
         assert main(argv) == 2
         assert capsys.readouterr().err == sentence
 
 
-def test_a_directory_that_is_not_ours_is_a_sentence(
+def test_a_directory_of_another_user_is_reported_in_one_line(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     (home / "state").mkdir()
@@ -111,7 +111,7 @@ def test_a_directory_that_is_not_ours_is_a_sentence(
 
 
 @pytest.mark.parametrize("verb", ["", "submit true", "daemon start", "gpus", "show 1", "feed"])
-def test_the_home_of_another_user_is_one_sentence_and_no_daemon(
+def test_the_home_of_another_user_is_reported_and_starts_no_daemon(
     verb: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4242)

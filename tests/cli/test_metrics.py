@@ -1,4 +1,4 @@
-"""Curves on a terminal: what is drawn, and what is written where nobody looks."""
+"""Curves of `stoker metrics` on a terminal, and its other formats."""
 
 import pytest
 

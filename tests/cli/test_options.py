@@ -65,7 +65,7 @@ def test_mistakes_are_named(argv: list[str], sentence: str) -> None:
         parse(SOME, argv, verb="logs")
 
 
-def test_the_sbatch_line_that_people_paste() -> None:
+def test_a_pasted_sbatch_line_is_parsed() -> None:
     line = (
         "-J train -o out/%x-%j.log -e err -D /data -t 1-12:00:00 -p long -N 1 -n 1 -c 8 --mem=32G "
         "-G a100:2 --gres=gpu:a100:2 -C big&fast -w n1 -x n2 --exclusive -a 0-15:4%4 "
@@ -84,7 +84,7 @@ def test_the_sbatch_line_that_people_paste() -> None:
     assert set(options) <= KNOWN
 
 
-def test_every_option_of_a_job_is_one_that_the_daemon_knows() -> None:
+def test_every_option_of_a_job_is_known_to_the_daemon() -> None:
     assert {option.key for option in JOB} - {"resource"} <= KNOWN
 
 
@@ -105,6 +105,6 @@ def test_resources_are_one_map(argv: list[str], resources: str) -> None:
     assert job_options(parse(JOB, argv)) == {"resources": resources}
 
 
-def test_a_resource_without_an_amount_is_refused() -> None:
+def test_a_resource_without_an_amount_is_rejected() -> None:
     with pytest.raises(UsageError, match="NAME=N"):
         job_options(parse(JOB, ["--resource", "licence"]))

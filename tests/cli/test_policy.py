@@ -1,4 +1,4 @@
-"""Policies as a person meets them: shown, chosen, refused; new homes and old ones."""
+"""`stoker policy`: show, set and reject policies; new and old homes."""
 
 import json
 import subprocess
@@ -119,7 +119,7 @@ def test_one_queue_may_have_its_own(two: Run) -> None:
 
 
 @pytest.mark.e2e
-def test_what_makes_no_sense_is_refused_and_changes_nothing(two: Run) -> None:
+def test_invalid_policies_are_rejected_and_change_nothing(two: Run) -> None:
     before = views(two)
     for words, told in (
         (["plannr"], "There is no policy 'plannr'. Did you mean planner?"),
@@ -147,7 +147,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(two: Run) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("name", JOURNALS)
-def test_an_old_home_goes_on_as_it_did(stoker: Run, home: Path, name: str) -> None:
+def test_an_old_home_keeps_its_policy(stoker: Run, home: Path, name: str) -> None:
     journal = read(name)
     begin = next(n for n, event in enumerate(journal) if isinstance(event, e.SpecRecorded))
     old = [event for event in journal[:begin] if not isinstance(event, e.PolicyChosen)]
@@ -179,7 +179,7 @@ def test_every_policy_is_listed_with_a_line(fake: FakeDaemon, capsys: Captured) 
     assert capsys.readouterr().out == "fifo\tin order\n"
 
 
-def test_since_when_a_policy_holds_is_told(fake: FakeDaemon, capsys: Captured) -> None:
+def test_the_time_since_which_a_policy_applies_is_shown(fake: FakeDaemon, capsys: Captured) -> None:
     view = {
         **AUTO, "queue": "q", "about": "in order", "why": None, "parameters": {}, "strict": False,
         "waiting": 1, "running": 2,
@@ -195,7 +195,7 @@ def test_since_when_a_policy_holds_is_told(fake: FakeDaemon, capsys: Captured) -
     assert absolute("2020-01-01T20:31:02.512Z") in first
 
 
-def test_what_is_typed_is_what_is_asked(fake: FakeDaemon, capsys: Captured) -> None:
+def test_the_request_has_the_typed_parameters(fake: FakeDaemon, capsys: Captured) -> None:
     after = {**AUTO, "own": True, "chosen": "planner", "policy": "planner"}
     reply = {"queue": "q", "before": AUTO, "after": after, "changed": True, "waiting": 1,
              "preempts": True, "kept": [], "known": True}  # fmt: skip
@@ -227,9 +227,7 @@ def test_an_empty_name_is_not_every_queue(
     assert not fake.requests
 
 
-def test_a_queue_that_nobody_knows_is_said_to_go_by_what_all_others_do(
-    fake: FakeDaemon, capsys: Captured
-) -> None:
+def test_an_unknown_queue_uses_the_default_policy(fake: FakeDaemon, capsys: Captured) -> None:
     view = {
         **AUTO, "about": "in order", "why": None, "parameters": {}, "strict": False,
         "waiting": 0, "running": 0, "since": None,
@@ -254,7 +252,7 @@ def test_a_queue_that_nobody_knows_is_said_to_go_by_what_all_others_do(
         ("planner", {"quantum": ""}, "quantum= has no value. Write quantum=20m or quantum=90s."),
     ],
 )
-def test_what_is_misspelt_is_told_how_to_be_written(
+def test_a_misspelt_policy_gets_a_suggestion(
     name: str, parameters: dict[str, str], told: str
 ) -> None:
     with pytest.raises(BadValue) as caught:

@@ -1,4 +1,4 @@
-"""What the lists look like on terminals of 80 and of 140 columns."""
+"""Tables on terminals of 80 and 140 columns."""
 
 import time
 from typing import Any

@@ -23,7 +23,7 @@ def what(*argv: str) -> dict[str, object]:
     return dict(build_submission(argv, "submit")[0]["what"])
 
 
-def test_one_word_that_is_no_file_is_a_shell_line(here: Path) -> None:
+def test_one_word_that_is_not_a_file_is_a_shell_line(here: Path) -> None:
     assert what("python x | tee y") == {"line": "python x | tee y"}
 
 
@@ -146,7 +146,7 @@ def test_variables_given_twice_are_all_sent(here: Path) -> None:
     assert options == {"env": ["A=1", "B=1", "A=2"]}
 
 
-def test_where_we_are_goes_along(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_directory_is_sent(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/bin/sh")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("PWD", "/somewhere/else")
@@ -177,13 +177,13 @@ def test_from_a_deleted_directory_another_can_be_named(gone: None) -> None:
 
 
 @pytest.mark.parametrize("argv", [["true"], ["-D", "sub", "true"]])
-def test_a_deleted_directory_is_a_sentence(gone: None, argv: list[str]) -> None:
+def test_a_deleted_directory_is_reported(gone: None, argv: list[str]) -> None:
     with pytest.raises(UsageError, match="no longer exists"):
         build_submission(argv, "submit")
 
 
 @pytest.mark.parametrize("word", ["train.sh", "./train", "/no/such", "ls"])
-def test_a_word_alone_is_a_program(here: Path, word: str) -> None:
+def test_a_single_word_is_a_program(here: Path, word: str) -> None:
     assert what(word) == {"argv": [word]}
 
 

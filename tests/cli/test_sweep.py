@@ -1,4 +1,4 @@
-"""What `stoker sweep` makes of a command line, and what it shows of sweeps."""
+"""`stoker sweep`: parsing of command lines, and output."""
 
 import csv
 import io
@@ -81,7 +81,7 @@ def test_hydra_overrides_stand_behind_the_command() -> None:
     assert found["name"] == "train"
 
 
-def test_parameters_that_no_word_names_are_appended() -> None:
+def test_parameters_without_a_placeholder_are_appended() -> None:
     from stoker.sweep.template import command_of
 
     found = definition("--param", "lr=0.1,0.01", "--param", "wd=0", "python", "t.py", "--x", "{lr}")
@@ -89,7 +89,7 @@ def test_parameters_that_no_word_names_are_appended() -> None:
     assert command == ["python", "t.py", "--x", "0.1", "--wd=0"]
 
 
-def test_one_word_is_a_line_for_the_shell() -> None:
+def test_one_word_is_a_shell_line() -> None:
     found = definition("--param", "lr=1,2", "python train.py --lr {lr} | tee log")
     assert found["line"] == "python train.py --lr {lr} | tee log"
     assert "command" not in found
@@ -114,7 +114,7 @@ def test_one_word_that_is_a_program_is_run_with_its_parameters(tmp_path: Path) -
         (("--param", "lr=1,2", "--method", "bayes", "--minimize", "loss"), "tpe"),
     ],
 )
-def test_the_method_is_the_one_that_suits(argv: tuple[str, ...], method: str) -> None:
+def test_the_default_method_depends_on_the_parameters(argv: tuple[str, ...], method: str) -> None:
     assert definition(*argv, "python", "train.py")["method"] == method
 
 
@@ -215,7 +215,7 @@ def test_where_the_metric_is_found() -> None:
         (("--param", "lr=1,2", "--csv", "x.csv", "x", "y"), "only one source of trials"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_said_in_a_sentence(argv: tuple[str, ...], said: str) -> None:
+def test_invalid_definitions_are_rejected(argv: tuple[str, ...], said: str) -> None:
     assert said in refused(*argv)
 
 
@@ -299,7 +299,7 @@ def test_a_dry_run_of_what_is_not_known_in_advance(
     assert ("until it is cancelled" in capsys.readouterr().err) == (argv == ("x=uniform(0,1)",))
 
 
-def test_a_misspelt_field_is_said(ready: FakeDaemon, capsys: Captured) -> None:
+def test_a_misspelt_field_is_reported(ready: FakeDaemon, capsys: Captured) -> None:
     assert main(["sweep", "--param", "lr=1,2", "python", "t.py", "{lrr}"]) == 0
     assert "stoker: {lrr} in the command is not a parameter" in capsys.readouterr().err
 
@@ -359,7 +359,7 @@ def test_what_failed_on_its_way_is_not_compared(ready: FakeDaemon) -> None:
         ({"kind": "file", "path": "o.json"}, "o.json does not exist"),
     ],
 )
-def test_a_metric_that_nobody_reports_is_said(source: dict[str, str], said: str) -> None:
+def test_a_metric_that_no_trial_reports_is_noted(source: dict[str, str], said: str) -> None:
     definition = {**WHOLE["definition"], "metric": {"name": "loss", "source": source}}
     silent = {**WHOLE, "definition": definition, "trials": [trial(0, None)]}
     assert "no trial has reported 'loss'" in sweep_show.missing_metric_text(silent)

@@ -1,4 +1,4 @@
-"""What depends on a terminal or on ^C, with a real one of each."""
+"""Behaviour on a terminal and at ^C, with a real pseudo-terminal."""
 
 import contextlib
 import os
@@ -121,7 +121,9 @@ def test_interrupting_twice_cancels_it(endless: FakeDaemon) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"n\r", 1), (b"y\r", 0)])
-def test_cancelling_everything_is_asked_about(fake: FakeDaemon, answer: bytes, code: int) -> None:
+def test_cancelling_all_jobs_asks_for_confirmation(
+    fake: FakeDaemon, answer: bytes, code: int
+) -> None:
     fake.answers["GET /v1/jobs"] = (200, {"jobs": [view(1)], "more": 11})
     done = [{"id": 1, "label": "1", "state": "CANCELLED"}]
     fake.answers["POST /v1/cancel"] = (200, {"done": done, "skipped": []})
@@ -133,7 +135,7 @@ def test_cancelling_everything_is_asked_about(fake: FakeDaemon, answer: bytes, c
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"n\r", 1), (b"y\r", 0)])
-def test_a_time_limit_that_ends_running_jobs_is_asked_about(
+def test_a_time_limit_that_ends_running_jobs_asks_for_confirmation(
     fake: FakeDaemon, answer: bytes, code: int
 ) -> None:
     fake.answers["POST /v1/edit"] = (200, {"overdue": ["7", "8"], "done": [], "skipped": []})
@@ -145,7 +147,7 @@ def test_a_time_limit_that_ends_running_jobs_is_asked_about(
     assert sent == [True, False][: 2 - code]
 
 
-def test_yes_is_not_asked(fake: FakeDaemon) -> None:
+def test_yes_skips_the_confirmation(fake: FakeDaemon) -> None:
     fake.answers["POST /v1/cancel"] = (200, {"done": [], "skipped": []})
     assert OnTerminal("cancel", "-y", "all").ends() == 0
 

@@ -33,7 +33,7 @@ def test_typed_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "5 parsecs", "1..5h", "-3m", "h"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_text_that_is_not_a_duration_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="not a duration"):
         times.parse_duration(text)
 
@@ -48,7 +48,7 @@ def test_typed_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert times.parse_time("today", now) <= now < times.parse_time("today", now) + 86400
 
 
-def test_relative_times_are_for_people() -> None:
+def test_relative_times_are_rounded() -> None:
     at = times.epoch("2026-11-15T20:00:00Z")
     assert at is not None
     assert times.relative("2026-11-15T20:00:00Z", at + 840) == "14 min ago"

@@ -1,4 +1,4 @@
-"""What is typed and shown of training jobs, against a daemon that answers what it is told."""
+"""Options and output of training jobs, with a fake daemon."""
 
 import json
 from pathlib import Path
@@ -94,7 +94,7 @@ def test_show_has_metrics_that_are_no_numbers(fake: FakeDaemon, capsys: Captured
     assert facts(capsys.readouterr().out)["metrics"] == "loss nan, acc 0.125"
 
 
-def test_show_says_that_a_job_takes_far_longer_than_was_said(
+def test_show_reports_a_job_that_exceeds_its_expected_time(
     fake: FakeDaemon, capsys: Captured
 ) -> None:
     answer(fake, trains())
@@ -113,7 +113,7 @@ def test_show_says_that_a_job_takes_far_longer_than_was_said(
     )
 
 
-def test_show_leaves_out_what_nobody_knows(fake: FakeDaemon, capsys: Captured) -> None:
+def test_show_omits_unknown_fields(fake: FakeDaemon, capsys: Captured) -> None:
     nothing = {key: None for key in TRAINING if key not in {"uuid", "checkpoints", "epochs_done"}}
     changes = {**nothing, "epochs_done": 0, "preemptions": 0, "shortages": 0, "speedups": [],
                "metrics": {}, "overran": False}  # fmt: skip
@@ -158,7 +158,7 @@ def test_history_shows_epochs(fake: FakeDaemon, capsys: Captured) -> None:
     assert line.split()[5] == "3"
 
 
-def test_why_says_who_makes_room(fake: FakeDaemon, capsys: Captured) -> None:
+def test_why_names_the_jobs_that_are_preempted(fake: FakeDaemon, capsys: Captured) -> None:
     coming = ["job 7 stops for this job at the end of its epoch, about 3 min"]
     reply = {"id": 8, "label": "8", "state": "PENDING", "reason": "Resources", "nodes": [],
              "text": "needs 1 GPU", "coming": coming}  # fmt: skip
@@ -170,7 +170,7 @@ def test_why_says_who_makes_room(fake: FakeDaemon, capsys: Captured) -> None:
     )
 
 
-def test_paths_are_told_in_full(
+def test_paths_are_sent_as_absolute_paths(
     fake: FakeDaemon, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = home.parent / "user"

@@ -1,4 +1,4 @@
-"""What each verb asks of the daemon, and what it says."""
+"""Requests and output of each verb, with a fake daemon."""
 
 import csv
 import io
@@ -60,7 +60,7 @@ def test_a_view_without_a_daemon_says_so_and_starts_none(
     assert sorted(home.rglob("*")) == before
 
 
-def test_the_queue_has_the_columns_people_expect(fake: FakeDaemon, capsys: Captured) -> None:
+def test_the_columns_of_the_queue(fake: FakeDaemon, capsys: Captured) -> None:
     waiting = view(43, reason="Resources", name="x" * 90)
     fake.answers["GET /v1/jobs"] = listing(view(42, **RUNNING), waiting)
     assert main([]) == 0
@@ -82,7 +82,7 @@ def test_an_expected_start_gets_a_column(fake: FakeDaemon, capsys: Captured) -> 
     assert " in " in row
 
 
-def test_failures_come_with_their_last_words(fake: FakeDaemon, capsys: Captured) -> None:
+def test_failures_are_listed_with_their_last_lines(fake: FakeDaemon, capsys: Captured) -> None:
     fake.answers["GET /v1/jobs"] = listing(view(42, **RUNNING), view(7, **FAILED))
     main([])
     text = capsys.readouterr().out
@@ -100,7 +100,7 @@ def test_failures_come_with_their_last_words(fake: FakeDaemon, capsys: Captured)
         (["--no-header", "-o", "state"], "RUNNING\n"),
     ],
 )
-def test_columns_of_ones_own(fake: FakeDaemon, capsys: Captured, argv: list[str], out: str) -> None:
+def test_custom_columns(fake: FakeDaemon, capsys: Captured, argv: list[str], out: str) -> None:
     fake.answers["GET /v1/jobs"] = listing(view(42, **RUNNING))
     assert main(["queue", *argv]) == 0
     assert capsys.readouterr().out == out
@@ -231,7 +231,7 @@ def test_run_follows_and_ends_as_the_job(
     assert fake.bodies("/v1/jobs")[0]["what"] == {"argv": ["python", "-x"]}
 
 
-def test_following_goes_on_where_a_restarted_daemon_left_off(
+def test_following_continues_at_the_offset_after_a_restart(
     fake: FakeDaemon, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     replies = iter([chunked(b"one\n", end=False), chunked(b"tw", end=False), chunked(b"o\n")])
@@ -246,7 +246,7 @@ def test_following_goes_on_where_a_restarted_daemon_left_off(
     ]  # fmt: skip
 
 
-def test_following_goes_on_with_the_next_attempt(
+def test_following_continues_with_the_next_attempt(
     fake: FakeDaemon, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     views = iter([view(5, **RUNNING), view(5, **RUNNING, attempt=1), view(5, attempt=1, result=0)])
@@ -391,7 +391,7 @@ def test_a_log_of_a_later_attempt_says_where_the_earlier_one_is(
 
 
 @pytest.mark.parametrize("words", [["--attempt", "0"], ["--json"], ["--path"]])
-def test_who_asks_for_something_else_is_not_told_of_earlier_attempts(
+def test_other_requests_do_not_mention_earlier_attempts(
     fake: FakeDaemon, capsys: Captured, words: list[str]
 ) -> None:
     fake.answers["GET /v1/jobs/18/log"] = chunked(b"x\n")
@@ -482,7 +482,7 @@ def test_show_tells_what_is_known(fake: FakeDaemon, capsys: Captured) -> None:
     assert json.loads(capsys.readouterr().out)["state"] == "RUNNING"
 
 
-def test_show_of_what_is_over_and_of_what_was_asked(fake: FakeDaemon, capsys: Captured) -> None:
+def test_show_of_a_finished_job_and_of_its_request(fake: FakeDaemon, capsys: Captured) -> None:
     asked = {"retry": "1 on oom,exit:3", "on_end": "notify", "warning_signal": "10@120",
              "deadline_at": "2026-11-16T20:40:00Z",
              "begin_at": "2026-11-15T20:35:00Z", "environment_hash": "abc"}  # fmt: skip
@@ -507,7 +507,7 @@ def test_show_of_what_is_over_and_of_what_was_asked(fake: FakeDaemon, capsys: Ca
     assert "None" not in capsys.readouterr().out
 
 
-def test_why_reads_like_a_sentence(fake: FakeDaemon, capsys: Captured) -> None:
+def test_why_prints_sentences(fake: FakeDaemon, capsys: Captured) -> None:
     fake.answers["GET /v1/jobs/42/why"] = (200, {
         "id": 42, "label": "42", "state": "PENDING", "reason": "Resources",
         "text": "it waits for its turn.", "expected_start": None, "expected_basis": None,
@@ -615,7 +615,7 @@ def test_adding_machines_says_what_they_have(
         ["add", "nothere.yaml"], ["add", "a.yaml", "h"], ["remove"], ["frob"], ["list", "x"],
     ],
 )  # fmt: skip
-def test_adding_nothing_sensible_is_refused_before_anybody_is_asked(
+def test_invalid_nodes_are_rejected_before_any_request(
     fake: FakeDaemon, capsys: Captured, argv: list[str]
 ) -> None:
     assert main(["nodes", *argv]) == 2
@@ -659,7 +659,7 @@ def test_a_machine_is_drained_under_its_name(fake: FakeDaemon, capsys: Captured)
         assert capsys.readouterr().err == f"stoker: {said}\n"
 
 
-def test_what_is_done_to_a_job_out_of_reach_is_said_to_come_later(
+def test_a_change_on_an_unreachable_node_is_reported_as_delayed(
     fake: FakeDaemon, capsys: Captured
 ) -> None:
     done = [{"id": n, "label": str(n), "state": "COMPLETING", "unreachable": ["a"]} for n in (7, 8)]
@@ -784,7 +784,7 @@ def test_every_verb_has_a_json_form(
         (["--drain"], [], ""),
     ],
 )
-def test_daemon_stop_waits_until_it_is_gone(
+def test_daemon_stop_waits_until_the_process_has_ended(
     fake: FakeDaemon, capsys: Captured, argv: list[str], running: list[int], said: str
 ) -> None:
     process = subprocess.Popen(["sleep", "30"])
@@ -801,7 +801,7 @@ def test_daemon_stop_waits_until_it_is_gone(
     assert capsys.readouterr().err == f"stoker: stopped the daemon (pid {process.pid}){said}\n"
 
 
-def test_a_daemon_that_does_not_end_is_told_of(
+def test_a_daemon_that_does_not_end_is_reported(
     fake: FakeDaemon, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stoker.cli.admin.daemon.STOP_SECONDS", 0.05)

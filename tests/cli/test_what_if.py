@@ -1,4 +1,4 @@
-"""`stoker what-if` with a real daemon: what would change for whom, and nothing changed in fact."""
+"""`stoker what-if` with a real daemon, which is not changed."""
 
 import json
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {job["name"]: job for job in found["today"]}
 
 
-def test_who_would_end_when(lab: Run) -> None:
+def test_the_shift_of_each_job_is_listed(lab: Run) -> None:
     """Three questions to one lab, since a daemon takes its time to start."""
     more = asked(lab, "--add", "gpus=2")
     assert more["gpus"] == {"before": 2, "after": 4}
@@ -106,7 +106,7 @@ MISTAKES = (
 )
 
 
-def test_a_mistake_is_said_in_one_sentence(stoker: Run) -> None:
+def test_invalid_arguments_are_reported_in_one_line(stoker: Run) -> None:
     stoker("daemon", "start", "--resources", "{gpu:1}", check=True)
     stoker("run", "--gpus", "1", "sleep 0.1", check=True)
     for typed, said, code in MISTAKES:

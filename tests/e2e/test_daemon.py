@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.daemon_fixture import DaemonFixture, alive, as_json, kill, until
-from stoker.executors.local.supervisor_client import KEEPERS
+from stoker.executors.local.supervisor_client import SUPERVISORS
 
 
 def test_eight_starts_at_once_make_one_daemon_and_all_learn_its_pid(idle: DaemonFixture) -> None:
@@ -17,7 +17,7 @@ def test_eight_starts_at_once_make_one_daemon_and_all_learn_its_pid(idle: Daemon
     ends = [(*start.communicate(timeout=60), start.returncode) for start in starts]
     assert [code for _, _, code in ends] == [0] * 8, ends
     assert {json.loads(out)["pid"] for out, _, _ in ends} == {idle.pid}
-    assert len(idle.keepers) == KEEPERS
+    assert len(idle.keepers) == SUPERVISORS
 
 
 def test_submissions_at_once_with_no_daemon_make_one_daemon_and_all_the_jobs(
@@ -28,7 +28,7 @@ def test_submissions_at_once_with_no_daemon_make_one_daemon_and_all_the_jobs(
     assert sorted(map(int, labels)) == list(range(1, 9))
     results = sorted(idle.end_of(label)["result"] for label in labels)
     assert results == list(range(8))
-    until(lambda: len(idle.keepers) == KEEPERS)
+    until(lambda: len(idle.keepers) == SUPERVISORS)
 
 
 def test_a_second_daemon_in_the_foreground_leaves_the_first_alone(box: DaemonFixture) -> None:

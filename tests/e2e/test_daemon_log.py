@@ -16,10 +16,10 @@ def test_start_refusal_restart_and_stop_each_have_a_line(box: DaemonFixture) -> 
     expected = [
         f"INFO stoker.daemon.bootstrap: started: stoker 0.1.0, pid {first}",
         "INFO stoker.daemon.http.codec: refused POST /v1/jobs: ",
-        "INFO stoker.daemon.routes.app: restart requested (mode leave)",
+        "INFO stoker.daemon.routes.admin: restart requested (mode leave)",
         "INFO stoker.daemon.control.daemon: stopping; jobs that continue to run: 0",
         "INFO stoker.daemon.bootstrap: started: ",
-        "INFO stoker.daemon.routes.app: stop requested (mode leave)",
+        "INFO stoker.daemon.routes.admin: stop requested (mode leave)",
         "INFO stoker.daemon.control.daemon: stopping; ",
     ]
     for text in expected:  # in this order

@@ -1,4 +1,4 @@
-"""One real daemon for each file of tests, as for the Python API."""
+"""Fixture: one real daemon per file of tests."""
 
 from api.conftest import box
 

@@ -240,7 +240,7 @@ def test_with_max_num_timeout_a_job_that_has_to_stop_is_run_again(
         ("+hydra.launcher.slurm_partion=x", "There is no parameter 'slurm_partion'. Did you mean"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(
+def test_an_impossible_request_is_reported_in_one_line(
     launcher: Callable[..., Launcher], override: str, sentence: str
 ) -> None:
     made = launcher(str, override)

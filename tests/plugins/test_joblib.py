@@ -1,4 +1,4 @@
-"""joblib's Parallel with our backend: what it calls runs as jobs in the queue."""
+"""joblib's Parallel with our backend."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ from joblib import Parallel, delayed, parallel_config
 from e2e.daemon_fixture import DaemonFixture
 from stoker.api import Client, Impossible, Node, StokerError, UnknownOption
 from stoker.plugins.joblib import register
-from stoker.plugins.slots import room
+from stoker.plugins.slots import max_running_jobs
 
 # Functions are of the standard library, or local: a job need not import this file.
 getenv = delayed(os.getenv)
@@ -145,10 +145,10 @@ def test_room_is_counted_machine_by_machine(options: dict[str, object], expected
         return Node.of({"name": name, "state": state, "resources": resources})
 
     machines = [node("a", "up", cpu=8, gpu=4), node("b", "up", cpu=2), node("c", "down", cpu=64)]
-    assert room(machines, options) == expected
+    assert max_running_jobs(machines, options) == expected
 
 
-def test_threads_of_libraries_are_bounded_where_that_is_asked_for(box: DaemonFixture) -> None:
+def test_threads_of_libraries_are_limited_on_request(box: DaemonFixture) -> None:
     with parallel_config(backend="stoker", inner_max_num_threads=3, env={"GREETING": "hello"}):
         found = Parallel(n_jobs=2)(getenv(name) for name in ("MKL_NUM_THREADS", "GREETING"))
     assert found == ["3", "hello"]
@@ -161,7 +161,7 @@ def test_time_that_is_up_cancels_what_runs(client: Client) -> None:
     assert {job.state for job in jobs} == {"CANCELLED"}
 
 
-def test_a_job_that_somebody_cancels_is_an_error_that_says_so(client: Client) -> None:
+def test_a_cancelled_job_is_an_error(client: Client) -> None:
     def cancels_itself() -> None:
         import os
         import time
@@ -175,7 +175,7 @@ def test_a_job_that_somebody_cancels_is_an_error_that_says_so(client: Client) ->
         Parallel(n_jobs=2, backend="stoker")([delayed(cancels_itself)()])
 
 
-def test_what_cannot_be_is_said_and_nobody_waits_for_it(box: DaemonFixture) -> None:
+def test_an_impossible_request_is_an_error_without_waiting(box: DaemonFixture) -> None:
     with pytest.raises(UnknownOption, match=r"There is no parameter 'gpuss'\. Did you mean gpus"):
         parallel_config(backend="stoker", gpuss=1)
     with pytest.raises(UnknownOption, match="There is no parameter 'gpuss'"):

@@ -27,8 +27,8 @@ from simulation.virtual_clock import VirtualClock
 from stoker.daemon import recovery as setup
 from stoker.daemon import unknown_attempts as recovered
 from stoker.executors.linux import gpu_locks as holds
+from stoker.executors.linux import log_file, procfs
 from stoker.executors.linux import process_tree as tree
-from stoker.executors.linux import procfs
 from stoker.executors.linux import shared_locks as lockfiles
 from stoker.executors.local import claims, termination
 from stoker.executors.local import executor as local
@@ -426,7 +426,9 @@ class Kernel:
         """Patch the real modules so that they call this kernel."""
         with contextlib.ExitStack() as stack:
             files = (recovered, replacement, salvage, setup, sqlite, watermark)
-            processes = (adoption, claims, holds, keeper, keepers, local, lockfiles, procfs, tree)
+            processes = (
+                adoption, claims, holds, keeper, keepers, local, lockfiles, log_file, procfs, tree
+            )  # fmt: skip
             for module in (*processes, *files):
                 stack.enter_context(mock.patch.object(module, "os", self.os))
             for module in (adoption, holds, keeper, local, lockfiles, termination):

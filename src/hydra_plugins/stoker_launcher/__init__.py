@@ -1,1 +1,1 @@
-"""Hydra's jobs as jobs of stoker: `python train.py -m hydra/launcher=stoker lr=0.1,0.01`."""
+"""Hydra launcher for stoker: `python train.py -m hydra/launcher=stoker lr=0.1,0.01`."""

@@ -1,4 +1,4 @@
-"""What can be said under `hydra.launcher`; anything else of a submission goes there with a `+`."""
+"""Configuration of `hydra.launcher`; other options of a submission need a leading `+`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,13 +6,14 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 
-# Annotations are no texts here: while Hydra scans plugins, a dataclass cannot look them up.
+# No `from __future__ import annotations`: during Hydra's plugin scan, a dataclass cannot
+# resolve annotations that are strings.
 @dataclass
 class StokerConf:
-    """The parameters of a `stoker.Executor`; what is null is as if it were not there."""
+    """The parameters of a `stoker.Executor`; null means not given."""
 
     _target_: str = "hydra_plugins.stoker_launcher.stoker_launcher.StokerLauncher"
-    # Calls and their results. Inside the working directory it goes along to other machines.
+    # Calls and results. Inside the working directory, it is uploaded to other nodes.
     folder: str = "${hydra.sweep.dir}/.stoker"
     name: str = "${hydra.job.name}"
 
@@ -27,7 +28,7 @@ class StokerConf:
 
     queue: Any = None
     priority: Any = None
-    # How many of a sweep run at a time, in our word and in submitit's.
+    # Maximum number of running jobs: our name and submitit's.
     max_running: Any = None
     array_parallelism: Any = None
     dependency: Any = None
@@ -36,7 +37,7 @@ class StokerConf:
     retries: Any = None
     retry_on: Any = None
     requeue: Any = None
-    # So often a job whose time is up is run again; only then is it stopped before its limit.
+    # How often a job is requeued at its time limit; if set, it is stopped before the limit.
     max_num_timeout: Any = None
     signal_delay_s: Any = None
 

@@ -1,4 +1,4 @@
-"""The launcher: one batch of a sweep is one array in the queue, waited for."""
+"""The launcher: submits each batch of a sweep as an array and waits for it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 if TYPE_CHECKING:
-    from hydra_plugins.stoker_launcher._job import Job
+    from hydra_plugins.stoker_launcher._job import HydraJob
     from stoker.api import Executor, Future
 
-# Hydra looks into all plugins whenever a program of its starts. So nothing is imported above that
-# only a sweep needs.
+# Hydra imports all plugins whenever a Hydra program starts, so imports that only a sweep needs
+# are local.
 log = logging.getLogger(__name__)
 INTERRUPTED = 130
-SECOND_THOUGHTS = 3
-"""Seconds in which another Ctrl-C cancels the jobs."""
+CANCEL_SECONDS = 3
+"""Time in which a second Ctrl-C cancels the jobs."""
 
 
 class StokerLauncher(Launcher):
-    """Runs each of Hydra's jobs as a job of stoker, with GPUs of its own."""
+    """Runs each Hydra job as a job of stoker, with its own GPUs."""
 
     def __init__(self, **parameters: Any) -> None:
         self.parameters: dict[str, Any] = {
@@ -44,7 +44,7 @@ class StokerLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """Take in what is launched."""
+        """Set what is launched."""
         self.hydra_context = hydra_context
         self.task_function = task_function
         self.config = config
@@ -52,109 +52,109 @@ class StokerLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Queue a batch of jobs, wait for all of them, return what came of them in this order."""
+        """Submit a batch of jobs, wait for all of them, return their outcomes in order."""
         setup_globals()
         hydra = self.config.hydra
         configure_log(hydra.hydra_logging, hydra.verbose)
         Path(str(hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
         numbers = range(initial_job_idx, initial_job_idx + len(job_overrides))
         configs = [
-            self._composed(overrides, number)
+            self._compose(overrides, number)
             for overrides, number in zip(job_overrides, numbers, strict=True)
         ]
-        executor, futures = self._queued(configs)
+        executor, futures = self._submit(configs)
         try:
-            many = "1 job" if len(futures) == 1 else f"{len(futures)} jobs"
-            log.info("Queued %s, output in %s", many, hydra.sweep.dir)
+            count = "1 job" if len(futures) == 1 else f"{len(futures)} jobs"
+            log.info("Queued %s, output in %s", count, hydra.sweep.dir)
             for number, future, overrides in zip(numbers, futures, job_overrides, strict=True):
-                said = " ".join(filter_overrides(overrides))
-                log.info("\t#%d : %s : %s", number, future.job_id, said)
+                text = " ".join(filter_overrides(overrides))
+                log.info("\t#%d : %s : %s", number, future.job_id, text)
             _wait(dict(zip(futures, numbers, strict=True)))
         except KeyboardInterrupt:
             _leave_or_cancel(executor, futures)
-            raise SystemExit(INTERRUPTED) from None  # all is said; Hydra would show a traceback
-        return [_returned(*each) for each in zip(futures, configs, strict=True)]
+            raise SystemExit(INTERRUPTED) from None  # Hydra would print a traceback
+        return [_job_return(*pair) for pair in zip(futures, configs, strict=True)]
 
-    def _composed(self, overrides: Sequence[str], number: int) -> DictConfig:
-        """Compose here and now: a file that is edited later does not change a job that waits."""
+    def _compose(self, overrides: Sequence[str], number: int) -> DictConfig:
+        """Compose now: files that are edited later do not change a pending job."""
         config = self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
         with open_dict(config):
             config.hydra.job.num = number
         return config
 
-    def _queued(self, configs: Sequence[DictConfig]) -> tuple[Executor, list[Future[JobReturn]]]:
+    def _submit(self, configs: Sequence[DictConfig]) -> tuple[Executor, list[Future[JobReturn]]]:
         from stoker.api import StokerError
 
         try:
             executor = self._executor()
             return executor, executor.map_array(self._job(), configs)
-        except StokerError as error:  # a sentence that says it all: Hydra shows no traceback then
+        except StokerError as error:  # Hydra prints its message without a traceback
             raise CompactHydraException(f"hydra.launcher: {error}") from error
 
-    def _job(self) -> Job:
-        from hydra_plugins.stoker_launcher._job import Again, Job
+    def _job(self) -> HydraJob:
+        from hydra_plugins.stoker_launcher._job import HydraJob, ResumableJob
 
-        kind = Again if self.parameters.get("max_num_timeout") else Job
+        kind = ResumableJob if self.parameters.get("max_num_timeout") else HydraJob
         return kind(self.hydra_context, self.task_function, Singleton.get_state())
 
     def _executor(self) -> Executor:
         from stoker.api import Executor
         from stoker.api.options import as_options
-        from stoker.api.parameters import positive
+        from stoker.api.parameters import positive_int
 
         parameters = dict(self.parameters)
-        at_once = positive(parameters.pop("max_running", None), "max_running")
-        if at_once is not None:
-            parameters["array_parallelism"] = at_once
+        max_running = positive_int(parameters.pop("max_running", None), "max_running")
+        if max_running is not None:
+            parameters["array_parallelism"] = max_running
         copied = [name for name in self.config.hydra.job.env_copy if name in os.environ]
-        own = as_options({"env": parameters.get("env")}).get("env", [])
+        variables = as_options({"env": parameters.get("env")}).get("env", [])
         parameters["env"] = [
             *(f"{name}={os.environ[name]}" for name in copied),
-            *cast("list[str]", own),
+            *cast("list[str]", variables),
         ]
         return Executor(parameters.pop("folder", None), **parameters)
 
 
 def _wait(numbers: Mapping[Future[JobReturn], int]) -> None:
-    left = set(numbers)
-    while left:
-        # A Ctrl-C in the instant before Python falls asleep is heard when it wakes up.
-        done, _ = concurrent.futures.wait(left, timeout=1.0, return_when="FIRST_COMPLETED")
-        for future in left & done:
-            log.info("\t#%d : %s : %s", numbers[future], future.job_id, _end(future))
-        left -= done
+    unfinished = set(numbers)
+    while unfinished:
+        # With a timeout: a Ctrl-C just before the wait is handled only after it.
+        done, _ = concurrent.futures.wait(unfinished, timeout=1.0, return_when="FIRST_COMPLETED")
+        for future in unfinished & done:
+            log.info("\t#%d : %s : %s", numbers[future], future.job_id, _outcome_text(future))
+        unfinished -= done
 
 
 def _leave_or_cancel(executor: Executor, futures: Sequence[Future[JobReturn]]) -> None:
-    """Leave the jobs in the queue, as they do not need us; unless that is not what was meant."""
+    """Leave the jobs in the queue, or cancel them at a second Ctrl-C."""
     try:
-        log.warning("The jobs continue. Ctrl-C again within %d s cancels them.", SECOND_THOUGHTS)
-        time.sleep(SECOND_THOUGHTS)
+        log.warning("The jobs continue. Ctrl-C again within %d s cancels them.", CANCEL_SECONDS)
+        time.sleep(CANCEL_SECONDS)
     except KeyboardInterrupt:
         executor.client.cancel(futures)
         log.warning("The jobs are cancelled.")
 
 
-def _end(future: Future[JobReturn]) -> str:
+def _outcome_text(future: Future[JobReturn]) -> str:
     if future.cancelled():
         return "cancelled"
     return "done" if future.exception() is None else "failed"
 
 
-def _returned(future: Future[JobReturn], config: DictConfig) -> JobReturn:
-    """Return what Hydra expects of a job, also of one that was killed, cancelled or lost."""
-    from hydra_plugins.stoker_launcher._job import Failed
+def _job_return(future: Future[JobReturn], config: DictConfig) -> JobReturn:
+    """Return the outcome for Hydra, also of a job that was killed, cancelled or lost."""
+    from hydra_plugins.stoker_launcher._job import TaskFailed
     from stoker.api import StokerError
 
     if future.cancelled():
-        return _lost(config, StokerError(f"Job {future.job_id} was cancelled."))
+        return _failed_return(config, StokerError(f"Job {future.job_id} was cancelled."))
     error = future.exception()
     if error is None:
         return future.result()
-    return error.with_traceback_of_job() if isinstance(error, Failed) else _lost(config, error)
+    return error.to_job_return() if isinstance(error, TaskFailed) else _failed_return(config, error)
 
 
-def _lost(config: DictConfig, error: BaseException) -> JobReturn:
+def _failed_return(config: DictConfig, error: BaseException) -> JobReturn:
     return JobReturn(
         overrides=list(config.hydra.overrides.task),
         cfg=OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]),

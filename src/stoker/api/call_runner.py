@@ -1,11 +1,10 @@
-"""Runs one call of an Executor as a job: reads what to call, calls it, leaves the outcome.
+"""Run one call of an Executor as a job: read the call, run it, write the outcome.
 
-A copy of this file lies beside the calls and is run by their own interpreter. Nothing of stoker
-need be installed there: standard library only.
+A copy of this file is stored beside the calls and run by their interpreter, in which stoker need
+not be installed: standard library only.
 
-Other users may be able to write to the folder that holds the calls, and what is unpickled is
-executed. So every file that is unpickled here ends with a seal, made with a key that comes in the
-environment of the job.
+Other users may be able to write to the folder of the calls, and unpickling executes code. Every
+file that is unpickled here therefore ends with a seal, made with a key from the job's environment.
 """
 
 from __future__ import annotations
@@ -22,53 +21,53 @@ if TYPE_CHECKING:
     from typing import Any
 else:
     try:
-        from _pickle import dumps, loads  # what `pickle` is made of, in half the time
+        from _pickle import dumps, loads  # the C half of `pickle`, imported in half the time
     except ImportError:
         from pickle import dumps, loads
 
-GO_ON_LATER = 75
-"""The exit code that means: I saved my work, run me again."""
-TIME_IS_UP = 124
-UNWINDS = 10.0
-"""Seconds that a function has at most to clean up after its work was saved."""
-SLACK = 2.0
-"""Seconds by which the warning before a time limit may be late."""
-KEY = "STOKER_CALL_KEY"
-"""The variable with the key, in hexadecimal digits."""
+EXIT_REQUEUE = 75
+"""Exit code: the state is saved, requeue the job."""
+EXIT_TIME_LIMIT = 124
+CLEANUP_SECONDS = 10.0
+"""How long a function may clean up after its state was saved."""
+SIGNAL_SLACK_SECONDS = 2.0
+"""How late the signal before a time limit may be."""
+KEY_VARIABLE = "STOKER_CALL_KEY"
+"""The variable with the key, in hexadecimal."""
 SEAL_BYTES = 32
 
 
 def main() -> int:
-    """Do the call that the words and the environment name; return the exit code of the job."""
-    folder = Folder(sys.argv[1], bytes.fromhex(os.environ.pop(KEY, "")))
+    """Run the call that argv and the environment name; return the exit code of the job."""
+    folder = CallFolder(sys.argv[1], bytes.fromhex(os.environ.pop(KEY_VARIABLE, "")))
     try:
         settings = loads(folder.read_sealed("settings"))  # noqa: S301 - sealed by the submitter
-    except (OSError, Changed) as error:
-        _say(str(error))
+    except (OSError, FileChanged) as error:
+        _print_message(str(error))
         return 1
     call = CallRunner(folder, os.environ.get("STOKER_ARRAY_INDEX", "0"))
-    already = call.was_over()
-    if already is not None:
-        return already
-    stop = Stop(call, settings)
+    code = call.finished_before()
+    if code is not None:
+        return code
+    stop = StopHandler(call, settings)
     try:
-        _find_modules(settings, folder)
+        _set_module_path(settings, folder)
         function, args, kwargs = call.load()
-        stop.may_save(function, args, kwargs)
+        stop.set_task(function, args, kwargs)
         value = function(*args, **kwargs)
-    except BaseException as error:  # noqa: BLE001 - whatever it was goes to the one who called
-        stop.over(1)
-        return stop.code if stop.code is not None else call.failed(error)
-    stop.over(0)
-    return stop.code if stop.code is not None else call.returned(value)
+    except BaseException as error:  # noqa: BLE001 - every exception is passed to the caller
+        stop.set_ended(1)
+        return stop.code if stop.code is not None else call.write_error(error)
+    stop.set_ended(0)
+    return stop.code if stop.code is not None else call.write_value(value)
 
 
-class Changed(Exception):
+class FileChanged(Exception):
     """A file of the call is not what the submitter wrote."""
 
 
-class Folder:
-    """The directory of a call, which stays the same one even if its path leads elsewhere."""
+class CallFolder:
+    """The directory of a call; it is an error if the path later leads to another one."""
 
     def __init__(self, path: str, key: bytes) -> None:
         self.path, self.key = path, key
@@ -76,16 +75,16 @@ class Folder:
 
     def _open(self) -> int:
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        found = os.fstat(fd)
-        identity = (found.st_dev, found.st_ino)
+        status = os.fstat(fd)
+        identity = (status.st_dev, status.st_ino)
         if self.identity not in (None, identity):
             os.close(fd)
-            raise Changed(f"{self.path} was replaced while the call ran; no result was written")
+            raise FileChanged(f"{self.path} was replaced while the call ran; no result was written")
         self.identity = identity
         return fd
 
     def read(self, name: str) -> bytes:
-        """Return what a file holds."""
+        """Return the content of a file."""
         directory = self._open()
         try:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -95,24 +94,24 @@ class Folder:
             os.close(directory)
 
     def read_sealed(self, name: str) -> bytes:
-        """Return what a file holds if the submitter wrote it, or an earlier attempt."""
+        """Return the content of a file; raise unless its seal is valid."""
         data = self.read(name)
         body, seal = data[:-SEAL_BYTES], data[-SEAL_BYTES:]
         if not self.key or seal != self.seal(name, body):
-            raise Changed(f"{self.path}/{name} was changed by another program; it is not run")
+            raise FileChanged(f"{self.path}/{name} was changed by another program; it is not run")
         return body
 
     def seal(self, name: str, body: bytes) -> bytes:
-        """Return what proves that a file of this name and folder was written with our key."""
+        """Return the keyed hash of folder name, file name and content."""
         try:
             from _blake2 import blake2b
         except ImportError:
             from hashlib import blake2b
-        place = f"{os.path.basename(self.path)}/{name}".encode("utf-8", "surrogateescape")
-        return blake2b(place + b"\0" + body, key=self.key, digest_size=SEAL_BYTES).digest()
+        name_bytes = f"{os.path.basename(self.path)}/{name}".encode("utf-8", "surrogateescape")
+        return blake2b(name_bytes + b"\0" + body, key=self.key, digest_size=SEAL_BYTES).digest()
 
     def write(self, name: str, data: bytes, sealed: bool = False) -> None:
-        """Have a file be there whole, or not at all."""
+        """Write a file atomically."""
         temporary = f"{name}.{os.getpid()}.new"
         directory = self._open()
         try:
@@ -131,24 +130,24 @@ class Folder:
             os.close(directory)
 
     def remove(self, name: str) -> None:
-        """Have no file of this name."""
+        """Remove a file if it exists."""
         directory = self._open()
         _remove(name, directory)
         os.close(directory)
 
 
 class CallRunner:
-    """The files of one call: what to call, and what came of it."""
+    """The files of one call: task and result."""
 
-    def __init__(self, folder: Folder, index: str) -> None:
+    def __init__(self, folder: CallFolder, index: str) -> None:
         self.folder = folder
         self.task = index + ".task"
         self.result = index + ".result"
         self.late = index + ".over"
         self.timeouts = index + ".timeouts"
 
-    def was_over(self) -> int | None:
-        """Return the code of an attempt that was asked to stop when it was done already."""
+    def finished_before(self) -> int | None:
+        """Return the exit code of an attempt that had finished when it got a stop request."""
         try:
             code = int(self.folder.read(self.late))
             self.folder.remove(self.late)
@@ -160,50 +159,50 @@ class CallRunner:
     def load(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """Return the function and its arguments."""
         function, args, kwargs = loads(self.folder.read_sealed(self.task))  # noqa: S301
-        if function is None:  # all calls of this folder share it
+        if function is None:  # shared by all calls of this folder
             function = loads(self.folder.read_sealed("function"))  # noqa: S301
         return function, args, kwargs
 
     def save(self, task: tuple[Any, ...]) -> None:
-        """Have the next attempt do this instead."""
-        self.folder.write(self.task, _packed(task), sealed=True)
+        """Replace the task of the next attempt."""
+        self.folder.write(self.task, _to_pickle(task), sealed=True)
 
-    def returned(self, value: object) -> int:
-        """Leave what the function returned."""
+    def write_value(self, value: object) -> int:
+        """Write the return value; return the exit code."""
         try:
-            self.folder.write(self.result, _head("value") + _packed(value))
-        except Exception:  # noqa: BLE001 - objects raise what they like while they are pickled
+            self.folder.write(self.result, _header("value") + _to_pickle(value))
+        except Exception:  # noqa: BLE001 - pickling may raise anything
             import traceback
 
             what = f"The return value ({_name(type(value))}) cannot be pickled."
-            self.folder.write(self.result, _head("unpicklable", what, traceback.format_exc()))
+            self.folder.write(self.result, _header("unpicklable", what, traceback.format_exc()))
             traceback.print_exc()
             return 1
         return 0
 
-    def failed(self, error: BaseException) -> int:
-        """Leave what the function raised."""
+    def write_error(self, error: BaseException) -> int:
+        """Write the exception; return the exit code."""
         import traceback
 
-        # The first frame is ours and tells nobody anything.
+        # The first frame is ours.
         frames = error.__traceback__.tb_next if error.__traceback__ else None
         text = "".join(traceback.format_exception(type(error), error, frames))
         sys.stderr.write(text)
         parts = (type(error), error.args, error.__dict__)
         for kind, value in (("error", error), ("parts", parts)):
             try:
-                packed = _packed(value)
-                loads(packed)  # noqa: S301 - many exceptions can be written, not read
-                self.folder.write(self.result, _head(kind, "", text) + packed)
-            except Exception:  # noqa: BLE001, S112 - the parts may do, or nothing does
+                packed = _to_pickle(value)
+                loads(packed)  # noqa: S301 - some exceptions can be pickled but not unpickled
+                self.folder.write(self.result, _header(kind, "", text) + packed)
+            except Exception:  # noqa: BLE001, S112 - try its parts next
                 continue
             return 1
         what = f"The call raised an exception that cannot be pickled. {_name(type(error))}: {error}"
-        self.folder.write(self.result, _head("unpicklable", what, text))
+        self.folder.write(self.result, _header("unpicklable", what, text))
         return 1
 
-    def one_more_timeout(self) -> int:
-        """Count how often the time of this call was up."""
+    def count_timeout(self) -> int:
+        """Increase and return the number of time-outs of this call."""
         try:
             count = int(self.folder.read(self.timeouts)) + 1
         except (OSError, ValueError):
@@ -212,8 +211,8 @@ class CallRunner:
         return count
 
 
-class Stop:
-    """What happens when the job is asked to stop: it saves its work and goes on later."""
+class StopHandler:
+    """Handles a stop request: save the state, exit, resume later."""
 
     def __init__(self, call: CallRunner, settings: dict[str, Any]) -> None:
         self.call, self.settings = call, settings
@@ -221,85 +220,89 @@ class Stop:
         self.task: tuple[Any, ...] | None = None
         self.ended: int | None = None
         self.code: int | None = None
-        """The exit code of a job that has stopped, whatever its function makes of that."""
+        """The exit code after a stop, whatever the function does with SystemExit."""
         if settings.get("signal"):
             import signal
 
-            signal.signal(settings["signal"], self.hear)
+            signal.signal(settings["signal"], self.on_signal)
 
-    def may_save(
+    def set_task(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """From here on there is work to save."""
+        """Set the call; from now on there is state to save."""
         self.task = (function, args, kwargs)
 
-    def over(self, code: int) -> None:
-        """Nothing is left to be saved: the outcome is about to be written."""
+    def set_ended(self, code: int) -> None:
+        """The function has ended and its outcome is about to be written."""
         self.ended = code
 
-    def hear(self, number: int, frame: FrameType | None) -> None:
-        """Save and leave. Processes that the function forked have inherited this handler."""
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Save and exit. Processes that the function forked inherit this handler and ignore it."""
         if os.getpid() != self.pid or self.code is not None:
             return
-        heard = time.time()
+        received = time.time()
         if self.ended is not None:
-            # A job that ends well after this signal is run again: it must not begin anew.
+            # A job that succeeds after this signal is run again: it must not start over.
             self.call.folder.write(self.call.late, str(self.ended).encode())
             return
-        timed_out = self._time_is_up()
+        timed_out = self._is_time_limit()
         if self.task is not None and not hasattr(self.task[0], "checkpoint"):
             if timed_out:
-                return  # it would begin anew and come no further: it has until its limit
-            _say("stop requested; the call will be run again from the start")
-            self.code = GO_ON_LATER
+                return  # a restart would get no further: let it run until its limit
+            _print_message("stop requested; the call will be run again from the start")
+            self.code = EXIT_REQUEUE
         else:
             self.code = self._save(timed_out)
-        self._leave_for_sure(heard)
+        self._exit_soon(received)
         raise SystemExit(self.code)
 
-    def _leave_for_sure(self, heard: float) -> None:
-        """End the process before it is killed, also if the function catches what we raise."""
-        import _thread  # a signal handler had better not wait for the locks of `threading`
+    def _exit_soon(self, received: float) -> None:
+        """Exit before the process is killed, even if the function catches SystemExit."""
+        import _thread  # a signal handler must not wait for locks of `threading`
 
-        end = min(heard + float(self.settings["signal_delay"]), _deadline())
-        pause = max(0.0, min(UNWINDS, (end - time.time()) / 2))
-        _thread.start_new_thread(_leave, (pause, self.code or 0))
+        end = min(received + float(self.settings["signal_delay"]), _deadline())
+        pause = max(0.0, min(CLEANUP_SECONDS, (end - time.time()) / 2))
+        _thread.start_new_thread(_exit_after, (pause, self.code or 0))
 
     def _save(self, timed_out: bool) -> int:
         if self.task is None:
-            return GO_ON_LATER  # it has not begun, so that all is as it was
+            return EXIT_REQUEUE  # not started: there is nothing to save
         function, args, kwargs = self.task
         try:
             later = function.checkpoint(*args, **kwargs)
             if later is not None:
-                self.call.save(_delayed(later))
-        except Exception as error:  # noqa: BLE001 - it is the caller's to hear of
-            return self.call.failed(error)
+                self.call.save(_delayed_call(later))
+        except Exception as error:  # noqa: BLE001 - passed to the caller
+            return self.call.write_error(error)
         if later is None:
-            _say("stop requested, and checkpoint() returned None: the call is not requeued")
+            _print_message(
+                "stop requested, and checkpoint() returned None: the call is not requeued"
+            )
             return 1
-        most = int(self.settings["timeouts"])
-        if timed_out and self.call.one_more_timeout() > most:
-            often = f"{most + 1} times, and" if most else "once, and"
-            _say(
-                f"time limit reached {often} max_num_timeout is {most}; "
+        maximum = int(self.settings["timeouts"])
+        if timed_out and self.call.count_timeout() > maximum:
+            often = f"{maximum + 1} times, and" if maximum else "once, and"
+            _print_message(
+                f"time limit reached {often} max_num_timeout is {maximum}; "
                 "`stoker retry` resumes from the saved state"
             )
-            return TIME_IS_UP
-        _say("stop requested; the state is saved and the call resumes later")
-        return GO_ON_LATER
+            return EXIT_TIME_LIMIT
+        _print_message("stop requested; the state is saved and the call resumes later")
+        return EXIT_REQUEUE
 
-    def _time_is_up(self) -> bool:
-        """Whether it was asked because of its time limit, and not to make room for others."""
-        return _deadline() - time.time() <= float(self.settings["signal_delay"]) + SLACK
+    def _is_time_limit(self) -> bool:
+        """Return True for the signal before the time limit, False for a preemption."""
+        return (
+            _deadline() - time.time() <= float(self.settings["signal_delay"]) + SIGNAL_SLACK_SECONDS
+        )
 
 
 def _deadline() -> float:
     return float(os.environ.get("STOKER_DEADLINE") or "inf")
 
 
-def _delayed(later: Any) -> tuple[Any, ...]:
-    """Return the call that a checkpoint asks for; submitit's is as good as ours."""
+def _delayed_call(later: Any) -> tuple[Any, ...]:
+    """Return the call from a checkpoint; submitit's DelayedSubmission works as well."""
     if not callable(getattr(later, "function", None)):
         raise TypeError(
             f"checkpoint() must return a stoker.DelayedSubmission, or None, not {later!r:.60}."
@@ -307,7 +310,7 @@ def _delayed(later: Any) -> tuple[Any, ...]:
     return (later.function, later.args, later.kwargs)
 
 
-def _leave(pause: float, code: int) -> None:
+def _exit_after(pause: float, code: int) -> None:
     time.sleep(pause)
     try:
         sys.stdout.flush()
@@ -316,13 +319,13 @@ def _leave(pause: float, code: int) -> None:
         os._exit(code)
 
 
-def _find_modules(settings: dict[str, Any], folder: Folder) -> None:
-    """Look for modules where the submitter did, or say that this is another Python."""
+def _set_module_path(settings: dict[str, Any], folder: CallFolder) -> None:
+    """Use the module path of the submitter; raise for another version of Python."""
     ours = [entry for entry in sys.path if os.path.abspath(entry or ".") != _own_directory()]
     theirs = [os.path.abspath(entry) for entry in settings["path"]]
     sys.path[:] = list(dict.fromkeys([*theirs, *ours]))
     if settings["library"]:
-        sys.meta_path.append(Library(folder, settings["library"]))
+        sys.meta_path.append(CloudpickleFinder(folder, settings["library"]))
     if list(sys.version_info[:2]) != settings["python"]:
         raise RuntimeError(
             "The call was made by Python {}.{}, and this is {}.{} ({}), which cannot read it. "
@@ -333,23 +336,23 @@ def _find_modules(settings: dict[str, Any], folder: Folder) -> None:
 
 
 def _own_directory() -> str:
-    """Return where this file is, which Python searches first if it runs it by its name."""
+    """Return the directory of this file, which Python puts first in sys.path."""
     path: str = globals().get("__file__", "/")
     return os.path.dirname(os.path.abspath(path))
 
 
-class Library:
-    """Finds cloudpickle in the folder of the call, where this Python has none of its own.
+class CloudpickleFinder:
+    """Imports cloudpickle from the folder of the call if this Python has none.
 
-    It is not imported from a path, at which there may be another file by then.
+    From checked bytes, not from a path, where the file could be replaced.
     """
 
-    def __init__(self, folder: Folder, digest: str) -> None:
+    def __init__(self, folder: CallFolder, digest: str) -> None:
         self.folder, self.digest = folder, digest
         self.sources: dict[str, str] = {}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        """Find a module of it."""
+        """Return the spec of a module of cloudpickle."""
         if name.partition(".")[0] != "cloudpickle":
             return None
         import importlib.util
@@ -365,26 +368,26 @@ class Library:
 
         data = self.folder.read("library")
         if hashlib.sha256(data).hexdigest() != self.digest:
-            raise Changed(f"{self.folder.path}/library was changed by another program")
+            raise FileChanged(f"{self.folder.path}/library was changed by another program")
         sources: dict[str, str] = loads(data)  # noqa: S301 - its digest is sealed
         return sources
 
     def create_module(self, spec: object) -> None:
-        """Have Python make the module."""
+        """Let Python create the module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill it."""
+        """Execute the module."""
         code = compile(self.sources[module.__name__], f"<{module.__name__}>", "exec")
-        exec(code, module.__dict__)  # noqa: S102 - our own copy, as it was submitted
+        exec(code, module.__dict__)  # noqa: S102 - our copy, its digest is checked
 
 
-def _head(kind: str, what: str = "", text: str = "") -> bytes:
-    """Return the first part of an outcome, which can be read even if the rest cannot."""
+def _header(kind: str, what: str = "", text: str = "") -> bytes:
+    """Return the first part of an outcome, which is readable even if the value is not."""
     return dumps({"kind": kind, "what": what, "traceback": text}, 4)
 
 
-def _packed(value: object) -> bytes:
-    """Pickle it: plainly if that will do, else by value where cloudpickle is there."""
+def _to_pickle(value: object) -> bytes:
+    """Pickle a value; if that fails, by value with cloudpickle if available."""
     try:
         return dumps(value, -1)
     except Exception:
@@ -403,7 +406,7 @@ def _cloudpickle() -> Any:
 
 
 def _remove(name: str, directory: int) -> None:
-    try:  # noqa: SIM105 - contextlib would cost more than all the rest
+    try:  # noqa: SIM105 - importing contextlib is slow
         os.unlink(name, dir_fd=directory)
     except OSError:
         pass
@@ -417,7 +420,7 @@ def _full_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _say(text: str) -> None:
+def _print_message(text: str) -> None:
     sys.stdout.flush()
     sys.stderr.write("stoker: " + text + "\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The verbs of the command line, for Python: typed values in and out, errors as exceptions."""
+"""The verbs of the command line for Python: typed values, errors as exceptions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from signal import Signals
 from typing import Any, Protocol, Unpack, overload
 
 from stoker import wire
-from stoker.api import daemon_client as link
-from stoker.api import inputs as given
-from stoker.api import stream
-from stoker.api.errors import NotFound, UsageError, never_starts
+from stoker.api import daemon_client, inputs, stream
+from stoker.api.errors import NotFound, UsageError, never_starts_error
 from stoker.api.inputs import selector, selectors
 from stoker.api.jobs import Changed, Drained, Event, Gpu, Job, Node, Why
 from stoker.api.options import JobOptions, as_options
@@ -21,143 +19,155 @@ from stoker.client import reconnect
 
 
 class HasJob(Protocol):
-    """Something that stands for a job, such as a future."""
+    """An object with a job, such as a future."""
 
     @property
     def job_id(self) -> str:
         """The job's label."""
 
 
-Word = str | int | float | os.PathLike[str]
-Which = int | str | Job | HasJob | Iterable[Any]
-"""A job: its id, its label, a name, a range, `last`, what `submit` returned; or several."""
-MOST = 1_000_000
-AT_ONCE = 1000
-"""So many selectors fit into the address of a request."""
+CommandWord = str | int | float | os.PathLike[str]
+JobSelector = int | str | Job | HasJob | Iterable[Any]
+"""One or several jobs: an id, label, name, range, `last`, or what `submit` returned."""
+MAX_JOBS = 1_000_000
+MAX_SELECTORS_PER_REQUEST = 1000
+"""Selectors that fit into the target of a request."""
 
 
 class Client(Sweeps):
-    """A client of this user's daemon, which is started at the first request if need be.
+    """A client of this user's daemon, which the first request starts if necessary.
 
-    `path` is another daemon's socket. With STOKER_SERVER in the environment it is the daemon there.
+    `path` is another daemon's socket. STOKER_SERVER in the environment names another daemon.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, start: bool = True) -> None:
-        self.link = link.connect(start, os.fspath(path) if path is not None else None)
+        self.daemon_client = daemon_client.connect(
+            start, os.fspath(path) if path is not None else None
+        )
 
     def __repr__(self) -> str:
-        return f"<stoker.Client of {self.link.key}>"
+        return f"<stoker.Client of {self.daemon_client.key}>"
 
-    # -- run things -----------------------------------------------------------------------
+    # -- submit ---------------------------------------------------------------------------
 
     @overload
     def submit(
-        self, command: str | Sequence[Word], *, array: str, **options: Unpack[JobOptions]
+        self, command: str | Sequence[CommandWord], *, array: str, **options: Unpack[JobOptions]
     ) -> list[Job]: ...
     @overload
     def submit(
-        self, command: str | Sequence[Word], *, array: None = None, **options: Unpack[JobOptions]
+        self,
+        command: str | Sequence[CommandWord],
+        *,
+        array: None = None,
+        **options: Unpack[JobOptions],
     ) -> Job: ...
     def submit(
         self,
-        command: str | Sequence[Word],
+        command: str | Sequence[CommandWord],
         *,
         array: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Job | list[Job]:
-        """Queue a command: its words, or a line for the shell. An array gives a list of jobs."""
-        reply = self.send(given.command(command), {**options, "array": array})
-        jobs = self._found(reply)
+        """Queue a command, a list of words or a shell line; return a list for an array."""
+        reply = self.send(inputs.command_body(command), {**options, "array": array})
+        jobs = self._submitted_jobs(reply)
         return jobs if array is not None else jobs[0]
 
     def submit_lines(self, lines: Iterable[str], **options: Unpack[JobOptions]) -> list[Job]:
-        """Queue one job for each shell line; all of them or none."""
-        return self._found(self.send({"lines": list(lines)}, options))
+        """Queue one job per shell line; all or none."""
+        return self._submitted_jobs(self.send({"lines": list(lines)}, options))
 
     def run(
         self,
-        command: str | Sequence[Word],
+        command: str | Sequence[CommandWord],
         *,
         timeout: float | None = None,
         **options: Unpack[JobOptions],
     ) -> Job:
-        """Queue a command and wait for its end."""
-        patience = given.seconds(timeout)
-        return self.wait(self.submit(command, **options), timeout=patience)[0]
+        """Queue a command and wait until it ends."""
+        seconds = inputs.timeout_seconds(timeout)
+        return self.wait(self.submit(command, **options), timeout=seconds)[0]
 
     def send(self, what: Mapping[str, object], options: Mapping[str, object]) -> dict[str, Any]:
-        """Submit; return the reply as docs/api.md has it."""
+        """Submit; return the reply as in docs/api.md."""
         body = {"what": dict(what), **submission(options)}
-        return self.link.submit(body)
+        return self.daemon_client.submit(body)
 
-    def _found(self, reply: Mapping[str, Any]) -> list[Job]:
-        """The jobs of a receipt: they are queued, so a daemon that restarts now is waited for."""
+    def _submitted_jobs(self, reply: Mapping[str, Any]) -> list[Job]:
+        """Return the jobs of a reply; wait for a daemon that restarts, since they are queued."""
         select = [f"{reply['first']}-{reply['last']}"]
         return reconnect.retry(lambda: self._jobs(select))
 
-    # -- look -----------------------------------------------------------------------------
+    # -- inspect --------------------------------------------------------------------------
 
     def jobs(
         self,
-        *which: Which,
+        *which: JobSelector,
         state: str | Iterable[str] | None = None,
         user: str | None = None,
         queue: str | None = None,
         limit: int | None = None,
     ) -> list[Job]:
-        """Return jobs: those named, else all unfinished and the failures not yet seen."""
+        """Return the selected jobs, or all unfinished jobs and undismissed failures."""
         select = selectors(which)
         if which and not select:
-            return []  # none of none: not all that there are
-        return self._jobs(select, state=_joined(state), user=user, queue=queue, limit=limit)
+            return []  # an empty list selects no job, not all
+        return self._jobs(select, state=_join_states(state), user=user, queue=queue, limit=limit)
 
     queue = jobs
 
-    def show(self, which: Which) -> Job:
+    def show(self, which: JobSelector) -> Job:
         """Return one job."""
-        found = self.jobs(which)
-        if len(found) != 1:
-            raise UsageError(f"{which!r:.60} matches {len(found)} jobs; jobs() returns them all.")
-        return found[0]
+        jobs = self.jobs(which)
+        if len(jobs) != 1:
+            raise UsageError(f"{which!r:.60} matches {len(jobs)} jobs; jobs() returns them all.")
+        return jobs[0]
 
-    def why(self, which: Which) -> Why:
-        """Say why a job waits, and when it should start."""
-        return Why.of(self.link.why(selector(which)))
+    def why(self, which: JobSelector) -> Why:
+        """Return why a job is pending, and when it is expected to start."""
+        return Why.of(self.daemon_client.why(selector(which)))
 
     def logs(
         self,
-        which: Which,
+        which: JobSelector,
         *,
         stream: str = "out",
         tail: int | None = None,
         attempt: int | None = None,
         part: int | None = None,
     ) -> str:
-        """Return what a job has written so far; `stream="err"` is a stderr of its own."""
-        given.one_of(stream, given.STREAMS, "stream")
+        """Return a job's output so far; `stream="err"` is its separate stderr."""
+        inputs.require_one_of(stream, inputs.STREAMS, "stream")
         label = selector(which)
         if attempt is not None:
             self._check_attempt(label, attempt)
-        data = self.link.log(label, stream=stream, tail=tail, attempt=attempt, part=part)
+        data = self.daemon_client.log(label, stream=stream, tail=tail, attempt=attempt, part=part)
         return b"".join(data).decode("utf-8", "replace")
 
-    def follow(self, which: Which, *, stream: str = "out") -> Iterator[str]:
-        """Yield a job's lines as it writes them, until it has ended."""
-        given.one_of(stream, given.STREAMS, "stream")
-        rest = b""
-        for piece in reconnect.follow_attempts(self.link, selector(which), 0, stream=stream):
-            *lines, rest = (rest + piece).split(b"\n")
+    def follow(self, which: JobSelector, *, stream: str = "out") -> Iterator[str]:
+        """Yield the lines of a job's output until it ends."""
+        inputs.require_one_of(stream, inputs.STREAMS, "stream")
+        partial = b""
+        for piece in reconnect.follow_attempts(
+            self.daemon_client, selector(which), 0, stream=stream
+        ):
+            *lines, partial = (partial + piece).split(b"\n")
             for line in lines:
                 yield line.decode("utf-8", "replace")
-        if rest:
-            yield rest.decode("utf-8", "replace")
+        if partial:
+            yield partial.decode("utf-8", "replace")
 
-    def wait(self, *which: Which, any: bool = False, timeout: float | None = None) -> list[Job]:
-        """Wait until jobs have ended, or one of them with `any`; TimeoutError when time is up."""
+    def wait(
+        self, *which: JobSelector, any: bool = False, timeout: float | None = None
+    ) -> list[Job]:
+        """Wait for all jobs, or with `any` for one, to end; raise TimeoutError at the timeout."""
         select = selectors(which)
-        reply = reconnect.wait(self.link, select, any_of=any, timeout=given.seconds(timeout))
+        reply = reconnect.wait(
+            self.daemon_client, select, any_of=any, timeout=inputs.timeout_seconds(timeout)
+        )
         for stuck in reply.get("stuck") or ():
-            raise never_starts(stuck, reply["jobs"])
+            raise never_starts_error(stuck, reply["jobs"])
         if not reply["finished"]:
             raise TimeoutError(f"The jobs have not ended within {timeout} s.")
         if len(reply["jobs"]) < int(reply.get("count") or 0):
@@ -166,7 +176,7 @@ class Client(Sweeps):
 
     def history(
         self,
-        *which: Which,
+        *which: JobSelector,
         state: str | Iterable[str] | None = None,
         user: str | None = None,
         name: str | None = None,
@@ -175,118 +185,122 @@ class Client(Sweeps):
         until: object = None,
         limit: int | None = None,
     ) -> list[Job]:
-        """Return jobs of the past, the newest last."""
-        reply = self.link.history(
-            selectors(which), state=_joined(state), user=user, name=name, queue=queue,
-            since=_moment(since), until=_moment(until), limit=limit,
+        """Return finished jobs, the newest last."""
+        reply = self.daemon_client.history(
+            selectors(which), state=_join_states(state), user=user, name=name, queue=queue,
+            since=_time_text(since), until=_time_text(until), limit=limit,
         )  # fmt: skip
         return [Job.of(view) for view in reply["jobs"]]
 
     def gpus(self) -> list[Gpu]:
-        """Return all GPUs: use, memory, whose job."""
-        return [Gpu.of(view) for view in self.link.gpus()["gpus"]]
+        """Return all GPUs with utilisation, memory and jobs."""
+        return [Gpu.of(view) for view in self.daemon_client.gpus()["gpus"]]
 
     def nodes(self) -> list[Node]:
-        """Return all machines, and what is free on them."""
-        return [Node.of(view) for view in self.link.nodes()["nodes"]]
+        """Return all nodes and their free resources."""
+        return [Node.of(view) for view in self.daemon_client.nodes()["nodes"]]
 
     def events(self, after: int | None = None) -> Iterator[Event]:
-        """Yield what happens, for ever; `after` is the `seq` of the last event that is known."""
-        return stream.events(self.link, after)
+        """Yield events without end; `after` is the `seq` of the last known event."""
+        return stream.events(self.daemon_client, after)
 
     # -- change ---------------------------------------------------------------------------
 
-    def cancel(self, *which: Which) -> Changed:
-        """Take jobs off the queue, or end them: TERM, a grace time, KILL."""
-        return self._act("cancel", which)
+    def cancel(self, *which: JobSelector) -> Changed:
+        """Cancel jobs; running ones get SIGTERM, a grace period, SIGKILL."""
+        return self._change("cancel", which)
 
-    def kill(self, *which: Which, signal: str | int | Signals | None = None) -> Changed:
-        """Send a signal to running jobs; without one, end them at once."""
-        return self._act("kill", which, signal=given.signal_name(signal))
+    def kill(self, *which: JobSelector, signal: str | int | Signals | None = None) -> Changed:
+        """Send a signal to running jobs; by default, kill them at once."""
+        return self._change("kill", which, signal=inputs.signal_name(signal))
 
-    def pause(self, *which: Which) -> Changed:
-        """Stop running jobs in place; they keep their devices."""
-        return self._act("pause", which)
+    def pause(self, *which: JobSelector) -> Changed:
+        """Suspend running jobs; they keep their devices."""
+        return self._change("pause", which)
 
-    def resume(self, *which: Which) -> Changed:
-        """Let paused jobs go on."""
-        return self._act("resume", which)
+    def resume(self, *which: JobSelector) -> Changed:
+        """Continue paused jobs."""
+        return self._change("resume", which)
 
-    def hold(self, *which: Which) -> Changed:
-        """Keep queued jobs from starting."""
-        return self._act("hold", which)
+    def hold(self, *which: JobSelector) -> Changed:
+        """Hold pending jobs: they do not start until released."""
+        return self._change("hold", which)
 
-    def release(self, *which: Which) -> Changed:
-        """Let held jobs start."""
-        return self._act("release", which)
+    def release(self, *which: JobSelector) -> Changed:
+        """Release held jobs."""
+        return self._change("release", which)
 
-    def retry(self, *which: Which, failed: bool = False, same_gpus: bool = False) -> Changed:
-        """Run finished jobs again; `failed` and none named: failures that were not dismissed."""
-        return self._act("retry", which, failed=failed, same_gpus=same_gpus)
+    def retry(self, *which: JobSelector, failed: bool = False, same_gpus: bool = False) -> Changed:
+        """Requeue finished jobs; with `failed` and no job, all undismissed failures."""
+        return self._change("retry", which, failed=failed, same_gpus=same_gpus)
 
-    def edit(self, *which: Which, **options: Unpack[JobOptions]) -> Changed:
-        """Change queued jobs."""
-        return self._act("edit", which, options=as_options(options))
+    def edit(self, *which: JobSelector, **options: Unpack[JobOptions]) -> Changed:
+        """Change pending jobs, or time limit and priority of running ones."""
+        return self._change("edit", which, options=as_options(options))
 
-    def move(self, *which: Which, where: str = "first", other: Which | None = None) -> Changed:
-        """Change the order of queued jobs: `first`, `last`, `before` or `after` the `other`."""
-        given.one_of(where, given.PLACES, "where")
+    def move(
+        self, *which: JobSelector, where: str = "first", other: JobSelector | None = None
+    ) -> Changed:
+        """Change the order of pending jobs: `first`, `last`, `before` or `after` the `other`."""
+        inputs.require_one_of(where, inputs.POSITIONS, "where")
         if (where in {"before", "after"}) != (other is not None):
             raise UsageError(
                 "where='before' and where='after' need another job; first and last do not."
             )
-        beside = selector(other) if other is not None else None
-        # Several are moved in the order in which they are named.
-        reply = self.link.act("move", selectors(which), where=where, other=beside)
+        anchor = selector(other) if other is not None else None
+        # Several jobs are moved in the given order.
+        reply = self.daemon_client.act("move", selectors(which), where=where, other=anchor)
         return Changed.of(reply)
 
-    def dismiss(self, *which: Which) -> Changed:
+    def dismiss(self, *which: JobSelector) -> Changed:
         """Dismiss failures: they are no longer listed."""
-        return self._act("jobs/dismiss", which)
+        return self._change("jobs/dismiss", which)
 
     # -- manage ---------------------------------------------------------------------------
 
     def drain(self, *devices: str | int, reason: str | None = None) -> Drained:
-        """Start nothing more on these devices: `0`, `gpu1/0`, a whole machine, `all`."""
-        return Drained.of(self.link.drain(given.devices(devices), reason))
+        """Start no more jobs on these devices: `0`, `gpu1/0`, a whole node, `all`."""
+        return Drained.of(self.daemon_client.drain(inputs.device_names(devices), reason))
 
     def undrain(self, *devices: str | int) -> Drained:
         """Use drained devices again."""
-        return Drained.of(self.link.undrain(given.devices(devices)))
+        return Drained.of(self.daemon_client.undrain(inputs.device_names(devices)))
 
     def daemon(self) -> dict[str, Any]:
-        """Describe the daemon itself."""
-        return self.link.daemon()
+        """Return the daemon's status."""
+        return self.daemon_client.daemon()
 
     # -- requests -------------------------------------------------------------------------
 
     def _jobs(self, select: Sequence[str], **filters: object) -> list[Job]:
         if select and not filters.get("limit"):
-            filters["limit"] = MOST
+            filters["limit"] = MAX_JOBS
         views: dict[int, dict[str, Any]] = {}
-        for start in range(0, len(select) or 1, AT_ONCE):
-            page = self.link.jobs(select[start : start + AT_ONCE], **filters)["jobs"]
+        for start in range(0, len(select) or 1, MAX_SELECTORS_PER_REQUEST):
+            page = self.daemon_client.jobs(
+                select[start : start + MAX_SELECTORS_PER_REQUEST], **filters
+            )["jobs"]
             views.update((int(view["id"]), view) for view in page)
         return [Job.of(view) for view in views.values()]
 
-    def _act(self, verb: str, which: Iterable[Any], **more: object) -> Changed:
-        return Changed.of(self.link.act(verb, selectors(which, ordered=False), **more))
+    def _change(self, verb: str, which: Iterable[Any], **more: object) -> Changed:
+        return Changed.of(self.daemon_client.act(verb, selectors(which, ordered=False), **more))
 
     def _check_attempt(self, label: str, attempt: int) -> None:
-        """An attempt that never began has no log."""
-        for view in self.link.jobs([label], limit=1)["jobs"]:
+        """Raise for an attempt that never started."""
+        for view in self.daemon_client.jobs([label], limit=1)["jobs"]:
             last = int(view["attempt"])
-            begun = view["state"] != "PENDING" or last == 0
-            if attempt > last or (attempt == last and not begun):
-                sentence = f"There is no attempt {attempt} of job {view['label']}."
-                raise NotFound(sentence, wire.EXIT_NOT_FOUND, "not_found")
+            has_started = view["state"] != "PENDING" or last == 0
+            if attempt > last or (attempt == last and not has_started):
+                message = f"There is no attempt {attempt} of job {view['label']}."
+                raise NotFound(message, wire.EXIT_NOT_FOUND, "not_found")
 
 
-def _joined(state: str | Iterable[str] | None) -> str | None:
+def _join_states(state: str | Iterable[str] | None) -> str | None:
     return state if state is None or isinstance(state, str) else ",".join(state)
 
 
-def _moment(value: object) -> str | None:
+def _time_text(value: object) -> str | None:
     isoformat = getattr(value, "isoformat", None)
     if isoformat is not None:
         return str(isoformat())

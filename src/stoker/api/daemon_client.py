@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker import places
-from stoker.api.errors import PermissionDenied, StokerError, of_kind
+from stoker.api.errors import PermissionDenied, StokerError, typed_error
 from stoker.client import client as plain
 from stoker.client import transport
 
@@ -24,7 +24,7 @@ class DaemonClient(plain.Client):
         except places.UnsafeDirectory as error:
             raise PermissionDenied(str(error), error.exit_code, error.code) from None
         except StokerError as error:
-            raise of_kind(error) from None
+            raise typed_error(error) from None
 
     @property
     def key(self) -> str:

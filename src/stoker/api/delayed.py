@@ -1,4 +1,4 @@
-"""What `checkpoint()` of a callable returns: the call that goes on where this one stops."""
+"""The return value of `checkpoint()` of a callable: the call that resumes the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong: the server's sentence, as an exception of its own kind."""
+"""Exceptions of the Python API, one class per error code."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = [
     "UnknownOption",
     "Unreachable",
     "UsageError",
-    "never_starts",
-    "of_kind",
+    "never_starts_error",
+    "typed_error",
 ]
 
 Unreachable = DaemonUnreachable
-"""No daemon listens, or it cannot be spoken to."""
+"""No daemon listens, or it cannot be reached."""
 
 
 class NotFound(StokerError):
-    """There is no such job, queue, machine or device."""
+    """There is no such job, queue, node or device."""
 
 
 class PermissionDenied(StokerError):
@@ -40,40 +40,40 @@ class PermissionDenied(StokerError):
 
 
 class Impossible(StokerError):
-    """No machine could ever give what was asked for."""
+    """No node can ever satisfy the request."""
 
 
 class Full(StokerError):
-    """The queue takes no more jobs for now."""
+    """The queue accepts no more jobs at the moment."""
 
 
 class UnknownOption(UsageError, TypeError):
-    """A keyword that means nothing; the message lists those that do, the nearest first."""
+    """An unknown keyword; the message lists the known ones, the most similar first."""
 
     def __init__(
         self, name: str, known: Iterable[str], what: str = "option", prefix: str = ""
     ) -> None:
-        def likeness(each: str) -> float:
-            return _likeness(name.removeprefix(prefix), each.removeprefix(prefix))
+        def similarity(option: str) -> float:
+            return _similarity(name.removeprefix(prefix), option.removeprefix(prefix))
 
-        listed = sorted(known, key=lambda each: (-likeness(each), each))
+        listed = sorted(known, key=lambda option: (-similarity(option), option))
         guess = ""
-        if listed and likeness(listed[0]) >= 0.6:
+        if listed and similarity(listed[0]) >= 0.6:
             guess = f" Did you mean {listed[0]}?"
         super().__init__(f"There is no {what} '{name}'.{guess} There are: {', '.join(listed)}.")
         self.name = name
         self.valid = listed
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_as_it_was, (type(self), self.args, self.__dict__))
+        return (_rebuild_error, (type(self), self.args, self.__dict__))
 
 
 class NotPicklable(StokerError):
-    """A call, or what came of it, cannot travel between processes."""
+    """A call or its result cannot be pickled."""
 
 
 class JobFailed(StokerError):
-    """A job ended without leaving a result: killed, out of memory or time, lost."""
+    """A job ended without a result: killed, out of memory or time, lost."""
 
     def __init__(
         self,
@@ -94,13 +94,13 @@ class JobFailed(StokerError):
         """The last lines of its log."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_as_it_was, (type(self), self.args, self.__dict__))
+        return (_rebuild_error, (type(self), self.args, self.__dict__))
 
 
-def _as_it_was(
+def _rebuild_error(
     kind: type[StokerError], args: tuple[object, ...], values: dict[str, object]
 ) -> StokerError:
-    """Make an exception anew from another process, without asking its constructor."""
+    """Rebuild an exception of another process without calling its constructor."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(values)
     return error
@@ -110,7 +110,7 @@ for _kind in (
     StokerError, UsageError, DaemonUnreachable, NotFound, PermissionDenied, Impossible, Full,
     UnknownOption, NotPicklable, JobFailed,
 ):  # fmt: skip
-    _kind.__module__ = "stoker"  # so a traceback shows the name that a script can catch
+    _kind.__module__ = "stoker"  # a traceback shows the name that a script can catch
 Unreachable.__name__ = Unreachable.__qualname__ = "Unreachable"
 
 _KINDS = {
@@ -121,28 +121,28 @@ _KINDS = {
 }
 
 
-def of_kind(error: StokerError) -> StokerError:
-    """Return an error as the exception that is named after its code."""
+def typed_error(error: StokerError) -> StokerError:
+    """Return an error as an instance of the class for its code."""
     if type(error) is not StokerError:
         return error
-    found = error
+    typed = error
     if error.code == "usage":
-        found = UsageError(error.message)
+        typed = UsageError(error.message)
     elif error.exit_code == wire.EXIT_UNREACHABLE:
-        found = DaemonUnreachable(error.message)
-        found.code = error.code
+        typed = DaemonUnreachable(error.message)
+        typed.code = error.code
     elif (kind := _KINDS.get(error.code)) is not None:
-        found = kind(error.message, error.exit_code, error.code)
-    found.answered = error.answered
-    return found
+        typed = kind(error.message, error.exit_code, error.code)
+    typed.answered = error.answered
+    return typed
 
 
-def never_starts(stuck: Mapping[str, Any], views: Sequence[Mapping[str, Any]]) -> StokerError:
-    """Return what to say of a job that waits for something that will not come."""
+def never_starts_error(stuck: Mapping[str, Any], views: Sequence[Mapping[str, Any]]) -> StokerError:
+    """Return the error for a job that can never start."""
     labels = (str(view["label"]) for view in views if view["id"] == stuck["id"])
     return StokerError(f"Job {next(labels, stuck['id'])} can never start: {stuck['text']}.")
 
 
-def _likeness(one: str, other: str) -> float:
+def _similarity(one: str, other: str) -> float:
     starts = other.startswith(one) or one.startswith(other)
     return SequenceMatcher(None, one, other).ratio() + (0.2 if starts else 0.0)

@@ -1,4 +1,4 @@
-"""Calls as jobs: shaped like concurrent.futures, with the parameter names of submitit."""
+"""Calls as jobs: the interface of concurrent.futures, with submitit's parameter names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from stoker import wire
-from stoker.api import parameters
-from stoker.api import result_files as folders
+from stoker.api import parameters, result_files
 from stoker.api.client import Client
 from stoker.api.errors import StokerError, Unreachable, UsageError
 from stoker.api.futures import Future
 from stoker.api.result_files import Call
 from stoker.api.submit_context import submission
-from stoker.api.watcher import ranges, watcher_of
+from stoker.api.watcher import id_ranges, watcher_of
 from stoker.client.client import new_key
 
 T = TypeVar("T")
@@ -26,10 +25,10 @@ P = ParamSpec("P")
 
 
 class Executor(concurrent.futures.Executor):
-    """Each call is one durable job in the queue, with GPUs of its own.
+    """Each call is one durable job in the queue, with its own GPUs.
 
     `Executor(gpus=1, time="2h").submit(train, lr=0.1).result()`. The parameters are those of a
-    submission, and submitit's. In `folder` lie the calls and what came of them.
+    submission, and submitit's. `folder` contains the calls and their results.
     """
 
     def __init__(
@@ -40,39 +39,39 @@ class Executor(concurrent.futures.Executor):
         **parameters: Any,
     ) -> None:
         self.client = client if client is not None else Client()
-        self.folder = folders.fixed_part(folder) if folder is not None else None
+        self.folder = result_files.fixed_folder(folder) if folder is not None else None
         self.parameters: dict[str, object] = {}
         self._lock = threading.Lock()
-        self._open: set[Future[Any]] = set()
+        self._unfinished: set[Future[Any]] = set()
         self._batch: list[tuple[Call, Future[Any]]] | None = None
-        self._shut = False
+        self._is_shut_down = False
         self._node: str | None = None
         self.update_parameters(**parameters)
 
     def __repr__(self) -> str:
-        return f"<stoker.Executor in {self.folder or folders.default_base()}>"
+        return f"<stoker.Executor in {self.folder or result_files.default_folder()}>"
 
     def update_parameters(self, **given: Any) -> None:
-        """Change what later calls ask for; a misspelt name is an error that lists them all."""
+        """Change the parameters of later calls; an unknown name raises an error with a list."""
         checked = parameters.check(given)
-        parameters.settled({**self.parameters, **checked}, checkpoints=False)
+        parameters.build_settings({**self.parameters, **checked}, checkpoints=False)
         self.parameters.update(checked)
 
     # -- calls ----------------------------------------------------------------------------
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Queue one call; return its future at once."""
+        """Queue one call; return its future."""
         self._check_open()
         call = Call(_callable(fn), args, kwargs)
         if self._batch is not None:
-            future: Future[Any] = Future(self.client.link)
+            future: Future[Any] = Future(self.client.daemon_client)
             self._batch.append((call, future))
         else:
             [future] = self._send([call])
         return cast("Future[T]", future)
 
     def map_array(self, fn: Callable[..., T], /, *iterables: Iterable[Any]) -> list[Future[T]]:
-        """Queue a call for each of the arguments, all as one array; return their futures."""
+        """Queue a call per argument as one array; return their futures."""
         self._check_open()
         _callable(fn)
         calls = [Call(fn, args) for args in zip(*iterables, strict=False)]
@@ -87,11 +86,11 @@ class Executor(concurrent.futures.Executor):
         timeout: float | None = None,
         chunksize: int = 1,
     ) -> Iterator[T]:
-        """Queue a call for each of the arguments, all as one array; yield results in order."""
+        """Queue a call per argument as one array; yield results in order."""
         if self._batch is not None:
             raise UsageError("Inside batch(), use map_array(): there are no results to yield yet.")
-        until = time.monotonic() + timeout if timeout is not None else None
-        return self._results(self.map_array(fn, *iterables), until)
+        deadline = time.monotonic() + timeout if timeout is not None else None
+        return self._results(self.map_array(fn, *iterables), deadline)
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
@@ -108,22 +107,22 @@ class Executor(concurrent.futures.Executor):
                 self._send([call for call, _ in collected], [future for _, future in collected])
         except BaseException:
             for _, future in collected:
-                future.was_cancelled()  # nobody shall wait for what was never submitted
+                future.mark_cancelled()  # it was never submitted
             raise
         finally:
             self._batch = None
 
     def future(self, job_id: int | str) -> Future[Any]:
-        """Return the future of a call by the id of its job, from whichever process it was made."""
+        """Return the future of a call by its job id, from any process."""
         return Future.of(job_id, self.client)
 
-    # -- the end --------------------------------------------------------------------------
+    # -- shutdown -------------------------------------------------------------------------
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; wait for those there are, or cancel what has not started."""
-        self._shut = True
+        """Accept no more calls; wait for running ones, or cancel pending ones."""
+        self._is_shut_down = True
         with self._lock:
-            left = list(self._open)
+            left = list(self._unfinished)
         if cancel_futures:
             self._cancel(left, only="waiting")
         if wait:
@@ -132,94 +131,99 @@ class Executor(concurrent.futures.Executor):
     def __enter__(self) -> Self:
         return self
 
-    # -- how ------------------------------------------------------------------------------
+    # -- private ---------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._shut:
+        if self._is_shut_down:
             raise RuntimeError("cannot schedule new futures after shutdown")
 
     def _send(
         self, calls: Sequence[Call], futures: Sequence[Future[Any]] = ()
     ) -> list[Future[Any]]:
-        """Write calls down and submit them, several as one array."""
-        can_stop = any(hasattr(call.function, "checkpoint") for call in calls)
-        settings = parameters.settled(self.parameters, checkpoints=can_stop)
+        """Write calls to files and submit them, several as one array."""
+        has_checkpoint = any(hasattr(call.function, "checkpoint") for call in calls)
+        settings = parameters.build_settings(self.parameters, checkpoints=has_checkpoint)
         options = dict(settings.options)
-        options.setdefault("name", name_of(calls[0].function))
+        options.setdefault("name", job_name(calls[0].function))
         body = submission({})
         directory = str(options.get("chdir") or body["directory"])
-        base = self.folder or folders.default_base()
+        base = self.folder or result_files.default_folder()
         if len(calls) > 1:
-            limit = f"%{settings.at_once}" if settings.at_once else ""
+            limit = f"%{settings.max_running}" if settings.max_running else ""
             options["array"] = f"0-{len(calls) - 1}{limit}"
-        batch = folders.write(base, directory, new_key(), calls, settings)
-        own = cast("list[str]", options.get("env") or [])
-        options["env"] = [*own, *(f"{name}={value}" for name, value in batch.variables.items())]
+        batch = result_files.write_calls(base, directory, new_key(), calls, settings)
+        variables = cast("list[str]", options.get("env") or [])
+        options["env"] = [
+            *variables,
+            *(f"{name}={value}" for name, value in batch.variables.items()),
+        ]
         try:
-            if not settings.one_log:
+            if not settings.merge_stderr:
                 options.setdefault("error", os.path.join(batch.folder, "%j.err"))
-            if not batch.travels:
+            if not batch.is_uploaded:
                 options.setdefault("nodelist", self._this_node())
-            reply = self.client.link.submit({**body, "what": batch.what, "options": options})
+            reply = self.client.daemon_client.submit(
+                {**body, "what": batch.what, "options": options}
+            )
         except Unreachable:
             raise  # it may have been accepted before the connection broke
         except StokerError:
-            folders.remove(batch)
+            result_files.remove_calls(batch)
             raise
-        made = list(futures) or [Future(self.client.link) for _ in calls]
-        self._attach(made, reply)
-        return made
+        result = list(futures) or [Future(self.client.daemon_client) for _ in calls]
+        self._bind(result, reply)
+        return result
 
-    def _attach(self, futures: Sequence[Future[Any]], reply: dict[str, Any]) -> None:
+    def _bind(self, futures: Sequence[Future[Any]], reply: dict[str, Any]) -> None:
         first, array = int(reply["first"]), int(reply["count"]) > 1
         with self._lock:
-            self._open.update(futures)
+            self._unfinished.update(futures)
         for index, future in enumerate(futures):
             label = f"{first}_{index}" if array else str(first)
-            future.expects({"id": first + index, "label": label, "state": "PENDING"})
-            future.add_done_callback(self._over)
-        watcher_of(self.client.link).add(
+            future.set_view({"id": first + index, "label": label, "state": "PENDING"})
+            future.add_done_callback(self._on_done)
+        watcher_of(self.client.daemon_client).add(
             (first + index, future) for index, future in enumerate(futures)
         )
 
     def _cancel(self, futures: Iterable[Future[Any]], **only: str) -> None:
-        """Cancel calls, in one request however many they are."""
+        """Cancel calls in one request."""
         by_id = {future.id: future for future in futures if not future.done()}
         if by_id:
-            reply = self.client.link.act("cancel", list(ranges(sorted(by_id))), **only)
-            for each in reply["done"]:
-                by_id[int(each["id"])].was_cancelled()
+            reply = self.client.daemon_client.act("cancel", list(id_ranges(sorted(by_id))), **only)
+            for job in reply["done"]:
+                by_id[int(job["id"])].mark_cancelled()
 
-    def _results(self, futures: Sequence[Future[T]], until: float | None) -> Iterator[T]:
-        """Yield results in order; what is not asked for any more is cancelled, as elsewhere."""
+    def _results(self, futures: Sequence[Future[T]], deadline: float | None) -> Iterator[T]:
+        """Yield results in order; if the iterator is closed, cancel the remaining calls."""
         left = list(reversed(futures))
         try:
             while left:
-                yield left.pop().result(None if until is None else until - time.monotonic())
+                yield left.pop().result(None if deadline is None else deadline - time.monotonic())
         finally:
             with contextlib.suppress(StokerError):
                 self._cancel(left)
 
-    def _over(self, future: concurrent.futures.Future[Any]) -> None:
+    def _on_done(self, future: concurrent.futures.Future[Any]) -> None:
         with self._lock:
-            self._open.discard(cast("Future[Any]", future))
+            self._unfinished.discard(cast("Future[Any]", future))
 
     def _this_node(self) -> str:
-        """Return the machine that the files of a call are on: it runs nowhere else."""
+        """Return the node with the files of the calls, the only one where they can run."""
         if self._node is None:
-            path = self.client.link.path
+            path = self.client.daemon_client.path
             host = getattr(path, "host", "localhost")
             if not wire.is_loopback(host) and self.folder is None:
                 raise UsageError(
                     f"The daemon is on {host}, which cannot see files of this machine. "
                     "Give the executor a folder= that both machines share."
                 )
-            self._node = str(self.client.link.daemon()["node"])
+            self._node = str(self.client.daemon_client.daemon()["node"])
         return self._node
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """Return what to call a job that calls this."""
+def job_name(function: Callable[..., Any]) -> str:
+    """Return the name of a job that calls a function."""
     inner = getattr(function, "func", function)  # functools.partial
     name = getattr(inner, "__name__", None) or type(inner).__name__
     return "call" if name == "<lambda>" else str(name)

@@ -1,4 +1,4 @@
-"""The outcome of a call that runs as a job: a future of concurrent.futures, and more."""
+"""Future of a call that runs as a job."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stoker import wire
-from stoker.api import daemon_client as links
-from stoker.api import result_files as folders
+from stoker.api import result_files
+from stoker.api.daemon_client import DaemonClient, connect
 from stoker.api.errors import JobFailed, NotFound, StokerError
 from stoker.api.jobs import Job
 from stoker.api.result_files import Outcome, Paths
@@ -21,73 +21,73 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LAST_LINES = 20
-SPEAKS = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
-"""Ends after which the outcome, if there is one, is that of the last attempt."""
+STATES_WITH_RESULT = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
+"""Final states in which a result file is that of the last attempt."""
 
 
 class Future(concurrent.futures.Future[T]):
-    """A call that was submitted. It needs this process only to be waited for."""
+    """A submitted call. The job does not depend on this process."""
 
-    def __init__(self, link: links.DaemonClient) -> None:
+    def __init__(self, daemon_client: DaemonClient) -> None:
         super().__init__()
-        self._link = link
+        self._daemon_client = daemon_client
         self._view: dict[str, Any] = {}
         self._paths: Paths | None = None
         self._outcome: Outcome | None = None
-        self._reading = threading.Lock()
-        self._telling = threading.RLock()
+        self._read_lock = threading.Lock()
+        self._update_lock = threading.RLock()
 
     @classmethod
     def of(cls, job_id: int | str | Job, client: Client | None = None) -> Future[Any]:
-        """Return the future of a call by the id of its job, from whichever process."""
-        link = client.link if client is not None else links.connect()
+        """Return the future of a call by its job id, from any process."""
+        daemon_client = client.daemon_client if client is not None else connect()
         label = job_id.label if isinstance(job_id, Job) else str(job_id)
-        views = link.jobs([label], limit=2)["jobs"]
+        views = daemon_client.jobs([label], limit=2)["jobs"]
         if len(views) != 1:
             raise NotFound(f"{label} is several calls. Name one of them: {label}_0, {label}_1, …")
-        future: Future[Any] = cls(link)
-        future.stands(views[0])
+        future: Future[Any] = cls(daemon_client)
+        future.on_view(views[0])
         if not future.done():
-            watcher_of(link).add([(int(views[0]["id"]), future)])
+            watcher_of(daemon_client).add([(int(views[0]["id"]), future)])
         return future
 
-    # -- who it is ------------------------------------------------------------------------
+    # -- the job --------------------------------------------------------------------------
 
     @property
     def job_id(self) -> str:
         """The label of its job: `42`, or `42_3` in an array."""
-        return str(self._known()["label"])
+        return str(self._require_view()["label"])
 
     @property
     def id(self) -> int:
-        """The number of its job: also a member of an array has one of its own."""
-        return int(self._known()["id"])
+        """The id of its job; each task of an array has its own."""
+        return int(self._require_view()["id"])
 
     @property
     def paths(self) -> Paths:
-        """Where its files are."""
+        """The paths of its files."""
         if self._paths is None:
-            view = self._known()
-            self._paths = folders.paths_of(view if "command" in view else self._now())
+            view = self._require_view()
+            self._paths = result_files.call_paths(view if "command" in view else self._refresh())
         return self._paths
 
     @property
     def state(self) -> str:
         """The state of its job now: `PENDING`, `RUNNING`, `COMPLETED`, …"""
-        return str(self._now()["state"])
+        return str(self._refresh()["state"])
 
     @property
     def job(self) -> Job:
-        """Its job as it stands now."""
-        return Job.of(self._now())
+        """Its job, as of now."""
+        return Job.of(self._refresh())
 
     def stdout(self) -> str | None:
-        """Return what it has written so far, in its last attempt; None before there is a log."""
+        """Return the output of its last attempt so far; None before it has started."""
         return self._log("out")
 
     def stderr(self) -> str | None:
-        """Return its stderr; None where that goes to the same place (`stderr_to_stdout`)."""
-        return self._log("err") if self._now().get("error_log") else None
+        """Return its stderr; None if it is merged with stdout (`stderr_to_stdout`)."""
+        return self._log("err") if self._refresh().get("error_log") else None
 
     def __repr__(self) -> str:
         label = self._view.get("label")
@@ -96,110 +96,110 @@ class Future(concurrent.futures.Future[T]):
         state = "CANCELLED" if self.cancelled() else self._view.get("state", "PENDING")
         return f"<stoker.Future of job {label}, {state}>"
 
-    # -- what comes of it -----------------------------------------------------------------
+    # -- the result -----------------------------------------------------------------------
 
     def result(self, timeout: float | None = None) -> T:
-        """Return what the call returned, or raise what it raised, as soon as it has ended."""
+        """Wait for the call to end; return its value or raise its exception."""
         error = self.exception(timeout)
         if error is not None:
             try:
                 raise error
             finally:
-                error = None  # no circle of exception, frame and exception
+                error = None  # breaks the reference cycle of exception and frame
         outcome = self._outcome
         assert outcome is not None
         value: T = outcome.value
         return value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what the call raised, as soon as it has ended; None when it went well."""
-        broken = super().exception(timeout)
-        if broken is not None and not isinstance(broken, _NotYetRead):
-            return broken
-        with self._reading:
+        """Wait for the call to end; return its exception, None if it succeeded."""
+        error = super().exception(timeout)
+        if error is not None and not isinstance(error, _UnreadError):
+            return error
+        with self._read_lock:
             if self._outcome is None:
-                self._outcome = self._read()
+                self._outcome = self._read_outcome()
             return self._outcome.error
 
     def running(self) -> bool:
-        """Whether its job runs at the moment."""
+        """Return True while its job runs."""
         return not self.done() and self._view.get("state") in {"RUNNING", "COMPLETING"}
 
     def cancel(self) -> bool:
-        """Cancel the job, also when it runs; False when it is too late for that."""
+        """Cancel the job, even if it runs; return False if it has ended."""
         if self.cancelled():
             return True
         if self.done():
             return False
-        reply = self._link.act("cancel", [self.job_id])
+        reply = self._daemon_client.act("cancel", [self.job_id])
         if not reply["done"]:
             return False
-        self.was_cancelled()
+        self.mark_cancelled()
         return self.cancelled()
 
-    # -- what the watcher and the executor say --------------------------------------------
+    # -- called by watcher and executor ---------------------------------------------------
 
-    def expects(self, view: dict[str, Any]) -> None:
-        """Take in which job it is; the watcher says the rest."""
-        self._learn(view)
+    def set_view(self, view: dict[str, Any]) -> None:
+        """Set the job; the watcher updates it."""
+        self._update_view(view)
 
-    def runs(self) -> None:
+    def on_started(self) -> None:
         """Its job has started."""
-        self._learn({**self._view, "state": "RUNNING"})
+        self._update_view({**self._view, "state": "RUNNING"})
 
-    def stands(self, view: dict[str, Any]) -> None:
-        """Take in how its job stands; wake up who waits for it when that is over."""
-        self._learn(view)
+    def on_view(self, view: dict[str, Any]) -> None:
+        """Update the job; complete the future if the job has ended."""
+        self._update_view(view)
         if view["state"] not in wire.FINISHED:
             return
         if view["state"] == "CANCELLED":
-            self.was_cancelled()
+            self.mark_cancelled()
             return
         with contextlib.suppress(concurrent.futures.InvalidStateError):
-            # What it left is read by whoever asks first, not by the thread that waits for all.
+            # The result is read on first access, not by the watcher's thread.
             if view["state"] == "COMPLETED":
                 super().set_result(None)  # type: ignore[arg-type]
             else:
-                super().set_exception(_NotYetRead())
+                super().set_exception(_UnreadError())
 
-    def breaks(self, error: BaseException) -> None:
-        """Tell those who wait that nobody will ever know."""
+    def on_failed(self, error: BaseException) -> None:
+        """Complete the future with an error."""
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             super().set_exception(error)
 
-    def was_cancelled(self) -> None:
-        """Be cancelled, and tell those who wait; that must be done once."""
-        with self._telling:
+    def mark_cancelled(self) -> None:
+        """Complete the future as cancelled; may be called more than once."""
+        with self._update_lock:
             if not self.cancelled() and super().cancel():
                 self.set_running_or_notify_cancel()
 
-    # -- how ------------------------------------------------------------------------------
+    # -- private ---------------------------------------------------------------------------
 
-    def _known(self) -> dict[str, Any]:
+    def _require_view(self) -> dict[str, Any]:
         if not self._view:
             raise StokerError("The call belongs to an open batch(), so it has no job id yet.")
         return self._view
 
-    def _now(self) -> dict[str, Any]:
-        """Return how its job stands; of one that has ended, without asking again."""
-        view = self._known()
+    def _refresh(self) -> dict[str, Any]:
+        """Return the current view of its job; of a finished job, the known one."""
+        view = self._require_view()
         if "command" not in view or not self.done() or self.cancelled():
-            view = self._link.jobs([f"{view['id']}-{view['id']}"])["jobs"][0]
-            self._learn(view)
+            view = self._daemon_client.jobs([f"{view['id']}-{view['id']}"])["jobs"][0]
+            self._update_view(view)
         return view
 
-    def _learn(self, view: dict[str, Any]) -> None:
-        """Keep the newest word on the job: whoever asked before its end may come too late."""
-        with self._telling:
+    def _update_view(self, view: dict[str, Any]) -> None:
+        """Set the view, unless a final one is known: a late reply must not replace it."""
+        with self._update_lock:
             if self._view.get("state") not in wire.FINISHED:
                 self._view = view
 
-    def _read(self) -> Outcome:
+    def _read_outcome(self) -> Outcome:
         view = self._view
-        if view["state"] in SPEAKS:
-            found = folders.outcome(self.paths.result_pickle, str(view["label"]))
-            if found is not None:
-                return found
+        if view["state"] in STATES_WITH_RESULT:
+            outcome = result_files.read_outcome(self.paths.result_pickle, str(view["label"]))
+            if outcome is not None:
+                return outcome
         return Outcome(error=self._failure(view))
 
     def _failure(self, view: Mapping[str, Any]) -> JobFailed:
@@ -224,14 +224,14 @@ class Future(concurrent.futures.Future[T]):
         try:
             return self._log(stream, tail=LAST_LINES)
         except StokerError:
-            return None  # the log is gone, or the daemon is
+            return None  # the log or the daemon is unavailable
 
     def _log(self, stream: str, tail: int | None = None) -> str | None:
-        if self._known().get("state") == "PENDING" and not self._now().get("started_at"):
+        if self._require_view().get("state") == "PENDING" and not self._refresh().get("started_at"):
             return None
-        pieces = self._link.log(self.job_id, stream=stream, tail=tail)
+        pieces = self._daemon_client.log(self.job_id, stream=stream, tail=tail)
         return b"".join(pieces).decode("utf-8", "replace")
 
 
-class _NotYetRead(Exception):
-    """Stands for an exception whose file nobody has opened yet."""
+class _UnreadError(Exception):
+    """Placeholder for an exception whose file has not been read."""

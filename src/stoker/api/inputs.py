@@ -1,4 +1,4 @@
-"""What callers hand in: jobs, commands, signals and times, as the API takes them."""
+"""Convert arguments of callers: jobs, commands, signals and times."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from stoker.api.errors import UsageError
 from stoker.api.jobs import Job
 
 STREAMS = ("out", "err")
-PLACES = ("first", "last", "before", "after")
+POSITIONS = ("first", "last", "before", "after")
 
 
-class Named(NamedTuple):
-    """A selector, and the number of the job if it means exactly one."""
+class JobReference(NamedTuple):
+    """A selector, and the id of the job if it means exactly one."""
 
     text: str
     id: int | None = None
 
 
 def selector(job: object) -> str:
-    """Return the text that means a job: its label, or whatever was given."""
-    found = list(_each([job]))
-    if len(found) != 1:
-        raise UsageError(f"Expected one job, got {len(found)}.")
-    return found[0].text
+    """Return the selector of one job."""
+    references = list(_references([job]))
+    if len(references) != 1:
+        raise UsageError(f"Expected one job, got {len(references)}.")
+    return references[0].text
 
 
 def selectors(jobs: Iterable[object], *, ordered: bool = True) -> list[str]:
-    """Return what means these jobs; neighbours are a range, so that thousands are one word."""
-    found = list(_each(jobs))
+    """Return selectors of these jobs; consecutive ids become one range."""
+    references = list(_references(jobs))
     if not ordered:
-        found.sort(key=lambda each: each.id or 0)
+        references.sort(key=lambda reference: reference.id or 0)
     texts = []
-    for _, pairs in groupby(enumerate(found), _run):
-        run = [each for _, each in pairs]
+    for _, pairs in groupby(enumerate(references), _range_key):
+        run = [reference for _, reference in pairs]
         texts.append(run[0].text if len(run) == 1 else f"{run[0].id}-{run[-1].id}")
     return texts
 
 
-def names(jobs: Iterable[object]) -> list[str]:
-    """Return what means each of these jobs, one by one."""
-    return [each.text for each in _each(jobs)]
+def single_selectors(jobs: Iterable[object]) -> list[str]:
+    """Return one selector per job."""
+    return [reference.text for reference in _references(jobs)]
 
 
-def _run(pair: tuple[int, Named]) -> tuple[bool, int]:
-    """Return the same for jobs whose numbers follow on each other."""
-    place, each = pair
-    return (False, place) if each.id is None else (True, each.id - place)
+def _range_key(pair: tuple[int, JobReference]) -> tuple[bool, int]:
+    """Return the same key for jobs with consecutive ids."""
+    index, reference = pair
+    return (False, index) if reference.id is None else (True, reference.id - index)
 
 
-def _each(jobs: Iterable[object]) -> Iterator[Named]:
-    """Yield each job, also from lists, sets, generators and the keys of dicts."""
+def _references(jobs: Iterable[object]) -> Iterator[JobReference]:
+    """Yield every job, also from lists, sets, generators and keys of dicts."""
     for job in jobs:
-        named = _named(job)
-        if named is not None:
-            yield named
+        reference = _reference(job)
+        if reference is not None:
+            yield reference
         elif isinstance(job, Iterable) and not isinstance(job, bytes):
-            yield from _each(job)
+            yield from _references(job)
         else:
             raise UsageError(
                 f"{job!r} is not a job. Give an id, a name, a range, last, or what "
@@ -70,22 +70,22 @@ def _each(jobs: Iterable[object]) -> Iterator[Named]:
             )
 
 
-def _named(job: object) -> Named | None:
+def _reference(job: object) -> JobReference | None:
     if isinstance(job, str):
-        return Named(job)
+        return JobReference(job)
     if hasattr(job, "__index__") and not isinstance(job, bool):
-        return Named(str(job))
+        return JobReference(str(job))
     if isinstance(job, Job):
-        return Named(job.label, job.id)
+        return JobReference(job.label, job.id)
     for name in ("job_id", "label"):  # a future, a trial, a sweep
         text = getattr(job, name, None)
         if isinstance(text, str):
-            number = getattr(job, "id", None) if name == "job_id" else None
-            return Named(text, number if isinstance(number, int) else None)
+            id = getattr(job, "id", None) if name == "job_id" else None
+            return JobReference(text, id if isinstance(id, int) else None)
     return None
 
 
-def words(command: object) -> list[str]:
+def command_words(command: object) -> list[str]:
     """Return the words of a command."""
     if isinstance(command, os.PathLike):
         command = [command]
@@ -93,13 +93,13 @@ def words(command: object) -> list[str]:
         raise UsageError(
             f"A command is a list of words, or a line for the shell; {command!r} is neither."
         )
-    found = [_word(word) for word in command]
-    if not found:
+    words = [_command_word(word) for word in command]
+    if not words:
         raise UsageError("The command is empty. Give its words, or a line for the shell.")
-    return found
+    return words
 
 
-def _word(word: object) -> str:
+def _command_word(word: object) -> str:
     if isinstance(word, str):
         return word
     if isinstance(word, os.PathLike):
@@ -109,13 +109,13 @@ def _word(word: object) -> str:
     raise UsageError(f"A command is made of texts, paths and numbers; {word!r} is none of these.")
 
 
-def command(given: object) -> dict[str, object]:
-    """Return what to run: a line for the shell, or words."""
-    return {"line": given} if isinstance(given, str) else {"argv": words(given)}
+def command_body(command: object) -> dict[str, object]:
+    """Return the `what` of a submission: a shell line or an argv."""
+    return {"line": command} if isinstance(command, str) else {"argv": command_words(command)}
 
 
 def signal_name(given: object) -> str | None:
-    """Return a signal as the API takes it: `TERM` and 15 and signal.SIGTERM are the same."""
+    """Return a signal as the HTTP API takes it: from `TERM`, 15 or signal.SIGTERM."""
     if given is None or isinstance(given, str):
         return given
     if isinstance(given, Signals):
@@ -125,28 +125,28 @@ def signal_name(given: object) -> str | None:
     raise UsageError(f"{given!r} is not a signal; write 'USR1', 10 or signal.SIGUSR1.")
 
 
-def devices(given: Iterable[object]) -> list[str]:
-    """Return devices as the API takes them; a number is a GPU of this machine."""
-    found = []
-    for device in given:
+def device_names(devices: Iterable[object]) -> list[str]:
+    """Return device names; a number is a GPU of this host."""
+    names = []
+    for device in devices:
         if not isinstance(device, str | int) or isinstance(device, bool):
             raise UsageError(f"{device!r} is not a device; write 0, 'gpu1/0', a node or 'all'.")
-        found.append(str(device))
-    return found
+        names.append(str(device))
+    return names
 
 
-def seconds(given: object, name: str = "timeout") -> float | None:
-    """Return how long to wait; None is for ever."""
+def timeout_seconds(given: object, name: str = "timeout") -> float | None:
+    """Return a timeout; None for no limit."""
     if given is None:
         return None
-    if not isinstance(given, Real) or given != given:  # noqa: PLR0124 - not a number is unequal
+    if not isinstance(given, Real) or given != given:  # noqa: PLR0124 - NaN
         raise UsageError(f"{name} must be a number of seconds, not {given!r}.")
     return float(given)
 
 
-def one_of(given: object, known: tuple[str, ...], name: str) -> str:
-    """Return one of a few words."""
-    if isinstance(given, str) and given in known:
+def require_one_of(given: object, choices: tuple[str, ...], name: str) -> str:
+    """Return the value; raise unless it is one of the choices."""
+    if isinstance(given, str) and given in choices:
         return given
-    *some, last = known
-    raise UsageError(f"{name} must be {', '.join(some)} or {last}, not {given!r}.")
+    *others, last = choices
+    raise UsageError(f"{name} must be {', '.join(others)} or {last}, not {given!r}.")

@@ -1,4 +1,4 @@
-"""The keywords of a submission, named like the flags of the command line."""
+"""The keywords of a submission, named like the options of the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from stoker.api.errors import UnknownOption, UsageError
-from stoker.api.inputs import names
+from stoker.api.inputs import single_selectors
 
 Amount = int | float | str
 Time = int | str | timedelta
@@ -18,7 +18,7 @@ Names = str | Sequence[str]
 
 
 class JobOptions(TypedDict, total=False):
-    """What can be said of a job; see `stoker help submit`."""
+    """Options of a job; see `stoker help submit`."""
 
     gpus: Amount
     gpu_memory: Amount
@@ -104,25 +104,25 @@ ALIASES = {
     "job_name": "name",
     "partition": "queue",
 }
-"""Second spellings, as the command line has them."""
-NAMES = frozenset(JobOptions.__annotations__)
-LISTS = frozenset({"label", "env", "send", "bring", "leave_out", "mount"})
-PATHS = frozenset({"output", "error"})
-HERE = frozenset({"chdir", "bring_into", "snapshots_dir"})
-"""Directories that mean what they mean here and now."""
+"""Alternative names, as on the command line."""
+OPTION_NAMES = frozenset(JobOptions.__annotations__)
+LIST_OPTIONS = frozenset({"label", "env", "send", "bring", "leave_out", "mount"})
+PATH_OPTIONS = frozenset({"output", "error"})
+ABSOLUTE_PATHS = frozenset({"chdir", "bring_into", "snapshots_dir"})
+"""Directories that are relative to the current directory."""
 
 
 def as_options(given: Mapping[str, object], what: str = "option") -> dict[str, object]:
-    """Return options as the API takes them; None and False are as if they were not there."""
-    found: dict[str, object] = {}
+    """Return options as the HTTP API takes them; None and False mean not given."""
+    options: dict[str, object] = {}
     for name, value in given.items():
-        if name not in NAMES and name != "array":
-            raise UnknownOption(name, NAMES | {"array"}, what)
+        if name not in OPTION_NAMES and name != "array":
+            raise UnknownOption(name, OPTION_NAMES | {"array"}, what)
         if value is None or value is False:
             continue
         key = ALIASES.get(name, name)
-        found[key] = _listed(key, value) if key in LISTS else _value(key, value)
-    return found
+        options[key] = _as_list(key, value) if key in LIST_OPTIONS else _value(key, value)
+    return options
 
 
 def _value(key: str, value: object) -> object:
@@ -141,19 +141,19 @@ def _value(key: str, value: object) -> object:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return ",".join(map(str, value))
     text = str(value)
-    if key in HERE:
-        return _absolute(text, filled_in=key == "bring_into")
-    return os.path.expanduser(text) if key in PATHS else text
+    if key in ABSOLUTE_PATHS:
+        return _absolute_path(text, filled_in=key == "bring_into")
+    return os.path.expanduser(text) if key in PATH_OPTIONS else text
 
 
-def _absolute(text: str, *, filled_in: bool) -> str:
-    here = os.getcwd()
+def _absolute_path(text: str, *, filled_in: bool) -> str:
+    directory = os.getcwd()
     if filled_in:
-        here = here.replace("%", "%%")  # what is filled in is what was typed
-    return os.path.normpath(os.path.join(here, os.path.expanduser(text)))
+        directory = directory.replace("%", "%%")  # only % in the option is replaced
+    return os.path.normpath(os.path.join(directory, os.path.expanduser(text)))
 
 
-def _listed(key: str, value: object) -> list[str]:
+def _as_list(key: str, value: object) -> list[str]:
     if isinstance(value, Mapping):
         for name, text in value.items():
             if text is None:
@@ -163,11 +163,11 @@ def _listed(key: str, value: object) -> list[str]:
         return [os.fspath(value)]
     if not isinstance(value, Iterable) or isinstance(value, bytes):
         raise UsageError(f"{key} must be a text or a list of texts, not {value!r}.")
-    return [os.fspath(each) if isinstance(each, os.PathLike) else str(each) for each in value]
+    return [os.fspath(item) if isinstance(item, os.PathLike) else str(item) for item in value]
 
 
 def _dependency(value: object) -> str:
-    """Write `afterok:5:6` for jobs, futures and ids; texts are as they are."""
+    """Return `afterok:5:6` for jobs, futures and ids; a text is unchanged."""
     if isinstance(value, str):
         return value
-    return "afterok:" + ":".join(names([value]))
+    return "afterok:" + ":".join(single_selectors([value]))

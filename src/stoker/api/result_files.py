@@ -1,4 +1,4 @@
-"""The folders in which calls and their outcomes lie, and what is read from them."""
+"""The folders of calls and results, and how they are read."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from stoker.api import call_runner as runner
 from stoker.api.errors import NotFound, NotPicklable, PermissionDenied, UsageError
 from stoker.api.parameters import Settings
 
-RUNNER = "call."
+RUNNER_PREFIX = "call."
 _dumps: Any = cloudpickle.dumps
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A function and what it is called with."""
+    """A function and its arguments."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -36,7 +36,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Paths(msgspec.Struct, frozen=True):
-    """Where the files of one call are; the names are submitit's."""
+    """The paths of one call's files; the names are submitit's."""
 
     folder: Path
     submitted_pickle: Path
@@ -45,24 +45,24 @@ class Paths(msgspec.Struct, frozen=True):
     stderr: Path | None = None
 
 
-class Batch(msgspec.Struct, frozen=True):
-    """Calls that were written down and can be submitted as one job, or as one array."""
+class CallBatch(msgspec.Struct, frozen=True):
+    """Calls that are written to files, to be submitted as one job or array."""
 
     folder: str
     what: dict[str, object]
-    travels: bool
-    """Whether it goes along when its job runs on another machine."""
+    is_uploaded: bool
+    """Whether it is uploaded if its job runs on another node."""
     variables: dict[str, str] = {}
-    """What the job needs in its environment to read the calls."""
+    """Environment variables that the job needs to read the calls."""
 
 
-def default_base() -> str:
-    """Return the folder of calls for which none was named."""
+def default_folder() -> str:
+    """Return the default folder of calls."""
     return os.path.join(places.state_dir(), "calls")
 
 
-def fixed_part(folder: str | os.PathLike[str]) -> str:
-    """Return the folder up to the first part with `%j` or the like, which submitit fills in."""
+def fixed_folder(folder: str | os.PathLike[str]) -> str:
+    """Return the folder up to the first part with a placeholder of submitit, such as `%j`."""
     parts = Path(os.path.abspath(os.path.expanduser(folder))).parts
     kept = [part for part in parts if not any(f"%{letter}" in part for letter in "jtAa")]
     return str(Path(*kept[: _first_difference(parts, kept)]))
@@ -73,20 +73,22 @@ def _first_difference(one: Sequence[str], other: Sequence[str]) -> int:
     return same.index(False) if False in same else len(same)
 
 
-def write(base: str, directory: str, key: str, calls: Sequence[Call], settings: Settings) -> Batch:
-    """Write calls down in a folder of their own below `base`, which others may write to as well."""
+def write_calls(
+    base: str, directory: str, key: str, calls: Sequence[Call], settings: Settings
+) -> CallBatch:
+    """Write calls to a new folder below `base`, to which others may have write access."""
     folder = os.path.join(base, key)
-    travels = _inside(base, directory)
+    is_uploaded = _is_inside(base, directory)
     try:
-        secret = _secret()
-        if base != default_base():
+        secret = _load_key()
+        if base != default_folder():
             os.makedirs(base, mode=0o700, exist_ok=True)
         os.mkdir(folder, 0o700)
-        ours = Sealed(folder, bytes.fromhex(secret))
+        ours = NewCallFolder(folder, bytes.fromhex(secret))
         script, checked = _provide_runner(base, ours)
-        library = _lend_cloudpickle(ours) if travels else ""
+        library = _add_cloudpickle(ours) if is_uploaded else ""
         _write_tasks(ours, calls)
-        _write_settings(ours, directory if travels else None, library, settings)
+        _write_settings(ours, directory if is_uploaded else None, library, settings)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):
@@ -95,31 +97,31 @@ def write(base: str, directory: str, key: str, calls: Sequence[Call], settings: 
                 f"Calls cannot be written to {base}: {why}. Name another folder."
             ) from error
         raise
-    variables = {runner.KEY: secret}
-    if not travels:
+    variables = {runner.KEY_VARIABLE: secret}
+    if not is_uploaded:
         argv = [settings.python or sys.executable, *checked, script, folder]
-        return Batch(folder, {"argv": argv}, False, variables)
+        return CallBatch(folder, {"argv": argv}, False, variables)
     words = [*checked, *(os.path.relpath(path, directory) for path in (script, folder))]
-    return Batch(folder, {"line": _anywhere(settings.python, words)}, True, variables)
+    return CallBatch(folder, {"line": _portable_command(settings.python, words)}, True, variables)
 
 
-def remove(batch: Batch) -> None:
-    """Take back what was written down but not accepted."""
+def remove_calls(batch: CallBatch) -> None:
+    """Remove the files of calls that were not accepted."""
     shutil.rmtree(batch.folder, ignore_errors=True)
 
 
-class Sealed(runner.Folder):
-    """The folder of a call while it is written."""
+class NewCallFolder(runner.CallFolder):
+    """The folder of calls while it is written."""
 
     def __init__(self, path: str, key: bytes) -> None:
         super().__init__(path, key)
-        directory = _open_own(path)
-        found = os.fstat(directory)
+        directory = _open_private(path)
+        status = os.fstat(directory)
         os.close(directory)
-        self.identity = (found.st_dev, found.st_ino)
+        self.identity = (status.st_dev, status.st_ino)
 
     def add(self, name: str, data: bytes, sealed: bool = True) -> None:
-        """Write a file. A crash before the submission loses nothing, so it is not synced."""
+        """Write a file; not synced, since a crash before the submission loses nothing."""
         directory = self._open()
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -131,31 +133,33 @@ class Sealed(runner.Folder):
             os.close(directory)
 
 
-def _open_own(path: str) -> int:
-    """Open a folder that only this user can write to; raise PermissionDenied for any other."""
+def _open_private(path: str) -> int:
+    """Open a folder; raise PermissionDenied unless only this user can write to it."""
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (NotADirectoryError, PermissionError):
-        raise _denied(f"{path} is not used: it was replaced by another user.") from None
-    found = os.fstat(directory)
-    if found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        raise _permission_denied(f"{path} is not used: it was replaced by another user.") from None
+    status = os.fstat(directory)
+    if status.st_uid == os.getuid() and not status.st_mode & 0o022:
         return directory
     os.close(directory)
-    if found.st_uid != os.getuid():
-        raise _denied(f"{path} is not used: it belongs to user {found.st_uid}.")
-    raise _denied(f"{path} is not used: other users can write to it. Run: chmod 700 {path}")
+    if status.st_uid != os.getuid():
+        raise _permission_denied(f"{path} is not used: it belongs to user {status.st_uid}.")
+    raise _permission_denied(
+        f"{path} is not used: other users can write to it. Run: chmod 700 {path}"
+    )
 
 
-def _denied(text: str) -> PermissionDenied:
+def _permission_denied(text: str) -> PermissionDenied:
     return PermissionDenied(text, wire.EXIT_PERMISSION, "permission")
 
 
-def _secret() -> str:
-    """Return the key of all calls of this user on this machine; it is made once."""
+def _load_key() -> str:
+    """Return the key of all calls of this user on this host; created once."""
     try:
-        base = places.secure_dir(default_base())
+        base = places.secure_dir(default_folder())
     except places.UnsafeDirectory as error:
-        raise _denied(str(error)) from None
+        raise _permission_denied(str(error)) from None
     path = os.path.join(base, "key")
     if not os.path.exists(path):
         new = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -171,27 +175,27 @@ def _secret() -> str:
     return secret
 
 
-_CHECKED = (
+_RUN_IF_UNCHANGED = (
     "import sys;''in sys.path[:1]and sys.path.pop(0);from hashlib import sha256;"
     "p=sys.argv.pop(1);t=open(p,'rb').read();"
     "sha256(t).hexdigest()=='{digest}'or sys.exit('stoker: '+p+' was changed; it is not run');"
     "exec(compile(t,p,'exec'))"
 )
-"""Runs a file if it is what was submitted; without `__file__`, no process reads it once more."""
+"""Run a file if it is unchanged; without `__file__`, no process reads it again."""
 
 
-def _provide_runner(base: str, folder: Sealed) -> tuple[str, list[str]]:
-    """Have a runner; return its path, and what to put before it where others may change it."""
+def _provide_runner(base: str, folder: NewCallFolder) -> tuple[str, list[str]]:
+    """Write the runner; return its path, and arguments that check it before it is run."""
     text = _runner_text().encode()
-    # Jobs that wait keep the runner that they were submitted with, whatever is installed later.
-    name = f"{RUNNER}{places.digest(text.decode())}.py"
-    if base == default_base():
+    # Pending jobs keep their runner, whatever version is installed later.
+    name = f"{RUNNER_PREFIX}{places.digest(text.decode())}.py"
+    if base == default_folder():
         path = os.path.join(base, name)
         if not os.path.exists(path):
-            _whole(path, text)
+            _write_file(path, text)
         return path, []
     folder.add(name, text, sealed=False)
-    code = _CHECKED.format(digest=hashlib.sha256(text).hexdigest())
+    code = _RUN_IF_UNCHANGED.format(digest=hashlib.sha256(text).hexdigest())
     return os.path.join(folder.path, name), ["-c", code]
 
 
@@ -200,13 +204,13 @@ def _runner_text() -> str:
     return Path(runner.__file__).read_text(encoding="utf-8")
 
 
-def _inside(base: str, directory: str) -> bool:
+def _is_inside(base: str, directory: str) -> bool:
     real, around = os.path.realpath(base), os.path.realpath(directory)
     return real != around and os.path.commonpath([real, around]) == around
 
 
-def _lend_cloudpickle(folder: Sealed) -> str:
-    """Another machine may have no cloudpickle, without which no function can be read there."""
+def _add_cloudpickle(folder: NewCallFolder) -> str:
+    """Add cloudpickle's source; a node without it could not unpickle functions."""
     data = _cloudpickle_sources()
     folder.add("library", data, sealed=False)
     return hashlib.sha256(data).hexdigest()
@@ -214,7 +218,7 @@ def _lend_cloudpickle(folder: Sealed) -> str:
 
 @cache
 def _cloudpickle_sources() -> bytes:
-    """Return the sources by module: the same bytes each time, so that they travel once."""
+    """Return the sources by module: always the same bytes, so that they are uploaded once."""
     top = Path(cloudpickle.__file__).parent
     sources = {}
     for path in sorted(top.rglob("*.py")):
@@ -224,25 +228,25 @@ def _cloudpickle_sources() -> bytes:
     return pickle.dumps(sources, 4)
 
 
-def _anywhere(python: str | None, words: Sequence[str]) -> str:
-    """Return a line that finds a Python on this machine and on others."""
-    rest = shlex.join(words)
+def _portable_command(python: str | None, words: Sequence[str]) -> str:
+    """Return a shell line that finds Python on this host and on others."""
+    arguments = shlex.join(words)
     if python is not None:
-        return f"exec {shlex.quote(python)} {rest}"
-    return f'p={shlex.quote(sys.executable)}; [ -x "$p" ] || p=python3; exec "$p" {rest}'
+        return f"exec {shlex.quote(python)} {arguments}"
+    return f'p={shlex.quote(sys.executable)}; [ -x "$p" ] || p=python3; exec "$p" {arguments}'
 
 
-def _write_tasks(folder: Sealed, calls: Sequence[Call]) -> None:
+def _write_tasks(folder: NewCallFolder, calls: Sequence[Call]) -> None:
     shared = len(calls) > 1 and all(call.function is calls[0].function for call in calls)
     if shared:
-        folder.add("function", pickled(calls[0].function))
+        folder.add("function", pickle_call(calls[0].function))
     for index, call in enumerate(calls):
         task = (None if shared else call.function, call.args, call.kwargs)
-        folder.add(f"{index}.task", pickled(task))
+        folder.add(f"{index}.task", pickle_call(task))
 
 
-def pickled(value: object) -> bytes:
-    """Pickle by value what the other side cannot import."""
+def pickle_call(value: object) -> bytes:
+    """Pickle a call; functions that cannot be imported are pickled by value."""
     try:
         return bytes(_dumps(value))
     except Exception as error:
@@ -253,7 +257,7 @@ def pickled(value: object) -> bytes:
 
 
 def _write_settings(
-    folder: Sealed, relative_to: str | None, library: str, settings: Settings
+    folder: NewCallFolder, relative_to: str | None, library: str, settings: Settings
 ) -> None:
     content = {
         "python": list(sys.version_info[:2]),
@@ -267,27 +271,27 @@ def _write_settings(
 
 
 def _search_path(relative_to: str | None) -> list[str]:
-    """Return where we look for modules; what travels with the job is named from its directory."""
-    found = []
+    """Return sys.path; paths inside the uploaded directory are relative to it."""
+    paths = []
     for entry in sys.path:
         path = os.path.abspath(entry or ".")
-        if relative_to is not None and (path == relative_to or _inside(path, relative_to)):
+        if relative_to is not None and (path == relative_to or _is_inside(path, relative_to)):
             path = os.path.relpath(path, relative_to)
-        found.append(path)
-    return found
+        paths.append(path)
+    return paths
 
 
-def _whole(path: str, data: bytes) -> None:
+def _write_file(path: str, data: bytes) -> None:
     temporary = f"{path}.{os.getpid()}.new"
     with open(temporary, "wb") as file:
         file.write(data)
     os.replace(temporary, path)
 
 
-def paths_of(view: Mapping[str, Any]) -> Paths:
-    """Find the files of a call from what the daemon knows of its job."""
+def call_paths(view: Mapping[str, Any]) -> Paths:
+    """Return the paths of a call's files, by the view of its job."""
     words = shlex.split(str(view["command"]))
-    is_ours = len(words) >= 3 and os.path.basename(words[-2]).startswith(RUNNER)
+    is_ours = len(words) >= 3 and os.path.basename(words[-2]).startswith(RUNNER_PREFIX)
     if not is_ours:
         raise NotFound(
             f"Job {view['label']} was not submitted by an Executor, so it has no result."
@@ -305,14 +309,14 @@ def paths_of(view: Mapping[str, Any]) -> Paths:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a call."""
+    """The value or the exception of a call."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 class RemoteTraceback(Exception):
-    """Where it happened, over there: the cause of an exception that came back."""
+    """The traceback in the job: the cause of the exception that a call raised."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -322,56 +326,58 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
-def outcome(path: Path, label: str) -> Outcome | None:
-    """Read what a call has left; None when it has left nothing."""
+def read_outcome(path: Path, label: str) -> Outcome | None:
+    """Return the outcome of a call; None if there is no result file."""
     try:
-        file = _opened_result(path)
+        file = _open_result(path)
     except FileNotFoundError:
         return None
     except PermissionDenied as error:
         return Outcome(error=error)
     with file:
-        head = pickle.load(file)  # noqa: S301 - left by our own job, in a folder of ours
+        head = pickle.load(file)  # noqa: S301 - written by our job, in a private folder
         kind, what, text = head["kind"], head["what"], head["traceback"]
         if kind == "unpicklable":
-            return Outcome(error=_lost(f"Job {label}: {what}", text))
+            return Outcome(error=_unpicklable(f"Job {label}: {what}", text))
         try:
             value = pickle.load(file)  # noqa: S301
             if kind == "parts":
-                value = _from_parts(*value)
-        except Exception as error:  # noqa: BLE001 - objects raise what they like
+                value = _rebuild_error(*value)
+        except Exception as error:  # noqa: BLE001 - unpickling may raise anything
             what = f"{type(error).__name__}: {error}"
-            return Outcome(error=_lost(f"Job {label}: its result cannot be read ({what}).", text))
+            return Outcome(
+                error=_unpicklable(f"Job {label}: its result cannot be read ({what}).", text)
+            )
     if kind == "value":
         return Outcome(value)
     value.__cause__ = RemoteTraceback(text)
     return Outcome(error=value)
 
 
-def _opened_result(path: Path) -> BinaryIO:
-    """Open a result where only this user can have put it: what is unpickled is executed."""
-    directory = _open_own(str(path.parent))
+def _open_result(path: Path) -> BinaryIO:
+    """Open a result that only this user can have written: unpickling executes code."""
+    directory = _open_private(str(path.parent))
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return open(os.open(path.name, flags, dir_fd=directory), "rb")
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise _denied(f"{path} is not used: it is a link.") from None
+            raise _permission_denied(f"{path} is not used: it is a link.") from None
         raise
     finally:
         os.close(directory)
 
 
-def _from_parts(
+def _rebuild_error(
     kind: type[BaseException], args: tuple[object, ...], values: dict[str, object]
 ) -> BaseException:
-    """Make an exception whose constructor does not take its `args`."""
+    """Rebuild an exception whose constructor does not take its `args`."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(values)
     return error
 
 
-def _lost(sentence: str, text: str) -> NotPicklable:
-    error = NotPicklable(sentence)
+def _unpicklable(message: str, text: str) -> NotPicklable:
+    error = NotPicklable(message)
     error.__cause__ = RemoteTraceback(text) if text else None
     return error

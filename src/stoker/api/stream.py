@@ -1,4 +1,4 @@
-"""Events as an iterator that outlives the daemon it reads from."""
+"""Events as an iterator that continues across restarts of the daemon."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from stoker.api.jobs import Event
 from stoker.client import reconnect
 from stoker.client.events import EventStream
 
-QUIET = 60.0
-"""Seconds without a word, not even that it is still there, before a daemon counts as gone."""
+SILENCE_SECONDS = 60.0
+"""Silence, without even a keep-alive, after which the connection is given up."""
 
 
-class Stream(EventStream):
-    """The daemon's events, each with its number."""
+class ResumableEventStream(EventStream):
+    """Event stream from a sequence number on; each event has its own number."""
 
-    def __init__(self, link: DaemonClient, after: int | None = None) -> None:
-        self.client, self.last = link, after
+    def __init__(self, daemon_client: DaemonClient, after: int | None = None) -> None:
+        self.client, self.last = daemon_client, after
         self.reopen()
 
     def _add_event(self, block: bytes) -> None:
@@ -28,10 +28,12 @@ class Stream(EventStream):
         if self._events:
             self._events[-1][1].setdefault("seq", self.last)
 
-    def next_ones(self, beside: int | None = None, seconds: float = QUIET) -> bool | None:
-        """Wait for something, or for another descriptor; False when the daemon hung up."""
-        watched: list[Any] = [self] if beside is None else [self, beside]
-        # TLS may have taken in more than was asked for, of which the kernel knows nothing.
+    def wait_readable(
+        self, other_fd: int | None = None, seconds: float = SILENCE_SECONDS
+    ) -> bool | None:
+        """Wait for events or another descriptor; False if the daemon closed the connection."""
+        watched: list[Any] = [self] if other_fd is None else [self, other_fd]
+        # TLS may have buffered data, which select does not report.
         pending = getattr(self._sock, "pending", None)
         ready = [self] if pending and pending() else select.select(watched, [], [], seconds)[0]
         if self in ready:
@@ -39,27 +41,27 @@ class Stream(EventStream):
         return None
 
 
-def events(link: DaemonClient, after: int | None) -> Iterator[Event]:
-    """Yield events behind a sequence number, else from now on, over connections that break."""
-    begin = after if after is not None else int(link.jobs(limit=1)["seq"])
-    return _endless(link, begin)
+def events(daemon_client: DaemonClient, after: int | None) -> Iterator[Event]:
+    """Yield events after a sequence number, by default from now on; reconnects."""
+    begin = after if after is not None else int(daemon_client.jobs(limit=1)["seq"])
+    return _follow_events(daemon_client, begin)
 
 
-def _endless(link: DaemonClient, after: int) -> Iterator[Event]:
-    stream = reconnect.retry(lambda: Stream(link, after))
+def _follow_events(daemon_client: DaemonClient, after: int) -> Iterator[Event]:
+    stream = reconnect.retry(lambda: ResumableEventStream(daemon_client, after))
     try:
         while True:
             for kind, content in stream.take():
-                yield read(kind, content)
-            if not stream.next_ones():
+                yield to_event(kind, content)
+            if not stream.wait_readable():
                 stream.close()
                 reconnect.retry(stream.reopen)
     finally:
         stream.close()
 
 
-def read(kind: str, content: dict[str, Any]) -> Event:
-    """Return an event as a value."""
+def to_event(kind: str, content: dict[str, Any]) -> Event:
+    """Return an Event."""
     job = content.get("job")
     return Event(
         seq=int(content["seq"]),

@@ -1,4 +1,4 @@
-"""What goes with every submission: its options, and where it comes from."""
+"""Options, directory, environment, shell and umask of a submission."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 from collections.abc import Mapping
 
 from stoker.api.options import as_options
-from stoker.client import submit_environment as surroundings
+from stoker.client import submit_environment
 
 
 def submission(options: Mapping[str, object]) -> dict[str, object]:
-    """Return where a submission comes from, and its options, as the API takes them."""
-    found = as_options(options)
-    directory = found.get("chdir")
-    environment, _ = surroundings.environment(os.environ)
+    """Return the fields of a submission besides `what`."""
+    job_options = as_options(options)
+    directory = job_options.get("chdir")
+    environment, _ = submit_environment.environment(os.environ)
     return {
-        "options": found,
-        "directory": surroundings.current_directory(
+        "options": job_options,
+        "directory": submit_environment.current_directory(
             directory if isinstance(directory, str) else None
         ),
         "environment": environment,
-        "shell": surroundings.shell(),
-        "umask": surroundings.umask(),
+        "shell": submit_environment.shell(),
+        "umask": submit_environment.umask(),
     }

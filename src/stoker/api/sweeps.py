@@ -1,4 +1,4 @@
-"""Sweeps, for the client: many parameter sets of one command, as one thing."""
+"""Sweeps: many parameter sets of one command."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import msgspec
 
 from stoker.api.daemon_client import DaemonClient
 from stoker.api.errors import UnknownOption, UsageError
-from stoker.api.inputs import selector, words
+from stoker.api.inputs import command_words, selector
 from stoker.api.jobs import Decoded, Value
-from stoker.api.options import NAMES, JobOptions
+from stoker.api.options import OPTION_NAMES, JobOptions
 from stoker.api.submit_context import submission
 from stoker.client.client import new_key
 from stoker.schema.sweep import SweepView, TrialView
 
-KEYWORDS = frozenset(
+SWEEP_KEYWORDS = frozenset(
     {"parameters", "points", "file", "definition", "new", "method", "samples", "seed", "metric",
      "goal", "stop", "max_running"}
 )  # fmt: skip
-"""What is said of a sweep, not of its trials."""
+"""Keywords of a sweep, not of its trials."""
 
 
 class Sweep(Decoded, SweepView[datetime], frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class Trial(Decoded, TrialView[datetime], frozen=True, kw_only=True):
 
 
 class Details(Value, frozen=True, kw_only=True):
-    """A sweep with its definition and all its trials, in the order of their numbers."""
+    """A sweep with its definition and all its trials, by number."""
 
     sweep: Sweep
     definition: dict[str, Any]
@@ -56,7 +56,7 @@ class Details(Value, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
-    """One figure that a job has reported."""
+    """One value of a metric."""
 
     step: float | None
     value: float | None
@@ -66,7 +66,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
 class Sweeps:
     """The verbs about sweeps."""
 
-    link: DaemonClient
+    daemon_client: DaemonClient
 
     def sweep(
         self,
@@ -86,64 +86,65 @@ class Sweeps:
         max_running: int | None = None,
         **options: Unpack[JobOptions],
     ) -> Sweep:
-        """Begin a sweep, or go on with it: the same again runs only what is missing or failed.
+        """Submit a sweep; submitted again, it runs only trials that are missing or failed.
 
-        What varies are `parameters` (lists of values, `"log_uniform(1e-5,0.1)"`, or tables as in
-        a definition) or `points`, one trial each; or a W&B sweep `file`, or a whole `definition`,
-        says all of it.
+        Give `parameters` (lists of values, `"log_uniform(1e-5,0.1)"`, or tables as in a
+        definition), or `points`, one trial each, or a W&B sweep `file`, or a whole `definition`.
         """
         _check_names(options)
         name = options.pop("name", None)
-        said = {
+        keywords = {
             "name": name, "method": method, "samples": samples, "seed": seed,
             "metric": _metric(metric, goal), "stop": {"kind": stop} if _is_text(stop) else stop,
             "max_running": max_running,
         }  # fmt: skip
-        raw, where = _described(command, parameters, points, file, definition)
-        raw.update({key: value for key, value in said.items() if value is not None})
-        body = {"definition": _checked(raw, where), "new": new, "key": new_key()}
-        reply = self.link.sweep({**submission(options), **body})
-        view = self.link.get_sweep(str(reply["label"]))["sweep"]
+        raw, where = _raw_definition(command, parameters, points, file, definition)
+        raw.update({key: value for key, value in keywords.items() if value is not None})
+        body = {"definition": _validate(raw, where), "new": new, "key": new_key()}
+        reply = self.daemon_client.sweep({**submission(options), **body})
+        view = self.daemon_client.get_sweep(str(reply["label"]))["sweep"]
         return Sweep.of({**view, "added": reply["added"], "retried": reply["retried"]})
 
     def sweeps(self, *, all: bool = False) -> list[Sweep]:
-        """Return the sweeps that go on, or all of them."""
-        return [Sweep.of(view) for view in self.link.sweeps(all=all)["sweeps"]]
+        """Return unfinished sweeps, or all of them."""
+        return [Sweep.of(view) for view in self.daemon_client.sweeps(all=all)["sweeps"]]
 
     def sweep_show(self, which: object) -> Details:
         """Return a sweep with all its trials."""
-        found = self.link.get_sweep(selector(which))
+        reply = self.daemon_client.get_sweep(selector(which))
         return Details(
-            sweep=Sweep.of(found["sweep"]),
-            definition=found["definition"],
-            trials=[Trial.of(view) for view in found["trials"]],
-            raw=found,
+            sweep=Sweep.of(reply["sweep"]),
+            definition=reply["definition"],
+            trials=[Trial.of(view) for view in reply["trials"]],
+            raw=reply,
         )
 
     def sweep_edit(
         self, which: object, *, max_running: int | None = None, priority: int | None = None
     ) -> Sweep:
-        """Change how a sweep goes on; `max_running=0` is any number of trials at a time."""
+        """Change a sweep; `max_running=0` means no limit."""
         changes = {"max_running": max_running, "priority": priority}
         given = {key: value for key, value in changes.items() if value is not None}
-        return Sweep.of(self.link.change_sweep(selector(which), **given))
+        return Sweep.of(self.daemon_client.change_sweep(selector(which), **given))
 
     def metrics(
         self, which: object, *names: str, points: int | None = None
     ) -> dict[str, list[Point]]:
-        """Return what a job has reported, as curves over all its attempts."""
-        asked = ",".join(names) or None
-        series = self.link.metrics(selector(which), names=asked, points=points)["series"]
+        """Return the metrics of a job over all its attempts."""
+        selected = ",".join(names) or None
+        series = self.daemon_client.metrics(selector(which), names=selected, points=points)[
+            "series"
+        ]
         return msgspec.convert(series, dict[str, list[Point]])
 
 
 def _check_names(options: Mapping[str, object]) -> None:
-    """Refuse a keyword that means nothing; those of a sweep are listed first, or alone."""
+    """Raise for an unknown keyword; keywords of a sweep are listed first, or alone."""
     for name in options:
-        if name not in NAMES:
-            error = UnknownOption(name, KEYWORDS | NAMES)
-            if error.valid[0] in KEYWORDS:
-                error = UnknownOption(name, KEYWORDS, "keyword of a sweep")
+        if name not in OPTION_NAMES:
+            error = UnknownOption(name, SWEEP_KEYWORDS | OPTION_NAMES)
+            if error.valid[0] in SWEEP_KEYWORDS:
+                error = UnknownOption(name, SWEEP_KEYWORDS, "keyword of a sweep")
             raise error
 
 
@@ -163,22 +164,22 @@ def _metric(
             f"A metric is a name, or a table as in a definition, not {metric!r}. "
             "For example: metric='loss'"
         )
-    found: dict[str, object] = {"name": metric} if isinstance(metric, str) else dict(metric)
+    table: dict[str, object] = {"name": metric} if isinstance(metric, str) else dict(metric)
     if goal is not None:
-        found["goal"] = {"min": "minimize", "max": "maximize"}.get(goal, goal)
-    return found
+        table["goal"] = {"min": "minimize", "max": "maximize"}.get(goal, goal)
+    return table
 
 
-def _described(
+def _raw_definition(
     command: str | Sequence[str] | None,
     parameters: Mapping[str, object] | None,
     points: Sequence[Mapping[str, object]] | None,
     file: str | os.PathLike[str] | None,
     definition: Mapping[str, object] | None,
 ) -> tuple[dict[str, Any], str]:
-    """Return what is swept and run, and what to call that in a complaint."""
-    ways = [way for way in (parameters, points, file, definition) if way is not None]
-    if len(ways) != 1:
+    """Return the raw definition, and where it comes from, for messages."""
+    sources = [source for source in (parameters, points, file, definition) if source is not None]
+    if len(sources) != 1:
         raise UsageError("Nothing varies: give one of parameters, points, file and definition.")
     if (command is None) != (file is not None or definition is not None):
         raise UsageError(
@@ -191,12 +192,12 @@ def _described(
         return _from_file(Path(file)), str(file)
     raw: dict[str, Any] = {"line": command}
     if command is not None and not isinstance(command, str):
-        raw = {"command": words(command)}
+        raw = {"command": command_words(command)}
     if points is not None:
         return {**raw, "method": "list", "points": [dict(row) for row in points]}, "the sweep"
-    specs = {name: _spec(name, value) for name, value in (parameters or {}).items()}
-    endless = any("distribution" in spec for spec in specs.values())
-    return {**raw, "method": "random" if endless else "grid", "parameters": specs}, "the sweep"
+    specs = {name: _parameter_spec(name, value) for name, value in (parameters or {}).items()}
+    is_infinite = any("distribution" in spec for spec in specs.values())
+    return {**raw, "method": "random" if is_infinite else "grid", "parameters": specs}, "the sweep"
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -206,11 +207,11 @@ def _from_file(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
-    return _understood(lambda: dict(read_yaml(text, str(path))))
+    return _with_usage_error(lambda: dict(read_yaml(text, str(path))))
 
 
-def _spec(name: str, value: object) -> dict[str, Any]:
-    """Read what one parameter may be."""
+def _parameter_spec(name: str, value: object) -> dict[str, Any]:
+    """Return the specification of one parameter."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, list | tuple | range):
@@ -218,21 +219,21 @@ def _spec(name: str, value: object) -> dict[str, Any]:
     if isinstance(value, str):
         from stoker.sweep.overrides import param_option
 
-        return _understood(lambda: param_option(f"{name}={value}")[1])
+        return _with_usage_error(lambda: param_option(f"{name}={value}")[1])
     return {"value": value}
 
 
-def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
+def _validate(raw: dict[str, Any], where: str) -> dict[str, Any]:
     from stoker.sweep.definition import check
 
-    return _understood(lambda: check(raw, where))
+    return _with_usage_error(lambda: check(raw, where))
 
 
-def _understood(read: Any) -> dict[str, Any]:
+def _with_usage_error(read: Any) -> dict[str, Any]:
     from stoker.sweep.definition import InvalidSweep
 
     try:
-        found: dict[str, Any] = read()
+        value: dict[str, Any] = read()
     except InvalidSweep as error:
         raise UsageError(str(error).removeprefix("--param ")) from None
-    return found
+    return value

@@ -1,4 +1,4 @@
-"""One thread that waits for all open futures of this process, on one stream of events."""
+"""One thread per daemon that updates all unfinished futures, by the event stream."""
 
 from __future__ import annotations
 
@@ -10,75 +10,75 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from stoker import wire
-from stoker.api import daemon_client as links
-from stoker.api.errors import NotFound, StokerError, Unreachable, never_starts
-from stoker.api.stream import Stream
+from stoker.api.daemon_client import DaemonClient
+from stoker.api.errors import NotFound, StokerError, Unreachable, never_starts_error
+from stoker.api.stream import ResumableEventStream
 
-LINGERS = 5.0
-"""Seconds for which the thread stays when there is nothing to wait for."""
-AT_ONCE = 5000
-"""So many jobs are asked about in one request."""
-LONGEST_PAUSE = 2.0
-HARMLESS = frozenset({
+IDLE_SECONDS = 5.0
+"""How long the thread stays without futures."""
+MAX_JOBS_PER_REQUEST = 5000
+"""Jobs per request."""
+MAX_PAUSE_SECONDS = 2.0
+NON_FINAL_EVENTS = frozenset({
     "AttemptPlanned", "TrainingBegan", "EpochsCounted", "MemoryMeasured", "StopAsked",
     "StopWithdrawn", "EstimateExceeded", "JobSignalled", "TimeLimitNear", "TrialMeasured",
 })  # fmt: skip
-"""Events that end no job."""
+"""Events after which no job has ended."""
 
 
-class Watched(Protocol):
-    """What the watcher tells a future."""
+class FutureListener(Protocol):
+    """What the watcher calls on a future."""
 
-    def stands(self, view: dict[str, Any]) -> None:
-        """Say how its job stands."""
+    def on_view(self, view: dict[str, Any]) -> None:
+        """Receive a new view of its job."""
 
-    def runs(self) -> None:
+    def on_started(self) -> None:
         """Its job has started."""
 
-    def breaks(self, error: BaseException) -> None:
-        """Nobody will ever know."""
+    def on_failed(self, error: BaseException) -> None:
+        """Receive an error instead of an end."""
 
 
 class Watcher:
-    """Waits for jobs of one daemon, whatever becomes of that daemon meanwhile."""
+    """Waits for jobs of one daemon, across its restarts."""
 
-    def __init__(self, link: links.DaemonClient) -> None:
-        self.link = link
+    def __init__(self, daemon_client: DaemonClient) -> None:
+        self.daemon_client = daemon_client
         self.lock = threading.Lock()
-        self.open: dict[int, list[Watched]] = {}
-        self.fresh: set[int] = set()
-        self.depend: dict[str, set[int]] = {}
-        """Jobs that wait for others, by what they wait for."""
+        self.futures: dict[int, list[FutureListener]] = {}
+        self.added: set[int] = set()
+        self.dependents: dict[str, set[int]] = {}
+        """Pending jobs by their dependency."""
         self.thread: threading.Thread | None = None
-        self.busy_at = 0.0
-        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.last_used = 0.0
+        self.wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def add(self, futures: Iterable[tuple[int, Watched]]) -> None:
-        """Wait for these, too."""
+    def add(self, futures: Iterable[tuple[int, FutureListener]]) -> None:
+        """Add futures by job id."""
         with self.lock:
             for id, future in futures:
-                self.open.setdefault(id, []).append(future)
-                self.fresh.add(id)
-            self.busy_at = time.monotonic()
+                self.futures.setdefault(id, []).append(future)
+                self.added.add(id)
+            self.last_used = time.monotonic()
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name="stoker-futures", daemon=True)
                 self.thread.start()
-        os.eventfd_write(self.bell, 1)
+        os.eventfd_write(self.wakeup_fd, 1)
 
     def _run(self) -> None:
-        stream: Stream | None = None
+        stream: ResumableEventStream | None = None
         pause = 0.05
         while True:
             try:
                 if stream is None:
-                    # A daemon that was stopped stays so until somebody wants it; one that was
-                    # killed is started again, since its jobs go on and their ends are due.
-                    self.link.autostart = self.link.has_crashed
-                    stream = Stream(self.link)
-                    self._take_fresh()
-                    self._look(list(self.open))
+                    # A stopped daemon is not started again; a killed one is, since its jobs
+                    # continue and their ends must be reported.
+                    self.daemon_client.autostart = self.daemon_client.has_crashed
+                    stream = ResumableEventStream(self.daemon_client)
+                    self._take_added()
+                    self._update_futures(list(self.futures))
                     pause = 0.05
-                if not self._turn(stream):
+                if not self._wait_for_events(stream):
                     stream.close()
                     stream = None
             except Unreachable:
@@ -86,119 +86,119 @@ class Watcher:
                     stream.close()
                 stream = None
                 time.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
-            except BaseException as error:  # noqa: BLE001 - nobody else would tell those who wait
-                self._give_up(error)
+                pause = min(pause * 2, MAX_PAUSE_SECONDS)
+            except BaseException as error:  # noqa: BLE001 - the futures must be completed
+                self._fail_all(error)
                 return
-            if self._may_leave():
+            if self._may_exit():
                 if stream is not None:
                     stream.close()
                 return
 
-    def _turn(self, stream: Stream) -> bool:
-        """Wait for the next thing to happen; False when the stream has ended."""
-        alive = stream.next_ones(self.bell, LINGERS if not self.open else 30.0)
+    def _wait_for_events(self, stream: ResumableEventStream) -> bool:
+        """Wait for events and update futures; False if the stream has ended."""
+        is_open = stream.wait_readable(self.wakeup_fd, IDLE_SECONDS if not self.futures else 30.0)
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.bell)
-        touched, ended = self._take_fresh(), False
+            os.eventfd_read(self.wakeup_fd)
+        changed, has_ended = self._take_added(), False
         for kind, content in stream.take():
             id = content.get("job")
-            if kind in HARMLESS or id is None:
+            if kind in NON_FINAL_EVENTS or id is None:
                 continue
             if kind == "ProcessStarted":
-                for future in self.open.get(id, ()):
-                    future.runs()
+                for future in self.futures.get(id, ()):
+                    future.on_started()
             else:
-                ended = True
-                touched.add(id)
-        self._look(touched | self._waiting() if ended else touched)
-        return alive is not False
+                has_ended = True
+                changed.add(id)
+        self._update_futures(changed | self._dependents_to_check() if has_ended else changed)
+        return is_open is not False
 
-    def _take_fresh(self) -> set[int]:
+    def _take_added(self) -> set[int]:
         with self.lock:
-            fresh, self.fresh = self.fresh, set()
-        return fresh
+            added, self.added = self.added, set()
+        return added
 
-    def _look(self, ids: Iterable[int]) -> None:
-        """Ask how jobs stand, all in one request, and tell their futures."""
-        wanted = sorted(id for id in ids if id in self.open)
-        for start in range(0, len(wanted), AT_ONCE):
-            self._ask(wanted[start : start + AT_ONCE])
+    def _update_futures(self, ids: Iterable[int]) -> None:
+        """Request the views of jobs and pass them to their futures."""
+        watched = sorted(id for id in ids if id in self.futures)
+        for start in range(0, len(watched), MAX_JOBS_PER_REQUEST):
+            self._request_views(watched[start : start + MAX_JOBS_PER_REQUEST])
 
-    def _ask(self, ids: list[int]) -> None:
+    def _request_views(self, ids: list[int]) -> None:
         try:
-            reply = self.link.wait(list(ranges(ids)), timeout=0.0)
+            reply = self.daemon_client.wait(list(id_ranges(ids)), timeout=0.0)
         except NotFound as error:
             if len(ids) > 1:
                 half = len(ids) // 2
-                self._ask(ids[:half])
-                self._ask(ids[half:])
+                self._request_views(ids[:half])
+                self._request_views(ids[half:])
                 return
-            for future in self._closed(ids[0]):
-                future.breaks(error)
+            for future in self._take_futures(ids[0]):
+                future.on_failed(error)
             return
         for view in reply["jobs"]:
             id = int(view["id"])
-            over = view["state"] in wire.FINISHED
-            for future in self._closed(id) if over else self.open.get(id, ()):
-                future.stands(view)
-            self._note(id, view)
-        self._take_stuck(reply)
+            has_ended = view["state"] in wire.FINISHED
+            for future in self._take_futures(id) if has_ended else self.futures.get(id, ()):
+                future.on_view(view)
+            self._record_dependency(id, view)
+        self._fail_stuck(reply)
 
-    def _waiting(self) -> set[int]:
-        """Return one of each kind of jobs that may have lost what they wait for."""
-        left = {key: waiting & self.open.keys() for key, waiting in self.depend.items()}
-        self.depend = {key: waiting for key, waiting in left.items() if waiting}
-        return {min(waiting) for waiting in self.depend.values()}
+    def _dependents_to_check(self) -> set[int]:
+        """Return one job per dependency: its dependency may never be satisfied now."""
+        pending = {key: jobs & self.futures.keys() for key, jobs in self.dependents.items()}
+        self.dependents = {key: jobs for key, jobs in pending.items() if jobs}
+        return {min(jobs) for jobs in self.dependents.values()}
 
-    def _note(self, id: int, view: dict[str, Any]) -> None:
-        """Remember what a job waits for; member by member where each has its own to wait for."""
+    def _record_dependency(self, id: int, view: dict[str, Any]) -> None:
+        """Record the dependency of a pending job; with aftercorr, per task."""
         text = str(view.get("depends") or "")
         key = f"{text} {id}" if "aftercorr" in text else text
-        if text and id in self.open and view["state"] == "PENDING":
-            self.depend.setdefault(key, set()).add(id)
-        elif key in self.depend:
-            self.depend[key].discard(id)
+        if text and id in self.futures and view["state"] == "PENDING":
+            self.dependents.setdefault(key, set()).add(id)
+        elif key in self.dependents:
+            self.dependents[key].discard(id)
 
-    def _take_stuck(self, reply: dict[str, Any]) -> None:
-        """Tell the futures of jobs that can never start, and look at those like them."""
-        found = {int(stuck["id"]): stuck for stuck in reply.get("stuck") or ()}
-        for id, stuck in found.items():
-            for future in self._closed(id):
-                future.breaks(never_starts(stuck, reply["jobs"]))
-        for key, waiting in list(self.depend.items()):
-            if waiting & found.keys():
-                del self.depend[key]
-                self._look(waiting - found.keys())
+    def _fail_stuck(self, reply: dict[str, Any]) -> None:
+        """Fail the futures of jobs that can never start; check jobs with the same dependency."""
+        stuck_jobs = {int(stuck["id"]): stuck for stuck in reply.get("stuck") or ()}
+        for id, stuck in stuck_jobs.items():
+            for future in self._take_futures(id):
+                future.on_failed(never_starts_error(stuck, reply["jobs"]))
+        for key, jobs in list(self.dependents.items()):
+            if jobs & stuck_jobs.keys():
+                del self.dependents[key]
+                self._update_futures(jobs - stuck_jobs.keys())
 
-    def _closed(self, id: int) -> list[Watched]:
+    def _take_futures(self, id: int) -> list[FutureListener]:
         with self.lock:
-            return self.open.pop(id, [])
+            return self.futures.pop(id, [])
 
-    def _give_up(self, error: BaseException) -> None:
+    def _fail_all(self, error: BaseException) -> None:
         with self.lock:
-            left, self.open, self.thread = self.open, {}, None
-            self.depend.clear()
-        told = (
+            futures_by_id, self.futures, self.thread = self.futures, {}, None
+            self.dependents.clear()
+        reported = (
             error if isinstance(error, StokerError) else StokerError(f"Internal error: {error!r}")
         )
-        for futures in left.values():
+        for futures in futures_by_id.values():
             for future in futures:
-                future.breaks(told)
+                future.on_failed(reported)
 
-    def _may_leave(self) -> bool:
+    def _may_exit(self) -> bool:
         with self.lock:
             now = time.monotonic()
-            if self.open or self.fresh:
-                self.busy_at = now
-            if now - self.busy_at < LINGERS:
+            if self.futures or self.added:
+                self.last_used = now
+            if now - self.last_used < IDLE_SECONDS:
                 return False
             self.thread = None
             return True
 
 
-def ranges(ids: list[int]) -> Iterator[str]:
-    """Write sorted ids as `3-7`, also one alone: `5` could be the whole of an array."""
+def id_ranges(ids: list[int]) -> Iterator[str]:
+    """Yield sorted ids as ranges, a single one as `5-5`: `5` could mean a whole array."""
     first = last = ids[0]
     for id in ids[1:]:
         if id != last + 1:
@@ -209,23 +209,23 @@ def ranges(ids: list[int]) -> Iterator[str]:
 
 
 _watchers: dict[str, Watcher] = {}
-_guard = threading.Lock()
+_lock = threading.Lock()
 
 
-def watcher_of(link: links.DaemonClient) -> Watcher:
-    """Return the watcher of a daemon."""
-    with _guard:
-        found = _watchers.get(link.key)
-        if found is None:
-            found = _watchers[link.key] = Watcher(links.DaemonClient(link.path))
-        return found
+def watcher_of(daemon_client: DaemonClient) -> Watcher:
+    """Return the watcher of a daemon; one per process."""
+    with _lock:
+        watcher = _watchers.get(daemon_client.key)
+        if watcher is None:
+            watcher = _watchers[daemon_client.key] = Watcher(DaemonClient(daemon_client.path))
+        return watcher
 
 
-def _forget() -> None:
-    """A forked process has none of our threads, and locks as they happened to be."""
-    global _guard  # noqa: PLW0603
-    _guard = threading.Lock()
+def _reset_after_fork() -> None:
+    """In a forked process: threads are gone and locks may be held."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
     _watchers.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_reset_after_fork)

@@ -48,7 +48,7 @@ def _run(options: dict[str, str], ready: int) -> int:
     from stoker import places, wire
     from stoker.daemon.paths import DaemonPaths
     from stoker.daemon.state_lock import Locked, StateLock
-    from stoker.executors.local.supervisor import become_subreaper
+    from stoker.executors.linux.subreaper import become_subreaper
 
     state = places.secure_dir(places.state_dir())
     for tries_left in range(400, -1, -1):

@@ -27,7 +27,7 @@ from stoker.daemon.state_lock import Locked, StateLock
 from stoker.daemon.submission.submit import handle_submit, resubmit_line
 from stoker.daemon.views.job import job_view
 from stoker.engine import Command, CommandRejected, CommandResult, Instant
-from stoker.executors.local.supervisor import become_subreaper
+from stoker.executors.linux.subreaper import become_subreaper
 from stoker.feed.job_stream import Batch, FinishedJob, JobStream
 from stoker.feed.submit_environment import SubmitEnvironment, in_use_warning
 from stoker.schema.requests import Cancel, Kill, Submit, What

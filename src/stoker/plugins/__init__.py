@@ -1,1 +1,1 @@
-"""Other libraries' ways to run things, with stoker's queue behind them."""
+"""Backends for other libraries that run calls as jobs."""

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from stoker.executors.agent.session.framing import (
     LONGEST_ANNOUNCEMENT,
     LONGEST_LINE,
-    Allowance,
     Bulks,
     Lines,
     ProtocolError,
     number,
 )
-from stoker.executors.agent.session.session import complaint, quoted
+from stoker.executors.agent.session.session import quoted
+from stoker.executors.rate_limit import RateLimit
 from stoker.executors.ssh.address import Address
+from stoker.executors.ssh.transport import explain_failure
 
 NONCE = "0123456789abcdef"
 noise = st.binary(max_size=40).filter(lambda data: NONCE.encode() not in data)
@@ -144,11 +145,11 @@ def test_what_is_no_number_in_bounds_is_refused(word: str) -> None:
 
 
 def test_what_nobody_asked_for_is_limited() -> None:
-    allowance = Allowance(1000, 10, now=0.0)
-    allowance.spend(1000, now=0.0)
-    allowance.spend(10, now=1.0)
-    with pytest.raises(ProtocolError, match="more data than requested"):
-        allowance.spend(11, now=2.0)
+    limit = RateLimit(1000, 10, now=0.0)
+    assert limit.try_spend(1000, now=0.0)
+    assert limit.try_spend(10, now=1.0)
+    assert not limit.try_spend(11, now=2.0)
+    assert limit.try_spend(10, now=2.0)
 
 
 junk = st.binary(max_size=60) | st.sampled_from([
@@ -174,14 +175,16 @@ def test_any_word_is_one_line(word: str) -> None:
     assert "\n" not in quoted(word)
 
 
-def test_complaints_say_what_to_do() -> None:
+def test_connection_failures_say_what_to_do() -> None:
     there = Address("box", "me", 2222, "/k")
-    changed = complaint("@@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@@\nx\n", there, 255)
+    changed = explain_failure(
+        "@@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@@\nx\n", there, 255
+    )
     assert "ssh-keygen -R '[box]:2222'" in changed
-    refused = complaint("me@box: Permission denied (publickey).\n", there, 255)
+    refused = explain_failure("me@box: Permission denied (publickey).\n", there, 255)
     assert refused.startswith("the server rejected the key /k (Permission denied (publickey)")
     assert refused.endswith("try manually: ssh -i /k ssh://me@box:2222")
-    assert complaint("ssh: connect to host box port 1: Connection refused\r\n", there, 255) == (
-        "ssh: connect to host box port 1: Connection refused"
-    )
-    assert "code 3 and no message" in complaint("", there, 3)
+    assert explain_failure(
+        "ssh: connect to host box port 1: Connection refused\r\n", there, 255
+    ) == ("ssh: connect to host box port 1: Connection refused")
+    assert "code 3 and no message" in explain_failure("", there, 3)

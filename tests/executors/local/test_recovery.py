@@ -6,6 +6,8 @@ import itertools
 import os
 import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -562,3 +564,51 @@ def test_a_claim_that_blocks_a_start_stays_also_when_its_attempt_is_lost(
     assert [type(end) for end in world.recover(running(started=False))] == [AttemptLost]
     world.executor.acknowledge([AttemptId(7, 0)])
     assert claim.exists()
+
+
+EARLIER_SUPERVISOR = """
+import os, subprocess, sys, time
+run, exits, token = sys.argv[1:]
+with open("/proc/self/comm", "w") as comm:
+    comm.write("stoker-keeper")
+me = os.getpid()
+log = open(f"{exits}/{me}", "ab", buffering=0)
+ticks = lambda pid: open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[19]
+claim = open(f"{run}/7.0", "w", buffering=1)
+claim.write(f"keeper {me} {ticks(me)} [\\"here\\",[]]\\n")
+job = subprocess.Popen(["sh", "-c", "read line; exit 5"], env={"STOKER_TOKEN": token},
+                       stdin=sys.stdin, start_new_session=True)
+claim.write(f"pid {job.pid} {ticks(job.pid)} 12.5 1700000000.250 keeper {me} {ticks(me)}\\n")
+print("ready", flush=True)
+job.wait()
+claim.write("exit 1280 13.000 1700000001.000\\n")
+log.write(b"7.0 exit 1280 13.000 1700000001.000\\n")
+"""
+"""What the supervisor of commit 47ffc1b does, under its name and with its claim."""
+
+
+def test_an_attempt_of_an_earlier_version_is_recovered_with_its_exit_code(
+    executor: LocalExecutor,
+) -> None:
+    (Path(executor.paths.run) / COMPLETE).touch()
+    token = executor.token(AttemptId(7, 0))
+    command = [sys.executable, "-c", EARLIER_SUPERVISOR]
+    with subprocess.Popen(
+        [*command, executor.paths.run, executor.paths.exits, token],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as earlier:  # fmt: skip
+        assert earlier.stdin is not None
+        assert earlier.stdout is not None
+        assert earlier.stdout.readline() == b"ready\n"
+        assert executor.exit_log.supervisors() == {earlier.pid}, "by its open exit log"
+        executor.recover([recoverable(running())])
+        assert [type(event) for event in reported(executor)] == [ProcessStarted]
+        earlier.stdin.close()
+        earlier.wait()
+    for callback in list(executor.poller.callbacks.values()):  # type: ignore[attr-defined]
+        callback()
+    executor.tick(adoption.time.clock_gettime(BOOT))
+    _, exited = reported(executor)
+    assert isinstance(exited, ProcessExited)
+    assert (exited.job, exited.code) == (7, 5)
+    assert executor.exit_log.supervisors() == set()

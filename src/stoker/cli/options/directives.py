@@ -54,10 +54,10 @@ def _directive_words(text: str) -> tuple[list[str], list[str]]:
         line = raw.strip()
         if line and not line.startswith("#"):
             break
-        mark, _, rest = line.partition(" ")
+        mark, _, text_after = line.partition(" ")
         mark, tab, more = mark.partition("\t")
         if mark in words:
-            words[mark] += _split(more + " " + rest if tab else rest)
+            words[mark] += _split(more + " " + text_after if tab else text_after)
     return words["#STOKER"], words["#SBATCH"]
 
 

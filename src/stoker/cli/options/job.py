@@ -147,10 +147,10 @@ def job_options(args: Args) -> dict[str, object]:
 
 def _with_absolute_source(text: str) -> str:
     """Return a mount with the absolute path of its source."""
-    source, colon, rest = text.partition(":")
+    source, colon, target = text.partition(":")
     if not source or not colon:
         return text  # the daemon rejects it with a message
-    return f"{os.path.abspath(os.path.expanduser(source))}:{rest}"
+    return f"{os.path.abspath(os.path.expanduser(source))}:{target}"
 
 
 def _merge_resources(mapping: str | None, named: list[str]) -> str:

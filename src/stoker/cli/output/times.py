@@ -76,13 +76,13 @@ def list_time(iso_time: str | None, verbose: bool = False) -> str:
 
 def parse_duration(text: str) -> float:
     """Return the seconds of `90`, `5m`, `1d12h`, `2 hours`."""
-    rest = text.strip().lower().replace(" ", "")
+    remaining = text.strip().lower().replace(" ", "")
     total = 0.0
-    while rest:
-        digits = rest[: len(rest) - len(rest.lstrip("0123456789."))]
-        rest = rest[len(digits) :]
-        unit = rest[: len(rest) - len(rest.lstrip("abcdefghijklmnopqrstuvwxyz"))]
-        rest = rest[len(unit) :]
+    while remaining:
+        digits = remaining[: len(remaining) - len(remaining.lstrip("0123456789."))]
+        remaining = remaining[len(digits) :]
+        unit = remaining[: len(remaining) - len(remaining.lstrip("abcdefghijklmnopqrstuvwxyz"))]
+        remaining = remaining[len(unit) :]
         scale = UNITS.get(unit or "s") or UNITS.get(unit.removesuffix("s"))
         if scale is None or not digits.replace(".", "", 1).isdecimal():
             break

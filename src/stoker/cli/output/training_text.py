@@ -53,8 +53,8 @@ def _epochs(training: dict[str, Any]) -> str:
     text = f"{bar(done, total)} {done} of {total}" if total else f"{done} done"
     if training["epoch"] is not None and training["step"]:
         text += f"; epoch {training['epoch'] + 1}, step {training['step']}"
-    each = training["epoch_seconds"]
-    return f"{text}; {_seconds(each)} each" if each else text
+    seconds = training["epoch_seconds"]
+    return f"{text}; {_seconds(seconds)} each" if seconds else text
 
 
 def _seconds(seconds: float) -> str:

@@ -28,7 +28,6 @@ from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.settings import Settings
 from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.engine import Command, CycleResult, Engine
-from stoker.executors.local.executor import LocalExecutor
 from stoker.faults import FIRST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import StoreError, StoreFenced
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from stoker.daemon.state_files import StateFiles
     from stoker.daemon.sweeps.controller import SweepController
     from stoker.daemon.workers.forecast_client import ForecastClient
+    from stoker.executors.local.executor import LocalExecutor
 
 MAX_SLEEP_SECONDS = 60.0
 """The wall clock can jump, so begin times are checked now and then."""

@@ -23,8 +23,10 @@ import sys
 import time
 from typing import Any
 
+from stoker.executors.linux.log_file import open_log
 from stoker.executors.linux.procfs import read_stat
 from stoker.executors.linux.shared_locks import lock_again
+from stoker.executors.linux.subreaper import become_subreaper
 from stoker.wire import RLIMIT_LOCKS
 
 BOOT = time.CLOCK_BOOTTIME
@@ -114,16 +116,6 @@ def start_ticks(pid: int) -> int:
     """Return the start time of a process, which tells it from a later one with that pid."""
     stat = read_stat(pid)
     return stat.start_ticks if stat is not None else 0
-
-
-def open_log(path: str, mode: int = 0o666) -> int:
-    """Open a log file for appending; its directory is created where it is missing."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, mode)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, flags, mode)
 
 
 class Supervisor:
@@ -445,14 +437,6 @@ def _missing(name: str) -> str:
     shown = os.fsdecode(interpreter[0]) if interpreter else "the interpreter"
     ending = " (the script has Windows line ends)" if first.endswith(b"\r\n") else ""
     return f"{shown}: not found; the script names it in its #! line{ending}"
-
-
-def become_subreaper() -> None:
-    """Inherit orphans among the descendants of this process."""
-    with contextlib.suppress(Exception):
-        import ctypes
-
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 if sys.platform != "linux":

@@ -12,7 +12,7 @@ import os
 from msgspec import Struct
 
 from stoker.executors.agent.session.framing import ProtocolError, number
-from stoker.executors.local.supervisor import open_log
+from stoker.executors.linux.log_file import open_log
 
 OUT, ERR, SAID, CUT, TAR = "out", "err", "said", "cut-", "tar"
 KINDS = frozenset((TAR, *(f"{cut}{kind}" for cut in ("", CUT) for kind in (OUT, ERR, SAID))))

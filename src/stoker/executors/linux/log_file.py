@@ -1,0 +1,15 @@
+"""Opens log files of attempts."""
+
+from __future__ import annotations
+
+import os
+
+
+def open_log(path: str, mode: int = 0o666) -> int:
+    """Open a log file for appending; its directory is created where it is missing."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, mode)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, mode)
