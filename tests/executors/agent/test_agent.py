@@ -191,7 +191,7 @@ class Keeper:
 def looks(agent: Agent, key: str, *pipes: tuple[Pipe, Callable[[], object], str]) -> list[str]:
     """Ask how an attempt stands, and do things while the agent finds out."""
     said: list[list[str]] = []
-    agent.link.ask(said.append, "look", key, lines=2)
+    agent.link.request(said.append, "look", key, max_lines=2)
     for pipe, meanwhile, text in pipes:
         pipe.read_by_agent(meanwhile, text)
     agent.wait(lambda: ["done"] in said)
@@ -249,8 +249,10 @@ def test_what_is_void_never_begins(agent: Agent, tmp_path: Path) -> None:
 
 
 def test_a_start_that_failed_does_not_hide_the_others(agent: Agent) -> None:
-    agent.link.ask(None, "start", "1.0", "/no such place", "joined", "line", "0", "nothing", "1",
-                   "22", "0", "true")  # fmt: skip
+    agent.link.request(
+        None, "start", "1.0", "/no such place", "joined", "line", "0", "nothing", "1", "22", "0",
+        "true",
+    )  # fmt: skip
     agent.hears("failed")
     agent.start("2.0", "exit 3")
     agent.hears("exited")
