@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.sweep.values import canonical, number, shown, typed
+from stoker.sweep.values import canonical, format_value, parse_number, parse_value
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -26,7 +26,7 @@ PLAIN = st.recursive(SCALARS | st.text(), lambda inner: st.lists(inner, max_size
     ],
 )  # fmt: skip
 def test_a_text_is_read_as_people_mean_it(text: str, value: object) -> None:
-    found = number(text)
+    found = parse_number(text)
     assert (found, type(found)) == (value, type(value))
 
 
@@ -35,7 +35,7 @@ def test_a_text_is_read_as_people_mean_it(text: str, value: object) -> None:
     ["1.10", "1_000", "007", "null", "None", "+3", "1.00", "0.12345678901234567890", "", "nan"],
 )
 def test_what_would_be_rewritten_stays_as_it_was_typed(text: str) -> None:
-    assert typed(text) == text
+    assert parse_value(text) == text
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_what_would_be_rewritten_stays_as_it_was_typed(text: str) -> None:
      ("0.30000000000000004", 0.1 + 0.2), ("true", True), ("-3", -3)],
 )  # fmt: skip
 def test_what_is_typed_as_a_number_is_one(text: str, value: object) -> None:
-    assert (typed(text), type(typed(text))) == (value, type(value))
+    assert (parse_value(text), type(parse_value(text))) == (value, type(value))
 
 
 @given(SCALARS)
 def test_what_is_shown_is_read_back(value: object) -> None:
-    found = number(shown(value))
+    found = parse_number(format_value(value))
     if isinstance(value, int) and len(str(value)) > 300:
         return
     assert (found, type(found)) == (value, type(value))
@@ -61,7 +61,7 @@ def test_what_is_shown_is_read_back(value: object) -> None:
      ("a b", "a b"), (1.0, "1.0"), ([1, "a"], "[1, 'a']"), (1e16, "1e+16")],
 )  # fmt: skip
 def test_a_value_is_shown_as_a_person_writes_it(value: object, text: str) -> None:
-    assert shown(value) == text
+    assert format_value(value) == text
 
 
 @settings(max_examples=50)

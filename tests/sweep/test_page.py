@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker.sweep.page import facts, html
+from stoker.sweep.page import html, page_data
 
 EVIL = "</script><img src=x onerror=alert(1)>&\u2028"
 
@@ -95,19 +95,19 @@ def test_axes_are_laid_out_as_the_definition_says() -> None:
     view = made()
     view["trials"][0]["params"]["opt"] = "sgd"
     view["trials"][1]["params"]["opt"] = [1, 2]
-    found = {axis["name"]: axis for axis in facts(view, {})["axes"]}
+    found = {axis["name"]: axis for axis in page_data(view, {})["axes"]}
     assert found["lr"] == {"name": "lr", "kind": "log", "min": 1e-4, "max": 1.0}
     assert found["bs"] == {"name": "bs", "kind": "few", "values": [16, 32, 64]}
     assert found["opt"] == {"name": "opt", "kind": "text", "values": ["sgd", [1, 2], "adam"]}
     assert "fixed" not in found
-    assert facts(view, {})["fixed"] == {"fixed": 1}
+    assert page_data(view, {})["fixed"] == {"fixed": 1}
 
 
 def test_a_parameter_that_has_many_values_is_a_line() -> None:
     view = made(40)
     for number, trial in enumerate(view["trials"]):
         trial["params"]["bs"] = number
-    axes = facts(view, {})["axes"]
+    axes = page_data(view, {})["axes"]
     assert {"name": "bs", "kind": "line", "min": 0, "max": 39} in axes
 
 
@@ -136,11 +136,11 @@ def test_what_failed_on_its_way_is_not_compared() -> None:
     view = made()
     for trial in view["trials"][:2]:
         trial["state"] = "FAILED"
-    found = facts(view, {})
+    found = page_data(view, {})
     assert [trial["counts"] for trial in found["trials"]] == [False, False, *[True] * 10]
 
 
 def test_the_command_is_shown_as_people_write_it() -> None:
     view = made()
     view["definition"]["command"] = ["python", "t.py", "lr=${param:lr}", "${no_args}"]
-    assert facts(view, {})["command"] == "python t.py lr={lr}"
+    assert page_data(view, {})["command"] == "python t.py lr={lr}"

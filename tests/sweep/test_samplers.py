@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.sweep.samplers import fresh, length, points, sequence
+from stoker.sweep.samplers import length, new_points, points, sequence
 from stoker.sweep.space import at, grid_values, size
 from stoker.sweep.values import canonical
 
@@ -157,7 +157,7 @@ def test_a_list_is_itself() -> None:
     assert points(listed, 1, 10) == rows[1:]
     assert points({**listed, "samples": 2}, 0, 10) == rows[:2]
     assert list(sequence(listed, 2)) == rows[2:]
-    assert list(fresh(listed, 0, canonical({"a": 1}).__eq__)) == rows[1:]
+    assert list(new_points(listed, 0, canonical({"a": 1}).__eq__)) == rows[1:]
 
 
 # ---------------------------------------------------------------------- random and sobol
@@ -227,20 +227,20 @@ def test_other_methods_have_no_points_of_their_own() -> None:
 def test_a_finite_space_is_tried_to_its_end_without_repeats(method: str) -> None:
     rare = {"values": [1, 2, 3], "probabilities": [0.999, 0.001, 0]}
     one = sweep(method, samples=12 if method == "grid" else 3, n=EVERY["n"], rare=rare)
-    found = [canonical(point) for point in fresh(one, 0, lambda key: False)]
+    found = [canonical(point) for point in new_points(one, 0, lambda key: False)]
     assert len(found) == len(set(found)) == (12 if method == "grid" else 16)
     known = set(found[:5])
-    again = [canonical(point) for point in fresh(one, 0, known.__contains__)]
+    again = [canonical(point) for point in new_points(one, 0, known.__contains__)]
     assert sorted(again) == sorted(found[5:])
-    assert not list(fresh(one, 0, lambda key: True))
+    assert not list(new_points(one, 0, lambda key: True))
 
 
 def test_what_is_known_is_passed_over_however_much_it_is() -> None:
     one = sweep("random", x=EVERY["x"])
     known = {canonical(point) for point in points(one, 0, 3000)}
-    assert next(fresh(one, 0, known.__contains__)) == points(one, 3000, 1)[0]
+    assert next(new_points(one, 0, known.__contains__)) == points(one, 3000, 1)[0]
 
 
 def test_a_space_without_end_that_repeats_itself_ends() -> None:
     one = sweep("random", x=spec("q_normal", mu=0, sigma=0.01, q=1))
-    assert list(fresh(one, 0, lambda key: False)) == [{"x": 0}]
+    assert list(new_points(one, 0, lambda key: False)) == [{"x": 0}]

@@ -36,14 +36,14 @@ def gray(index: int) -> int:
 
 
 def test_the_first_points_are_those_of_joe_and_kuo() -> None:
-    found = [[sobol.number(d, gray(i)) * 16 / 2**32 for d in range(6)] for i in range(16)]
+    found = [[sobol.coordinate(d, gray(i)) * 16 / 2**32 for d in range(6)] for i in range(16)]
     assert found == FIRST
 
 
 @pytest.mark.parametrize("index", FAR)
 def test_points_far_along_in_high_dimensions_are_those_of_joe_and_kuo(index: int) -> None:
     dimensions = (0, 1, 2, 7, 20, 31, 47, 63)
-    assert [sobol.number(d, gray(index)) for d in dimensions] == FAR[index]
+    assert [sobol.coordinate(d, gray(index)) for d in dimensions] == FAR[index]
 
 
 def test_there_are_enough_dimensions() -> None:

@@ -11,14 +11,14 @@ from stoker.sweep.validation import (
     MAX_VALUES,
     InvalidSweep,
     Values,
-    bad,
-    known_keys,
-    number_in,
-    one_of,
+    invalid_value,
+    reject_unknown_keys,
+    require_choice,
+    require_integer,
+    require_number,
     sound,
     table,
     text,
-    whole,
 )
 from stoker.sweep.values import canonical
 
@@ -41,33 +41,33 @@ _NAME = re.compile(r"[\w.:+-]{1,64}")
 
 def check(raw: object, where: str = "the sweep") -> dict[str, Any]:
     """Return the complete definition with defaults; raise InvalidSweep if it is invalid."""
-    found = table(where, "the definition", raw)
-    known_keys(where, "", found, KEYS)
-    method = found.get("method")
+    fields = table(where, "the definition", raw)
+    reject_unknown_keys(where, "", fields, KEYS)
+    method = fields.get("method")
     if method != "list":  # set for tables, not by users
-        method = one_of(where, "method", method, METHODS)
-    parameters, points = _space(where, method, found)
-    metric = _metric(where, found.get("metric"))
-    stop = stop_of(where, "stop", found.get("stop"))
+        method = require_choice(where, "method", method, METHODS)
+    parameters, points = _space(where, method, fields)
+    metric = _metric(where, fields.get("metric"))
+    stop = stop_of(where, "stop", fields.get("stop"))
     for needed, by in (
         (method in {"tpe", "gp"}, f"method {method}"),
         (stop is not None, "stop"),
     ):
         if needed and metric is None:
             raise InvalidSweep(f"{where}: metric is missing; {by} needs one.")
-    command, line = _command(where, found)
+    command, line = _command(where, fields)
     definition = {
-        "name": _name(where, found.get("name"), command or line or ""),
+        "name": _name(where, fields.get("name"), command or line or ""),
         "method": method,
         "parameters": parameters,
         "points": points,
-        "samples": _optional(where, "samples", found),
-        "seed": whole(where, "seed", found.get("seed", 0), 0),
+        "samples": _optional(where, "samples", fields),
+        "seed": require_integer(where, "seed", fields.get("seed", 0), 0),
         "metric": metric,
         "stop": stop,
         "command": command,
         "line": line,
-        "max_running": _optional(where, "max_running", found),
+        "max_running": _optional(where, "max_running", fields),
     }
     # Keys that do not apply to this kind of sweep are left out.
     for key in ("points", "command", "line"):
@@ -81,20 +81,20 @@ def _name(where: str, raw: object, command: list[str] | str) -> str:
     if raw is None:
         return program_name(command)
     if not isinstance(raw, str) or not _NAME.fullmatch(raw):
-        raise bad(where, "name", raw, "a name of 1 to 64 letters, digits and _ . : + -")
+        raise invalid_value(where, "name", raw, "a name of 1 to 64 letters, digits and _ . : + -")
     return raw
 
 
-def _optional(where: str, key: str, found: dict[str, Any]) -> int | None:
-    return None if found.get(key) is None else whole(where, key, found[key], 1)
+def _optional(where: str, key: str, fields: dict[str, Any]) -> int | None:
+    return None if fields.get(key) is None else require_integer(where, key, fields[key], 1)
 
 
 def _space(
-    where: str, method: str, found: dict[str, Any]
+    where: str, method: str, fields: dict[str, Any]
 ) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
     """Return the parameters, and the rows of method list."""
-    raw = table(where, "parameters", found.get("parameters", {}))
-    points = found.get("points")
+    raw = table(where, "parameters", fields.get("parameters", {}))
+    points = fields.get("points")
     if method == "list":
         if raw:
             raise InvalidSweep(
@@ -119,7 +119,9 @@ def _space(
 
 def _points(where: str, raw: object) -> list[dict[str, Any]]:
     if not isinstance(raw, list) or not raw:
-        raise bad(where, "points", raw, "a list of rows, each a table of names and values,")
+        raise invalid_value(
+            where, "points", raw, "a list of rows, each a table of names and values,"
+        )
     if len(raw) > MAX_VALUES:
         raise InvalidSweep(f"{where}: points has {len(raw):,} rows; {MAX_VALUES:,} are allowed.")
     names = list(table(where, "points[0]", raw[0]))
@@ -130,8 +132,8 @@ def _points(where: str, raw: object) -> list[dict[str, Any]]:
     for name in names:
         name_of(where, "points[0]", name)
     rows: dict[str, dict[str, Any]] = {}
-    for place, row in enumerate(raw):
-        path = f"points[{place}]"
+    for index, row in enumerate(raw):
+        path = f"points[{index}]"
         if table(where, path, row).keys() != raw[0].keys():
             other = min(row.keys() ^ raw[0].keys())
             verb = "has" if other in row else "has no"
@@ -142,9 +144,9 @@ def _points(where: str, raw: object) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _command(where: str, found: dict[str, Any]) -> tuple[list[str] | None, str | None]:
+def _command(where: str, fields: dict[str, Any]) -> tuple[list[str] | None, str | None]:
     """Return the words of the command, or the line for a shell."""
-    words, line = found.get("command"), found.get("line")
+    words, line = fields.get("command"), fields.get("line")
     if (words is None) == (line is None):
         raise InvalidSweep(
             f"{where}: {'command or line is missing' if line is None else 'command and line'}; "
@@ -153,11 +155,11 @@ def _command(where: str, found: dict[str, Any]) -> tuple[list[str] | None, str |
     if line is not None:
         return None, text(where, "line", line, "a line for a shell")
     if not isinstance(words, list) or not words or len(words) > MAX_COMMAND_WORDS:
-        raise bad(where, "command", words, f"a list of 1 to {MAX_COMMAND_WORDS:,} words")
-    for place, word in enumerate(words):
+        raise invalid_value(where, "command", words, f"a list of 1 to {MAX_COMMAND_WORDS:,} words")
+    for index, word in enumerate(words):
         if not isinstance(word, str):
-            raise bad(where, f"command[{place}]", word, "a text")
-        sound(where, f"command[{place}]", word)
+            raise invalid_value(where, f"command[{index}]", word, "a text")
+        sound(where, f"command[{index}]", word)
     return list(words), None
 
 
@@ -167,17 +169,19 @@ def _command(where: str, found: dict[str, Any]) -> tuple[list[str] | None, str |
 def _metric(where: str, raw: object) -> dict[str, Any] | None:
     if raw is None:
         return None
-    found = table(where, "metric", raw)
-    known_keys(where, "metric", found, ("name", "goal", "target", "summary", "source"))
-    name = text(where, "metric.name", found.get("name"), "the name of a metric")
-    target = found.get("target")
-    goal = found.get("goal", "minimize")
+    fields = table(where, "metric", raw)
+    reject_unknown_keys(where, "metric", fields, ("name", "goal", "target", "summary", "source"))
+    name = text(where, "metric.name", fields.get("name"), "the name of a metric")
+    target = fields.get("target")
+    goal = fields.get("goal", "minimize")
     return {
         "name": name,
-        "goal": one_of(where, "metric.goal", goal, ("minimize", "maximize")),
-        "target": None if target is None else number_in(where, "metric.target", target),
-        "summary": one_of(where, "metric.summary", found.get("summary", "last"), ("last", "best")),
-        "source": _source(where, name, found.get("source")),
+        "goal": require_choice(where, "metric.goal", goal, ("minimize", "maximize")),
+        "target": None if target is None else require_number(where, "metric.target", target),
+        "summary": require_choice(
+            where, "metric.summary", fields.get("summary", "last"), ("last", "best")
+        ),
+        "source": _source(where, name, fields.get("source")),
     }
 
 
@@ -186,15 +190,15 @@ def _source(where: str, metric: str, raw: object) -> dict[str, Any]:
     path = "metric.source"
     if raw is None:
         return {"kind": "report"}
-    found = table(where, path, raw)
+    fields = table(where, path, raw)
     kinds = {"report": (), "log": ("pattern",), "file": ("path",)}
-    kind = one_of(where, f"{path}.kind", found.get("kind"), tuple(kinds))
-    known_keys(where, path, found, ("kind", *kinds[kind]))
+    kind = require_choice(where, f"{path}.kind", fields.get("kind"), tuple(kinds))
+    reject_unknown_keys(where, path, fields, ("kind", *kinds[kind]))
     if kind == "log":
-        return {"kind": kind, "pattern": _pattern(where, metric, found.get("pattern"))}
+        return {"kind": kind, "pattern": _pattern(where, metric, fields.get("pattern"))}
     if kind == "file":
         expected = "the path of a JSON or CSV file"
-        return {"kind": kind, "path": text(where, f"{path}.path", found.get("path"), expected)}
+        return {"kind": kind, "path": text(where, f"{path}.path", fields.get("path"), expected)}
     return {"kind": kind}
 
 
@@ -213,8 +217,8 @@ def _pattern(where: str, metric: str, raw: object) -> str:
     groups = compiled.groupindex
     if metric in groups or "value" in groups or compiled.groups - len(groups) == 1:
         return pattern
-    own = metric if metric.isidentifier() else "value"
+    group = metric if metric.isidentifier() else "value"
     raise InvalidSweep(
         f"{where}: {path} is {pattern!r}; one group around the value was expected, "
-        f"for example {metric}=(?P<{own}>\\S+)."
+        f"for example {metric}=(?P<{group}>\\S+)."
     )

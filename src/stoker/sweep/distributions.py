@@ -5,8 +5,14 @@ from __future__ import annotations
 import math
 
 from stoker.sweep.parameter import IMPLIED, KEYS
-from stoker.sweep.validation import InvalidSweep, bad, number_in, one_of, table
-from stoker.sweep.values import number
+from stoker.sweep.validation import (
+    InvalidSweep,
+    invalid_value,
+    require_choice,
+    require_number,
+    table,
+)
+from stoker.sweep.values import parse_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,29 +32,29 @@ NUMBERS = ("min", "max", "mu", "sigma", "q")
 
 def parameter(where: str, path: str, raw: object) -> dict[str, Any]:
     """Return one parameter of a W&B file in the format of `parameter.spec`."""
-    found = dict(table(where, path, raw, "a table with value, values, or min and max"))
+    spec = dict(table(where, path, raw, "a table with value, values, or min and max"))
     for key in NUMBERS:
-        if isinstance(found.get(key), str):  # 1e-4, which YAML 1.1 reads as text
-            found[key] = number(found[key])
-    kind = found.get("distribution")
+        if isinstance(spec.get(key), str):  # 1e-4, which YAML 1.1 reads as text
+            spec[key] = parse_number(spec[key])
+    kind = spec.get("distribution")
     if kind is None:
-        return found
+        return spec
     if kind in {"beta", "q_beta"}:
         raise InvalidSweep(
             f"{where}: {path}.distribution {kind} is not supported; use uniform or normal."
         )
-    one_of(where, f"{path}.distribution", kind, (*KEYS, *EQUIVALENT, *IMPLIED))
-    found["distribution"] = EQUIVALENT.get(kind, kind)
+    require_choice(where, f"{path}.distribution", kind, (*KEYS, *EQUIVALENT, *IMPLIED))
+    spec["distribution"] = EQUIVALENT.get(kind, kind)
     if kind in EXPONENTS:
-        _raise(where, path, found, inverse=kind.startswith("inv_"))
+        _raise(where, path, spec, inverse=kind.startswith("inv_"))
     if kind.startswith("q_"):
-        _in_steps(found)
-    return found
+        _in_steps(spec)
+    return spec
 
 
 def doubtful(where: str, path: str, raw: dict[str, Any]) -> list[str]:
     """Return a warning about limits that look like values where W&B expects exponents."""
-    limits = [number(str(raw.get(key))) for key in ("min", "max")]
+    limits = [parse_number(str(raw.get(key))) for key in ("min", "max")]
     kind = raw.get("distribution")
     if kind not in EXPONENTS or not all(
         isinstance(limit, int | float) and 0 < limit < 1 for limit in limits
@@ -61,29 +67,29 @@ def doubtful(where: str, path: str, raw: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def _raise(where: str, path: str, found: dict[str, Any], inverse: bool) -> None:
+def _raise(where: str, path: str, spec: dict[str, Any], inverse: bool) -> None:
     """Replace limits that are exponents of e by their values."""
     limits = {}
     for key in ("min", "max"):
-        if key not in found:
+        if key not in spec:
             return  # reported by the validation of the definition
-        exponent = number_in(where, f"{path}.{key}", found[key])
+        exponent = require_number(where, f"{path}.{key}", spec[key])
         if abs(exponent) > 700:
             expected = "an exponent of e (limits that are values have log_uniform_values)"
-            raise bad(where, f"{path}.{key}", exponent, expected)
+            raise invalid_value(where, f"{path}.{key}", exponent, expected)
         limits[key] = -exponent if inverse else exponent
     if inverse:
         limits = {"min": limits["max"], "max": limits["min"]}
-    found.update({key: math.exp(exponent) for key, exponent in limits.items()})
+    spec.update({key: math.exp(exponent) for key, exponent in limits.items()})
 
 
-def _in_steps(found: dict[str, Any]) -> None:
+def _in_steps(spec: dict[str, Any]) -> None:
     """Round limits to multiples of an integer q: then the values are integers, as in W&B."""
-    q = found.get("q", 1)
-    limits = [found.get(key) for key in ("min", "max")]
+    q = spec.get("q", 1)
+    limits = [spec.get(key) for key in ("min", "max")]
     if type(q) is not int or q < 1 or all(type(limit) is int for limit in limits):
         return
     for key, limit in zip(("min", "max"), limits, strict=True):
         if isinstance(limit, int | float) and math.isfinite(limit):
             steps = round(limit / q)
-            found[key] = q * (max(steps, 1) if "log" in found["distribution"] else steps)
+            spec[key] = q * (max(steps, 1) if "log" in spec["distribution"] else steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.sweep.hydra_values import Call, InvalidValue
 from stoker.sweep.parameter import KEYS
 from stoker.sweep.validation import MAX_VALUES
-from stoker.sweep.values import canonical, shown
+from stoker.sweep.values import canonical, format_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _range(call: Call) -> dict[str, Any]:
     if not 0 < count <= MAX_VALUES:
         raise InvalidValue(f"range() has {max(count, 0):,} values; 1 to {MAX_VALUES:,} are allowed")
     kind = int if all(isinstance(number, int) for number in numbers) else float
-    return {"values": [kind(first + by * place) for place in range(count)]}
+    return {"values": [kind(first + by * index) for index in range(count)]}
 
 
 def _interval(call: Call) -> dict[str, Any]:
@@ -83,14 +83,14 @@ def _interval(call: Call) -> dict[str, Any]:
 def _tag(call: Call) -> dict[str, Any]:
     """Return a sweep without its tags; only `log` has an effect."""
     *tags, last = [*call.args, call.named.get("sweep")] if call.named else call.args or [None]
-    found = swept(last) if isinstance(last, Call) else None
-    if found is None:
+    spec = swept(last) if isinstance(last, Call) else None
+    if spec is None:
         raise InvalidValue(
             "the last argument of tag() must be a sweep: tag(log, interval(1e-5,0.1))"
         )
-    if "log" in tags and "distribution" in found:
-        found["distribution"] = LOGARITHMIC.get(found["distribution"], found["distribution"])
-    return found
+    if "log" in tags and "distribution" in spec:
+        spec["distribution"] = LOGARITHMIC.get(spec["distribution"], spec["distribution"])
+    return spec
 
 
 def _sort(call: Call) -> dict[str, Any] | None:
@@ -125,24 +125,24 @@ def _cast(call: Call) -> dict[str, Any] | None:
     kind = call.name
     only = call.args[0] if len(call.args) == 1 else None
     if len(call.args) > 1:
-        found: dict[str, Any] | None = {"values": _plain(call.args)}
+        spec: dict[str, Any] | None = {"values": _plain(call.args)}
     else:
-        found = swept(only) if isinstance(only, Call) else None
-    if found is None:
+        spec = swept(only) if isinstance(only, Call) else None
+    if spec is None:
         return None
-    if "values" in found:
-        return {"values": [_as(kind, value) for value in found["values"]]}
+    if "values" in spec:
+        return {"values": [_as(kind, value) for value in spec["values"]]}
     if kind == "float":
-        return found
-    if kind != "int" or found["distribution"] not in {"uniform", "log_uniform"}:
-        raise InvalidValue(f"{kind}() cannot be applied to {found['distribution']}")
-    limits = {key: _as("int", found[key]) for key in ("min", "max")}
-    return {"distribution": f"int_{found['distribution']}", **limits}
+        return spec
+    if kind != "int" or spec["distribution"] not in {"uniform", "log_uniform"}:
+        raise InvalidValue(f"{kind}() cannot be applied to {spec['distribution']}")
+    limits = {key: _as("int", spec[key]) for key in ("min", "max")}
+    return {"distribution": f"int_{spec['distribution']}", **limits}
 
 
 def _as(kind: str, value: Any) -> Any:
     if kind == "str" and not isinstance(value, list | dict):
-        return shown(value) if isinstance(value, str | float) else _hydra_word(value)
+        return format_value(value) if isinstance(value, str | float) else _hydra_word(value)
     if kind == "bool" and isinstance(value, str):
         if value.lower() in {"true", "false"}:
             return value.lower() == "true"
@@ -164,10 +164,10 @@ def _several(call: Call, *named: str) -> list[Any] | None:
         return None
     args = [*call.args, *([call.named["sweep"]] if "sweep" in call.named else [])]
     if len(args) == 1 and isinstance(args[0], Call):
-        found = swept(args[0])
-        if found is None or "values" not in found:
+        spec = swept(args[0])
+        if spec is None or "values" not in spec:
             raise InvalidValue(f"{call.name}() takes values, choice() or range()")
-        return list(found["values"])
+        return list(spec["values"])
     return _plain(args) if len(args) > 1 else None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from stoker.sweep.values import number, shown
+from stoker.sweep.values import format_value, parse_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Call:
 
 def hydras(text: str) -> Any:
     """Return Hydra's meaning of a bare text: null is None, and None is a text."""
-    return text if text == "None" else number(text)
+    return text if text == "None" else parse_number(text)
 
 
 def read(text: str, bare: Callable[[str], Any] = hydras) -> list[Any]:
@@ -57,13 +57,13 @@ class _Reader:
         self.meaning = meaning
 
     def all(self) -> list[Any]:
-        found = [self.element(",")]
-        while self.here():
+        elements = [self.element(",")]
+        while self.peek():
             self.at += 1  # a comma: only that ends an element here
-            found.append(self.element(","))
-        return found
+            elements.append(self.element(","))
+        return elements
 
-    def here(self) -> str:
+    def peek(self) -> str:
         return self.text[self.at : self.at + 1]
 
     def element(self, ends: str) -> Any:
@@ -72,95 +72,95 @@ class _Reader:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise InvalidValue(f"it is nested more than {MAX_DEPTH} deep")
-        opening = self.here()
+        opening = self.peek()
         if opening and opening in "'\"":
-            found: Any = self.quoted(opening)
+            element_value: Any = self.quoted(opening)
         elif opening == "[":
-            found = self.listed("]")
+            element_value = self.listed("]")
         elif opening == "{":
-            found = self.pairs()
+            element_value = self.pairs()
         else:
-            found = self.bare(ends)
+            element_value = self.bare(ends)
         self.depth -= 1
         self.blanks()
-        if self.here() and self.here() not in ends:
-            rest = self.text[self.at :]
+        if self.peek() and self.peek() not in ends:
+            remaining = self.text[self.at :]
             raise InvalidValue(
-                f"{rest!r} found where a comma was expected; put such a text in quotes"
+                f"{remaining!r} found where a comma was expected; put such a text in quotes"
             )
-        return found
+        return element_value
 
     def blanks(self) -> None:
-        while self.here() and self.here() in BLANK:
+        while self.peek() and self.peek() in BLANK:
             self.at += 1
 
     def quoted(self, quote: str) -> str:
         """Parse a text in quotes; backslashes escape only quotes."""
-        found = ""
-        place = self.at + 1
-        while place < len(self.text):
-            end = place
+        unquoted = ""
+        index = self.at + 1
+        while index < len(self.text):
+            end = index
             while self.text[end : end + 1] == "\\":
                 end += 1
-            slashes = end - place
+            slashes = end - index
             if self.text[end : end + 1] != quote:
-                found += self.text[place : end + 1]
-                place = end + 1
+                unquoted += self.text[index : end + 1]
+                index = end + 1
                 continue
-            found += "\\" * (slashes // 2)
+            unquoted += "\\" * (slashes // 2)
             if slashes % 2 == 0:
                 self.at = end + 1
-                return found
-            found += quote
-            place = end + 1
+                return unquoted
+            unquoted += quote
+            index = end + 1
         raise InvalidValue(f"the quote {quote} is never closed")
 
     def listed(self, closing: str) -> list[Any]:
         self.at += 1
-        found: list[Any] = []
+        elements: list[Any] = []
         self.blanks()
         while self.open(closing):
-            found.append(self.value(closing))
-            if self.here() == ",":
+            elements.append(self.value(closing))
+            if self.peek() == ",":
                 self.at += 1
         self.at += 1
-        return found
+        return elements
 
     def open(self, closing: str) -> bool:
         """Return True if there is more before the closing bracket, which is required."""
-        if not self.here():
+        if not self.peek():
             raise InvalidValue(f"a {closing} is missing")
-        return self.here() != closing
+        return self.peek() != closing
 
     def value(self, closing: str) -> Any:
-        found = self.element("," + closing)
-        if isinstance(found, Call):
-            raise InvalidValue(f"{found.name}() cannot be used inside a value")
-        return found
+        element = self.element("," + closing)
+        if isinstance(element, Call):
+            raise InvalidValue(f"{element.name}() cannot be used inside a value")
+        return element
 
     def pairs(self) -> dict[str, Any]:
         self.at += 1
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         self.blanks()
         while self.open("}"):
             key, _ = self.gather(":")
-            if self.here() != ":" or not key:
+            if self.peek() != ":" or not key:
                 raise InvalidValue("a table in braces is written {key:value}")
             self.at += 1
-            found[key] = self.value("}")
-            if self.here() == ",":
+            mapping[key] = self.value("}")
+            if self.peek() == ",":
                 self.at += 1
                 self.blanks()
         self.at += 1
-        return found
+        return mapping
 
     def bare(self, ends: str) -> Any:
         """Parse a text without quotes, a number, or a function."""
         text, literal = self.gather(ends)
-        if self.here() == "(" and not literal and _IDENTIFIER.fullmatch(text):
+        if self.peek() == "(" and not literal and _IDENTIFIER.fullmatch(text):
             return self.call(text)
-        if self.here() and self.here() not in ends:
-            raise InvalidValue(f"{self.here()} must be quoted or escaped with a backslash")
+        if self.peek() and self.peek() not in ends:
+            raise InvalidValue(f"{self.peek()} must be quoted or escaped with a backslash")
         if not text and not literal:
             raise InvalidValue("a value is missing")
         if _ENDLESS.fullmatch(text):
@@ -169,33 +169,33 @@ class _Reader:
 
     def gather(self, ends: str) -> tuple[str, bool]:
         """Return the text up to one of `ends` or a bracket, and whether it had an escape."""
-        found, literal, kept = "", False, 0
-        while self.here() and self.here() not in ends and self.here() not in "()[]{}":
-            char = self.here()
+        gathered, literal, kept = "", False, 0
+        while self.peek() and self.peek() not in ends and self.peek() not in "()[]{}":
+            char = self.peek()
             following = self.text[self.at + 1 : self.at + 2]
             if char == "\\" and following and following in ESCAPED:
-                found, literal = found + following, True
-                kept = len(found)
+                gathered, literal = gathered + following, True
+                kept = len(gathered)
                 self.at += 2
             elif char == "$" and following == "{":
-                found += self.interpolation()
+                gathered += self.interpolation()
             else:
-                found += char
+                gathered += char
                 self.at += 1
         # An escaped blank at the end is kept.
-        return found[:kept] + found[kept:].rstrip(BLANK), literal
+        return gathered[:kept] + gathered[kept:].rstrip(BLANK), literal
 
     def interpolation(self) -> str:
         start, depth = self.at, 0
-        for place in range(self.at + 1, len(self.text)):
-            depth += {"{": 1, "}": -1}.get(self.text[place], 0)
+        for index in range(self.at + 1, len(self.text)):
+            depth += {"{": 1, "}": -1}.get(self.text[index], 0)
             if depth == 0:
-                self.at = place + 1
+                self.at = index + 1
                 return self.text[start : self.at]
         raise InvalidValue("a } is missing")
 
     def call(self, name: str) -> Call:
-        found, outside = Call(name), self.meaning
+        call, outside = Call(name), self.meaning
         self.meaning = outside if name in LISTING else hydras
         self.at += 1
         self.blanks()
@@ -203,17 +203,17 @@ class _Reader:
             argument = _NAMED.match(self.text, self.at)
             if argument:
                 self.at = argument.end()
-                found.named[argument[1]] = self.element(",)")
-            elif found.named:
+                call.named[argument[1]] = self.element(",)")
+            elif call.named:
                 raise InvalidValue("a positional argument follows a named one")
             else:
-                found.args.append(self.element(",)"))
-            if self.here() == ",":
+                call.args.append(self.element(",)"))
+            if self.peek() == ",":
                 self.at += 1
                 self.blanks()
         self.at += 1
         self.meaning = outside
-        return found
+        return call
 
 
 def written(value: Any) -> str:
@@ -227,7 +227,7 @@ def written(value: Any) -> str:
         return f"[{','.join(written(item) for item in value)}]"
     if isinstance(value, dict):
         return f"{{{','.join(f'{_key(k)}:{written(v)}' for k, v in value.items())}}}"
-    return shown(value)
+    return format_value(value)
 
 
 def _in_quotes(text: str) -> str:

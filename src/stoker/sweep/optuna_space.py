@@ -17,7 +17,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from stoker.sweep.space import at, bounds, choices, grid_values, in_whole_numbers, multiple, tidy
+from stoker.sweep.space import at, bounds, choices, grid_values, has_integer_values, multiple, tidy
 from stoker.sweep.values import canonical
 
 
@@ -32,7 +32,7 @@ class Axis:
         self.spec = spec
         self.kind: str = spec.get("distribution", "choice")
         self.choices = choices(spec) if "values" in spec else []
-        self.places = {_text(value): place for place, value in enumerate(self.choices)}
+        self.places = {_text(value): index for index, value in enumerate(self.choices)}
         self.distribution = self._distribution()
 
     def _distribution(self) -> BaseDistribution:
@@ -57,22 +57,22 @@ class Axis:
         if kind in {"int_uniform", "int_log_uniform"}:
             return inside
         if kind in {"q_uniform", "q_log_uniform"}:
-            return multiple(inside, spec["q"], in_whole_numbers(spec))
+            return multiple(inside, spec["q"], has_integer_values(spec))
         return at(spec, inside)
 
     def inside(self, value: Any) -> Any:
         """Return Optuna's number of a value; raise InvalidParameterValue if there is none."""
         if self.kind == "choice":
-            place = self.places.get(_text(value))
-            if place is None:
+            index = self.places.get(_text(value))
+            if index is None:
                 raise InvalidParameterValue
-            return place
+            return index
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidParameterValue
-        found = self._number(value)
+        internal = self._number(value)
         if "min" in self.spec and not self.spec["min"] <= value <= self.spec["max"]:
             raise InvalidParameterValue
-        return found
+        return internal
 
     def _number(self, value: float) -> float:
         spec, kind = self.spec, self.kind
@@ -92,22 +92,22 @@ class Axis:
 
 def axes(parameters: dict[str, Any]) -> dict[str, Axis]:
     """Return the parameters with more than one value."""
-    found = {}
+    axis_by_name = {}
     for name, spec in parameters.items():
         values = grid_values(spec)
         if values is None or len(values) > 1:
-            found[name] = Axis(spec)
-    return found
+            axis_by_name[name] = Axis(spec)
+    return axis_by_name
 
 
 def constants(parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the values of parameters with only one."""
-    found = {}
+    constant_by_name = {}
     for name, spec in parameters.items():
         values = grid_values(spec)
         if values is not None and len(values) == 1:
-            found[name] = values[0]
-    return found
+            constant_by_name[name] = values[0]
+    return constant_by_name
 
 
 def _text(value: Any) -> str:

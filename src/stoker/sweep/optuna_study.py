@@ -17,7 +17,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from stoker.sweep.optuna_space import InvalidParameterValue, axes, constants
-from stoker.sweep.samplers import fresh
+from stoker.sweep.samplers import new_points
 from stoker.sweep.values import canonical
 
 MIN_RESULTS = 10
@@ -137,7 +137,7 @@ class Study:
         self._require()
         self._catch_up()
         taken: set[str] = set()
-        spread = fresh(
+        spread = new_points(
             {**self.definition, "method": "sobol", "samples": None},
             len(self.known),
             lambda key: key in self.known or key in taken,
@@ -176,7 +176,7 @@ class Study:
 
     def _model(self) -> Generator[dict[str, Any], None, None] | None:
         """Return a generator of suggestions; None with too few results."""
-        wanted = (
+        usable_states = (
             {TrialState.COMPLETE}
             if self.method == "gp"
             else {
@@ -184,22 +184,22 @@ class Study:
                 TrialState.PRUNED,
             }
         )
-        results = sum(state in wanted for _, state in self._optuna_trials.values())
+        results = sum(state in usable_states for _, state in self._optuna_trials.values())
         if results < MIN_RESULTS or not self.axes:
             return None
         self._study.sampler = self._sampler(results)
         return self._suggestions()
 
     def _suggestions(self) -> Generator[dict[str, Any], None, None]:
-        asked = []
+        open_trials = []
         try:
             while True:
                 # It stays open until all points are suggested, so that the next one differs.
                 trial = self._study.ask(self.distributions)
-                asked.append(trial.number)
+                open_trials.append(trial.number)
                 yield self._point(trial.params)
         finally:
-            for number in asked:
+            for number in open_trials:
                 self._study.tell(number, state=TrialState.FAIL)
 
     def _point(self, params: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from stoker.sweep.hydra_values import Call, InvalidValue, hydras, read
 from stoker.sweep.parameter import name_of, spec
 from stoker.sweep.placeholders import ASSIGNMENT, MACROS, OVERRIDE
 from stoker.sweep.validation import InvalidSweep, Values, guess
-from stoker.sweep.values import typed
+from stoker.sweep.values import parse_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ def split(words: list[str]) -> tuple[list[str], dict[str, Any]]:
         if override is None or override["sign"] == "~":
             kept.append(word)
             continue
-        found = _sweep(word, override["value"])
-        if found is None:
+        sweep = _sweep(word, override["value"])
+        if sweep is None:
             kept.append(_literal(word))
             continue
         name = name_of(word, "the override", override["key"])
         if name in parameters:
             raise InvalidSweep(f"{word}: {name} is swept twice; once is enough.")
-        parameters[name] = spec(found, name, Values(word))
+        parameters[name] = spec(sweep, name, Values(word))
         kept.append(f"{override['sign']}{name}=${{param:{name}}}")
     return kept, parameters
 
@@ -56,15 +56,15 @@ def param_option(text: str) -> tuple[str, dict[str, Any]]:
     if not value.strip():
         raise InvalidSweep(f"{where}: a value was expected after the =.")
     try:
-        found = _read(value, typed)
+        parsed = _read(value, parse_value)
     except InvalidValue as why:
         raise InvalidSweep(f"{where}: {why}.") from None
-    if isinstance(found, Call):
+    if isinstance(parsed, Call):
         raise InvalidSweep(
-            f"{where}: {found.name}() is not known; {guess(found.name, names())} "
+            f"{where}: {parsed.name}() is not known; {guess(parsed.name, names())} "
             "Put a text with parentheses in quotes."
         )
-    raw = found if isinstance(found, dict) else {"value": found[0]}
+    raw = parsed if isinstance(parsed, dict) else {"value": parsed[0]}
     return name.strip(), spec(raw, name.strip(), Values(where))
 
 
@@ -85,12 +85,12 @@ def _read(value: str, bare: Callable[[str], Any] = hydras) -> dict[str, Any] | l
 def _sweep(word: str, value: str) -> dict[str, Any] | None:
     """Return the parameter of an override; None if it is not a sweep."""
     try:
-        found = _read(value) if value.strip() else None
+        parsed = _read(value) if value.strip() else None
     except InvalidValue as why:
         if _means_a_sweep(value):
             raise InvalidSweep(f"{word}: {why}.") from None
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def _means_a_sweep(value: str) -> bool:
@@ -108,7 +108,7 @@ def _literal(word: str) -> str:
     """Return a word that stays, with Hydra's own ${...} escaped."""
     return re.sub(
         r"\$\{([^{}:]*)",
-        lambda found: found[0] if found[1] in MACROS else f"${found[0]}",
+        lambda match: match[0] if match[1] in MACROS else f"${match[0]}",
         word,
     )
 

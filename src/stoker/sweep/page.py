@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 SCRIPTS = ("page.js", "page_curves.js", "page_parallel.js", "page_table.js")
 FEW = 12
-"""Numeric parameters with at most so many listed values have an evenly spaced axis."""
+"""Numeric parameters with at most this many listed values have an evenly spaced axis."""
 
 
 def html(view: dict[str, Any], series: dict[str, list[list[float]]]) -> str:
     """Return the report; `view` is a sweep with its trials from the API, `series` their metrics."""
     from html import escape
 
-    data = _embedded(facts(view, series))
+    data = _embedded(page_data(view, series))
     sweep = view["sweep"]
     title = escape(f"{sweep['name']} · sweep {sweep['label']}")
     script = "\n".join(_file(name) for name in SCRIPTS)
     return _file("page.html").format(title=title, style=_file("page.css"), data=data, script=script)
 
 
-def facts(view: dict[str, Any], series: dict[str, list[list[float]]]) -> dict[str, Any]:
+def page_data(view: dict[str, Any], series: dict[str, list[list[float]]]) -> dict[str, Any]:
     """Return the data that the script draws."""
     sweep, definition, trials = view["sweep"], view["definition"], view["trials"]
     names = _varying(definition, trials)
@@ -87,8 +87,8 @@ def _axis(name: str, definition: dict[str, Any], trials: list[dict[str, Any]]) -
     values = [trial["params"].get(name) for trial in trials]
     numbers = [value for value in values if _is_number(value)]
     if len(numbers) < len(values) or not numbers:
-        each = {canonical({"": value}): value for value in values}
-        return {"name": name, "kind": "text", "values": list(each.values())}
+        distinct = {canonical({"": value}): value for value in values}
+        return {"name": name, "kind": "text", "values": list(distinct.values())}
     low, high = min(numbers), max(numbers)
     distribution = str(spec.get("distribution") or "")
     if "distribution" not in spec and len(set(numbers)) <= FEW:
@@ -121,8 +121,8 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _file(name: str) -> str:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import re
 
-from stoker.sweep.validation import InvalidSweep, Values, bad, known_keys, number_in, one_of, table
+from stoker.sweep.validation import (
+    InvalidSweep,
+    Values,
+    invalid_value,
+    reject_unknown_keys,
+    require_choice,
+    require_number,
+    table,
+)
 from stoker.sweep.values import canonical
 
 TYPE_CHECKING = False
@@ -43,34 +51,34 @@ def name_of(where: str, path: str, name: str) -> str:
 def spec(raw: object, path: str, values: Values) -> dict[str, Any]:
     """Check one parameter and return it in its shortest form."""
     where = values.where
-    found = table(where, path, raw, "a table with value, values, or min and max")
-    kind = _kind(where, path, found)
+    fields = table(where, path, raw, "a table with value, values, or min and max")
+    kind = _kind(where, path, fields)
     if kind == "value":
-        known_keys(where, path, found, ("value", "distribution"))
-        return {"value": values.one(f"{path}.value", found["value"])}
+        reject_unknown_keys(where, path, fields, ("value", "distribution"))
+        return {"value": values.one(f"{path}.value", fields["value"])}
     if kind == "values":
-        return _listed(path, found, values)
-    known_keys(where, path, found, ("distribution", *KEYS[kind]))
+        return _listed(path, fields, values)
+    reject_unknown_keys(where, path, fields, ("distribution", *KEYS[kind]))
     checked: dict[str, Any] = {"distribution": kind}
     for key in KEYS[kind]:
-        if key not in found and key not in DEFAULTS:
+        if key not in fields and key not in DEFAULTS:
             raise InvalidSweep(f"{where}: {path} has no {key}; {kind} needs {_and(KEYS[kind])}.")
-        checked[key] = number_in(where, f"{path}.{key}", found.get(key, DEFAULTS.get(key)))
+        checked[key] = require_number(where, f"{path}.{key}", fields.get(key, DEFAULTS.get(key)))
     _check_numbers(where, path, checked)
     return checked
 
 
-def _kind(where: str, path: str, found: dict[str, Any]) -> str:
+def _kind(where: str, path: str, fields: dict[str, Any]) -> str:
     """Return what defines the parameter: "value", "values" or a distribution."""
-    given = found.get("distribution")
+    given = fields.get("distribution")
     if given is not None:
-        kind = one_of(where, f"{path}.distribution", given, (*KEYS, *IMPLIED))
+        kind = require_choice(where, f"{path}.distribution", given, (*KEYS, *IMPLIED))
         kind = IMPLIED.get(kind, kind)
-        if kind in {"value", "values"} and kind not in found:
+        if kind in {"value", "values"} and kind not in fields:
             raise InvalidSweep(f"{where}: {path} has no {kind}; {given} needs it.")
         return kind
-    ways: list[str] = [key for key in ("value", "values") if key in found]
-    if "min" in found or "max" in found:
+    ways: list[str] = [key for key in ("value", "values") if key in fields]
+    if "min" in fields or "max" in fields:
         ways.append("min and max")
     if len(ways) > 1:
         raise InvalidSweep(
@@ -78,33 +86,35 @@ def _kind(where: str, path: str, found: dict[str, Any]) -> str:
         )
     if not ways:
         keys = ("value", "values", "min", "max", "distribution")
-        known_keys(where, path, found, (*keys, "mu", "sigma", "q", "probabilities"))
+        reject_unknown_keys(where, path, fields, (*keys, "mu", "sigma", "q", "probabilities"))
         raise InvalidSweep(f"{where}: {path} has no value, values, min and max, or distribution.")
     if ways[0] != "min and max":
         return ways[0]
-    limits = (found.get("min"), found.get("max"))
+    limits = (fields.get("min"), fields.get("max"))
     return "int_uniform" if all(type(limit) is int for limit in limits) else "uniform"
 
 
-def _listed(path: str, found: dict[str, Any], values: Values) -> dict[str, Any]:
-    where, listed = values.where, found["values"]
-    known_keys(where, path, found, ("values", "probabilities", "distribution"))
+def _listed(path: str, fields: dict[str, Any], values: Values) -> dict[str, Any]:
+    where, listed = values.where, fields["values"]
+    reject_unknown_keys(where, path, fields, ("values", "probabilities", "distribution"))
     if not isinstance(listed, list | tuple) or not listed:
-        raise bad(where, f"{path}.values", listed, "a list of values")
+        raise invalid_value(where, f"{path}.values", listed, "a list of values")
     checked: dict[str, Any] = {
         "values": [values.one(f"{path}.values[{i}]", value) for i, value in enumerate(listed)]
     }
-    shares = found.get("probabilities")
+    shares = fields.get("probabilities")
     if shares is None:
-        if found.get("distribution") == "categorical_w_probabilities":
+        if fields.get("distribution") == "categorical_w_probabilities":
             raise InvalidSweep(
                 f"{where}: {path} has no probabilities; its distribution needs them."
             )
         return checked
     if not isinstance(shares, list | tuple) or len(shares) != len(listed):
-        raise bad(where, f"{path}.probabilities", shares, f"a list of {len(listed)} numbers")
+        raise invalid_value(
+            where, f"{path}.probabilities", shares, f"a list of {len(listed)} numbers"
+        )
     numbers = [
-        number_in(where, f"{path}.probabilities[{i}]", share) for i, share in enumerate(shares)
+        require_number(where, f"{path}.probabilities[{i}]", share) for i, share in enumerate(shares)
     ]
     if any(share < 0 for share in numbers) or abs(sum(numbers) - 1) > LOOSE:
         raise InvalidSweep(
@@ -117,16 +127,18 @@ def _listed(path: str, found: dict[str, Any], values: Values) -> dict[str, Any]:
 def _check_numbers(where: str, path: str, spec: dict[str, Any]) -> None:
     kind = spec["distribution"]
     if "max" in spec and spec["min"] > spec["max"]:
-        raise bad(where, f"{path}.min", spec["min"], f"at most its max, {spec['max']},")
+        raise invalid_value(where, f"{path}.min", spec["min"], f"at most its max, {spec['max']},")
     if kind.startswith("int_"):
         for key in ("min", "max"):
             if not isinstance(spec[key], int):
-                raise bad(where, f"{path}.{key}", spec[key], "a whole number")
+                raise invalid_value(where, f"{path}.{key}", spec[key], "a whole number")
     if "min" in spec and "log" in kind and spec["min"] <= 0:
-        raise bad(where, f"{path}.min", spec["min"], "a number above 0, since it is logarithmic,")
+        raise invalid_value(
+            where, f"{path}.min", spec["min"], "a number above 0, since it is logarithmic,"
+        )
     for key in ("sigma", "q"):
         if key in spec and spec[key] <= 0:
-            raise bad(where, f"{path}.{key}", spec[key], "a number above 0")
+            raise invalid_value(where, f"{path}.{key}", spec[key], "a number above 0")
 
 
 def in_grid(spec: dict[str, Any], where: str, path: str) -> dict[str, Any]:
@@ -143,13 +155,13 @@ def in_grid(spec: dict[str, Any], where: str, path: str) -> dict[str, Any]:
     places = [first.setdefault(canonical({"": v}), i) for i, v in enumerate(spec["values"])]
     if len(first) == len(places):
         return spec
-    found: dict[str, Any] = {"values": [spec["values"][i] for i in first.values()]}
+    distinct: dict[str, Any] = {"values": [spec["values"][i] for i in first.values()]}
     if "probabilities" in spec:
         shares = dict.fromkeys(first.values(), 0.0)
-        for place, share in zip(places, spec["probabilities"], strict=True):
-            shares[place] += share
-        found["probabilities"] = list(shares.values())
-    return found
+        for index, share in zip(places, spec["probabilities"], strict=True):
+            shares[index] += share
+        distinct["probabilities"] = list(shares.values())
+    return distinct
 
 
 def _and(words: tuple[str, ...]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stoker.sweep.validation import InvalidSweep
-from stoker.sweep.values import shown
+from stoker.sweep.values import format_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,16 +53,16 @@ class Macro:
 class Field:
     """One {name}, {name!r} or {name:spec}."""
 
-    __slots__ = ("conversion", "name", "spec", "typed")
+    __slots__ = ("conversion", "name", "source", "spec")
 
     def __init__(self, inner: str) -> None:
-        self.typed = f"{{{inner}}}"
+        self.source = f"{{{inner}}}"
         head, _, self.spec = inner.partition(":")
         self.name, _, self.conversion = head.partition("!")
 
-    def shown(self, value: object) -> str:
+    def replace_with(self, value: object) -> str:
         """Return the text that replaces the field."""
-        text = {"r": repr, "a": ascii}.get(self.conversion, shown)(value)
+        text = {"r": repr, "a": ascii}.get(self.conversion, format_value)(value)
         if not self.spec:
             return text
         return format(text if self.conversion or isinstance(value, list) else value, self.spec)
@@ -70,16 +70,16 @@ class Field:
     def check(self, where: str, values: Collection[object]) -> None:
         """Reject a format that some of these values do not support."""
         if self.conversion not in {"", "r", "s", "a"}:
-            raise InvalidSweep(f"{where}: {self.typed} has a conversion that is not !r, !s or !a.")
+            raise InvalidSweep(f"{where}: {self.source} has a conversion that is not !r, !s or !a.")
         digits = max((len(number) for number in re.findall(r"\d+", self.spec)), default=0)
         if digits > MAX_WIDTH_DIGITS:
-            raise InvalidSweep(f"{where}: {self.typed} is too wide.")
+            raise InvalidSweep(f"{where}: {self.source} is too wide.")
         for value in values:
             try:
-                self.shown(value)
+                self.replace_with(value)
             except (ValueError, TypeError, OverflowError):
                 raise InvalidSweep(
-                    f"{where}: {self.typed} has a format that {value!r}, a value of {self.name}, "
+                    f"{where}: {self.source} has a format that {value!r}, a value of {self.name}, "
                     "cannot take."
                 ) from None
 
@@ -92,54 +92,54 @@ def word_pieces(word: str, names: Collection[str], where: str) -> Iterator[Piece
     # In an override, {lr:1} is a dict of Hydra.
     bare = OVERRIDE.match(word) is not None
     at = 0
-    for found in _WORD.finditer(word):
-        piece: Piece = found[0]
-        field, twice = found["field"], found["twice"]
-        if found["literal"]:
+    for match in _WORD.finditer(word):
+        piece: Piece = match[0]
+        field, twice = match["field"], match["twice"]
+        if match["literal"]:
             piece = "${"
-        elif found["macro"] is not None:
-            piece = _macro(found["macro"], names, where)
+        elif match["macro"] is not None:
+            piece = _macro(match["macro"], names, where)
         elif twice is not None and Field(twice).name in names:
             piece = f"{{{twice}}}"
         elif field is not None and (field if bare else Field(field).name) in names:
             piece = Field(field)
-        yield word[at : found.start()]
+        yield word[at : match.start()]
         yield piece
-        at = found.end()
+        at = match.end()
     yield word[at:]
 
 
 def unknown_fields(word: str, names: Collection[str]) -> list[str]:
     """Return what looks like a field in a word, but is not a parameter: `{lrr}`."""
     return [
-        found["field"]
-        for found in _WORD.finditer(word)
-        if found["field"] is not None
-        and found["field"].isidentifier()
-        and found["field"] not in (*names, *LATER_FIELDS)
+        match["field"]
+        for match in _WORD.finditer(word)
+        if match["field"] is not None
+        and match["field"].isidentifier()
+        and match["field"] not in (*names, *LATER_FIELDS)
     ]
 
 
 def line_pieces(line: str, names: Collection[str], where: str) -> Iterator[Piece]:
     """Split a line for a shell; braces of the shell are doubled."""
     at = 0
-    for found in _LINE.finditer(line):
-        piece: Piece = found[0]
-        if found["macro"] is not None:
-            if found["macro"].partition(":")[0] in _LINE_MACROS:
-                piece = _macro(found["macro"], names, where)
-        elif found["twice"]:
-            piece = found[0][0]
-        elif found["field"] is None:
+    for match in _LINE.finditer(line):
+        piece: Piece = match[0]
+        if match["macro"] is not None:
+            if match["macro"].partition(":")[0] in _LINE_MACROS:
+                piece = _macro(match["macro"], names, where)
+        elif match["twice"]:
+            piece = match[0][0]
+        elif match["field"] is None:
             raise InvalidSweep(
-                f"{where}: line has an unpaired {found[0]}; "
-                f"write {found[0] * 2} for a brace of the shell"
+                f"{where}: line has an unpaired {match[0]}; "
+                f"write {match[0] * 2} for a brace of the shell"
             )
-        elif found["field"] not in LATER_FIELDS or found["field"] in names:
-            piece = _named(found["field"], names, where)
-        yield line[at : found.start()]
+        elif match["field"] not in LATER_FIELDS or match["field"] in names:
+            piece = _named(match["field"], names, where)
+        yield line[at : match.start()]
         yield piece
-        at = found.end()
+        at = match.end()
     yield line[at:]
 
 
@@ -147,8 +147,8 @@ def _named(inner: str, names: Collection[str], where: str) -> Field:
     field = Field(inner)
     if field.name not in names:
         raise InvalidSweep(
-            f"{where}: line has {field.typed}, which is not a parameter; {_listed(names)}. "
-            f"Write {{{field.typed}}} for braces of the shell"
+            f"{where}: line has {field.source}, which is not a parameter; {_listed(names)}. "
+            f"Write {{{field.source}}} for braces of the shell"
         )
     return field
 

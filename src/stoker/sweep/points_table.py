@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.sweep.parameter import name_of
 from stoker.sweep.validation import MAX_DEPTH, MAX_VALUES, InvalidSweep, Values, seen
-from stoker.sweep.values import canonical, typed
+from stoker.sweep.values import canonical, parse_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,20 +24,22 @@ def read_jsonl(text: str, where: str) -> list[dict[str, Any]]:
 
 def _once(where: str, rows: Iterator[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return the distinct rows in order; all must have the names of the first."""
-    found: dict[str, dict[str, Any]] = {}
+    distinct: dict[str, dict[str, Any]] = {}
     first: dict[str, Any] | None = None
-    for place, row in rows:
+    for where_row, row in rows:
         first = row if first is None else first
         if row.keys() != first.keys():
             other = min(row.keys() ^ first.keys())
             verb = "has" if other in row else "has no"
-            raise InvalidSweep(f"{place}: this row {verb} {other}, unlike the first one.")
-        found.setdefault(canonical(row), row)
-        if len(found) > MAX_VALUES:
-            raise InvalidSweep(f"{place}: this is one row too many; {MAX_VALUES:,} are allowed.")
-    if not found:
+            raise InvalidSweep(f"{where_row}: this row {verb} {other}, unlike the first one.")
+        distinct.setdefault(canonical(row), row)
+        if len(distinct) > MAX_VALUES:
+            raise InvalidSweep(
+                f"{where_row}: this is one row too many; {MAX_VALUES:,} are allowed."
+            )
+    if not distinct:
         raise InvalidSweep(f"{where} has no rows; at least one was expected.")
-    return list(found.values())
+    return list(distinct.values())
 
 
 def _csv_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -52,20 +54,20 @@ def _csv_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     names: list[str] | None = None
     try:
         for cells in reader:
-            place = f"{where}:{reader.line_num}"
+            where_row = f"{where}:{reader.line_num}"
             if not cells:
                 continue
             if names is None:
-                names = _header(place, cells)
+                names = _header(where_row, cells)
             elif len(cells) != len(names):
                 raise InvalidSweep(
-                    f"{place}: this row has {len(cells)} cells; {len(names)} were expected, "
+                    f"{where_row}: this row has {len(cells)} cells; {len(names)} were expected, "
                     f"for {', '.join(names)}."
                 )
             else:
-                values = Values(place)
+                values = Values(where_row)
                 pairs = zip(names, map(_cell, cells), strict=True)
-                yield place, {name: values.one(name, value) for name, value in pairs}
+                yield where_row, {name: values.one(name, value) for name, value in pairs}
     except csv.Error as error:
         raise InvalidSweep(f"{where}:{reader.line_num}: this is not CSV: {error}.") from None
 
@@ -76,16 +78,16 @@ def _separator(text: str) -> str:
     return next((char for char in ",;\t" if char in first), ",")
 
 
-def _header(place: str, cells: list[str]) -> list[str]:
-    names = [name_of(place, "the first line", cell.strip()) for cell in cells]
+def _header(where: str, cells: list[str]) -> list[str]:
+    names = [name_of(where, "the first line", cell.strip()) for cell in cells]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidSweep(f"{place}: the name {name} is given twice.")
+            raise InvalidSweep(f"{where}: the name {name} is given twice.")
     return names
 
 
 def _cell(cell: str) -> Any:
-    value = typed(cell.strip())
+    value = parse_value(cell.strip())
     return cell if isinstance(value, str) else value
 
 
@@ -97,40 +99,40 @@ def _json_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for count, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         if not line.strip():
             continue
-        place = f"{where}:{count}"
+        where_row = f"{where}:{count}"
         try:
-            found = decoder.decode(line)
+            decoded = decoder.decode(line)
         except RecursionError:
-            raise InvalidSweep(f"{place}: this is nested more than {MAX_DEPTH} deep.") from None
+            raise InvalidSweep(f"{where_row}: this is nested more than {MAX_DEPTH} deep.") from None
         except ValueError as error:
             why = error.msg if isinstance(error, json.JSONDecodeError) else error
-            raise InvalidSweep(f"{place}: this is not JSON: {why}.") from None
-        if not isinstance(found, dict) or not found:
+            raise InvalidSweep(f"{where_row}: this is not JSON: {why}.") from None
+        if not isinstance(decoded, dict) or not decoded:
             raise InvalidSweep(
-                f"{place}: this is {seen(found)}; an object with names was expected."
+                f"{where_row}: this is {seen(decoded)}; an object with names was expected."
             )
         row: dict[str, Any] = {}
-        _flatten(place, found, "", row, Values(place))
-        yield place, row
+        _flatten(where_row, decoded, "", row, Values(where_row))
+        yield where_row, row
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         raise ValueError("a name is given twice")
-    return found
+    return unique
 
 
 def _flatten(
-    place: str, found: dict[str, Any], prefix: str, into: dict[str, Any], values: Values
+    where: str, fields: dict[str, Any], prefix: str, into: dict[str, Any], values: Values
 ) -> None:
     if prefix.count(".") > MAX_DEPTH:
-        raise InvalidSweep(f"{place}: this is nested more than {MAX_DEPTH} deep.")
-    for key, value in found.items():
-        name = name_of(place, "this row", f"{prefix}{key}")
+        raise InvalidSweep(f"{where}: this is nested more than {MAX_DEPTH} deep.")
+    for key, value in fields.items():
+        name = name_of(where, "this row", f"{prefix}{key}")
         if isinstance(value, dict) and value:
-            _flatten(place, value, f"{name}.", into, values)
+            _flatten(where, value, f"{name}.", into, values)
         elif name in into:
-            raise InvalidSweep(f"{place}: the name {name} is given twice.")
+            raise InvalidSweep(f"{where}: the name {name} is given twice.")
         else:
             into[name] = values.one(name, value)

@@ -20,21 +20,25 @@ def rungs(stop: dict[str, Any]) -> list[float]:
     """Return the steps of the rungs, ascending; none is at the end, where a stop saves nothing."""
     if stop["kind"] == "median":
         return _steady(float(stop["min"]), float(stop["every"]))
-    found: list[float] = []
-    step, most = float(stop["min"]), stop["max"]
-    while len(found) < MAX_RUNGS and step < 1e15 and (most is None or step < most * END_TOLERANCE):
-        found.append(_plain(step))
+    steps: list[float] = []
+    step, max_step = float(stop["min"]), stop["max"]
+    while (
+        len(steps) < MAX_RUNGS
+        and step < 1e15
+        and (max_step is None or step < max_step * END_TOLERANCE)
+    ):
+        steps.append(_plain(step))
         step *= stop["eta"]
-    return found
+    return steps
 
 
 def _steady(first: float, every: float) -> list[float]:
-    found: list[float] = []
+    steps: list[float] = []
     number = 0
-    while len(found) < MAX_RUNGS:
-        found.append(_plain(first + every * number))
+    while len(steps) < MAX_RUNGS:
+        steps.append(_plain(first + every * number))
         number = number + 1 if number < DENSE else ceil(number * GROWTH)
-    return found
+    return steps
 
 
 def _plain(step: float) -> float:

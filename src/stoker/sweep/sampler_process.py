@@ -40,13 +40,13 @@ class SamplerServer:
         except (ValueError, TypeError, KeyError) as error:
             return {"error": f"invalid request: {type(error).__name__}: {error}"}
         try:
-            return self._heard(sweep, message)
+            return self._handle(sweep, message)
         except Exception as error:  # noqa: BLE001 - one sweep's trouble is not another's
             traceback.print_exc()
             reply = {"sweep": sweep, "error": f"the sampler failed: {_sentence(error)}"}
             return {**reply, "id": message["id"]} if "id" in message else reply
 
-    def _heard(self, sweep: int, message: dict[str, Any]) -> dict[str, Any] | None:
+    def _handle(self, sweep: int, message: dict[str, Any]) -> dict[str, Any] | None:
         if "definition" in message:
             self._define(sweep, message["definition"])
         elif "tell" in message:
@@ -54,7 +54,7 @@ class SamplerServer:
                 for entry in message["tell"]:
                     self.studies[sweep].tell(entry)
         elif "ask" in message:
-            return {"sweep": sweep, "id": message.get("id"), **self._asked(sweep, message["ask"])}
+            return {"sweep": sweep, "id": message.get("id"), **self._suggest(sweep, message["ask"])}
         elif message.get("forget"):
             self._forget(sweep)
         else:
@@ -76,7 +76,7 @@ class SamplerServer:
         except (ValueError, TypeError, KeyError) as error:
             self.broken[sweep] = f"the sweep cannot be sampled: {_sentence(error)}"
 
-    def _asked(self, sweep: int, count: int) -> dict[str, Any]:
+    def _suggest(self, sweep: int, count: int) -> dict[str, Any]:
         from_before = self.broken.get(sweep)
         if from_before is not None:
             return {"error": from_before}
@@ -97,9 +97,9 @@ class SamplerServer:
 
 def serve(lines: IO[bytes], out: IO[str]) -> None:
     """Answer until the input ends or the output is closed."""
-    desk = SamplerServer()
+    server = SamplerServer()
     for line in lines:
-        reply = desk.answer(line)
+        reply = server.answer(line)
         if reply is not None:
             try:
                 out.write(json.dumps(reply) + "\n")

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 ENDLESS = frozenset({"random", "sobol"})
 MAX_REPEATS = 2000
-"""After so many repeats in a row the space is considered exhausted."""
+"""After this many repeats in a row the space is considered exhausted."""
 
 
 def points(definition: dict[str, Any], start: int, count: int) -> list[dict[str, Any]]:
     """Return points `start` to `start + count - 1`; fewer at the end of the sweep."""
-    end, whole = start + count, length(definition)
-    if whole is not None:
-        end = min(end, whole)
+    end, total = start + count, length(definition)
+    if total is not None:
+        end = min(end, total)
     make = _maker(definition)
     return [make(index) for index in range(start, end)]
 
@@ -34,12 +34,12 @@ def points(definition: dict[str, Any], start: int, count: int) -> list[dict[str,
 def sequence(definition: dict[str, Any], start: int = 0) -> Iterator[dict[str, Any]]:
     """Yield all points from `start` on: infinitely many for random and sobol."""
     make = _maker(definition)
-    whole = None if definition["method"] in ENDLESS else length(definition)
-    for index in numbers(start) if whole is None else range(start, whole):
+    total = None if definition["method"] in ENDLESS else length(definition)
+    for index in numbers(start) if total is None else range(start, total):
         yield make(index)
 
 
-def fresh(
+def new_points(
     definition: dict[str, Any], start: int, known: Callable[[str], bool]
 ) -> Iterator[dict[str, Any]]:
     """Yield new points from `start` on, without repeats; `known` gets the canonical text.
@@ -48,8 +48,8 @@ def fresh(
     """
     seen: set[str] = set()
     endless = definition["method"] in ENDLESS
-    whole = size(definition["parameters"]) if endless else None
-    max_repeats = MAX_REPEATS if whole is None else min(4 * whole + 16, MAX_REPEATS)
+    space_size = size(definition["parameters"]) if endless else None
+    max_repeats = MAX_REPEATS if space_size is None else min(4 * space_size + 16, MAX_REPEATS)
     repeats = 0
     for point in sequence(definition, start):
         key = canonical(point)
@@ -62,7 +62,7 @@ def fresh(
             repeats += 1
             if repeats >= max_repeats:
                 break
-    if whole is not None:
+    if space_size is not None:
         # Random sampling takes long to find the last points of a finite space: enumerate them.
         for point in sequence({**definition, "method": "grid", "samples": None}):
             key = canonical(point)
@@ -77,12 +77,12 @@ def length(definition: dict[str, Any]) -> int | None:
     if definition["method"] in ENDLESS:
         return samples
     if definition["method"] == "list":
-        whole: int | None = len(definition["points"])
+        total: int | None = len(definition["points"])
     else:
-        whole = size(definition["parameters"])
-    if whole is None or samples is None:
-        return whole if samples is None else samples
-    return min(whole, samples)
+        total = size(definition["parameters"])
+    if total is None or samples is None:
+        return total if samples is None else samples
+    return min(total, samples)
 
 
 def _maker(definition: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
@@ -113,8 +113,8 @@ def _grid(parameters: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
         # Computed from the number, last parameter first: a grid of 10¹² points needs no memory.
         point: dict[str, Any] = dict.fromkeys(parameters)
         for name, values in reversed(axes):
-            index, place = divmod(index, len(values))
-            point[name] = values[place]
+            index, position = divmod(index, len(values))
+            point[name] = values[position]
         return point
 
     return make

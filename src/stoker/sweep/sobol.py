@@ -13,7 +13,7 @@ LENGTH = 1 << BITS
 _ALL = LENGTH - 1
 
 
-def number(dimension: int, index: int) -> int:
+def coordinate(dimension: int, index: int) -> int:
     """Return the coordinate of a point before scrambling, in steps of 2⁻³²."""
     return _mirrored(_plain(dimension, index))
 
@@ -35,31 +35,31 @@ def unit(dimension: int, index: int, key: int) -> float:
 
 def _plain(dimension: int, index: int) -> int:
     """Return the coordinate with reversed bits: the highest bit is the lowest."""
-    found, place = 0, 0
+    coordinate, bit = 0, 0
     directions = _directions(dimension)
     while index:
         if index & 1:
-            found ^= directions[place]
+            coordinate ^= directions[bit]
         index >>= 1
-        place += 1
-    return found
+        bit += 1
+    return coordinate
 
 
 @lru_cache(maxsize=DIMENSIONS)
 def _directions(dimension: int) -> tuple[int, ...]:
     """Return the 32 direction numbers of a dimension, with reversed bits."""
     if dimension == 0:
-        return tuple(1 << place for place in range(BITS))
+        return tuple(1 << bit for bit in range(BITS))
     polynomial, *first = ROWS[dimension - 1]
     degree = len(first)
-    found = list(first)
-    for place in range(degree, BITS):
-        new = found[place - degree] ^ found[place - degree] << degree
+    directions = list(first)
+    for bit in range(degree, BITS):
+        new = directions[bit - degree] ^ directions[bit - degree] << degree
         for back in range(1, degree):
             if polynomial >> (degree - back) & 1:
-                new ^= found[place - back] << back
-        found.append(new)
-    return tuple(_mirrored(value << (BITS - 1 - place)) for place, value in enumerate(found))
+                new ^= directions[bit - back] << back
+        directions.append(new)
+    return tuple(_mirrored(value << (BITS - 1 - bit)) for bit, value in enumerate(directions))
 
 
 def _mirrored(bits: int) -> int:

@@ -33,7 +33,7 @@ class Multiples:
     def __getitem__(self, index: int) -> float:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return multiple(self.first + index, self.q, whole=False)
+        return multiple(self.first + index, self.q, as_int=False)
 
 
 def size(parameters: dict[str, Any]) -> int | None:
@@ -58,7 +58,7 @@ def grid_values(spec: dict[str, Any]) -> Sequence[Any] | None:
         return range(spec["min"], spec["max"] + 1)
     if kind in {"q_uniform", "q_log_uniform"}:
         first, last = bounds(spec)
-        if in_whole_numbers(spec):
+        if has_integer_values(spec):
             return range(first * spec["q"], last * spec["q"] + 1, spec["q"])
         return Multiples(spec["q"], first, last)  # type: ignore[return-value] # enough of one
     if kind in {"uniform", "log_uniform"} and spec["min"] == spec["max"]:
@@ -128,7 +128,7 @@ def nearest(spec: dict[str, Any], value: float) -> float:
     if "min" in spec:
         first, last = bounds(spec)
         count = min(max(count, first), last)
-    return multiple(count, spec["q"], in_whole_numbers(spec))
+    return multiple(count, spec["q"], has_integer_values(spec))
 
 
 def bounds(spec: dict[str, Any]) -> tuple[int, int]:
@@ -136,12 +136,12 @@ def bounds(spec: dict[str, Any]) -> tuple[int, int]:
     return _bounds(spec["min"], spec["max"], spec["q"])
 
 
-def multiple(count: int, q: float, whole: bool) -> float:
+def multiple(count: int, q: float, as_int: bool) -> float:
     """Return a multiple of q in decimal arithmetic: 3 × 0.1 is 0.3."""
-    return count * int(q) if whole else float(count * _exact(q))
+    return count * int(q) if as_int else float(count * _exact(q))
 
 
-def in_whole_numbers(spec: dict[str, Any]) -> bool:
+def has_integer_values(spec: dict[str, Any]) -> bool:
     """Return True if the multiples of q are integers."""
     limits = (spec[key] for key in ("q", "min", "max") if key in spec)
     return all(isinstance(limit, int) for limit in limits)

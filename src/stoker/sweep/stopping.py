@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from stoker.sweep.validation import bad, known_keys, number_in, one_of, table, whole
+from stoker.sweep.validation import (
+    invalid_value,
+    reject_unknown_keys,
+    require_choice,
+    require_integer,
+    require_number,
+    table,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,40 +26,42 @@ def stop_of(where: str, path: str, raw: object) -> dict[str, Any] | None:
     """Return the complete early-stopping rule with defaults."""
     if raw is None:
         return None
-    found = table(where, path, raw)
-    kind = one_of(where, f"{path}.kind", found.get("kind"), KINDS)
+    fields = table(where, path, raw)
+    kind = require_choice(where, f"{path}.kind", fields.get("kind"), KINDS)
     if kind == "median":
-        known_keys(where, path, found, ("kind", "min", "trials", "every"))
+        reject_unknown_keys(where, path, fields, ("kind", "min", "trials", "every"))
         return {
             "kind": kind,
-            "min": _step(where, f"{path}.min", found.get("min", 5)),
-            "trials": whole(where, f"{path}.trials", found.get("trials", 5), 1),
-            "every": _step(where, f"{path}.every", found.get("every", 1)),
+            "min": _step(where, f"{path}.min", fields.get("min", 5)),
+            "trials": require_integer(where, f"{path}.trials", fields.get("trials", 5), 1),
+            "every": _step(where, f"{path}.every", fields.get("every", 1)),
         }
-    known_keys(where, path, found, ("kind", "min", "eta", "max", "brackets"))
-    most = found.get("max")
-    least = _step(where, f"{path}.min", found.get("min", _first(kind, most)))
-    eta = number_in(where, f"{path}.eta", found.get("eta", 3))
+    reject_unknown_keys(where, path, fields, ("kind", "min", "eta", "max", "brackets"))
+    max_step = fields.get("max")
+    least = _step(where, f"{path}.min", fields.get("min", _first(kind, max_step)))
+    eta = require_number(where, f"{path}.eta", fields.get("eta", 3))
     if eta <= 1:
-        raise bad(where, f"{path}.eta", eta, "a number above 1")
-    if most is not None and number_in(where, f"{path}.max", most) <= least:
-        raise bad(where, f"{path}.max", most, f"a number above its min, {least},")
+        raise invalid_value(where, f"{path}.eta", eta, "a number above 1")
+    if max_step is not None and require_number(where, f"{path}.max", max_step) <= least:
+        raise invalid_value(where, f"{path}.max", max_step, f"a number above its min, {least},")
     single = kind == "asha"
-    brackets = whole(where, f"{path}.brackets", found.get("brackets", 1 if single else BRACKETS), 1)
+    brackets = require_integer(
+        where, f"{path}.brackets", fields.get("brackets", 1 if single else BRACKETS), 1
+    )
     if single != (brackets == 1):
         expected = "1 for kind asha" if single else "2 or more for kind hyperband"
-        raise bad(where, f"{path}.brackets", brackets, expected)
-    return {"kind": kind, "min": least, "eta": eta, "max": most, "brackets": brackets}
+        raise invalid_value(where, f"{path}.brackets", brackets, expected)
+    return {"kind": kind, "min": least, "eta": eta, "max": max_step, "brackets": brackets}
 
 
-def _first(kind: str, most: object) -> int | float:
+def _first(kind: str, max_step: object) -> int | float:
     """Return the default first rung (docs/decisions/0010-sweeps.md)."""
-    if kind == "asha" and isinstance(most, (int, float)) and FIRST <= most < 1e15:
-        return most / FIRST if most % FIRST else int(most // FIRST)
+    if kind == "asha" and isinstance(max_step, (int, float)) and FIRST <= max_step < 1e15:
+        return max_step / FIRST if max_step % FIRST else int(max_step // FIRST)
     return 1
 
 
 def _step(where: str, path: str, value: object) -> int | float:
-    if number_in(where, path, value, "a step, a number above 0,") <= 0:
-        raise bad(where, path, value, "a step, a number above 0,")
+    if require_number(where, path, value, "a step, a number above 0,") <= 0:
+        raise invalid_value(where, path, value, "a step, a number above 0,")
     return value  # type: ignore[return-value] # it is one, or was refused

@@ -17,7 +17,7 @@ from stoker.sweep.placeholders import (
     word_pieces,
 )
 from stoker.sweep.validation import InvalidSweep
-from stoker.sweep.values import canonical, nested, shown
+from stoker.sweep.values import canonical, format_value, nested
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ def doubts(definition: dict[str, Any], filled_in: str = "") -> list[str]:
     Names in `filled_in`, such as resources, are filled in later.
     """
     known = names(definition)
-    found = (
+    unknown_names = (
         name for word in definition.get("command") or () for name in unknown_fields(word, known)
     )
     return [
         f"{{{name}}} in the command is not a parameter and is left unchanged; "
         f"parameters: {', '.join(known)}."
-        for name in dict.fromkeys(found)
+        for name in dict.fromkeys(unknown_names)
         if name not in filled_in
     ]
 
@@ -143,17 +143,17 @@ class Template:
         return _listed("args", {name: params[name] for name in left})
 
     def _line(self, params: dict[str, Any]) -> str:
-        found, inside = "", ""
+        rendered, inside = "", ""
         for piece in self.line or ():
             if isinstance(piece, str):
-                found += piece
+                rendered += piece
                 inside = _quotes_after(piece, inside)
             elif isinstance(piece, Macro) and piece.name in (*LISTS, "no_args"):
-                found += " ".join(quoted(word) for word in _listed(piece.name, params))
+                rendered += " ".join(quoted(word) for word in _listed(piece.name, params))
             else:
                 part = _part(piece, params, hydra=False)
-                found += part if isinstance(part, Shell) else quoted(part, inside)
-        return _with_file(found, params) if f'"${FILE}"' in found else found
+                rendered += part if isinstance(part, Shell) else quoted(part, inside)
+        return _with_file(rendered, params) if f'"${FILE}"' in rendered else rendered
 
 
 def names(definition: dict[str, Any]) -> list[str]:
@@ -188,8 +188,8 @@ def with_program(words: list[str], program: str) -> list[str]:
 
 def _is_override(word: str) -> bool:
     """Return True if a word is a Hydra override with a parameter as its value."""
-    found = OVERRIDE.match(word)
-    return found is not None and re.fullmatch(r"\$\{param:[^{}]*\}", found["value"]) is not None
+    match = OVERRIDE.match(word)
+    return match is not None and re.fullmatch(r"\$\{param:[^{}]*\}", match["value"]) is not None
 
 
 def _part(piece: Piece, params: dict[str, Any], hydra: bool) -> str:
@@ -197,10 +197,10 @@ def _part(piece: Piece, params: dict[str, Any], hydra: bool) -> str:
     if isinstance(piece, str):
         return piece
     if isinstance(piece, Field):
-        return piece.shown(params[piece.name])
+        return piece.replace_with(params[piece.name])
     if piece.name == "param":
         value = params[piece.argument]
-        return written(value) if hydra else shown(value)
+        return written(value) if hydra else format_value(value)
     if piece.name == "envvar":
         return Shell(f'"${{{piece.argument}?}}"')
     if piece.name == "args_json_file":
@@ -215,13 +215,13 @@ def _listed(macro: str, params: dict[str, Any]) -> list[str]:
     words: list[str] = []
     for name, value in params.items():
         if macro == "args_no_hyphens":
-            words.append(f"{name}={shown(value)}")
+            words.append(f"{name}={format_value(value)}")
         elif macro == "args_no_equals":
-            words += [f"--{name}", shown(value)]
+            words += [f"--{name}", format_value(value)]
         elif macro == "args_no_boolean_flags" and isinstance(value, bool):
             words += [f"--{name}"] if value else []
         elif macro != "no_args":
-            words.append(f"--{name}={shown(value)}")
+            words.append(f"--{name}={format_value(value)}")
     return words
 
 
@@ -233,10 +233,10 @@ def _examples(definition: dict[str, Any], name: str) -> list[Any]:
     if "distribution" not in spec:
         return spec["values"] if "values" in spec else [spec["value"]]
     numbers = [value for value in spec.values() if not isinstance(value, str)]
-    whole = spec["distribution"].startswith(("int_", "q_")) and all(
+    is_integer = spec["distribution"].startswith(("int_", "q_")) and all(
         isinstance(number, int) for number in numbers
     )
-    return [1 if whole else 0.5]
+    return [1 if is_integer else 0.5]
 
 
 # --------------------------------------------------------------------------- for a shell
@@ -252,16 +252,16 @@ def quoted(text: str, inside: str = "") -> str:
 
 def _quotes_after(text: str, inside: str) -> str:
     """Return the open quotes after a text that began inside of `inside`."""
-    place = 0
-    while place < len(text):
-        char = text[place]
+    index = 0
+    while index < len(text):
+        char = text[index]
         if char == "\\" and inside != "'":
-            place += 1
+            index += 1
         elif char == inside:
             inside = ""
         elif char in "'\"" and not inside:
             inside = char
-        place += 1
+        index += 1
     return inside
 
 

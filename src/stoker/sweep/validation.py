@@ -21,7 +21,7 @@ class InvalidSweep(ValueError):
     """An invalid sweep: one sentence with the file, the key and what was expected."""
 
 
-def bad(where: str, path: str, value: object, expected: str) -> InvalidSweep:
+def invalid_value(where: str, path: str, value: object, expected: str) -> InvalidSweep:
     """Return the error for an unexpected value."""
     return InvalidSweep(f"{where}: {path} is {seen(value)}; {expected} was expected.")
 
@@ -59,19 +59,19 @@ def seen(value: object) -> str:
 def table(where: str, path: str, value: object, expected: str = "a table of keys") -> Any:
     """Return a value that must be a dict with texts as keys."""
     if not isinstance(value, dict):
-        raise bad(where, path, value, expected)
+        raise invalid_value(where, path, value, expected)
     for key in value:
         if not isinstance(key, str):
             raise InvalidSweep(f"{where}: {path} has the key {seen(key)}; a text was expected.")
     return value
 
 
-def known_keys(where: str, path: str, found: Iterable[str], known: Collection[str]) -> None:
+def reject_unknown_keys(where: str, path: str, keys: Iterable[str], known: Collection[str]) -> None:
     """Reject the first unknown key, with a suggestion."""
-    for key in found:
+    for key in keys:
         if key not in known:
-            place = f"{path}.{key}" if path else key
-            raise InvalidSweep(f"{where}: {place} is not known; {guess(key, known)}")
+            key_path = f"{path}.{key}" if path else key
+            raise InvalidSweep(f"{where}: {key_path} is not known; {guess(key, known)}")
 
 
 def guess(word: str, known: Collection[str]) -> str:
@@ -82,31 +82,31 @@ def guess(word: str, known: Collection[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
 
 
-def one_of(where: str, path: str, value: object, choices: Collection[str]) -> str:
+def require_choice(where: str, path: str, value: object, choices: Collection[str]) -> str:
     """Return a value that must be one of a few texts."""
     if not isinstance(value, str) or value not in choices:
-        raise bad(where, path, value, f"one of {', '.join(choices)}")
+        raise invalid_value(where, path, value, f"one of {', '.join(choices)}")
     return value
 
 
-def number_in(where: str, path: str, value: object, expected: str = "a number") -> int | float:
+def require_number(where: str, path: str, value: object, expected: str = "a number") -> int | float:
     """Return a value that must be a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise bad(where, path, value, expected)
+        raise invalid_value(where, path, value, expected)
     return value
 
 
-def whole(where: str, path: str, value: object, least: int) -> int:
+def require_integer(where: str, path: str, value: object, least: int) -> int:
     """Return a value that must be an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise bad(where, path, value, f"a whole number from {least} on")
+        raise invalid_value(where, path, value, f"a whole number from {least} on")
     return value
 
 
 def text(where: str, path: str, value: object, expected: str = "a text") -> str:
     """Return a value that must be a non-empty text."""
     if not isinstance(value, str) or not value.strip():
-        raise bad(where, path, value, expected)
+        raise invalid_value(where, path, value, expected)
     return sound(where, path, value)
 
 
@@ -139,7 +139,7 @@ class Values:
         if value is None or isinstance(value, bool | int):
             return value
         if isinstance(value, float):
-            return number_in(self.where, path, value, "a finite number")
+            return require_number(self.where, path, value, "a finite number")
         if isinstance(value, str):
             if len(value) > LONGEST_TEXT:
                 raise InvalidSweep(
@@ -152,4 +152,6 @@ class Values:
         if isinstance(value, dict):
             pairs: Mapping[str, object] = table(self.where, path, value)
             return {key: self.one(f"{path}.{key}", item, depth + 1) for key, item in pairs.items()}
-        raise bad(self.where, path, value, "a text, a number, true, false, null or a list")
+        raise invalid_value(
+            self.where, path, value, "a text, a number, true, false, null or a list"
+        )

@@ -42,21 +42,21 @@ def nested(params: Mapping[str, object]) -> dict[str, object]:
 
     If a name is a prefix of others (`a` and `a.b`), those keep their dots.
     """
-    found: dict[str, object] = {}
+    nested_params: dict[str, object] = {}
     for name, value in params.items():
         parts = name.split(".")
         heads = (".".join(parts[:end]) for end in range(1, len(parts)))
         if not all(parts) or any(head in params for head in heads):
-            found[name] = value
+            nested_params[name] = value
             continue
-        table: dict[str, Any] = found
+        table: dict[str, Any] = nested_params
         for part in parts[:-1]:
             table = table.setdefault(part, {})
         table[parts[-1]] = value
-    return found
+    return nested_params
 
 
-def number(text: str) -> int | float | str | bool | None:
+def parse_number(text: str) -> int | float | str | bool | None:
     """Parse a text: `1e-4` is a number, `true` a boolean, `null` None.
 
     A number that would lose information (`007`) or is not finite (`nan`) stays a text.
@@ -73,13 +73,13 @@ def number(text: str) -> int | float | str | bool | None:
     return text
 
 
-def typed(text: str) -> int | float | str | bool:
+def parse_value(text: str) -> int | float | str | bool:
     """Parse a text to a value that a command gets back unchanged; else it stays a text.
 
     A version (`1.10`), an id (`1_000`, `007`), `null` and `None` reach the command as they were
     typed; `0.1`, `10` and `1e-4` are numbers.
     """
-    value = number(text)
+    value = parse_number(text)
     if value is None or isinstance(value, str):
         return text
     if isinstance(value, float) and repr(value) != text and _REWRITTEN.fullmatch(text):
@@ -87,7 +87,7 @@ def typed(text: str) -> int | float | str | bool:
     return text if type(value) is int and str(value) != text else value
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Format a value for users: 0.0001, 1e-5, True, text without quotes."""
     if isinstance(value, float):
         return repr(value).replace("e-0", "e-")

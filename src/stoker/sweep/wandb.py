@@ -8,14 +8,14 @@ from stoker.sweep.template import cleaned, program_name, with_program
 from stoker.sweep.validation import (
     MAX_DEPTH,
     InvalidSweep,
-    bad,
-    known_keys,
-    number_in,
-    one_of,
+    invalid_value,
+    reject_unknown_keys,
     renamed,
+    require_choice,
+    require_integer,
+    require_number,
     table,
     text,
-    whole,
 )
 
 TYPE_CHECKING = False
@@ -51,46 +51,48 @@ def read_yaml(
 
     Warnings about what is probably not intended are added to `doubts`.
     """
-    found = table(where, "the file", load(source, where), "a sweep: method, parameters and so on,")
-    known_keys(where, "", found, KEYS)
-    found = {key: value for key, value in found.items() if value is not None}
-    method = one_of(where, "method", found.get("method"), METHODS)
+    file_fields = table(
+        where, "the file", load(source, where), "a sweep: method, parameters and so on,"
+    )
+    reject_unknown_keys(where, "", file_fields, KEYS)
+    file_fields = {key: value for key, value in file_fields.items() if value is not None}
+    method = require_choice(where, "method", file_fields.get("method"), METHODS)
     parameters: dict[str, Any] = {}
-    given = table(where, "parameters", found.get("parameters", {}))
+    given = table(where, "parameters", file_fields.get("parameters", {}))
     unsure: list[str] = [] if doubts is None else doubts
     _flatten(where, given, "parameters", "", parameters, unsure)
-    if unknown := [key for key in LAUNCH if key in found]:
+    if unknown := [key for key in LAUNCH if key in file_fields]:
         unsure.append(f"{where}: W&B keys without effect here: {', '.join(unknown)}.")
-    words = list(command) if command else _command(where, found)
+    words = list(command) if command else _command(where, file_fields)
     definition = {
-        "name": _name(where, found, words),
+        "name": _name(where, file_fields, words),
         "method": "tpe" if method == "bayes" else method,
         "parameters": parameters,
-        "metric": _metric(where, found.get("metric")),
+        "metric": _metric(where, file_fields.get("metric")),
         "command": words,
-        **{key: found[key] for key in OURS if key in found},
+        **{key: file_fields[key] for key in OURS if key in file_fields},
     }
-    if "run_cap" in found:
-        _alone(where, found, "run_cap", "samples")
-        definition["samples"] = whole(where, "run_cap", found["run_cap"], 1)
-    if "early_terminate" in found:
-        _alone(where, found, "early_terminate", "stop")
-        definition["stop"] = _hyperband(where, found["early_terminate"])
+    if "run_cap" in file_fields:
+        _alone(where, file_fields, "run_cap", "samples")
+        definition["samples"] = require_integer(where, "run_cap", file_fields["run_cap"], 1)
+    if "early_terminate" in file_fields:
+        _alone(where, file_fields, "early_terminate", "stop")
+        definition["stop"] = _hyperband(where, file_fields["early_terminate"])
     try:
         return check(definition, where)
     except InvalidSweep as error:
-        raise renamed(error, where, _own_names(found)) from None
+        raise renamed(error, where, _own_names(file_fields)) from None
 
 
-def _own_names(found: dict[str, Any]) -> dict[str, str]:
+def _own_names(file_fields: dict[str, Any]) -> dict[str, str]:
     """Return the file's names of keys that have another name in a definition."""
     names = {}
-    if "early_terminate" in found:
+    if "early_terminate" in file_fields:
         names = {"stop": "early_terminate", "stop.min": "early_terminate.min_iter",
                  "stop.max": "early_terminate.max_iter"}  # fmt: skip
-    if found.get("method") == "bayes":
+    if file_fields.get("method") == "bayes":
         names["method tpe"] = "method bayes"
-    metric = found.get("metric")
+    metric = file_fields.get("metric")
     for key, path in (("regex", "pattern"), ("file", "path")):
         if isinstance(metric, dict) and key in metric:
             names[f"metric.source.{path}"] = f"metric.{key}"
@@ -131,14 +133,14 @@ def _line(where: str, error: Exception) -> str:
     return where if mark is None else f"{where}, line {mark.line + 1}"
 
 
-def _alone(where: str, found: dict[str, Any], theirs: str, ours: str) -> None:
-    if ours in found:
+def _alone(where: str, file_fields: dict[str, Any], theirs: str, ours: str) -> None:
+    if ours in file_fields:
         raise InvalidSweep(f"{where}: {theirs} and {ours} mean the same; give only one of them.")
 
 
-def _name(where: str, found: dict[str, Any], words: list[str]) -> str:
-    if "name" in found:
-        return cleaned(text(where, "name", found["name"], "the name of the sweep"))
+def _name(where: str, file_fields: dict[str, Any], words: list[str]) -> str:
+    if "name" in file_fields:
+        return cleaned(text(where, "name", file_fields["name"], "the name of the sweep"))
     name = program_name(words)
     return name if name != "sweep" else cleaned(where.rpartition("/")[2].partition(".")[0])
 
@@ -155,31 +157,33 @@ def _flatten(
     if path.count(".") > 2 * MAX_DEPTH:
         raise InvalidSweep(f"{where}: {path[:60]}… is nested more than {MAX_DEPTH} deep.")
     for key, raw in given.items():
-        name, place = f"{prefix}{key}", f"{path}.{key}"
+        name, parameter_path = f"{prefix}{key}", f"{path}.{key}"
         if isinstance(raw, dict) and "parameters" in raw:
-            known_keys(where, place, raw, ("parameters",))
-            inner = table(where, f"{place}.parameters", raw["parameters"])
-            _flatten(where, inner, f"{place}.parameters", f"{name}.", into, doubts)
+            reject_unknown_keys(where, parameter_path, raw, ("parameters",))
+            inner = table(where, f"{parameter_path}.parameters", raw["parameters"])
+            _flatten(where, inner, f"{parameter_path}.parameters", f"{name}.", into, doubts)
         elif name in into:
-            raise InvalidSweep(f"{where}: {place} is the second parameter with the name {name}.")
+            raise InvalidSweep(
+                f"{where}: {parameter_path} is the second parameter with the name {name}."
+            )
         else:
-            into[name] = parameter(where, place, raw)
-            doubts += doubtful(where, place, raw)
+            into[name] = parameter(where, parameter_path, raw)
+            doubts += doubtful(where, parameter_path, raw)
 
 
-def _command(where: str, found: dict[str, Any]) -> list[str]:
+def _command(where: str, file_fields: dict[str, Any]) -> list[str]:
     """Return the words of the command, including the program."""
-    program = found.get("program")
+    program = file_fields.get("program")
     if program is not None:
         text(where, "program", program, "the file of a program")
-    given = found.get("command")
+    given = file_fields.get("command")
     if given is None:
         if program is None:
             raise InvalidSweep(f"{where}: program is missing; give the path of a program.")
         # A script in another language is executed directly; without a suffix W&B uses Python.
         stem = program.rpartition("/")[2]
-        own = "." in stem.lstrip(".") and not stem.endswith(".py")
-        return with_program(DEFAULT[2:] if own else DEFAULT, program)
+        is_executable = "." in stem.lstrip(".") and not stem.endswith(".py")
+        return with_program(DEFAULT[2:] if is_executable else DEFAULT, program)
     if isinstance(given, str):
         from shlex import split
 
@@ -188,8 +192,8 @@ def _command(where: str, found: dict[str, Any]) -> list[str]:
         except ValueError as error:
             raise InvalidSweep(f"{where}: command cannot be read as words: {error}.") from None
     if not isinstance(given, list) or not given:
-        raise bad(where, "command", given, "a list of words")
-    words = [_word(where, f"command[{place}]", word) for place, word in enumerate(given)]
+        raise invalid_value(where, "command", given, "a list of words")
+    words = [_word(where, f"command[{index}]", word) for index, word in enumerate(given)]
     if any("${" in word for word in words) and not any(_passes(word) for word in words):
         words.append("${no_args}")  # intentional: the script reads its parameters elsewhere
     return words if program is None else with_program(words, program)
@@ -197,7 +201,7 @@ def _command(where: str, found: dict[str, Any]) -> list[str]:
 
 def _word(where: str, path: str, word: object) -> str:
     if isinstance(word, bool) or not isinstance(word, str | int | float):
-        raise bad(where, path, word, "a word")
+        raise invalid_value(where, path, word, "a word")
     return str(word)
 
 
@@ -210,54 +214,56 @@ def _metric(where: str, raw: object) -> dict[str, Any] | None:
     """Return the metric; `regex` or `file` may give its source."""
     if raw is None:
         return None
-    found = dict(table(where, "metric", raw))
+    fields = dict(table(where, "metric", raw))
     for key in ("impute", "impute_while_running"):
-        found.pop(key, None)  # settings of W&B's search for failed runs
-    ways = [key for key in ("source", "regex", "file") if key in found]
+        fields.pop(key, None)  # settings of W&B's search for failed runs
+    ways = [key for key in ("source", "regex", "file") if key in fields]
     if len(ways) > 1:
         raise InvalidSweep(f"{where}: metric has {' and '.join(ways)}; one of them is enough.")
-    pattern, file = found.pop("regex", None), found.pop("file", None)
+    pattern, file = fields.pop("regex", None), fields.pop("file", None)
     if "regex" in ways:
-        found["source"] = {"kind": "log", "pattern": text(where, "metric.regex", pattern)}
+        fields["source"] = {"kind": "log", "pattern": text(where, "metric.regex", pattern)}
     if "file" in ways:
-        found["source"] = {"kind": "file", "path": text(where, "metric.file", file)}
-    return found
+        fields["source"] = {"kind": "file", "path": text(where, "metric.file", file)}
+    return fields
 
 
 def _hyperband(where: str, raw: object) -> dict[str, Any]:
     """Return W&B's early stopping: its Hyperband has one bracket, like ASHA."""
     path = "early_terminate"
-    found = table(where, path, raw)
-    if found.get("type") == "envelope":
+    fields = table(where, path, raw)
+    if fields.get("type") == "envelope":
         raise InvalidSweep(f"{where}: {path}.type envelope is not supported; use hyperband.")
-    one_of(where, f"{path}.type", found.get("type"), ("hyperband",))
-    known_keys(where, path, found, HYPERBAND)
-    if not isinstance(found.get("strict", False), bool):
-        raise bad(where, f"{path}.strict", found["strict"], "true or false")
-    eta = number_in(where, f"{path}.eta", found.get("eta", 3))
+    require_choice(where, f"{path}.type", fields.get("type"), ("hyperband",))
+    reject_unknown_keys(where, path, fields, HYPERBAND)
+    if not isinstance(fields.get("strict", False), bool):
+        raise invalid_value(where, f"{path}.strict", fields["strict"], "true or false")
+    eta = require_number(where, f"{path}.eta", fields.get("eta", 3))
     if eta <= 1:
-        raise bad(where, f"{path}.eta", eta, "a number above 1")
-    most = found.get("max_iter")
-    if most is not None:
-        whole(where, f"{path}.max_iter", most, 1)
-    if "min_iter" in found:
-        first: float = whole(where, f"{path}.min_iter", found["min_iter"], 1)
-    elif most is None or "s" not in found:
+        raise invalid_value(where, f"{path}.eta", eta, "a number above 1")
+    max_step = fields.get("max_iter")
+    if max_step is not None:
+        require_integer(where, f"{path}.max_iter", max_step, 1)
+    if "min_iter" in fields:
+        first: float = require_integer(where, f"{path}.min_iter", fields["min_iter"], 1)
+    elif max_step is None or "s" not in fields:
         raise InvalidSweep(f"{where}: {path} has neither min_iter nor max_iter with s.")
     else:
-        first = _first(where, path, most, eta, whole(where, f"{path}.s", found["s"], 1))
-    return {"kind": "asha", "min": first, "eta": eta, "max": most, "brackets": 1}
+        first = _first(
+            where, path, max_step, eta, require_integer(where, f"{path}.s", fields["s"], 1)
+        )
+    return {"kind": "asha", "min": first, "eta": eta, "max": max_step, "brackets": 1}
 
 
-def _first(where: str, path: str, most: int, eta: float, brackets: int) -> int | float:
+def _first(where: str, path: str, max_step: int, eta: float, brackets: int) -> int | float:
     """Return the first rung for `brackets` rungs up to `most`; at least 1."""
-    first: float = most
+    first: float = max_step
     for _ in range(brackets):
         if first / eta < 1:
             break
         first /= eta
-    if first == most:
+    if first == max_step:
         raise InvalidSweep(
-            f"{where}: {path}.max_iter is {most}; at least eta, {eta}, was expected."
+            f"{where}: {path}.max_iter is {max_step}; at least eta, {eta}, was expected."
         )
     return int(first) if first == int(first) else round(first, 9)

@@ -178,6 +178,6 @@ def _example_commands(definition: dict[str, Any]) -> list[str]:
     if definition["method"] in ADAPTIVE_METHODS:
         definition = {**definition, "method": "random"}
     count = min(definition["samples"] or MAX_EXAMPLES, MAX_EXAMPLES)
-    points = islice(samplers.fresh(definition, 0, lambda _: False), count)
+    points = islice(samplers.new_points(definition, 0, lambda _: False), count)
     commands = (command_of(definition, params) for params in points)
     return [command if isinstance(command, str) else join(command) for command in commands]

@@ -149,7 +149,9 @@ class AddTrials:
             return [params for key, params in points.items() if key not in known][:left]
         count = min(left, max(sweep.unfinished, 1), MAX_TRIALS_ADDED)
         # At least `issued` points of the sequence were drawn before, so those are skipped.
-        return list(islice(samplers.fresh(definition, sweep.issued, known.__contains__), count))
+        return list(
+            islice(samplers.new_points(definition, sweep.issued, known.__contains__), count)
+        )
 
     def reply(self, value: Any) -> None:
         """The trials are recorded: the sweep may request more."""

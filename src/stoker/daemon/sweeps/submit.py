@@ -281,7 +281,7 @@ def _all_points(definition: dict[str, Any]) -> list[dict[str, Any]]:
     if samples is not None and samples > MAX_TRIALS:
         raise BadValue(f"{samples} trials are too many; the maximum is {MAX_TRIALS}.")
     limit = MAX_TRIALS + 1 if samples is None else samples
-    points = list(islice(samplers.fresh(definition, 0, lambda _: False), limit))
+    points = list(islice(samplers.new_points(definition, 0, lambda _: False), limit))
     if len(points) > MAX_TRIALS:
         raise BadValue(
             f"There are more than {MAX_TRIALS} combinations; limit the number of trials:"
