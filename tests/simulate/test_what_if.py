@@ -9,7 +9,7 @@ import pytest
 from stoker.core.units import BadValue
 from stoker.simulate.arguments import Options
 from stoker.simulate.whatif import api_views, cluster_model, render, whatif
-from stoker.simulate.whatif.api_views import Facts
+from stoker.simulate.whatif.api_views import WhatIfInput
 from stoker.simulate.whatif.history_replay import Forecast
 from stoker.simulate.whatif.whatif import WhatIfArgs, evaluate
 
@@ -41,7 +41,7 @@ def ended(id: int, seconds: float, before: float, gpus: str = "1", **more: Any) 
             "ended_at": ago(before), "attempts": past}  # fmt: skip
 
 
-def facts(queue: list[Any], history: list[Any] | None = None, **more: Any) -> Facts:
+def facts(queue: list[Any], history: list[Any] | None = None, **more: Any) -> WhatIfInput:
     """A lab with machines a and b, of two GPUs each."""
     held = {"gpu": {"total": "2", "devices": ["0", "1"]}, "cpu": {"total": "8", "devices": ["0"]}}
     told = {
@@ -177,7 +177,7 @@ def test_drained_and_silent_machines_are_not_there() -> None:
     gpus = [{"node": "a", "id": "0", "state": "free"},
             {"node": "a", "id": "1", "state": "free", "drained": "fan"},
             {"node": "b", "id": "0", "state": "free"}]  # fmt: skip
-    lab = cluster_model.cluster_from_facts(facts([], nodes=nodes, gpus=gpus))
+    lab = cluster_model.cluster_from_input(facts([], nodes=nodes, gpus=gpus))
     assert [(node.name, len(node.types["gpu"])) for node in lab.nodes] == [("a", 1)]
 
 
@@ -256,7 +256,7 @@ def test_what_owners_said_and_what_was_measured_counts_for_the_planner() -> None
 
 def test_a_plain_job_whose_owner_said_how_long_it_takes_cannot_be_stopped() -> None:
     said = {"expected_seconds": 60, "remaining_seconds": 60, "estimate_seconds": 60}
-    _, today, _ = cluster_model.jobs_from_facts(
+    _, today, _ = cluster_model.jobs_from_input(
         facts([job(1, training=said), job(2, training=TRAINS)])
     )
     assert [(each.non_preemptible, each.reports) for each in today] == [

@@ -152,8 +152,11 @@ def _json(
     comparisons: Sequence[Comparison], args: SimulateArgs, skipped: Sequence[str]
 ) -> dict[str, Any]:
     reports = [
-        {**as_json(each.runs, args.baseline, each.statistics), "notes": each.notes}
-        for each in comparisons
+        {
+            **as_json(comparison.runs, args.baseline, comparison.statistics),
+            "notes": comparison.notes,
+        }
+        for comparison in comparisons
     ]
     reply: dict[str, Any] = {"seed": args.seed, "workloads": reports}
     if skipped:
@@ -185,7 +188,7 @@ def _numbered(path: Path, number: int, title: str) -> Path:
 
 
 def _list_policies(as_json: bool) -> int:
-    policies = {AUTO: ABOUT_AUTO, **{each.name: each.about for each in POLICIES.values()}}
+    policies = {AUTO: ABOUT_AUTO, **{rules.name: rules.about for rules in POLICIES.values()}}
     if as_json:
         views = [
             {"name": name, "about": about,

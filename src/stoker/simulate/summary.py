@@ -34,18 +34,18 @@ def summarize(comparisons: Sequence[Comparison], baseline: str | None) -> list[P
     rows = []
     for index, first in enumerate(comparisons[0].statistics):
         compared = [
-            ratios(each.statistics[index], baseline_of(each.statistics, baseline))
-            for each in comparisons
+            ratios(item.statistics[index], baseline_of(item.statistics, baseline))
+            for item in comparisons
         ]
         keys = compared[0]
-        values = {key: [each[key] for each in compared] for key in keys}
-        preempted = [each.statistics[index].preemptions or 0.0 for each in comparisons]
+        values = {key: [item[key] for item in compared] for key in keys}
+        preempted = [item.statistics[index].preemptions or 0.0 for item in comparisons]
         rows.append(PolicySummary(
             policy=first.label,
             workloads=len(comparisons),
-            means={key: _geometric_mean(each) for key, each in values.items()},
-            worst={key: max((v for v in each if v is not None), default=None)
-                   for key, each in values.items()},
+            means={key: _geometric_mean(item) for key, item in values.items()},
+            worst={key: max((v for v in item if v is not None), default=None)
+                   for key, item in values.items()},
             preemptions=fsum(preempted) / len(comparisons),
         ))  # fmt: skip
     return rows
@@ -61,10 +61,15 @@ def summary_lines(comparisons: Sequence[Comparison], baseline: str | None) -> li
     baseline_label = baseline_of(comparisons[0].statistics, baseline).label
     titles = ["policy", *(title for _, title in SUMMARY_COLUMNS), "worst JCT", "preempted"]
     rows = [titles]
-    for each in summarize(comparisons, baseline):
-        cells = [_ratio_text(each.means[key]) for key, _ in SUMMARY_COLUMNS]
+    for summary in summarize(comparisons, baseline):
+        cells = [_ratio_text(summary.means[key]) for key, _ in SUMMARY_COLUMNS]
         rows.append(
-            [each.policy, *cells, _ratio_text(each.worst["jct_mean"]), f"{each.preemptions:.2f}"]
+            [
+                summary.policy,
+                *cells,
+                _ratio_text(summary.worst["jct_mean"]),
+                f"{summary.preemptions:.2f}",
+            ]
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{len(comparisons)} workloads: times {baseline_label}, geometric means"]
@@ -83,5 +88,5 @@ def summary_json(comparisons: Sequence[Comparison], baseline: str | None) -> dic
     """Return the summary for --json."""
     return {
         "base": baseline_of(comparisons[0].statistics, baseline).label,
-        "policies": [to_builtins(each) for each in summarize(comparisons, baseline)],
+        "policies": [to_builtins(summary) for summary in summarize(comparisons, baseline)],
     }

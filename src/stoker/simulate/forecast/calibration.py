@@ -146,7 +146,7 @@ def calibrate(
     )
     replay.recorder = recorder = _StartsRecorder(nodes, 0)
     replay.run(on_progress)
-    bases = ["", *dict.fromkeys(each.span.kind.value for each in scored)]
+    bases = ["", *dict.fromkeys(scored_forecast.span.kind.value for scored_forecast in scored)]
     return [_score(kind, basis, scored, recorder) for kind in KINDS for basis in bases]
 
 
@@ -158,9 +158,13 @@ def _scored_forecasts(answer: Outlook) -> list[_ScoredForecast]:
         if span is not None:
             scored.append(_ScoredForecast(kind, job, answer.at, span))
 
-    for each in answer.jobs:
-        note("start", each.job, each.start)
-        note("end of running" if each.start is None else "end of pending", each.job, each.end)
+    for job_forecast in answer.jobs:
+        note("start", job_forecast.job, job_forecast.start)
+        note(
+            "end of running" if job_forecast.start is None else "end of pending",
+            job_forecast.job,
+            job_forecast.end,
+        )
     return scored
 
 
@@ -169,16 +173,21 @@ def _score(
 ) -> Score:
     count = early = late = 0
     errors: list[float] = []
-    for each in scored:
-        actual, span = recorder.actual_time(kind, each.job, each.at), each.span
-        if each.kind != kind or actual is None or (basis and span.kind != basis):
+    for scored_forecast in scored:
+        actual, span = (
+            recorder.actual_time(kind, scored_forecast.job, scored_forecast.at),
+            scored_forecast.span,
+        )
+        if scored_forecast.kind != kind or actual is None or (basis and span.kind != basis):
             continue
         if span.likely is None:
             continue  # later than the simulated time: no range
         count += 1
         early += actual < span.low - 1.0 and span.kind is not Kind.LIMIT
         late += span.high is not None and actual > span.high + 1.0
-        errors.append(abs(span.likely - actual) / max(actual - each.at, MIN_HORIZON_SECONDS))
+        errors.append(
+            abs(span.likely - actual) / max(actual - scored_forecast.at, MIN_HORIZON_SECONDS)
+        )
     total = max(count, 1)
     return Score(
         kind=kind, basis=basis, count=count, within=1 - (early + late) / total,

@@ -67,8 +67,8 @@ class DurationDistribution:
     """
 
     def __init__(self, observations: Iterable[ObservedDuration]) -> None:
-        ordered = sorted(observations, key=lambda each: (each.age, not each.ended))
-        entries = sorted(each.entry for each in ordered)
+        ordered = sorted(observations, key=lambda seen: (seen.age, not seen.ended))
+        entries = sorted(seen.entry for seen in ordered)
         self.times: list[float] = []
         self.survival: list[float] = []
         """Share of the jobs that runs longer than each of these times."""
@@ -227,14 +227,14 @@ class DurationModel:
 
     def _estimate(self, job: Job) -> DurationEstimate:
         spec, at = self.input.specs[job.spec], self.input.at
-        rest = self.state.rest
+        record = self.state.rest
         if job.state is JobState.COMPLETING and job.ending != "stop":
             return DurationEstimate(Kind.ORDER, "the end that was requested", ENDING_SECONDS)
         measured, age = self._measured_remaining(job), attained(job, at)
         if measured is not None:
             return DurationEstimate(Kind.EPOCHS, "its measured epochs", measured, EPOCH_DEVIATION)
         max_remaining = max(spec.limit - age, 1.0) if spec.limit else inf
-        left = remaining(rest.families, self.state.cluster, job, spec, at)
+        left = remaining(record.families, self.state.cluster, job, spec, at)
         has_epochs = left is not None and self._has_epoch_estimate(job, spec)
         key = self._key(job)
         same = self.runs.get(key)

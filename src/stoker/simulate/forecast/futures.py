@@ -142,8 +142,8 @@ class FutureReplay(Replay):
         )  # fmt: skip
 
     def _speed(self, job: Job, spec: Spec) -> Speed | None:
-        ask = spec.request.gpus
-        if ask is None or ask.most is None:
+        gpu_request = spec.request.gpus
+        if gpu_request is None or gpu_request.most is None:
             return None
         family = known(self.state.rest.families, job, spec)
         gpus, model = likely_hardware(self.state.cluster, job, spec, family)
@@ -238,7 +238,11 @@ def forecast(data: bytes, count: int = FUTURES, seed: int = 0, seconds: float = 
         if not job.finished
     ]
     starts = median.start_recorder.starts
-    starts_predicted = [starts[each.job] for each in jobs if each.start and each.job in starts]
+    starts_predicted = [
+        starts[job_forecast.job]
+        for job_forecast in jobs
+        if job_forecast.start and job_forecast.job in starts
+    ]
     return Outlook(
         at=input.at, jobs=jobs, plays=len(futures), horizon=max(starts_predicted, default=None)
     )  # fmt: skip
@@ -341,10 +345,10 @@ def _samples(
         latest = None
     elif latest is None:
         at = [None] * len(at)  # no bound: later than the simulated time
-    elif any(each is not None and each > latest + ENDING_SECONDS for each in at):
+    elif any(time is not None and time > latest + ENDING_SECONDS for time in at):
         kind, latest = Kind.SIMILAR, None  # jobs behind it or submitted later can delay it
     return Samples(
-        at=[_rounded(each) for each in at], until=until, kind=kind, basis=basis,
+        at=[_rounded(time) for time in at], until=until, kind=kind, basis=basis,
         latest=_rounded(latest),
     )  # fmt: skip
 

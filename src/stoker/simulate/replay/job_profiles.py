@@ -66,7 +66,7 @@ class JobProfiles:
     def profile_events(self, warmup: float) -> Iterator[KindMeasured]:
         """Yield the events that import all profiles."""
         for name in self.epoch_steps:
-            sizes = [job for (each, _), job in self.samples.items() if each == name]
+            sizes = [job for (job_name, _), job in self.samples.items() if job_name == name]
             yield KindMeasured(
                 at=0.0,
                 family=name,

@@ -45,12 +45,12 @@ class RunRecorder:
     """Records one run."""
 
     def __init__(self, nodes: list[NodeFacts], max_segments: int) -> None:
-        self.node_index = {each.name: number for number, each in enumerate(nodes)}
-        self.gpus = sum(len(each.types.get(GPU, ())) for each in nodes)
+        self.node_index = {node.name: number for number, node in enumerate(nodes)}
+        self.gpus = sum(len(node.types.get(GPU, ())) for node in nodes)
         self.gpu_index = {
-            (each.name, card.name): at
-            for each in nodes
-            for at, card in enumerate(each.types.get(GPU, ()))
+            (node.name, card.name): at
+            for node in nodes
+            for at, card in enumerate(node.types.get(GPU, ()))
         } if max_segments else {}  # fmt: skip
         self.max_segments = max_segments
         self.results: list[JobResult] = []
@@ -152,7 +152,7 @@ class RunRecorder:
             workload=workload.title,
             gpus=self.gpus,
             node_names=list(self.node_index),
-            results=sorted(self.results, key=lambda each: each.job),
+            results=sorted(self.results, key=lambda job_result: job_result.job),
             unfinished=unfinished,
             gpus_in_use=self.gpu_use.all_points(),
             pending_jobs=[(at, int(value)) for at, value in self.pending.all_points()],

@@ -86,7 +86,7 @@ class Replay:
         self.spec_hashes: dict[tuple[object, ...], str] = {}
         """Hash of the spec of jobs with equal attributes."""
         self.spec_count = 0
-        self.gpus_per_node = max((len(each.types.get(GPU, ())) for each in nodes), default=0)
+        self.gpus_per_node = max((len(node.types.get(GPU, ())) for node in nodes), default=0)
         self.recorder = RunRecorder(nodes, max_segments)
         self.cycle_seconds = array("d")
 
@@ -99,8 +99,8 @@ class Replay:
                 at=0.0, queue="*", name=self.policy_name, parameters=self.parameters
             )
             self._apply(policy_event)
-            for facts in self.nodes:
-                self._apply(e.NodeJoined(at=0.0, facts=facts))
+            for node in self.nodes:
+                self._apply(e.NodeJoined(at=0.0, facts=node))
             for event in (
                 self.profiles.profile_events(self.assumptions.restart_seconds)
                 if self.profiles
@@ -432,7 +432,9 @@ class Replay:
         run.work_done = run.work_at(self.now)
         run.work_start = max(self.now, run.work_start)
         run.rate = self._rate(trace_job, run)
-        others = {each for gpu in _gpus(run.placement) for each in self.jobs_on_gpu[gpu]} - {id}
+        others = {
+            neighbour for gpu in _gpus(run.placement) for neighbour in self.jobs_on_gpu[gpu]
+        } - {id}
         for other in others:
             speed = self.runs[other].job.speed
             if trace_job.speed is not None and speed is not None:

@@ -28,9 +28,9 @@ def gantt_data(runs: Sequence[RunResult]) -> dict[str, Any] | None:
         return None
     shown = _sampled_nodes(sizes)
     rows = {node: row for row, node in enumerate(shown)}
-    most = min(MAX_SEGMENTS_PER_RUN, MAX_SEGMENTS // len(runs))
+    max_segments = min(MAX_SEGMENTS_PER_RUN, MAX_SEGMENTS // len(runs))
     kept = [
-        _earliest([segment for segment in run.segments if segment.node in rows], most)
+        _earliest([segment for segment in run.segments if segment.node in rows], max_segments)
         for run in runs
     ]
     # All runs show the same time span, up to where the first of them was cut.
@@ -42,7 +42,7 @@ def gantt_data(runs: Sequence[RunResult]) -> dict[str, Any] | None:
     end = until or max((segment.end for segments in chosen for segment in segments), default=0.0)
     tick = max(end / TIME_RESOLUTION, 1e-3)
     jobs = sorted({segment.job for segments in chosen for segment in segments})
-    places = {job: place for place, job in enumerate(jobs)}
+    job_index = {job: index for index, job in enumerate(jobs)}
     names = next(run.node_names for run in runs if run.segments)
     return {
         "tick": tick,
@@ -51,19 +51,19 @@ def gantt_data(runs: Sequence[RunResult]) -> dict[str, Any] | None:
         "sizes": [sizes[node] for node in shown],
         "all": max(len(names), len(sizes)),
         **_jobs(runs, jobs, tick),
-        "pieces": [_columns(segments, rows, places, tick, end) for segments in chosen],
+        "pieces": [_columns(segments, rows, job_index, tick, end) for segments in chosen],
         "labels": run_labels(runs),
     }
 
 
 def _sizes(runs: Sequence[RunResult]) -> dict[int, int]:
     """Return the GPUs of each node, as far as any segment shows."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for run in runs:
         for segment in run.segments:
             last = segment.gpu + max(1, math.ceil(segment.gpus))
-            found[segment.node] = max(found.get(segment.node, 1), last)
-    return dict(sorted(found.items()))
+            sizes[segment.node] = max(sizes.get(segment.node, 1), last)
+    return dict(sorted(sizes.items()))
 
 
 def _sampled_nodes(sizes: dict[int, int]) -> list[int]:
@@ -71,7 +71,7 @@ def _sampled_nodes(sizes: dict[int, int]) -> list[int]:
     nodes = list(sizes)
     count = len(nodes)
     while count > 1:
-        chosen = [nodes[place * len(nodes) // count] for place in range(count)]
+        chosen = [nodes[index * len(nodes) // count] for index in range(count)]
         lanes = sum(sizes[node] for node in chosen)
         if lanes <= MAX_LANES:
             return chosen
@@ -79,29 +79,31 @@ def _sampled_nodes(sizes: dict[int, int]) -> list[int]:
     return nodes[:1]
 
 
-def _earliest(segments: list[Segment], most: int) -> tuple[list[Segment], float | None]:
+def _earliest(segments: list[Segment], max_segments: int) -> tuple[list[Segment], float | None]:
     """Return the earliest segments, and the time from which on some are missing."""
     segments.sort(key=lambda segment: (segment.begin, segment.node, segment.gpu))
-    cut = segments[most].begin if len(segments) > most else None
-    return segments[:most], cut
+    cut = segments[max_segments].begin if len(segments) > max_segments else None
+    return segments[:max_segments], cut
 
 
 def _jobs(runs: Sequence[RunResult], jobs: Sequence[int], tick: float) -> dict[str, Any]:
     """Return the data of each job in the chart, by column."""
-    wanted = set(jobs)
-    facts = {each.job: each for run in runs for each in run.results if each.job in wanted}
+    chosen_ids = set(jobs)
+    results = {
+        result.job: result for run in runs for result in run.results if result.job in chosen_ids
+    }
     held: dict[str, float] = {}
-    for each in facts.values():
-        held[each.user] = held.get(each.user, 0.0) + each.gpu_seconds
+    for result in results.values():
+        held[result.user] = held.get(result.user, 0.0) + result.gpu_seconds
     users = sorted(held, key=lambda user: (-held[user], user))
-    places = {user: place for place, user in enumerate(users)}
+    user_index = {user: index for index, user in enumerate(users)}
     # A job that never ended has segments, but no result.
-    at = [round(facts[job].submit_time / tick) if job in facts else -1 for job in jobs]
+    at = [round(results[job].submit_time / tick) if job in results else -1 for job in jobs]
     return {
         "jobs": _differences(jobs),
         "at": at,
-        "user": [places[facts[job].user] if job in facts else -1 for job in jobs],
-        "gpus": [_plain(facts[job].gpus) if job in facts else 0 for job in jobs],
+        "user": [user_index[results[job].user] if job in results else -1 for job in jobs],
+        "gpus": [_plain(results[job].gpus) if job in results else 0 for job in jobs],
         "users": users,
         "coloured": min(MAX_USER_COLOURS, len(users)),
     }
@@ -110,14 +112,14 @@ def _jobs(runs: Sequence[RunResult], jobs: Sequence[int], tick: float) -> dict[s
 def _columns(
     segments: Sequence[Segment],
     rows: dict[int, int],
-    places: dict[int, int],
+    job_index: dict[int, int],
     tick: float,
     end: float,
 ) -> dict[str, list[float]]:
     """Return segments by column; begin times as differences, which is shorter."""
     begins = [round(segment.begin / tick) for segment in segments]
     return {
-        "job": [places[segment.job] for segment in segments],
+        "job": [job_index[segment.job] for segment in segments],
         "row": [rows[segment.node] for segment in segments],
         "gpu": [segment.gpu for segment in segments],
         "gpus": [_plain(segment.gpus) for segment in segments],
@@ -126,7 +128,7 @@ def _columns(
             max(0, round(min(segment.end, end) / tick) - begin)
             for segment, begin in zip(segments, begins, strict=True)
         ],
-        "on": [place for place, segment in enumerate(segments) if segment.end > end],
+        "on": [index for index, segment in enumerate(segments) if segment.end > end],
     }
 
 

@@ -68,8 +68,8 @@ def page_data(
 ) -> dict[str, Any]:
     """Return all data that the script draws."""
     statistics = known.statistics_of_runs(runs) if statistics is None else statistics
-    end = max((each.end_time for run in runs for each in run.results), default=0.0)
-    last = max((each.submit_time for run in runs for each in run.results), default=0.0)
+    end = max((item.end_time for run in runs for item in run.results), default=0.0)
+    last = max((item.submit_time for run in runs for item in run.results), default=0.0)
     spans = [end, last] if 0 < last < LONG_TAIL_SHARE * end else [end]
     baseline = known.baseline_of(statistics, base) if statistics else None
     return {
@@ -84,14 +84,14 @@ def page_data(
         "warnings": known.warnings(statistics),
         "measures": [
             {"title": measure.title, "kind": measure.kind, "better": measure.better,
-             "values": [measure.of(each) for each in statistics],
+             "values": [measure.of(item) for item in statistics],
              "best": known.best(statistics, measure)}
             for measure in MEASURES
         ],
         "shares": QUANTILES,
-        "runs": [_run(run, each, spans) for run, each in zip(runs, statistics, strict=True)],
-        "users": _group_table([each.by_user for each in statistics]),
-        "queues": _group_table([each.by_queue for each in statistics]),
+        "runs": [_run(run, item, spans) for run, item in zip(runs, statistics, strict=True)],
+        "users": _group_table([item.by_user for item in statistics]),
+        "queues": _group_table([item.by_queue for item in statistics]),
         "cluster": gantt_data(runs),
     }  # fmt: skip
 
@@ -106,16 +106,16 @@ def _run(run: RunResult, statistics: RunStatistics, spans: Sequence[float]) -> d
         "notes": list(run.notes),
         "cost": to_builtins(run.cost),
         "curves": {
-            name: _curve([each[place] for each in jobs])
-            for place, name in enumerate(("jct", "waiting", "slowdown"))
+            name: _curve([times[index] for times in jobs])
+            for index, name in enumerate(("jct", "waiting", "slowdown"))
         },
         "sizes": {
             group.name: [group.jobs, *map(_four_digits, (group.waiting.median, group.waiting.p90))]
             for group in statistics.by_size
         },
-        "use": [_binned(run.gpus_in_use, each) for each in spans],
+        "use": [_binned(run.gpus_in_use, times) for times in spans],
         "most": max((waiting for _, waiting in run.pending_jobs), default=0),
-        "queue": [_binned(run.pending_jobs, each) for each in spans],
+        "queue": [_binned(run.pending_jobs, times) for times in spans],
     }
 
 
@@ -131,8 +131,8 @@ def _binned(steps: Sequence[tuple[float, float]], end: float) -> list[float]:
         return []
     areas = [0.0] * BINS
     width = end / BINS
-    for place, (since, value) in enumerate(steps):
-        until = min(steps[place + 1][0] if place + 1 < len(steps) else end, end)
+    for index, (since, value) in enumerate(steps):
+        until = min(steps[index + 1][0] if index + 1 < len(steps) else end, end)
         at = max(since, 0.0)
         for part in range(int(at / width), min(int(until / width), BINS - 1) + 1):
             held = min(until, (part + 1) * width) - max(at, part * width)
@@ -143,14 +143,14 @@ def _binned(steps: Sequence[tuple[float, float]], end: float) -> list[float]:
 def _group_table(groups: Sequence[Sequence[Group]]) -> dict[str, Any]:
     """Return the statistics of each user or queue under each policy, most GPU-seconds first."""
     names: dict[str, Group] = {}
-    for group in sorted((g for each in groups for g in each), key=lambda g: -g.service):
+    for group in sorted((g for run_groups in groups for g in run_groups), key=lambda g: -g.service):
         names.setdefault(group.name, group)
-    found = [{group.name: group for group in each} for each in groups]
+    groups_by_name = [{group.name: group for group in run_groups} for run_groups in groups]
     return {
         "left_out": max(0, len(names) - MAX_GROUP_ROWS),
         "rows": [
             [name, names[name].jobs, _four_digits(names[name].service),
-             [_group_cell(each.get(name)) for each in found]]
+             [_group_cell(run_groups.get(name)) for run_groups in groups_by_name]]
             for name in list(names)[:MAX_GROUP_ROWS]
         ],
     }  # fmt: skip

@@ -88,10 +88,10 @@ def _statistic(path: str) -> Callable[[RunStatistics], float | None]:
     names = path.split(".")
 
     def get(statistics: RunStatistics) -> float | None:
-        found: Any = statistics
+        value: Any = statistics
         for name in names:
-            found = None if found is None else getattr(found, name)
-        return None if found is None else float(found)
+            value = None if value is None else getattr(value, name)
+        return None if value is None else float(value)
 
     return get
 
@@ -128,14 +128,14 @@ MEASURES = (
 def run_statistics(run: RunResult, label: str | None = None) -> RunStatistics:
     """Compute the statistics of a run."""
     results = run.results
-    begin = min((each.submit_time for each in results), default=0.0)
-    last = max((each.submit_time for each in results), default=0.0)
-    end = max((each.end_time for each in results), default=0.0)
-    preemptions = sum(each.preemptions for each in results)
-    resizes = sum(each.resizes for each in results)
+    begin = min((result.submit_time for result in results), default=0.0)
+    last = max((result.submit_time for result in results), default=0.0)
+    end = max((result.end_time for result in results), default=0.0)
+    preemptions = sum(result.preemptions for result in results)
+    resizes = sum(result.resizes for result in results)
     jobs = job_times(results)
     everything = _group("", jobs) if jobs else None
-    by_size = _groups((size_group(each.gpus) for each in results), jobs)
+    by_size = _groups((size_group(result.gpus) for result in results), jobs)
     return RunStatistics(
         label=run.policy if label is None else label,
         jobs=len(results),
@@ -149,8 +149,8 @@ def run_statistics(run: RunResult, label: str | None = None) -> RunStatistics:
         preemptions=preemptions / len(results) if results else None,
         resizes=resizes / len(results) if results else None,
         by_size=sorted(by_size, key=lambda group: SIZES.index(group.name)),
-        by_user=_groups((each.user for each in results), jobs),
-        by_queue=_groups((each.queue for each in results), jobs),
+        by_user=_groups((result.user for result in results), jobs),
+        by_queue=_groups((result.queue for result in results), jobs),
         cost=run.cost,
     )
 
@@ -158,20 +158,20 @@ def run_statistics(run: RunResult, label: str | None = None) -> RunStatistics:
 def run_labels(runs: Sequence[RunResult]) -> list[str]:
     """Return unique labels of runs: the policy, and the parameters that differ."""
     policies = [run.policy for run in runs]
-    found: list[str] = []
+    labels: list[str] = []
     for run in runs:
         label = run.policy
         if policies.count(label) > 1:
-            alike = [each for each in runs if each.policy == run.policy]
+            alike = [other for other in runs if other.policy == run.policy]
             differing = [
                 f"{name}={value:g}"
                 for name, value in run.parameters.items()
-                if any(each.parameters.get(name) != value for each in alike)
+                if any(other.parameters.get(name) != value for other in alike)
             ]
             label = f"{label} {' '.join(differing)}".rstrip()
-        same = sum(each == label or each.startswith(f"{label} #") for each in found)
-        found.append(f"{label} #{same + 1}" if same else label)
-    return found
+        same = sum(other == label or other.startswith(f"{label} #") for other in labels)
+        labels.append(f"{label} #{same + 1}" if same else label)
+    return labels
 
 
 def statistics_of_runs(runs: Sequence[RunResult]) -> list[RunStatistics]:
@@ -183,10 +183,10 @@ def baseline_of(statistics: Sequence[RunStatistics], name: str | None) -> RunSta
     """Return the run that the others are compared with: the named one, else the first."""
     if name is None:
         return statistics[0]
-    for each in statistics:
-        if name in {each.label, each.label.partition(" ")[0]}:
-            return each
-    known = ", ".join(each.label for each in statistics)
+    for run in statistics:
+        if name in {run.label, run.label.partition(" ")[0]}:
+            return run
+    known = ", ".join(run.label for run in statistics)
     raise ValueError(f"There is no run {name!r}; runs: {known}.")
 
 
@@ -201,7 +201,7 @@ def ratios(statistics: RunStatistics, base: RunStatistics) -> dict[str, float | 
 
 def best(statistics: Sequence[RunStatistics], measure: Measure) -> float | None:
     """Return the best value of a measure; None if all are equal or it has no direction."""
-    values = [value for each in statistics if (value := measure.of(each)) is not None]
+    values = [value for run in statistics if (value := measure.of(run)) is not None]
     if not measure.better or len(set(values)) < 2:
         return None
     return min(values) if measure.better == "less" else max(values)
@@ -209,17 +209,17 @@ def best(statistics: Sequence[RunStatistics], measure: Measure) -> float | None:
 
 def warnings(statistics: Sequence[RunStatistics]) -> list[str]:
     """Return the reasons why these runs are not comparable."""
-    found = []
-    for each in statistics:
-        if each.unfinished and not each.jobs:
-            found.append(f"{each.label}: none of {each.unfinished:,} jobs ended.")
-        elif each.unfinished:
-            every = each.jobs + each.unfinished
-            found.append(
-                f"{each.label}: {each.unfinished:,} of {every:,} jobs did not end; "
+    messages = []
+    for run in statistics:
+        if run.unfinished and not run.jobs:
+            messages.append(f"{run.label}: none of {run.unfinished:,} jobs ended.")
+        elif run.unfinished:
+            every = run.jobs + run.unfinished
+            messages.append(
+                f"{run.label}: {run.unfinished:,} of {every:,} jobs did not end; "
                 "its statistics cover only the others."
             )
-    return found
+    return messages
 
 
 def size_group(gpus: float) -> str:
@@ -245,23 +245,28 @@ def spread(values: Iterable[float]) -> Spread:
 
 def quantile(ordered: Sequence[float], share: float) -> float:
     """Return a quantile of sorted values, interpolated between the two nearest ones."""
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 def job_times(results: Iterable[JobResult]) -> list[Times]:
     """Return the times of each job; computed once, because there may be a million."""
-    found = []
-    for each in results:
-        took = each.end_time - each.submit_time
+    times = []
+    for result in results:
+        took = result.end_time - result.submit_time
         # Sums of many floats may be slightly too small.
-        waited = max(0.0, took - each.run_time)
-        found.append(
-            (took, waited, max(1.0, took / max(each.run_time, MIN_RUN_SECONDS)), each.gpu_seconds)
+        waited = max(0.0, took - result.run_time)
+        times.append(
+            (
+                took,
+                waited,
+                max(1.0, took / max(result.run_time, MIN_RUN_SECONDS)),
+                result.gpu_seconds,
+            )
         )
-    return found
+    return times
 
 
 def share_in_use(run: RunResult, begin: float, end: float) -> float | None:
@@ -274,8 +279,8 @@ def share_in_use(run: RunResult, begin: float, end: float) -> float | None:
 def mean_between(steps: Sequence[tuple[float, float]], begin: float, end: float) -> float:
     """Return the mean over time of a step function; 0 before its first point."""
     areas = []
-    for place, (since, value) in enumerate(steps):
-        until = steps[place + 1][0] if place + 1 < len(steps) else end
+    for index, (since, value) in enumerate(steps):
+        until = steps[index + 1][0] if index + 1 < len(steps) else end
         areas.append(value * max(0.0, min(until, end) - max(since, begin)))
     return math.fsum(areas) / (end - begin)
 
@@ -291,9 +296,9 @@ def _ratio(value: float | None, base: float | None) -> float | None:
 def _groups(names: Iterable[str], jobs: Iterable[Times]) -> list[Group]:
     """Group jobs by name, most GPU-seconds first."""
     members: dict[str, list[Times]] = {}
-    for name, each in zip(names, jobs, strict=True):
-        members.setdefault(name, []).append(each)
-    groups = [_group(name, each) for name, each in members.items()]
+    for name, times in zip(names, jobs, strict=True):
+        members.setdefault(name, []).append(times)
+    groups = [_group(name, times) for name, times in members.items()]
     return sorted(groups, key=lambda group: (-group.service, group.name))
 
 

@@ -47,28 +47,28 @@ def lines(
         if measure.key not in COLUMN_PRIORITY:
             continue
         rank = 2 * COLUMN_PRIORITY.index(measure.key)
-        values = [measure.of(each) for each in statistics]
+        values = [measure.of(item) for item in statistics]
         if any(value is not None for value in values):
             columns.append((rank, (measure.title, _cells(values, measure.kind))))
         if measure.key == "jct_mean" and len(statistics) > 1:
-            compared = [known.ratios(each, baseline)[measure.key] for each in statistics]
+            compared = [known.ratios(item, baseline)[measure.key] for item in statistics]
             columns.append(
-                (rank + 1, (f"× {baseline.label}", [_number(each) for each in compared]))
+                (rank + 1, (f"× {baseline.label}", [_number(item) for item in compared]))
             )
-    text = _fit_table(("policy", [each.label for each in statistics]), columns, width)
-    return text + [f"note: {each}" for each in known.warnings(statistics)]
+    text = _fit_table(("policy", [item.label for item in statistics]), columns, width)
+    return text + [f"note: {item}" for item in known.warnings(statistics)]
 
 
 def size_lines(statistics: Sequence[RunStatistics], width: int | None = None) -> list[str]:
     """Return a table of the mean wait by the GPUs of a job."""
-    waits = [{group.name: group.waiting.mean for group in each.by_size} for each in statistics]
+    waits = [{group.name: group.waiting.mean for group in item.by_size} for item in statistics]
     columns: list[tuple[int, Row]] = []
     for rank, size in enumerate(SIZES):
-        values = [each.get(size) for each in waits]
+        values = [item.get(size) for item in waits]
         if any(value is not None for value in values):
             title = "no GPU" if size == "none" else f"{size} GPU"
             columns.append((rank, (title, _cells(values, "time"))))
-    return _fit_table(("mean wait", [each.label for each in statistics]), columns, width)
+    return _fit_table(("mean wait", [item.label for item in statistics]), columns, width)
 
 
 def as_json(
@@ -89,11 +89,11 @@ def as_json(
             replace_non_finite({
                 "policy": run.policy,
                 "parameters": dict(run.parameters),
-                **to_builtins(each),
-                "ratios": known.ratios(each, baseline) if baseline else {},
+                **to_builtins(run_statistics),
+                "ratios": known.ratios(run_statistics, baseline) if baseline else {},
                 "notes": list(run.notes),
             })
-            for run, each in zip(runs, statistics, strict=True)
+            for run, run_statistics in zip(runs, statistics, strict=True)
         ],
     }  # fmt: skip
 
@@ -103,9 +103,9 @@ def replace_non_finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): replace_non_finite(each) for key, each in value.items()}
+        return {str(key): replace_non_finite(item) for key, item in value.items()}
     return (
-        [replace_non_finite(each) for each in value] if isinstance(value, list | tuple) else value
+        [replace_non_finite(item) for item in value] if isinstance(value, list | tuple) else value
     )
 
 
@@ -117,7 +117,7 @@ def _cells(values: Sequence[float | None], kind: str) -> list[str]:
         return [_number(value) for value in values]
     units = UNITS if kind == "time" else SHORT_UNITS
     least = min((value for value in values if value), default=0.0)
-    name, unit = next((each for each in units if least >= 0.5 * each[1]), units[-1])
+    name, unit = next((candidate for candidate in units if least >= 0.5 * candidate[1]), units[-1])
     return [_missing(value, lambda span: f"{_digits(span / unit)} {name}") for value in values]
 
 

@@ -93,7 +93,7 @@ def _check_size(nodes: int, gpus: int, what: str, instead: str) -> None:
 
 
 def _group(part: str, text: str, what: str) -> tuple[int, int, str | None, dict[str, int]]:
-    first, *options = [each.strip() for each in part.split(",")]
+    first, *options = [field.strip() for field in part.split(",")]
     match = _GROUP.fullmatch(first)
     if match is None or not _count(match[1]):
         raise BadValue(f"{what} '{text}' is not NODESxGPUS; {_EXAMPLE}.")
@@ -202,9 +202,9 @@ def fit_workload(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
     cluster are skipped.
     """
     types = {name for node in nodes for name in node.types}
-    cards = [facts for node in nodes for facts in node.types.get(GPU, ())]
-    models = any(facts.model for facts in cards)
-    vram = any(facts.memory for facts in cards)
+    cards = [card for node in nodes for card in node.types.get(GPU, ())]
+    models = any(card.model for card in cards)
+    vram = any(card.memory for card in cards)
     ignored = [
         (field, default, label)
         for field, default, label, known in (

@@ -22,15 +22,15 @@ class FeasibilityChecker:
         """One node of each kind."""
         names: dict[object, str] = {}
         same: dict[int, str] = {}  # equal nodes share one object
-        for facts in nodes:
-            name = same.get(id(facts.types))
+        for node in nodes:
+            name = same.get(id(node.types))
             if name is None:
-                key = tuple(sorted(facts.types.items()))
-                name = same[id(facts.types)] = names.setdefault(key, facts.name)
+                key = tuple(sorted(node.types.items()))
+                name = same[id(node.types)] = names.setdefault(key, node.name)
             if name not in self.node_counts:
-                self.cluster.join(facts, ())
+                self.cluster.join(node, ())
             self.node_counts[name] += 1
-        self.gpus_per_node = max((len(facts.types.get(GPU, ())) for facts in nodes), default=0)
+        self.gpus_per_node = max((len(node.types.get(GPU, ())) for node in nodes), default=0)
         self._known: dict[Request, bool] = {}
 
     def may_run(self, job: TraceJob) -> bool:
@@ -51,7 +51,15 @@ class FeasibilityChecker:
 
 def smallest_request_text(jobs: Sequence[TraceJob]) -> str:
     """Return the smallest request of these jobs as text."""
-    job = min(jobs, key=lambda each: (each.gpus, each.cpus, each.ram, each.gpu_memory or 0))
+    job = min(
+        jobs,
+        key=lambda candidate: (
+            candidate.gpus,
+            candidate.cpus,
+            candidate.ram,
+            candidate.gpu_memory or 0,
+        ),
+    )
     parts = []
     if job.gpus or not job.cpus:
         models = f" of model {' or '.join(job.gpu_models)}" if job.gpu_models else ""

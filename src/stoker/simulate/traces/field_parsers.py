@@ -33,7 +33,7 @@ def missing(text: str) -> bool:
     return text.strip().lower() in MISSING
 
 
-def number(text: str) -> float:
+def parse_number(text: str) -> float:
     """Parse a non-negative number."""
     try:
         value = float(text)
@@ -46,13 +46,13 @@ def number(text: str) -> float:
 
 def amount(text: str) -> float:
     """Parse a number of GPUs or cores."""
-    value = number(text)
+    value = parse_number(text)
     if value > _MAX_AMOUNT:
         raise BadCell(f"a number of at most {_MAX_AMOUNT:,}")
     return value
 
 
-def whole(text: str) -> int:
+def parse_integer(text: str) -> int:
     """Parse an integer."""
     try:
         value = float(text)
@@ -160,6 +160,6 @@ def size(text: str) -> int:
     except BadValue:
         pass
     try:
-        return round(number(text))
+        return round(parse_number(text))
     except BadCell:
         raise BadCell("a size such as 64G or a number of MiB") from None

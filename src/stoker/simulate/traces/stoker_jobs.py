@@ -56,14 +56,16 @@ def build_workload(
     durations = DurationEstimator(records)
     counts: Counter[str] = Counter()
     jobs, open_ended, elastic = [], 0, 0
-    for each in records:
-        if each.is_finished and not each.run_seconds:
+    for record in records:
+        if record.is_finished and not record.run_seconds:
             counts[_NO_TIME] += 1
             continue
-        open_ended += not each.is_finished
-        elastic += bool(each.last_gpus)
+        open_ended += not record.is_finished
+        elastic += bool(record.last_gpus)
         jobs.append(
-            to_trace_job(each, each.run_seconds if each.is_finished else durations.seconds(each))
+            to_trace_job(
+                record, record.run_seconds if record.is_finished else durations.seconds(record)
+            )
         )
     if not jobs:
         raise TraceError(f"{path or title} has no job that ran; submit some, or name another file.")
@@ -79,22 +81,22 @@ def build_workload(
     return Workload(title=title, jobs=jobs, nodes=nodes, notes=notes)
 
 
-def to_trace_job(each: JobRecord, seconds: float) -> TraceJob:
+def to_trace_job(record: JobRecord, seconds: float) -> TraceJob:
     """Return a trace job with this duration."""
     return TraceJob(
-        submit_time=each.submitted_at,
+        submit_time=record.submitted_at,
         duration=seconds,
-        gpus=max(each.gpus, each.last_gpus or 0.0),
-        user=each.user,
-        name=each.name,
-        queue=each.queue,
-        priority=each.priority,
-        cpus=each.cpus,
-        ram=each.ram,
-        gpu_memory=each.gpu_memory,
-        time_limit=each.time_limit,
-        gpu_models=(each.gpu_model,) if each.gpu_model else (),
-        non_preemptible=each.non_preemptible,
+        gpus=max(record.gpus, record.last_gpus or 0.0),
+        user=record.user,
+        name=record.name,
+        queue=record.queue,
+        priority=record.priority,
+        cpus=record.cpus,
+        ram=record.ram,
+        gpu_memory=record.gpu_memory,
+        time_limit=record.time_limit,
+        gpu_models=(record.gpu_model,) if record.gpu_model else (),
+        non_preemptible=record.non_preemptible,
     )
 
 
@@ -103,9 +105,9 @@ class DurationEstimator:
 
     def __init__(self, records: Iterable[JobRecord]) -> None:
         took: dict[tuple[str, str], list[float]] = {}
-        for each in records:
-            if each.is_finished and each.run_seconds:
-                took.setdefault((each.user, each.name), []).append(each.run_seconds)
+        for record in records:
+            if record.is_finished and record.run_seconds:
+                took.setdefault((record.user, record.name), []).append(record.run_seconds)
         self._by_name = {kind: median(times) for kind, times in took.items()}
         times = [time for kind in took.values() for time in kind]
         self._overall = median(times) if times else _DEFAULT_SECONDS

@@ -12,8 +12,8 @@ from stoker.schema.node import NodeView
 from stoker.schema.queue import QueuePolicy, QueueView
 
 
-class Facts(Struct):
-    """What the client has gathered."""
+class WhatIfInput(Struct):
+    """The views that the client fetched from the daemon."""
 
     now: float
     days: float
@@ -27,10 +27,10 @@ class Facts(Struct):
     """The jobs that each selector on the command line names."""
 
 
-def read(text: bytes) -> Facts:
+def read(text: bytes) -> WhatIfInput:
     """Decode what the client sends."""
     try:
-        return msgspec.json.decode(text, type=Facts)
+        return msgspec.json.decode(text, type=WhatIfInput)
     except msgspec.MsgspecError as error:
         raise BadValue(
             f"Cannot read the data of the daemon ({error}); restart it: stoker daemon restart"

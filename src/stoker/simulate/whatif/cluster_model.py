@@ -17,7 +17,7 @@ from stoker.schema.training import TrainingView
 from stoker.simulate.traces import field_parsers
 from stoker.simulate.traces.formats import stoker_history
 from stoker.simulate.traces.stoker_jobs import DurationEstimator, JobRecord, to_trace_job
-from stoker.simulate.whatif.api_views import Facts
+from stoker.simulate.whatif.api_views import WhatIfInput
 from stoker.simulate.workload import TraceJob
 
 PENDING, SUSPENDED = "PENDING", "SUSPENDED"
@@ -51,38 +51,40 @@ class ClusterModel(Struct, kw_only=True):
     policies: dict[str, tuple[str, dict[str, float]]]
 
 
-def cluster_from_facts(facts: Facts) -> ClusterModel:
+def cluster_from_input(whatif_input: WhatIfInput) -> ClusterModel:
     """Return the current cluster."""
     queues = [
         QueueDefined(
-            at=0.0, name=each.name, max_running=each.max_running,
-            max_gpus=parse_amount(each.max_gpus) if each.max_gpus else None,
-            priority=each.priority, strict=each.strict, devices=tuple(each.devices),
+            at=0.0, name=view.name, max_running=view.max_running,
+            max_gpus=parse_amount(view.max_gpus) if view.max_gpus else None,
+            priority=view.priority, strict=view.strict, devices=tuple(view.devices),
         )
-        for each in facts.queues
+        for view in whatif_input.queues
     ]  # fmt: skip
     policies = {
-        each.queue: (each.chosen, each.changed)
-        for each in facts.policies
-        if each.own or each.queue == "*"
+        view.queue: (view.chosen, view.changed)
+        for view in whatif_input.policies
+        if view.own or view.queue == "*"
     }
-    return ClusterModel(nodes=_nodes_from_facts(facts), queues=queues, policies=policies)
+    return ClusterModel(nodes=_nodes_from_input(whatif_input), queues=queues, policies=policies)
 
 
-def _nodes_from_facts(facts: Facts) -> list[NodeFacts]:
+def _nodes_from_input(whatif_input: WhatIfInput) -> list[NodeFacts]:
     """Return the reachable nodes without drained devices."""
     nodes = []
-    for view in facts.nodes:
+    for view in whatif_input.nodes:
         if view.state in ("unreachable", "connecting"):
             continue
         types: dict[str, tuple[DeviceFacts, ...]] = {}
         for type, held in view.resources.items():
             if type == GPU:
                 continue
-            whole = int(held.total) if type == MEMORY else parse_amount(held.total)
-            share = whole // max(len(held.devices), 1)
+            total = int(held.total) if type == MEMORY else parse_amount(held.total)
+            share = total // max(len(held.devices), 1)
             types[type] = tuple(DeviceFacts(name, share) for name in held.devices)
-        cards = [card for card in facts.gpus if card.node == view.name and card.drained is None]
+        cards = [
+            card for card in whatif_input.gpus if card.node == view.name and card.drained is None
+        ]
         if cards:
             types[GPU] = tuple(
                 DeviceFacts(card.id, index=card.index, model=card.model, memory=card.memory)
@@ -92,15 +94,17 @@ def _nodes_from_facts(facts: Facts) -> list[NodeFacts]:
     return nodes
 
 
-def jobs_from_facts(facts: Facts) -> tuple[list[RecordedJob], list[RecordedJob], list[str]]:
+def jobs_from_input(
+    whatif_input: WhatIfInput,
+) -> tuple[list[RecordedJob], list[RecordedJob], list[str]]:
     """Return all jobs by submit time, the unfinished ones, and notes."""
-    views = {each.id: each for each in (*facts.history, *facts.queue)}
+    views = {pair.id: pair for pair in (*whatif_input.history, *whatif_input.queue)}
     records = [(view, stoker_history.record_of(view)) for view in views.values()]
     durations = DurationEstimator([record for _, record in records])
     jobs, live = [], []
     blocked: set[int] = set()
     never_ran = estimated = paused = 0
-    for view, record in sorted(records, key=lambda each: (each[1].submitted_at, each[0].id)):
+    for view, record in sorted(records, key=lambda pair: (pair[1].submitted_at, pair[0].id)):
         if record.is_finished and not record.run_seconds:
             never_ran += 1
             continue
@@ -109,8 +113,8 @@ def jobs_from_facts(facts: Facts) -> tuple[list[RecordedJob], list[RecordedJob],
             seconds = max(min(seconds, float(record.time_limit)), record.run_seconds + 1)
         estimated += not record.is_finished
         paused += view.state == SUSPENDED
-        job = _recorded_job(view, record, seconds, facts.now)
-        if not record.is_finished and not _can_start(view, facts.now, blocked):
+        job = _recorded_job(view, record, seconds, whatif_input.now)
+        if not record.is_finished and not _can_start(view, whatif_input.now, blocked):
             blocked.add(view.id)
             continue
         jobs.append(job)
@@ -182,25 +186,28 @@ def _is_known(training: TrainingView | None) -> bool:
     return training is not None and training.remaining_seconds is not None
 
 
-def request_of(asked: RequestView, held: int | None) -> Request:
+def request_of(request_view: RequestView, held: int | None) -> Request:
     """Return the request of a job; of an elastic job with the GPUs it has."""
-    amount = parse_amount(asked.gpus) if asked.gpus else 0
-    machines = asked.machines or 1
+    amount = parse_amount(request_view.gpus) if request_view.gpus else 0
+    machines = request_view.machines or 1
     if held:
         amount = max(amount, ceil(held / machines) * THOUSAND)
-    ask = GpuAsk(
-        amount, model=asked.model, min_vram=asked.min_vram, memory=asked.gpu_memory,
-        only=tuple(asked.use_gpus), avoid=tuple(asked.avoid_gpus),
-        beside=asked.gpu_memory is not None,
+    gpu_request = GpuAsk(
+        amount, model=request_view.model, min_vram=request_view.min_vram,
+        memory=request_view.gpu_memory,
+        only=tuple(request_view.use_gpus), avoid=tuple(request_view.avoid_gpus),
+        beside=request_view.gpu_memory is not None,
     )  # fmt: skip
     return Request(
-        gpus=ask if amount else None,
-        cpus=parse_amount(asked.cpus) if asked.cpus else 0,
-        memory=asked.memory or 0,
-        named=tuple(sorted((name, parse_amount(text)) for name, text in asked.resources.items())),
-        exclusive=asked.exclusive,
-        nodes=tuple(asked.nodelist),
-        not_nodes=tuple(asked.not_nodes),
+        gpus=gpu_request if amount else None,
+        cpus=parse_amount(request_view.cpus) if request_view.cpus else 0,
+        memory=request_view.memory or 0,
+        named=tuple(
+            sorted((name, parse_amount(text)) for name, text in request_view.resources.items())
+        ),
+        exclusive=request_view.exclusive,
+        nodes=tuple(request_view.nodelist),
+        not_nodes=tuple(request_view.not_nodes),
         machines=machines,
     )
 
@@ -228,12 +235,12 @@ def _allocations(devices: dict[str, list[str]], request: Request) -> tuple[Take,
     return tuple(takes)
 
 
-def _gpu_allocation(name: str, ask: GpuAsk | None) -> Take:
-    if ask is None:
+def _gpu_allocation(name: str, gpu_request: GpuAsk | None) -> Take:
+    if gpu_request is None:
         return Take(GPU, name, THOUSAND)
-    if ask.beside and ask.memory:
-        return Take(GPU, name, SLIVER, ask.memory)
-    return Take(GPU, name, min(ask.amount, THOUSAND))
+    if gpu_request.beside and gpu_request.memory:
+        return Take(GPU, name, SLIVER, gpu_request.memory)
+    return Take(GPU, name, min(gpu_request.amount, THOUSAND))
 
 
 def parse_job_dependency(text: str | None) -> Dependency | None:

@@ -40,8 +40,8 @@ def empty_state(cluster: ClusterModel) -> State:
         apply(state, e.PolicyChosen(at=0.0, queue=queue, name=name, parameters=parameters))
     for defined in cluster.queues:
         apply(state, defined)
-    for facts in cluster.nodes:
-        apply(state, e.NodeJoined(at=0.0, facts=facts))
+    for node in cluster.nodes:
+        apply(state, e.NodeJoined(at=0.0, facts=node))
     return state
 
 
@@ -137,7 +137,7 @@ class QueueReplay(HistoryReplay):
         devices = {(node.name, type, device.name)
                 for node in cluster.nodes for type, devices_of_type in node.types.items()
                 for device in devices_of_type}  # fmt: skip
-        for id, job in enumerate(sorted(jobs, key=lambda each: each.id), 1):
+        for id, job in enumerate(sorted(jobs, key=lambda recorded: recorded.id), 1):
             self.now = min(job.submit_time, 0.0)
             self._submit(id, job)
         by_id = {job.id: job for job in jobs}
@@ -194,20 +194,20 @@ def add_nodes(
     nodes: list[NodeFacts], more: list[NodeFacts], models: list[NodeFacts]
 ) -> list[NodeFacts]:
     """Return the nodes and `more`, with missing facts copied from the largest of `models`."""
-    largest = max(models, key=lambda each: sum(map(len, each.types.values())), default=None)
-    names = {each.name for each in nodes}
+    largest = max(models, key=lambda node: sum(map(len, node.types.values())), default=None)
+    names = {node.name for node in nodes}
     nodes = list(nodes)
-    for number, each in enumerate(more, 1):
+    for number, node in enumerate(more, 1):
         name = f"new{number}"
         while name in names:
             name += "_"
-        types = {**(largest.types if largest is not None else {}), **each.types}
-        if "gpu" in each.types and largest is not None and "gpu" in largest.types:
+        types = {**(largest.types if largest is not None else {}), **node.types}
+        if "gpu" in node.types and largest is not None and "gpu" in largest.types:
             model = largest.types["gpu"][0]
             types["gpu"] = tuple(
                 card if card.model or card.memory
                 else replace(card, model=model.model, memory=model.memory)
-                for card in each.types["gpu"]
+                for card in node.types["gpu"]
             )  # fmt: skip
         nodes.append(NodeFacts(name, types))
     return nodes

@@ -14,7 +14,7 @@ from stoker.simulate.replay.results import RunResult
 from stoker.simulate.report import RunStatistics, statistics_of_runs
 from stoker.simulate.report import as_json as figures_json
 from stoker.simulate.report.statistics import MEASURES, Group, warnings
-from stoker.simulate.whatif.api_views import Facts
+from stoker.simulate.whatif.api_views import WhatIfInput
 from stoker.simulate.whatif.cluster_model import ClusterModel, RecordedJob
 from stoker.simulate.whatif.history_replay import Forecast
 
@@ -40,7 +40,7 @@ class WhatIfResult(Struct, kw_only=True):
     """Both replays and both forecasts."""
 
     change: str
-    facts: Facts
+    whatif_input: WhatIfInput
     cluster: ClusterModel
     changed_cluster: ClusterModel
     runs: list[RunResult]
@@ -89,7 +89,7 @@ def _statistics_lines(before: RunStatistics, after: RunStatistics) -> list[str]:
     """Return the main statistics side by side."""
     rows = [["", before.label, "", after.label, ""]]
     for key, title in STATISTICS.items():
-        measure = next(each for each in MEASURES if each.key == key)
+        measure = next(entry for entry in MEASURES if entry.key == key)
         old, new = measure.of(before), measure.of(after)
         if old is None or new is None or (key == "preemptions" and not old and not new):
             continue
@@ -98,7 +98,7 @@ def _statistics_lines(before: RunStatistics, after: RunStatistics) -> list[str]:
         )
         change = f"{100 * (new / old - 1):+.0f} %" if old and measure.kind == "time" else ""
         rows.append([title, write(old), "→", write(new), change.replace("-", "−")])
-    return [*align_rows(rows, left=1), *(f"note: {each}" for each in warnings([before, after]))]
+    return [*align_rows(rows, left=1), *(f"note: {entry}" for entry in warnings([before, after]))]
 
 
 def _share(value: float) -> str:
@@ -119,7 +119,7 @@ def _by_queue(figures: RunStatistics) -> list[Group]:
 
 def _history_heading(result: WhatIfResult) -> str:
     nodes, gpus = len(result.cluster.nodes), _gpus(result.cluster)
-    text = f"{last_days(result.facts.days)}: {len(result.jobs):,} jobs on {nodes}"
+    text = f"{last_days(result.whatif_input.days)}: {len(result.jobs):,} jobs on {nodes}"
     text += f" node{'s' * (nodes != 1)} with {gpus} GPU{'s' * (gpus != 1)}"
     if result.changed_cluster.nodes != result.cluster.nodes:
         text += f" → {len(result.changed_cluster.nodes)} with {_gpus(result.changed_cluster)}"
@@ -160,13 +160,13 @@ def job_shifts(result: WhatIfResult) -> list[JobShift]:
     after = {result.job: result for result in result.runs[1].results}
     moved = [
         JobShift(
-            job=result.jobs[each.job],
-            before=each.completion_time,
-            after=after[each.job].completion_time,
+            job=result.jobs[old.job],
+            before=old.completion_time,
+            after=after[old.job].completion_time,
         )
-        for each in result.runs[0].results
-        if each.job in after
-        and abs(after[each.job].completion_time - each.completion_time) >= UNCHANGED_SECONDS
+        for old in result.runs[0].results
+        if old.job in after
+        and abs(after[old.job].completion_time - old.completion_time) >= UNCHANGED_SECONDS
     ]
     return sorted(moved, key=lambda shift: shift.after - shift.before)
 
@@ -179,11 +179,11 @@ def _shift_lines(result: WhatIfResult) -> list[str]:
     later = [shift for shift in reversed(moved) if shift.after > shift.before]
     text = ["", f"would have ended earlier: {len(earlier):,}, later: {len(later):,}"]
     rows = [["job", "name", "user", "GPUs", "completion", "", "", ""]]
-    for each in [*earlier[:MAX_SHIFTS], *later[:MAX_SHIFTS][::-1]]:
-        job = each.job
+    for shift in [*earlier[:MAX_SHIFTS], *later[:MAX_SHIFTS][::-1]]:
+        job = shift.job
         rows.append([
-            job.label, job.name, job.user, f"{job.gpus:g}", format_span(each.before), "→",
-            format_span(each.after), _change(each.after - each.before),
+            job.label, job.name, job.user, f"{job.gpus:g}", format_span(shift.before), "→",
+            format_span(shift.after), _change(shift.after - shift.before),
         ])  # fmt: skip
     return [*text, *align_rows(rows, left=3)]
 
@@ -222,7 +222,7 @@ def _live_heading(result: WhatIfResult, jobs: Sequence[RecordedJob]) -> str:
     ends = [(result.before[job.id].end, result.after[job.id].end) for job in jobs]
     both = [(old, new) for old, new in ends if old is not None and new is not None]
     if len(both) > 1:
-        old, new = (sum(each) / len(both) for each in zip(*both, strict=True))
+        old, new = (sum(seconds) / len(both) for seconds in zip(*both, strict=True))
         text += f"; on average they end in {format_span(old)} → {format_span(new)}"
     return text
 
@@ -262,8 +262,8 @@ def align_rows(rows: Sequence[Sequence[str]], left: int) -> list[str]:
     lines = []
     for row in clean:
         cells = [
-            text.ljust(width) if place < left else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+            text.ljust(width) if column_index < left else text.rjust(width)
+            for column_index, (text, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append(GAP.join(cells).rstrip())
     return lines
@@ -275,16 +275,16 @@ def align_rows(rows: Sequence[Sequence[str]], left: int) -> list[str]:
 def as_json(result: WhatIfResult) -> dict[str, Any]:
     """Return the result for --json: durations in seconds, times as ISO 8601."""
     moved = job_shifts(result)
-    moment = _timestamp_formatter(result.facts.now)
+    moment = _timestamp_formatter(result.whatif_input.now)
     return {
         "change": result.change,
-        "days": result.facts.days,
+        "days": result.whatif_input.days,
         "gpus": {"before": _gpus(result.cluster), "after": _gpus(result.changed_cluster)},
         "past": figures_json(result.runs) if result.runs else None,
         "shifts": [
-            {"id": each.job.id, "label": each.job.label, "name": each.job.name,
-             "user": each.job.user, "before": each.before, "after": each.after}
-            for each in moved
+            {"id": shift.job.id, "label": shift.job.label, "name": shift.job.name,
+             "user": shift.job.user, "before": shift.before, "after": shift.after}
+            for shift in moved
         ],
         "today": [
             {"id": job.id, "label": job.label, "name": job.name, "user": job.user,

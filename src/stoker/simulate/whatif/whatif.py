@@ -20,12 +20,12 @@ from stoker.simulate.report import write
 from stoker.simulate.traces.cluster_size import node_facts, parse_cluster
 from stoker.simulate.traces.files import count_jobs
 from stoker.simulate.whatif import api_views, render
-from stoker.simulate.whatif.api_views import Facts
+from stoker.simulate.whatif.api_views import WhatIfInput
 from stoker.simulate.whatif.cluster_model import (
     ClusterModel,
     RecordedJob,
-    cluster_from_facts,
-    jobs_from_facts,
+    cluster_from_input,
+    jobs_from_input,
 )
 from stoker.simulate.whatif.history_replay import (
     Forecast,
@@ -57,7 +57,7 @@ class WhatIfArgs(Struct, kw_only=True):
 
 
 def what_if(options: Options, words: Sequence[str]) -> int:
-    """Read the facts from stdin and print what would change."""
+    """Read the input from stdin and print what would change."""
     args = read_what_if_args(options, words)
     result = evaluate(api_views.read(sys.stdin.buffer.read()), args)
     if args.json:
@@ -128,12 +128,12 @@ def _priority(text: str) -> tuple[str, str]:
 # -- evaluation --------------------------------------------------------------------------
 
 
-def evaluate(facts: Facts, args: WhatIfArgs) -> WhatIfResult:
+def evaluate(whatif_input: WhatIfInput, args: WhatIfArgs) -> WhatIfResult:
     """Replay the history and the queue without and with the changes."""
-    cluster = cluster_from_facts(facts)
-    jobs, live, notes = jobs_from_facts(facts)
+    cluster = cluster_from_input(whatif_input)
+    jobs, live, notes = jobs_from_input(whatif_input)
     changed = apply_changes(cluster, args)
-    priorities = new_priorities(facts, jobs, live, args.priorities)
+    priorities = new_priorities(whatif_input, jobs, live, args.priorities)
     if args.policy in POLICIES and POLICIES[args.policy].knows is Knows.SAID:
         notes.append(f"{args.policy} uses stated durations; here it gets the actual ones.")
     requests = [job.request for job in jobs]
@@ -148,8 +148,8 @@ def evaluate(facts: Facts, args: WhatIfArgs) -> WhatIfResult:
     infeasible_ids = {job.id for job in infeasible}
     if not possible:
         raise BadValue(
-            f"Nothing to replay: no job ended in {render.last_days(facts.days)}, and no pending"
-            " job can start; try a larger --days."
+            f"Nothing to replay: no job ended in {render.last_days(whatif_input.days)}, and no"
+            " pending job can start; try a larger --days."
         )
     kept = [job for job in possible if job.id not in infeasible_ids]
     runs = []
@@ -166,7 +166,7 @@ def evaluate(facts: Facts, args: WhatIfArgs) -> WhatIfResult:
     live = [job for job in live if job.id in ids]
     return WhatIfResult(
         change=describe_change(args),
-        facts=facts,
+        whatif_input=whatif_input,
         cluster=cluster,
         changed_cluster=changed,
         runs=runs,
@@ -221,15 +221,15 @@ def apply_changes(cluster: ClusterModel, args: WhatIfArgs) -> ClusterModel:
 
 
 def new_priorities(
-    facts: Facts,
+    whatif_input: WhatIfInput,
     jobs: Sequence[RecordedJob],
     live: Sequence[RecordedJob],
     requested: dict[str, str],
 ) -> dict[int, int]:
     """Return the requested priorities as numbers, by job id."""
-    replayed, queued = {job.id for job in jobs}, {view.id for view in facts.queue}
+    replayed, queued = {job.id for job in jobs}, {view.id for view in whatif_input.queue}
     for label in requested:
-        ids = facts.meant.get(label, ())
+        ids = whatif_input.meant.get(label, ())
         if not replayed.isdisjoint(ids):
             continue
         if not queued.isdisjoint(ids):
@@ -238,7 +238,7 @@ def new_priorities(
                 " its priority has no effect; ask again when it can start."
             )
         raise BadValue(
-            f"--priority: {label} did not run in {render.last_days(facts.days)}; try a "
+            f"--priority: {label} did not run in {render.last_days(whatif_input.days)}; try a "
             "larger --days."
         )
     present = [job.priority for job in live] or [0]
@@ -246,7 +246,7 @@ def new_priorities(
     return {
         id: named[value] if value in named else int(value)
         for label, value in requested.items()
-        for id in facts.meant.get(label, ())
+        for id in whatif_input.meant.get(label, ())
     }
 
 

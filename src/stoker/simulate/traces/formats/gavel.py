@@ -164,7 +164,7 @@ def _job(line: str) -> tuple[float, float, Kind]:
 
 
 def _moment(text: str) -> float:
-    return field_parsers.check_time(field_parsers.number(text))
+    return field_parsers.check_time(field_parsers.parse_number(text))
 
 
 def _duration(steps: float, speed: MeasuredSpeed) -> float | None:
@@ -175,7 +175,7 @@ def _duration(steps: float, speed: MeasuredSpeed) -> float | None:
         raise BadCell(f"{steps:g} steps at {speed.steps:g} per second are not {wrong}") from None
 
 
-def _cell(name: str, text: str, cell: Callable[[str], float] = field_parsers.number) -> float:
+def _cell(name: str, text: str, cell: Callable[[str], float] = field_parsers.parse_number) -> float:
     try:
         return cell(text)
     except BadCell as wrong:

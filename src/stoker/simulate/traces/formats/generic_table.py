@@ -80,21 +80,23 @@ def read(path: Path) -> Workload:
         return _read(path, file, delimiter, names, find_columns(names), [])
 
 
-def read_as(path: Path, wanted: Mapping[str, tuple[str, float]], notes: list[str]) -> Workload:
+def read_as(
+    path: Path, column_units: Mapping[str, tuple[str, float]], notes: list[str]
+) -> Workload:
     """Read a table with these columns: name and unit of each field."""
     with open_text(path) as file:
         delimiter, names = _header(path, file)
-        absent = [name for name, _ in wanted.values() if name not in names]
+        absent = [name for name, _ in column_units.values() if name not in names]
         if absent:
             raise TraceError(
                 f"{path}, line 1: column {absent[0]} is missing; add it, or omit --format to "
                 "detect the format."
             )
-        found = {
+        columns = {
             field: Column(names.index(name), name, _reader(field, unit))
-            for field, (name, unit) in wanted.items()
+            for field, (name, unit) in column_units.items()
         }
-        return _read(path, file, delimiter, names, found, notes)
+        return _read(path, file, delimiter, names, columns, notes)
 
 
 def header_names(line: str) -> tuple[str, list[str]]:
@@ -107,12 +109,12 @@ def header_names(line: str) -> tuple[str, list[str]]:
 
 def find_columns(names: Sequence[str]) -> dict[str, Column]:
     """Return the recognised columns by field."""
-    found = {}
+    columns = {}
     for field in COLUMN_NAMES:
         column = _find(field, names)
         if column is not None:
-            found[field] = column
-    return found
+            columns[field] = column
+    return columns
 
 
 def is_header(names: Sequence[str]) -> bool:
@@ -130,8 +132,8 @@ def _find(field: str, names: Sequence[str]) -> Column | None:
     for name in COLUMN_NAMES[field]:
         for ending, unit in {"": 1.0, **units}.items():
             if name + ending in names:
-                place = names.index(name + ending)
-                return Column(place, name + ending, _reader(field, unit if ending else 1.0))
+                index = names.index(name + ending)
+                return Column(index, name + ending, _reader(field, unit if ending else 1.0))
     return None
 
 
@@ -143,11 +145,13 @@ def _reader(field: str, unit: float) -> Cell:
         return lambda text: _scaled_time(text, unit)
     if field == "time_limit":
         return lambda text: (
-            None if missing(text) else field_parsers.limit_of(field_parsers.number(text) * unit)
+            None
+            if missing(text)
+            else field_parsers.limit_of(field_parsers.parse_number(text) * unit)
         )
     if field in ("ram", "gpu_memory"):
-        return lambda text: 0 if missing(text) else round(field_parsers.number(text) * unit)
-    return lambda text: field_parsers.check_duration(field_parsers.number(text) * unit)
+        return lambda text: 0 if missing(text) else round(field_parsers.parse_number(text) * unit)
+    return lambda text: field_parsers.check_duration(field_parsers.parse_number(text) * unit)
 
 
 def _scaled_time(text: str, unit: float) -> float:
@@ -168,33 +172,33 @@ def _header(path: Path, file: IO[str]) -> tuple[str, list[str]]:
         raise unreadable(path, 1, 1, error) from None
 
 
-def _missing_field(found: Mapping[str, Column]) -> str | None:
-    if "submit_time" not in found and "start" not in found:
+def _missing_field(columns: Mapping[str, Column]) -> str | None:
+    if "submit_time" not in columns and "start" not in columns:
         return "submission times (submit_time)"
-    if "duration" not in found and not ("start" in found and "end" in found):
+    if "duration" not in columns and not ("start" in columns and "end" in columns):
         return "durations (duration, or start_time and end_time)"
-    if "gpus" not in found:
+    if "gpus" not in columns:
         return "numbers of GPUs (num_gpus)"
     return None
 
 
 def _read(
     path: Path, file: IO[str], delimiter: str, names: list[str],
-    found: dict[str, Column], notes: list[str],
+    columns: dict[str, Column], notes: list[str],
 ) -> Workload:  # fmt: skip
-    absent = _missing_field(found)
+    absent = _missing_field(columns)
     if absent is not None:
         raise TraceError(
             f"{path}, line 1: no column is recognised as {absent}; rename the column that has them."
         )
-    if "submit_time" not in found:
-        found["submit_time"] = found["start"]
+    if "submit_time" not in columns:
+        columns["submit_time"] = columns["start"]
         notes.append("No submission times: the start times are used instead.")
     counts: Counter[str] = Counter()
     rows = _Rows(path, file, delimiter)
     jobs: list[TraceJob] = []
     try:
-        jobs.extend(_jobs(rows, len(names), found, counts))
+        jobs.extend(_jobs(rows, len(names), columns, counts))
     except BadCell as error:
         raise TraceError(f"{path}, line {rows.line}: {error}.") from None
     except IndexError:
@@ -202,7 +206,7 @@ def _read(
             f"{path}, line {rows.line}: expected {len(names)} cells as in the header, "
             "found fewer; correct or delete the line."
         ) from None
-    span_note = _time_span_note(path, delimiter, found["submit_time"], jobs)
+    span_note = _time_span_note(path, delimiter, columns["submit_time"], jobs)
     return sorted_workload(
         path, jobs, [*notes, *span_note, *skipped_notes(counts), *_cores_only_note(jobs)], ()
     )
@@ -258,16 +262,16 @@ def _cores_only_note(jobs: list[TraceJob]) -> list[str]:
 
 
 def _jobs(
-    rows: Iterable[list[str]], width: int, found: Mapping[str, Column], counts: Counter[str]
+    rows: Iterable[list[str]], width: int, columns: Mapping[str, Column], counts: Counter[str]
 ) -> Iterator[TraceJob]:
-    at, gpus = found["submit_time"], found["gpus"]
-    run_time = _duration_parser(found)
+    at, gpus = columns["submit_time"], columns["gpus"]
+    run_time = _duration_parser(columns)
     more = [
         (field, column.place, Memo(column.cell))
-        for field, column in found.items()
+        for field, column in columns.items()
         if field not in ("submit_time", "duration", "start", "end", "gpus")
     ]
-    at_place, gpus_place = at.place, gpus.place
+    at_index, gpus_index = at.place, gpus.place
     at_cell, amounts = at.cell, Memo(gpus.cell)
     for row in rows:
         if not row:
@@ -282,23 +286,23 @@ def _jobs(
             if not seconds:
                 counts[_NEVER if seconds is None else _NO_TIME] += 1
                 continue
-            amount = amounts[row[gpus_place]]
-            values = {field: memo[row[place]] for field, place, memo in more}
-            moment = at_cell(row[at_place])
+            amount = amounts[row[gpus_index]]
+            values = {field: memo[row[index]] for field, index, memo in more}
+            moment = at_cell(row[at_index])
         except BadCell as error:
-            if missing(row[at_place]):
+            if missing(row[at_index]):
                 counts[_NEVER] += 1
                 continue
-            raise _located(error, row, found) from None
+            raise _located(error, row, columns) from None
         if not amount and not values.get("cpus"):
             counts[_NOTHING] += 1
             continue
         yield TraceJob(submit_time=moment, duration=seconds, gpus=amount, **values)
 
 
-def _located(error: BadCell, row: list[str], found: Mapping[str, Column]) -> BadCell:
+def _located(error: BadCell, row: list[str], columns: Mapping[str, Column]) -> BadCell:
     """Return the error with the column and text of the invalid cell."""
-    for column in found.values():
+    for column in columns.values():
         try:
             if not missing(row[column.place]):
                 column.cell(row[column.place])
@@ -308,9 +312,9 @@ def _located(error: BadCell, row: list[str], found: Mapping[str, Column]) -> Bad
     return error
 
 
-def _duration_parser(found: Mapping[str, Column]) -> Callable[[list[str]], float | None]:
+def _duration_parser(columns: Mapping[str, Column]) -> Callable[[list[str]], float | None]:
     """Return a function from a row to its run time; None: it did not end."""
-    duration, start, end = found.get("duration"), found.get("start"), found.get("end")
+    duration, start, end = columns.get("duration"), columns.get("start"), columns.get("end")
 
     def between(row: list[str]) -> float | None:
         if start is None or end is None:
@@ -329,10 +333,10 @@ def _duration_parser(found: Mapping[str, Column]) -> Callable[[list[str]], float
 
     if duration is None:
         return between
-    place, cell = duration.place, duration.cell
+    index, cell = duration.place, duration.cell
 
     def run_time(row: list[str]) -> float | None:
-        text = row[place]
+        text = row[index]
         try:
             seconds: float = cell(text)
         except BadCell:
@@ -362,7 +366,7 @@ def _memory(text: str) -> int | None:
 
 
 def _priority(text: str) -> int:
-    return 0 if missing(text) else field_parsers.whole(text)
+    return 0 if missing(text) else field_parsers.parse_integer(text)
 
 
 def _models(text: str) -> tuple[str, ...]:

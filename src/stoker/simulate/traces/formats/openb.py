@@ -21,8 +21,8 @@ from stoker.simulate.traces.field_parsers import (
     check_duration,
     check_time,
     missing,
-    number,
-    whole,
+    parse_integer,
+    parse_number,
 )
 from stoker.simulate.traces.files import count_jobs, skipped_notes, sorted_workload
 from stoker.simulate.workload import TraceJob, Workload
@@ -97,7 +97,9 @@ def _pod_job(path: Path, line: int, row: dict[str, str | None]) -> tuple[TraceJo
 
 def _read_nodes(path: Path) -> list[NodeFacts]:
     """Return the nodes of the node table; empty without one."""
-    tables = sorted(each for each in path.parent.glob("*node_list*.csv*") if each != path)
+    tables = sorted(
+        table_path for table_path in path.parent.glob("*node_list*.csv*") if table_path != path
+    )
     if len(tables) > 1:
         names = " and ".join(table.name for table in tables)
         raise TraceError(f"Several node tables found next to {path} ({names}); keep one.")
@@ -128,7 +130,7 @@ def _cell(path: Path, line: int, row: dict[str, str | None], column: str) -> int
     """Parse a non-negative integer."""
     text = row[column] or ""
     try:
-        value = whole(text)
+        value = parse_integer(text)
         if not 0 <= value < MAX_VALUE:
             raise BadCell("a whole number from 0 up" if value < 0 else f"less than {MAX_VALUE:,}")
     except BadCell as error:
@@ -139,6 +141,6 @@ def _cell(path: Path, line: int, row: dict[str, str | None], column: str) -> int
 def _seconds(path: Path, line: int, row: dict[str, str | None], column: str) -> float:
     text = row[column] or ""
     try:
-        return check_time(number(text))
+        return check_time(parse_number(text))
     except BadCell as error:
         raise TraceError(f"{path}, line {line}: {column} is {text!r}; write {error}.") from None

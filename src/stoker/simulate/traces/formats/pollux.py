@@ -27,7 +27,7 @@ from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU
 from stoker.simulate.traces.csv_reader import named_rows
 from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.field_parsers import BadCell, check_time, number
+from stoker.simulate.traces.field_parsers import BadCell, check_time, parse_number
 from stoker.simulate.traces.files import sorted_workload
 from stoker.simulate.workload import Speed, TraceJob, Workload
 
@@ -87,8 +87,8 @@ class TrainingSpeed:
         self.batch = batch
         self.epochs = application.epochs
         """Equal parts of the work; the rate changes only between them."""
-        each = (self._epoch(epoch, 1, 1) for epoch in range(self.epochs))
-        self.seconds = sum(each)
+        epoch_seconds = (self._epoch(epoch, 1, 1) for epoch in range(self.epochs))
+        self.seconds = sum(epoch_seconds)
         """Seconds of all epochs on one GPU."""
 
     def rate(self, done: float, gpus: int, machines: int, model: str) -> float:
@@ -206,22 +206,22 @@ class Application:
     def _batch_options(self, gpus: int, machines: int, batch: int | None) -> list[BatchOption]:
         least = max(self._smallest, self._least_local * gpus)
         if batch is not None:
-            whole = [float(batch)]
+            batch_sizes = [float(batch)]
         else:
             ratio = max(self._largest / least, 1.0) ** (1 / (BATCH_CANDIDATES - 1))
-            whole = [least * ratio**index for index in range(BATCH_CANDIDATES)]
-        return [self._batch_option(each, gpus, machines) for each in whole]
+            batch_sizes = [least * ratio**index for index in range(BATCH_CANDIDATES)]
+        return [self._batch_option(batch_size, gpus, machines) for batch_size in batch_sizes]
 
-    def _batch_option(self, whole: float, gpus: int, machines: int) -> BatchOption:
+    def _batch_option(self, batch_size: float, gpus: int, machines: int) -> BatchOption:
         """Split a batch over GPUs and, if it exceeds their memory, into several rounds."""
-        local = whole / gpus
+        local = batch_size / gpus
         rounds = ceil(local / self._most_local - ROUNDING_ERROR)
         if gpus == 1 and local > self._smallest + ROUNDING_ERROR:
             rounds = max(rounds, 2)  # noise cannot be measured in a single round
         rounds = max(rounds, 1)
-        each = min(ceil(local / rounds - ROUNDING_ERROR), self._largest // (gpus * rounds))
-        step, exchange = self._steps.at(gpus, machines, max(each, 1))
-        return BatchOption(gpus * rounds * each, step + (rounds - 1) * (step - exchange))
+        per_round = min(ceil(local / rounds - ROUNDING_ERROR), self._largest // (gpus * rounds))
+        step, exchange = self._steps.at(gpus, machines, max(per_round, 1))
+        return BatchOption(gpus * rounds * per_round, step + (rounds - 1) * (step - exchange))
 
 
 class StepTimes:
@@ -235,10 +235,12 @@ class StepTimes:
     def read(cls, folder: Path) -> StepTimes:
         """Read both tables; placements with equal numbers of GPUs and nodes are averaged."""
         sums: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
-        for placement, *rest in _table(folder / "placements.csv", ("placement", *TIME_COLUMNS)):
-            local, step, exchange = rest
-            each = [int(digit) for digit in str(int(placement))]
-            sums.setdefault((len(each), sum(each), int(local)), []).append((step, exchange))
+        for placement, *columns in _table(folder / "placements.csv", ("placement", *TIME_COLUMNS)):
+            local, step, exchange = columns
+            gpus_of_nodes = [int(digit) for digit in str(int(placement))]
+            sums.setdefault((len(gpus_of_nodes), sum(gpus_of_nodes), int(local)), []).append(
+                (step, exchange)
+            )
         for counts in _table(
             folder / "scalability.csv", ("num_nodes", "num_replicas", *TIME_COLUMNS)
         ):
@@ -263,12 +265,12 @@ class StepTimes:
         it there too, it was more than the application is meant to use.
         """
         alone = self._measured[1][1]
-        least, most = min(alone), max(alone)
+        least, greatest = min(alone), max(alone)
         for machines in self._machines:
             for gpus, times in self._measured[machines].items():
                 if max(times) * gpus < largest:
-                    most = min(most, max(times))
-        return least, most
+                    greatest = min(greatest, max(times))
+        return least, greatest
 
     def at(self, gpus: int, machines: int, batch: int) -> tuple[float, float]:
         """Return the times interpolated between numbers of nodes with the same GPUs per node."""
@@ -292,15 +294,15 @@ def _of(times: dict[int, tuple[float, float]], batch: int) -> tuple[float, float
     return _between(a[0], b[0], part), _between(a[1], b[1], part)
 
 
-def _around(known: list[int], wanted: float) -> tuple[int, int, float]:
+def _around(known: list[int], target: float) -> tuple[int, int, float]:
     """Return the neighbouring known numbers and the position between them, clamped."""
-    above = min(bisect_left(known, wanted), len(known) - 1)
+    above = min(bisect_left(known, target), len(known) - 1)
     high, low = known[above], known[max(above - 1, 0)]
-    if wanted >= high or low == high:
+    if target >= high or low == high:
         return high, high, 0.0
-    if wanted <= low:
+    if target <= low:
         return low, low, 0.0
-    return low, high, (wanted - low) / (high - low)
+    return low, high, (target - low) / (high - low)
 
 
 def _between(a: float, b: float, part: float) -> float:
@@ -325,12 +327,12 @@ def _table(path: Path, columns: tuple[str, ...]) -> list[tuple[float, ...]]:
 
 
 def _moment(text: str) -> float:
-    return check_time(number(text))
+    return check_time(parse_number(text))
 
 
 def _number(
     path: Path, line: int, row: dict[str, str | None], column: str,
-    cell: Callable[[str], float] = number,
+    cell: Callable[[str], float] = parse_number,
 ) -> float:  # fmt: skip
     try:
         return cell(row[column] or "")

@@ -80,7 +80,7 @@ def _names(line: str) -> list[str]:
 
 def _places(path: Path, line: str) -> Places:
     names = _names(line)
-    places = {name: place for place, name in enumerate(names)}
+    places = {name: index for index, name in enumerate(names)}
     if "submit" not in places:
         absent = "Submit"
     elif places.keys().isdisjoint({"elapsed", "elapsedraw"}) and not {"start", "end"} <= set(names):
@@ -132,8 +132,8 @@ class _Reader:
         places = self.places
 
         def cell(name: str) -> str:
-            place = places.get(name)
-            return "" if place is None else row[place]
+            index = places.get(name)
+            return "" if index is None else row[index]
 
         if "start" in places and missing(cell("start")):
             self.counts[_NEVER] += 1
@@ -194,7 +194,7 @@ def _has_limit(text: str) -> bool:
 
 
 def _minutes(text: str) -> int | None:
-    return field_parsers.limit_of(field_parsers.number(text) * 60)
+    return field_parsers.limit_of(field_parsers.parse_number(text) * 60)
 
 
 def _duration(text: str) -> int | None:
@@ -223,7 +223,7 @@ def _tres(text: str) -> Tres | None:
 
 def _gpus(tres: Mapping[str, str]) -> tuple[float, tuple[str, ...]]:
     """Return the number of GPUs and their models; Slurm lists typed GPUs twice."""
-    total, typed, models = 0.0, 0.0, []
+    total, of_models, models = 0.0, 0.0, []
     for name in tres:
         match = _GPU.fullmatch(name)
         if match is None:
@@ -231,9 +231,9 @@ def _gpus(tres: Mapping[str, str]) -> tuple[float, tuple[str, ...]]:
         if match[1] is None:
             total = _number(tres, name)
         else:
-            typed += _number(tres, name)
+            of_models += _number(tres, name)
             models.append(intern(match[1]))
-    return total or typed, tuple(models)
+    return total or of_models, tuple(models)
 
 
 def _number(tres: Mapping[str, str], name: str) -> float:

@@ -21,19 +21,19 @@ def read(path: Path) -> Workload:
     """Read a file of jobs that one of the commands printed."""
     with open_bytes(path) as file:
         try:
-            found = msgspec.json.decode(file.read(), type=History | list[JobView[str]])
+            decoded = msgspec.json.decode(file.read(), type=History | list[JobView[str]])
         except msgspec.MsgspecError as error:
             raise TraceError(
                 f"{path} is not output of `stoker history --json` ({error}); create it with: "
                 "stoker history --json --limit 1000000 > FILE"
             ) from error
-    reply = found if isinstance(found, History) else History(jobs=found)
-    told = build_workload(title_of(path), _records(path, reply.jobs), (), path)
+    reply = decoded if isinstance(decoded, History) else History(jobs=decoded)
+    workload = build_workload(title_of(path), _records(path, reply.jobs), (), path)
     if reply.more:
-        told.notes.append(
+        workload.notes.append(
             f"{count_jobs(reply.more)} missing from the file; create it with a larger --limit."
         )
-    return told
+    return workload
 
 
 def _records(path: Path, views: list[JobView[str]]) -> Iterator[JobRecord]:
@@ -48,8 +48,8 @@ def _records(path: Path, views: list[JobView[str]]) -> Iterator[JobRecord]:
 
 def record_of(view: JobView[str]) -> JobRecord:
     """Return the record of a listed job."""
-    asked, training = view.request, view.training
-    machines = asked.machines or 1
+    request, training = view.request, view.training
+    machines = request.machines or 1
     return JobRecord(
         submitted_at=field_parsers.moment(view.submitted_at or ""),
         run_seconds=_ran(view),
@@ -58,12 +58,12 @@ def record_of(view: JobView[str]) -> JobRecord:
         name=training.family.removeprefix(f"{view.user}: ") if training else view.name,
         queue=view.queue,
         priority=view.priority,
-        gpus=_amount(asked.gpus) * machines,
-        last_gpus=len(view.devices.get("gpu", ())) if asked.most_gpus else None,
-        cpus=_amount(asked.cpus) * machines,
-        ram=(asked.memory or 0) * machines,
-        gpu_memory=asked.gpu_memory,
-        gpu_model=asked.model,
+        gpus=_amount(request.gpus) * machines,
+        last_gpus=len(view.devices.get("gpu", ())) if request.most_gpus else None,
+        cpus=_amount(request.cpus) * machines,
+        ram=(request.memory or 0) * machines,
+        gpu_memory=request.gpu_memory,
+        gpu_model=request.model,
         time_limit=view.time_limit,
         non_preemptible=not (view.restartable or counts_epochs(training)),
         epochs_done=training.epochs_done if training is not None else 0,

@@ -33,7 +33,7 @@ def read(store: Store, now: float | None = None, title: str = "this lab") -> Wor
     if now is None:
         now = max((event.at for _, event in store.events(state.seq - 1, 1)), default=0.0)
     everything = JobQuery(limit=max(store.count_jobs(JobQuery()), 1))
-    pairs = [(found.job, found.spec) for found in store.find_jobs(everything)]
+    pairs = [(stored.job, stored.spec) for stored in store.find_jobs(everything)]
     pairs += [(job, state.specs[job.spec]) for job in state.jobs if job.state not in FINISHED]
     return build_workload(title, _records(pairs, now), list(state.rest.nodes.values()))
 
@@ -97,7 +97,7 @@ def _records(pairs: Iterable[tuple[Job, Spec]], now: float) -> Iterator[JobRecor
 
 
 def _record(job: Job, spec: Spec, now: float) -> JobRecord:
-    request, ask, training = spec.request, spec.request.gpus, spec.training
+    request, gpu_request, training = spec.request, spec.request.gpus, spec.training
     progress, machines = job.progress, spec.request.machines
     return JobRecord(
         submitted_at=job.submitted_at,
@@ -108,11 +108,13 @@ def _record(job: Job, spec: Spec, now: float) -> JobRecord:
         queue=spec.queue,
         priority=job.priority,
         gpus=request.gpu_amount / THOUSAND,
-        last_gpus=len(job.last_devices) if ask is not None and ask.most is not None else None,
+        last_gpus=len(job.last_devices)
+        if gpu_request is not None and gpu_request.most is not None
+        else None,
         cpus=request.cpus * machines / THOUSAND,
         ram=request.memory * machines,
-        gpu_memory=ask.memory if ask is not None else None,
-        gpu_model=ask.model if ask is not None else None,
+        gpu_memory=gpu_request.memory if gpu_request is not None else None,
+        gpu_model=gpu_request.model if gpu_request is not None else None,
         time_limit=spec.limit,
         non_preemptible=spec.steady or not (spec.restartable or training or progress),
         epochs_done=progress.epochs if progress is not None else 0,
@@ -125,7 +127,11 @@ def _ran(job: Job, now: float) -> float:
     """Return the seconds of all attempts on record."""
     if job.progress is not None:
         return attained(job, now)
-    past = [each.ended_at - each.started_at for each in job.past if each.started_at is not None]
+    past = [
+        attempt.ended_at - attempt.started_at
+        for attempt in job.past
+        if attempt.started_at is not None
+    ]
     if job.holding and job.started_at is not None:
         past.append(now - job.started_at - job.slack)
-    return sum(max(each, 0.0) for each in past)
+    return sum(max(attempt, 0.0) for attempt in past)

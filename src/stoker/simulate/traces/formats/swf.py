@@ -123,10 +123,10 @@ def _nodes(header: dict[str, str]) -> tuple[list[NodeFacts], str]:
     if not processors:
         return [], "The header has no cluster size."
     if 1 < nodes < processors and processors % nodes == 0:
-        each = processors // nodes
+        per_node = processors // nodes
         return uniform_nodes(
-            [(nodes, each)]
-        ), f"The cluster has {nodes:,} nodes with {each} processors each."
+            [(nodes, per_node)]
+        ), f"The cluster has {nodes:,} nodes with {per_node} processors each."
     # Nodes with one processor, or of several sizes: one pool.
     return uniform_nodes(
         [(1, processors)]
