@@ -99,7 +99,7 @@ def test_lines_are_joined_as_a_shell_joins_them(lines: list[str]) -> None:
         os.write(writer, "".join(f"{line}\n" for line in lines).encode())
         os.close(writer)
         found = LineReader(reader, joins_lines=True)
-        while not found.ended:
+        while not found.is_at_end:
             found.read()
     finally:
         os.close(reader)
@@ -117,7 +117,7 @@ def test_a_joined_line_has_a_longest_length_and_the_number_of_its_first_part(
     (tmp_path / "lines").write_bytes(b"\n" + (b"x" * 1000 + b"\\\n") * 1100 + b"x\ntrue \\")
     found = LineReader(os.open(tmp_path / "lines", os.O_RDONLY), joins_lines=True)
     assert found.take(9) == ["true \\"]
-    assert found.excuses() == [(2, "it is longer than 1 MiB")]
+    assert found.skipped == [(2, "it is longer than 1 MiB")]
 
 
 # ---------------------------------------------------------------------------------- the command
