@@ -30,6 +30,7 @@ from stoker.engine import Command, CommandRejected, CommandResult, Instant
 from stoker.executors.linux.subreaper import become_subreaper
 from stoker.feed.job_stream import Batch, FinishedJob, JobStream
 from stoker.feed.submit_environment import SubmitEnvironment, in_use_warning
+from stoker.schema.job import SubmitReply
 from stoker.schema.requests import Cancel, Kill, Submit, What
 from stoker.store.port import StoreError
 
@@ -105,7 +106,7 @@ class SubmitBatch:
             self.batch = source.work.next_batch(source.pending(state))
         return source.submission(self.batch, state, now) if self.batch else CommandResult()
 
-    def reply(self, receipt: Any) -> None:
+    def reply(self, receipt: SubmitReply) -> None:
         """Take note of the ids of the batch."""
         if self.batch is not None:
             self.source.on_submitted(self.batch, receipt)
@@ -195,10 +196,12 @@ class ForegroundSource(JobSource):
             self._validated[id(batch.options)] = (event, node)
         return decision
 
-    def on_submitted(self, batch: Batch, receipt: Any) -> None:
+    def on_submitted(self, batch: Batch, receipt: SubmitReply) -> None:
         """Take note of the ids of a batch."""
-        self.unfinished.update(range(receipt["first"], receipt["last"] + 1))
-        self.work.on_submitted(batch, receipt["first"], receipt["last"])
+        assert receipt.first is not None
+        assert receipt.last is not None
+        self.unfinished.update(range(receipt.first, receipt.last + 1))
+        self.work.on_submitted(batch, receipt.first, receipt.last)
 
     def on_rejected(self, batch: Batch, rejection: CommandRejected) -> None:
         """Continue or stop, as the stream decides."""

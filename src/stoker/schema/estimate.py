@@ -33,7 +33,7 @@ class EstimateView(Struct, Generic[Time], kw_only=True):
     """Why nothing can be predicted."""
 
 
-class JobEstimate(Struct, kw_only=True):
+class JobEstimate(EstimateView[str], kw_only=True):
     """A job of `GET /eta`."""
 
     id: int
@@ -41,10 +41,6 @@ class JobEstimate(Struct, kw_only=True):
     name: str
     user: str
     state: str
-    at: str | None = None
-    start: SpanView[str] | None = None
-    end: SpanView[str] | None = None
-    never: str | None = None
 
 
 class EstimateList(Struct, kw_only=True):

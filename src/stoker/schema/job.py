@@ -326,9 +326,10 @@ class SeriesSummary(Struct, kw_only=True):
     """Statistics of one metric."""
 
     count: int
-    last: float
-    min: float
-    max: float
+    last: list[float | None]
+    """Step, value and time of a point, as in the series."""
+    min: list[float | None]
+    max: list[float | None]
 
 
 class MetricsReply(Struct, kw_only=True):
@@ -337,7 +338,7 @@ class MetricsReply(Struct, kw_only=True):
     job: int
     label: str
     names: list[str]
-    series: dict[str, list[list[float]]]
+    series: dict[str, list[list[float | None]]]
     """Step, value and time of each point."""
     summary: dict[str, SeriesSummary]
     count: int

@@ -45,7 +45,7 @@ def test_a_foreign_process_on_a_remote_node_is_published_once_and_leaves_once() 
     assert isinstance(event, ForeignUseChanged)
     assert (event.node, event.device, event.memory) == ("far", "0", 4000)
     assert event.stranger == "alice's python (pid 77)"
-    assert far.detector.latest["GPU-a"]["foreign"][0]["user"] == "alice"
+    assert far.detector.latest["GPU-a"]["foreign"][0].user == "alice"
     assert far.sees(ALICE) == []
     far.sees(IDLE)  # the memory is gone at once, he himself after a moment without him
     far.sees(IDLE)
@@ -75,4 +75,5 @@ def test_changed_thresholds_apply_to_every_detector() -> None:
     first.thresholds.change(load=None, memory=0.2, processes=None)
     assert first.sees(full)
     assert second.sees(full)
-    assert first.thresholds.view() == {"load": 0.1, "memory": 0.2, "processes": True}
+    view = first.thresholds.view()
+    assert (view.load, view.memory, view.processes) == (0.1, 0.2, True)

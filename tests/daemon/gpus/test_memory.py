@@ -386,10 +386,9 @@ def test_gpus_can_be_polled_at_once() -> None:
         watch.read_at = time.monotonic() + 600  # no look is due for long
         watch.tick(state)
         assert watch.probe.asked_at is None
-        watch.poll_now()
+        watch.read_at = time.monotonic() - POLL_SECONDS
         watch.tick(state)
         assert watch.probe.asked_at is not None
-        assert not watch._poll_now
     finally:
         watch.close()
 
@@ -413,7 +412,7 @@ def test_a_driver_that_hangs_blocks_no_start_and_is_asked_again(
         watch.tick(state)
         assert watch.note == "the GPU driver has not answered for 10 s"
         assert not watch.is_stale()
-        watch.poll_now()
+        watch.read_at -= POLL_SECONDS
         watch.tick(state)
         assert watch.probe.asked_at is not None
     finally:

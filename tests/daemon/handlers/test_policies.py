@@ -11,7 +11,7 @@ from stoker.schema.requests import Policy
 
 
 def shown(handlers: HandlerFixture, queue: str = "default") -> dict[str, Any]:
-    views = {view["queue"]: view for view in handlers.ask(show(handlers.context))["queues"]}
+    views = {view["queue"]: view for view in handlers.ask(show)["queues"]}
     view: dict[str, Any] = views[queue]
     return view
 
@@ -19,7 +19,7 @@ def shown(handlers: HandlerFixture, queue: str = "default") -> dict[str, Any]:
 def test_all_queues_start_with_the_usual_policy(handlers: HandlerFixture) -> None:
     view = shown(handlers)
     assert (view["policy"], view["own"], view["since"]) == (USUAL.name, False, None)
-    names = [each["name"] for each in handlers.ask(show(handlers.context))["policies"]]
+    names = [each["name"] for each in handlers.ask(show)["policies"]]
     assert names == [AUTO, *POLICIES]
     assert summary(handlers.state) == USUAL.name
 

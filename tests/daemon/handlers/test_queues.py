@@ -18,10 +18,10 @@ def test_a_queue_is_defined_changed_and_deleted(handlers: HandlerFixture) -> Non
     defined = handlers.state.rest.queues["night"]
     assert (defined.max_running, defined.max_gpus, defined.devices) == (1, 1500, ("1",))
     handlers.ask(define_queue(context, Queue("night", priority=3)))
-    (view,) = handlers.ask(list_queues(context))["queues"]
+    (view,) = handlers.ask(list_queues)["queues"]
     assert (view["name"], view["priority"]) == ("night", 3)
     handlers.ask(delete_queue(context, "night"))
-    assert handlers.ask(list_queues(context)) == {"queues": []}
+    assert handlers.ask(list_queues) == {"queues": []}
 
 
 @pytest.mark.parametrize(

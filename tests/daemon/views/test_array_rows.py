@@ -3,13 +3,13 @@
 from core.scenario import Scenario
 from stoker.core import events as e
 from stoker.core.policy.order import in_order, in_rows
-from stoker.daemon.handlers.queries import _current, _current_rows
+from stoker.daemon.handlers.queries import _current_rows
 from stoker.daemon.views.array_rows import rows, spans, summary
 from stoker.schema.job import MembersView
 
 
 def listed(story: Scenario, limit: int = 100) -> list[str]:
-    found = _current_rows(story.state, limit, fold=True)
+    found = _current_rows(story.state, limit, fold=True, arrays=True)
     return [
         summary(row, story.state).label if len(row) > 1 else story.job(row[0]).label
         for row in found
@@ -29,8 +29,9 @@ def test_members_that_differ_have_rows_of_their_own() -> None:
     array = story.submit(count=6, array=True)
     story.tell(e.JobHeld(at=story.now, job=array + 3))
     assert listed(story) == [f"{array}_[0-2,4-5]", f"{array}_3"]
-    ids = [id for row in _current_rows(story.state, 100, fold=True) for id in row]
-    assert sorted(ids) == sorted(_current(story.state, 100))
+    ids = [id for row in _current_rows(story.state, 100, fold=True, arrays=True) for id in row]
+    single = _current_rows(story.state, 100, fold=False, arrays=False)
+    assert sorted([id] for id in ids) == sorted(single)
 
 
 def test_a_group_stands_where_its_first_member_does() -> None:
@@ -51,7 +52,7 @@ def test_failed_members_are_one_row_with_the_newest_first_and_their_causes() -> 
     for member in range(3):
         story.run(array + member)
         story.exited(array + member, code=3 if member else 4)
-    (row,) = _current_rows(story.state, 100, fold=True)
+    (row,) = _current_rows(story.state, 100, fold=True, arrays=True)
     assert row[0] == array + 2
     assert summary(row, story.state) == MembersView(
         label=f"{array}_[0-2]", count=3, causes={"exit 3": 2, "exit 4": 1}

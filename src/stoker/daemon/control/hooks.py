@@ -14,6 +14,7 @@ from typing import Any
 from stoker.core.state import State
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.views.job import job_view
+from stoker.schema.job import HookView
 
 OUTPUT_BYTES = 4096
 """How much of the end of a hook's output is shown."""
@@ -114,7 +115,7 @@ def record_path(logs: str, job: int) -> str:
     return os.path.join(logs, f"{job}.hook")
 
 
-def hook_view(record: str) -> dict[str, Any] | None:
+def hook_view(record: str) -> HookView | None:
     """Return the exit code (None: still running) and the end of the output; None without a hook."""
     try:
         with open(record, "rb") as file:
@@ -125,7 +126,7 @@ def hook_view(record: str) -> dict[str, Any] | None:
     code = ""
     with contextlib.suppress(OSError), open(_code_path(record), encoding="ascii") as file:
         code = file.read(16).strip()
-    return {"exit_code": int(code) if code.isdecimal() else None, "output": output}
+    return HookView(exit_code=int(code) if code.isdecimal() else None, output=output)
 
 
 def _code_path(record: str) -> str:

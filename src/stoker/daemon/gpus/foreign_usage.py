@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from stoker.core.cluster import Device
@@ -15,6 +16,8 @@ from stoker.core.state import State
 from stoker.daemon.gpus.memory import SETTLE_SECONDS, GpuMemoryTracker, NodeMemoryMeter
 from stoker.probes.gpu_reading import GpuUse, Reading
 from stoker.probes.gpu_samples import Identify, OwnerOf, build_samples, identify_local
+from stoker.schema.gpu import ForeignProcess
+from stoker.schema.gpu import Thresholds as ThresholdsView
 
 
 class ForeignUsageThresholds:
@@ -23,12 +26,9 @@ class ForeignUsageThresholds:
     def __init__(self, thresholds: Thresholds) -> None:
         self.thresholds = thresholds
 
-    def view(self) -> dict[str, Any]:
+    def view(self) -> ThresholdsView:
         """Return the thresholds that users can change."""
-        current = self.thresholds
-        return {
-            "load": current.load, "memory": current.memory, "processes": current.processes,
-        }  # fmt: skip
+        return convert(self.thresholds, ThresholdsView, from_attributes=True)
 
     def change(self, load: float | None, memory: float | None, processes: bool | None) -> None:
         """Change the given thresholds; every detector uses them from the next reading on."""
@@ -120,15 +120,7 @@ def _statistics(use: GpuUse, verdict: Verdict) -> dict[str, Any]:
         "utilization": use.utilization,
         "temperature": use.temperature,
         "power": use.power,
-        "foreign": [
-            {
-                "pid": process.pid,
-                "user": process.user,
-                "command": process.command,
-                "memory": process.memory,
-            }
-            for process in verdict.strangers
-        ],
+        "foreign": convert(verdict.strangers, list[ForeignProcess], from_attributes=True),
     }
 
 

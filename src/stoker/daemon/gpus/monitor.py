@@ -17,6 +17,7 @@ from stoker.daemon.gpus.process_owners import ProcessOwners
 from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.reactor import Reactor
 from stoker.probes.gpu_reading import Reading
+from stoker.schema.gpu import Thresholds as ThresholdsView
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,6 @@ class GpuMonitor:
         """What is wrong with the GPUs or the driver."""
         self.read_at = time.monotonic()
         self._keep_fresh_until = 0.0
-        self._poll_now = False
         self._pending: Reading | None = first if self.enabled else None
         self._waiting: list[Callable[[], None]] = []
         """Called after the next reading."""
@@ -64,10 +64,6 @@ class GpuMonitor:
         else:
             on_fresh()
 
-    def poll_now(self) -> None:
-        """Read the GPUs again without waiting for the next poll."""
-        self._poll_now = self.enabled
-
     @property
     def latest(self) -> dict[str, dict[str, Any]]:
         """The latest statistics of every GPU, by UUID."""
@@ -75,7 +71,7 @@ class GpuMonitor:
 
     def set_thresholds(
         self, load: float | None, memory: float | None, processes: bool | None
-    ) -> dict[str, Any]:
+    ) -> ThresholdsView:
         """Change when a GPU counts as used by others; requires a new reading before a start."""
         self.thresholds.change(load, memory, processes)
         self.read_at -= STALE_SECONDS
@@ -105,8 +101,7 @@ class GpuMonitor:
                 )
                 self.read_at = now  # use the last reading rather than block all starts
             return 1.0
-        if self._poll_now or now - self.read_at >= POLL_SECONDS:
-            self._poll_now = False
+        if now - self.read_at >= POLL_SECONDS:
             self.probe.ask()
             return 1.0
         return max(POLL_SECONDS - (now - self.read_at), 0.05)

@@ -11,6 +11,7 @@ from stoker.core.state import State
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
+from stoker.schema.node import DrainReply
 
 DeviceId = tuple[str, str, str]
 """Node, type and name of a device."""
@@ -41,14 +42,13 @@ def undrain(context: RequestContext, body: r.Undrain) -> CommandHandler:
 def _result(
     event: e.Event, state: State, devices: Mapping[DeviceId, None], running: list[Job]
 ) -> CommandResult:
-    reply = {
-        "devices": [f"{node}/{type}:{name}" for node, type, name in devices],
-        "machines": [
-            node.name for node in state.cluster.nodes.values() if _is_whole_node(node, devices)
-        ],
-        "running": [job.id for job in running],
-        "labels": [job.label for job in running],
-    }
+    nodes = state.cluster.nodes.values()
+    reply = DrainReply(
+        devices=[f"{node}/{type}:{name}" for node, type, name in devices],
+        machines=[node.name for node in nodes if _is_whole_node(node, devices)],
+        running=[job.id for job in running],
+        labels=[job.label for job in running],
+    )
     return CommandResult(events=[event], reply=lambda _: reply)
 
 

@@ -12,7 +12,7 @@ from stoker.core.lifecycle import JobState
 from stoker.core.options import read
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon.context import CommandHandler, RequestContext
+from stoker.daemon.context import CommandHandler, RequestContext, reply_only
 from stoker.daemon.handlers.job_actions import for_each_job
 from stoker.daemon.submission.checks import check_satisfiable, check_upload_paths
 from stoker.daemon.submission.spec import content_hash
@@ -21,6 +21,7 @@ from stoker.daemon.submission.training import check_directories, check_epochs
 from stoker.daemon.views.job import elapsed
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
+from stoker.schema.job import ActionReply
 
 FIXED_OPTIONS = {"array", "export", "env", "pty", "hold"}
 """Options that cannot be changed after submission."""
@@ -56,7 +57,7 @@ def edit(context: RequestContext, body: r.Edit) -> CommandHandler:
             result = for_each_job(context, body.select, step, sweep_step)(state, now)
         except BadValue as error:
             raise CommandRejected(str(error), "usage") from None
-        return CommandResult(reply=lambda _: {"overdue": overdue}) if body.dry_run else result
+        return reply_only(ActionReply(overdue=overdue)) if body.dry_run else result
 
     def sweep_step(sweep: int, at: float) -> e.Event:
         priority = body.options.get("priority")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+
+from msgspec import UNSET
 
 from stoker.core import events as e
 from stoker.core.explain import silent_since
@@ -13,10 +14,11 @@ from stoker.core.options import parse_signal
 from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon.context import CommandHandler, RequestContext
+from stoker.daemon.context import CommandHandler, RequestContext, reply_only
 from stoker.daemon.handlers.queries import parse_iso_time
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
+from stoker.schema.job import ActionReply, ActionView
 from stoker.store.port import JobQuery
 
 MAX_FAILURES_RETRIED = 100_000
@@ -66,18 +68,17 @@ def _apply_to_jobs(
     """Apply a step to jobs; with `restore`, finished jobs are loaded from the store for it."""
     events: list[e.Event] = []
     done: list[int] = []
-    skipped: list[dict[str, Any]] = []
+    skipped: list[ActionView] = []
     boards: dict[int | None, None] = {}
     for id in ids:
         job, spec = context.job_and_spec(id, state)
         outcome = step(state, job, now)
+        if id not in state.jobs and not restore and not isinstance(outcome, str):
+            outcome = "it has ended"
         if isinstance(outcome, str):
-            skipped.append({"id": id, "label": job.label, "why": outcome})
+            skipped.append(ActionView(id=id, label=job.label, why=outcome))
             continue
         if id not in state.jobs:
-            if not restore:
-                skipped.append({"id": id, "label": job.label, "why": "it has ended"})
-                continue
             events.append(e.JobRecalled(at=now.wall, job=job, spec=spec))
         if job.params is not None and outcome:
             boards[job.array] = None
@@ -86,19 +87,17 @@ def _apply_to_jobs(
     events = [*context.restore_trials(boards, state, now.wall), *events]
     open_sweeps = [id for id in sweeps if state.sweeps[id].open]
 
-    def reply(after: State) -> dict[str, Any]:
+    def reply(after: State) -> ActionReply:
         views = [_action_view(after, after.jobs[id]) for id in done]
-        view = {"done": views, "skipped": skipped}
-        return view | {"sweeps": open_sweeps} if sweeps else view
+        return ActionReply(done=views, skipped=skipped, sweeps=open_sweeps if sweeps else UNSET)
 
     return CommandResult(events=events, reply=reply)
 
 
-def _action_view(state: State, job: Job) -> dict[str, Any]:
+def _action_view(state: State, job: Job) -> ActionView:
     """Return a job after the action, with the nodes that cannot learn of it yet."""
-    view = {"id": job.id, "label": job.label, "state": job.state.value}
-    unreachable = list(silent_since(state, job))
-    return view | {"unreachable": unreachable} if unreachable else view
+    unreachable = list(silent_since(state, job)) or UNSET
+    return ActionView(id=job.id, label=job.label, state=job.state.value, unreachable=unreachable)
 
 
 def _skip_reason(state: State, job: Job, body: r.End) -> str | None:
@@ -226,7 +225,7 @@ def retry(context: RequestContext, body: r.Retry) -> CommandHandler:
             return [e.JobRetried(at=now.wall, job=job.id, same_devices=body.same_gpus)]
 
         result = _apply_to_jobs(context, ids, step, state, now, restore=True)
-        return CommandResult(reply=lambda _: {"count": len(ids)}) if body.dry_run else result
+        return reply_only(ActionReply(count=len(ids))) if body.dry_run else result
 
     return handle
 
@@ -253,11 +252,9 @@ def dismiss(context: RequestContext, body: r.Dismiss) -> CommandHandler:
     def handle(state: State, now: Instant) -> CommandResult:
         ids = context.resolve(body.select, state) if body.select else list(state.unseen)
         failures = tuple(id for id in ids if id in state.unseen)
-        done = [
-            {"id": id, "label": state.jobs[id].label, "state": state.jobs[id].state.value}
-            for id in failures
-        ]
+        jobs = [state.jobs[id] for id in failures]
+        done = [ActionView(id=job.id, label=job.label, state=job.state.value) for job in jobs]
         events: list[e.Event] = [e.JobsSeen(at=now.wall, jobs=failures)] if failures else []
-        return CommandResult(events=events, reply=lambda _: {"done": done, "skipped": []})
+        return CommandResult(events=events, reply=lambda _: ActionReply(done=done, skipped=[]))
 
     return handle

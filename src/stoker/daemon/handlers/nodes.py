@@ -19,7 +19,14 @@ from stoker.daemon.views.gpu import resources_view
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.executors.ssh.address import Address, parse_address
 from stoker.schema import requests as r
-from stoker.schema.node import MeasuredGpu, NodeList, NodeMeasurement, NodeView
+from stoker.schema.node import (
+    MeasuredGpu,
+    NodeAdded,
+    NodeList,
+    NodeMeasurement,
+    NodeRemoved,
+    NodeView,
+)
 
 
 def add(context: RequestContext, body: r.AddNode) -> CommandHandler:
@@ -54,13 +61,13 @@ def add(context: RequestContext, body: r.AddNode) -> CommandHandler:
                 " the same machine at another address, say --force, otherwise choose another name.",
                 "failed",
             )
-        reply = {
-            "name": body.name,
-            "address": body.address,
-            "new": before is None,
-            "changed": not known,
-            "configured": body.name in context.configured_nodes(),
-        }
+        reply = NodeAdded(
+            name=body.name,
+            address=body.address,
+            new=before is None,
+            changed=not known,
+            configured=body.name in context.configured_nodes(),
+        )
         return CommandResult(events=[] if known else [event], reply=lambda _: reply)
 
     return handle
@@ -105,11 +112,11 @@ def remove(context: RequestContext, body: r.RemoveNode) -> CommandHandler:
             )  # fmt: skip
             events.append(lost)
         events.append(e.NodeRemoved(at=now.wall, name=body.name))
-        reply = {
-            "name": body.name,
-            "lost": [job.id for job in running],
-            "configured": body.name in context.configured_nodes(),
-        }
+        reply = NodeRemoved(
+            name=body.name,
+            lost=[job.id for job in running],
+            configured=body.name in context.configured_nodes(),
+        )
         return CommandResult(events=events, reply=lambda _: reply)
 
     return handle

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+
+from msgspec.structs import asdict
 
 from stoker.core.events import Event, PolicyChosen
 from stoker.core.policy.parameters import counts_for, read_parameters
@@ -14,6 +15,7 @@ from stoker.daemon.context import CommandHandler, RequestContext, reply_only
 from stoker.daemon.views.format import iso
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
+from stoker.schema.queue import ChosenPolicy, PolicyChange, PolicyList, PolicyView, QueuePolicy
 
 ALL_QUEUES = "*"
 """Stands for every queue without a policy of its own."""
@@ -21,23 +23,19 @@ DEFAULT_QUEUE = "default"
 """The queue of jobs that name none."""
 
 
-def show(context: RequestContext) -> CommandHandler:
+def show(state: State, now: Instant) -> CommandResult:
     """Return the policy of each queue, and all policies."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        pending = Counter(job_class.queue for job_class in state.line.where.values())
-        queues = [queue_view(state, name, pending[name]) for name in known_queues(state)]
-        others = queue_view(state, ALL_QUEUES, 0)
-        return reply_only({"queues": [*queues, others], "policies": list_policies()})
-
-    return handle
+    pending = Counter(job_class.queue for job_class in state.line.where.values())
+    queues = [queue_view(state, name, pending[name]) for name in known_queues(state)]
+    others = queue_view(state, ALL_QUEUES, 0)
+    return reply_only(PolicyList(queues=[*queues, others], policies=list_policies()))
 
 
-def list_policies() -> list[dict[str, Any]]:
+def list_policies() -> list[PolicyView]:
     """Return all policies, the automatic choice first."""
-    auto = {"name": AUTO, "about": ABOUT_AUTO, "parameters": _parameters(PLANNER)}
+    auto = PolicyView(name=AUTO, about=ABOUT_AUTO, parameters=_parameters(PLANNER))
     return [auto] + [
-        {"name": rules.name, "about": rules.about, "parameters": _parameters(rules)}
+        PolicyView(name=rules.name, about=rules.about, parameters=_parameters(rules))
         for rules in POLICIES.values()
     ]
 
@@ -49,19 +47,19 @@ def known_queues(state: State) -> list[str]:
     return sorted(names, key=lambda name: (name != DEFAULT_QUEUE, name))
 
 
-def queue_view(state: State, queue: str, pending: int) -> dict[str, Any]:
+def queue_view(state: State, queue: str, pending: int) -> QueuePolicy:
     """Return the policy of a queue, and why it has it."""
     defined = state.rest.queues.get(queue)
-    return {
-        "queue": queue,
-        **_chosen(state, queue),
-        "strict": defined is not None and defined.strict,
-        "waiting": pending,
-        "running": state.queue_running.get(queue, 0),
-    }
+    return QueuePolicy(
+        queue=queue,
+        **asdict(_chosen(state, queue)),
+        strict=defined is not None and defined.strict,
+        waiting=pending,
+        running=state.queue_running.get(queue, 0),
+    )
 
 
-def _chosen(state: State, queue: str) -> dict[str, Any]:
+def _chosen(state: State, queue: str) -> ChosenPolicy:
     """Return the policy chosen for a queue, the policy that it results in, and its parameters."""
     policies = state.rest.policies
     chosen, changed = policies.get(queue) or policies.get(ALL_QUEUES, (USUAL.name, {}))
@@ -70,16 +68,16 @@ def _chosen(state: State, queue: str) -> dict[str, Any]:
     else:
         rules = state.policy(queue)
         name, about = rules.name, rules.about
-    return {
-        "own": queue in state.rest.policies,
-        "chosen": chosen,
-        "policy": name,
-        "since": iso(_since(state, queue)),
-        "about": about,
-        "why": _auto_reason(state, queue) if chosen == AUTO and queue != ALL_QUEUES else None,
-        "parameters": _parameters(rules),
-        "changed": dict(changed),
-    }
+    return ChosenPolicy(
+        own=queue in state.rest.policies,
+        chosen=chosen,
+        policy=name,
+        since=iso(_since(state, queue)),
+        about=about,
+        why=_auto_reason(state, queue) if chosen == AUTO and queue != ALL_QUEUES else None,
+        parameters=_parameters(rules),
+        changed=dict(changed),
+    )
 
 
 def _since(state: State, queue: str) -> float | None:
@@ -125,19 +123,19 @@ def choose(context: RequestContext, body: r.Policy) -> CommandHandler:
         if not same:
             events = [PolicyChosen(at=now.wall, queue=queue, name=chosen, parameters=parameters)]
 
-        def reply(after: State) -> dict[str, Any]:
+        def reply(after: State) -> PolicyChange:
             own = [name for name in after.rest.policies if name != ALL_QUEUES]
             others = own if queue == ALL_QUEUES else []
-            return {
-                "queue": queue,
-                "before": before,
-                "after": _chosen(after, queue),
-                "changed": not same,
-                "waiting": _reordered(after, queue, others),
-                "preempts": _preempts(after, queue),
-                "kept": others,
-                "known": queue == ALL_QUEUES or _is_known(after, queue),
-            }
+            return PolicyChange(
+                queue=queue,
+                before=before,
+                after=_chosen(after, queue),
+                changed=not same,
+                waiting=_reordered(after, queue, others),
+                preempts=_preempts(after, queue),
+                kept=others,
+                known=queue == ALL_QUEUES or _is_known(after, queue),
+            )
 
         return CommandResult(events=events, reply=reply)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct, convert
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from stoker.core.explain import how_it_ended, why
 from stoker.core.job import Job, Spec
@@ -16,6 +17,7 @@ from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.outlook import Span, Told
 from stoker.core.policy.order import in_order, in_rows
 from stoker.core.state import State
+from stoker.core.sweep import Sweep
 from stoker.daemon.context import CommandHandler, RequestContext, reply_only
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.sweeps.views import sweep_view
@@ -27,7 +29,7 @@ from stoker.daemon.views.placement import node_names
 from stoker.daemon.views.queue import queue_view
 from stoker.engine import PLANNING, CommandRejected, CommandResult, Instant
 from stoker.schema.gpu import GpuList
-from stoker.schema.job import AheadView, History, NodeFit, RankView, UploadView, WhyView
+from stoker.schema.job import History, UploadView, WhyView
 from stoker.schema.queue import QueueList
 from stoker.store.port import JobQuery
 
@@ -76,14 +78,16 @@ def list_ids(
         limit = MAX_JOBS_LISTED if filtered else job_filter.limit
         fold = job_filter.fold and not selectors
         arrays = job_filter.arrays and not selectors
-        if arrays and not filtered:
-            rows = _current_rows(state, limit, fold)
+        if selectors:
+            rows = [[id] for id in context.resolve(selectors, state)]
         else:
-            ids = context.resolve(selectors, state) if selectors else _current(state, limit, fold)
-            if filtered:
-                ids = [id for id in ids if _matches(*context.job_and_spec(id, state), job_filter)]
-            jobs = [state.jobs[id] for id in ids] if arrays else []
-            rows = array_rows.rows(jobs) if arrays else [[id] for id in ids]
+            rows = _current_rows(state, limit, fold, arrays and not filtered)
+        if filtered:
+            ids = [id for (id,) in rows]
+            ids = [id for id in ids if _matches(*context.job_and_spec(id, state), job_filter)]
+            rows = (
+                array_rows.rows([state.jobs[id] for id in ids]) if arrays else [[id] for id in ids]
+            )
         total = sum(map(len, rows))
         if not (filtered or selectors):
             total = state.live + len(state.unseen) - (_folded(state) if fold else 0)
@@ -152,47 +156,37 @@ def _folded(state: State) -> int:
     return sum(sweep.unfinished for sweep in sweeps) + failed
 
 
-def _current(state: State, limit: int, fold: bool = False) -> list[int]:
-    """Return running jobs, pending ones in queue order, failures not dismissed, newest first."""
-    if fold and state.sweeps:
-        hidden = state.sweeps
-        running = sorted(id for id, job in state.running.items() if job.params is None)
-        failures = [id for id in state.unseen if state.jobs[id].params is None]
-    else:
-        hidden, running, failures = {}, sorted(state.running), list(state.unseen)
-    ready = [job.id for job in in_order(state.line, state.jobs, limit, hidden)]
-    blocked: list[int] = []
-    if len(ready) < limit:
-        for id, job in state.jobs.items():
-            if hidden and job.params is not None:
-                continue
-            if job.state is JobState.PENDING and id not in state.line:
-                blocked.append(id)
-                if len(blocked) >= limit:
-                    break
-    failed = sorted((state.jobs[id].ended_at or 0.0, id) for id in failures)
-    return [*running, *ready, *blocked, *(id for _, id in reversed(failed))]
+def _current_rows(state: State, limit: int, fold: bool, arrays: bool) -> list[list[int]]:
+    """Return running jobs, pending ones in queue order, failures not dismissed, newest first.
 
-
-def _current_rows(state: State, limit: int, fold: bool) -> list[list[int]]:
-    """Return the same jobs as `_current`, with members of an array in one row."""
+    Each job is a row; with `arrays`, members of an array that are alike share one.
+    """
     hidden = state.sweeps if fold else {}
-    running = [job for job in state.running.values() if not hidden or job.params is None]
-    ready = in_rows(state.line, state.jobs, limit, hidden)
-    blocked: list[Job] = []
-    if state.live - len(state.running) > len(state.line):
-        blocked = [
+    running = sorted(id for id, job in state.running.items() if _is_shown(job, hidden))
+    if arrays:
+        ready = in_rows(state.line, state.jobs, limit, hidden)
+    else:
+        ready = [[job.id] for job in in_order(state.line, state.jobs, limit, hidden)]
+    blocked: Iterable[Job] = ()
+    if len(ready) < limit and state.live - len(state.running) > len(state.line):
+        blocked = (
             job
             for id, job in state.jobs.items()
-            if job.state is JobState.PENDING
-            and id not in state.line
-            and not (hidden and job.params is not None)
-        ]
-    failed = [state.jobs[id] for id in state.unseen]
-    failed = [job for job in failed if not hidden or job.params is None]
+            if job.state is JobState.PENDING and id not in state.line and _is_shown(job, hidden)
+        )
+    failed = [state.jobs[id] for id in state.unseen if _is_shown(state.jobs[id], hidden)]
     failed.sort(key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)
-    running_rows = [[job.id] for job in sorted(running, key=lambda job: job.id)]
-    return [*running_rows, *ready, *array_rows.rows(blocked), *array_rows.rows(failed)]
+    others = (
+        [*array_rows.rows(blocked), *array_rows.rows(failed)]
+        if arrays
+        else [[job.id] for job in (*islice(blocked, limit), *failed)]
+    )
+    return [*([id] for id in running), *ready, *others]
+
+
+def _is_shown(job: Job, hidden: Mapping[int, Sweep]) -> bool:
+    """Return False for a trial of a listing that shows sweeps instead."""
+    return not hidden or job.params is None
 
 
 def counts(state: State) -> dict[str, int]:
@@ -228,23 +222,12 @@ def explain(context: RequestContext, selector: str) -> CommandHandler:
             forecast = context.forecast(other.id, state, now)
             return forecast.end if forecast is not None else None
 
-        explanation = why(state, job, now.wall, now.boot, ends)
+        fields = asdict(view) | asdict(why(state, job, now.wall, now.boot, ends))
+        if uploads := _uploads(context, job):
+            fields["text"] = _upload_text(uploads)
+        view = convert(fields, WhyView[str], from_attributes=True)
         forecast = context.forecast(id, state, now)
-        view = replace(
-            view,
-            reason=explanation.reason,
-            text=_upload_text(_uploads(context, job)) or explanation.text,
-            position=explanation.position,
-            ahead=list(explanation.ahead),
-            coming=list(explanation.coming),
-            unblocks=list(explanation.unblocks),
-            room=list(explanation.room),
-            standing=convert(explanation.standing, RankView | None, from_attributes=True),
-            before=convert(explanation.before, list[AheadView], from_attributes=True),
-            nodes=convert(explanation.nodes, list[NodeFit], from_attributes=True),
-            **(_estimate(forecast) if forecast else {}),
-        )
-        return reply_only(view)
+        return reply_only(replace(view, **_estimate(forecast)) if forecast else view)
 
     return handle
 
@@ -373,14 +356,10 @@ def list_gpus(readings: GpuReadings, notes: Callable[[], list[str]]) -> CommandH
     return handle
 
 
-def list_queues(context: RequestContext) -> CommandHandler:
+def list_queues(state: State, now: Instant) -> CommandResult:
     """Return the named queues."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        views = [queue_view(queue, state) for queue in state.rest.queues.values()]
-        return reply_only(QueueList(queues=views))
-
-    return handle
+    views = [queue_view(queue, state) for queue in state.rest.queues.values()]
+    return reply_only(QueueList(queues=views))
 
 
 def parse_iso_time(text: str | None, name: str) -> float | None:

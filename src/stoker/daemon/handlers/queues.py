@@ -11,6 +11,7 @@ from stoker.core.units import BadValue, format_amount, parse_amount
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
+from stoker.schema.queue import HiddenHistory, QueueName
 
 ANY_CAPACITY = -1
 """Capacity of a device that no node and no other queue has defined."""
@@ -35,7 +36,7 @@ def define_queue(context: RequestContext, body: r.Queue) -> CommandHandler:
             )  # fmt: skip
         except BadValue as error:
             raise CommandRejected(str(error), "usage") from None
-        return CommandResult(events=[event], reply=lambda _: {"name": body.name})
+        return CommandResult(events=[event], reply=lambda _: QueueName(name=body.name))
 
     return handle
 
@@ -94,7 +95,7 @@ def hide_history(context: RequestContext, body: r.HideHistory) -> CommandHandler
 
     def handle(state: State, now: Instant) -> CommandResult:
         event = e.RecordsCleared(at=now.wall, door=body.client)
-        return CommandResult(events=[event], reply=lambda _: {"client": body.client})
+        return CommandResult(events=[event], reply=lambda _: HiddenHistory(client=body.client))
 
     return handle
 
@@ -116,6 +117,6 @@ def delete_queue(context: RequestContext, name: str) -> CommandHandler:
                 "failed",
             )
         event = e.QueueDeleted(at=now.wall, name=name)
-        return CommandResult(events=[event], reply=lambda _: {"name": name})
+        return CommandResult(events=[event], reply=lambda _: QueueName(name=name))
 
     return handle

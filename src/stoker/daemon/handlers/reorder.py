@@ -9,6 +9,7 @@ from stoker.core.state import State
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
+from stoker.schema.job import ActionReply, ActionView
 
 
 def move(context: RequestContext, body: r.Move) -> CommandHandler:
@@ -18,26 +19,19 @@ def move(context: RequestContext, body: r.Move) -> CommandHandler:
         ids = context.resolve(body.select, state) if body.select else []
         if not ids:
             raise CommandRejected("No job was named. Use an id, a range or a name.", "usage")
-        pending = [state.jobs[id] for id in ids if _is_pending(state, id)]
-        skipped = [
-            {
-                "id": id,
-                "label": context.job_and_spec(id, state)[0].label,
-                "why": "it is not pending",
-            }
-            for id in ids
-            if not _is_pending(state, id)
-        ]
+        pending: list[Job] = []
+        done, skipped = [], []
+        for id in ids:
+            job, _ = context.job_and_spec(id, state)
+            if job.state is JobState.PENDING:
+                pending.append(job)
+                done.append(ActionView(id=id, label=job.label, state=job.state.value))
+            else:
+                skipped.append(ActionView(id=id, label=job.label, why="it is not pending"))
         events = _moves(context, body, pending, state, now) if pending else []
-        done = [{"id": job.id, "label": job.label, "state": job.state.value} for job in pending]
-        return CommandResult(events=events, reply=lambda _: {"done": done, "skipped": skipped})
+        return CommandResult(events=events, reply=lambda _: ActionReply(done=done, skipped=skipped))
 
     return handle
-
-
-def _is_pending(state: State, id: int) -> bool:
-    job = state.jobs.get(id)
-    return job is not None and job.state is JobState.PENDING
 
 
 def _moves(

@@ -15,6 +15,7 @@ from stoker.core.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.views.job import job_view
 from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.schema.job import StuckJob, WaitReply
 
 MAX_VIEWS = 10_000
 """The reply about more jobs than this has the view of the one with the highest exit code only."""
@@ -92,14 +93,14 @@ class JobWaiter:
             if sweep.wanting and sweep.note
         ]
 
-    def never_starting(self, state: State, at: float) -> list[tuple[int, str]]:
+    def never_starting(self, state: State, at: float) -> list[StuckJob]:
         """Return jobs with a dependency that can no longer be met, and the reason."""
         never = []
         for id in self.unfinished:
             job = state.jobs[id]
             depends = job.state is JobState.PENDING and state.spec(job).dependency is not None
             if depends and dependency_standing(state, job, at)[0] is Standing.NEVER:
-                never.append((id, f"{reason(state, job, at)[1]}"))
+                never.append(StuckJob(id=id, text=f"{reason(state, job, at)[1]}"))
         return never
 
 
@@ -153,20 +154,16 @@ class JobWaiters:
             if finished or timed_out or waiter.disconnected or notes or all_stuck:
                 self.waiting.remove(waiter)
                 if not waiter.disconnected:
-                    result = _result(waiter, state, now, never, finished)
-                    waiter.on_done({**result, "notes": notes}, None)
+                    waiter.on_done(_reply(waiter, state, now, never, finished, notes), None)
 
 
-def _result(
-    waiter: JobWaiter, state: State, now: Instant, never: list[tuple[int, str]], finished: bool
-) -> dict[str, Any]:
+def _reply(
+    waiter: JobWaiter, state: State, now: Instant, never: list[StuckJob], finished: bool,
+    notes: list[str],
+) -> WaitReply:  # fmt: skip
     context, ids = waiter.context, waiter.ids
     if len(ids) > MAX_VIEWS:
         ids = [max(ids, key=lambda job: context.job_and_spec(job, state)[0].result or 0)]
     jobs = [context.job_and_spec(id, state) for id in ids]
-    return {
-        "finished": finished,
-        "count": len(waiter.ids),
-        "jobs": [job_view(job, spec, state, now, context.logs) for job, spec in jobs],
-        "stuck": [{"id": id, "text": text} for id, text in never],
-    }
+    views = [job_view(job, spec, state, now, context.logs) for job, spec in jobs]
+    return WaitReply(finished=finished, count=len(waiter.ids), jobs=views, stuck=never, notes=notes)

@@ -24,7 +24,6 @@ from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.probes.gpu_reading import Reading
 from stoker.schema import requests
 from stoker.schema.daemon import BackupReply, DaemonStatus, ListenerClosed, StopReply
-from stoker.schema.gpu import Thresholds
 from stoker.store.port import StoreError
 from stoker.store.select import check_store, select_store
 
@@ -60,7 +59,7 @@ async def status(api: RouteContext, request: Request) -> Any:
                 **nodes.summary(daemon.registry, state),
                 store=api.context.store_name,
                 listeners=listeners,
-                thresholds=Thresholds(**daemon.gpus.thresholds.view()),
+                thresholds=daemon.gpus.thresholds.view(),
                 seq=daemon.engine.seq,
                 warnings=api.warnings(),
                 faults=daemon.faults.report(),

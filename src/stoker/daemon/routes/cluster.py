@@ -68,7 +68,7 @@ async def refresh_nodes(api: RouteContext, request: Request, body: requests.Refr
 
 async def list_queues(api: RouteContext, request: Request) -> Any:
     """Return the named queues."""
-    return await api.ask(queries.list_queues(api.context))
+    return await api.ask(queries.list_queues)
 
 
 async def delete_queue(api: RouteContext, request: Request) -> Any:
@@ -78,4 +78,4 @@ async def delete_queue(api: RouteContext, request: Request) -> Any:
 
 async def list_policies(api: RouteContext, request: Request) -> Any:
     """Return the policy of each queue, and all policies."""
-    return await api.ask(policies.show(api.context))
+    return await api.ask(policies.show)

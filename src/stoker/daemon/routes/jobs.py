@@ -88,8 +88,7 @@ async def list_jobs(api: RouteContext, request: Request) -> Any:
 
 
 def _hook(job: JobView[str], logs: str) -> HookView | None:
-    outcome = hook_view(record_path(logs, job.id)) if job.result is not None else None
-    return HookView(**outcome) if outcome is not None else None
+    return hook_view(record_path(logs, job.id)) if job.result is not None else None
 
 
 def _page_size(limit: str | None) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
@@ -37,6 +35,7 @@ from stoker.daemon.submission.training import (
 from stoker.daemon.views.format import iso
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
+from stoker.schema.job import SubmitReply
 
 
 def handle_submit(context: RequestContext, body: r.Submit, durable: bool = True) -> CommandHandler:
@@ -215,18 +214,15 @@ def option_context(context: RequestContext, state: State, now: Instant) -> Conte
     return Context(now.wall, resolve, singleton)
 
 
-def _receipt(first: int, count: int, array: bool, warnings: list[str]) -> dict[str, Any]:
+def _receipt(first: int, count: int, array: bool, warnings: list[str]) -> SubmitReply:
     last = first + count - 1
     label = str(first) if count == 1 or array else f"{first}-{last}"
-    return {
-        "first": first, "last": last, "count": count, "label": label,
-        "warnings": warnings, "expected_start": None,
-    }  # fmt: skip
+    return SubmitReply(first=first, last=last, count=count, label=label, warnings=warnings)
 
 
 def _dry_run_reply(
     context: RequestContext, state: State, spec: Spec, now: Instant, warnings: list[str], count: int
-) -> dict[str, Any]:
+) -> SubmitReply:
     """Return when and where the job would start, without recording anything."""
     from stoker.core.policy.place import place
 
@@ -243,8 +239,7 @@ def _dry_run_reply(
         ]
         latest = max((start for start in starts if start is not None), default=None)
         start = iso(latest) if None not in starts else None
-    return {
-        "first": None, "last": None, "count": count, "label": None,
-        "warnings": warnings, "expected_start": start,
-        "nodes": [part.node for part in placement.parts] if placement is not None else [],
-    }  # fmt: skip
+    return SubmitReply(
+        first=None, last=None, count=count, label=None, warnings=warnings, expected_start=start,
+        nodes=[part.node for part in placement.parts] if placement is not None else [],
+    )  # fmt: skip

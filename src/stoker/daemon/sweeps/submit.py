@@ -32,12 +32,13 @@ from stoker.core.sweep import (
     word_of,
 )
 from stoker.core.units import BadValue
-from stoker.daemon.context import CommandHandler, RequestContext
+from stoker.daemon.context import CommandHandler, RequestContext, reply_only
 from stoker.daemon.submission.spec import content_hash
 from stoker.daemon.submission.submit import PreparedSubmission, prepare
 from stoker.daemon.sweeps.stored import StoredSweep, trial_command
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
+from stoker.schema.sweep import SweepReply
 from stoker.sweep import samplers
 from stoker.sweep.definition import InvalidSweep, check
 from stoker.sweep.rungs import rungs
@@ -146,7 +147,8 @@ class _Submission:
         if self.body.dry_run:
             commands = [_command_text(command) for _, command in missing[:10]]
             receipt = _receipt(sweep, len(missing), len(requeued), prepared.wanted.warnings)
-            return CommandResult(reply=lambda _: {**receipt, "sweep": None, "commands": commands})
+            receipt.sweep, receipt.commands = None, commands
+            return reply_only(receipt)
         events = [event for event in prepared.events if type(event) is not SpecRecorded]
         if stored.hash not in state.specs and (missing or requeued):
             events.append(SpecRecorded(at=now.wall, hash=stored.hash, spec=spec))
@@ -236,12 +238,11 @@ class _Submission:
         return events
 
 
-def _receipt(sweep: Sweep, added: int, retried: int, warnings: list[str]) -> dict[str, Any]:
-    return {
-        "sweep": sweep.id, "label": str(sweep.id), "name": sweep.name, "added": added,
-        "retried": retried, "total": sweep.total, "counts": dict(sweep.counts),
-        "warnings": warnings,
-    }  # fmt: skip
+def _receipt(sweep: Sweep, added: int, retried: int, warnings: list[str]) -> SweepReply:
+    return SweepReply(
+        sweep=sweep.id, label=str(sweep.id), name=sweep.name, added=added, retried=retried,
+        total=sweep.total, counts=dict(sweep.counts), warnings=warnings,
+    )  # fmt: skip
 
 
 def _stopping_rule(stop: dict[str, Any] | None) -> Rule | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from msgspec import UNSET
+from msgspec import UNSET, convert
 from msgspec.json import decode
 
 from stoker import places
 from stoker.core.explain import reason, silent_since
-from stoker.core.job import Job, Score, Spec
+from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import SHORT, UNHAPPY, JobState
 from stoker.core.state import State
 from stoker.daemon.views.format import command_text, iso, request_view
@@ -55,7 +55,7 @@ def job_view(
         array_index=ArrayIndex(id=job.array, index=job.index) if job.array is not None else None,
         sweep=job.array if job.params is not None else None,
         params=decode(job.params) if job.params is not None else None,
-        objective=_objective(job.score),
+        objective=convert(job.score, ObjectiveView, from_attributes=True) if job.score else None,
         depends=_depends(spec),
         retry=f"{retry.limit} on {','.join(retry.on)}" if retry.limit else None,
         if_unreachable=f"restart:{if_unreachable}s" if if_unreachable is not None else None,
@@ -112,12 +112,6 @@ def _tail(out: str, err: str | None, lines: int) -> list[str]:
 
 def _trains(job: Job, spec: Spec) -> bool:
     return job.holding and (spec.training is not None or job.progress is not None)
-
-
-def _objective(score: Score | None) -> ObjectiveView | None:
-    if score is None:
-        return None
-    return ObjectiveView(value=score.value, step=score.step, stopped=score.stopped)
 
 
 def _attempts(job: Job) -> list[AttemptView[str]]:

@@ -6,6 +6,8 @@ from functools import cache
 from os.path import dirname
 from typing import Any
 
+from msgspec import convert
+
 from stoker.core import contract
 from stoker.core.estimate import Estimate, attained, epochs_of, estimate, family_of, with_margin
 from stoker.core.job import Container, Job, Progress, Spec, Stop, Training
@@ -14,7 +16,7 @@ from stoker.core.request import GPU, GpuAsk
 from stoker.core.state import State
 from stoker.core.training_options import ALL_OF_A_MACHINE
 from stoker.core.units import THOUSAND
-from stoker.schema.training import ContainerView, MountView, StopView, TrainingView
+from stoker.schema.training import ContainerView, StopView, TrainingView
 
 Live = dict[str, Any]
 """What is measured of a running job but not stored: its step, metrics and current memory."""
@@ -111,16 +113,4 @@ def container_view(container: Container | None) -> ContainerView | None:
     """Return the image in which a job runs, and what it sees of the host."""
     if container is None:
         return None
-    return ContainerView(
-        image=container.image,
-        mounts=[
-            MountView(
-                source=mount.source,
-                target=mount.target,
-                read_only=mount.read_only,
-                optional=mount.optional,
-            )
-            for mount in container.mounts
-        ],
-        ports=[list(pair) for pair in container.ports],
-    )
+    return convert(container, ContainerView, from_attributes=True)

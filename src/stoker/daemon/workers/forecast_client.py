@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import asdict
 
 from stoker.core import events as e
 from stoker.core.job import Job
@@ -288,17 +289,12 @@ def _view(
     job, _ = context.job_and_spec(id, state)
     forecast = forecasts.forecast(id, state, now)
     estimate = estimate_view(forecast or Told(now.wall))
+    if job.finished:
+        estimate.never = "it has ended"
     return JobEstimate(
-        id=job.id,
-        label=job.label,
-        name=job.name,
-        user=job.user,
-        state=job.state.value,
-        at=estimate.at,
-        start=estimate.start,
-        end=estimate.end,
-        never="it has ended" if job.finished else estimate.never,
-    )
+        id=job.id, label=job.label, name=job.name, user=job.user, state=job.state.value,
+        **asdict(estimate),
+    )  # fmt: skip
 
 
 def _sort_key(view: JobEstimate) -> tuple[bool, bool, str, int]:
