@@ -69,7 +69,9 @@ class Records:
 
 
 class AgentBed(ExecutorBed):
-    """The executor behind a real agent, on a node that shares its files with this one."""
+    """The executor behind a real agent, on a node that shares its files with this one or not."""
+
+    shares_files = True
 
     def open(self) -> None:
         (self.place / "notes").mkdir(exist_ok=True)
@@ -79,7 +81,7 @@ class AgentBed(ExecutorBed):
             remote_facts.parse, GRACE_SECONDS,
         )  # fmt: skip
         self.executor = AgentExecutor(
-            "node", LocalTransport(), environment, Records(), shares_files=True
+            "node", LocalTransport(), environment, Records(), self.shares_files
         )
         self.sink = RecordingSink()
         self.executor.open(self.sink)

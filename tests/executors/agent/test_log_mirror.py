@@ -34,11 +34,12 @@ def test_every_byte_once_whatever_is_asked_for_again(
     assert held == data
 
 
-def test_a_new_driver_goes_on_where_the_copy_ends(tmp_path: Path) -> None:
+def test_another_daemon_continues_where_the_copy_ends(tmp_path: Path) -> None:
     first = mirror(tmp_path, b"before\n")
+    first.write_note(12.5)
     first.take(Piece("1.0", "out", 0, b"one\ntw"))
     second = LogMirror(first.out, None, first.note)
-    second.resume()
+    assert second.resume() == 12.5
     assert second.offsets == ("6", "0")
     second.take(Piece("1.0", "out", 4, b"two\n"))
     assert (tmp_path / "out").read_bytes() == b"before\none\ntwo\n"

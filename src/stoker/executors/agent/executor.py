@@ -22,7 +22,6 @@ from stoker.core.events import (
     StartCalledOff,
     StartFailed,
 )
-from stoker.core.job import Job
 from stoker.core.launch import Launch, carrying
 from stoker.core.lifecycle import JobState
 from stoker.core.text import printable
@@ -260,8 +259,10 @@ class AgentExecutor(Executor):
             recoverable.job, recoverable.spec, recoverable.rank, recoverable.id
         )  # fmt: skip
         mirror = LogMirror(recoverable.out, recoverable.err, self._note_path(id))
-        mirror.resume()
-        workspace = self._workspace(job.label, id, part, spec.umask, _uploaded_at(job))
+        read_at = mirror.resume()
+        if read_at is None:  # the note is lost: it was read before the attempt was started
+            read_at = job.started_at if job.started_at is not None else job.submitted_at
+        workspace = self._workspace(job.label, id, part, spec.umask, read_at)
         named = spec.training is not None and spec.training.snapshots is not None
         self.attempts[id] = RemoteAttempt(
             id, mirror, carrying(job, spec, self.name, part or 0), spec.directory, workspace,
@@ -526,11 +527,6 @@ class AgentExecutor(Executor):
 
 def _do_nothing() -> None:
     """Ignore the end of a poll."""
-
-
-def _uploaded_at(job: Job) -> float:
-    """Return when the directory of a job was read at the latest; it is not journalled."""
-    return job.started_at if job.started_at is not None else job.submitted_at
 
 
 def _stored(text: str) -> str:

@@ -134,6 +134,13 @@ class Starts:
             why = f"cannot start: {error.args[0]}"
             self._give_up(attempt, why, why, may_pass=False)
             return
+        try:
+            # A later daemon must not overwrite files that are changed here from now on.
+            attempt.mirror.write_note(attempt.workspace.since)
+        except OSError as error:
+            why = f"cannot start: {error}"
+            self._give_up(attempt, why, why, may_pass=False)
+            return
         scripts = f"{executor.readings.home}/{connection.root}/scripts"
         results = "nothing" if executor.shares_files else result_kind(launch.carry)
         attempt.phase, attempt.is_observed = Phase.ORDERED, True

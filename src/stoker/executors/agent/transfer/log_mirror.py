@@ -1,7 +1,7 @@
-"""The logs of attempts on another machine, copied here as they grow: no byte twice, none lost.
+"""LogMirror: copies the output of an attempt on another node, each byte once.
 
-How far we are is told by the copy itself, so that nothing need be remembered; only what was in
-a file before has a note.
+The size of a copy shows how much has arrived. A note on disk has what a later daemon cannot find
+out: how long the files were before the attempt, and when its directory was read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_PIECES = len(KINDS)
 
 
 class Piece(Struct, frozen=True):
-    """What the agent says of an attempt: a part of its log, or what comes back from it."""
+    """A part of an attempt's output or report, or a tar archive of its results."""
 
     key: str
     what: str
@@ -53,15 +53,16 @@ class LogMirror(Struct):
     out: str
     err: str | None
     note: str
-    """Where to remember what was in the files before this attempt wrote to them."""
+    """The path of the note."""
     out_base: int = 0
     err_base: int = 0
+    """Bytes that the files had before the attempt wrote to them."""
     at_out: int = 0
     at_err: int = 0
-    """How many bytes of each we have."""
+    """Bytes of each that have arrived."""
 
     def open(self, umask: int) -> None:
-        """Make the files, as the attempt itself would have; raises OSError where it could not."""
+        """Create the files as the attempt itself would; raise OSError if that is impossible."""
         before = os.umask(umask)
         try:
             for path in filter(None, (self.out, self.err)):
@@ -69,23 +70,31 @@ class LogMirror(Struct):
         finally:
             os.umask(before)
         self.out_base, self.err_base = _size(self.out), _size(self.err)
-        if self.out_base or self.err_base:
-            with open(self.note, "w") as file:
-                file.write(f"{self.out_base} {self.err_base}")
 
-    def resume(self) -> None:
-        """Go on where an earlier driver stopped: attempts have files of their own by default."""
+    def write_note(self, read_at: float) -> None:
+        """Write the note, with the time at which the attempt's directory was read."""
+        with open(self.note, "w") as file:
+            file.write(f"{self.out_base} {self.err_base} {read_at!r}")
+
+    def resume(self) -> float | None:
+        """Continue the copies of an earlier daemon; return when the directory was read, if known.
+
+        Without a note, the files are those of the attempt alone, as they are by default.
+        """
+        read_at = None
         with contextlib.suppress(OSError, ValueError):
             with open(self.note) as file:
-                out, err = file.read().split()
+                out, err, *times = file.read().split()
             self.out_base, self.err_base = int(out), int(err)
+            read_at = float(times[0]) if times else None
         self.at_out = max(_size(self.out) - self.out_base, 0)
         self.at_err = max(_size(self.err) - self.err_base, 0)
+        return read_at
 
     def take(self, piece: Piece) -> None:
-        """Add what is new in a piece; what was asked for twice comes twice."""
+        """Append what is new in a piece; pieces may overlap."""
         if piece.what.startswith(CUT):
-            self._begin_anew(piece.what.removeprefix(CUT))
+            self._truncate(piece.what.removeprefix(CUT))
             return
         have = self.at_err if piece.what == ERR else self.at_out
         if piece.offset <= have:
@@ -97,10 +106,10 @@ class LogMirror(Struct):
             return
         fd = open_log(path, 0o600)
         try:
-            rest = memoryview(data)
-            while rest:
-                written = os.write(fd, rest)
-                rest = rest[written:]
+            unwritten = memoryview(data)
+            while unwritten:
+                written = os.write(fd, unwritten)
+                unwritten = unwritten[written:]
                 if stream == ERR:
                     self.at_err += written
                 else:
@@ -108,8 +117,8 @@ class LogMirror(Struct):
         finally:
             os.close(fd)
 
-    def _begin_anew(self, stream: str) -> None:
-        """The attempt has emptied its log; so do we, unless others have written to ours."""
+    def _truncate(self, stream: str) -> None:
+        """Truncate a copy like the attempt did its log, unless other processes wrote to it."""
         path, base = (self.err, self.err_base) if stream == ERR else (self.out, self.out_base)
         have = self.at_err if stream == ERR else self.at_out
         if path is not None and _size(path) == base + have:
@@ -121,11 +130,11 @@ class LogMirror(Struct):
 
     @property
     def offsets(self) -> tuple[str, str]:
-        """Where the agent should go on, in stdout and stderr."""
+        """The positions in stdout and stderr from which the agent continues."""
         return str(self.at_out), str(self.at_err)
 
     def forget(self) -> None:
-        """Its end is on record."""
+        """Delete the note of an attempt that will not be recovered."""
         with contextlib.suppress(OSError):
             os.unlink(self.note)
 
