@@ -1,8 +1,11 @@
 """The contract of executors on the simulated one: this node, another node, and a cluster."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from executors.contract import Bench, ExecutorContract
+from executors.contract import BarrierContract, Bench, ExecutorContract, SuspendContract
 from executors.recording_sink import RecordingSink
 from simulation.sim_fixture import machine
 from simulation.simulated_executor import Faults, SimulatedExecutor
@@ -18,6 +21,7 @@ from stoker.executors.port import RecoverableAttempt
 
 KINDS = {"local": SimulatedMachine, "remote": Remote, "cluster": SimulatedCluster}
 FAULTS = {"reliable": Faults(), "faulty": Faults(lost=0.3, repeated=0.3, late=0.5, start_delay=1.0)}
+PATIENCE_SECONDS = 3000.0
 
 
 class SimulatedBench(Bench):
@@ -61,6 +65,18 @@ class SimulatedBench(Bench):
             self.world.advance(min(0.5, end - self.world.time))
         self.executor.tick(self.world.moment().boot)
 
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """Let virtual time pass until a condition holds."""
+        end = self.world.time + PATIENCE_SECONDS
+        while not (value := condition()):
+            assert self.world.time < end, self.sink.events
+            self.wait(0.5)
+        return value
+
+    def clock_seconds(self, seconds: float) -> float:
+        """Return the same: virtual time costs nothing."""
+        return seconds
+
     def starts(self, attempt: AttemptId) -> int:
         """Return how often an attempt was really started."""
         return self.machine.started.count(attempt)
@@ -72,15 +88,21 @@ def recoverable(attempt: AttemptId) -> RecoverableAttempt:
     return RecoverableAttempt(job, spec_of(), "/out")
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+class TestManagedNode(ExecutorContract, SuspendContract, BarrierContract):
+    """This node, and one over a link."""
+
+    @pytest.fixture(params=["local", "remote"])
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture(params=FAULTS)
+    def bench(self, request: pytest.FixtureRequest, kind: str) -> SimulatedBench:
+        return SimulatedBench(kind, FAULTS[request.param])
 
 
-@pytest.fixture(params=FAULTS)
-def bench(request: pytest.FixtureRequest, kind: str) -> SimulatedBench:
-    return SimulatedBench(kind, FAULTS[request.param])
+class TestDelegatedNode(ExecutorContract, SuspendContract):
+    """A cluster with a scheduler of its own."""
 
-
-class TestSimulatedExecutor(ExecutorContract):
-    """Managed and delegated placement."""
+    @pytest.fixture(params=FAULTS)
+    def bench(self, request: pytest.FixtureRequest) -> SimulatedBench:
+        return SimulatedBench("cluster", FAULTS[request.param])

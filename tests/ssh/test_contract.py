@@ -1,0 +1,34 @@
+"""The contract of executors, for the one behind an agent over SSH."""
+
+import secrets
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from executors.contract import (
+    BarrierContract,
+    ExecutorContract,
+    ProcessContract,
+    SuspendContract,
+)
+from executors.process_bench import AgentBench
+from ssh.ssh_cluster import SshCluster
+from stoker.executors.ssh.address import parse_address
+from stoker.executors.ssh.transport import SshTransport
+
+
+class TestSshNode(ExecutorContract, SuspendContract, BarrierContract, ProcessContract):
+    @pytest.fixture
+    def bench(
+        self, tmp_path: Path, lab: SshCluster, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[AgentBench]:
+        for name, value in lab.environment.items():
+            monkeypatch.setenv(name, value)
+        address = parse_address(lab.a.url, str(lab.a.key))
+        with tempfile.TemporaryDirectory() as run:  # paths of sockets are limited
+            transport = SshTransport(address, f"{run}/ssh")
+            made = AgentBench(tmp_path, lab.a.home, f"c{secrets.token_hex(4)}", transport)
+            yield made
+            made.stop()
