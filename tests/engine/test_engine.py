@@ -20,6 +20,7 @@ from stoker.engine import (
     Instant,
 )
 from stoker.faults import FaultTracker
+from stoker.schema.job import SubmitReply
 from stoker.store.memory import MemoryStore, Rows
 from stoker.store.port import Batch, JobQuery, StoreError, StoreFenced, StoreFull
 
@@ -38,8 +39,8 @@ class Asking:
         return self._handler(state, now)
 
     def reply(self, value: Any) -> None:
-        receipt = isinstance(value, dict) and "first" in value
-        self.answers.append((value["first"], value["count"]) if receipt else value)
+        is_receipt = isinstance(value, SubmitReply)
+        self.answers.append((value.first, value.count) if is_receipt else value)
 
     def reject(self, rejection: CommandRejected) -> None:
         self.refusals.append(rejection)

@@ -322,7 +322,7 @@ class Host:
         request = ask.submit(options, f"key-{first}", count)
         while (sent := self.do(request)).rejection is not None:
             assert "repair" in str(sent.rejection), sent.rejection
-        assert (sent.answer["first"], sent.answer["count"]) == (first, count)
+        assert (sent.answer.first, sent.answer.count) == (first, count)
         self.acknowledged |= dict.fromkeys(range(first, first + count), how.code)
         if limit:
             self.cancelled |= set(range(first, first + count))

@@ -120,7 +120,7 @@ class SimFixture:
         sent = self.do(ask.submit(options, key, count))
         if sent.rejection is not None:
             return None
-        assert (sent.answer["first"], sent.answer["count"]) == (first, count)
+        assert (sent.answer.first, sent.answer.count) == (first, count)
         self.promised[key] = (first, count)
         return first
 
@@ -160,7 +160,7 @@ class SimFixture:
         options = job_options(request, training=Training(), retry=retry)
         sent = self.do(ask.sweep(options, key, len(trainees), stop=stop, **fields))
         assert sent.answer is not None, sent.rejection
-        assert sent.answer["sweep"] == id
+        assert sent.answer.sweep == id
         if fields.get("asks"):
             self.do(ask.add_trials(id, range(len(trainees))))
         else:
