@@ -204,7 +204,8 @@ class Engine:
         self.unwritten_events = []
         if self._is_stale:
             self._discard(result, events, commands)
-        stages = [stage for stage in STAGES if not self._is_failing(stage)]
+        faults = self.faults
+        stages = [stage for stage in STAGES if not (faults and faults.is_failing(stage))]
         error = self._run(result, events, commands, stages)
         if error is not None:
             self._run_in_parts(result, events, commands, stages, error)
@@ -343,14 +344,19 @@ class Engine:
         while parts:
             part, *parts = parts
             try:
-                part_error = self._run(result, *part)
+                self._run_part(result, part)
             except BaseException:
                 self.unwritten_events += [event for events, _, _ in parts for event in events]
                 rejection = CommandRejected(f"not decided because of {error!r}", "unavailable")
                 result.reject([command for _, some, _ in parts for command in some], rejection)
                 raise
-            if part_error is not None:
-                self._isolate(result, part, part_error)
+
+    def _run_part(self, result: CycleResult, part: _Part) -> bool:
+        """Run one part; return False if it is at fault."""
+        error = self._run(result, *part)
+        if error is not None:
+            self._isolate(result, part, error)
+        return error is None
 
     def _isolate(self, result: CycleResult, part: _Part, error: Exception) -> None:
         """Report the event, command or stage that is at fault, and continue without it."""
@@ -375,23 +381,14 @@ class Engine:
         for stage in STAGES:
             possible = stage != PLANNING or self._scheduling_enabled
             is_due = possible and faults.is_failing(stage) and faults.may_retry(stage)
-            if is_due and self._retry_part(result, ([], [], [stage])):
+            if is_due and self._run_part(result, ([], [], [stage])):
                 faults.resolve(stage)
         if self.set_aside and faults.may_retry(EVENTS):
             events, self.set_aside = self.set_aside, []
             for event in events:
-                self._retry_part(result, ([event], [], []))
+                self._run_part(result, ([event], [], []))
             if not self.set_aside:
                 faults.resolve(EVENTS)
-
-    def _retry_part(self, result: CycleResult, part: _Part) -> bool:
-        error = self._run(result, *part)
-        if error is not None:
-            self._isolate(result, part, error)
-        return error is None
-
-    def _is_failing(self, stage: str) -> bool:
-        return self.faults is not None and self.faults.is_failing(stage)
 
     # -- a full disk --------------------------------------------------------------------
 

@@ -75,27 +75,20 @@ class FaultTracker:
         if not fault.active:
             fault.pause = 0.0
         fault.active = True
-        fault.error, fault.count, fault.last_at = (
-            repr(error)[:MAX_ERROR_CHARACTERS],
-            fault.count + 1,
-            now.wall,
-        )
+        fault.error = repr(error)[:MAX_ERROR_CHARACTERS]
+        fault.count, fault.last_at = fault.count + 1, now.wall
         fault.pause = min(max(2 * fault.pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
         fault.retry_boot = now.boot + fault.pause
         if fault.count & (fault.count - 1) == 0:
-            logger.error(
-                "internal error: %s failed %s%s",
-                what,
-                _times(fault.count),
-                f"\n{excerpt}" if excerpt else "",
-                exc_info=error,
-            )
+            more = f"\n{excerpt}" if excerpt else ""
+            times = _times(fault.count)
+            logger.error("internal error: %s failed %s%s", what, times, more, exc_info=error)
         return fault
 
     def resolve(self, what: str) -> None:
         """Record a success after failures."""
-        fault = self._faults.get(what)
-        if fault is not None and fault.active:
+        fault = self._active(what)
+        if fault is not None:
             fault.active = False
             logger.warning("%s works again after it failed %s", what, _times(fault.count))
 
@@ -116,13 +109,12 @@ class FaultTracker:
 
     def is_failing(self, what: str) -> bool:
         """Return whether the last try failed."""
-        fault = self._faults.get(what)
-        return fault is not None and fault.active
+        return self._active(what) is not None
 
     def may_retry(self, what: str) -> bool:
         """Return whether the pause after the last failure is over."""
-        fault = self._faults.get(what)
-        return fault is None or not fault.active or self._clock().boot >= fault.retry_boot
+        fault = self._active(what)
+        return fault is None or self._clock().boot >= fault.retry_boot
 
     def seconds_until_retry(self, whats: tuple[str, ...]) -> float | None:
         """Return the seconds until the first of these may be tried again; None if none fails."""
