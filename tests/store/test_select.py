@@ -103,8 +103,7 @@ def test_what_was_said_is_for_the_owners_eyes(tmp_path: Path):
     path = tmp_path / "store.json"
     saved = StoreChoice(str(path))
     assert (saved.option, saved.last) == (None, None)
-    saved.option, saved.last = "postgresql://ada:pw@db", "sqlite"
-    saved.save()
+    saved.save("postgresql://ada:pw@db", "sqlite")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     again = StoreChoice(str(path))
     assert (again.option, again.last) == ("postgresql://ada:pw@db", "sqlite")

@@ -61,7 +61,7 @@ def _run(options: dict[str, str], ready: int) -> int:
                 _report(ready, other)
                 return 0
     paths = DaemonPaths()
-    from stoker.daemon.bootstrap import build_daemon, build_http_server
+    from stoker.daemon.bootstrap import build_daemon, build_http_server, watch_state
 
     also = [name for name in options.get("also", "").split(",") if name]
     # A URL may contain a password, and command lines are public: it comes in a variable.
@@ -74,8 +74,6 @@ def _run(options: dict[str, str], ready: int) -> int:
     daemon = build_daemon(
         paths, options.get("gpus"), options.get("resources"), also, db=db, idle_exit=idle_exit
     )
-    from stoker.daemon.state_files import watch_state
-
     listen = [options["listen"]] if options.get("listen") else daemon.settings.api.listen
     try:
         server = build_http_server(daemon, "daemon", listen)

@@ -41,7 +41,8 @@ from stoker.daemon.runtime.lazy import Lazy
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.settings import Settings
 from stoker.daemon.settings import load as load_settings
-from stoker.daemon.state_lock import on_shared_file_system
+from stoker.daemon.state_files import StateFiles
+from stoker.daemon.state_lock import StateLock, on_shared_file_system
 from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.engine import Engine
 from stoker.executors.launch.paths import ExecutorPaths
@@ -275,6 +276,22 @@ def build_http_server(daemon: Daemon, mode: str, addresses: Sequence[str] = ()) 
     )
 
 
+def watch_state(daemon: Daemon, paths: DaemonPaths, lock: StateLock, server: HttpServer) -> None:
+    """Have a running daemon create its files again when they are deleted."""
+    local = daemon.local
+    older = local.exit_log.supervisors()
+
+    def restore_exit_log() -> None:
+        local.exit_log.restore({*older, *(supervisor.pid for supervisor in local.supervisors)})
+
+    files = StateFiles(
+        paths.state, [paths.run, local.paths.run, os.path.dirname(server.path)],
+        places.journal_path(), lock, server, daemon.store, daemon.reactor,
+        lambda: daemon.sync.request(0.0), restore_exit_log,
+    )  # fmt: skip
+    daemon.watch_files(files)
+
+
 def _as_shortage(read: Callable[[str], bytes | None]) -> Callable[[str], bytes | None]:
     """Turn store errors into a shortage: the start is cancelled and tried again later."""
 
@@ -300,9 +317,7 @@ def _open_store(state: str, db: str | None, settings: Settings) -> tuple[Store, 
     if is_shared:
         store.warnings().append(f"{state} is on a network file system: commits are slower")
     if db is not None or saved.last != choice.shown:
-        saved.option = choice.text if db is not None else saved.option
-        saved.last = choice.shown
-        saved.save()
+        saved.save(choice.text if db is not None else saved.option, choice.shown)
     return store, choice.shown, [warning] if warning else []
 
 

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
-from typing import TYPE_CHECKING
 
 from stoker import places
 from stoker.daemon.http.server import HttpServer
@@ -16,10 +15,6 @@ from stoker.daemon.state_lock import Locked, StateLock
 from stoker.executors.linux.inotify import Inotify
 from stoker.executors.reactor import Reactor
 from stoker.store.port import Store, StoreError, StoreFenced
-
-if TYPE_CHECKING:
-    from stoker.daemon.control.daemon import Daemon
-    from stoker.daemon.paths import DaemonPaths
 
 SETTLE_SECONDS, LONGEST_SETTLE_SECONDS = 0.1, 2.0
 """Something was deleted: more may follow, as when a whole directory is being removed."""
@@ -153,27 +148,6 @@ class StateFiles:
         if self.inotify is not None:
             self.poller.remove_reader(self.inotify.fd)
             self.inotify.close()
-
-
-def watch_state(loop: Daemon, keep: DaemonPaths, lock: StateLock, server: HttpServer) -> None:
-    """Have a running daemon create its files again when they are deleted."""
-    executor = loop.local
-    older = executor.exit_log.supervisors()
-    loop.watch_files(
-        StateFiles(
-            keep.state,
-            [keep.run, executor.paths.run, os.path.dirname(server.path)],
-            places.journal_path(),
-            lock,
-            server,
-            loop.store,
-            loop.reactor,
-            lambda: loop.sync.request(0.0),
-            lambda: executor.exit_log.restore(
-                {*older, *(each.pid for each in executor.supervisors)}
-            ),
-        )
-    )
 
 
 def _directories_in(state: str) -> list[str]:

@@ -55,8 +55,7 @@ def _run(work: JobStream, place: SubmitEnvironment, resources: str | None) -> in
     except Locked:
         raise StateTaken from None
     kept = DaemonPaths()
-    from stoker.daemon.bootstrap import build_daemon, build_http_server
-    from stoker.daemon.state_files import watch_state
+    from stoker.daemon.bootstrap import build_daemon, build_http_server, watch_state
 
     source = ForegroundSource(work, place)
     loop = build_daemon(kept, None, resources, extra_gpus=work.gpu_names, job_source=source)

@@ -94,12 +94,12 @@ class StoreChoice:
             content = json.load(file)
             self.option, self.last = content.get("db"), content.get("last")
 
-    def save(self) -> None:
+    def save(self, option: str | None, last: str) -> None:
         """Write the file atomically."""
         part = f"{self.path}.{os.getpid()}"
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(fd, "w") as file:
-            json.dump({"db": self.option, "last": self.last}, file)
+            json.dump({"db": option, "last": last}, file)
         os.rename(part, self.path)
 
 
