@@ -218,3 +218,16 @@ def _user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"user {uid}"
+
+
+def inheritable_descriptors() -> list[int]:
+    """Return descriptors above stderr that a child process would inherit."""
+    inheritable = []
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        try:
+            if fd > 2 and os.get_inheritable(fd):
+                inheritable.append(fd)
+        except OSError:
+            pass  # the descriptor of this listing itself
+    return inheritable

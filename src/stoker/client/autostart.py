@@ -112,7 +112,9 @@ def _spawn(command: list[str], log: str, *, keep: int) -> int:
         (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
-    actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited(keep)]
+    # The shell may have left descriptors open that a daemon must not hold.
+    descriptors = places.inheritable_descriptors()
+    actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in descriptors if fd != keep]
     soft, hard = resource.getrlimit(wire.RLIMIT_LOCKS)
     resource.setrlimit(wire.RLIMIT_LOCKS, (hard, hard))  # a job's mark, like its token
     try:
@@ -134,19 +136,6 @@ def _spawn(command: list[str], log: str, *, keep: int) -> int:
         )
     finally:
         resource.setrlimit(wire.RLIMIT_LOCKS, (soft, hard))
-
-
-def _inherited(keep: int) -> list[int]:
-    """Return descriptors that the shell left open and that a daemon must not hold."""
-    descriptors = []
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        try:
-            if fd > 2 and fd != keep and os.get_inheritable(fd):
-                descriptors.append(fd)
-        except OSError:
-            continue  # the descriptor that listdir itself was using
-    return descriptors
 
 
 def _read_first_line(reader: int) -> str:

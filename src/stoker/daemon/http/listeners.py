@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from msgspec import convert
+
 from stoker.core.units import BadValue
 from stoker.daemon.http import credentials
 from stoker.daemon.listen_address import join, split
@@ -176,13 +178,7 @@ class TcpListener:
 
     def view(self) -> ListenerView:
         """Return what clients may know; not the token itself."""
-        return ListenerView(
-            address=self.address,
-            tls=self.tls,
-            token_file=self.token_file,
-            fingerprint=self.fingerprint,
-            note=self.note,
-        )
+        return convert(self, ListenerView, from_attributes=True)
 
 
 class TcpListeners:

@@ -24,7 +24,7 @@ from stoker.daemon.reports.format import (
     parse_lines,
     timestamp,
 )
-from stoker.daemon.reports.paths import attempt_name, report_directory
+from stoker.daemon.reports.paths import report_directory
 
 PIECE = 256 * 1024
 SCRAPED_SUFFIX = ".found"
@@ -38,7 +38,7 @@ MAX_SERIES_PER_JOB = 1000
 
 def archived_report(home: str, key: AttemptId) -> str:
     """Return the path of the report of a remote attempt, and of any that has ended."""
-    return f"{home}/series/{attempt_name(key)}"
+    return f"{home}/series/{key}"
 
 
 def append_remote_report(home: str, key: AttemptId, data: bytes, offset: int) -> None:

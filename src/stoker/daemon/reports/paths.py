@@ -7,11 +7,6 @@ import os
 from stoker.core.job import AttemptId
 
 
-def attempt_name(key: AttemptId) -> str:
-    """Return the name of an attempt's report directory."""
-    return str(key)
-
-
 def parse_attempt_name(name: str) -> AttemptId | None:
     """Return the attempt that a directory of this name belongs to, None for any other name."""
     job, _, attempt = name.partition(".")
@@ -20,7 +15,7 @@ def parse_attempt_name(name: str) -> AttemptId | None:
 
 def report_directory(home: str, key: AttemptId) -> str:
     """Return the report directory of an attempt."""
-    return f"{home}/training/{attempt_name(key)}"
+    return f"{home}/training/{key}"
 
 
 def list_directory(path: str) -> list[str]:

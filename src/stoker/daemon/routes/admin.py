@@ -132,7 +132,7 @@ def _end(api: RouteContext, mode: str) -> None:
             api.daemon.lifecycle.drain()
         return reply_only(None)
 
-    api.bridge.put(QueuedCommand(handle, lambda *_: None))
+    api.put(QueuedCommand(handle, lambda *_: None))
 
 
 async def listen(api: RouteContext, request: Request, body: requests.Listen) -> Any:

@@ -1,4 +1,4 @@
-"""EngineBridge: await a command that the daemon's thread handles.
+"""RouteContext: await a command that the daemon's thread handles.
 
 Route handlers run in the API thread. They never read the state or anything else that the daemon's
 thread changes, but put a command into its queue and await the reply.
@@ -14,29 +14,12 @@ from typing import TYPE_CHECKING, Any
 from stoker.daemon.context import CommandHandler
 from stoker.daemon.metrics.store import MetricsStore
 from stoker.daemon.routes.event_stream import EncodedEvents
-from stoker.daemon.runtime.command_queue import CommandQueue, OnReply, QueuedCommand
-from stoker.engine import Command, CommandRejected
+from stoker.daemon.runtime.command_queue import OnReply, QueuedCommand
+from stoker.engine import CommandRejected
 
 if TYPE_CHECKING:
     from stoker.daemon.control.daemon import Daemon
     from stoker.daemon.http.listeners import TcpListeners
-
-
-class EngineBridge:
-    """Hands commands from the API thread to the daemon's thread."""
-
-    def __init__(self, commands: CommandQueue) -> None:
-        self._commands = commands
-
-    async def ask(self, handler: CommandHandler) -> Any:
-        """Return the reply of a handler, or raise its rejection."""
-        future, on_reply = reply_future()
-        self.put(QueuedCommand(handler, on_reply))
-        return await future
-
-    def put(self, command: Command) -> None:
-        """Have a command handled without waiting for its reply."""
-        self._commands.put(command)
 
 
 def reply_future() -> tuple[asyncio.Future[Any], OnReply]:
@@ -69,11 +52,15 @@ class RouteContext:
 
     def __init__(self, daemon: Daemon, mode: str, listeners: TcpListeners) -> None:
         self.daemon, self.mode, self.listeners = daemon, mode, listeners
-        self.context = daemon.context
-        self.bridge = EngineBridge(daemon.commands)
-        self.ask = self.bridge.ask
+        self.context, self.put = daemon.context, daemon.commands.put
         self.encoded_events = EncodedEvents()
         self.metrics = MetricsStore(os.path.dirname(daemon.context.logs))
+
+    async def ask(self, handler: CommandHandler) -> Any:
+        """Return the reply of a handler, or raise its rejection."""
+        future, on_reply = reply_future()
+        self.put(QueuedCommand(handler, on_reply))
+        return await future
 
     def warnings(self) -> list[str]:
         """Return what users should know about the daemon; for the daemon's thread only."""

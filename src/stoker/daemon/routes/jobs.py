@@ -191,7 +191,7 @@ async def wait(api: RouteContext, request: Request, body: requests.Wait) -> Any:
     future, on_done = reply_future()
     waiters = api.daemon.waiters
     waiter = JobWaiter(waiters, api.context, body.select, body.any, body.timeout, on_done)
-    api.bridge.put(waiter)
+    api.put(waiter)
     disconnected = asyncio.ensure_future(wait_for_disconnect(request))
     try:
         await asyncio.wait([future, disconnected], return_when=asyncio.FIRST_COMPLETED)

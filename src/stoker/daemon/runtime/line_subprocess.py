@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from stoker import places
 from stoker.executors.reactor import Reactor
 
 CHUNK = 1 << 16
@@ -53,7 +54,7 @@ class LineSubprocess:
         for fd in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(fd, False)
         actions: list[tuple[int, int] | tuple[int, int, int]] = [
-            (os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_descriptors()
+            (os.POSIX_SPAWN_CLOSE, fd) for fd in places.inheritable_descriptors()
         ]
         actions += [
             (os.POSIX_SPAWN_DUP2, child_stdin, 0),
@@ -200,16 +201,3 @@ def _ending_signal(pid: int) -> int:
         return 0
     killed = (os.CLD_KILLED, os.CLD_DUMPED)
     return result.si_status if result is not None and result.si_code in killed else 0
-
-
-def _inheritable_descriptors() -> list[int]:
-    """Return descriptors above stderr that a child would inherit (locks held for shims)."""
-    inheritable = []
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        try:
-            if fd > 2 and os.get_inheritable(fd):
-                inheritable.append(fd)
-        except OSError:
-            pass  # the descriptor of this listing itself
-    return inheritable

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec import convert
 from msgspec.json import decode
+from msgspec.structs import asdict
 
 from stoker.core.job import Job
 from stoker.core.lifecycle import SHORT
@@ -21,30 +23,20 @@ def sweep_view(context: RequestContext, state: State, sweep: Sweep, now: Instant
     """Return a sweep: settings, progress, best trial, forecast."""
     forecast = context.forecast_sweep(sweep, state, now)
     end = forecast.end.likely if forecast is not None and forecast.end is not None else None
-    return SweepView(
-        id=sweep.id,
-        label=str(sweep.id),
-        name=sweep.name,
-        user=sweep.user,
-        method=sweep.method,
-        metric=sweep.metric,
-        goal="maximize" if sweep.maximize else "minimize",
-        state=_sweep_state(sweep),
-        counts={status: sweep.counts.get(status, 0) for status in TRIAL_STATUSES},
-        issued=sweep.issued,
-        total=sweep.total,
-        best=_best(context, state, sweep),
-        max_running=sweep.max_running,
-        priority=sweep.priority,
-        held=sweep.held,
-        reading=_trials_being_read(context, state, sweep),
-        note=sweep.note,
-        created_at=iso(sweep.created_at),
-        ended_at=iso(sweep.ended_at),
-        eta_seconds=round(end - now.wall, 3) if end is not None else None,
-        eta=iso(end),
-        foreseen=estimate_view(forecast) if forecast is not None else None,
-    )
+    derived = {
+        "label": str(sweep.id),
+        "goal": "maximize" if sweep.maximize else "minimize",
+        "state": _sweep_state(sweep),
+        "counts": {status: sweep.counts.get(status, 0) for status in TRIAL_STATUSES},
+        "best": _best(context, state, sweep),
+        "reading": _trials_being_read(context, state, sweep),
+        "created_at": iso(sweep.created_at),
+        "ended_at": iso(sweep.ended_at),
+        "eta_seconds": round(end - now.wall, 3) if end is not None else None,
+        "eta": iso(end),
+        "foreseen": estimate_view(forecast) if forecast is not None else None,
+    }
+    return convert(asdict(sweep) | derived, SweepView[str], from_attributes=True)
 
 
 def _trials_being_read(context: RequestContext, state: State, sweep: Sweep) -> int:

@@ -11,7 +11,7 @@ from stoker.core.contract import unique_id
 from stoker.core.job import AttemptId, Job
 from stoker.core.state import State
 from stoker.daemon.metrics.store import archive_metrics
-from stoker.daemon.reports.paths import attempt_name, list_directory, parse_attempt_name
+from stoker.daemon.reports.paths import list_directory, parse_attempt_name
 from stoker.store.port import JobQuery, Store
 
 CHECKPOINT_RETENTION_SECONDS = 14 * 86400.0
@@ -67,9 +67,7 @@ class ReportCleanup:
             for attempt in attempts
             if not _is_needed(job, attempt) and not self.is_in_use(AttemptId(id, attempt))
         }
-        self._removable += [
-            f"{self.root}/{attempt_name(AttemptId(id, attempt))}" for attempt in sorted(unneeded)
-        ]
+        self._removable += [f"{self.root}/{AttemptId(id, attempt)}" for attempt in sorted(unneeded)]
         attempts -= unneeded
         if not attempts:
             del self._attempts[id]

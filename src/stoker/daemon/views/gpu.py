@@ -26,18 +26,14 @@ def gpu_view(
         uuid=facts.uuid,
         model=facts.model,
         memory=facts.memory,
-        memory_used=reading.get("memory_used"),
-        utilization=reading.get("utilization"),
-        temperature=reading.get("temperature"),
-        power=reading.get("power"),
         state="unreachable" if node.closed is not None else _gpu_state(device, bool(jobs)),
         drained=device.drained,
         free=format_amount(device.available if node.closed is None else 0),
         held=format_amount(_held(device)),
         memory_left=device.memory_free - device.stranger_memory if facts.memory else None,
         gpu_jobs=jobs,
-        foreign=reading.get("foreign", []),
         foreign_process=device.stranger,
+        **reading,
     )
 
 

@@ -21,7 +21,6 @@ from stoker.core.job import AttemptId, Job
 from stoker.core.launch import fill, log_paths
 from stoker.core.state import State
 from stoker.daemon.reports.paths import (
-    attempt_name,
     parse_attempt_name,
     report_directory,
 )
@@ -80,7 +79,7 @@ class ScraperClient:
         if not self.finishing:
             self.last_reply_at = time.monotonic()
         self.finishing.add(key)
-        self._send({"finish": attempt_name(key)})
+        self._send({"finish": str(key)})
 
     def take_finished(self) -> list[AttemptId]:
         """Return the attempts that were scraped completely since the last call."""
@@ -102,7 +101,7 @@ class ScraperClient:
         since = job.submitted_at if started_at is None else started_at
         key = AttemptId(job.id, attempt)
         return {
-            "watch": attempt_name(key), "kind": spec.source.kind, "files": files,
+            "watch": str(key), "kind": spec.source.kind, "files": files,
             "text": spec.source.text, "name": spec.source.name or "value",
             "report": f"{report_directory(self.home, key)}/report",
             "since": since - FILE_CLOCK_LAG_SECONDS,
@@ -170,7 +169,7 @@ class ScraperClient:
             for order in self.orders.values():
                 self._send(order)
             for key in self.finishing:
-                self._send({"finish": attempt_name(key)})
+                self._send({"finish": str(key)})
 
     def _send(self, message: dict[str, Any]) -> None:
         if self.process.is_running:
