@@ -13,6 +13,7 @@ from stoker.core.job import AttemptId, Job, Progress, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
 from stoker.core.state import State
+from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.training.monitor import TrainingMonitor
 
@@ -51,8 +52,9 @@ class MonitorFixture:
         """What a new daemon does."""
         self.poller = EpollReactor()
         self.trainings = TrainingMonitor(
-            str(self.home), self.poller, self.couriers, lambda: self.state
-        )
+            str(self.home), self.poller, self.couriers, lambda: self.state,
+            TrialScorer(lambda: self.state),
+        )  # fmt: skip
         self.trainings.start()
 
     def write(self, *lines: dict[str, Any] | bytes) -> None:

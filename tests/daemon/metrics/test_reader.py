@@ -25,14 +25,10 @@ class Board:
 
     def __init__(self) -> None:
         self.points: list[Point] = []
-        self.again: list[bool] = []
         self.ends: list[AttemptId] = []
 
-    def on_points(
-        self, job: Job, key: AttemptId, points: list[Point], again: bool
-    ) -> list[e.Event]:
+    def on_points(self, job: Job, key: AttemptId, points: list[Point]) -> list[e.Event]:
         self.points += points
-        self.again.append(again)
         return []
 
     def on_end(self, job: Job, key: AttemptId) -> list[e.Event]:
@@ -92,7 +88,7 @@ def test_points_are_published_as_they_arrive_and_the_last_before_the_end(
     assert kinds(told) == ["EpochsCounted", "TrialMeasured", "ProcessExited"]
     assert trial.board.steps == [0.0, 1.0, None]
     assert str(trial.board.points[2].values["loss"]) == "nan"
-    assert (set(trial.board.again), trial.board.ends) == ({False}, [(7, 0)])
+    assert trial.board.ends == [(7, 0)]
 
 
 def test_points_of_a_job_that_is_not_a_trial_are_not_read(trial: Trial) -> None:
@@ -116,14 +112,14 @@ def test_only_the_first_part_ends_it(trial: Trial) -> None:
     assert trial.board.ends == [(7, 0)]
 
 
-def test_a_new_daemon_marks_points_as_read_again(trial: Trial) -> None:
+def test_a_new_daemon_reads_the_points_from_their_start(trial: Trial) -> None:
     trial.write(point(0))
     trial.heed()
     trial.listen()
     trial.heed()
     trial.write(point(1))
     trial.heed()
-    assert (trial.board.steps, trial.board.again) == ([0.0, 1.0], [True, False])
+    assert trial.board.steps == [0.0, 1.0]
 
 
 def test_a_long_report_is_read_to_its_end_after_the_attempt_has_ended(
@@ -167,7 +163,7 @@ def test_the_next_daemon_reads_what_a_crashed_one_has_not(
     for _ in range(100):
         trial.heed()
     assert trial.board.steps == [float(step) for step in range(100)]
-    assert (set(trial.board.again), trial.board.ends) == ({True}, [(7, 0)])
+    assert trial.board.ends == [(7, 0)]
 
 
 def test_a_published_earlier_attempt_is_not_read_by_the_next_daemon(trial: Trial) -> None:

@@ -51,7 +51,7 @@ def heard(scores: TrialScorer, job: Job, *values: float) -> float | None:
     """Return the score of an attempt that reported these values."""
     key = (job.id, job.attempt)
     points = [Point(float(step), 1.0, {"loss": value}) for step, value in enumerate(values)]
-    scores.on_points(job, key, points, False)
+    scores.on_points(job, key, points)
     [final] = scores.on_end(job, key)
     return final.value  # type: ignore[attr-defined]
 

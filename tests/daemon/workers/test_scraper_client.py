@@ -287,9 +287,7 @@ class Board:
         self.steps: list[float | None] = []
         self.ends: list[AttemptId] = []
 
-    def on_points(
-        self, job: Job, key: AttemptId, points: list[Point], again: bool
-    ) -> list[e.Event]:
+    def on_points(self, job: Job, key: AttemptId, points: list[Point]) -> list[e.Event]:
         self.steps += [point.step for point in points]
         return []
 

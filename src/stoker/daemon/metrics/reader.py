@@ -17,6 +17,7 @@ from msgspec import Struct
 from stoker.core.events import Event
 from stoker.core.job import AttemptId, Job
 from stoker.core.state import State
+from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.metrics.store import archived_report
 from stoker.daemon.reports.format import MAX_LINE, Point, open_regular, parse_points
 from stoker.daemon.reports.paths import (
@@ -31,16 +32,6 @@ MAX_PER_TURN = 4 * PIECE
 """Bytes of all reports together that are read in one turn of the loop."""
 PUBLISHED_MARK = "told"
 """A file beside a report: all of its points were published, so the next daemon skips it."""
-
-
-class TrialMetricsSink(Protocol):
-    """Turns metric points of trials into events."""
-
-    def on_points(self, job: Job, key: AttemptId, points: list[Point], again: bool) -> list[Event]:
-        """Handle the next points. `again`: an earlier daemon may have published some of them."""
-
-    def on_end(self, job: Job, key: AttemptId) -> list[Event]:
-        """Handle the end of an attempt's points. A new daemon may repeat it."""
 
 
 class MetricsScraper(Protocol):
@@ -60,8 +51,6 @@ class MetricsFile(Struct):
     """A file with metric points, and how far it was read."""
 
     path: str
-    read_before: int
-    """Up to this offset an earlier daemon may have read it."""
     offset: int = 0
     partial: bytes = b""
     """The beginning of a line that is not complete yet."""
@@ -125,7 +114,7 @@ class MetricsReader:
         home: str,
         state: Callable[[], State],
         scraper: MetricsScraper,
-        trial_metrics: TrialMetricsSink | None,
+        trial_metrics: TrialScorer,
         on_complete: Callable[[AttemptId], None],
     ) -> None:
         """`on_complete` is called when all points of an ended attempt were published."""
@@ -135,7 +124,7 @@ class MetricsReader:
         self.backlog: dict[AttemptId, None] = {}
         """Attempts with more to read, the one that was read longest ago first."""
         self.started = False
-        """Until then, content of files may have been read by an earlier daemon."""
+        """Whether `start` was called: attempts closed before that are not read again by it."""
         self._unmarked: list[AttemptId] = []
         self._closed_before_start: set[AttemptId] = set()
 
@@ -177,9 +166,7 @@ class MetricsReader:
         attempt = self.attempts.get(key)
         if attempt is None:
             paths = (f"{report_directory(self.home, key)}/report", archived_report(self.home, key))
-            files = [MetricsFile(path, 0 if self.started else file_size(path)) for path in paths]
-            if job.params is None or self.trial_metrics is None:
-                files = []  # no points are needed
+            files = [MetricsFile(path) for path in paths if job.params is not None]
             scraped = not self._is_scraped(job)
             attempt = self.attempts[key] = AttemptMetrics(job, key, files, scraped=scraped)
         return attempt
@@ -188,7 +175,7 @@ class MetricsReader:
 
     def read_running(self, job: Job) -> list[Event]:
         """Read the next points of a running attempt."""
-        if job.params is None or self.trial_metrics is None:
+        if job.params is None:
             return []
         return self._read(self._attempt(job, AttemptId(job.id, job.attempt)))
 
@@ -239,11 +226,10 @@ class MetricsReader:
         events: list[Event] = []
         self.backlog.pop(attempt.key, None)
         for file in attempt.files:
-            again = file.offset < file.read_before
             points, more = file.read(PIECE)
-            if points and self.trial_metrics is not None and attempt.job.params is not None:
+            if points:
                 job = self._latest_job(attempt)
-                events += self.trial_metrics.on_points(job, attempt.key, points, again)
+                events += self.trial_metrics.on_points(job, attempt.key, points)
             if more:
                 self.backlog[attempt.key] = None
         return events
@@ -257,9 +243,7 @@ class MetricsReader:
         if not self.started:
             self._closed_before_start.add(key)
         job = self._latest_job(attempt)
-        events: list[Event] = []
-        if self.trial_metrics is not None and job.params is not None:
-            events = self.trial_metrics.on_end(job, key)
+        events = self.trial_metrics.on_end(job, key) if job.params is not None else []
         self.on_complete(key)
         return events
 

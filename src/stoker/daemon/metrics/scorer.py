@@ -33,9 +33,7 @@ class TrialScorer:
         self.state = state
         self._progress: dict[AttemptId, TrialProgress] = {}
 
-    def on_points(
-        self, job: Job, key: AttemptId, points: list[Point], again: bool
-    ) -> list[e.Event]:
+    def on_points(self, job: Job, key: AttemptId, points: list[Point]) -> list[e.Event]:
         """Return an event for every rung that the trial has reached with these points."""
         sweep = sweep_of(self.state(), job)
         if sweep is None or sweep.metric is None:

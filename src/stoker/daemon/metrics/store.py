@@ -17,9 +17,9 @@ from msgspec import Struct
 from stoker.core.job import AttemptId
 from stoker.daemon.metrics.downsample import Downsampler
 from stoker.daemon.reports.format import (
-    MAX_EXACT_INTEGER,
     MAX_LINE,
     Line,
+    numbers,
     open_regular,
     parse_lines,
     timestamp,
@@ -145,16 +145,11 @@ class JobSeries:
         elif not step < file.before_step:
             return
         at = timestamp(line.t)
-        for name, value in values.items():
-            if type(value) is not float and (
-                type(value) is not int or abs(value) >= MAX_EXACT_INTEGER
-            ):
-                continue
+        for name, value in numbers(values).items():
             series = self._series.get(name) or self._add_series(name)
-            if series is None:
-                continue
-            self.count += 1
-            series.add(step, float(value), at)
+            if series is not None:
+                self.count += 1
+                series.add(step, value, at)
 
     def _add_series(self, name: str) -> Downsampler | None:
         """Return a new series unless there are too many; replace lone surrogates in its name."""

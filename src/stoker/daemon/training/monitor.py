@@ -17,7 +17,8 @@ from stoker.core import contract
 from stoker.core import events as e
 from stoker.core.job import AttemptId, Job
 from stoker.core.state import State
-from stoker.daemon.metrics.reader import MetricsReader, TrialMetricsSink
+from stoker.daemon.metrics.reader import MetricsReader
+from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.metrics.store import append_remote_report
 from stoker.daemon.reports.attempt_report import AttemptReport, current_report
 from stoker.daemon.reports.format import CHUNK, MAX_BACKLOG, read_steps, seconds, timestamp
@@ -41,7 +42,7 @@ class TrainingMonitor:
         poller: Reactor,
         remote: RemoteControl,
         state: Callable[[], State],
-        trial_metrics: TrialMetricsSink | None = None,
+        trial_metrics: TrialScorer,
     ) -> None:
         self.home, self.state = home, state
         root = f"{home}/training"
