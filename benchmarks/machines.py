@@ -272,7 +272,7 @@ def large_directory(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[
             def ours() -> float:
                 root = f"{lab.a.home_there}/ours{time.monotonic_ns()}"
                 begin = time.perf_counter()
-                found = trees.survey(str(source))
+                found = trees.take_snapshot(str(source))
                 send(RemoteShell(SshTransport(address, control), root, has_rsync=True), found)
                 return time.perf_counter() - begin
 

@@ -34,14 +34,14 @@ class Agent:
     """An agent and what it said."""
 
     def __init__(self, place: Path) -> None:
-        self.place, self.poller, self.news = place, EpollReactor(), list[list[str]]()
+        self.place, self.reactor, self.news = place, EpollReactor(), list[list[str]]()
         # A name of its own: agents of other tests on this computer find processes by it, too.
         self.install = f"t{secrets.token_hex(4)}"
         self.run = place / f"home of one/.stoker/run/{self.install}"
         self.over: list[str] = []
         names = {"ROOT": ".stoker", "INSTALL": self.install}
         self.link = AgentSession(
-            LocalTransport(), names, self.poller, self.news.append, self.over.append
+            LocalTransport(), names, self.reactor, self.news.append, self.over.append
         )
         self.hears("hello")
 
@@ -49,7 +49,7 @@ class Agent:
         deadline = time.monotonic() + 20
         while not (found := what()):
             assert time.monotonic() < deadline, str(self.news)
-            self.poller.wait(0.02)
+            self.reactor.wait(0.02)
         return found
 
     def hears(self, what: str) -> list[str]:
@@ -323,7 +323,7 @@ def test_a_limit_that_cannot_be_set_does_not_matter(agent: Agent) -> None:
     news: list[list[str]] = []
     names = {"ROOT": ".stoker", "INSTALL": agent.install}
     agent.link = AgentSession(
-        LocalTransport("low"), names, agent.poller, news.append, agent.over.append
+        LocalTransport("low"), names, agent.reactor, news.append, agent.over.append
     )
     agent.news = news
     agent.hears("hello")
@@ -395,7 +395,7 @@ def test_a_shell_that_was_killed_is_noticed(agent: Agent, monkeypatch: pytest.Mo
         def on_notification(self, words: list[str]) -> None:
             heard.append(words[0])
 
-    link = connections.ReconnectingSession(LocalTransport(), "there", agent.poller, Owner())
+    link = connections.ReconnectingSession(LocalTransport(), "there", agent.reactor, Owner())
 
     def turn(what: str) -> Callable[[], bool]:
         return lambda: (link.tick(), what in heard)[1]

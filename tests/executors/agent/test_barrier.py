@@ -19,9 +19,9 @@ def agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[links.AgentSession, News]]:
     monkeypatch.setenv("HOME", str(tmp_path))
-    poller, news = EpollReactor(), News()
+    reactor, news = EpollReactor(), News()
     names = {"ROOT": ".stoker", "INSTALL": tmp_path.name}
-    link = links.AgentSession(LocalTransport(), names, poller, news.append, lambda why: None)
+    link = links.AgentSession(LocalTransport(), names, reactor, news.append, lambda why: None)
     wait(link, lambda: ["hello"] in [each[:1] for each in news])
     yield link, news
     link.close("done")
@@ -31,7 +31,7 @@ def wait(link: links.AgentSession, until: Callable[[], bool]) -> None:
     for _ in range(400):
         if until():
             return
-        link.poller.wait(0.05)  # type: ignore[attr-defined]
+        link.reactor.wait(0.05)  # type: ignore[attr-defined]
     raise AssertionError("nothing happened")
 
 

@@ -56,7 +56,7 @@ def test_here_is_then_what_was_there(to: Ways, tmp_path: Path) -> None:
     (here / "link").symlink_to("gone")
     (there / "out").symlink_to("/etc/passwd")
     os.utime(there / "model", (5, 5))
-    saved.bring(to(tmp_path / "root"), str(here))
+    saved.download(to(tmp_path / "root"), str(here))
     assert content(here) == {"deep/er/new": "n", "model": "2", "same": "s"}
     assert not (here / "old").exists()
     assert (here / "model").stat().st_mtime == 5
@@ -66,9 +66,9 @@ def test_what_others_add_replaces_nothing_newer(server: Server, tmp_path: Path) 
     there = write(tmp_path / "root/checkpoints/abc-1", model="part 1", shard_1="1")
     os.utime(there / "model", (5, 5))
     here = write(tmp_path / "here/abc-1", model="part 0", shard_0="0")
-    saved.bring(server.way(tmp_path / "root", rsync=True), str(here), part=1)
+    saved.download(server.way(tmp_path / "root", rsync=True), str(here), part=1)
     assert content(here) == {"model": "part 0", "shard_0": "0", "shard_1": "1"}
-    saved.bring(server.way(tmp_path / "root", rsync=True), str(here), part=0)
+    saved.download(server.way(tmp_path / "root", rsync=True), str(here), part=0)
     assert content(here) == {"model": "part 1", "shard_0": "0", "shard_1": "1"}
 
 
@@ -83,9 +83,9 @@ def test_nothing_here_changes_nothing_there(to: Ways, tmp_path: Path) -> None:
 def test_what_cannot_be_carried_leaves_what_was_here(to: Ways, tmp_path: Path) -> None:
     here = write(tmp_path / "here/abc-1", model="1")
     with pytest.raises(CarryError):
-        saved.bring(to(tmp_path / "root"), str(here))
+        saved.download(to(tmp_path / "root"), str(here))
     assert content(here) == {"model": "1"}
     (tmp_path / "here/abc-2").write_text("in the way")
     write(tmp_path / "root/checkpoints/abc-2", model="1")
     with pytest.raises(CarryError, match="cannot write to"):
-        saved.bring(to(tmp_path / "root"), str(tmp_path / "here/abc-2"))
+        saved.download(to(tmp_path / "root"), str(tmp_path / "here/abc-2"))

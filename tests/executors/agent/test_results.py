@@ -179,11 +179,11 @@ LINKS = {
 def test_links_lead_where_they_led(tmp_path: Path, name: str, munged: bool) -> None:
     target, meant = LINKS[name]
     if munged:  # as rsync has it
-        with StagedResults(str(tmp_path), owner()) as landing:
-            Path(landing.stage, name).parent.mkdir(exist_ok=True)
-            Path(landing.stage, name).symlink_to(MUNGED + target)
-            landing.land()
-            remark = landing.remark()
+        with StagedResults(str(tmp_path), owner()) as staged:
+            Path(staged.stage, name).parent.mkdir(exist_ok=True)
+            Path(staged.stage, name).symlink_to(MUNGED + target)
+            staged.install()
+            remark = staged.remark()
     else:
         remark = unpack(archive(links={f"./{name}": target}), str(tmp_path), (), owner())
     if meant is None:

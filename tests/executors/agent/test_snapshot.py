@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stoker.executors.agent.transfer import snapshot as trees
-from stoker.executors.agent.transfer.snapshot import BadPath, Hashes, TooLarge, changed, survey
+from stoker.executors.agent.transfer.snapshot import (
+    BadPath,
+    Hashes,
+    TooLarge,
+    changed,
+    take_snapshot,
+)
 
 OLD = 1_600_000_000
 
@@ -32,7 +38,7 @@ def fill(base: Path) -> Path:
 
 
 def test_a_tree_lists_files_links_and_empty_directories(tmp_path: Path) -> None:
-    tree = survey(str(fill(tmp_path / "a")))
+    tree = take_snapshot(str(fill(tmp_path / "a")))
     assert tree.names == ("empty", "latest", "run.sh", "src/model.py", "train.py")
     assert tree.links == ("latest",)
     assert tree.size == len("print()\npass\n#!/bin/sh\n")
@@ -45,7 +51,7 @@ def test_the_same_content_has_the_same_name_wherever_and_whenever(tmp_path: Path
     for path in two.rglob("*"):
         os.utime(path, (OLD, OLD), follow_symlinks=False)
     (two / "train.py").chmod(0o640)
-    assert survey(str(one)).id == survey(str(two)).id
+    assert take_snapshot(str(one)).id == take_snapshot(str(two)).id
 
 
 def write(name: str, text: str) -> Callable[[Path], object]:
@@ -75,9 +81,9 @@ def relink(base: Path) -> None:
 )  # fmt: skip
 def test_a_change_gives_another_name(change: Callable[[Path], object], tmp_path: Path) -> None:
     base = fill(tmp_path / "a")
-    before = survey(str(base)).id
+    before = take_snapshot(str(base)).id
     change(base)
-    assert survey(str(base)).id != before
+    assert take_snapshot(str(base)).id != before
 
 
 def test_a_link_and_a_file_with_its_target_as_text_differ(tmp_path: Path) -> None:
@@ -85,7 +91,7 @@ def test_a_link_and_a_file_with_its_target_as_text_differ(tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
     (tmp_path / "a" / "x").symlink_to("y")
     (tmp_path / "b" / "x").write_text("y")
-    assert survey(str(tmp_path / "a")).id != survey(str(tmp_path / "b")).id
+    assert take_snapshot(str(tmp_path / "a")).id != take_snapshot(str(tmp_path / "b")).id
 
 
 CONTENTS = st.dictionaries(
@@ -106,7 +112,7 @@ def test_names_are_equal_exactly_when_contents_are(
             for name, (content, executable) in items:
                 Path(base, name).write_bytes(content)
                 Path(base, name).chmod(0o700 if executable else 0o600)
-            ids.append(survey(base).id)
+            ids.append(take_snapshot(base).id)
     assert ids[0] == ids[1]
     assert (ids[0] == ids[2]) == (one == two)
 
@@ -120,7 +126,7 @@ def test_ignore_files_hold_where_they_are(tmp_path: Path) -> None:
     (base / "src" / ".stokerignore").write_text("!keep.log\n")
     for name in ("a.log", "src/keep.log", "src/b.log"):
         (base / name).write_text("")
-    tree = survey(str(base), exclude=["latest"])
+    tree = take_snapshot(str(base), exclude=["latest"])
     assert tree.names == (
         ".stokerignore", "run.sh", "src/.stokerignore", "src/keep.log", "src/model.py", "train.py"
     )  # fmt: skip
@@ -129,14 +135,14 @@ def test_ignore_files_hold_where_they_are(tmp_path: Path) -> None:
 def test_a_directory_with_nothing_left_in_it_is_still_made(tmp_path: Path) -> None:
     (tmp_path / "results" / "old").mkdir(parents=True)
     (tmp_path / "results" / "old" / "a.pt").write_text("")
-    assert survey(str(tmp_path), exclude=["*.pt"]).names == ("results/old",)
+    assert take_snapshot(str(tmp_path), exclude=["*.pt"]).names == ("results/old",)
 
 
 def test_only_the_given_paths_are_taken_under_the_rules_above_them(tmp_path: Path) -> None:
     base = fill(tmp_path / "a")
     (base / ".stokerignore").write_text("*.log\nsrc/\n")
     (base / "src" / "a.log").write_text("")
-    tree = survey(str(base), ["src", "train.py", "./src/model.py"])
+    tree = take_snapshot(str(base), ["src", "train.py", "./src/model.py"])
     assert tree.names == ("src/model.py", "train.py")  # `src` was asked for by name
 
 
@@ -145,18 +151,18 @@ def test_a_path_outside_is_refused(path: str, tmp_path: Path) -> None:
     base = fill(tmp_path / "a")
     fill(tmp_path / "b")
     with pytest.raises(BadPath, match=r"is not below .*a; give a path inside it"):
-        survey(str(base), [path])
+        take_snapshot(str(base), [path])
 
 
 def test_a_missing_path_and_one_through_a_link_are_refused(tmp_path: Path) -> None:
     base = fill(tmp_path / "a")
     with pytest.raises(BadPath, match="cannot send 'nothing': No such file"):
-        survey(str(base), ["nothing"])
+        take_snapshot(str(base), ["nothing"])
     with pytest.raises(BadPath, match="No such file"):
-        survey(str(tmp_path / "missing"))
+        take_snapshot(str(tmp_path / "missing"))
     (base / "out").symlink_to("/etc")
     with pytest.raises(BadPath, match="leads through the link 'out'"):
-        survey(str(base), ["out/passwd"])
+        take_snapshot(str(base), ["out/passwd"])
 
 
 def test_pipes_and_sockets_stay_at_home(tmp_path: Path) -> None:
@@ -168,9 +174,9 @@ def test_pipes_and_sockets_stay_at_home(tmp_path: Path) -> None:
         finally:
             os.close(here)
         (tmp_path / "file").write_text("")
-        assert survey(str(tmp_path)).names == ("file",)
+        assert take_snapshot(str(tmp_path)).names == ("file",)
         with pytest.raises(BadPath, match="neither a file nor a directory"):
-            survey(str(tmp_path), ["pipe"])
+            take_snapshot(str(tmp_path), ["pipe"])
 
 
 def test_names_of_any_kind_are_taken(tmp_path: Path) -> None:
@@ -178,7 +184,7 @@ def test_names_of_any_kind_are_taken(tmp_path: Path) -> None:
     for name in names:
         with open(os.path.join(os.fsencode(tmp_path), name), "wb"):
             pass
-    assert sorted(map(os.fsencode, survey(str(tmp_path)).names)) == sorted(names)
+    assert sorted(map(os.fsencode, take_snapshot(str(tmp_path)).names)) == sorted(names)
 
 
 @pytest.fixture
@@ -201,7 +207,7 @@ def test_a_file_that_cannot_be_read_is_named(size: int, unprivileged: Path) -> N
     (base / "src" / "model.py").write_bytes(bytes(size))
     (base / "src" / "model.py").chmod(0)
     with pytest.raises(BadPath) as caught:
-        survey(str(base))
+        take_snapshot(str(base))
     assert str(caught.value) == (
         "cannot read 'src/model.py': Permission denied; "
         "make it readable or exclude it in .stokerignore."
@@ -212,9 +218,9 @@ def test_too_much_says_how_much_whose_fault_and_what_to_do(tmp_path: Path) -> No
     for name, size in (("data/a", 3000), ("data/b", 3000), ("w.pt", 5000), ("x", 10), ("y", 9)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(bytes(size))
-    assert survey(str(tmp_path), most=11_019).size == 11_019
+    assert take_snapshot(str(tmp_path), most=11_019).size == 11_019
     with pytest.raises(TooLarge) as caught:
-        survey(str(tmp_path), most=11_018)
+        take_snapshot(str(tmp_path), most=11_018)
     assert str(caught.value) == (
         f"{tmp_path} has 10.8 KiB to send, more than 10.8 KiB; the largest are "
         "data/ (5.9 KiB), w.pt (4.9 KiB), x (10 bytes): exclude unneeded files in "
@@ -222,7 +228,7 @@ def test_too_much_says_how_much_whose_fault_and_what_to_do(tmp_path: Path) -> No
         "the node share."
     )
     with pytest.raises(TooLarge, match=r"the largest are data/a \(2.9 KiB\), data/b"):
-        survey(str(tmp_path), ["data"], most=1)
+        take_snapshot(str(tmp_path), ["data"], most=1)
 
 
 # ------------------------------------------------------------------------------ the cache
@@ -257,12 +263,12 @@ def test_a_file_that_has_not_changed_is_read_once(
 ) -> None:
     base, cache, reads = fill(tmp_path / "a"), Hashes(), Reads(monkeypatch)
     (base / "big").write_bytes(bytes(trees.BIG * 2))
-    first = survey(str(base), cache=cache)
+    first = take_snapshot(str(base), cache=cache)
     assert reads.count == 5
-    assert replace(survey(str(base), cache=cache), at=first.at) == first
+    assert replace(take_snapshot(str(base), cache=cache), at=first.at) == first
     assert reads.count == 5
     (base / "train.py").write_text("other()\n")
-    assert survey(str(base), cache=cache).id != first.id
+    assert take_snapshot(str(base), cache=cache).id != first.id
     assert reads.count == 6
 
 
@@ -271,11 +277,11 @@ def test_a_file_of_the_same_size_and_time_is_still_seen_to_have_changed(tmp_path
     cache, file = Hashes(), tmp_path / "weights"
     file.write_text("one")
     os.utime(file, (OLD, OLD))
-    before = survey(str(tmp_path), cache=cache).id
+    before = take_snapshot(str(tmp_path), cache=cache).id
     file.unlink()
     file.write_text("two")
     os.utime(file, (OLD, OLD))
-    assert survey(str(tmp_path), cache=cache).id != before
+    assert take_snapshot(str(tmp_path), cache=cache).id != before
 
 
 def test_a_file_that_was_written_just_now_is_not_trusted(
@@ -286,8 +292,8 @@ def test_a_file_that_was_written_just_now_is_not_trusted(
     file.write_text("one")
     now = os.stat(file).st_ctime_ns
     monkeypatch.setattr(trees.time, "time_ns", lambda: now + 1_900_000_000)
-    survey(str(tmp_path), cache=cache)
-    survey(str(tmp_path), cache=cache)
+    take_snapshot(str(tmp_path), cache=cache)
+    take_snapshot(str(tmp_path), cache=cache)
     assert reads.count == 2
 
 
@@ -300,7 +306,7 @@ def test_the_cache_is_bounded() -> None:
 
 def test_what_changed_after_the_survey_is_found(tmp_path: Path) -> None:
     base = fill(tmp_path / "a")
-    tree = survey(str(base))
+    tree = take_snapshot(str(base))
     assert changed(tree) is None
     (base / "src" / "new.py").write_text("")  # was not there: it does not go along
     assert changed(tree) is None

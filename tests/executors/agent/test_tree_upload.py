@@ -17,8 +17,8 @@ import pytest
 from conftest import require
 from e2e.daemon_fixture import until
 from stoker.executors.agent.session.remote_shell import CarryError, LinkLost, RemoteShell
-from stoker.executors.agent.transfer.result_download import bring, unpack
-from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, survey
+from stoker.executors.agent.transfer.result_download import download, unpack
+from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, take_snapshot
 from stoker.executors.agent.transfer.staging import AttemptWorkspace
 from stoker.executors.agent.transfer.tree_upload import send
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
@@ -150,11 +150,13 @@ def project(base: Path) -> Path:
 
 def there(way: RemoteShell, tree: DirectorySnapshot) -> DirectorySnapshot:
     """The tree as it stands on the other side."""
-    return survey(f"{way.root}/trees/{tree.id}")
+    return take_snapshot(f"{way.root}/trees/{tree.id}")
 
 
-def test_a_sent_tree_is_exactly_what_was_surveyed(way: RemoteShell, tmp_path: Path) -> None:
-    tree = survey(str(project(tmp_path / "project")))
+def test_a_sent_tree_has_exactly_the_files_of_its_snapshot(
+    way: RemoteShell, tmp_path: Path
+) -> None:
+    tree = take_snapshot(str(project(tmp_path / "project")))
     send(way, tree)
     found = there(way, tree)
     assert found.names == tree.names
@@ -170,7 +172,7 @@ def test_a_sent_tree_is_exactly_what_was_surveyed(way: RemoteShell, tmp_path: Pa
 
 
 def test_the_bytes_of_an_upload_are_counted(way: RemoteShell, tmp_path: Path) -> None:
-    tree = survey(str(project(tmp_path / "project")))
+    tree = take_snapshot(str(project(tmp_path / "project")))
     progress = UploadProgress(tree.size)
     send(way, tree, progress=progress)
     links = sum(len(os.readlink(f"{tree.base}/{name}")) for name in tree.links)
@@ -180,20 +182,20 @@ def test_the_bytes_of_an_upload_are_counted(way: RemoteShell, tmp_path: Path) ->
 def test_a_name_with_a_newline_arrives(way: RemoteShell, tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "new\nline").write_text("x")
-    tree = survey(str(tmp_path / "p"))
+    tree = take_snapshot(str(tmp_path / "p"))
     send(way, tree)
     assert there(way, tree).id == tree.id
 
 
 def test_an_empty_tree_is_an_empty_directory(way: RemoteShell, tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
-    tree = survey(str(tmp_path / "p"))
+    tree = take_snapshot(str(tmp_path / "p"))
     send(way, tree)
     assert os.listdir(f"{way.root}/trees/{tree.id}") == []
 
 
 def test_a_tree_that_is_there_is_not_sent_again(way: RemoteShell, tmp_path: Path) -> None:
-    tree = survey(str(project(tmp_path / "project")))
+    tree = take_snapshot(str(project(tmp_path / "project")))
     send(way, tree)
     before = os.stat(f"{way.root}/trees/{tree.id}/big")
     (tmp_path / "project" / "big").unlink()  # were it sent, this would be noticed
@@ -201,18 +203,18 @@ def test_a_tree_that_is_there_is_not_sent_again(way: RemoteShell, tmp_path: Path
     assert os.stat(f"{way.root}/trees/{tree.id}/big") == before
 
 
-def test_only_surveyed_paths_are_sent(way: RemoteShell, tmp_path: Path) -> None:
-    tree = survey(str(project(tmp_path / "project")), ["run.sh", "dir with blank"])
+def test_only_paths_of_the_snapshot_are_sent(way: RemoteShell, tmp_path: Path) -> None:
+    tree = take_snapshot(str(project(tmp_path / "project")), ["run.sh", "dir with blank"])
     send(way, tree)
     assert there(way, tree).names == ("dir with blank/-x", "run.sh")
 
 
 def test_a_small_change_sends_little(server: Server, tmp_path: Path) -> None:
     way, base = server.way(tmp_path / "r", rsync=True), project(tmp_path / "project")
-    first = survey(str(base))
+    first = take_snapshot(str(base))
     send(way, first)
     (base / "a b").write_text("another\n")
-    second = survey(str(base))
+    second = take_snapshot(str(base))
     send(way, second, reuse=first.id)
     assert there(way, second).id == second.id
     big = [os.stat(f"{way.root}/trees/{tree.id}/big").st_ino for tree in (first, second)]
@@ -229,7 +231,7 @@ def test_a_file_of_the_same_size_and_time_is_not_taken_for_the_old_one(
     for content in ("one", "two"):
         (tmp_path / "p" / "file").write_text(content)
         os.utime(tmp_path / "p" / "file", (1_600_000_000, 1_600_000_000))
-        tree = survey(str(tmp_path / "p"))
+        tree = take_snapshot(str(tmp_path / "p"))
         send(way, tree, reuse=ids[-1] if ids else "no-such-tree")
         ids.append(tree.id)
         assert there(way, tree).id == tree.id
@@ -242,7 +244,7 @@ def test_a_file_that_changes_while_it_is_sent_is_noticed(way: RemoteShell, tmp_p
         ("big", lambda path: path.unlink()),
         ("-n", lambda path: path.write_text("")),
     ):
-        tree = survey(str(base))
+        tree = take_snapshot(str(base))
         change(base / name)
         with pytest.raises(CarryError) as caught:
             send(way, tree)
@@ -253,7 +255,7 @@ def test_a_file_that_changes_while_it_is_sent_is_noticed(way: RemoteShell, tmp_p
 
 
 def test_many_senders_of_one_tree_leave_one_tree(server: Server, tmp_path: Path) -> None:
-    tree = survey(str(project(tmp_path / "project")))
+    tree = take_snapshot(str(project(tmp_path / "project")))
     server.open("second")
     ways = [
         server.way(tmp_path / "r", rsync, name)
@@ -277,7 +279,7 @@ def test_an_interrupted_transfer_goes_on(
     base.mkdir()
     (base / "first").write_text("small")
     (base / "second").write_bytes(os.urandom(8 << 20))
-    tree = survey(str(base))
+    tree = take_snapshot(str(base))
     (tmp_path / "bin").mkdir()
     slow = tmp_path / "bin" / "rsync"
     slow.write_text('#!/bin/sh\nexec /usr/bin/rsync --bwlimit=1m "$@"\n')
@@ -310,11 +312,11 @@ def test_an_interrupted_transfer_goes_on(
 def test_without_a_connection_none_is_made(server: Server, tmp_path: Path, rsync: bool) -> None:
     way = server.way(tmp_path / "r", rsync, "no such socket")
     log = (server.base / "log").read_bytes()
-    tree = survey(str(project(tmp_path / "project")))
+    tree = take_snapshot(str(project(tmp_path / "project")))
     with pytest.raises(LinkLost, match=r"connection to 127\.0\.0\.1 was lost"):
         send(way, tree)
     with pytest.raises(LinkLost, match=r"connection to 127\.0\.0\.1 was lost"):
-        bring(way, str(tmp_path / "project"), b"big\n", str(tmp_path / "into"))
+        download(way, str(tmp_path / "project"), b"big\n", str(tmp_path / "into"))
     assert os.listdir(tmp_path / "into") == []
     assert (server.base / "log").read_bytes() == log
 
@@ -331,7 +333,7 @@ def test_a_full_disk_is_called_so_and_left_as_it_was(
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", disk], check=True)
     try:
         way = server.way(disk / "r", rsync)
-        tree = survey(str(project(tmp_path / "project")))
+        tree = take_snapshot(str(project(tmp_path / "project")))
         with pytest.raises(
             CarryError, match=r"disk of 127.0.0.1 is full; free some space"
         ) as caught:
@@ -339,7 +341,7 @@ def test_a_full_disk_is_called_so_and_left_as_it_was(
         assert not isinstance(caught.value, LinkLost)
         assert os.listdir(disk / "r" / "trees") == []
         with pytest.raises(CarryError, match=r"disk of .*/disk/i is full|to .*/disk/i: No space"):
-            bring(server.way(tmp_path / "r", rsync), str(tmp_path / "project"), None,
+            download(server.way(tmp_path / "r", rsync), str(tmp_path / "project"), None,
                   str(disk / "i"))  # fmt: skip
         assert not (disk / "i" / "big").exists()
     finally:
@@ -350,7 +352,7 @@ def test_a_directory_that_cannot_be_made_is_named(way: RemoteShell, tmp_path: Pa
     (tmp_path / "it's there").write_text("a file is in the way")
     (tmp_path / "p").mkdir()
     with pytest.raises(CarryError, match=r"files could not be transferred .*mkdir.*s there"):
-        send(way, survey(str(tmp_path / "p")))
+        send(way, take_snapshot(str(tmp_path / "p")))
 
 
 def test_a_talkative_login_script_does_no_harm(tmp_path: Path) -> None:
@@ -358,11 +360,11 @@ def test_a_talkative_login_script_does_no_harm(tmp_path: Path) -> None:
     noise.write_text("echo welcome to this machine; printf there\n")
     with serving(f"SetEnv BASH_ENV={noise}\n") as server:
         way = server.way(tmp_path / "r", rsync=True)
-        tree = survey(str(project(tmp_path / "project")))
+        tree = take_snapshot(str(project(tmp_path / "project")))
         send(way, tree)
         assert there(way, tree).id == tree.id
-        bring(way, f"{way.root}/trees/{tree.id}", None, str(tmp_path / "into"))
-        assert survey(str(tmp_path / "into"), exclude=["dangling"]).names == tuple(
+        download(way, f"{way.root}/trees/{tree.id}", None, str(tmp_path / "into"))
+        assert take_snapshot(str(tmp_path / "into"), exclude=["dangling"]).names == tuple(
             name for name in tree.names if name != "dangling"
         )
 
@@ -371,9 +373,9 @@ def test_a_talkative_login_script_does_no_harm(tmp_path: Path) -> None:
 
 
 def test_everything_comes_back(way: RemoteShell, tmp_path: Path) -> None:
-    tree = survey(str(project(tmp_path / "project")), exclude=["dangling"])
-    bring(way, tree.base, None, str(tmp_path / "deep" / "into"))
-    found = survey(str(tmp_path / "deep" / "into"))
+    tree = take_snapshot(str(project(tmp_path / "project")), exclude=["dangling"])
+    download(way, tree.base, None, str(tmp_path / "deep" / "into"))
+    found = take_snapshot(str(tmp_path / "deep" / "into"))
     assert found.names == tree.names
     assert found.id == tree.id
     for name in ("run.sh", "shared", "a b"):
@@ -387,14 +389,14 @@ def test_named_files_come_back_and_missing_ones_are_passed_over(
     base, into = project(tmp_path / "project"), tmp_path / "into"
     wanted = [*ODD, "run.sh"]
     for names in ("\n".join(["gone", *wanted]), "\0".join([*(f"./{x}" for x in wanted), "gone"])):
-        bring(way, str(base), names.encode(), str(into))
-        assert set(survey(str(into)).names) == set(wanted)
+        download(way, str(base), names.encode(), str(into))
+        assert set(take_snapshot(str(into)).names) == set(wanted)
         assert (into / "a b").read_text() == "file 0\n"
         assert os.access(into / "run.sh", os.X_OK)
-    bring(way, str(base), b"empty\ngone\n", str(into))
+    download(way, str(base), b"empty\ngone\n", str(into))
     assert (into / "empty" / "inside").is_dir()
-    bring(way, str(base), b"gone\n", str(tmp_path / "nothing"))
-    bring(way, str(base), b"", str(tmp_path / "nothing"))
+    download(way, str(base), b"gone\n", str(tmp_path / "nothing"))
+    download(way, str(base), b"", str(tmp_path / "nothing"))
     assert os.listdir(tmp_path / "nothing") == []
 
 
@@ -405,8 +407,8 @@ def test_excluded_files_stay_there(way: RemoteShell, tmp_path: Path, listed: boo
         (base / name).parent.mkdir(parents=True, exist_ok=True)
         (base / name).write_text("")
     names = b"a.log\nkeep.txt\ncache/deep/x.txt\nsub/cache\nsub/b.log\n" if listed else None
-    bring(way, str(base), names, str(tmp_path / "into"), exclude=["*.log", "cache/"])
-    assert survey(str(tmp_path / "into")).names == ("keep.txt", "sub/cache")
+    download(way, str(base), names, str(tmp_path / "into"), exclude=["*.log", "cache/"])
+    assert take_snapshot(str(tmp_path / "into")).names == ("keep.txt", "sub/cache")
 
 
 def test_a_newer_file_takes_the_place_of_the_old_one(way: RemoteShell, tmp_path: Path) -> None:
@@ -416,7 +418,7 @@ def test_a_newer_file_takes_the_place_of_the_old_one(way: RemoteShell, tmp_path:
         (directory / "file").write_text(text)
     (into / "other").write_text("mine")
     with (into / "file").open() as reader:
-        bring(way, str(base), None, str(into))
+        download(way, str(base), None, str(into))
         assert reader.read() == "old", "whoever has it open keeps what it has"
     assert (into / "file").read_text() == "new and longer"
     assert (into / "other").read_text() == "mine"
@@ -427,7 +429,7 @@ def test_a_name_outside_is_refused(way: RemoteShell, tmp_path: Path, name: str) 
     (tmp_path / "project").mkdir()
     (tmp_path / "secret").write_text("")
     with pytest.raises(CarryError, match="would be outside"):
-        bring(way, str(tmp_path / "project"), name.encode(), str(tmp_path / "into"))
+        download(way, str(tmp_path / "project"), name.encode(), str(tmp_path / "into"))
     assert os.listdir(tmp_path / "into") == []
 
 
@@ -441,13 +443,13 @@ def test_links_that_lead_out_stay_there_and_ours_are_not_followed(
     (base / "sub" / "inside").symlink_to("../sub/file")
     (base / "up").symlink_to("../outside")
     (base / "etc").symlink_to("/etc")
-    bring(way, str(base), None, str(into))
-    assert set(survey(str(into)).names) == {"sub/file", "sub/inside"}
+    download(way, str(base), None, str(into))
+    assert set(take_snapshot(str(into)).names) == {"sub/file", "sub/inside"}
     (into / "sub" / "file").unlink()
     (into / "sub").rename(into / "moved")
     (into / "sub").symlink_to(outside)
     with pytest.raises(CarryError, match="'sub' is a symbolic link"):
-        bring(way, str(base), None, str(into))
+        download(way, str(base), None, str(into))
     assert os.listdir(outside) == []
     assert (into / "sub").is_symlink()
 
@@ -460,7 +462,7 @@ def test_absolute_links_into_the_same_directory_come_back_relative(
     (base / "file").write_text("x")
     (base / "sub" / "own").symlink_to(base / "file")
     (base / "sub" / "etc").symlink_to("/etc")
-    remark = bring(way, str(base), None, str(into), owner=AttemptWorkspace(work="/project"))
+    remark = download(way, str(base), None, str(into), workspace=AttemptWorkspace(work="/project"))
     assert remark == "the link sub/etc points outside the job directory and was not fetched"
     assert os.readlink(into / "sub" / "own") == "../file"
     assert os.listdir(into / "sub") == ["own"]
@@ -474,7 +476,9 @@ def test_a_file_of_the_same_size_and_second_is_another_one(
         directory.mkdir()
         (directory / "r.csv").write_text(text)
         os.utime(directory / "r.csv", (1_600_000_000, 1_600_000_000))
-    remark = bring(way, str(base), b"r.csv\n", str(into), owner=AttemptWorkspace("12", since=0.0))
+    remark = download(
+        way, str(base), b"r.csv\n", str(into), workspace=AttemptWorkspace("12", since=0.0)
+    )
     assert remark == "r.csv was changed locally; the job's version is r.csv.12"
     assert {path.name: path.read_text() for path in into.iterdir()} == {
         "r.csv": "our", "r.csv.12": "its"
@@ -484,7 +488,7 @@ def test_a_file_of_the_same_size_and_second_is_another_one(
 def test_a_missing_directory_is_named(way: RemoteShell, tmp_path: Path) -> None:
     for names in (None, b"x\n"):
         with pytest.raises(CarryError, match=r"files could not be transferred .*no such place"):
-            bring(way, str(tmp_path / "no such place"), names, str(tmp_path / "into"))
+            download(way, str(tmp_path / "no such place"), names, str(tmp_path / "into"))
 
 
 # -------------------------------------------------------------------------- hostile archives
@@ -515,7 +519,7 @@ def test_an_archive_is_unpacked(tmp_path: Path) -> None:
                    ("e", LINK, "b/c"), ("f/g", DIRECTORY, ""), ("p", PIPE, ""))  # fmt: skip
     for _ in range(2):  # over what is there
         unpack(data, str(tmp_path / "into"))
-        tree = survey(str(tmp_path / "into"))
+        tree = take_snapshot(str(tmp_path / "into"))
         assert tree.names == ("a", "b/c", "d", "e", "f/g")
         assert tree.links == ("e",)
         assert (tmp_path / "into" / "d").read_text() == "x"

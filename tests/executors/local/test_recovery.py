@@ -400,7 +400,7 @@ def orphaned(executor: LocalExecutor, claim: str) -> list[Event]:
     Path(executor.paths.run, "7.0").write_text(claim)
     executor._take_orphan(attempt)
     executor.tick(adoption.time.clock_gettime(BOOT))
-    for callback in list(executor.poller.callbacks.values()):  # type: ignore[attr-defined]
+    for callback in list(executor.reactor.callbacks.values()):  # type: ignore[attr-defined]
         callback()
     executor.tick(adoption.time.clock_gettime(BOOT))
     return reported(executor)
@@ -605,7 +605,7 @@ def test_an_attempt_of_an_earlier_version_is_recovered_with_its_exit_code(
         assert [type(event) for event in reported(executor)] == [ProcessStarted]
         earlier.stdin.close()
         earlier.wait()
-    for callback in list(executor.poller.callbacks.values()):  # type: ignore[attr-defined]
+    for callback in list(executor.reactor.callbacks.values()):  # type: ignore[attr-defined]
         callback()
     executor.tick(adoption.time.clock_gettime(BOOT))
     _, exited = reported(executor)

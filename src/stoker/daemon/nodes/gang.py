@@ -20,7 +20,7 @@ from stoker.executors.port import Barrier, Executor
 BARRIER_SECONDS = 60
 """Time that a part waits for the others."""
 RETRY_SECONDS = 10.0
-"""Delay of the next try of an attempt whose parts were not ready together."""
+"""Delay of the next try of an attempt after its parts were not ready together."""
 
 
 class GangNodes(Protocol):

@@ -76,16 +76,16 @@ class ExecutorRegistry:
         self.records = JournalRecords(state)
         self.nodes: dict[str, RemoteNode] = {}
         self.leaving: dict[str, RemoteNode] = {}
-        """Nodes that were removed and whose connections are still open."""
+        """Nodes that were removed; their connections are still open."""
         self.gangs = GangCoordinator(self)
         self._incoming: deque[tuple[str, e.Event]] = deque()
         """Events of executors by node, as they came."""
         self._outgoing: list[e.Event] = []
         """Events for the core."""
         self._ended: dict[str, list[AttemptId]] = {}
-        """Attempts whose ends were collected and not acknowledged, by node."""
+        """Attempts with ends that were collected and not acknowledged, by node."""
         self._pinned: dict[int, str] = {}
-        """Jobs whose checkpoints could not be copied, and the nodes that have them."""
+        """Jobs with checkpoints that could not be copied, and the nodes that have them."""
         self._known: dict[str, e.NodeAdded] | None = None
         self._refreshing: list[tuple[float, list[str], Callable[[], None]]] = []
         """Requests for measurements: since when, of which nodes, and what to call."""
@@ -460,12 +460,12 @@ class ExecutorRegistry:
     # -- acknowledgements -----------------------------------------------------------------
 
     def take_ended(self) -> dict[str, list[AttemptId]]:
-        """Return the attempts whose ends were collected since the last call, by node."""
+        """Return the attempts with ends that were collected since the last call, by node."""
         ended, self._ended = self._ended, {}
         return ended
 
     def acknowledge(self, ended: Mapping[str, Sequence[AttemptId]]) -> None:
-        """Let executors forget attempts whose ends are on disk."""
+        """Let executors forget attempts: their ends are on disk."""
         for name, attempts in ended.items():
             if name == self.local_name:
                 self.local.acknowledge(attempts)

@@ -29,7 +29,7 @@ class Phase(Enum):
 
 
 class EndRequest(Struct):
-    """The wish to terminate an attempt, repeated over every connection until it has ended."""
+    """A request to terminate an attempt, repeated over every connection until it has ended."""
 
     at_once: bool = False
     is_sent: bool = False

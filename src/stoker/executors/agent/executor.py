@@ -53,7 +53,7 @@ from stoker.executors.port import (
 from stoker.executors.reactor import Reactor
 
 POLL_SECONDS, CHECK_SECONDS = 1.0, 20.0
-"""Between polls of attempts whose ends the agent does not report; of all others."""
+"""Between polls of attempts that the agent does not watch; of all others."""
 MAX_REASON_LENGTH = 2000
 """Characters of a reason or a note that is journalled."""
 
@@ -65,7 +65,7 @@ class AgentEnvironment(Struct, frozen=True):
     """Identifies the attempts of this state on any node."""
     notes: str
     """The directory of the positions in mirrored logs."""
-    poller: Reactor
+    reactor: Reactor
     secret: Callable[[str], bytes | None]
     """Returns a stored environment."""
     blob: Callable[[str], bytes | None]
@@ -95,9 +95,9 @@ class AgentExecutor(Executor):
         self.records, self.shares_files = records, shares_files
         self.grace = environment.grace
         self.attempts: dict[AttemptId, RemoteAttempt] = {}
-        self.pool = TransferPool(environment.poller)
+        self.pool = TransferPool(environment.reactor)
         self.connection = ReconnectingSession(
-            transport, environment.install, environment.poller, self
+            transport, environment.install, environment.reactor, self
         )
         self.uploads = TreeUploads(self.connection, self.pool, environment.snapshots)
         self.control_files = ControlFiles(self.connection)
@@ -399,7 +399,7 @@ class AgentExecutor(Executor):
         self.collector.followed.pop(attempt.id.job, None)
 
     def on_started(self, attempt: RemoteAttempt, pid: int) -> None:
-        """Report the process of an attempt, and repeat what it was to be told."""
+        """Report the process of an attempt, and send again what was requested for it."""
         attempt.undecided_polls = 0
         if attempt.pid is None:
             attempt.pid, attempt.phase = pid, Phase.RUNNING
@@ -425,7 +425,7 @@ class AgentExecutor(Executor):
     def _on_collected(
         self, attempt: RemoteAttempt, trouble: str | None, remark: str | None
     ) -> None:
-        """Report the end of an attempt whose output and files have arrived, as far as they can."""
+        """Report the end of an attempt after its output and files were fetched."""
         if attempt.checkpoints_left:
             self.sink.checkpoints_left_behind(attempt.id)
         if attempt.lost_reason is not None:
@@ -457,7 +457,7 @@ class AgentExecutor(Executor):
         self._unacknowledged.add(attempt)
 
     def acknowledge(self, attempts: Sequence[AttemptId]) -> None:
-        """Let the node forget attempts whose ends are on disk."""
+        """Let the node forget attempts: their ends are on disk."""
         forgotten = [attempt for attempt in attempts if attempt in self._unacknowledged]
         self._unacknowledged.difference_update(forgotten)
         for attempt in forgotten:
@@ -490,11 +490,11 @@ class AgentExecutor(Executor):
         return min(waits) if waits else None
 
     def _poll(self) -> float | None:
-        """Poll attempts whose ends the agent may not report; return the seconds to the next poll.
+        """Poll attempts that the agent may not watch; return the seconds to the next poll.
 
-        It does not report the ends of those that an earlier connection started, nor of those
-        whose waiting shell was killed. One that was ordered a moment ago is left alone: a poll
-        would take its claim before its own shell does.
+        It does not watch attempts that an earlier connection started, nor those that lost their
+        waiting shell. An attempt that was ordered a moment ago is not polled: that would take its
+        claim before its own shell does.
         """
         alive = [each for each in self.attempts.values() if each.is_alive]
         if not alive or not self.is_reconciled:

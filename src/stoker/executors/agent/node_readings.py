@@ -63,7 +63,7 @@ class NodeReadings:
         self._has_reading = False
 
     def forget(self) -> None:
-        """Forget what is known of a node whose connection is lost."""
+        """Forget what is known of the node: its connection is lost."""
         self.home, self._has_reading = None, False
 
     def restart(self) -> None:

@@ -140,15 +140,15 @@ class ResultCollector:
 
     def _on_output(self, data: bytes) -> None:
         self._is_copying = False
-        found = pieces(data)
+        received = pieces(data)
         before = [each.mirror.offsets for each in self.attempts.values()]
-        trouble = self._copy(found)
+        trouble = self._copy(received)
         progress = before != [each.mirror.offsets for each in self.attempts.values()]
-        if trouble is None and _more(found) and progress:
+        if trouble is None and _has_more(received) and progress:
             self._copied_at = 0.0
 
-    def _copy(self, found: list[Piece]) -> str | None:
-        for piece in found:
+    def _copy(self, received: list[Piece]) -> str | None:
+        for piece in received:
             id = parse_attempt(piece.key)
             attempt = self.attempts.get(id) if id is not None else None
             if attempt is None or piece.what == TAR:
@@ -187,7 +187,7 @@ class ResultCollector:
         )  # fmt: skip
 
     def collect_without_exit(self, attempt: RemoteAttempt, why: str) -> None:
-        """Fetch the results of an attempt whose end left no record."""
+        """Fetch the results of an attempt that ended without a record."""
         if attempt.is_collecting:
             return
         attempt.lost_reason = why
@@ -209,11 +209,11 @@ class ResultCollector:
         """Take a piece of the logs; the first one has the results too, if they are small."""
         if not self._is_current(result):
             return
-        attempt, found = result.attempt, pieces(data)
-        result.tar = next((piece.data for piece in found if piece.what == TAR), result.tar)
+        attempt, received = result.attempt, pieces(data)
+        result.tar = next((piece.data for piece in received if piece.what == TAR), result.tar)
         before = attempt.offsets
-        result.trouble = self._copy(found)
-        if result.trouble is None and _more(found):
+        result.trouble = self._copy(received)
+        if result.trouble is None and _has_more(received):
             # What was being copied when it ended comes twice, then more follows.
             result.repetitions = result.repetitions + 1 if attempt.offsets == before else 0
             if result.repetitions > MAX_TRIES:
@@ -340,7 +340,7 @@ class ResultCollector:
             if self._is_current(result) and not self._retry(result, outcome, retry):
                 self._on_checkpoints(result, trouble, outcome)
 
-        self.pool.submit(lambda: checkpoint_sync.bring(shell, directory, attempt.part), on_done)
+        self.pool.submit(lambda: checkpoint_sync.download(shell, directory, attempt.part), on_done)
 
     def _on_checkpoints(
         self, result: PendingResult, trouble: str | None, error: Exception | None
@@ -379,7 +379,7 @@ def _download(shell: RemoteShell, work: str, names: bytes, attempt: RemoteAttemp
     """Install results that are too large for the agent's connection; return a remark."""
     target, exclude = _target(attempt)
     source = f"{shell.root}/work/{work}"
-    return result_download.bring(shell, source, names, target, exclude, attempt.workspace)
+    return result_download.download(shell, source, names, target, exclude, attempt.workspace)
 
 
 def _target(attempt: RemoteAttempt) -> tuple[str, tuple[str, ...]]:
@@ -388,9 +388,9 @@ def _target(attempt: RemoteAttempt) -> tuple[str, tuple[str, ...]]:
     return carry.into or attempt.directory, (*ALWAYS_EXCLUDED, *carry.exclude)
 
 
-def _more(found: list[Piece]) -> bool:
+def _has_more(received: list[Piece]) -> bool:
     """Return whether more data follows."""
-    return sum(len(piece.data) for piece in found if piece.what != TAR) >= PIECE
+    return sum(len(piece.data) for piece in received if piece.what != TAR) >= PIECE
 
 
 def _message(error: Exception) -> str:

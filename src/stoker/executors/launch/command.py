@@ -74,7 +74,7 @@ class CommandBuilder:
             raise NoContainer(missing)
         script = f"{self.places.scripts}/{launch.script}" if launch.script else None
         if script is not None:
-            os.chmod(script, 0o755)  # noqa: S103 - an image may run as anybody; its directory is ours
+            os.chmod(script, 0o755)  # noqa: S103 - an image may run as any user; its directory is private
         return container.command(launch, self._library(launch), self.grace, self.engine, script)
 
     def _filled(self, launch: Launch) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A container is a way to start a process: an attempt's command, as an engine is told to run it."""
+"""Wraps the command of an attempt in a call of podman or docker."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ CANNOT_RUN_HERE = b"stoker: cannot run here: "
 LAST_WORD = 2
 """Seconds that the engine has to kill a container before all its processes are killed."""
 REMOVAL_SECONDS = 10.0
-"""How long the engine has to remove a container whose processes were killed."""
+"""Time that the engine has to remove a container after its processes were killed."""
 AT_ONCE = signal.SIGPWR
-"""Tells who looks after a container that it has no time left."""
+"""Tells the process in charge of a container that it has no time left."""
 USUAL_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 ABSENT = "this node has neither podman nor docker; leave --image out to run the command directly"
 _SHELL = 'command -v "$1" >/dev/null && exec "$@"; shift; exec sh "$@"'
@@ -81,7 +81,7 @@ def command(
 
 @functools.cache
 def wrapper() -> str:
-    """The shell's part, as short as it gets: everybody who lists processes sees it."""
+    """The part of the shell; short, since lists of processes show it."""
     lines = Path(__file__).with_suffix(".sh").read_text().splitlines()
     return "\n".join(line for line in map(str.strip, lines) if line and not line.startswith("#"))
 

@@ -51,7 +51,7 @@ def _files(source: Path) -> list[Path]:
 
 
 def _open_to_all(top: str) -> None:
-    """An image may run as anybody."""
+    """Make files readable for all users: an image may run as any of them."""
     for directory, _, names in os.walk(top):
         os.chmod(directory, 0o755)  # noqa: S103 - in a directory that is ours alone
         mode = 0o755 if directory.endswith(SLURM_TOOLS) else 0o644

@@ -88,7 +88,7 @@ def pids(path: str) -> list[int]:
 
 
 def killed_for_memory(path: str) -> bool:
-    """Whether the kernel killed somebody in this group for memory."""
+    """Return whether the kernel killed a process of this group for want of memory."""
     with contextlib.suppress(OSError, ValueError), open(f"{path}/memory.events") as file:
         for line in file:
             name, _, count = line.partition(" ")

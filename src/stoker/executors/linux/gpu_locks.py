@@ -240,7 +240,7 @@ class GpuLocks:
         return found
 
     def _other_owner(self, directory: int, uuid: str, names: Names) -> str | None:
-        """Return the other user who has locked a GPU, if any."""
+        """Return the other user that has locked a GPU, if any."""
         doubt, problem = None, f"GPU {uuid}"
         for uid in names.get(uuid, ()):
             if uid == self.uid:

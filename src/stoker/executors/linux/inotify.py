@@ -46,7 +46,7 @@ class Inotify:
         return self._add(path, CREATE | MOVED_TO | ONLY_DIRECTORY | DONT_FOLLOW)
 
     def watch_file(self, path: str) -> int:
-        """Be told, once, that a file has grown: who writes often does not keep us busy."""
+        """Watch a file until it grows once: frequent writes then cost one event."""
         return self._add(path, MODIFY | DONT_FOLLOW | ONCE)
 
     def watch_removal(self, path: str, inside: bool = False) -> int:

@@ -53,7 +53,7 @@ def _pass_on(pid: int, number: int) -> None:
 
 
 def _shuttle(listener: socket.socket, terminal: int) -> None:
-    """Copy between the terminal, the log and whoever is attached, until the program ends."""
+    """Copy between the terminal, the log and an attached client, until the program ends."""
     guest: socket.socket | None = None
     greeting: bytes | None = b""
     kept = b""
@@ -89,7 +89,7 @@ def _shuttle(listener: socket.socket, terminal: int) -> None:
                 if newline:
                     _resize(terminal, line)
                     greeting = None
-                    guest = _send(guest, kept)  # what was shown before anybody looked
+                    guest = _send(guest, kept)  # output from before a client attached
                     if rest:
                         os.write(terminal, rest)
 

@@ -19,15 +19,15 @@ MAX_THREADS = 4
 class TransferPool:
     """A few threads for one node; callbacks run in the daemon's thread."""
 
-    def __init__(self, poller: Reactor) -> None:
-        self.poller = poller
+    def __init__(self, reactor: Reactor) -> None:
+        self.reactor = reactor
         self._busy = 0
         self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
         self._done: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = _thread.allocate_lock()
         self._closed = False
-        poller.add_reader(self._wakeup, self._call_back)
+        reactor.add_reader(self._wakeup, self._call_back)
 
     def submit(self, work: Callable[[], Any], on_done: Callable[[Any], None]) -> None:
         """Call `work` in a thread, then `on_done` with its result or its exception."""
@@ -61,7 +61,7 @@ class TransferPool:
     def close(self) -> None:
         """Drop waiting work and call back no more."""
         self._waiting.clear()
-        self.poller.remove_reader(self._wakeup)
+        self.reactor.remove_reader(self._wakeup)
         with self._closing:
             self._closed = True
             os.close(self._wakeup)

@@ -133,7 +133,7 @@ def create_claim(path: str) -> bool:
 
 
 def revoke_empty_claim(path: str) -> bool:
-    """Revoke an attempt whose claim file is empty; False if a supervisor wrote to it first.
+    """Revoke an attempt with an empty claim file; return False if a supervisor wrote to it first.
 
     The first line decides: a supervisor that was stopped between creating the file and writing
     its line finds "taken" when it continues, and starts nothing.

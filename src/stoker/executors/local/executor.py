@@ -87,7 +87,7 @@ class LocalExecutor(Executor):
         paths: ExecutorPaths,
         install: str,
         supervisors: list[SupervisorClient],
-        poller: Reactor,
+        reactor: Reactor,
         secret: Callable[[str], bytes | None],
         blob: Callable[[str], bytes | None],
         grace: float = 10.0,
@@ -96,7 +96,7 @@ class LocalExecutor(Executor):
         engine: str = "",
     ) -> None:
         self.paths, self.install, self.grace = paths, install, grace
-        self.supervisors, self.poller = supervisors, poller
+        self.supervisors, self.reactor = supervisors, reactor
         self.commands = CommandBuilder(paths, secret, blob, grace, engine)
         self.cgroups = cgroups or cgroup.Cgroups(None)
         self.gpu_locks = gpu_locks or GpuLocks()
@@ -109,7 +109,7 @@ class LocalExecutor(Executor):
         self._at_barrier: dict[AttemptId, tuple[Launch, Barrier]] = {}
         """Parts of gangs that are started when all parts are ready."""
         self._unacknowledged: set[AttemptId] = set()
-        """Attempts whose claims may be deleted once their ends are on disk."""
+        """Attempts with claims that may be deleted once their ends are on disk."""
 
     def open(self, sink: ExecutorSink) -> None:
         """Begin to listen to the supervisors and to report to this sink."""
@@ -210,7 +210,7 @@ class LocalExecutor(Executor):
         self.report(StartFailed(at=time.time(), job=attempt.job, attempt=attempt.attempt, why=why))
 
     def _cancel_for_lock(self, launch: Launch, rank: int, holder: str) -> None:
-        """Cancel a start whose GPU is locked, and keep other jobs off its GPUs for now."""
+        """Cancel a start for a locked GPU, and keep other jobs off its GPUs for now."""
         # The delay is for jobs that are placed whatever the marks of GPUs say.
         self._cancel(launch.id, f"a GPU {in_words(holder)}", LOCKED_GPU_SECONDS)
         if launch.placement is None:
@@ -220,7 +220,7 @@ class LocalExecutor(Executor):
             self.report(ForeignUseChanged(at=now, node=part.node, device=name, stranger=holder))
 
     def cancel_start(self, attempt: AttemptId, why: str) -> None:
-        """Requeue a job whose start failed inside the daemon, unless a supervisor has it."""
+        """Requeue a job after its start failed inside the daemon, unless a supervisor has it."""
         self._at_barrier.pop(attempt, None)
         if attempt in self.attempts or not create_claim(self.claim_path(attempt)):
             return  # what becomes of it is reported as usual
@@ -305,7 +305,7 @@ class LocalExecutor(Executor):
     # -- reports of supervisors ---------------------------------------------------------
 
     def _watch_supervisor(self, client: SupervisorClient) -> None:
-        self.poller.add_reader(client.wire.sock.fileno(), lambda: self._receive(client))
+        self.reactor.add_reader(client.wire.sock.fileno(), lambda: self._receive(client))
 
     def _receive(self, client: SupervisorClient) -> None:
         reports = client.receive()
@@ -359,7 +359,7 @@ class LocalExecutor(Executor):
         They are children of this process now (see `become_subreaper`), so no exit code is lost.
         """
         logger.warning("supervisor process %d died; starting a new one", client.pid)
-        self.poller.remove_reader(client.wire.sock.fileno())
+        self.reactor.remove_reader(client.wire.sock.fileno())
         client.reap()
         self.supervisors.remove(client)
         self._replace_supervisors()
@@ -371,7 +371,7 @@ class LocalExecutor(Executor):
     def reap_zombies(self, seen: tree.Snapshot) -> None:
         """Reap ended processes that this process inherited from a killed supervisor.
 
-        Those of an attempt whose end is unknown stay: one may be its main process.
+        Processes of an attempt without a known end stay: one may be its main process.
         """
         zombies = seen.zombies()
         if zombies:
@@ -402,7 +402,7 @@ class LocalExecutor(Executor):
             self.recovery.expect_record(attempt)
 
     def cancel_unstarted(self, attempt: LocalAttempt) -> None:
-        """Cancel an attempt whose supervisor was killed before it started it."""
+        """Cancel an attempt: its supervisor was killed before it started it."""
         self.forget(attempt)
         self.expect_acknowledgement(attempt.id)
         self._cancel(attempt.id, "the supervisor process was killed")
@@ -410,7 +410,7 @@ class LocalExecutor(Executor):
     # -- ends ---------------------------------------------------------------------------
 
     def on_leader_exited(self, attempt: LocalAttempt, check_leftovers: bool = True) -> None:
-        """Finish an attempt whose main process has ended, unless others may be left."""
+        """Finish an attempt after its main process ended, unless others may be left."""
         alone = attempt.terminating_since is None and not check_leftovers
         if alone and attempt.pid is not None and not tree.group_alive(attempt.pid):
             self.finish(attempt)
@@ -419,7 +419,7 @@ class LocalExecutor(Executor):
             self.termination.active.add(attempt.id)  # the next tick scans all such attempts
 
     def finish(self, attempt: LocalAttempt) -> None:
-        """Report the end of an attempt whose last process is gone."""
+        """Report the end of an attempt after its last process ended."""
         (job, number), status = attempt.id, attempt.status
         self.forget(attempt)
         self.expect_acknowledgement(attempt.id)
@@ -447,7 +447,7 @@ class LocalExecutor(Executor):
         self.termination.active.discard(attempt.id)
         self.gpu_locks.drop(attempt.id)
         if attempt.pidfd >= 0:
-            self.poller.remove_reader(attempt.pidfd)
+            self.reactor.remove_reader(attempt.pidfd)
             os.close(attempt.pidfd)
         if attempt.cgroup is not None:
             cgroup.remove(attempt.cgroup)
@@ -457,7 +457,7 @@ class LocalExecutor(Executor):
         self._unacknowledged.add(attempt)
 
     def acknowledge(self, attempts: Sequence[AttemptId]) -> None:
-        """Delete the claims of attempts whose ends are on disk."""
+        """Delete the claims of attempts: their ends are on disk."""
         for attempt in attempts:
             if attempt in self._unacknowledged:
                 self._unacknowledged.discard(attempt)

@@ -103,7 +103,7 @@ class AttemptRecovery:
             self.executor.resume(attempt)
 
     def expect_record(self, attempt: LocalAttempt) -> None:
-        """Wait for the record of an attempt whose process is gone or was never seen."""
+        """Wait for the record of an attempt after its process ended or was never seen."""
         attempt.record_deadline = time.clock_gettime(BOOT) + RECORD_SECONDS
         self.executor.termination.active.add(attempt.id)
 
@@ -120,11 +120,11 @@ class AttemptRecovery:
             attempt.pidfd = -1
             self.expect_record(attempt)
             return
-        self.executor.poller.add_reader(attempt.pidfd, lambda: self._on_pidfd(attempt))
+        self.executor.reactor.add_reader(attempt.pidfd, lambda: self._on_pidfd(attempt))
 
     def _on_pidfd(self, attempt: LocalAttempt) -> None:
         """Look for the exit record of a process that has just ended."""
-        self.executor.poller.remove_reader(attempt.pidfd)
+        self.executor.reactor.remove_reader(attempt.pidfd)
         os.close(attempt.pidfd)
         attempt.pidfd = -1
         self.expect_record(attempt)
@@ -200,7 +200,7 @@ class AttemptRecovery:
             self.executor.finish(attempt)
 
     def _without_record(self, attempt: LocalAttempt, claim: Claim, seen: tree.Snapshot) -> None:
-        """Decide about an attempt without a record, whose supervisor is gone."""
+        """Decide about an attempt without a record and without its supervisor."""
         executor = self.executor
         first = seen.leader(attempt.token) if attempt.pid is None else None
         if first is not None:
@@ -237,7 +237,7 @@ class AttemptRecovery:
         )
 
     def _lose(self, attempt: LocalAttempt, why: str) -> None:
-        """Report an attempt whose end left no record."""
+        """Report an attempt that ended without a record."""
         job, number = attempt.id
         executor = self.executor
         executor.forget(attempt)
@@ -263,11 +263,11 @@ class AttemptRecovery:
         return list(filter(None, map(_parse, os.listdir(self.executor.paths.run))))
 
     def exited(self) -> set[AttemptId]:
-        """Return the attempts whose exits are recorded."""
+        """Return the attempts with recorded exits."""
         return set(filter(None, map(_parse, self.executor.exit_log.read())))
 
     def fully_ended(self, attempts: Iterable[AttemptId]) -> set[AttemptId]:
-        """Return the attempts whose exit is recorded and that have no process left."""
+        """Return the attempts that have a recorded exit and no process left."""
         exited = self.exited().intersection(attempts)
         seen = self.executor.snapshot()
         return {attempt for attempt in exited if seen.complete and not self._left(attempt, seen)}

@@ -42,7 +42,7 @@ class Termination:
             attempt.term_pending = at_once
 
     def without_record(self) -> list[LocalAttempt]:
-        """Return the attempts whose exit records are missing."""
+        """Return the attempts without exit records."""
         active = [self.executor.attempts[id] for id in self.active]
         return [a for a in active if a.record_deadline is not None and a.status is None]
 

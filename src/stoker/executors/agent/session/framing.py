@@ -77,7 +77,7 @@ class Bulks:
         """Bytes of answers, in all."""
 
     def expect(self, request: str, most: int) -> None:
-        """A request was sent whose answer has at most so many bytes."""
+        """Expect a reply of at most this number of bytes."""
         self._expected.append((request, most))
 
     def feed(self, chunk: bytes) -> list[tuple[str, bytes]]:

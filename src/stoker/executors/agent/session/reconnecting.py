@@ -41,10 +41,10 @@ class ReconnectingSession:
     """Keeps a connection to a node; it never blocks."""
 
     def __init__(
-        self, transport: Transport, install: str, poller: Reactor, listener: SessionListener
+        self, transport: Transport, install: str, reactor: Reactor, listener: SessionListener
     ) -> None:
         self.transport, self.install = transport, install
-        self.poller, self.listener = poller, listener
+        self.reactor, self.listener = reactor, listener
         self.root = ROOT
         self.session: AgentSession | None = None
         self.failures = 0
@@ -129,7 +129,7 @@ class ReconnectingSession:
         variables = {"ROOT": ROOT, "INSTALL": self.install}
         try:
             self.session = AgentSession(
-                self.transport, variables, self.poller, self._on_notification, self._on_closed
+                self.transport, variables, self.reactor, self._on_notification, self._on_closed
             )
         except OSError as error:
             self._on_closed(f"ssh cannot be started: {error.strerror or error}")

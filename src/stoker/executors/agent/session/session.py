@@ -48,7 +48,7 @@ OnBytes = Callable[[bytes], None]
 
 
 class PendingRequest(Struct):
-    """A request whose reply has not arrived completely."""
+    """A request without a complete reply."""
 
     on_reply: OnReply
     max_lines: int
@@ -58,7 +58,7 @@ class PendingRequest(Struct):
 
 
 def quoted(word: str) -> str:
-    """Return a word of shell, on one line whatever it contains."""
+    """Return a string quoted for the shell, on one line whatever it contains."""
     inner = word.replace("'", "'\\''").replace("\n", "'\"$NL\"'")
     return f"'{inner}'"
 
@@ -70,12 +70,12 @@ class AgentSession:
         self,
         transport: Transport,
         variables: dict[str, str],
-        poller: Reactor,
+        reactor: Reactor,
         on_notification: OnReply,
         on_closed: Callable[[str], None],
     ) -> None:
         """`variables` are set for the agent; `on_closed` is called once, with the reason."""
-        self.transport, self.poller = transport, poller
+        self.transport, self.reactor = transport, reactor
         self.on_notification, self.on_closed = on_notification, on_closed
         self.is_up = self._closed = False
         self.is_malformed = False
@@ -101,8 +101,8 @@ class AgentSession:
         assert into is not None
         for stream in (out, err, into):
             os.set_blocking(stream.fileno(), False)
-        poller.add_reader(out.fileno(), self._read_lines)
-        poller.add_reader(err.fileno(), self._read_bulk)
+        reactor.add_reader(out.fileno(), self._read_lines)
+        reactor.add_reader(err.fileno(), self._read_bulk)
         self._write()
 
     def _spawn(self, variables: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -129,7 +129,7 @@ class AgentSession:
         self._send(request, verb, words)
 
     def request_bytes(self, on_bytes: OnBytes, verb: str, *words: str, max_bytes: int) -> None:
-        """Send a request whose reply is at most `max_bytes` bytes."""
+        """Send a request with a reply of at most `max_bytes` bytes."""
         self._last += 1
         request = str(self._last)
         self._bulks[request] = on_bytes
@@ -165,7 +165,7 @@ class AgentSession:
             return  # the end of its output follows
         self._unsent = self._unsent[sent:]
         if self._unsent:
-            self.poller.add_writer(pipe.fileno(), self._write)
+            self.reactor.add_writer(pipe.fileno(), self._write)
 
     # -- in -----------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class AgentSession:
             self.close("the connection was lost")
         else:
             # The exit of the transport's process explains it; that is checked by a timer.
-            self.poller.remove_reader(self.process.stdout.fileno())
+            self.reactor.remove_reader(self.process.stdout.fileno())
             self.ended_at = time.monotonic()
 
     def _read_bulk(self) -> None:
@@ -193,7 +193,7 @@ class AgentSession:
         except BlockingIOError:
             return
         if not chunk:
-            self.poller.remove_reader(self.process.stderr.fileno())
+            self.reactor.remove_reader(self.process.stderr.fileno())
             return
         if not self.is_up:
             self._early_stderr = (self._early_stderr + chunk)[-2000:]
@@ -271,7 +271,7 @@ class AgentSession:
     # -- the end ------------------------------------------------------------------------
 
     def fail(self) -> None:
-        """Close a connection whose output ended before the agent answered."""
+        """Close a connection after the end of its output."""
         stderr = self._early_stderr.decode(errors="replace")
         self.close(self.transport.describe_failure(self.process.poll(), stderr))
 
@@ -280,7 +280,7 @@ class AgentSession:
         process = self.process
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None and not stream.closed:
-                self.poller.remove_reader(stream.fileno())
+                self.reactor.remove_reader(stream.fileno())
                 with contextlib.suppress(OSError):
                     stream.close()
         process.kill()

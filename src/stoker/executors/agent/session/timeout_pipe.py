@@ -15,7 +15,7 @@ class TransferStalled(Exception):
 
 
 class TimeoutPipe:
-    """A non-blocking pipe whose reads and writes fail after a time limit."""
+    """A non-blocking pipe; reads and writes fail after a time limit."""
 
     def __init__(self, pipe: IO[bytes], seconds: float) -> None:
         self._fd, self._seconds = pipe.fileno(), seconds

@@ -19,20 +19,20 @@ from stoker.executors.agent.session.remote_shell import (
     run,
 )
 from stoker.executors.agent.transfer import result_download
-from stoker.executors.agent.transfer.snapshot import BadPath, survey
-from stoker.executors.agent.transfer.staging import AttemptWorkspace, alone
+from stoker.executors.agent.transfer.snapshot import BadPath, take_snapshot
+from stoker.executors.agent.transfer.staging import AttemptWorkspace, exclusive
 from stoker.executors.agent.transfer.tree_upload import pack
 
 PLACE = "checkpoints"
 
-# All files take their places together, at the end. By their times to the last digit (-1), files
-# are the same: a checkpoint is often as large as the one before, and as old to the second.
+# All files are put in place together, at the end. Files count as the same only if their times are
+# equal to the nanosecond (-1): a checkpoint often has the size and the second of the one before.
 EXACTLY = (
     "--recursive", "--links", "--safe-links", "--perms", "--times", "--omit-dir-times",
     "--modify-window=-1", "--delay-updates",
 )  # fmt: skip
 
-# ROOT NAME. First all of it beside the old ones, then in their place.
+# ROOT NAME. First all files beside the old ones, then in their place.
 TAKE = """umask 077
 mkdir -p "$1/checkpoints" && cd "$1/checkpoints" || exit 1
 rm -rf "$2.new" && mkdir "$2.new" && cd "$2.new" && exec tar -xpof -"""
@@ -43,13 +43,13 @@ mv "$2.new" "$2" && rm -rf "$2.old" """
 
 
 def name_of(here: str) -> str:
-    """What a job's checkpoints are called, here and there."""
+    """Return the name of a job's checkpoint directory, the same on all nodes."""
     return os.path.basename(here)
 
 
 def send(shell: RemoteShell, here: str) -> None:
-    """Have a machine's checkpoints of a job be what is here; nothing if nothing is."""
-    with alone("saved", shell.transport.key, here):
+    """Make the checkpoints on a node those of this node; do nothing if there are none."""
+    with exclusive("saved", shell.transport.key, here):
         _send(shell, here)
 
 
@@ -75,7 +75,7 @@ def _there(shell: RemoteShell, here: str) -> str:
 
 def _send_by_tar(shell: RemoteShell, here: str) -> None:
     try:
-        tree = survey(here)
+        tree = take_snapshot(here)
     except BadPath as error:
         raise CarryError(str(error)) from None
     words = (shell.root, name_of(here))
@@ -83,17 +83,17 @@ def _send_by_tar(shell: RemoteShell, here: str) -> None:
     run(shell, SWAP, *words)
 
 
-def bring(shell: RemoteShell, here: str, part: int | None = None) -> None:
-    """Have what is here be a machine's checkpoints of a job.
+def download(shell: RemoteShell, here: str, part: int | None = None) -> None:
+    """Make the checkpoints on this node those of another one.
 
-    Of a job on several machines, each may have a part of them: there nothing is removed, and
-    where two have a file of one name, that of the first machine counts, or the newer one.
+    Of a job on several nodes, each may have a part of them: then nothing is removed, and of two
+    files with one name, that of the first node wins, or the newer one.
     """
-    with alone("saved", here):
-        _bring(shell, here, part)
+    with exclusive("saved", here):
+        _download(shell, here, part)
 
 
-def _bring(shell: RemoteShell, here: str, part: int | None) -> None:
+def _download(shell: RemoteShell, here: str, part: int | None) -> None:
     there = _there(shell, here)
     try:
         os.makedirs(here, 0o700, exist_ok=True)
@@ -106,9 +106,9 @@ def _bring(shell: RemoteShell, here: str, part: int | None) -> None:
                 )  # fmt: skip
                 return
         names = result_download.listed_there(shell, there)
-        result_download.bring(
+        result_download.download(
             shell, there, b"".join(os.fsencode(name) + b"\0" for name in names), here,
-            owner=AttemptWorkspace(stage=f"{PLACE}-{name_of(here)}"),
+            workspace=AttemptWorkspace(stage=f"{PLACE}-{name_of(here)}"),
         )  # fmt: skip
         if part is None:
             _remove_others(here, {os.path.normpath(name) for name in names})
@@ -127,5 +127,5 @@ def _remove_others(here: str, wanted: set[str]) -> None:
             if os.path.islink(path) and os.path.relpath(path, here) not in wanted:
                 os.unlink(path)
             elif os.path.relpath(path, here) not in wanted:
-                with contextlib.suppress(OSError):  # there is something in it
+                with contextlib.suppress(OSError):  # it is not empty
                     os.rmdir(path)

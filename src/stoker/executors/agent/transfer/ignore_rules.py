@@ -62,7 +62,7 @@ class IgnoreRules:
         return cls(((-1, rules),) if rules else ())
 
     def enter(self, directory: str, text: str | None) -> IgnoreRules:
-        """The rules below `directory` (`""` is the base), whose ignore file has this text."""
+        """Return the rules below `directory` (`""` is the base); its ignore file has this text."""
         rules = _rules(text.removeprefix("\ufeff").split("\n")) if text else ()
         if not rules:
             return self

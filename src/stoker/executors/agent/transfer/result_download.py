@@ -31,12 +31,12 @@ from stoker.executors.agent.transfer.tar_reader import Refused, TruncatedArchive
 
 NO_WORKSPACE = AttemptWorkspace()
 
-# Like the scripts of tree_upload, these contain neither quotes nor exclamation marks: the login
-# shell, whichever it is, passes them on.
+# Like the scripts of tree_upload, these contain neither quotes nor exclamation marks, so that any
+# login shell passes them on.
 LIST = """cd "$1" && find . -type d -print0 && printf "%b" "\\0" &&
 find . -type f -print0 -o -type l -print0"""
-# Names are passed as words, in portions: lists of names (-T) are not for every tar. So what
-# comes is several archives, one after the other. Only GNU's tar sees more in a backslash.
+# Names are passed as arguments, in portions, since not every tar reads lists of names (-T). The
+# result is several archives, one after the other. Only GNU tar interprets backslashes.
 PACK = """cd "$1" || exit 1
 plain=
 if tar --no-unquote --version >/dev/null 2>&1; then plain=--no-unquote; fi
@@ -49,19 +49,19 @@ done
 [ $# -eq 0 ] || exec tar $0 -cf - "$@" """
 
 
-def bring(
+def download(
     shell: RemoteShell,
     remote: str,
     names: bytes | None,
     into: str,
     exclude: Sequence[str] = (),
-    owner: AttemptWorkspace = NO_WORKSPACE,
+    workspace: AttemptWorkspace = NO_WORKSPACE,
 ) -> str | None:
-    """Fetch files from a directory there into one here; each appears whole or not at all.
+    """Fetch files from a directory on the node into one here; each appears whole or not at all.
 
-    `names` are paths below `remote`, with a zero byte or a newline after each; a directory
-    stands for all that is in it, and what is no longer there is passed over. None: everything.
-    Returns what their owner should know about where they are.
+    `names` are paths below `remote`, with a zero byte or a newline after each; a directory means
+    everything in it, and missing files are skipped. None: everything. Returns a remark for the
+    user, if there is one.
     """
     try:
         os.makedirs(into, exist_ok=True)
@@ -71,42 +71,42 @@ def bring(
             _refuse_links(into, parts_of(name)[:-1])
         if not wanted:
             return None
-        with StagedResults(into, owner) as landing:
-            _fetch(shell, remote, wanted, landing)
-            landing.land()
-            return landing.remark()
+        with StagedResults(into, workspace) as staged:
+            _fetch(shell, remote, wanted, staged)
+            staged.install()
+            return staged.remark()
     except Refused as error:
         raise CarryError(f"{shell.host}: {error}") from None
     except OSError as error:
         raise CarryError(f"cannot write to {into}: {error.strerror}.") from None
 
 
-def _fetch(shell: RemoteShell, remote: str, wanted: list[str], landing: StagedResults) -> None:
+def _fetch(shell: RemoteShell, remote: str, wanted: list[str], staged: StagedResults) -> None:
     if shell.uses_rsync:
         with contextlib.suppress(NoRsync):
-            # What is here is what rsync starts from, but whether a file is the same is not for
-            # its size and time to say: two jobs may write as much in the same second. Links come
-            # so that they lead nowhere: rsync itself must not follow one.
+            # rsync starts from the files here, but size and time do not show that a file is the
+            # same: two jobs may write as much in the same second. Links are disabled (munged):
+            # rsync itself must not follow one.
             rsync(
-                shell, wanted, landing.into,
+                shell, wanted, staged.into,
                 "--recursive", "--links", "--munge-links", "--times", "--perms",
                 "--chmod=Du+rwx,F-s", "--ignore-missing-args", "--ignore-times",
-                f"--compare-dest={os.path.abspath(landing.into)}",
-                shell.rsync_path(f"{remote.rstrip('/')}/"), f"{landing.stage}/",
+                f"--compare-dest={os.path.abspath(staged.into)}",
+                shell.rsync_path(f"{remote.rstrip('/')}/"), f"{staged.stage}/",
             )  # fmt: skip
             return
-    _bring_by_tar(shell, remote, wanted, landing)
+    _download_by_tar(shell, remote, wanted, staged)
 
 
 def unpack(
-    data: bytes, into: str, exclude: Sequence[str] = (), owner: AttemptWorkspace = NO_WORKSPACE
+    data: bytes, into: str, exclude: Sequence[str] = (), workspace: AttemptWorkspace = NO_WORKSPACE
 ) -> str | None:
-    """Put a small tar archive that came by another shell into a directory."""
+    """Install a small tar archive that came through the agent's connection."""
     try:
-        with StagedResults(into, owner) as landing:
-            receive(io.BytesIO(data), landing.stage, _wanted(exclude), landing.link)
-            landing.land()
-            return landing.remark()
+        with StagedResults(into, workspace) as staged:
+            receive(io.BytesIO(data), staged.stage, _wanted(exclude), staged.link)
+            staged.install()
+            return staged.remark()
     except Refused as error:
         raise CarryError(f"cannot unpack into {into}: {error}") from None
     except OSError as error:
@@ -119,7 +119,7 @@ def _split(names: bytes) -> list[str]:
 
 
 def listed_there(shell: RemoteShell, remote: str) -> list[str]:
-    """Everything in a directory there: files, links and directories with nothing in them."""
+    """Return everything in a directory on the node: files, links and empty directories."""
     listed = run(shell, LIST, remote, max_bytes=MAX_LISTING_BYTES)
     raw_directories, _, raw_files = listed.partition(b"\0\0")
     directories, files = _split(raw_directories + b"\0"), _split(raw_files)
@@ -133,7 +133,7 @@ def _kept(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
 
 
 def _wanted(exclude: Sequence[str]) -> Wanted:
-    """Whether neither a path itself nor a directory above it is excluded."""
+    """Return a filter: neither a path nor a directory above it may be excluded."""
     rules = IgnoreRules.always(exclude)
     known: dict[str, bool] = {}
 
@@ -149,7 +149,7 @@ def _wanted(exclude: Sequence[str]) -> Wanted:
 
 
 def _refuse_links(into: str, parts: list[str]) -> None:
-    """A link of the user's among the directories here is neither followed nor replaced."""
+    """Reject links among the directories here: they are neither followed nor replaced."""
     for depth in range(1, len(parts) + 1):
         if os.path.islink(os.path.join(into, *parts[:depth])):
             raise Refused(
@@ -157,16 +157,16 @@ def _refuse_links(into: str, parts: list[str]) -> None:
             )
 
 
-def _bring_by_tar(
-    shell: RemoteShell, remote: str, names: list[str], landing: StagedResults
+def _download_by_tar(
+    shell: RemoteShell, remote: str, names: list[str], staged: StagedResults
 ) -> None:
     def take(source: TimeoutPipe) -> None:
         if not source.skip_past(MARK):
             raise TruncatedArchive("no data received")
         if source.more():
-            receive(source, landing.stage, link=landing.link)
+            receive(source, staged.stage, link=staged.link)
 
     with tempfile.TemporaryFile() as list:
         list.write(listing(names))
         list.seek(0)
-        pipe(shell, shell.command(PACK, remote, PORTION), landing.into, take, list)
+        pipe(shell, shell.command(PACK, remote, PORTION), staged.into, take, list)

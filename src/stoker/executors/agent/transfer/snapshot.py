@@ -83,7 +83,7 @@ class _Found(Struct):
     stat: os.stat_result | None = None
 
 
-def survey(
+def take_snapshot(
     base: str,
     paths: Sequence[str] = (".",),
     exclude: Sequence[str] = (),

@@ -1,7 +1,7 @@
-"""Results on their way into a directory: what was changed there meanwhile is never overwritten.
+"""StagedResults: installs results in a directory; files that were changed there are kept.
 
-All of it is put into a directory of its own beside the rest first, on the same disk. Then file
-by file is moved to its place. Whatever breaks that off, it can be done again.
+All results are first put into a staging directory on the same disk, then moved one by one. If that
+is interrupted, it can be repeated.
 """
 
 from __future__ import annotations
@@ -26,66 +26,66 @@ from stoker.executors.agent.transfer.safe_untar import directory, parts_of, stay
 from stoker.executors.agent.transfer.tar_reader import Refused
 
 MUNGED = "/rsyncd-munged/"
-"""What rsync puts before links that it does not vouch for, so that nobody can follow them."""
+"""The prefix by which rsync disables links."""
 MAX_ENTRIES = 500_000
 """Files in one directory."""
-LONGEST_MENTIONED = 120
-"""Characters of a name in a sentence."""
-MOST = 1000
-"""Names that are tried for a file whose own is taken."""
+MAX_MENTIONED_LENGTH = 120
+"""Characters of a file name in a remark."""
+MAX_OTHER_NAMES = 1000
+"""Names that are tried for a file that cannot have its own name."""
 
 _turn = threading.Condition()
 _busy: set[tuple[str, ...]] = set()
 
 
 class AttemptWorkspace(Struct, frozen=True):
-    """Whose results they are."""
+    """The attempt that results belong to, and its directory."""
 
     label: str = "new"
-    """What people call the job."""
+    """The id of the job, as users see it."""
     attempt: int = 0
     since: float = float("inf")
-    """When its directory was looked at: what was changed here later is not what it had."""
+    """When its directory was read; the attempt did not have later changes of files here."""
     work: str | None = None
-    """How the path of its directory over there ends."""
+    """The end of the path of its directory on the node."""
     stage: str | None = None
-    """A name that nobody else uses, and that is the same when it is done again."""
+    """The name of its staging directory: unique, and the same in every try."""
     umask: int = 0o022
 
 
-class Mentioned(Struct):
-    """How many there are of something, and the first of them: there may be very many."""
+class FileMentions(Struct):
+    """The number of files in a remark, and the first of them: there may be very many."""
 
     count: int = 0
     first: tuple[str, ...] = ()
 
     def add(self, *names: str) -> None:
-        """One more."""
+        """Count one more."""
         self.count += 1
         if self.count == 1:
-            self.first = tuple(printable(name, LONGEST_MENTIONED) for name in names)
+            self.first = tuple(printable(name, MAX_MENTIONED_LENGTH) for name in names)
 
 
 class StagedResults:
-    """A directory here, and the results of one attempt that come into it."""
+    """The results of one attempt, on their way into a directory of this node."""
 
-    def __init__(self, into: str, owner: AttemptWorkspace) -> None:
-        self.into, self.owner = into, owner
-        self.stage = os.path.join(into, f".stoker-{owner.stage or secrets.token_hex(6)}")
-        self.beside = Mentioned()
-        """Files that were changed here, each with where the job's own is."""
-        self.left = Mentioned()
-        """Links that lead out of its directory."""
-        self._alone = alone("stage", self.stage)
+    def __init__(self, into: str, workspace: AttemptWorkspace) -> None:
+        self.into, self.workspace = into, workspace
+        self.stage = os.path.join(into, f".stoker-{workspace.stage or secrets.token_hex(6)}")
+        self.beside = FileMentions()
+        """Files that were changed here, each with the name of the job's version."""
+        self.left = FileMentions()
+        """Links that point outside the directory of the attempt."""
+        self._lock = exclusive("stage", self.stage)
 
     def __enter__(self) -> Self:
-        self._alone.__enter__()
+        self._lock.__enter__()
         try:
             os.makedirs(self.into, exist_ok=True)
             remove_tree(self.stage)
             os.mkdir(self.stage, 0o700)
         except BaseException:
-            self._alone.__exit__(None, None, None)
+            self._lock.__exit__(None, None, None)
             raise
         return self
 
@@ -93,36 +93,36 @@ class StagedResults:
         try:
             remove_tree(self.stage)
         finally:
-            self._alone.__exit__(None, None, None)
+            self._lock.__exit__(None, None, None)
 
     def link(self, name: str, target: str) -> str | None:
-        """What a link leads to from here; none if that is not among the results."""
+        """Return the target of a link on this node; None if it is not among the results."""
         name = "/".join(parts_of(name))
-        head, own, inside = target.partition(self.owner.work or "\0")
+        head, own, inside = target.partition(self.workspace.work or "\0")
         if own and head.startswith("/") and inside[:1] in ("", "/"):
             if ".." not in inside.split("/"):
                 return posixpath.relpath(f"/{inside}", f"/{posixpath.dirname(name)}")
         elif stays_inside(name, target):
             return target
-        if not _leads_to(os.path.join(self.into, name), target):
+        if not _points_to(os.path.join(self.into, name), target):
             self.left.add(name)
         return None
 
-    def land(self) -> None:
-        """Move everything to its place."""
+    def install(self) -> None:
+        """Move all results from the staging directory to their places."""
         base = os.open(self.into, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with alone("into", os.path.realpath(self.into)):
+            with exclusive("into", os.path.realpath(self.into)):
                 waiting = [""]
                 while waiting:
-                    waiting += reversed(self._enter(base, waiting.pop()))
+                    waiting += reversed(self._install_directory(base, waiting.pop()))
         finally:
             os.close(base)
 
-    def _enter(self, base: int, here: str) -> list[str]:
-        """Put what is in one directory into its place; returns those inside it."""
+    def _install_directory(self, base: int, here: str) -> list[str]:
+        """Move the files of one directory to their places; return the directories in it."""
         start = f"{here}/" if here else ""
-        place = directory(base, parts_of(here), 0o777 & ~self.owner.umask)
+        place = directory(base, parts_of(here), 0o777 & ~self.workspace.umask)
         inner = []
         try:
             for name in _names(os.path.join(self.stage, here)):
@@ -131,75 +131,77 @@ class StagedResults:
                 if stat.S_ISDIR(mode):
                     inner.append(start + name)
                 elif not stat.S_ISLNK(mode) or self._unmunged(path, start + name):
-                    self._settle(path, place, name, start)
+                    self._place(path, place, name, start)
         finally:
             os.close(place)
         return inner
 
     def _unmunged(self, path: str, name: str) -> bool:
-        """Make a link that rsync brought what it is to be; False if it does not come."""
-        said = os.readlink(path)
-        if not said.startswith(MUNGED):
+        """Restore a link that rsync disabled; return False if it is left out."""
+        munged = os.readlink(path)
+        if not munged.startswith(MUNGED):
             return True
-        target = self.link(name, said.removeprefix(MUNGED))
+        target = self.link(name, munged.removeprefix(MUNGED))
         os.unlink(path)
         if target is not None:
             os.symlink(target, path)
         return target is not None
 
-    def _settle(self, path: str, place: int, name: str, start: str) -> None:
+    def _place(self, path: str, place: int, name: str, start: str) -> None:
         try:
             here = os.stat(name, dir_fd=place, follow_symlinks=False)
         except FileNotFoundError:
             os.replace(path, name, dst_dir_fd=place)
             return
-        if here.st_ctime <= self.owner.since and not stat.S_ISDIR(here.st_mode):
+        if here.st_ctime <= self.workspace.since and not stat.S_ISDIR(here.st_mode):
             os.replace(path, name, dst_dir_fd=place)
-        elif not _same(path, place, name):
-            self.beside.add(start + name, start + self._put_beside(path, place, name))
+        elif not _is_same(path, place, name):
+            self.beside.add(start + name, start + self._place_beside(path, place, name))
 
-    def _put_beside(self, path: str, place: int, name: str) -> str:
-        for other in self._others(name):
+    def _place_beside(self, path: str, place: int, name: str) -> str:
+        for other in self._other_names(name):
             try:
                 os.stat(other, dir_fd=place, follow_symlinks=False)
             except FileNotFoundError:
                 os.replace(path, other, dst_dir_fd=place)
                 return other
-            if _same(path, place, other):
-                return other  # an earlier try got as far as this
+            if _is_same(path, place, other):
+                return other  # by an earlier try
         raise Refused(
             f"'{name}' was changed locally, and all alternative names for the job's version exist."
         )
 
-    def _others(self, name: str) -> Iterator[str]:
-        own = f"{name}.{self.owner.label}"
+    def _other_names(self, name: str) -> Iterator[str]:
+        own = f"{name}.{self.workspace.label}"
         yield own
-        yield f"{own}.{self.owner.attempt}"
-        yield from (f"{own}.{self.owner.attempt}.{number}" for number in range(2, MOST))
+        yield f"{own}.{self.workspace.attempt}"
+        yield from (
+            f"{own}.{self.workspace.attempt}.{number}" for number in range(2, MAX_OTHER_NAMES)
+        )
 
     def remark(self) -> str | None:
-        """What its owner should know."""
-        said = []
+        """Return what the user should know about these results."""
+        remarks = []
         if count := self.beside.count:
             name, other = self.beside.first
-            said.append(
+            remarks.append(
                 f"{name} was changed locally; the job's version is {other}" if count == 1 else
                 f"{count} files were changed locally; the job's version of {name} is {other}, "
                 "of the others likewise"
             )  # fmt: skip
         if count := self.left.count:
             (name,) = self.left.first
-            said.append(
+            remarks.append(
                 f"the link {name} points outside the job directory and was not fetched"
                 if count == 1 else
                 f"{count} links point outside the job directory and were not fetched, "
                 f"for example {name}"
             )  # fmt: skip
-        return "; ".join(said) or None
+        return "; ".join(remarks) or None
 
 
 def _names(path: str) -> list[str]:
-    """What is in a directory, in order."""
+    """Return the sorted names in a directory."""
     with os.scandir(path) as scan:
         names = [entry.name for entry in islice(scan, MAX_ENTRIES + 1)]
     if len(names) > MAX_ENTRIES:
@@ -208,15 +210,15 @@ def _names(path: str) -> list[str]:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory, if it is there, as far as that can be done."""
+    """Remove a directory, if it exists, as far as possible."""
     try:
         shutil.rmtree(path, ignore_errors=True)
-    except RecursionError:  # a node may have sent a thousand directories, one in the other
+    except RecursionError:  # a node may have sent a thousand nested directories
         subprocess.run(["rm", "-rf", "--", path], check=False, stderr=subprocess.DEVNULL)
 
 
-def _same(path: str, place: int, name: str) -> bool:
-    """Whether a file that came and one that is here have the same content."""
+def _is_same(path: str, place: int, name: str) -> bool:
+    """Return whether a staged file and one in the target directory have the same content."""
     one, two = os.lstat(path), os.stat(name, dir_fd=place, follow_symlinks=False)
     if stat.S_IFMT(one.st_mode) != stat.S_IFMT(two.st_mode):
         return False
@@ -237,10 +239,10 @@ def _same(path: str, place: int, name: str) -> bool:
                 if not pieces[0]:
                     return True
     except PermissionError:
-        return False  # what cannot be read cannot be known to be the same
+        return False  # unreadable files count as different
 
 
-def _leads_to(path: str, target: str) -> bool:
+def _points_to(path: str, target: str) -> bool:
     try:
         return os.readlink(path) == target
     except OSError:
@@ -248,8 +250,8 @@ def _leads_to(path: str, target: str) -> bool:
 
 
 @contextmanager
-def alone(*key: str) -> Iterator[None]:
-    """One at a time; the next finds what the one before has done."""
+def exclusive(*key: str) -> Iterator[None]:
+    """Let one thread at a time do what the key names."""
     with _turn:
         _turn.wait_for(lambda: key not in _busy)
         _busy.add(key)

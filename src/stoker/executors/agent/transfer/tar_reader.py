@@ -36,7 +36,7 @@ class Source(Protocol):
     """Where a stream is read from."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to so many bytes; none at the end."""
+        """Return at most this number of bytes; none at the end."""
 
 
 class Kind(Enum):

@@ -24,7 +24,7 @@ from stoker.executors.agent.session.remote_shell import (
 from stoker.executors.agent.session.timeout_pipe import PIECE, TimeoutPipe
 from stoker.executors.agent.transfer.ignore_rules import NAME
 from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, changed
-from stoker.executors.agent.transfer.staging import alone
+from stoker.executors.agent.transfer.staging import exclusive
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
 
 # These run as `sh -c TEXT sh WORDS`, passed on by whatever the login shell is: so there is no
@@ -70,7 +70,7 @@ def send(
     mark = blake2b(os.fsencode(shell.transport.key), digest_size=4).hexdigest()
     part = f"{tree.id}.{mark}.part"  # two daemons that send the same never meet in one place
     words = (shell.root, tree.id, part, reuse or "")
-    with alone(shell.transport.key, tree.id), RemoteCommand(shell, TAKE, *words) as command:
+    with exclusive(shell.transport.key, tree.id), RemoteCommand(shell, TAKE, *words) as command:
         said = command.read_until(b"ready")
         if b"there" in said:
             return
@@ -133,7 +133,7 @@ def _send_by_rsync(
         more.append("--checksum")
     # A file under shell lies in `rest`: what a kill leaves there must not be in the tree. One that
     # is broken off takes its place all the same, and --checksum tells it from a whole one. What
-    # has vanished since the survey is noticed afterwards, unless the tree may change anyway.
+    # has vanished since the snapshot is noticed afterwards, unless the tree may change anyway.
     rsync(
         shell, tree.names, shell.host,
         "--links", "--perms", "--times", "--omit-dir-times", "--chmod=D700,F-s",
@@ -161,7 +161,7 @@ class _Padded:
         self._file, self._progress = file, progress
 
     def read(self, size: int) -> bytes:
-        """So many bytes, whatever there is."""
+        """Return exactly this number of bytes, whatever the file has."""
         if self._progress is not None:
             self._progress.count(self._progress.sent + size)
         return self._file.read(size).ljust(size, b"\0")
@@ -188,7 +188,7 @@ def pack(tree: DirectorySnapshot, out: TimeoutPipe, progress: UploadProgress | N
             tar.addfile(info)
             continue
         info.mtime = stamp[1] // 1_000_000_000
-        # As with rsync, what has vanished since the survey is noticed afterwards.
+        # As with rsync, what has vanished since the snapshot is noticed afterwards.
         if name in links:
             with contextlib.suppress(FileNotFoundError):
                 info.type, info.linkname = tarfile.SYMTYPE, os.readlink(path)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from stoker.core.job import Carry
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.agent.session.remote_shell import DiskFull, LinkLost, RemoteShell
-from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, Hashes, survey
+from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, Hashes, take_snapshot
 from stoker.executors.agent.transfer.tree_upload import Restless, send
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
 from stoker.executors.linux.thread_pool import TransferPool
@@ -52,7 +52,9 @@ class SnapshotCache:
                 return known[2]
             base, paths, exclude = key
             began = time.time()
-            tree = survey(base, paths, (*ALWAYS_EXCLUDED, *exclude), MAX_TREE_BYTES, self.hashes)
+            tree = take_snapshot(
+                base, paths, (*ALWAYS_EXCLUDED, *exclude), MAX_TREE_BYTES, self.hashes
+            )
             self._known[key] = (began, time.monotonic(), tree)
             return tree
 
