@@ -100,6 +100,7 @@ def test_views_show_uploads_while_a_job_is_being_started(handlers: HandlerFixtur
 def test_explain_says_why_a_job_is_pending(mixed: HandlerFixture) -> None:
     reply = mixed.ask(queries.explain(mixed.context, "4"))
     assert (reply["state"], reply["position"], reply["ahead"]) == ("PENDING", 1, [])
+    assert "foreseen" not in reply
     (view,) = reply["nodes"]
     assert (view["node"], view["fits_empty"]) == ("box", True)
     assert view["constraints"][0]["name"] == "gpus"

@@ -209,7 +209,10 @@ def explain(context: RequestContext, selector: str) -> CommandHandler:
     def handle(state: State, now: Instant) -> CommandResult:
         id = context.resolve_one(selector, state)
         job, _ = context.job_and_spec(id, state)
-        view = WhyView[str](id=job.id, label=job.label, state=job.state.value, name=job.name)
+        fields: dict[str, Any] = {
+            "id": job.id, "label": job.label, "state": job.state.value, "name": job.name,
+        }  # fmt: skip
+        view = WhyView[str](**fields)
         if id not in state.jobs:
             return reply_only(replace(view, text=how_it_ended(job)))
         failing = context.faults.sentence(PLANNING) if context.faults is not None else None
@@ -222,7 +225,7 @@ def explain(context: RequestContext, selector: str) -> CommandHandler:
             forecast = context.forecast(other.id, state, now)
             return forecast.end if forecast is not None else None
 
-        fields = asdict(view) | asdict(why(state, job, now.wall, now.boot, ends))
+        fields |= asdict(why(state, job, now.wall, now.boot, ends))
         if uploads := _uploads(context, job):
             fields["text"] = _upload_text(uploads)
         view = convert(fields, WhyView[str], from_attributes=True)
