@@ -174,11 +174,8 @@ def purge_leftovers(daemon: Daemon, at: float) -> None:
     """Remove reports and checkpoints of ended training jobs; all ends are on disk now."""
     state, reports = daemon.engine.state, daemon.training.cleanup
     reports.scan(state)
-    checkpoints, install = (
-        f"{os.path.dirname(daemon.context.logs)}/checkpoints",
-        daemon.local.install,
-    )
-    expired = expired_checkpoints(checkpoints, install, state, daemon.store, at)
+    checkpoints = f"{os.path.dirname(daemon.context.logs)}/checkpoints"
+    expired = expired_checkpoints(checkpoints, daemon.local.install, state, daemon.store, at)
     remove_in_background(reports.take_removable() + expired)
 
 

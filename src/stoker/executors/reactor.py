@@ -16,13 +16,13 @@ class TimerHandle(Protocol):
 class Reactor(Protocol):
     """Calls back in the loop's thread."""
 
-    def add_reader(self, fd: int, callback: Callable[[], None], /) -> None:
+    def add_reader(self, fd: int, callback: Callable[[], object], /) -> None:
         """Call back whenever a descriptor is readable."""
 
     def remove_reader(self, fd: int, /) -> None:
         """Forget a descriptor, also one of `add_writer`; safe to repeat."""
 
-    def add_writer(self, fd: int, callback: Callable[[], None], /) -> None:
+    def add_writer(self, fd: int, callback: Callable[[], object], /) -> None:
         """Call back once, when a descriptor can be written to."""
 
     def call_later(self, delay: float, callback: Callable[[], None], /) -> TimerHandle:

@@ -119,7 +119,7 @@ def test_a_refresh_covers_the_named_nodes_or_all(ant: HandlerFixture) -> None:
     assert replies == ["ant"], "bee has not answered"
     ant.rejects(nodes.refresh(remote, ["cat"], replies.clear), "not_found", "cat")
     remote.refreshed.clear()
-    ant.ask(nodes.refresh_reachable(remote))
+    nodes.refresh_reachable(remote)
     assert remote.refreshed == ["ant"]
 
 

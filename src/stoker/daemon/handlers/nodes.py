@@ -139,14 +139,9 @@ def refresh(
     return handle
 
 
-def refresh_reachable(registry: ExecutorRegistry) -> CommandHandler:
+def refresh_reachable(registry: ExecutorRegistry) -> None:
     """Request fresh readings of the nodes that are up, without waiting for them."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        registry.refresh([name for name, node in registry.nodes.items() if node.is_up])
-        return reply_only(None)
-
-    return handle
+    registry.refresh([name for name, node in registry.nodes.items() if node.is_up])
 
 
 def gpu_readings(registry: ExecutorRegistry, name: str) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,8 @@ async def list_gpus(api: RouteContext, request: Request) -> Any:
 
     def refresh(state: State, now: Instant) -> CommandResult:
         daemon.gpus.keep_fresh(on_fresh)
-        return nodes.refresh_reachable(daemon.registry)(state, now)
+        nodes.refresh_reachable(daemon.registry)
+        return reply_only(None)
 
     def readings(node: str) -> dict[str, dict[str, Any]]:
         if node == api.context.node:

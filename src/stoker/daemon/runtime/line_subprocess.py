@@ -80,7 +80,7 @@ class LineSubprocess:
                 os.close(fd)
         self._unsent, self._line, self._errors = b"", bytearray(), b""
         self.poller.add_reader(self._stdout, self._read_stdout)
-        self.poller.add_reader(self._stderr, self._drain_stderr)
+        self.poller.add_reader(self._stderr, self._read_stderr)
         return True
 
     def send(self, data: bytes) -> bool:
@@ -100,11 +100,8 @@ class LineSubprocess:
             return False  # the end of its stdout gives the reason
         self._unsent = self._unsent[sent:]
         if self._unsent:
-            self.poller.add_writer(self._stdin, self._continue_writing)
+            self.poller.add_writer(self._stdin, self._write)
         return True
-
-    def _continue_writing(self) -> None:
-        self._write()
 
     def _read_stdout(self) -> None:
         try:
@@ -125,9 +122,6 @@ class LineSubprocess:
         for line in lines:
             if pid and self.pid == pid:  # else a line before has ended this child
                 self.on_line(line)
-
-    def _drain_stderr(self) -> None:
-        self._read_stderr()
 
     def _read_stderr(self) -> bool:
         """Keep the last bytes of stderr; return True if there were any."""

@@ -54,7 +54,7 @@ class EpollReactor:
     ) -> None:
         self.faults, self.clock = faults, clock
         self._epoll = select.epoll()
-        self.callbacks: dict[int, Callable[[], None]] = {}
+        self.callbacks: dict[int, Callable[[], object]] = {}
         """By descriptor."""
         self._paused_until: dict[int, float] = {}
         """Descriptors that are ignored for a while, since their callbacks failed."""
@@ -74,13 +74,13 @@ class EpollReactor:
 
     # -- descriptors --------------------------------------------------------------------
 
-    def add_reader(self, fd: int, callback: Callable[[], None], /) -> None:
+    def add_reader(self, fd: int, callback: Callable[[], object], /) -> None:
         """Call back whenever a descriptor is readable."""
         self.callbacks[fd] = callback
         self._forget_pause(fd)
         self._epoll.register(fd, select.EPOLLIN)
 
-    def add_writer(self, fd: int, callback: Callable[[], None], /) -> None:
+    def add_writer(self, fd: int, callback: Callable[[], object], /) -> None:
         """Call back once, when a descriptor can be written to."""
 
         def once() -> None:
@@ -161,7 +161,7 @@ class EpollReactor:
         left = max(min(ends) - self.clock(), 0.0)
         return left if timeout is None else min(timeout, left)
 
-    def _call(self, fd: int, callback: Callable[[], None]) -> None:
+    def _call(self, fd: int, callback: Callable[[], object]) -> None:
         try:
             callback()
         except StoreFenced:
