@@ -92,7 +92,7 @@ def test_aut_01_the_server_wants_the_numbers_of_gpus(idle: AutoEnv) -> None:
     assert not (idle.base / "home" / "run").exists(), "nothing is started"
 
 
-def test_aut_02_so_many_may_wait_and_ids_never_come_again(small: AutoEnv) -> None:
+def test_aut_02_the_queue_length_is_limited_and_ids_are_never_reused(small: AutoEnv) -> None:
     blocker = small.task("sleep 60", "-n", 2)
     small.running(blocker)
     waiting = [small.task("true", "-n", 2) for _ in range(2)]
@@ -103,7 +103,7 @@ def test_aut_02_so_many_may_wait_and_ids_never_come_again(small: AutoEnv) -> Non
     assert small.task("true", "-n", 2) > max(waiting) > blocker
 
 
-def test_aut_03_so_many_records_of_each_kind_are_shown(small: AutoEnv) -> None:
+def test_aut_03_the_records_shown_of_each_kind_are_limited(small: AutoEnv) -> None:
     good = [small.task("true") for _ in range(3)]
     bad = [small.task("exit 1") for _ in range(3)]
     for id in (*good, *bad):
@@ -170,7 +170,7 @@ def test_aut_10_the_usual_priority_is_that_of_other_jobs(wide: AutoEnv) -> None:
     assert wide.client.jobs([str(wide.task("true"))])["jobs"][0]["priority"] == 0
 
 
-def test_aut_11_what_can_never_run_is_refused_and_blocks_nobody(wide: AutoEnv) -> None:
+def test_aut_11_an_impossible_task_is_rejected_and_blocks_no_other(wide: AutoEnv) -> None:
     assert "9 GPUs" in wide.refused("run", "-c", "true", "-n", 9, code=2)
     assert wide.result("echo fine") == "fine\n"
 
@@ -204,7 +204,7 @@ def test_aut_15_a_task_has_a_session_of_its_own(wide: AutoEnv) -> None:
     assert pid == session
 
 
-def test_aut_16_cancelling_the_only_waiting_task_freezes_nobody(wide: AutoEnv) -> None:
+def test_aut_16_cancelling_the_only_pending_task_blocks_no_other(wide: AutoEnv) -> None:
     blocker = wide.task(UNTIL_GO, "-n", 4)
     wide.running(blocker)
     only = wide.task("true")
@@ -287,7 +287,7 @@ def test_aut_18_a_daemon_that_is_restarted_gets_its_port_back(idle: AutoEnv) -> 
     assert idle.result("echo $CUDA_VISIBLE_DEVICES") == "0\n"
 
 
-def test_aut_19_nothing_that_is_said_to_the_port_is_evaluated(wide: AutoEnv) -> None:
+def test_aut_19_input_of_the_port_is_never_evaluated(wide: AutoEnv) -> None:
     text = b'__import__("os").system("touch %s/evil")' % os.fsencode(wide.user)
     say(wide.port, text)
     head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n" % len(text)
@@ -303,7 +303,7 @@ def test_one_server_at_a_time(wide: AutoEnv) -> None:
     assert f"pid {wide.record['pid']}" in text
 
 
-def test_a_port_in_use_is_said_and_nobody_serves(idle: AutoEnv) -> None:
+def test_a_port_in_use_is_reported_and_no_server_starts(idle: AutoEnv) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         assert "in use" in idle.refused("server", "--gpus", 0, "--port", port, code=1)
@@ -319,7 +319,7 @@ def test_a_daemon_that_lacks_a_gpu_is_not_changed(idle: AutoEnv) -> None:
     assert "stoker daemon restart --gpus 0,3" in text
 
 
-def test_a_stopped_server_says_what_goes_on_and_lets_nobody_in(idle: AutoEnv) -> None:
+def test_a_stopped_server_reports_running_tasks_and_accepts_no_client(idle: AutoEnv) -> None:
     idle.serve("--gpus", 0, "--port", 0)
     port = idle.port
     idle.running(idle.task("sleep 60"))
@@ -347,7 +347,7 @@ def test_aut_30_twenty_clients_at_once(wide: AutoEnv) -> None:
     assert sorted(wide.ids()) == ids
 
 
-def test_aut_30_without_a_server_it_is_said_at_once(idle: AutoEnv) -> None:
+def test_aut_30_a_missing_server_is_reported_at_once(idle: AutoEnv) -> None:
     for words in (("status",), ("run", "-c", "true"), ("--port", 25646, "history")):
         assert "auto server --gpus" in idle.refused(*words, code=4)
     assert not (idle.base / "home" / "state").exists(), "a client starts nothing"
@@ -394,7 +394,7 @@ def test_aut_32_status_has_its_headings_and_then_tables(wide: AutoEnv) -> None:
     assert "needs 1 GPU" in lines[-1]
 
 
-def test_aut_33_only_waiting_tasks_are_cancelled_and_unknown_ids_are_said(wide: AutoEnv) -> None:
+def test_aut_33_only_pending_tasks_are_cancelled_and_unknown_ids_reported(wide: AutoEnv) -> None:
     running = wide.task("sleep 60", "-n", 4)
     wide.running(running)
     waiting = wide.task("echo w")

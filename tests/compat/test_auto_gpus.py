@@ -94,9 +94,7 @@ def test_aut_08_only_the_gpus_that_were_named_are_used(here: AutoEnv, nvml: Fake
     assert "among those named" in here.refused("run", "-c", "true", "-n", 3, code=2)
 
 
-def test_aut_08_a_busy_gpu_is_not_made_up_for_by_one_that_was_not_named(
-    here: AutoEnv, nvml: FakeNvml
-) -> None:
+def test_aut_08_a_busy_gpu_is_not_replaced_by_an_unnamed_gpu(here: AutoEnv, nvml: FakeNvml) -> None:
     nvml.set(gpus(8, **used(0, memory=9000), **used(1, load=90)))
     here.serve("--gpus", 0, 1, 2, 3, "--port", 0)
     assert here.result("echo $CUDA_VISIBLE_DEVICES", "-n", 2) == "2,3\n"

@@ -101,7 +101,9 @@ def test_another_token_is_refused(bound: AutoEnv, visitor: AutoEnv) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", '{"127.0.0.2:1": 7}', '{"a:1": {}}', "\0", ""])
-def test_a_spoilt_list_of_trusted_servers_is_said_and_kept(visitor: AutoEnv, text: str) -> None:
+def test_a_damaged_list_of_trusted_servers_is_reported_and_kept(
+    visitor: AutoEnv, text: str
+) -> None:
     path = visitor.base / "home" / "state" / places.machine_id() / "trusted.json"
     path.parent.mkdir(mode=0o700, parents=True)
     path.write_text(text)
@@ -126,7 +128,9 @@ def test_servers_that_are_trusted_at_once_are_all_kept(visitor: AutoEnv, monkeyp
     "words",
     [(), ("127.0.0.2",), ("127.0.0.2:1",), ("127.0.0.2:1", "sha256:ab"), ("127.0.0.2:1", "md5:1")],
 )
-def test_what_cannot_be_trusted_is_said(visitor: AutoEnv, words: "tuple[str, ...]") -> None:
+def test_a_server_that_cannot_be_trusted_is_reported(
+    visitor: AutoEnv, words: "tuple[str, ...]"
+) -> None:
     visitor.refused("trust", *words, code=2)
 
 
@@ -142,7 +146,7 @@ def test_plain_http_gets_nothing_at_the_tls_port(bound: AutoEnv) -> None:
 
 
 @pytest.mark.parametrize("header", ["", "Bearer wrong", "Basic {}", "Bearer", "{}", "Bearer {} {}"])
-def test_without_the_token_nobody_is_answered(bound: AutoEnv, header: str) -> None:
+def test_requests_without_the_token_get_no_reply(bound: AutoEnv, header: str) -> None:
     line = f"Authorization: {header.replace('{}', bound.token)}\r\n" if header else ""
     with socket.create_connection(("127.0.0.1", bound.port), 10) as sock:
         sock.sendall(f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n{line}\r\n".encode())
@@ -203,12 +207,12 @@ def test_a_token_is_not_shown_to_another_users_program(bound: AutoEnv) -> None:
             os.close(fd)
 
 
-def test_plain_tcp_leaves_this_machine_for_nobody() -> None:
+def test_plain_tcp_never_leaves_this_host() -> None:
     with pytest.raises(StokerError, match="another host"):
         Endpoint("10.0.0.5", 25647, "secret")
 
 
-def test_garbage_at_the_ports_hurts_nobody(bound: AutoEnv) -> None:
+def test_garbage_at_the_ports_does_no_harm(bound: AutoEnv) -> None:
     chance = random.Random(7)
     words = [
         b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(200), b"POST /v1/jobs HTTP/1.1\r\n",
@@ -340,7 +344,7 @@ def test_another_machine_is_reached_through_ssh(
     assert "Permission denied" in refused.stderr
 
 
-def test_a_machine_that_ssh_cannot_reach_is_said(visitor: AutoEnv) -> None:
+def test_a_host_that_ssh_cannot_reach_is_reported(visitor: AutoEnv) -> None:
     (visitor.base / "bin").mkdir()
     ssh = visitor.base / "bin" / "ssh"
     ssh.write_text("#!/bin/sh\necho 'ssh: no route to host' >&2\nexit 255\n")

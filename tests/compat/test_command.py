@@ -53,7 +53,7 @@ def install(directory: Path, *words: str) -> int:
 # ---------------------------------------------------------------------------- the list
 
 
-def test_the_list_says_whose_each_is(
+def test_the_list_shows_which_program_each_command_runs(
     bin: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     gis = foreign(bin.parent / "gis")
@@ -245,7 +245,7 @@ def test_another_program_of_that_name_is_not_hidden(
     assert shutil.which("grass") == str(bin / "grass")
 
 
-def test_one_that_comes_first_on_path_is_told_of(
+def test_a_command_earlier_on_path_is_reported(
     bin: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     gis = foreign(bin.parent / "gis")
@@ -255,7 +255,7 @@ def test_one_that_comes_first_on_path_is_told_of(
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link", "directory"])
-def test_a_file_of_somebody_elses_is_never_overwritten(
+def test_a_file_of_another_program_is_never_overwritten(
     bin: Path, capsys: Captured, kind: str
 ) -> None:
     target = bin / "grass"

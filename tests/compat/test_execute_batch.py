@@ -662,7 +662,7 @@ def test_a_terminal_that_is_gone_is_no_reason_to_stop(hall: BatchEnv) -> None:
         terminal.close()
 
 
-def test_nobody_reads_and_the_batch_runs_all_the_same(hall: BatchEnv) -> None:
+def test_a_batch_runs_without_a_reader_of_its_output(hall: BatchEnv) -> None:
     script, machine = hall.script("echo a", "echo b"), hall.file(hall.one)
     small = " ".join(map(str, SMALL))
     batch = f"execute_batch {script} --machines {machine} {small}"
@@ -791,7 +791,7 @@ def test_a_machine_of_a_run_that_was_killed_goes_with_the_next_command(hall: Bat
     assert hall.nodes() == []
 
 
-def test_a_line_whose_gpu_a_stranger_took_goes_to_a_free_one(hall: BatchEnv) -> None:
+def test_a_line_moves_to_a_free_gpu_if_a_foreign_process_takes_its_own(hall: BatchEnv) -> None:
     wait = f"echo begun; until [ -e $HOME/go.$N ]; do sleep 0.05; done; {UNTIL_GO}"
     script = hall.script(*(f"N={n}; {wait}" for n in (1, 2)), "echo $CUDA_VISIBLE_DEVICES")
     batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
@@ -818,7 +818,7 @@ def test_a_line_whose_gpu_a_stranger_took_goes_to_a_free_one(hall: BatchEnv) -> 
     assert hall.result("b.sh.3.out") == "1\n"
 
 
-def test_what_cannot_start_is_not_said_to_have_started(hall: BatchEnv) -> None:
+def test_a_line_that_cannot_start_is_not_reported_as_started(hall: BatchEnv) -> None:
     small = hall.lab.machine("small", small_disk="3m")
     (hall.user / "data").write_bytes(os.urandom(4_000_000))
     script = hall.script("true")
@@ -833,7 +833,7 @@ def test_what_cannot_start_is_not_said_to_have_started(hall: BatchEnv) -> None:
     assert not (hall.user / "job_results/b.sh.1").exists()
 
 
-def test_what_was_to_come_back_and_did_not_is_said(hall: BatchEnv) -> None:
+def test_missing_results_are_reported(hall: BatchEnv) -> None:
     words = ("--copy-backwards", "reslts", "made/it")
     done = hall.execute("mkdir made; echo x > made/it", options=(*SMALL, *words))
     assert done.returncode == 0, done

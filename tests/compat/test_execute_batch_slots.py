@@ -277,14 +277,14 @@ def test_mls_31_a_whole_machine_with_or_without_gpus() -> None:
     assert job == {"exclusive": True, "gpus": "0", "explicit": True}
 
 
-def test_what_our_books_have_promised_is_not_free_although_nobody_uses_it_yet() -> None:
+def test_reserved_resources_are_not_free_although_they_are_unused() -> None:
     full = view(held=("24", 0), left=("0", 30000), gpus=0)
     assert asked(JobNeed(gpu=False, memory=1), full) == []
     half = view(held=("0", 20000), left=("24", 12000), gpus=0)
     assert len(asked(JobNeed(gpu=False, memory=4000), half)) == 3
 
 
-def test_mls_53_a_gpu_whose_memory_is_not_known_is_asked_for_none() -> None:
+def test_mls_53_no_memory_is_requested_of_a_gpu_of_unknown_size() -> None:
     node = view(gpus=1)
     node["measured"]["gpus"][0] |= {"memory": None, "memory_used": None, "utilization": None}
     (job,) = asked(JobNeed(), node, book(0, memory_left=None))

@@ -54,7 +54,7 @@ def test_mls_41_a_directory_goes_along(hall: BatchEnv) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "file\nd\n", "")
 
 
-def test_mls_41_this_directory_goes_along_unless_told_otherwise(hall: BatchEnv) -> None:
+def test_mls_41_the_directory_is_uploaded_by_default(hall: BatchEnv) -> None:
     (hall.user / "file").touch()
     assert hall.remote("ls").stdout == "file\none.yaml\n"
     assert hall.remote("ls", "--copy-forward").stdout == ""
@@ -105,7 +105,7 @@ def test_mls_44_a_name_that_is_in_use_is_refused(hall: BatchEnv) -> None:
     assert hall.results() == ["mine"]
 
 
-def test_what_was_to_come_back_and_did_not_is_said(hall: BatchEnv) -> None:
+def test_missing_results_are_reported(hall: BatchEnv) -> None:
     done = hall.remote("--copy-backwards", "reslts", "true")
     assert done.returncode == 0
     assert done.stderr == (

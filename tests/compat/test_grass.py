@@ -377,7 +377,7 @@ def test_grs_24_and_33_a_failed_job_is_shown_with_its_code_and_log(shared: Grass
 # ------------------------------------------------------------------------------- order
 
 
-def test_grs_25_what_can_never_run_is_refused_and_blocks_nobody(shared: GrassEnv):
+def test_grs_25_an_impossible_job_is_rejected_and_blocks_no_other(shared: GrassEnv):
     name = queue(shared, "{gpu:{a25:1},cpu:4}")
     assert "has no tpu: it has gpu, cpu" in shared.refused(
         "enqueue", name, "--json", "{tpu:1}", "--", "true"

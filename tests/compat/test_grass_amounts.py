@@ -41,7 +41,7 @@ def refusal(text: str) -> str:
 # ------------------------------------------------------------------------------ by row
 
 
-def test_grs_10_a_number_is_so_many_devices_of_capacity_one():
+def test_grs_10_a_number_is_a_count_of_devices_of_capacity_one():
     assert parse_capacities("{gpu:4}", "--json") == [("gpu", str(n), 1000) for n in range(4)]
     assert parse_capacities("{gpu:4}", "") == parse_capacities(
         "{gpu:{'0':1,'1':1,'2':1,'3':1}}", ""
@@ -90,7 +90,7 @@ def test_grs_13_anything_else_is_refused():
     "text",
     ["{a:1,a:2}", "{a:1,'a':2}", '{a:1,"\\u0061":2}', "{x:{b:1,c:1,b:1}}", "{a:1,/*,*/a //:\n:2}"],
 )
-def test_a_name_that_stands_twice_is_refused(text: str):
+def test_a_duplicate_name_is_rejected(text: str):
     assert "twice" in refusal(text)
 
 

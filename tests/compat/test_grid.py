@@ -60,7 +60,7 @@ def test_of_a_billion_only_what_is_asked_for_is_held() -> None:
         tracemalloc.stop()
 
 
-def test_a_sample_of_a_billion_is_the_seeds_and_nobody_elses() -> None:
+def test_a_sample_of_a_billion_depends_on_the_seed_alone() -> None:
     first = list(order(BILLION, SHUFFLED_GRID, 1, 50))
     assert first == list(order(BILLION, SHUFFLED_GRID, 1, 50))
     assert first[:7] == list(order(BILLION, SHUFFLED_GRID, 1, 7))

@@ -244,15 +244,15 @@ def test_kub_06_datasets_are_data(sent: FakeDaemon, home: Path) -> None:
     assert found.mounts == (Mount(f"{home.parent}/user/datasets", "/data", optional=True),)
 
 
-def test_kub_07_the_batch_size_is_told(dumped: Dumped) -> None:
+def test_kub_07_the_batch_size_is_passed_to_the_job(dumped: Dumped) -> None:
     assert dumped.env["BATCH_SIZE"] == "32"
 
 
-def test_kub_08_the_training_set_size_is_told(dumped: Dumped) -> None:
+def test_kub_08_the_training_set_size_is_passed_to_the_job(dumped: Dumped) -> None:
     assert dumped.env["TRAINING_SET_SIZE"] == "6400"
 
 
-def test_kub_09_the_epochs_are_told(dumped: Dumped) -> None:
+def test_kub_09_the_epochs_are_passed_to_the_job(dumped: Dumped) -> None:
     assert dumped.env["EPOCHS_TO_BE_DONE"] == "7"
 
 
@@ -314,7 +314,7 @@ def ids(lab: RunSchedulerEnv, *words: object) -> list[str]:
     return [line.split()[0] for line in lines]
 
 
-def test_kub_15_the_last_so_many_are_shown(large: RunSchedulerEnv, dumped: Dumped) -> None:
+def test_kub_15_the_last_n_jobs_are_shown(large: RunSchedulerEnv, dumped: Dumped) -> None:
     mine = [large.submit("--script_path", "dump.py", f"j{number}") for number in range(3)]
     other = large.stoker("submit", "--epochs", "1", "true").stdout.strip()
     assert ids(large, "--nlast", 2) == mine[1:]
@@ -417,7 +417,7 @@ def test_kub_17_logs_are_what_the_script_printed(large: RunSchedulerEnv, dumped:
     assert (followed.returncode, followed.stdout) == (1, "one\ntwo\n")
 
 
-def test_kub_18_37_43_it_makes_room_between_epochs_and_goes_on(small: RunSchedulerEnv) -> None:
+def test_kub_18_37_43_it_is_preempted_between_epochs_and_resumes(small: RunSchedulerEnv) -> None:
     low = small.train("--max_epochs", 3, "low")
     number = low.rpartition("-")[2]
     small.go(low, 0)
@@ -448,7 +448,7 @@ def test_kub_18_37_43_it_makes_room_between_epochs_and_goes_on(small: RunSchedul
     ]  # fmt: skip
 
 
-def test_kub_19_what_is_measured_makes_room_for_others(small: RunSchedulerEnv) -> None:
+def test_kub_19_measured_memory_lets_other_jobs_share_the_gpu(small: RunSchedulerEnv) -> None:
     words = ("--max_epochs", 2, "--estimated_memory")
     first = small.train(*words, 6000, "first", env={"MIB": "3000"})
     small.says(first, "epoch 0")
@@ -494,7 +494,7 @@ def test_kub_21_where_there_is_no_gpu_it_runs_without_one(stoker: Any, home: Pat
 # ------------------------------------------------------------------ what the script sees
 
 
-def test_kub_34_the_id_is_the_one_that_is_shown(large: RunSchedulerEnv, dumped: Dumped) -> None:
+def test_kub_34_the_id_is_the_shown_id(large: RunSchedulerEnv, dumped: Dumped) -> None:
     assert dumped.api["JOBID"] == dumped.env["JOB_UUID"] == dumped.id
     assert dumped.id in large.compat("scheduler-state", "--nlast", 1000).stdout
 
@@ -536,7 +536,7 @@ def test_kub_41_the_backend_is_nccl_unless_the_user_says_otherwise(
     assert {name: told[name] for name in own} == own
 
 
-def test_kub_42_what_the_user_said(dumped: Dumped) -> None:
+def test_kub_42_the_script_can_read_the_options_of_the_user(dumped: Dumped) -> None:
     found = (dumped.api["BATCH_SIZE"], dumped.api["EPOCHS"], dumped.api["TRAINING_SET_SIZE"])
     assert found == (32, 7, 6400)
 

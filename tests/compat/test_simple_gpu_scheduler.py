@@ -241,7 +241,7 @@ def test_sgs_04_a_group_is_given_to_one_command(run_scheduler: RunScheduler) -> 
     assert sorted(re.findall("^sees (.*)$", done.stdout, re.MULTILINE)) == ["0,1", "2,3"]
 
 
-def test_sgs_05_stray_commas_of_a_list_with_blanks(run_scheduler: RunScheduler) -> None:
+def test_sgs_05_superfluous_commas_of_a_list_with_blanks(run_scheduler: RunScheduler) -> None:
     done = run_scheduler("echo [$CUDA_VISIBLE_DEVICES]\n", "--gpus", "0,", "1,", "2")
     assert processing(done.stdout) == [("echo [$CUDA_VISIBLE_DEVICES]", "2")]
     assert done.stdout.endswith("[2]\n")
@@ -377,7 +377,7 @@ def test_sgs_18_a_process_left_behind_does_not_outlive_its_command_in_silence(
 # --------------------------------------------------------------------------------- what is shown
 
 
-def test_sgs_19_commands_run_when_nobody_reads(idle: DaemonFixture, beside: Beside) -> None:
+def test_sgs_19_commands_run_without_a_reader(idle: DaemonFixture, beside: Beside) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     running = beside("--gpus", "0", stdout=writer)
@@ -442,7 +442,7 @@ def test_what_a_command_prints_is_shown_while_it_runs(idle: DaemonFixture, besid
     assert out == b"epoch 2\n"
 
 
-def test_a_reader_that_stands_still_does_not_stop_what_runs(
+def test_a_stalled_reader_does_not_stop_running_commands(
     idle: DaemonFixture, beside: Beside
 ) -> None:
     running = beside("--gpus", "0")
@@ -580,7 +580,7 @@ def test_of_a_file_without_end_it_says_only_that_there_was_more(
     assert said == b"simple_gpu_scheduler: commands: 1 cancelled, the rest not run\n"
 
 
-def test_signals_are_heard_while_no_command_comes(idle: DaemonFixture, beside: Beside) -> None:
+def test_signals_are_handled_while_the_input_is_idle(idle: DaemonFixture, beside: Beside) -> None:
     with open("/dev/zero", "rb") as file:
         running = beside("--gpus", "0", stdin=file)
     assert running.stderr is not None
@@ -652,7 +652,7 @@ def test_only_an_empty_log_of_errors_is_removed_when_its_command_is_over(
     assert left == ["1.out", "2.err", "2.out", "3.err", "3.out"]
 
 
-def test_a_directory_whose_name_is_not_text_is_a_sentence(idle: DaemonFixture) -> None:
+def test_a_directory_name_that_is_not_text_gives_one_sentence(idle: DaemonFixture) -> None:
     odd = os.fsencode(idle.user) + b"/\xff"
     os.mkdir(odd)
     for command in (
@@ -772,7 +772,7 @@ def test_stopped_from_elsewhere_it_says_so(idle: DaemonFixture, beside: Beside) 
     assert alive(pid)
 
 
-def test_a_line_that_cannot_be_stored_now_is_tried_again_and_one_that_never_can_has_failed(
+def test_a_line_that_cannot_be_stored_is_retried_or_fails_for_good(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "lines").write_text("echo a\necho b\n")

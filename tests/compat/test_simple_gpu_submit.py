@@ -69,7 +69,7 @@ def test_a_line_that_is_only_like_a_record_is_not_one(name: str, script: str, mo
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_a_shell_could_run_the_record_as_it_stands(shell: str, tmp_path: Path) -> None:
+def test_a_shell_could_run_the_record_unchanged(shell: str, tmp_path: Path) -> None:
     odd = "".join(map(chr, range(1, 128))) + "é 'x' \\0101 \\"
     script = (
         f"#!/usr/bin/env python3\ntext = {odd!r}\nprint(text == {odd!r}); raise SystemExit(3)\n"

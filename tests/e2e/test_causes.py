@@ -60,7 +60,7 @@ def test_a_missing_directory_is_refused_at_submit_and_named_at_start(box: Daemon
     assert (ended["state"], ended["cause"]) == ("FAILED", f"the directory {gone} does not exist")
 
 
-def test_a_missing_program_and_one_that_may_not_be_run_are_named(box: DaemonFixture) -> None:
+def test_a_missing_and_a_non_executable_program_are_reported(box: DaemonFixture) -> None:
     refused = box.stoker("submit", "no-such-program", "x")
     assert (refused.returncode, "no-such-program" in refused.stderr) == (2, True)
     (script := box.script("soon-gone", "true")).chmod(0o755)

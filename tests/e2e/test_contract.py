@@ -57,7 +57,9 @@ def test_a_job_without_gpus_sees_none_whatever_the_submitter_saw(looked: Any) ->
     assert environ["STOKER_GPUS"] == ""
 
 
-def test_a_job_knows_who_it_is(looked: Any, box: DaemonFixture) -> None:
+def test_a_job_has_its_id_name_and_resources_in_its_environment(
+    looked: Any, box: DaemonFixture
+) -> None:
     environ = looked("-J", "train", "--cpus", "2", "--time", "5m")["environ"]
     assert environ["STOKER_JOB_ID"] == "1"
     assert environ["STOKER_JOB_NAME"] == "train"
@@ -234,7 +236,7 @@ def test_a_script_with_sbatch_lines_runs_as_under_slurm(box: DaemonFixture) -> N
     assert box.output(box.result("--no-slurm-env", "-a", "0", "-o", "%j", "array.sh")["label"])
 
 
-def test_named_resources_are_told_to_the_job(idle: DaemonFixture) -> None:
+def test_named_resources_are_passed_to_the_job(idle: DaemonFixture) -> None:
     idle.start("{gpu:1,cpu:2,licence:[2]}")
     job = idle.result("--resource", "licence=1", "env")
     assert "STOKER_LICENCE=" in idle.output(job["id"])

@@ -49,7 +49,7 @@ def test_a_submission_while_the_daemon_is_ending_gets_a_new_one(box: DaemonFixtu
         box.up()
 
 
-def test_stopping_leaves_jobs_running_and_the_next_daemon_adopts_them(box: DaemonFixture) -> None:
+def test_stopping_leaves_jobs_running_and_the_next_daemon_recovers_them(box: DaemonFixture) -> None:
     flag = box.user / "go"
     job = box.submit("--gpus", "2", f"echo ready; until [ -e {flag} ]; do sleep 0.05; done; exit 5")
     box.says(job, "ready")
@@ -128,7 +128,7 @@ def test_stop_cancel_starts_nothing_in_the_place_of_what_it_ends(box: DaemonFixt
     box.becomes(others[0]["id"], "RUNNING")
 
 
-def test_the_keeper_leaves_when_the_daemon_has_and_no_job_is_left(box: DaemonFixture) -> None:
+def test_the_supervisor_exits_after_the_daemon_once_no_job_is_left(box: DaemonFixture) -> None:
     box.result("true")
     keepers = box.keepers
     box.stoker("daemon", "stop", check=True)
@@ -172,7 +172,7 @@ def test_an_idle_daemon_does_nothing_at_all(box: DaemonFixture) -> None:
     assert after[1] - before[1] < 10
 
 
-def test_hooks_are_told_how_each_job_ended_and_that_the_queue_is_empty(idle: DaemonFixture) -> None:
+def test_hooks_run_when_a_job_ends_and_when_the_queue_is_empty(idle: DaemonFixture) -> None:
     told = idle.user / "told"
     names = ("EVENT", "JOB_ID", "JOB_NAME", "STATE", "CODE", "CAUSE", "LOG")
     facts = " ".join(f"$STOKER_{name}" for name in names)
@@ -245,7 +245,7 @@ def test_an_unknown_key_in_the_config_is_named(idle: DaemonFixture) -> None:
     assert "'gpu' is not a known setting" in done.stderr
 
 
-def test_daemon_status_says_who_answers(box: DaemonFixture) -> None:
+def test_daemon_status_names_the_daemon_that_answers(box: DaemonFixture) -> None:
     status = as_json(box.stoker("daemon", "status", "--json"))
     assert status["pid"] == box.lock_pid
     assert status["mode"] == "daemon"

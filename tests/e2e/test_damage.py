@@ -39,7 +39,7 @@ def test_a_log_shorter_than_what_was_once_on_disk_is_reported(box: DaemonFixture
     assert jobs
 
 
-def test_a_spoilt_page_is_survived_and_said(box: DaemonFixture) -> None:
+def test_a_damaged_page_is_survived_and_reported(box: DaemonFixture) -> None:
     jobs = held(box, 300)
     assert box.stoker("daemon", "stop").returncode == 0
     journal = box.state / "journal.db"

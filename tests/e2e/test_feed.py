@@ -303,7 +303,7 @@ def test_a_line_can_be_tried_again(idle: DaemonFixture) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_killed_keeper_does_not_stop_a_feed(idle: DaemonFixture) -> None:
+def test_a_killed_supervisor_does_not_stop_a_feed(idle: DaemonFixture) -> None:
     feed = idle.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
     assert feed.stdin is not None
     feed.stdin.write((f"{WAITS}\n" * 2 + "true\n" * 4).encode())

@@ -31,7 +31,7 @@ def told(box: DaemonFixture) -> list[tuple[int, int]]:
     return [(event["job"], event["memory"]) for event in journal(box, "MemoryMeasured")]
 
 
-def test_kub_63_what_a_job_uses_is_told_while_it_grows_and_once_only(
+def test_kub_63_memory_use_is_reported_once_while_it_grows(
     idle: DaemonFixture, nvml: FakeNvml, room: Path
 ) -> None:
     box = idle
@@ -62,7 +62,7 @@ def test_kub_63_what_a_job_uses_is_told_while_it_grows_and_once_only(
     assert box.end_of(job)["state"] == "COMPLETED"
 
 
-def test_kub_19_jobs_on_one_gpu_are_told_apart(idle: DaemonFixture, room: Path) -> None:
+def test_kub_19_jobs_on_one_gpu_are_measured_separately(idle: DaemonFixture, room: Path) -> None:
     box = idle
     line = f"echo $SIZE >{room}/$$; {WAITS.format('done')}"
     first = int(box.submit("--gpus", "0.5", f"SIZE=700; {line}"))

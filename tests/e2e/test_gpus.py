@@ -79,7 +79,7 @@ def test_jobs_share_a_gpu_by_memory(idle: DaemonFixture, nvml: FakeNvml) -> None
     until(lambda: [box.job(job)["state"] for job in jobs] == ["RUNNING", "RUNNING", "PENDING"])
 
 
-def test_a_gpu_that_a_stranger_uses_is_left_alone_until_he_leaves(
+def test_a_gpu_with_a_foreign_process_is_not_allocated_until_it_exits(
     quick: DaemonFixture, nvml: FakeNvml, stranger: int
 ) -> None:
     nvml.set([used(A, stranger)])
@@ -97,7 +97,7 @@ def test_a_gpu_that_a_stranger_uses_is_left_alone_until_he_leaves(
     assert box.end_of(job)["state"] == "COMPLETED"
 
 
-def test_a_stranger_who_comes_while_a_job_runs_does_not_end_it(
+def test_a_foreign_process_that_appears_beside_a_job_does_not_end_it(
     quick: DaemonFixture, nvml: FakeNvml, stranger: int
 ) -> None:
     nvml.set([A])
@@ -111,7 +111,7 @@ def test_a_stranger_who_comes_while_a_job_runs_does_not_end_it(
     assert box.end_of(job)["state"] == "COMPLETED"
 
 
-def test_our_own_process_on_a_gpu_is_no_stranger(quick: DaemonFixture, nvml: FakeNvml) -> None:
+def test_a_process_of_a_job_on_a_gpu_is_not_foreign(quick: DaemonFixture, nvml: FakeNvml) -> None:
     nvml.set([A])
     box = start(quick, nvml)
     job = box.submit("--gpus", "0.5", HOLDS)
@@ -122,7 +122,7 @@ def test_our_own_process_on_a_gpu_is_no_stranger(quick: DaemonFixture, nvml: Fak
     box.becomes(box.submit("--gpus", "0.5", HOLDS), "RUNNING")
 
 
-def test_feed_uses_the_gpus_it_was_told_to_with_one_warning(
+def test_feed_uses_the_named_gpus_with_one_warning(
     idle: DaemonFixture, nvml: FakeNvml, stranger: int
 ) -> None:
     nvml.set([used(A, stranger), B])
@@ -251,7 +251,7 @@ def test_the_daemons_of_two_users_do_not_take_the_same_gpu(
                 path.unlink()
 
 
-def test_a_stranger_who_came_while_the_daemon_slept_is_seen_before_a_job_starts(
+def test_a_foreign_process_that_came_while_idle_is_seen_before_a_job_starts(
     quick: DaemonFixture, nvml: FakeNvml, stranger: int
 ) -> None:
     nvml.set([A])

@@ -39,7 +39,7 @@ def refused(box: DaemonFixture, *args: object, **env: str) -> tuple[int, str]:
 # -- which store --------------------------------------------------------------------------
 
 
-def test_what_was_said_is_remembered_and_no_password_is_seen(
+def test_the_chosen_store_is_remembered_and_no_password_shown(
     server: Server, idle: DaemonFixture
 ) -> None:
     box = started(idle, server.url(user=f"guarded:{SECRET}"))
@@ -80,7 +80,7 @@ def test_the_variable_and_the_file_name_a_store_and_postgres_means_that_one(
     assert two.rpartition("=")[2] in idle.client.daemon()["store"]
 
 
-def test_postgres_without_a_url_means_what_libpq_is_told(
+def test_postgres_without_a_url_uses_the_settings_of_libpq(
     server: Server, idle: DaemonFixture
 ) -> None:
     schema = server.sql("DROP SCHEMA IF EXISTS stoker CASCADE", "stoker")
@@ -102,7 +102,7 @@ def test_feed_without_a_daemon_uses_the_same_store(server: Server, idle: DaemonF
     assert not (box.state / "journal.db").exists()
 
 
-def test_jobs_in_sqlite_stay_behind_and_that_is_said_once(
+def test_jobs_in_sqlite_stay_behind_and_that_is_reported_once(
     server: Server, box: DaemonFixture
 ) -> None:
     old = box.submit("exit 3")
@@ -123,7 +123,7 @@ def test_jobs_in_sqlite_stay_behind_and_that_is_said_once(
 # -- what goes wrong ----------------------------------------------------------------------
 
 
-def test_a_second_daemon_on_the_same_store_is_told_who_has_it(
+def test_a_second_daemon_on_the_same_store_is_rejected_with_its_holder(
     server: Server, box: DaemonFixture, tmp_path: Path
 ) -> None:
     url = server.url()

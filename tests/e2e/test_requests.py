@@ -93,7 +93,7 @@ def test_dependencies_go_by_how_the_other_job_ended(box: DaemonFixture) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_paused_job_stands_still_and_keeps_its_gpu(one: DaemonFixture) -> None:
+def test_a_paused_job_is_stopped_and_keeps_its_gpu(one: DaemonFixture) -> None:
     job = one.submit("--gpus", "1", "while :; do echo x >> ticks; sleep 0.05; done")
     ticks = one.user / "ticks"
     until(ticks.exists)

@@ -56,7 +56,7 @@ def test_another_user_does_not_reach_the_socket(box: DaemonFixture) -> None:
 
 
 @ROOT_ONLY
-def test_another_user_who_reaches_the_socket_is_refused_by_the_daemon(box: DaemonFixture) -> None:
+def test_another_user_that_reaches_the_socket_is_rejected_by_the_daemon(box: DaemonFixture) -> None:
     path = Path(places.socket_path())
     for each in (box.home.parent, box.home, path.parent):
         each.chmod(0o755)
@@ -143,7 +143,7 @@ def test_a_request_that_is_too_large_is_refused_before_it_is_read(box: DaemonFix
         b"\x16\x03\x01" + bytes(100),
     ],
 )
-def test_nonsense_on_the_socket_is_refused_and_hurts_nobody(box: DaemonFixture, raw: bytes) -> None:
+def test_garbage_on_the_socket_is_rejected_and_does_no_harm(box: DaemonFixture, raw: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(10)
         sock.connect(places.socket_path())

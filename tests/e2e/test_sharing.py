@@ -79,7 +79,7 @@ def test_kub_11_12_jobs_share_a_gpu_as_long_as_what_they_say_fits(
     assert box.says(a, "reserved 3000 done 0")
 
 
-def test_kub_19_what_was_measured_makes_room_for_another(
+def test_kub_19_measured_memory_lets_another_job_share_the_gpu(
     idle: DaemonFixture, trainer: Path
 ) -> None:
     box = idle

@@ -24,7 +24,7 @@ def test_a_sweep_without_trials_can_be_asked_about(box: DaemonFixture) -> None:
     assert box.client.daemon()["pid"] == daemon
 
 
-def test_whoever_waits_for_a_growing_sweep_waits_for_all_of_it(box: DaemonFixture) -> None:
+def test_waiting_for_a_growing_sweep_covers_all_its_trials(box: DaemonFixture) -> None:
     words = ("--param", "x=uniform(0,1)", sys.executable, "-c", LOSS)
     id, _ = sweep(box, *TPE, "--max-running", "1", *words)
     last = box.submit("--dependency", f"afterok:{id}", "true")
@@ -82,7 +82,7 @@ def test_held_and_asked_for_again_it_is_held_no_more(box: DaemonFixture) -> None
     assert whole(box, id)["sweep"]["max_running"] == 1
 
 
-def test_whoever_waits_for_a_sweep_knows_its_best(box: DaemonFixture) -> None:
+def test_waiting_for_a_sweep_returns_its_best_trial(box: DaemonFixture) -> None:
     prints = "for i in $(seq 20000); do echo loss=$i; done; echo loss={x}"
     words = ("--minimize", "loss", "--metric-regex", "loss=(?P<loss>.*)", "--param", "x=1,2")
     id, _ = sweep(box, *words, prints)

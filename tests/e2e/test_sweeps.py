@@ -210,7 +210,7 @@ def test_an_endless_sweep_ends_when_it_is_cancelled(box: DaemonFixture) -> None:
     assert len({trial["params"]["x"] for trial in found["trials"]}) == len(found["trials"])
 
 
-def test_poor_trials_are_stopped_early_and_make_room(idle: DaemonFixture) -> None:
+def test_poor_trials_are_stopped_early_and_free_their_gpus(idle: DaemonFixture) -> None:
     box = idle.start("{gpu:1,cpu:8}")
     program = box.script("train.py", REPORTS)
     words = (sys.executable, program, "stays=1", "x=0,1,2")

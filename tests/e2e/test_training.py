@@ -131,7 +131,7 @@ def test_a_job_that_trains_and_ends_while_no_daemon_is_there_has_its_epochs(
     until(lambda: not (box.state / "training" / f"{job}.0").exists())
 
 
-def test_one_that_is_asked_to_stop_does_so_at_its_next_epoch_and_goes_on_later(
+def test_a_training_stops_at_its_next_epoch_on_request_and_resumes_later(
     idle: DaemonFixture,
 ) -> None:
     box = idle.start("{gpu:1,cpu:8}")

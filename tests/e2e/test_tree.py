@@ -70,7 +70,7 @@ def test_cancel_ends_children_grandchildren_and_escaped_daemons_that_ignore_term
     assert box.job(job)["result"] == 143
 
 
-def test_the_gpu_of_a_job_that_is_being_ended_is_given_to_nobody(idle: DaemonFixture) -> None:
+def test_the_gpu_of_a_terminating_job_is_not_allocated(idle: DaemonFixture) -> None:
     (idle.home / "config.toml").write_text("grace = 1\n")
     box = idle.start("{gpu:1,cpu:4}")
     job = box.submit(
@@ -91,7 +91,9 @@ def test_kill_does_not_wait_for_a_grace(box: DaemonFixture) -> None:
     assert box.end_of(job, seconds=8)["state"] == "CANCELLED"  # the grace would be ten seconds
 
 
-def test_what_a_job_leaves_in_the_background_is_ended_with_it_and_said(box: DaemonFixture) -> None:
+def test_background_processes_of_a_job_are_terminated_with_it_and_reported(
+    box: DaemonFixture,
+) -> None:
     job = box.submit("--gpus", "1", "sleep 300 & echo $! > pid; exit 0")
     ended = box.end_of(job)
     pid = int((box.user / "pid").read_text())
@@ -147,7 +149,7 @@ def test_cancel_ends_a_process_without_environment_session_and_parents(
     assert box.gpus()["0"]["state"] == "free"
 
 
-def test_a_process_that_fled_from_a_job_that_has_ended_is_ended_and_said(
+def test_a_process_that_escaped_an_ended_job_is_terminated_and_reported(
     box: DaemonFixture,
 ) -> None:
     job = box.submit("--gpus", "1", f"{FLEES}; until [ -s pid ]; do sleep 0.05; done; exit 4")

@@ -111,7 +111,7 @@ def test_a_token_that_others_can_read_is_not_used(box: DaemonFixture) -> None:
 
 
 @pytest.mark.parametrize("spoil", [b"\xff" * 50, b"short", None])
-def test_what_is_no_token_is_said(tmp_path: Path, spoil: bytes | None) -> None:
+def test_a_malformed_token_is_reported(tmp_path: Path, spoil: bytes | None) -> None:
     path = tmp_path / "token"
     if spoil is None:
         path.mkdir(mode=0o700)
@@ -122,7 +122,7 @@ def test_what_is_no_token_is_said(tmp_path: Path, spoil: bytes | None) -> None:
         credentials.load_token(str(tmp_path))
 
 
-def test_a_port_that_is_closed_serves_nobody_any_more(box: DaemonFixture) -> None:
+def test_a_closed_port_serves_no_client(box: DaemonFixture) -> None:
     port = opened(box)
     head = f"GET /v1/queues HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token(box)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), 10) as sock:
@@ -157,7 +157,9 @@ def test_every_request_must_show_the_token(box: DaemonFixture) -> None:
         assert b" 401 " in sock.recv(65536)
 
 
-def test_a_stranger_is_refused_before_his_request_is_read(box: DaemonFixture) -> None:
+def test_an_unauthenticated_client_is_rejected_before_its_request_is_read(
+    box: DaemonFixture,
+) -> None:
     port = opened(box)
     size = wire.MAX_BODY_BYTES
     head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
@@ -170,7 +172,7 @@ def test_a_stranger_is_refused_before_his_request_is_read(box: DaemonFixture) ->
     assert b"access-control" not in reply.lower()
 
 
-def test_who_comes_in_by_a_port_opens_no_others(box: DaemonFixture) -> None:
+def test_a_tcp_client_cannot_open_ports(box: DaemonFixture) -> None:
     port = opened(box)
     client = Client(Endpoint("127.0.0.1", port, token(box)))
     with pytest.raises(StokerError, match="over the socket of this host") as error:
@@ -212,7 +214,7 @@ def test_other_machines_are_served_with_tls_only(box: DaemonFixture) -> None:
     assert box.client.daemon()["listeners"] == []
 
 
-def test_a_port_in_use_is_said_also_at_the_start(idle_home: DaemonFixture) -> None:
+def test_a_port_in_use_is_reported_also_at_the_start(idle_home: DaemonFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         address = f"127.0.0.1:{sock.getsockname()[1]}"
         done = idle_home.stoker("daemon", "start", "--listen", address)
@@ -289,7 +291,7 @@ def test_addresses_are_read(text: str, meant: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "127.0.0.1", ":80", "host:80", "1.2.3.4:", "1.2.3.4:99999"])
-def test_what_is_no_address_is_said(text: str) -> None:
+def test_an_invalid_address_is_reported(text: str) -> None:
     with pytest.raises(BadValue, match="type it as 127"):
         split(text)
 
@@ -333,7 +335,7 @@ async def hung_up(port: int) -> bool:
         writer.close()
 
 
-def test_a_stranger_who_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_silent_unauthenticated_connection_is_closed(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(listen, "UNAUTHENTICATED_SECONDS", 0.05)
 
     async def story() -> None:
@@ -346,7 +348,7 @@ def test_a_stranger_who_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.needs("openssl")
-def test_a_stranger_cannot_prolong_tls(tmp_path: Path, monkeypatch: Any) -> None:
+def test_an_unauthenticated_client_cannot_prolong_tls(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(listen, "UNAUTHENTICATED_SECONDS", 0.05)
 
     def stays_silent(port: int) -> None:
@@ -372,7 +374,7 @@ def test_a_stranger_cannot_prolong_tls(tmp_path: Path, monkeypatch: Any) -> None
     asyncio.run(story())
 
 
-def test_there_are_only_so_many_ports(tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_number_of_ports_is_limited(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(listen, "MAX_LISTENERS", 1)
     ports = listen.TcpListeners(str(tmp_path))
     ports.add("127.0.0.1:0")
@@ -404,7 +406,7 @@ class ListenFixture:
         return found
 
 
-def test_the_oldest_connection_without_the_token_makes_room_for_a_new_one(
+def test_the_oldest_unauthenticated_connection_is_closed_for_a_new_one(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(listen, "MAX_CONNECTIONS", 3)
@@ -431,9 +433,7 @@ def test_the_oldest_connection_without_the_token_makes_room_for_a_new_one(
 
 
 @pytest.mark.needs("openssl")
-def test_a_connection_that_never_begins_tls_makes_room_too(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_connection_that_never_begins_tls_is_closed_too(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(listen, "MAX_CONNECTIONS", 2)
 
     async def story() -> None:

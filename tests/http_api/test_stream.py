@@ -96,7 +96,7 @@ async def settle() -> None:
 @pytest.mark.parametrize(
     "past", [0, 1, stream.PAGE_SIZE - 1, stream.PAGE_SIZE, stream.PAGE_SIZE + 1, 1300]
 )
-def test_what_happens_while_the_past_is_read_is_told_once(past: int) -> None:
+def test_events_during_the_read_of_the_past_are_sent_once(past: int) -> None:
     async def story() -> None:
         journal = Journal(past, busy=True)
         pieces = journal.reader().stream(0)
@@ -111,7 +111,7 @@ def test_what_happens_while_the_past_is_read_is_told_once(past: int) -> None:
     run(story())
 
 
-def test_without_a_number_a_reader_is_told_what_happens_from_now_on() -> None:
+def test_without_a_number_a_subscriber_gets_events_from_now_on() -> None:
     async def story() -> None:
         journal = Journal(5)
         pieces = journal.reader().stream(None)
@@ -124,7 +124,7 @@ def test_without_a_number_a_reader_is_told_what_happens_from_now_on() -> None:
     run(story())
 
 
-def test_a_reader_that_is_ahead_is_told_what_comes_after_its_number() -> None:
+def test_a_subscriber_that_is_ahead_gets_events_after_its_number() -> None:
     async def story() -> None:
         journal = Journal(5)
         pieces = journal.reader().stream(8)

@@ -70,7 +70,7 @@ def test_a_card_without_an_id_is_known_by_its_slot_and_missing_fields_are_none(s
     assert (use.memory_used, use.utilization, use.temperature, use.power) == (None,) * 4
 
 
-def test_compute_processes_are_seen_on_the_gpu_whose_memory_they_hold(sys):
+def test_compute_processes_are_listed_on_the_gpu_that_has_their_memory(sys):
     make_card(sys, "card0", "0000:03:00.0")
     make_card(sys, "card1", "0000:83:00.0")
     kfd = sys / "class/kfd/kfd"

@@ -20,7 +20,7 @@ def reading(*processes: GpuProcess, known: bool = True) -> Reading:
     return Reading(facts=(gpu,), use=(use,))
 
 
-def test_processes_are_divided_into_ours_and_strangers_and_the_dead_left_out():
+def test_processes_are_divided_into_own_and_foreign_without_dead_ones():
     here, other = os.getpid(), os.getppid()
     looked = reading(
         GpuProcess(pid=here, memory=300),

@@ -53,7 +53,7 @@ def test_a_process_is_known_by_owner_command_session_and_start(child):
     assert host.process_info(child.pid) == info
 
 
-def test_a_process_that_does_not_exist_is_nobody():
+def test_a_process_that_does_not_exist_has_no_owner():
     assert host.process_info(2**30) is None
 
 

@@ -143,7 +143,9 @@ def test_a_machine_without_gpus_says_what_it_has(machine: Machine) -> None:
         assert (look.reading.facts, look.reading.error, look.hung) == ((), None, False)
 
 
-def test_gpus_and_who_is_on_them(machine: Machine, process: "subprocess.Popen[bytes]") -> None:
+def test_gpus_are_read_with_their_processes(
+    machine: Machine, process: "subprocess.Popen[bytes]"
+) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
     pid = process.pid
@@ -248,7 +250,7 @@ def test_mls_53_figures_that_the_driver_does_not_know_are_none() -> None:
     ]  # fmt: skip
 
 
-def test_processes_are_ours_by_token_or_session_and_the_dead_are_nobody() -> None:
+def test_processes_belong_to_jobs_by_token_or_session_and_dead_ones_to_none() -> None:
     look = parse(WHOLE.encode())
     seen = build_samples(look.reading, look.owner_lookup("abc", {}), look.identify)["GPU-a"]
     sample = seen.sample
@@ -273,7 +275,7 @@ def test_the_node_has_pools_and_gpus() -> None:
     assert "gpu" not in parse(b"cores 2\n").node_facts("plain").types
 
 
-def test_without_a_word_on_available_memory_nobody_uses_any() -> None:
+def test_without_the_available_memory_no_use_is_assumed() -> None:
     look = parse(b"MemTotal: 2048 kB\n")
     assert (look.memory_total, look.memory_available, look.complete) == (2, 2, False)
 

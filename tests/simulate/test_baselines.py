@@ -162,7 +162,7 @@ KINDS: dict[str, tuple[str, Callable[[TraceJob], TraceJob]]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("name", "choose"), BASELINES, ids=[name for name, _ in BASELINES])
-def test_each_starts_when_anybody_can_work_out(
+def test_each_job_starts_at_the_time_computed_by_hand(
     name: str, choose: Choose, seed: int, kind: str
 ) -> None:
     jobs = all_different(seed, 90)

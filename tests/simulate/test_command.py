@@ -83,7 +83,7 @@ def test_json_has_every_figure_of_every_run(capsys: Captured) -> None:
     assert all(run["jobs"] == 27 for run in workload["runs"])
 
 
-def test_a_page_is_written_and_said_to_be(capsys: Captured, tmp_path: Path) -> None:
+def test_a_page_is_written_and_its_path_printed(capsys: Captured, tmp_path: Path) -> None:
     page = tmp_path / "it.html"
     assert simulate(SWF, "--html", page, "--policy", "fifo") == 0
     said = capsys.readouterr()
@@ -241,7 +241,7 @@ def test_the_policies_are_listed(capsys: Captured) -> None:
         ("SWF --html=", "--html takes the name of a file, as in --html report.html."),
     ],
 )
-def test_a_mistake_is_said_in_one_sentence(capsys: Captured, typed: str, said: str) -> None:
+def test_a_mistake_is_reported_in_one_sentence(capsys: Captured, typed: str, said: str) -> None:
     assert said in refused(capsys, *(SWF if word == "SWF" else word for word in typed.split()))
 
 

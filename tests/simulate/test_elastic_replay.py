@@ -106,7 +106,7 @@ def test_the_same_comes_out_each_time() -> None:
     ]
 
 
-def test_nobody_has_a_gpu_that_another_has() -> None:
+def test_no_gpu_is_allocated_to_two_jobs() -> None:
     run = played(pollux.read(SAMPLE).jobs, machines=2)
     moments = sorted({piece.begin for piece in run.segments})
     for at in moments:

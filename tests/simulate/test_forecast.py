@@ -319,7 +319,7 @@ def test_of_held_and_paused_jobs_nothing_can_be_foreseen() -> None:
     assert found[3].start is None, "it waits for the GPU of the one that is paused"
 
 
-def test_nor_of_those_who_wait_for_them() -> None:
+def test_nor_of_jobs_that_depend_on_them() -> None:
     def after(*ids: int, any: bool = False) -> Dependency:
         return Dependency(tuple(Clause("afterok", (id,)) for id in ids), any)
 
@@ -338,7 +338,7 @@ def test_nor_of_those_who_wait_for_them() -> None:
     assert found[5].start is not None
 
 
-def test_newcomers_who_may_go_first_are_expected_to_come() -> None:
+def test_new_jobs_that_may_start_first_are_expected() -> None:
     """Every five minutes somebody has come with a job of two: they will go on to."""
     minute = spec("minute", training=Training(epochs=2))
     past = [
@@ -419,7 +419,7 @@ def test_a_machine_in_the_middle_of_its_work() -> None:
     assert min(at or 0.0 for at in samples.at) >= end.low
 
 
-def test_those_who_still_run_have_lasted_longer() -> None:
+def test_running_jobs_count_as_longer_than_their_age() -> None:
     plain = DurationDistribution(map(ObservedDuration, [10.0, 20.0, 30.0, 40.0]))
     assert plain.total_duration(0.0, 0.5) == 20
     assert plain.total_duration(25.0, 0.5) == 30
@@ -435,7 +435,7 @@ def test_those_who_still_run_have_lasted_longer() -> None:
     assert plain.total_duration(100.0, 0.5) == pytest.approx(100 * 2**0.5)
 
 
-def test_those_who_began_before_anybody_looked_count_from_there_on() -> None:
+def test_jobs_that_started_before_the_observation_count_from_their_entry() -> None:
     """Of three that were seen from their beginning, two were short; a long one ran before."""
     late = [ObservedDuration(1000.0, ended=True, entry=900.0)] * 3
     seen = DurationDistribution(
@@ -444,7 +444,7 @@ def test_those_who_began_before_anybody_looked_count_from_there_on() -> None:
     assert seen.survival_at(10.0) == pytest.approx(1 / 3)
 
 
-def test_of_one_that_was_cancelled_it_is_only_known_that_it_took_longer() -> None:
+def test_a_cancelled_job_only_counts_as_longer_than_its_age() -> None:
     story = Scenario(gpus=1)
     gone, whole = story.submit(), story.submit()
     for job in (gone, whole):

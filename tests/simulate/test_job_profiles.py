@@ -53,20 +53,20 @@ def ends(run: RunResult) -> list[float]:
     return [result.end_time for result in run.results]
 
 
-def test_two_who_share_slow_each_other_down_until_one_is_over() -> None:
+def test_two_sharing_jobs_slow_each_other_until_one_ends() -> None:
     # At 0.8 of their speed the first is done with its 800 s after 1000 s; the other has done as
     # much, and does the 800 s that are left to it alone.
     jobs = [load(800.0, 0.8, v100=1.0), load(1600.0, 0.8, v100=1.0)]
     assert ends(played(jobs, [node_facts("a", 1, "v100")])) == pytest.approx([1000.0, 1800.0])
 
 
-def test_one_who_comes_later_shares_from_then_on() -> None:
+def test_a_later_job_shares_from_its_start_on() -> None:
     # 300 s alone, then 500 s of work at 0.8 of its speed.
     jobs = [load(800.0, 0.8, v100=1.0), load(1600.0, 0.8, at=300.0, v100=1.0)]
     assert ends(played(jobs, [node_facts("a", 1, "v100")])) == pytest.approx([925.0, 2025.0])
 
 
-def test_two_who_do_not_get_more_done_together_take_turns() -> None:
+def test_two_jobs_that_gain_nothing_by_sharing_take_turns() -> None:
     jobs = [load(800.0, 0.5, v100=1.0), load(1600.0, 0.5, v100=1.0)]
     assert ends(played(jobs, [node_facts("a", 1, "v100")])) == pytest.approx([800.0, 2400.0])
 
@@ -122,7 +122,7 @@ def workloads(draw: st.DrawFn) -> list[TraceJob]:
 @pytest.mark.parametrize("policy", ["planner", "makespan"])
 @given(jobs=workloads())
 @settings(max_examples=40, deadline=None)
-def test_whatever_the_speeds_everybody_comes_to_an_end(policy: str, jobs: list[TraceJob]) -> None:
+def test_whatever_the_speeds_every_job_ends(policy: str, jobs: list[TraceJob]) -> None:
     run = played(jobs, [node_facts("a", 3, "v100"), node_facts("b", 3, "k80")], policy)
     for load, result in zip(jobs, run.results, strict=True):
         assert result.end_time - result.start_time >= load.duration - 1e-6

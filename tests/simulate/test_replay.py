@@ -79,7 +79,7 @@ def test_all_at_once_the_shortest_first_is_the_optimum(name: str, gpus: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_who_knows_more_does_better(seed: int) -> None:
+def test_policies_with_more_knowledge_do_better(seed: int) -> None:
     jobs = drawn(seed, 120, 10_000, (1, 1, 2, 4))
     times = {name: mean(played(jobs, "2x4", name)) for name in ("srsf", "planner", "tiresias")}
     times["fifo"] = mean(played(jobs, "2x4", "fifo"))
@@ -87,7 +87,7 @@ def test_who_knows_more_does_better(seed: int) -> None:
     assert times["srsf"] <= times["tiresias"] <= times["fifo"]
 
 
-def test_fifo_ends_in_the_order_that_anybody_can_work_out() -> None:
+def test_fifo_ends_jobs_in_the_order_computed_by_hand() -> None:
     jobs = [TraceJob(submit_time=at, duration=each, gpus=gpus)
             for at, each, gpus in ((0.0, 100.0, 1), (1.0, 50.0, 2), (2.0, 10.0, 1))]  # fmt: skip
     assert [each.end_time for each in played(jobs, "1x2", "fifo").results] == [100, 150, 160]
@@ -176,7 +176,7 @@ def whole(jobs: list[TraceJob], run: RunResult) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(LOADS, st.sampled_from(ALL), st.sampled_from(["1x8", "2x4", "4x2"]))
-def test_everybody_ends_and_no_device_is_given_twice(
+def test_every_job_ends_and_no_device_is_allocated_twice(
     jobs: list[TraceJob], name: str, cluster: str
 ) -> None:
     watched = Watched(Workload(title="", jobs=jobs), parse_cluster(cluster), name)
@@ -228,7 +228,7 @@ def test_to_plan_more_often_changes_nothing(jobs: list[TraceJob], name: str) -> 
 @pytest.mark.parametrize(
     ("seed", "name"), [(8, "planner"), (92, "planner"), (22, "tiresias"), (26, "tiresias")]
 )
-def test_nor_where_gangs_stand_in_line_and_many_make_room(seed: int, name: str) -> None:
+def test_nor_with_pending_gangs_and_many_preemptions(seed: int, name: str) -> None:
     random, jobs, at = Random(seed), [], 0.0
     for _ in range(120):
         at += random.expovariate(1 / random.choice([50, 500]))
@@ -282,7 +282,7 @@ def test_backfill_never_delays_a_reservation(
 
 @settings(max_examples=40, deadline=None)
 @given(LOADS)
-def test_conservative_delays_nobody_by_those_who_come_later(jobs: list[TraceJob]) -> None:
+def test_conservative_never_delays_a_job_by_later_ones(jobs: list[TraceJob]) -> None:
     """Each starts as early as without all who came after it, if limits are true.
 
     One machine, whose GPUs are all alike. Those who came before may have ended a little before
@@ -328,7 +328,7 @@ def latest_start(number: int, jobs: list[TraceJob], results: list[JobResult]) ->
 
 @settings(max_examples=80, deadline=None)
 @given(LOADS)
-def test_with_the_planner_everybody_starts_within_a_bound(jobs: list[TraceJob]) -> None:
+def test_with_the_planner_every_job_starts_within_a_bound(jobs: list[TraceJob]) -> None:
     for job in jobs:
         job.priority = 0
     assumed = ReplayAssumptions(checkpoint_seconds=CHECKPOINT, restart_seconds=RESTART)
@@ -451,7 +451,7 @@ def test_estimates_that_are_off_by_two_cost_little(name: str, seed: int) -> None
 
 
 @pytest.mark.parametrize("name", ["planner", "sjf"])
-def test_a_job_of_which_far_too_little_was_said_is_done_when_its_turn_has_come(
+def test_a_job_with_a_far_too_short_estimate_ends_in_its_turn(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--expect 1h` on a job of 2.5 h, among others of half an hour that keep coming."""

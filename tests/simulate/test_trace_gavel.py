@@ -90,7 +90,7 @@ def test_what_remains_beside_another_is_relative_to_the_same_model_alone() -> No
     assert small.interference(small, "k80") == pytest.approx(0.4698 / 0.9816)
 
 
-def test_those_who_do_not_fit_or_were_never_tried_together_share_nothing() -> None:
+def test_jobs_that_do_not_fit_or_were_never_measured_together_share_no_gpu() -> None:
     found = jobs()
     small, large = found[f"{SMALL} × 1"].speed, found[f"{LARGE} × 1"].speed
     four = found["ResNet-18 (batch size 128) × 4"].speed

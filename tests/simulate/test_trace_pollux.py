@@ -113,7 +113,7 @@ def test_more_gpus_help_more_as_the_training_goes_on() -> None:
     assert all(early < late for early, late in pairwise(gains))
 
 
-def test_nobody_shares_a_gpu() -> None:
+def test_no_gpu_is_shared() -> None:
     speed = pollux.read(SAMPLE / "workloads" / "sample.csv").jobs[0].speed
     assert speed is not None
     assert speed.interference(speed, "") == 0.0

@@ -406,7 +406,7 @@ def test_what_is_piped_is_read_like_a_file(
     assert found.title == "stdin"
 
 
-def test_what_is_piped_and_wrong_is_said_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_piped_input_is_reported_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     piped(monkeypatch, b"submit_time,duration,num_gpus\n0,x,1\n")
     with pytest.raises(TraceError, match=r"^-, line 2: duration 'x' is not"):
         recognise.read(Path("-"))
@@ -627,7 +627,7 @@ def test_machines_as_they_are_typed() -> None:
     assert sizing.parse_cluster("20000x4")[0].name == "node00001"
 
 
-def test_what_is_said_of_the_last_machines_holds_for_all_that_say_nothing() -> None:
+def test_options_of_the_last_nodes_apply_to_all_nodes_without_options() -> None:
     first, second = sizing.parse_cluster("1x4:v100,cpus=32+1x4:p100,cpus=64,ram=512G,memory=16G")
     assert first.types["cpu"][0].capacity == 32_000
     assert second.types["cpu"][0].capacity == 64_000
@@ -767,6 +767,6 @@ def test_a_job_is_kept_if_it_could_run_alone(
     assert kept == (jobs if fits else jobs[1:])
 
 
-def test_nobody_makes_machines_without_end() -> None:
+def test_the_number_of_nodes_is_limited() -> None:
     with pytest.raises(BadValue, match="large enough for these jobs has more than 100,000 nodes"):
         sizing.nodes_for_load(Workload(title="x", jobs=[load(0, 3e8, 100_000)] * 9))

@@ -81,7 +81,7 @@ def test_what_runs_goes_on_where_it_is_and_what_waits_gets_what_is_left() -> Non
     assert found[6] == Forecast(start=360.0, end=420.0)
 
 
-def test_who_waits_for_another_job_runs_after_it() -> None:
+def test_a_dependent_job_runs_after_its_dependency() -> None:
     waiting = [job(4, time_limit=60), job(5, time_limit=60, depends="afterok:1"),
                job(6, time_limit=60, depends="afterany:4:77")]  # fmt: skip
     found = evaluate(facts(RUNNING + waiting), question(add=["gpus=4"])).after
@@ -105,7 +105,7 @@ def test_a_job_for_which_no_machine_is_left_is_named() -> None:
     assert "could no longer run: 4" in render.lines(answer)
 
 
-def test_the_past_is_told_by_user_and_by_job() -> None:
+def test_the_past_is_reported_by_user_and_by_job() -> None:
     history = [ended(n, 3600.0, 86400.0 - n, "4", user="ann" if n % 2 else "bob",
                      request={"gpus": "2", "machines": 2}) for n in range(1, 5)]  # fmt: skip
     answer = evaluate(facts([], history), question(add=["node=2x2"]))
@@ -155,7 +155,7 @@ def test_a_policy_with_parameters_of_its_own() -> None:
     }
 
 
-def test_a_priority_does_not_help_one_that_is_held() -> None:
+def test_a_priority_does_not_start_a_held_job() -> None:
     held = job(7, reason="JobHeldUser")
     given = facts([job(1, time_limit=60), held], meant={"7": [7]})
     with pytest.raises(
@@ -189,7 +189,7 @@ def test_held_jobs_and_later_ones_are_left_out_and_counted() -> None:
     assert said in answer.notes
 
 
-def test_those_who_wait_for_one_that_is_held_are_left_out_as_well() -> None:
+def test_jobs_that_depend_on_a_held_job_are_left_out() -> None:
     waiting = [
         job(1, reason="JobHeldUser"), job(2, depends="afterok:1"), job(3, depends="afterany:2"),
         job(4, time_limit=9), job(5, depends="afterok:1?afterok:4", time_limit=9),
@@ -211,7 +211,7 @@ def test_of_many_jobs_those_are_shown_that_move_most() -> None:
     assert text[at + 22] == "… and 10 jobs with smaller changes; see --json"
 
 
-def test_nothing_to_replay_is_said() -> None:
+def test_nothing_to_replay_is_reported() -> None:
     with pytest.raises(
         BadValue, match="no job ended in the last 7 days, and no pending job can start"
     ):
@@ -235,7 +235,7 @@ def in_turn(forecasts: dict[int, Forecast], *jobs: int) -> list[int]:
     return sorted(jobs, key=lambda job: forecasts[job].start or inf)
 
 
-def test_what_owners_said_and_what_was_measured_counts_for_the_planner() -> None:
+def test_the_planner_uses_declared_and_measured_durations() -> None:
     """All GPUs are in use for an hour; then the shortest goes first, and each needs them all."""
     holds = [
         running(n, "2", node, ["0", "1"], 60, time_limit=3660) for n, node in ((1, "a"), (2, "b"))
@@ -254,7 +254,7 @@ def test_what_owners_said_and_what_was_measured_counts_for_the_planner() -> None
     assert in_turn(answer.after, 3, 4, 5) == [3, 4, 5]
 
 
-def test_a_plain_job_whose_owner_said_how_long_it_takes_cannot_be_stopped() -> None:
+def test_a_plain_job_with_a_declared_duration_cannot_be_preempted() -> None:
     said = {"expected_seconds": 60, "remaining_seconds": 60, "estimate_seconds": 60}
     _, today, _ = cluster_model.jobs_from_input(
         facts([job(1, training=said), job(2, training=TRAINS)])
@@ -271,7 +271,7 @@ def test_new_machines_are_like_those_that_were_there() -> None:
     assert answer.infeasible == []
 
 
-def test_a_paused_job_is_said_to_be_taken_to_go_on() -> None:
+def test_a_paused_job_is_noted_as_assumed_to_resume() -> None:
     paused = {**running(1, "2", "a", ["0", "1"], 60, time_limit=3660), "state": "SUSPENDED"}
     answer = evaluate(facts([paused]), question(policy="fifo"))
     assert "1 job paused: assumed to resume now." in answer.notes

@@ -93,7 +93,7 @@ def test_only_the_specs_in_use_are_loaded(store: Store):
     assert set(store.load().specs) == {"s1"}
 
 
-def test_who_came_before_can_no_longer_write(store: Store, reopen: Open):
+def test_a_daemon_with_an_older_term_cannot_write(store: Store, reopen: Open):
     store.commit(batch(job(1)), sync=False)
     newer = reopen()
     assert newer.acquire_term() == 2
@@ -268,7 +268,7 @@ def test_environments_of_old_jobs_are_dropped_and_others_are_not(store: Store):
     assert kept == [2, 3, 4]
 
 
-def test_environments_that_somebody_still_needs_are_kept(store: Store):
+def test_environments_in_use_are_kept(store: Store):
     specs = {f"s{n}": spec(environment=f"env-{n}") for n in (1, 2)}
     secrets = {f"env-{n}": b"SECRET=1" for n in (1, 2, 3)}
     rows = [done(1, 100.0), done(2, 100.0, spec="s2")]

@@ -75,7 +75,9 @@ def schema_sql(server: Server, choice: StoreConfig, text: str) -> list[tuple[obj
 # -- the lease and the term ---------------------------------------------------------------
 
 
-def test_a_second_one_is_refused_with_who_has_it(postgres: Server, opened: Open, hurried: None):
+def test_a_second_daemon_is_rejected_with_the_holder_of_the_lease(
+    postgres: Server, opened: Open, hurried: None
+):
     choice = postgres.choice()
     first = opened(choice)
     with pytest.raises(StoreError) as refused:
@@ -95,7 +97,7 @@ def test_schemas_do_not_know_of_each_other(postgres: Server, opened: Open):
 
 
 @pytest.mark.parametrize("still_there", [True, False])
-def test_whoever_lost_the_lease_while_cut_off_writes_nothing_more(
+def test_a_daemon_that_lost_its_lease_while_disconnected_writes_nothing(
     postgres: Server, opened: Open, hurried: None, still_there: bool
 ):
     choice = postgres.choice()
@@ -266,7 +268,7 @@ def proxy(postgres: Server) -> Iterator[Proxy]:
 
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("where", ["before the request", "before the answer", "only towards us"])
-def test_a_commit_whose_answer_never_came_is_there_once(
+def test_a_commit_without_a_reply_is_stored_once(
     postgres: Server, proxy: Proxy, opened: Open, where: str, sync: bool
 ):
     choice = postgres.choice()
@@ -327,7 +329,7 @@ def test_sessions_ended_again_and_again_lose_nothing_and_double_nothing(
     assert again.load().rest.next_id == 61
 
 
-def test_a_claim_whose_answer_never_came_is_made_again(
+def test_a_term_acquired_without_a_reply_is_acquired_again(
     postgres: Server, proxy: Proxy, opened: Open
 ):
     store = opened(proxy.through(postgres.choice()), claim=False)
@@ -482,7 +484,7 @@ def test_a_server_that_forgot_what_was_on_disk_stops_the_daemon(postgres: Server
         store.commit(batch(job(4)), sync=True)
 
 
-def test_no_room_is_said_and_heals(postgres: Server, opened: Open):
+def test_a_full_disk_is_reported_and_recovers(postgres: Server, opened: Open):
     choice = postgres.choice()
     store = opened(choice)
     schema_sql(
@@ -588,7 +590,7 @@ def test_a_schema_of_layout_1_is_brought_up_to_date_with_all_that_is_in_it(
 
 
 @pytest.mark.parametrize("table", ["meta (word text)", "meta (key text, number bigint)", "jobs ()"])
-def test_somebody_elses_tables_are_left_alone(postgres: Server, table: str):
+def test_tables_of_other_programs_are_left_alone(postgres: Server, table: str):
     choice = postgres.choice()
     postgres.sql(f"CREATE SCHEMA {choice.schema}", "stoker")
     schema_sql(postgres, choice, f"CREATE TABLE {table}")

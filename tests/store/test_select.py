@@ -63,7 +63,7 @@ def test_what_cannot_be_read_is_refused_without_repeating_a_password(text: str):
         ("postgresql://db/lab?sslpassword=pw", "postgresql://db/lab?sslpassword=***"),
     ],
 )
-def test_a_password_is_masked_wherever_it_stands(url: str, shown: str):
+def test_a_password_is_masked_anywhere_in_a_url(url: str, shown: str):
     assert mask_password(url) == shown
     assert StoreConfig(url).shown == f"{shown} (schema stoker)"
 
@@ -88,7 +88,7 @@ A, B, C, D = (f"postgresql://{name}/lab" for name in "abcd")
         (None, "", None, None, None),
     ],
 )
-def test_the_flag_wins_then_the_variable_then_the_file_then_what_was_said(
+def test_flag_precedes_variable_precedes_file_precedes_the_remembered_choice(
     said: str | None,
     variable: str | None,
     configured: str | None,
@@ -99,7 +99,7 @@ def test_the_flag_wins_then_the_variable_then_the_file_then_what_was_said(
     assert select_store(said, configured, remembered, environ).url == url
 
 
-def test_what_was_said_is_for_the_owners_eyes(tmp_path: Path):
+def test_the_remembered_choice_is_readable_only_by_its_owner(tmp_path: Path):
     path = tmp_path / "store.json"
     saved = StoreChoice(str(path))
     assert (saved.option, saved.last) == (None, None)

@@ -79,7 +79,7 @@ def test_its_files_are_the_owners_alone(path: Path, opened):
         assert stat.S_IMODE(each.stat().st_mode) & 0o077 == 0, each
 
 
-def test_opening_changes_nobody_elses_mask(path: Path, opened):
+def test_opening_a_file_leaves_the_umask_unchanged(path: Path, opened):
     before = os.umask(0o027)
     try:
         opened(path)
@@ -179,7 +179,7 @@ def test_a_newer_layout_is_refused_politely_and_left_alone(path: Path):
     assert path.read_bytes() == before
 
 
-def test_a_file_that_cannot_be_opened_is_said(tmp_path: Path):
+def test_a_file_that_cannot_be_opened_is_reported(tmp_path: Path):
     with pytest.raises(StoreError):
         SqliteStore(str(tmp_path / "not there" / "journal.db"))
 
@@ -342,7 +342,7 @@ def test_damage_anywhere_is_mended_with_a_message_and_the_file_is_kept(
     assert salvaged > 3
 
 
-def test_a_database_whose_first_page_is_gone_loses_nothing(path: Path):
+def test_a_database_without_its_first_page_loses_nothing(path: Path):
     before, _ = lived(path)
     with open(path, "r+b") as file:
         file.write(bytes(4096))
@@ -421,7 +421,7 @@ def test_sweeps_outlive_damage(
     assert found.rest.next_id == 6
 
 
-def test_a_sweep_whose_events_are_lost_is_known_by_its_row(path: Path, opened: Open):
+def test_a_sweep_with_lost_events_is_restored_from_its_row(path: Path, opened: Open):
     state = swept(path)
     change(path, "UPDATE events SET data = '{' WHERE seq = 2")
     salvage(str(path), ValueError("test"))
@@ -491,7 +491,7 @@ FULL = """
 """
 
 
-def test_no_room_is_said_and_what_was_committed_stays(path: Path, opened):
+def test_a_full_disk_is_reported_and_committed_events_stay(path: Path, opened):
     here = Path(__file__).parent.parent
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(FULL), str(path)],
@@ -527,7 +527,7 @@ def fill(path: Path) -> None:
             file.write(bytes(4096))
 
 
-def test_on_a_full_disk_the_ballast_makes_room_for_ends(small_disk: Path):
+def test_on_a_full_disk_the_reserved_space_is_used_for_ends(small_disk: Path):
     store = SqliteStore(str(small_disk / "journal.db"))
     store.acquire_term()
     store.commit(batch(job(1)), sync=True)

@@ -243,7 +243,7 @@ def test_a_command_of_the_caller_takes_the_place_of_the_files() -> None:
     assert found["command"] == ["./t"]
 
 
-def test_a_name_becomes_one_that_can_be_typed() -> None:
+def test_a_name_is_cleaned_so_that_it_can_be_typed() -> None:
     tail = "parameters: {x: {value: 1}}\n"
     assert read(f"{HEAD}name: My sweep (lr)!\n{tail}")["name"] == "My-sweep-lr"
 

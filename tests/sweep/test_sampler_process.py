@@ -167,7 +167,7 @@ def test_running_trials_are_known_to_the_sampler() -> None:
     assert [t.state for t in everything].count(TrialState.RUNNING) == 1
 
 
-def test_a_trial_told_again_is_replaced() -> None:
+def test_a_trial_reported_twice_is_replaced() -> None:
     study = Study(VALLEY)
     params = {"lr": 0.01, "seed": 7, "x": 0.0}
     for state, more, expected in [
@@ -243,7 +243,7 @@ def test_only_questions_are_answered() -> None:
     }  # fmt: skip
 
 
-def test_a_definition_begins_the_sweep_anew() -> None:
+def test_a_new_definition_restarts_the_sweep() -> None:
     desk = SamplerServer()
     one = sweep(a={"values": [1]})
     said(desk, generation=1, definition=one)
@@ -265,7 +265,7 @@ def test_gp_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     }  # fmt: skip
 
 
-def test_without_optuna_every_question_is_told_what_to_install(
+def test_without_optuna_every_reply_names_the_package_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)

@@ -31,7 +31,7 @@ def test_a_loop_tells_its_epochs_and_steps(desk: TrainingDir) -> None:
     assert desk.steps()["e"] == 1
 
 
-def test_the_reports_are_private_and_made_by_whoever_speaks_first(desk: TrainingDir) -> None:
+def test_the_first_report_creates_the_private_directory(desk: TrainingDir) -> None:
     assert not desk.reports.exists()
     desk.job()
     assert stat.S_IMODE(desk.reports.stat().st_mode) == 0o700
@@ -62,14 +62,14 @@ def test_under_stoker_its_own_word_counts_and_not_what_was_inherited(desk: Train
     assert (job.epochs_done, job.restarted) == (2, True)
 
 
-def test_what_was_said_to_the_training_that_submitted_this_job_is_not_for_us(
+def test_variables_of_the_submitting_training_are_ignored(
     desk: TrainingDir,
 ) -> None:
     inherited = {"JOB_UUID": "a-1", "EPOCHS_TO_BE_DONE": 9, "EPOCHS_DONE": 8}
     assert list(desk.job(STOKER_JOB_ID=2, **inherited).epochs(2)) == [0, 1]
 
 
-def test_by_hand_the_older_names_are_heard() -> None:
+def test_without_a_daemon_the_older_variable_names_work() -> None:
     job = Job({"EPOCHS_DONE": "2", "JOB_RESTARTED": "TRUE", "EPOCHS_TO_BE_DONE": "3"})
     assert (job.restarted, list(job.epochs(9))) == (True, [2])
     assert not Job({"EPOCHS_DONE": "2", "JOB_RESTARTED": "FALSE"}).restarted
@@ -123,7 +123,7 @@ def test_the_word_about_steps_has_one_length_and_is_overwritten(desk: TrainingDi
     assert desk.steps()["n"] == 50
 
 
-def test_an_epoch_whose_end_was_forgotten_ends_when_the_next_begins(desk: TrainingDir) -> None:
+def test_an_epoch_without_an_end_call_ends_when_the_next_begins(desk: TrainingDir) -> None:
     job = desk.job()
     for _ in range(3):
         job.start_epoch()
@@ -170,7 +170,7 @@ def test_figures_may_be_anything_that_holds_a_number(desk: TrainingDir) -> None:
     assert line["v"] == known
 
 
-def test_figures_of_every_step_are_told_at_once_in_one_line_each(desk: TrainingDir) -> None:
+def test_metrics_of_every_step_are_reported_at_once_in_one_line_each(desk: TrainingDir) -> None:
     job = desk.job()
     job.start_epoch()
     for step in range(1000):
@@ -180,7 +180,7 @@ def test_figures_of_every_step_are_told_at_once_in_one_line_each(desk: TrainingD
     assert {line["e"] for line in desk.lines("metrics")} == {0}
 
 
-def test_the_last_figures_are_told_when_the_script_is_over(desk: TrainingDir) -> None:
+def test_the_last_metrics_are_reported_at_exit(desk: TrainingDir) -> None:
     done = desk.run(
         "from stoker.training import job\njob.report(loss=1)\njob.report(loss=2)", EPOCHS_DONE=0
     )
@@ -188,7 +188,7 @@ def test_the_last_figures_are_told_when_the_script_is_over(desk: TrainingDir) ->
     assert [line["v"] for line in desk.lines("metrics")] == [{"loss": 1.0}, {"loss": 2.0}]
 
 
-def test_too_many_figures_for_a_line_are_told_in_several(desk: TrainingDir) -> None:
+def test_too_many_metrics_for_a_line_are_split(desk: TrainingDir) -> None:
     figures = {f"weight {number} äöü": number for number in range(1000)}
     desk.job().report(figures, step=3)
     lines = desk.lines("metrics")
@@ -265,7 +265,7 @@ def test_without_stoker_nothing_is_written_and_nothing_stops(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "reports", ["/dev/null/x", "/proc/nowhere", "relative/\udcff", "/dev/full", "x" * 5000]
 )
-def test_reports_that_cannot_be_written_hurt_nobody(reports: str, tmp_path: Path) -> None:
+def test_unwritable_reports_do_not_stop_the_training(reports: str, tmp_path: Path) -> None:
     job = Job({"STOKER_REPORTS": reports, "HEARTBEAT_FREQ": "1", "NUM_GPUS": "2"})
     for _ in job.epochs(2):
         for _ in job.steps(range(3)):
@@ -273,7 +273,7 @@ def test_reports_that_cannot_be_written_hurt_nobody(reports: str, tmp_path: Path
     assert not job.should_stop()
 
 
-def test_a_full_disk_hurts_nobody(desk: TrainingDir) -> None:
+def test_a_full_disk_does_not_stop_the_training(desk: TrainingDir) -> None:
     desk.reports.mkdir()
     for name in ("report", "steps", "stop_at.new"):
         (desk.reports / name).symlink_to("/dev/full")

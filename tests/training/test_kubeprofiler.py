@@ -63,7 +63,7 @@ def test_kub_37_the_epochs_done_are_a_number(profiler) -> None:
     assert profiler(EPOCHS_DONE=2).EPOCHS_DONE == 2
 
 
-def test_kub_38_steps_are_told_every_so_many_iterations(profiler, desk: TrainingDir) -> None:
+def test_kub_38_steps_are_reported_every_n_iterations(profiler, desk: TrainingDir) -> None:
     api = profiler(HEARTBEAT_FREQ=3)
     assert api.PROFILE_EACH == 3
     api.start_epoch()
@@ -184,7 +184,7 @@ def test_kub_54_else_a_path_at_which_nothing_is(profiler, desk: TrainingDir) -> 
     assert list(desk.checkpoints.iterdir()) == []
 
 
-def test_kub_55_a_restart_is_said(
+def test_kub_55_a_restart_is_reported(
     profiler, desk: TrainingDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(desk.checkpoints / "lightning_logs/version_3/checkpoints/a.ckpt", 0)
@@ -200,7 +200,7 @@ def test_kub_55_a_fresh_start_says_nothing(profiler, capfd: pytest.CaptureFixtur
     assert capfd.readouterr() == ("", "")
 
 
-def test_kub_56_so_many_calls_are_one_iteration_fewer(profiler, desk: TrainingDir) -> None:
+def test_kub_56_n_calls_are_one_iteration_fewer(profiler, desk: TrainingDir) -> None:
     api = profiler()
     api.start_epoch()
     for _ in range(7):
@@ -258,7 +258,7 @@ def test_kub_62_end_says_nothing(profiler, desk: TrainingDir) -> None:
     assert desk.lines() == before
 
 
-def test_kub_64_65_with_nobody_to_talk_to_it_goes_on(profiler) -> None:
+def test_kub_64_65_without_a_daemon_it_continues(profiler) -> None:
     api = profiler(PATH="/nonexistent", STOKER_REPORTS="/dev/null/nowhere")
     api.start_epoch()
     api.measure()

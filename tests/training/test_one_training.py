@@ -80,7 +80,7 @@ def test_a_training_that_a_wrapper_starts_again_after_a_crash_goes_on(desk: Trai
     assert desk.epochs("start") == [1, 2, 3, 3, 4]
 
 
-def test_a_second_program_trains_from_the_beginning_and_is_neither_told_of_nor_stopped(
+def test_a_second_program_trains_from_the_beginning_without_reports_or_stops(
     desk: TrainingDir,
 ) -> None:
     line = "python t.py 3 && touch $STOKER_REPORTS/stop && python t.py 4"
@@ -102,7 +102,7 @@ def test_the_same_program_run_once_more_is_another_training(desk: TrainingDir) -
     assert desk.epochs("start") == [0, 1]
 
 
-def test_one_that_runs_beside_another_is_another_training(desk: TrainingDir) -> None:
+def test_a_concurrent_loop_is_another_training(desk: TrainingDir) -> None:
     first = "from stoker.training import job\njob.start_epoch()\njob.start_epoch()\ninput()\n"
     line = "(sed /go/q; :) < in | python f.py & until grep -q '\"e\":1' $STOKER_REPORTS/report; "
     line += "do :; done; python f.py < /dev/null; echo go > in; wait"
@@ -127,7 +127,7 @@ def test_a_second_loop_is_another_training(desk: TrainingDir) -> None:
     assert desk.lines() == said
 
 
-def test_a_loop_after_one_that_was_left_early_is_another_training(desk: TrainingDir) -> None:
+def test_a_loop_after_an_unfinished_loop_is_another_training(desk: TrainingDir) -> None:
     job = desk.job()
     for fold in range(2):
         for epoch in job.epochs(5):
@@ -148,7 +148,7 @@ def test_epochs_beyond_those_asked_for_are_another_training(desk: TrainingDir) -
 
 
 @pytest.mark.parametrize(("total", "told"), [(30, 30), (sys.maxsize, None)])
-def test_how_many_epochs_there_are_is_said_if_it_is_a_number_to_go_by(
+def test_the_number_of_epochs_is_reported_if_it_is_usable(
     desk: TrainingDir, total: int, told: int | None
 ) -> None:
     job = desk.job()
@@ -160,7 +160,7 @@ def test_how_many_epochs_there_are_is_said_if_it_is_a_number_to_go_by(
     assert all(parse(json.dumps(line).encode()) is not None for line in starts)
 
 
-def test_numbers_that_begin_anew_are_another_training(desk: TrainingDir) -> None:
+def test_epoch_numbers_that_restart_are_another_training(desk: TrainingDir) -> None:
     job = desk.job()
     for epoch in (0, 1, 1, 2):  # one was tried twice
         job.start_epoch(epoch)
@@ -218,9 +218,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("way", ["fork", "spawn"])
-def test_ranks_that_a_script_makes_by_itself_are_heard_and_stop_together(
-    desk: TrainingDir, way: str
-) -> None:
+def test_ranks_started_by_the_script_report_and_stop_together(desk: TrainingDir, way: str) -> None:
     done = shell(desk, f"python c.py {way}", {"c.py": CHILDREN}, HEARTBEAT_FREQ=1)
     assert done.stdout == "[75, 75]\n", done.stderr
     assert desk.epochs("start") == [0, 1, 2]

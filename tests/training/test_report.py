@@ -44,7 +44,7 @@ def test_it_is_there_before_the_next_line_of_the_script(attached: TrainingDir) -
         assert [line["s"] for line in attached.lines("metrics")] == list(range(step + 1))
 
 
-def test_infinite_figures_and_none_at_all_are_told_as_such(attached: TrainingDir) -> None:
+def test_infinite_and_missing_metrics_are_reported_as_such(attached: TrainingDir) -> None:
     training.report(a=math.nan, b=math.inf, c=-math.inf)
     (line,) = attached.lines("metrics")
     assert math.isnan(line["v"]["a"])
@@ -118,7 +118,7 @@ def test_a_script_that_closes_all_files_does_not_get_reports_written_into_its_ow
     assert [line["v"]["loss"] for line in desk.lines("metrics")] == [1.0, 2.0]
 
 
-def test_a_report_that_is_gone_is_begun_anew(desk: TrainingDir) -> None:
+def test_a_deleted_report_is_created_again(desk: TrainingDir) -> None:
     files = Files(str(desk.reports))
     assert files.append_line("one")
     os.unlink(desk.reports / "report")
@@ -129,7 +129,7 @@ def test_a_report_that_is_gone_is_begun_anew(desk: TrainingDir) -> None:
 # -- current -----------------------------------------------------------------------------------
 
 
-def test_the_job_knows_all_that_it_was_told(
+def test_the_job_reads_all_variables_of_its_environment(
     attached: TrainingDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = {"lr": 0.1, "layers": [1, 2], "name": "x"}

@@ -27,7 +27,7 @@ def stops(job: Job, epochs: int, steps: int = 3) -> int | None:
     return None
 
 
-def test_each_attempt_trains_an_epoch_however_often_it_must_make_room(tmp_path: Path) -> None:
+def test_each_attempt_trains_an_epoch_however_often_it_is_preempted(tmp_path: Path) -> None:
     for attempt in range(3):
         desk = TrainingDir(tmp_path, attempt, STOKER_EPOCHS_DONE=attempt)
         desk.ask_to_stop()
@@ -38,7 +38,7 @@ def test_each_attempt_trains_an_epoch_however_often_it_must_make_room(tmp_path: 
         assert desk.epochs("stopped") == [attempt + 1]
 
 
-def test_an_epoch_that_failed_and_is_tried_again_is_none_that_was_trained(
+def test_a_failed_epoch_that_is_retried_does_not_count_as_trained(
     desk: TrainingDir,
 ) -> None:
     desk.ask_to_stop()
@@ -58,7 +58,7 @@ def test_all_ranks_of_an_attempt_train_one_epoch(desk: TrainingDir) -> None:
     assert [stops(job, epochs=9) for job in jobs] == [5, 5]
 
 
-def test_who_goes_on_after_the_stop_is_stopped_again_and_nothing_more_is_said(
+def test_a_script_that_continues_after_the_stop_is_stopped_again_silently(
     desk: TrainingDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = desk.job()

@@ -22,7 +22,9 @@ def diary(box: DaemonFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("code", [75, 0])
-def test_a_job_that_saves_on_a_signal_makes_room_and_goes_on(box: DaemonFixture, code: int) -> None:
+def test_a_job_that_saves_on_a_signal_is_preempted_and_resumes(
+    box: DaemonFixture, code: int
+) -> None:
     job = box.submit("--gpus", 4, "--signal", "USR1@60", SAVES.format(code=code))
     until(lambda: diary(box) == ["begins at 0"])
     assert box.end_of(urgent(box))["state"] == "COMPLETED"
@@ -34,7 +36,7 @@ def test_a_job_that_saves_on_a_signal_makes_room_and_goes_on(box: DaemonFixture,
     assert view["attempts"][0]["cause"].startswith("stopped: job ")
 
 
-def test_one_that_does_not_catch_its_signal_is_left_alone(box: DaemonFixture) -> None:
+def test_a_job_that_does_not_catch_its_signal_is_not_preempted(box: DaemonFixture) -> None:
     line = "echo begins >>diary; while [ ! -e done ]; do sleep 0.05; done"
     job = box.submit("--gpus", 4, "--signal", "USR1@1", line)
     box.becomes(job, "RUNNING")
@@ -47,7 +49,7 @@ def test_one_that_does_not_catch_its_signal_is_left_alone(box: DaemonFixture) ->
     assert box.end_of(other)["state"] == "COMPLETED"
 
 
-def test_a_restartable_job_is_ended_and_begun_anew(box: DaemonFixture) -> None:
+def test_a_restartable_job_is_terminated_and_restarted(box: DaemonFixture) -> None:
     line = "echo begins >>diary; while [ ! -e done ]; do sleep 0.05; done"
     job = box.submit("--gpus", 4, "--requeue", line)
     box.becomes(job, "RUNNING")
@@ -57,7 +59,7 @@ def test_a_restartable_job_is_ended_and_begun_anew(box: DaemonFixture) -> None:
     assert box.end_of(job)["state"] == "COMPLETED"
 
 
-def test_one_that_must_not_be_disturbed_is_not(box: DaemonFixture) -> None:
+def test_a_non_preemptible_job_is_not_preempted(box: DaemonFixture) -> None:
     line = "echo begins >>diary; while [ ! -e done ]; do sleep 0.05; done"
     job = box.submit("--gpus", 4, "--signal", "USR1@1", "--no-requeue", line)
     box.becomes(job, "RUNNING")

@@ -23,7 +23,7 @@ def waiting(box: DaemonFixture, code: int, *options: object) -> tuple[str, Path]
     return job, flag
 
 
-def test_a_killed_keeper_takes_no_job_with_it_and_no_exit_code_is_lost(box: DaemonFixture) -> None:
+def test_a_killed_supervisor_ends_no_job_and_loses_no_exit_code(box: DaemonFixture) -> None:
     job, flag = waiting(box, 7, "--gpus", "1")
     old = box.keepers
     for keeper in old:
@@ -36,7 +36,7 @@ def test_a_killed_keeper_takes_no_job_with_it_and_no_exit_code_is_lost(box: Daem
     assert (ended["state"], ended["result"], ended["attempt"]) == ("FAILED", 7, 0)
 
 
-def test_jobs_that_end_just_as_the_keeper_is_killed_have_an_end(box: DaemonFixture) -> None:
+def test_jobs_that_end_just_as_the_supervisor_is_killed_have_an_end(box: DaemonFixture) -> None:
     label = box.submit("--each-line", "-", input="sleep 0.1; exit 4\n" * 24)
     for _ in range(4):
         time.sleep(0.07)
@@ -46,7 +46,7 @@ def test_jobs_that_end_just_as_the_keeper_is_killed_have_an_end(box: DaemonFixtu
     assert {(job["state"], job["result"]) for job in box.jobs(label)} == {("FAILED", 4)}
 
 
-def test_daemon_and_keeper_killed_what_ended_meanwhile_is_lost(box: DaemonFixture) -> None:
+def test_jobs_that_end_while_daemon_and_supervisor_are_dead_are_lost(box: DaemonFixture) -> None:
     job, flag = waiting(box, 0)
     again, flag_again = waiting(box, 0, "--retries", "1", "--retry-on", "lost")
     going, flag_going = waiting(box, 0)
@@ -172,7 +172,7 @@ def test_without_a_run_directory_an_end_is_read_from_the_disk(box: DaemonFixture
     assert (ended["state"], ended["result"]) == ("FAILED", 8)
 
 
-def test_without_run_directory_and_keeper_a_job_that_had_started_is_not_started_again(
+def test_without_run_directory_and_supervisor_a_started_job_is_not_started_again(
     box: DaemonFixture,
 ) -> None:
     count = box.user / "count"
@@ -187,7 +187,7 @@ def test_without_run_directory_and_keeper_a_job_that_had_started_is_not_started_
     assert count.read_text() == "x\n"
 
 
-def test_a_keeper_that_is_late_with_an_old_order_leaves_it_undone(box: DaemonFixture) -> None:
+def test_a_supervisor_ignores_an_outdated_instruction(box: DaemonFixture) -> None:
     box.result("true")
     keepers = box.keepers
     count = box.user / "count"
@@ -208,7 +208,9 @@ def test_a_keeper_that_is_late_with_an_old_order_leaves_it_undone(box: DaemonFix
     assert count.read_text() == "1\n"
 
 
-def test_an_adopted_job_that_runs_out_of_cuda_memory_is_named_as_such(box: DaemonFixture) -> None:
+def test_a_recovered_job_that_runs_out_of_cuda_memory_is_reported_as_such(
+    box: DaemonFixture,
+) -> None:
     flag = box.user / "go"
     job = box.submit(
         f"echo ready; until [ -e {flag} ]; do sleep 0.05; done; echo 'CUDA out of memory'; exit 1"
@@ -222,7 +224,7 @@ def test_an_adopted_job_that_runs_out_of_cuda_memory_is_named_as_such(box: Daemo
 
 
 @pytest.mark.timeout(120)
-def test_thousands_of_starts_at_once_do_not_tie_daemon_and_keeper_in_a_knot(
+def test_thousands_of_starts_at_once_do_not_deadlock_daemon_and_supervisor(
     idle: DaemonFixture,
 ) -> None:
     box = idle.start("{cpu:6000}")

@@ -83,7 +83,7 @@ def lab(seed: int) -> list[TraceJob]:
 
 
 @pytest.mark.parametrize("assumed", [AT_ONCE, SOON], ids=["at once", "soon"])
-def test_nobody_is_stopped_for_one_who_may_not_start(assumed: ReplayAssumptions) -> None:
+def test_no_job_is_preempted_for_a_job_that_may_not_start(assumed: ReplayAssumptions) -> None:
     """The gang is reserved from the end of the first on; the last would delay it."""
     jobs = [
         TraceJob(
@@ -102,7 +102,7 @@ def test_nobody_is_stopped_for_one_who_may_not_start(assumed: ReplayAssumptions)
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", ["fifo", "skip", "backfill", "conservative", "fair", "planner"])
-def test_jobs_make_room_without_going_in_circles(name: str, seed: int) -> None:
+def test_jobs_are_preempted_without_cycles(name: str, seed: int) -> None:
     for assumed in (AT_ONCE, SOON):
         play = Watched(lab(seed), "4x8", name, assumed)
         assert play.run().unfinished == 0
@@ -111,7 +111,7 @@ def test_jobs_make_room_without_going_in_circles(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", ["fifo", "skip", "backfill", "srsf"])
-def test_the_first_in_line_is_never_forgotten(name: str, seed: int) -> None:
+def test_the_head_of_the_queue_never_starves(name: str, seed: int) -> None:
     play = Watched(lab(seed), "4x8", name, AT_ONCE)
     play.run()
     assert play.forgotten == []
