@@ -125,16 +125,16 @@ def typed_error(error: StokerError) -> StokerError:
     """Return an error as an instance of the class for its code."""
     if type(error) is not StokerError:
         return error
-    typed = error
+    api_error = error
     if error.code == "usage":
-        typed = UsageError(error.message)
+        api_error = UsageError(error.message)
     elif error.exit_code == wire.EXIT_UNREACHABLE:
-        typed = DaemonUnreachable(error.message)
-        typed.code = error.code
+        api_error = DaemonUnreachable(error.message)
+        api_error.code = error.code
     elif (kind := _KINDS.get(error.code)) is not None:
-        typed = kind(error.message, error.exit_code, error.code)
-    typed.answered = error.answered
-    return typed
+        api_error = kind(error.message, error.exit_code, error.code)
+    api_error.answered = error.answered
+    return api_error
 
 
 def never_starts_error(stuck: Mapping[str, Any], views: Sequence[Mapping[str, Any]]) -> StokerError:

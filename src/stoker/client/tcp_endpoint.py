@@ -133,8 +133,8 @@ def parse(url: str, token: str, fingerprint: str | None = None) -> Endpoint:
 
 
 def _split(url: str) -> tuple[str, str, int]:
-    kind, _, rest = url.partition("://")
-    host, _, port = rest.rpartition(":")
+    kind, _, address = url.partition("://")
+    host, _, port = address.rpartition(":")
     named = host.strip("[]")
     brackets = host in (named, f"[{named}]") and (":" in named) == (host != named)
     number = int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else 0

@@ -155,14 +155,14 @@ class ChunkedDecoder:
                 self._left -= len(piece)
                 if self._left:
                     break
-            size, end, rest = self._raw.partition(b"\r\n")
+            size, end, remaining = self._raw.partition(b"\r\n")
             if not end:
                 break
             try:
                 self._left = int(size.split(b";")[0], 16) + 2
             except ValueError:
                 raise ConnectionBroken(NOT_HTTP) from None
-            self._raw = rest
+            self._raw = remaining
             self.is_complete = self._left == 2
         return body
 

@@ -40,8 +40,8 @@ class Grid:
             raise IndexError(index)
         chosen = []
         for choices, count in self._fastest_first:
-            index, place = divmod(index, count)
-            chosen.append(choices[place])
+            index, choice = divmod(index, count)
+            chosen.append(choices[choice])
         chosen.reverse()
         return tuple(chosen)
 
@@ -52,13 +52,13 @@ def order(
     """Yield `count` different combinations (all, if None); the same for the same seed."""
     if mode not in MODES:
         raise ValueError(f"there is no mode {mode!r}")
-    wanted = range(grid.size if count is None else min(count, grid.size))
-    if not wanted:
+    indexes = range(grid.size if count is None else min(count, grid.size))
+    if not indexes:
         return
     if mode == GRID:
-        yield from map(grid.__getitem__, wanted)
+        yield from map(grid.__getitem__, indexes)
     else:
-        yield from map(grid.__getitem__, map(_places(grid.size, seed).__getitem__, wanted))
+        yield from map(grid.__getitem__, map(_places(grid.size, seed).__getitem__, indexes))
 
 
 def _places(size: int, seed: int | None) -> list[int] | Permutation:

@@ -62,9 +62,9 @@ def read_start(path: str) -> bytes | None:
 
 def default_directory() -> str:
     """Return the directory of the running `stoker` if it is writable, else ~/.local/bin."""
-    typed = os.path.abspath(sys.argv[0])
+    this_command = os.path.abspath(sys.argv[0])
     beside_python = os.path.join(os.path.dirname(sys.executable), "stoker")
-    for command in (typed, beside_python):
+    for command in (this_command, beside_python):
         directory = os.path.dirname(command)
         is_stoker = os.path.basename(command) == "stoker" and os.path.isfile(command)
         if is_stoker and os.access(directory, os.W_OK | os.X_OK):
@@ -72,9 +72,9 @@ def default_directory() -> str:
     return real_directory("~/.local/bin")
 
 
-def real_directory(typed: str) -> str:
+def real_directory(path: str) -> str:
     """Return the canonical path of a directory, as used in the record."""
-    return os.path.realpath(os.path.expanduser(typed))
+    return os.path.realpath(os.path.expanduser(path))
 
 
 def path_directories() -> list[str]:

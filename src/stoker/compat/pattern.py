@@ -22,17 +22,17 @@ MAX_WIDTH_DIGITS = 4
 class Field:
     """One {name!conversion:spec} of a pattern."""
 
-    __slots__ = ("conversion", "name", "spec", "typed")
+    __slots__ = ("conversion", "name", "source", "spec")
 
-    def __init__(self, typed: str, names: Sequence[str]) -> None:
-        self.typed = typed
-        head, _, self.spec = typed[1:-1].partition(":")
+    def __init__(self, source: str, names: Sequence[str]) -> None:
+        self.source = source
+        head, _, self.spec = source[1:-1].partition(":")
         self.name, _, self.conversion = head.partition("!")
         if self.name not in names:
-            raise UsageError(_no_parameter(typed, self.name, names))
+            raise UsageError(_no_parameter(source, self.name, names))
         if self.conversion not in CONVERSIONS and "!" in head:
             raise UsageError(
-                f"{typed}: a conversion is !r, !s or !a. {DOUBLE_HINT} {double_braces(typed)}"
+                f"{source}: a conversion is !r, !s or !a. {DOUBLE_HINT} {double_braces(source)}"
             )
         self._check_spec()
 
@@ -54,8 +54,8 @@ class Field:
             format("", self.spec)
         except ValueError:
             raise UsageError(
-                f"{self.typed} has a format that does not apply to text, and all values are text; "
-                f"{{{self.name}:>8}} works. {DOUBLE_HINT} {double_braces(self.typed)}"
+                f"{self.source} has a format that does not apply to text, and all values are text; "
+                f"{{{self.name}:>8}} works. {DOUBLE_HINT} {double_braces(self.source)}"
             ) from None
 
 
@@ -131,12 +131,12 @@ def split(text: str) -> Iterator[tuple[bool, str]]:
 def _field_end(text: str, start: int) -> int:
     """Return the end of the field at `start`; braces inside it must be paired."""
     depth = 0
-    for place in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
+    for index in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[index], 0)
         if depth <= 0:
             break
     if depth == 0:
-        return place + 1
+        return index + 1
     brace, other = ("{", "}") if depth > 0 else ("}", "{")
     raise UsageError(
         f"The pattern has a {brace} without its {other}: {_cut(text[start:])!r}. "
@@ -144,21 +144,21 @@ def _field_end(text: str, start: int) -> int:
     )
 
 
-def _no_parameter(typed: str, name: str, names: Sequence[str]) -> str:
+def _no_parameter(field: str, name: str, names: Sequence[str]) -> str:
     inside = name.partition(".")[0].partition("[")[0]
     if inside != name and inside in names:
         return (
-            f"{typed} selects a part of a value; use the whole value: {{{inside}}}. "
-            f"{DOUBLE_HINT} {double_braces(typed)}"
+            f"{field} selects a part of a value; use the whole value: {{{inside}}}. "
+            f"{DOUBLE_HINT} {double_braces(field)}"
         )
     if name.replace("-", "_").isidentifier():
         return (
-            f"The pattern has {typed}, but there is no parameter {name}. Add -p {name} VALUE ..., "
-            f"or double the braces if they belong to the command: {double_braces(typed)}"
+            f"The pattern has {field}, but there is no parameter {name}. Add -p {name} VALUE ..., "
+            f"or double the braces if they belong to the command: {double_braces(field)}"
         )
     return (
-        f"The pattern has {_cut(typed)}, which is not a parameter. "
-        f"{DOUBLE_HINT} {_cut(double_braces(typed))}"
+        f"The pattern has {_cut(field)}, which is not a parameter. "
+        f"{DOUBLE_HINT} {_cut(double_braces(field))}"
     )
 
 

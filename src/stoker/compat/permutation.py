@@ -47,14 +47,14 @@ class Permutation:
         # An odd factor is invertible.
         self.keys = [(bits(width), bits(width) | 1, bits(width) | 1) for _ in range(ROUNDS)]
 
-    def __getitem__(self, place: int) -> int:
+    def __getitem__(self, index: int) -> int:
         """Return the number at an index."""
-        if not 0 <= place < self.size:
-            raise IndexError(place)
-        place = self._mix(place)
-        while place >= self.size:
-            place = self._mix(place)
-        return place
+        if not 0 <= index < self.size:
+            raise IndexError(index)
+        index = self._mix(index)
+        while index >= self.size:
+            index = self._mix(index)
+        return index
 
     def _mix(self, cell: int) -> int:
         mask, width, half = self.mask, self.width, self.width // 2

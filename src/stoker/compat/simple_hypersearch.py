@@ -54,20 +54,20 @@ class HypersearchArguments:
 
 def main(argv: list[str]) -> int:
     """Print the commands."""
-    asked = read_arguments(argv)
-    if asked.help:
+    args = read_arguments(argv)
+    if args.help:
         print(HELP, end="")
         return 0
-    text = _pattern_text(asked)
-    parameters = _checked_parameters(asked)
+    text = _pattern_text(args)
+    parameters = _checked_parameters(args)
     names = list(parameters)
     pattern = Pattern(text, names)
     _check_use(pattern, parameters)
-    seed = _whole_number(asked, "--seed")
-    count = _whole_number(asked, "--n-samples")
+    seed = _whole_number(args, "--seed")
+    count = _whole_number(args, "--n-samples")
     if count is not None and count < 0:
         raise UsageError(f"--n-samples takes a whole number of at least 0, not {count}.")
-    mode = asked.options.get("--sampling-mode", SHUFFLED_GRID)
+    mode = args.options.get("--sampling-mode", SHUFFLED_GRID)
     if mode not in MODES:
         raise UsageError(f"--sampling-mode is shuffled_grid or grid, not {mode!r}.")
     fill = pattern.fill
@@ -81,32 +81,32 @@ def main(argv: list[str]) -> int:
 
 def read_arguments(argv: list[str]) -> HypersearchArguments:
     """Parse a command line."""
-    asked = HypersearchArguments()
-    into = asked.words  # after -p NAME, words are its values until the next option
-    rest = list(reversed(argv))
-    while rest:
-        word = rest.pop()
+    args = HypersearchArguments()
+    into = args.words  # after -p NAME, words are its values until the next option
+    remaining = list(reversed(argv))
+    while remaining:
+        word = remaining.pop()
         if word == "--":
-            asked.words += reversed(rest)
+            args.words += reversed(remaining)
             break
         if not _is_option(word):
             into.append(word)
             continue
-        name, attached = _option(word, asked)
+        name, attached = _option(word, args)
         if name == "--help":
-            asked.help = True
+            args.help = True
             break
-        if attached is None and not rest:
+        if attached is None and not remaining:
             needs = "a name and values: -p lr 0.1 0.01" if name == "--parameter" else "a value."
             raise UsageError(f"{word} needs {needs}")
-        value = rest.pop() if attached is None else attached
+        value = remaining.pop() if attached is None else attached
         if name == "--parameter":
             into = []
-            asked.parameters.append((value, into))
+            args.parameters.append((value, into))
         else:
-            into = asked.words
-            asked.options[name] = value
-    return asked
+            into = args.words
+            args.options[name] = value
+    return args
 
 
 def _is_option(word: str) -> bool:
@@ -122,29 +122,29 @@ def _is_option(word: str) -> bool:
     return False
 
 
-def _option(word: str, asked: HypersearchArguments) -> tuple[str, str | None]:
+def _option(word: str, args: HypersearchArguments) -> tuple[str, str | None]:
     """Return the full name of an option and its attached value."""
     if word in {"-p", "-h"}:
         return ("--parameter" if word == "-p" else "--help"), None
-    typed, equals, attached = word.partition("=")
-    found = [name for name in LONG if name == typed]
-    if typed.startswith("--") and not found:
-        found = [name for name in LONG if name.startswith(typed)]
-    if len(found) == 1:
-        return found[0], attached if equals else None
-    if len(found) > 1:
-        raise UsageError(f"{typed} is ambiguous: {' or '.join(found)}.")
-    if asked.parameters:
+    option, equals, attached = word.partition("=")
+    matches = [name for name in LONG if name == option]
+    if option.startswith("--") and not matches:
+        matches = [name for name in LONG if name.startswith(option)]
+    if len(matches) == 1:
+        return matches[0], attached if equals else None
+    if len(matches) > 1:
+        raise UsageError(f"{option} is ambiguous: {' or '.join(matches)}.")
+    if args.parameters:
         advice = f"If it is a value, put a space in front of it: ' {word}'"
-    elif asked.words:
+    elif args.words:
         advice = "If it belongs to the command, put the whole command in quotes."
     else:
         advice = "See: simple_hypersearch --help"
-    raise UsageError(f"There is no option {typed}. {advice}")
+    raise UsageError(f"There is no option {option}. {advice}")
 
 
-def _whole_number(asked: HypersearchArguments, name: str) -> int | None:
-    text = asked.options.get(name)
+def _whole_number(args: HypersearchArguments, name: str) -> int | None:
+    text = args.options.get(name)
     if text is None:
         return None
     try:
@@ -156,17 +156,17 @@ def _whole_number(asked: HypersearchArguments, name: str) -> int | None:
 # ----------------------------------------------------------------------- validation
 
 
-def _pattern_text(asked: HypersearchArguments) -> str:
+def _pattern_text(args: HypersearchArguments) -> str:
     """Return the only pattern."""
-    if len(asked.words) > 1:
+    if len(args.words) > 1:
         raise UsageError(
-            f"There are {len(asked.words)} patterns: {' | '.join(asked.words)}. "
+            f"There are {len(args.words)} patterns: {' | '.join(args.words)}. "
             "Put the whole command in quotes, as one pattern."
         )
-    if asked.words:
-        _check_one_line(asked.words[0])
-        return asked.words[0]
-    for name, values in asked.parameters:
+    if args.words:
+        _check_one_line(args.words[0])
+        return args.words[0]
+    for name, values in args.parameters:
         swallowed = next((value for value in values if "{" in value), None)
         if swallowed is not None:
             raise UsageError(
@@ -179,20 +179,20 @@ def _pattern_text(asked: HypersearchArguments) -> str:
     )
 
 
-def _checked_parameters(asked: HypersearchArguments) -> dict[str, list[str]]:
+def _checked_parameters(args: HypersearchArguments) -> dict[str, list[str]]:
     """Return the values of each parameter; reject missing and repeated ones."""
-    if not asked.parameters:
+    if not args.parameters:
         raise UsageError("There is no parameter. Add one: -p NAME VALUE ...")
-    found: dict[str, list[str]] = {}
-    for name, values in asked.parameters:
+    values_by_name: dict[str, list[str]] = {}
+    for name, values in args.parameters:
         if not name:
             raise UsageError("A parameter needs a name: -p lr 0.1 0.01")
-        if name in found:
+        if name in values_by_name:
             raise UsageError(f"Parameter {name} is given twice. Put all its values after one -p.")
         if not values:
             raise UsageError(f"Parameter {name} has no values. Write: -p {name} VALUE ...")
-        found[name] = _checked_values(name, values)
-    return found
+        values_by_name[name] = _checked_values(name, values)
+    return values_by_name
 
 
 def _checked_values(name: str, values: list[str]) -> list[str]:

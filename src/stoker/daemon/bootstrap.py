@@ -334,7 +334,7 @@ def _not_elsewhere(state: State, node: str, names: Iterable[str]) -> list[str]:
 
 def _named_before(state: State, node: str) -> list[str]:
     """Return the devices that were only named, if unfinished jobs or a queue need them."""
-    wanted = any(
+    jobs_need_gpus = any(
         state.spec(job).request.gpu_amount for job in state.jobs.values() if not job.finished
     )
     before = state.rest.nodes.get(node)
@@ -345,7 +345,7 @@ def _named_before(state: State, node: str) -> list[str]:
     return [
         device.name
         for device in declared
-        if device.uuid is None and (wanted or device.name in owned)
+        if device.uuid is None and (jobs_need_gpus or device.name in owned)
     ]
 
 

@@ -116,7 +116,9 @@ def _drop_proofs(daemon: Daemon) -> None:
     if daemon.engine.has_unrecorded_events:
         return  # their proofs are all there is of them
     local = daemon.local
-    local.exit_log.remove_ended({each.pid for each in local.supervisors}, local.attempts)
+    local.exit_log.remove_ended(
+        {supervisor.pid for supervisor in local.supervisors}, local.attempts
+    )
     local.recovery.remove_claims(daemon.engine.state.rest.next_id)
 
 
@@ -181,13 +183,13 @@ def purge_leftovers(daemon: Daemon, at: float) -> None:
 
 def _former_names(state: State, name: str) -> list[str]:
     """Return earlier names of this machine, except those under which jobs still run."""
-    rest = state.rest
+    record = state.rest
     running = {
         part.node
         for job in state.running.values()
         for part in (job.placement.parts if job.placement else ())
     }
-    return [former for former in rest.nodes if former not in (name, *rest.remotes, *running)]
+    return [former for former in record.nodes if former not in (name, *record.remotes, *running)]
 
 
 def _last_logged(logs: str) -> int:

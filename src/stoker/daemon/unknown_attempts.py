@@ -23,15 +23,15 @@ from stoker.executors.local.recovery import AttemptRecovery
 
 
 def unknown_attempts(
-    state: State, desk: RequestContext, recovery: AttemptRecovery
+    state: State, context: RequestContext, recovery: AttemptRecovery
 ) -> dict[int, int]:
     """The attempts that have left a trace here and are later than what the journal knows, by job.
 
     Of a job that the journal does not know at all, only an attempt that still runs.
     """
     claimed, ended = recovery.find_unknown_attempts(), recovery.exited()
-    found = [key for key in {*claimed, *ended} if _is_later(key, state.jobs.get(key[0]))]
-    found = [key for key in found if key in ended or not _is_given_up(recovery.claim(key))]
+    attempts = [key for key in {*claimed, *ended} if _is_later(key, state.jobs.get(key[0]))]
+    attempts = [key for key in attempts if key in ended or not _is_given_up(recovery.claim(key))]
     for id, attempt in claimed:
         if (
             id in state.jobs
@@ -39,10 +39,10 @@ def unknown_attempts(
             or not _runs(recovery.claim(AttemptId(id, attempt)))
         ):
             continue
-        before = desk.load_job(id)
+        before = context.load_job(id)
         if before is None or _is_later(AttemptId(id, attempt), before):
-            found.append(AttemptId(id, attempt))
-    return dict(sorted(found))
+            attempts.append(AttemptId(id, attempt))
+    return dict(sorted(attempts))
 
 
 def _is_later(key: AttemptId, job: Job | None) -> bool:
@@ -59,30 +59,30 @@ def _runs(claim: Claim) -> bool:
 
 
 def recover(
-    found: dict[int, int],
+    attempts: dict[int, int],
     state: Callable[[], State],
-    desk: RequestContext,
+    context: RequestContext,
     recovery: AttemptRecovery,
     cycle: Callable[[list[e.Event]], None],
 ) -> tuple[list[Job], list[str]]:
     """Enter these attempts in the journal; return their jobs, and what a person should know."""
     new: list[int] = []
-    known = [AttemptId(*item) for item in found.items() if item[0] in state().jobs]
+    known = [AttemptId(*item) for item in attempts.items() if item[0] in state().jobs]
     over = recovery.fully_ended(known)
     # Without processes they need no devices: one cycle for all, there may be thousands.
-    cycle([_recovered(key, Placement(desk.node, ())) for key in sorted(over)])
-    for id, attempt in sorted(found.items() - over):
+    cycle([_recovered(key, Placement(context.node, ())) for key in sorted(over)])
+    for id, attempt in sorted(attempts.items() - over):
         now = system_clock()
         claim = recovery.claim(AttemptId(id, attempt))
-        placement = _available(state(), id, _placement(claim, desk.node), desk.node)
+        placement = _available(state(), id, _placement(claim, context.node), context.node)
         events: list[e.Event] = []
-        if id not in state().jobs and desk.load_job(id) is not None:
-            events += desk.restore_jobs([id], state(), now.wall)
+        if id not in state().jobs and context.load_job(id) is not None:
+            events += context.restore_jobs([id], state(), now.wall)
         elif id not in state().jobs:
-            events += _submission(state(), id, claim, placement, desk.user, now.wall)
+            events += _submission(state(), id, claim, placement, context.user, now.wall)
             new.append(id)
         cycle([*events, _recovered(AttemptId(id, attempt), placement)])
-    return [state().jobs[id] for id in sorted(found)], [_alert(new)] if new else []
+    return [state().jobs[id] for id in sorted(attempts)], [_alert(new)] if new else []
 
 
 def _recovered(key: AttemptId, placement: Placement) -> e.Event:
@@ -125,13 +125,13 @@ def _available(state: State, id: int, placement: Placement, node: str) -> Placem
     parts = []
     for part in placement.parts:
         name = part.node if part.node in state.cluster.nodes else node
-        own = {(t.type, t.device): t for each in held if each.node == name for t in each.takes}
+        held_takes = {(t.type, t.device): t for old in held if old.node == name for t in old.takes}
         takes = []
         for take in part.takes:
             device = state.cluster.nodes[name].by_name.get((take.type, take.device))
             if device is None:
                 continue
-            mine = own.get((take.type, take.device), Take(take.type, take.device, 0))
+            mine = held_takes.get((take.type, take.device), Take(take.type, take.device, 0))
             amount = min(take.amount, device.free + mine.amount)
             memory = min(take.memory, max(device.memory_free + mine.memory, 0))
             if amount > 0:

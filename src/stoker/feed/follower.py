@@ -25,16 +25,16 @@ ENDINGS = frozenset(
 """Events after which a job may have finished."""
 
 
-def follow(work: JobStream, place: SubmitEnvironment) -> int:
+def follow(work: JobStream, environment: SubmitEnvironment) -> int:
     """Submit the lines to the daemon and follow them until they have finished."""
-    return QueueFollower(connect(), work, place).run()
+    return QueueFollower(connect(), work, environment).run()
 
 
 class QueueFollower:
     """Keeps a bounded number of lines in the daemon's queue, and counts their outcomes."""
 
-    def __init__(self, client: Client, work: JobStream, place: SubmitEnvironment) -> None:
-        self.client, self.work, self.place = client, work, place
+    def __init__(self, client: Client, work: JobStream, environment: SubmitEnvironment) -> None:
+        self.client, self.work, self.environment = client, work, environment
         self.lines = work.lines
         self.unfinished: set[int] = set()
         self.running: set[int] = set()
@@ -123,10 +123,10 @@ class QueueFollower:
                     {
                         "what": batch.what,
                         "options": batch.options,
-                        "directory": self.place.directory,
-                        "environment": self.place.environment,
-                        "shell": self.place.shell,
-                        "umask": self.place.umask,
+                        "directory": self.environment.directory,
+                        "environment": self.environment.environment,
+                        "shell": self.environment.shell,
+                        "umask": self.environment.umask,
                     }
                 )
             except StokerError as error:

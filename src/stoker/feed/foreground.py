@@ -39,16 +39,16 @@ class StateTaken(Exception):
     """Another daemon locked the state first."""
 
 
-def run_foreground(work: JobStream, place: SubmitEnvironment, resources: str | None) -> int:
+def run_foreground(work: JobStream, environment: SubmitEnvironment, resources: str | None) -> int:
     """Run a daemon until the input has ended and its jobs have finished."""
     try:
-        return _run(work, place, resources)
+        return _run(work, environment, resources)
     except (BadValue, StoreError) as error:
         usual = wire.EXIT_USAGE if isinstance(error, BadValue) else wire.EXIT_FAILED
         raise StokerError(str(error), getattr(error, "exit_code", usual)) from None
 
 
-def _run(work: JobStream, place: SubmitEnvironment, resources: str | None) -> int:
+def _run(work: JobStream, environment: SubmitEnvironment, resources: str | None) -> int:
     state = places.secure_dir(places.state_dir())
     try:
         lock = StateLock(state)
@@ -57,7 +57,7 @@ def _run(work: JobStream, place: SubmitEnvironment, resources: str | None) -> in
     kept = DaemonPaths()
     from stoker.daemon.bootstrap import build_daemon, build_http_server, watch_state
 
-    source = ForegroundSource(work, place)
+    source = ForegroundSource(work, environment)
     loop = build_daemon(kept, None, resources, extra_gpus=work.gpu_names, job_source=source)
     server = build_http_server(loop, "feed")
     watch_state(loop, kept, lock, server)
@@ -119,8 +119,8 @@ class SubmitBatch:
 class ForegroundSource(JobSource):
     """Turns lines into jobs, a few at a time, and counts their outcomes."""
 
-    def __init__(self, work: JobStream, place: SubmitEnvironment) -> None:
-        self.work, self.place = work, place
+    def __init__(self, work: JobStream, environment: SubmitEnvironment) -> None:
+        self.work, self.environment = work, environment
         self.lines = work.lines
         self.loop: Daemon | None = None
         self.unfinished: set[int] = set()
@@ -182,11 +182,11 @@ class ForegroundSource(JobSource):
             return resubmit_line(previous, line, state, now)
         body = Submit(
             what=What(**batch.what),
-            directory=self.place.directory,
-            shell=self.place.shell,
+            directory=self.environment.directory,
+            shell=self.environment.shell,
             options=batch.options,
-            environment=self.place.environment,
-            umask=self.place.umask,
+            environment=self.environment.environment,
+            umask=self.environment.umask,
         )
         decision = handle_submit(loop.context, body, durable=False)(state, now)
         if line is not None:
@@ -217,19 +217,19 @@ class ForegroundSource(JobSource):
         else:
             self._interrupt()
 
-    def _watch_input(self, wanted: bool) -> None:
+    def _watch_input(self, enable: bool) -> None:
         """Wait for input only while more can be submitted."""
         assert self.loop is not None
-        wanted = wanted and not self.lines.is_regular and not self.lines.is_at_end
-        if wanted and not self.watching:
+        enable = enable and not self.lines.is_regular and not self.lines.is_at_end
+        if enable and not self.watching:
             try:
                 self.loop.reactor.add_reader(self.lines.fd, self.lines.read)
             except PermissionError:
                 self.lines.is_regular = True  # /dev/null and the like: always readable
                 return
-        elif self.watching and not wanted:
+        elif self.watching and not enable:
             self.loop.reactor.remove_reader(self.lines.fd)
-        self.watching = wanted
+        self.watching = enable
 
     def on_events(self, events: Sequence[Event]) -> None:
         """Count the lines of this feed that have finished."""

@@ -55,10 +55,10 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="feed")
     options = job_options(args)
     lines = LineReader(_input(args))
-    place = SubmitEnvironment()
+    environment = SubmitEnvironment()
     progress = Progress(lines.expected(), quiet=args.flag("quiet"))
     work = ReadAheadStream(lines, named_devices(args), progress, options)
-    code = run(work, place, args.text("resources"))
+    code = run(work, environment, args.text("resources"))
     logs = places.logs_dir()
     progress.finish(logs)
     if args.flag("json"):

@@ -164,7 +164,7 @@ class Progress:
     def _failed_jobs(self) -> str:
         """Return the arguments of `stoker retry` for the failed lines only."""
         if self.failed <= MAX_SHOWN_FAILURES:
-            return ",".join(str(each["id"]) for each in self.failures)
+            return ",".join(str(failure["id"]) for failure in self.failures)
         return f"--failed {self.first}-{self.last}"
 
     def summary(self, logs: str) -> dict[str, Any]:

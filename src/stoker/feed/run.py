@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from stoker.feed.submit_environment import SubmitEnvironment
 
 
-def run(work: JobStream, place: SubmitEnvironment, resources: str | None = None) -> int:
+def run(work: JobStream, environment: SubmitEnvironment, resources: str | None = None) -> int:
     """Run a stream of jobs to its end; return the exit code."""
     if not _daemon_answers():
         from stoker.feed.foreground import StateTaken, run_foreground
 
         try:
-            return run_foreground(work, place, resources)
+            return run_foreground(work, environment, resources)
         except StateTaken:
             pass  # a daemon was started at the same time: it gets the lines
     from stoker.feed.follower import follow
 
-    return follow(work, place)
+    return follow(work, environment)
 
 
 def _daemon_answers() -> bool:

@@ -16,11 +16,11 @@ def read(root: str = "/sys") -> Reading:
     """Read all AMD GPUs, in the order of their PCI addresses."""
     cards = sorted(_cards(root))
     computing = _processes(root)
-    facts, use = [], []
+    gpus, use = [], []
     for index, (pci, device) in enumerate(cards):
-        facts.append(_facts(index, pci, device))
-        use.append(_use(facts[-1].uuid, pci, device, computing))
-    return Reading(facts=tuple(facts), use=tuple(use))
+        gpus.append(_gpu_facts(index, pci, device))
+        use.append(_use(gpus[-1].uuid, pci, device, computing))
+    return Reading(facts=tuple(gpus), use=tuple(use))
 
 
 def _cards(root: str) -> list[tuple[str, str]]:
@@ -47,7 +47,7 @@ def _pci(device: str) -> str | None:
     return name if _PCI.fullmatch(name) else None
 
 
-def _facts(index: int, pci: str, device: str) -> GpuFacts:
+def _gpu_facts(index: int, pci: str, device: str) -> GpuFacts:
     total = _number(device, "mem_info_vram_total")
     unique = _text(device, "unique_id")
     return GpuFacts(

@@ -231,13 +231,13 @@ def inherited_limit(environ: Mapping[str, str]) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def limit(facts: Iterable[GpuFacts], names: Iterable[str]) -> tuple[GpuFacts, ...]:
+def limit(gpus: Iterable[GpuFacts], names: Iterable[str]) -> tuple[GpuFacts, ...]:
     """Return the named GPUs in that order, as CUDA would: up to the first invalid name.
 
     A name is an index in PCI order or a unique prefix of a UUID. The name of a GPU in MIG mode
     means all its instances.
     """
-    offered = tuple(facts)
+    offered = tuple(gpus)
     chosen: list[GpuFacts] = []
     for name in names:
         matching = [gpu for gpu in offered if _is_named(gpu, name)]

@@ -78,7 +78,7 @@ def merge(*readings: Reading) -> Reading:
     """Merge the readings of several vendors."""
     errors = [reading.error for reading in readings if reading.error]
     return Reading(
-        facts=tuple(facts for reading in readings for facts in reading.facts),
+        facts=tuple(gpu for reading in readings for gpu in reading.facts),
         use=tuple(use for reading in readings for use in reading.use),
         error="; ".join(errors) or None,
     )

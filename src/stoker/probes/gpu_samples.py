@@ -57,8 +57,8 @@ def build_samples(
     reading: Reading, owner_of: OwnerOf, identify: Identify = identify_local
 ) -> dict[str, GpuSample]:
     """Return a sample of each GPU, by UUID."""
-    facts = {gpu.uuid: gpu for gpu in reading.facts}
-    return {use.uuid: _sample(facts.get(use.uuid), use, owner_of, identify) for use in reading.use}
+    gpus = {gpu.uuid: gpu for gpu in reading.facts}
+    return {use.uuid: _sample(gpus.get(use.uuid), use, owner_of, identify) for use in reading.use}
 
 
 def _sample(

@@ -19,12 +19,12 @@ def pools(cores: int, memory: int) -> dict[str, tuple[DeviceFacts, ...]]:
     }
 
 
-def gpus(facts: Iterable[GpuFacts]) -> list[DeviceFacts]:
+def gpus(readings: Iterable[GpuFacts]) -> list[DeviceFacts]:
     """Return the GPUs that a driver reported, named as jobs see them."""
-    facts = tuple(facts)
-    vendors = {gpu.vendor for gpu in facts}
+    readings = tuple(readings)
+    vendors = {gpu.vendor for gpu in readings}
     devices = []
-    for gpu in facts:
+    for gpu in readings:
         name = gpu.uuid if gpu.mig else str(gpu.index)
         if gpu.vendor == "amd" and len(vendors) > 1:
             name = f"amd{gpu.index}"  # both vendors count from 0

@@ -155,46 +155,46 @@ class _Parser:
     def end(self, _: bytes) -> None:
         self.values["complete"] = True
 
-    def boot(self, rest: bytes) -> None:
-        self.values["boot"] = _text(rest)
+    def boot(self, field: bytes) -> None:
+        self.values["boot"] = _text(field)
 
-    def home(self, rest: bytes) -> None:
-        self.values["home"] = os.fsdecode(rest)  # any bytes: it is only sent back to the node
+    def home(self, field: bytes) -> None:
+        self.values["home"] = os.fsdecode(field)  # any bytes: it is only sent back to the node
 
-    def connection(self, rest: bytes) -> None:
-        words = _text(rest).split()
+    def connection(self, field: bytes) -> None:
+        words = _text(field).split()
         if len(words) == 4:
             self.values["client"], self.values["address"] = _ip(words[0]), _ip(words[2])
 
-    def cores(self, rest: bytes) -> None:
-        self.values["cores"] = max(_int(_text(rest)) or 0, 0)
+    def cores(self, field: bytes) -> None:
+        self.values["cores"] = max(_int(_text(field)) or 0, 0)
 
-    def tool(self, rest: bytes) -> None:
-        self.tools |= {_text(rest)} & _TOOLS
+    def tool(self, field: bytes) -> None:
+        self.tools |= {_text(field)} & _TOOLS
 
-    def memory_total(self, rest: bytes) -> None:
-        self.values["memory_total"] = _kibibytes(rest)
+    def memory_total(self, field: bytes) -> None:
+        self.values["memory_total"] = _kibibytes(field)
 
-    def memory_available(self, rest: bytes) -> None:
-        self.values["memory_available"] = _kibibytes(rest)
+    def memory_available(self, field: bytes) -> None:
+        self.values["memory_available"] = _kibibytes(field)
 
-    def cpu(self, rest: bytes) -> None:
-        numbers = [_int(word) or 0 for word in _text(rest).split()]
+    def cpu(self, field: bytes) -> None:
+        numbers = [_int(word) or 0 for word in _text(field).split()]
         # The last two are time of guests, which `user` and `nice` include.
         user, nice, system, idle, waiting, *more = (*numbers, 0, 0, 0, 0, 0)[: max(len(numbers), 5)]
         busy = user + nice + system + sum(more[:3])
         self.values["jiffies"] = (busy, busy + idle + waiting)
 
-    def load(self, rest: bytes) -> None:
-        self.values["load1"] = _decimal(_text(rest).partition(" ")[0]) or 0.0
+    def load(self, field: bytes) -> None:
+        self.values["load1"] = _decimal(_text(field).partition(" ")[0]) or 0.0
 
-    def disk(self, rest: bytes) -> None:
-        match = _DISK.search(_text(rest) + " ")
+    def disk(self, field: bytes) -> None:
+        match = _DISK.search(_text(field) + " ")
         if match:
             self.values["disk_free"] = max(int(match[1]), 0) // 1024
 
-    def gpu(self, rest: bytes) -> None:
-        text = _text(rest)
+    def gpu(self, line_value: bytes) -> None:
+        text = _text(line_value)
         head = text.split(",", 2)
         tail = head[-1].rsplit(",", 5)  # the rest is the name, which may contain commas
         if len(head) < 3 or len(tail) < 6 or not head[1].strip():
@@ -231,10 +231,10 @@ class _Parser:
     def apps(self, _: bytes) -> None:
         self.processes_known = True
 
-    def app(self, rest: bytes) -> None:
-        if not rest.strip():
+    def app(self, field: bytes) -> None:
+        if not field.strip():
             return
-        fields = _text(rest).split(",")
+        fields = _text(field).split(",")
         pid = _int(fields[1]) if len(fields) == 3 else None
         if pid is None or pid <= 0:
             self.processes_known = False  # there is a process, or the list is hidden
@@ -242,12 +242,12 @@ class _Parser:
         process = GpuProcess(pid=pid, memory=_mebibytes(_int(fields[2])))
         self.processes.setdefault(fields[0].strip(), {})[pid] = process
 
-    def gpu_error(self, rest: bytes) -> None:
-        self._add_error(_text(rest))
+    def gpu_error(self, field: bytes) -> None:
+        self._add_error(_text(field))
         self.values["hung"] = not self.gpus
 
-    def owner(self, rest: bytes) -> None:
-        words = _text(rest).split(" ", 4)
+    def owner(self, field: bytes) -> None:
+        words = _text(field).split(" ", 4)
         pid = _int(words[0])
         if pid is None or len(words) < 4:
             return
@@ -319,8 +319,8 @@ def _decimal(text: str) -> float | None:
     return float(text) if _DECIMAL.fullmatch(text) else None
 
 
-def _kibibytes(rest: bytes) -> int:
-    words = _text(rest).split()
+def _kibibytes(field: bytes) -> int:
+    words = _text(field).split()
     return max(_int(words[0]) or 0, 0) // 1024 if words else 0
 
 

@@ -83,7 +83,7 @@ class LogExtractor:
                 start = 0  # the file was truncated
             data, at = _read_piece(path, start)
             has_more = len(data) == PIECE
-            for line, end in _split_lines(data, whole=ended and not has_more):
+            for line, end in _split_lines(data, at_end=ended and not has_more):
                 match = (
                     self._match(line.decode(errors="replace")) if len(line) <= MAX_LINE else None
                 )
@@ -183,7 +183,7 @@ class FileExtractor:
         data, _ = _read_piece(path, start)
         has_more = len(data) == PIECE
         points = []
-        for line, end in _split_lines(data, whole=ended and not has_more):
+        for line, end in _split_lines(data, at_end=ended and not has_more):
             self.known[path] = start + end
             values, step = _metrics_of(parse_row(line.decode(errors="replace")), self.name)
             if values:
@@ -293,13 +293,13 @@ def _has_lines(head: bytes) -> bool:
         return False
 
 
-def _split_lines(data: bytes, whole: bool) -> Iterator[tuple[bytes, int]]:
+def _split_lines(data: bytes, at_end: bool) -> Iterator[tuple[bytes, int]]:
     """Yield lines and where each ends; carriage returns of progress bars end lines, too."""
     start = 0
     for match in re.finditer(rb"[\r\n]", data):
         yield data[start : match.start()], match.end()
         start = match.end()
-    if whole and start < len(data):
+    if at_end and start < len(data):
         yield data[start:], len(data)
 
 

@@ -218,12 +218,12 @@ def _with_new_first_page(path: str, part: str) -> _ReadableRows:
     the last tables of a file that was created in an older layout: rows found there are invalid,
     and the events are used instead.
     """
-    fresh, copy = f"{part}-fresh", f"{part}-copy"
+    new_database, copy = f"{part}-fresh", f"{part}-copy"
     try:
-        with contextlib.closing(sqlite3.connect(fresh)) as db:
+        with contextlib.closing(sqlite3.connect(new_database)) as db:
             create(db)
             size = db.execute("PRAGMA page_size").fetchone()[0]
-        with open(fresh, "rb") as file:
+        with open(new_database, "rb") as file:
             page = bytearray(file.read(size))
         for suffix in ("", "-wal"):
             with contextlib.suppress(FileNotFoundError):
@@ -235,7 +235,7 @@ def _with_new_first_page(path: str, part: str) -> _ReadableRows:
             file.write(page)
         return _ReadableRows(copy)
     finally:
-        replacement.discard(fresh)
+        replacement.discard(new_database)
         replacement.discard(copy)
 
 
@@ -281,13 +281,13 @@ def _write(part: str, readable: _ReadableRows, stale: bool) -> str:
     for id in uncertain:
         jobs[id][0].held = True
     sweeps = _sweeps(readable, state, [job for job, _ in jobs.values()])
-    rest = _rest(readable, state, {*jobs, *sweeps})
+    record = _rest(readable, state, {*jobs, *sweeps})
     for job, _ in jobs.values():
         for part_placement in job.placement.parts if job.placement is not None else ():
             node = part_placement.node
-            rest.nodes.setdefault(node, NodeFacts(node, {}))
+            record.nodes.setdefault(node, NodeFacts(node, {}))
     ids = {*jobs, *sweeps}
-    outcome = _outcome(len(readable.tables["events"]), len(jobs), rest.next_id, ids, uncertain)
+    outcome = _outcome(len(readable.tables["events"]), len(jobs), record.next_id, ids, uncertain)
     db = sqlite3.connect(part)
     with contextlib.closing(db), db:
         create(db)
@@ -316,8 +316,8 @@ def _write(part: str, readable: _ReadableRows, stale: bool) -> str:
                 for sweep in sweeps.values()
             ],
         )
-        db.execute("INSERT INTO meta VALUES ('rest', ?)", (codec.encode(rest),))
-        db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (rest.term,))
+        db.execute("INSERT INTO meta VALUES ('rest', ?)", (codec.encode(record),))
+        db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (record.term,))
     return outcome
 
 
@@ -340,16 +340,16 @@ def _sweeps(rows: _ReadableRows, state: State, jobs: list[Job]) -> dict[int, Swe
 
 
 def _rest(rows: _ReadableRows, state: State, ids: set[int]) -> Rest:
-    rest: Rest = _decoded(codec.decode_rest, rows.meta("rest")) or state.rest
-    next_ids = [rest.next_id, max(ids, default=0) + 1]
+    record: Rest = _decoded(codec.decode_rest, rows.meta("rest")) or state.rest
+    next_ids = [record.next_id, max(ids, default=0) + 1]
     next_ids += [row[1] + row[2] for row in rows.tables["submissions"].values()]
     for event in map(_event, rows.tables["events"].values()):
         if isinstance(event, JobsSubmitted):
             next_ids.append(event.first + event.count)
-    rest.next_id = max(1, *(next_id for next_id in next_ids if next_id <= MAX_NUMBER))
+    record.next_id = max(1, *(next_id for next_id in next_ids if next_id <= MAX_NUMBER))
     term = rows.meta("term")
-    rest.term = max(rest.term, term if isinstance(term, int) else 0)
-    return rest
+    record.term = max(record.term, term if isinstance(term, int) else 0)
+    return record
 
 
 def _outcome(events: int, jobs: int, next_id: int, ids: set[int], uncertain: set[int]) -> str:

@@ -385,10 +385,10 @@ def test_gpus_can_be_polled_at_once() -> None:
         assert done == [1]
         watch.read_at = time.monotonic() + 600  # no look is due for long
         watch.tick(state)
-        assert watch.probe.asked_at is None
+        assert watch.probe.requested_at is None
         watch.read_at = time.monotonic() - POLL_SECONDS
         watch.tick(state)
-        assert watch.probe.asked_at is not None
+        assert watch.probe.requested_at is not None
     finally:
         watch.close()
 
@@ -407,13 +407,13 @@ def test_a_driver_that_hangs_blocks_no_start_and_is_asked_again(
         watch.read_at -= STALE_SECONDS + 1
         assert watch.is_stale()
         watch.tick(state)
-        assert watch.probe.asked_at is not None
-        watch.probe.asked_at -= DRIVER_TIMEOUT_SECONDS + 1
+        assert watch.probe.requested_at is not None
+        watch.probe.requested_at -= DRIVER_TIMEOUT_SECONDS + 1
         watch.tick(state)
         assert watch.note == "the GPU driver has not answered for 10 s"
         assert not watch.is_stale()
         watch.read_at -= POLL_SECONDS
         watch.tick(state)
-        assert watch.probe.asked_at is not None
+        assert watch.probe.requested_at is not None
     finally:
         watch.close()

@@ -31,19 +31,19 @@ def replace_child(probe: ProbeLoop, monkeypatch: pytest.MonkeyPatch, code: str) 
 
 def test_a_question_is_answered_through_the_pipe(probe):
     probe.ask()
-    assert probe.probe.asked_at is not None
+    assert probe.probe.requested_at is not None
     assert not probe.readings  # it did not wait for the answer
     reading = probe.wait()
     assert reading is not None
     assert reading.facts[0].uuid == "GPU-a"
-    assert probe.probe.asked_at is None
+    assert probe.probe.requested_at is None
 
 
 def test_at_most_one_question_is_open(probe):
     probe.ask()
-    asked_at = probe.probe.asked_at
+    requested_at = probe.probe.requested_at
     probe.ask()
-    assert probe.probe.asked_at == asked_at
+    assert probe.probe.requested_at == requested_at
     assert probe.wait() is not None
     assert probe.wait(0.2) is None
 
@@ -77,7 +77,7 @@ def test_a_child_that_dies_under_a_question_is_an_error_and_is_started_again(pro
     assert (reading.error or "").startswith(
         "the process that reads the GPUs ended without an answer: "
     )
-    assert (probe.pid, probe.probe.asked_at) == (0, None)
+    assert (probe.pid, probe.probe.requested_at) == (0, None)
     assert probe.read().facts[0].uuid == "GPU-a"
 
 
@@ -103,7 +103,7 @@ def test_a_child_that_cannot_be_started_is_an_error(probe, monkeypatch):
     probe.ask()
     (reading,) = probe.readings
     assert "it cannot be started: No such file" in (reading.error or "")
-    assert probe.probe.asked_at is None
+    assert probe.probe.requested_at is None
 
 
 def test_a_driver_that_hangs_is_abandoned_and_asked_again_once_it_works(probe, nvml):
@@ -114,7 +114,7 @@ def test_a_driver_that_hangs_is_abandoned_and_asked_again_once_it_works(probe, n
     began = time.monotonic()
     probe.probe.abandon()
     assert time.monotonic() - began < 0.5
-    assert (probe.pid, probe.probe.asked_at) == (0, None)
+    assert (probe.pid, probe.probe.requested_at) == (0, None)
     nvml.set([Gpu(uuid="GPU-a")])
     assert probe.read().facts[0].uuid == "GPU-a"
     eventually(probe.probe.process.reap)

@@ -258,7 +258,7 @@ def test_a_child_that_hangs_is_given_up(stage: SamplerFixture, echo: Callable[..
         stage.until(lambda: stage.sampler.process.is_running)
         question = stage.sampler.sessions[1].question
         assert question is not None
-        question.asked_at -= sampler_module.ANSWER_TIMEOUT_SECONDS
+        question.requested_at -= sampler_module.ANSWER_TIMEOUT_SECONDS
         stage.sampler.tick()
     assert stage.answers[1] == [
         ([], "the process that suggests parameters has failed: it has not answered for 10 minutes",

@@ -95,8 +95,8 @@ def gpu_lines(reply: dict[str, Any], args: Args) -> list[str]:
     lines: list[str] = []
     for short in (False, True):
         rows = [_row(gpu, args, has_nodes, short, bars=width is not None) for gpu in gpus]
-        whole = table.render(COLUMNS, rows, header=header)
-        if width is None or short or max(map(table.display_width, whole)) <= width:
+        full_lines = table.render(COLUMNS, rows, header=header)
+        if width is None or short or max(map(table.display_width, full_lines)) <= width:
             lines = table.render(COLUMNS, rows, header=header, width=width, coloured=coloured)
             break
     return lines

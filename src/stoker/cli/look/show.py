@@ -96,17 +96,17 @@ def job_lines(view: dict[str, Any], verbose: bool) -> list[str]:
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
     head = f"Job {view['label']}{name}"
     lines = [colour.paint(head, "bold") if coloured else head]
-    for key, value in job_facts(view, verbose):
+    for key, value in job_rows(view, verbose):
         lines.append(f"  {key:<15} {value}")
     lines += [f"  | {output.clean(line)}" for line in view.get("tail") or ()]
     return lines
 
 
-def job_facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
+def job_rows(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     """Return names and texts of all known details of a job."""
     state = str(view["state"])
     reason = view.get("reason_text") or view.get("reason")
-    facts = [("state", f"{state}: {output.clean(reason)}" if reason else state)]
+    rows = [("state", f"{state}: {output.clean(reason)}" if reason else state)]
     request = dict(view.get("request") or {})
     if request.pop("most_gpus", None):
         request["gpus"] = gpu_range(view["request"])
@@ -115,18 +115,18 @@ def job_facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         for key, value in request.items()
         if value not in (None, {}, False, [], "0", 0)
     ]
-    facts.append(("requests", ", ".join(requested) or "no resources"))
+    rows.append(("requests", ", ".join(requested) or "no resources"))
     has_ended = view.get("result") is not None
-    facts += (
-        _device_facts(view, has_ended)
-        + _container_facts(view.get("container"))
-        + _training_facts(view)
+    rows += (
+        _device_rows(view, has_ended)
+        + _container_rows(view.get("container"))
+        + _training_rows(view)
     )
-    facts += _trial_facts(view) + _estimate_facts(view)
+    rows += _trial_rows(view) + _estimate_rows(view)
     skipped = SKIPPED | PER_PART if view.get("parts") else SKIPPED
     for key, value in view.items():
         if key == "node" and view.get("parts"):
-            facts.append(("nodes", field_text(view["nodes"])))
+            rows.append(("nodes", field_text(view["nodes"])))
         if (
             key in skipped
             or value is None
@@ -135,36 +135,36 @@ def job_facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         ):
             continue
         if key in TIME_NAMES:
-            facts.append((TIME_NAMES[key], _time_text(value, verbose)))
+            rows.append((TIME_NAMES[key], _time_text(value, verbose)))
         elif key in DURATIONS:
-            facts.append((FIELD_NAMES.get(key, key), times.duration(value)))
+            rows.append((FIELD_NAMES.get(key, key), times.duration(value)))
         elif key == "retry":
-            facts.append((FIELD_NAMES[key], _retry_text(value)))
+            rows.append((FIELD_NAMES[key], _retry_text(value)))
         elif key == "warning_signal":
-            facts.append((FIELD_NAMES[key], _early_signal_text(value)))
+            rows.append((FIELD_NAMES[key], _early_signal_text(value)))
         else:
-            facts.append((FIELD_NAMES.get(key) or key.replace("_", " "), field_text(value)))
+            rows.append((FIELD_NAMES.get(key) or key.replace("_", " "), field_text(value)))
     for rank, part in enumerate(view.get("parts") or ()):
         for key, what in (("log", "log"), ("error_log", "error log")):
             if part.get(key):
-                facts.append((f"{what} {rank}", f"{field_text(part[key])} ({part['node']})"))
-    facts += _hook_facts(view.get("hook"))
+                rows.append((f"{what} {rank}", f"{field_text(part[key])} ({part['node']})"))
+    rows += _hook_rows(view.get("hook"))
     for attempt in view.get("attempts") or ():
         if attempt["attempt"] == view["attempt"]:
             continue
         cause = output.clean(attempt.get("cause") or "").rstrip(".")
-        facts.append(
+        rows.append(
             (
                 f"attempt {attempt['attempt']}",
                 f"{cause}, {_time_text(attempt['ended_at'], verbose)}",
             )
         )
-    return facts
+    return rows
 
 
-def _device_facts(view: dict[str, Any], has_ended: bool) -> list[tuple[str, str]]:
+def _device_rows(view: dict[str, Any], has_ended: bool) -> list[tuple[str, str]]:
     """Return the devices that the job has or had, per node."""
-    facts = []
+    rows = []
     for part in view.get("parts") or [view]:
         held = "; ".join(
             f"{kind} {','.join(ids)}"
@@ -174,61 +174,61 @@ def _device_facts(view: dict[str, Any], has_ended: bool) -> list[tuple[str, str]
         if held:
             on = f" on {part['node']}" if view.get("parts") else ""
             name = "used" if has_ended else "had" if view["state"] == "PENDING" else "holds"
-            facts.append((name, f"{held}{on}"))
-    return facts
+            rows.append((name, f"{held}{on}"))
+    return rows
 
 
-def _training_facts(view: dict[str, Any]) -> list[tuple[str, str]]:
+def _training_rows(view: dict[str, Any]) -> list[tuple[str, str]]:
     if not view.get("training"):
         return []
-    from stoker.cli.output.training_text import training_facts
+    from stoker.cli.output.training_text import training_rows
 
-    return training_facts(view)
+    return training_rows(view)
 
 
-def _trial_facts(view: dict[str, Any]) -> list[tuple[str, str]]:
+def _trial_rows(view: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the parameters and the objective of a trial."""
     if not view.get("params"):
         return []
     from stoker.cli.output.sweep_text import number_text, params_text
 
-    facts = [("parameters", params_text(view["params"]))]
+    rows = [("parameters", params_text(view["params"]))]
     objective = view.get("objective")
     if objective and objective.get("value") is not None:
         early = ", stopped early" if objective.get("stopped") else ""
         value, step = number_text(objective["value"]), number_text(objective["step"])
-        facts.append(("objective", f"{value} at step {step}{early}"))
-    return facts
+        rows.append(("objective", f"{value} at step {step}{early}"))
+    return rows
 
 
-def _estimate_facts(view: dict[str, Any]) -> list[tuple[str, str]]:
+def _estimate_rows(view: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the estimated start and end, or why there is no estimate."""
     from stoker.cli.output.estimates import estimate_sentence
 
     forecast = view.get("foreseen") or {}
-    facts = [
+    rows = [
         (f"expected {key}", estimate_sentence(forecast[key]))
         for key in ("start", "end")
         if forecast.get(key)
     ]
     if forecast.get("never"):
-        facts.append(("no estimate", output.clean(forecast["never"])))
-    return facts
+        rows.append(("no estimate", output.clean(forecast["never"])))
+    return rows
 
 
-def _container_facts(container: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _container_rows(container: dict[str, Any] | None) -> list[tuple[str, str]]:
     """Return image, mounts and ports of a container."""
     if container is None:
         return []
-    facts = [("image", output.clean(container["image"]))]
+    rows = [("image", output.clean(container["image"]))]
     for mount in container["mounts"]:
         how = " (read-only)" if mount["read_only"] else ""
-        facts.append(("mount", output.clean(f"{mount['source']} at {mount['target']}{how}")))
+        rows.append(("mount", output.clean(f"{mount['source']} at {mount['target']}{how}")))
     ports = ", ".join(f"{outside} is {inside} inside" for outside, inside in container["ports"])
-    return [*facts, ("ports", ports)] if ports else facts
+    return [*rows, ("ports", ports)] if ports else rows
 
 
-def _hook_facts(hook: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _hook_rows(hook: dict[str, Any] | None) -> list[tuple[str, str]]:
     """Return the exit code of the on-end hook and the end of its output."""
     if hook is None:
         return []

@@ -33,18 +33,18 @@ SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#={}!")
 
 def build_submission(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
     """Return the request body of `submit` or `run`, and the merged options."""
-    typed = parse((*JOB, *SUBMIT), argv, command=True, verb=verb)
-    what = what_to_run(typed)
+    given = parse((*JOB, *SUBMIT), argv, command=True, verb=verb)
+    what = what_to_run(given)
     layers = [options_from_environment(os.environ)]
     if "script" in what:
         from stoker.cli.options.directives import read_directives
 
-        directives, ignored = read_directives(what["script"], strict=typed.flag("strict"))
+        directives, ignored = read_directives(what["script"], strict=given.flag("strict"))
         if ignored:
             names = " ".join(dict.fromkeys(ignored))
             output.say(f"stoker: #SBATCH options without effect: {names}")
         layers.insert(0, directives.values)
-    args = Args(merge_options([*layers, typed.values]), typed.words)
+    args = Args(merge_options([*layers, given.values]), given.words)
     options = job_options(args)
     directory = None
     if "chdir" in options:

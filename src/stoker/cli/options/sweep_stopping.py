@@ -36,8 +36,8 @@ def option_names(args: Args) -> dict[str, str]:
     """Return the keys of a definition that were set by options, and the option names."""
     names = {"metric": "--minimize NAME or --maximize NAME"}
     names |= {
-        key: typed
-        for key, (option, typed) in OPTION_OF_KEY.items()
+        key: option_name
+        for key, (option, option_name) in OPTION_OF_KEY.items()
         if args.text(option) is not None
     }
     method = (args.text("method") or "").lower()

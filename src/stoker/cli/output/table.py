@@ -139,9 +139,9 @@ def _visible_columns(columns: Sequence[Column], widths: list[int], width: int | 
         return shown
 
     def min_width(i: int, drop: int) -> int:
-        whole = 0 < columns[i].whole <= drop
+        is_uncut = 0 < columns[i].whole <= drop
         return (
-            min(widths[i], MAX_WHOLE_WIDTH if whole else MIN_READABLE_WIDTH)
+            min(widths[i], MAX_WHOLE_WIDTH if is_uncut else MIN_READABLE_WIDTH)
             if columns[i].cut
             else widths[i]
         )
@@ -161,9 +161,11 @@ def _visible_columns(columns: Sequence[Column], widths: list[int], width: int | 
 
 def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
     """Reduce the widest columns until all fit; as a last resort, any column."""
-    whole = [(MAX_WHOLE_WIDTH if c.whole else MIN_CUT_WIDTH) if c.cut else None for c in columns]
+    preferred = [
+        (MAX_WHOLE_WIDTH if c.whole else MIN_CUT_WIDTH) if c.cut else None for c in columns
+    ]
     narrow = [MIN_CUT_WIDTH if c.cut else None for c in columns]
-    for floors in (whole, narrow, [1] * len(columns)):
+    for floors in (preferred, narrow, [1] * len(columns)):
         over = _total_width(widths) - width
         while over > 0:
             cuttable = [i for i, floor in enumerate(floors) if floor and widths[i] > floor]

@@ -19,28 +19,28 @@ def bar(done: int, total: int) -> str:
     return "█" * filled + "░" * (BAR_WIDTH - filled)
 
 
-def training_facts(view: dict[str, Any]) -> list[tuple[str, str]]:
+def training_rows(view: dict[str, Any]) -> list[tuple[str, str]]:
     """Return names and texts of what is known about a training job."""
     training = view["training"]
     counts = epochs_text(training) != "-"  # of a plain job only the memory is measured
-    facts = [
+    rows = [
         ("epochs", _epochs(training) if counts else ""),
         ("time left", _time_left(view, training)),
     ]
-    facts += [("memory", _memory(view, training)), ("stopping", _stopping(view, training))]
+    rows += [("memory", _memory(view, training)), ("stopping", _stopping(view, training))]
     if training["preemptions"]:
-        facts.append(("preempted", counted(training["preemptions"], "time")))
+        rows.append(("preempted", counted(training["preemptions"], "time")))
     if training["shortages"]:
-        facts.append(("ran short", f"of GPU memory, {counted(training['shortages'], 'time')}"))
-    facts += [("may have", _elastic(training)), ("speed", _speeds(training))]
+        rows.append(("ran short", f"of GPU memory, {counted(training['shortages'], 'time')}"))
+    rows += [("may have", _elastic(training)), ("speed", _speeds(training))]
     if training["overran"] and view.get("result") is None:
-        facts.append(("late", _overrun_text(training)))
+        rows.append(("late", _overrun_text(training)))
     if training["metrics"]:
         pairs = (f"{clean(name)} {_value(value)}" for name, value in training["metrics"].items())
-        facts.append(("metrics", ", ".join(pairs)))
+        rows.append(("metrics", ", ".join(pairs)))
     if counts or training["snapshots"]:
-        facts.append(("checkpoints", clean(training["checkpoints"])))
-    return [(key, text) for key, text in facts if text]
+        rows.append(("checkpoints", clean(training["checkpoints"])))
+    return [(key, text) for key, text in rows if text]
 
 
 def _value(value: Any) -> str:
@@ -114,8 +114,8 @@ def _elastic(training: dict[str, Any]) -> str:
         return ""
     min_gpus, max_gpus = training["elastic"]
     text = f"{min_gpus} to {max_gpus} GPUs" if max_gpus else f"{min_gpus} or more GPUs"
-    wanted = training["gpus_wanted"]
-    return f"{text}; {wanted} wanted now" if wanted else text
+    gpus_wanted = training["gpus_wanted"]
+    return f"{text}; {gpus_wanted} wanted now" if gpus_wanted else text
 
 
 def _speeds(training: dict[str, Any]) -> str:

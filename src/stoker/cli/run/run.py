@@ -69,8 +69,8 @@ def _with_shell(argv: list[str]) -> list[str]:
     """Add the user's shell as command for --pty without a command."""
     from stoker.cli.options import parse
 
-    typed = parse(OPTIONS, argv, command=True, verb="run")
-    if typed.flag("pty") and not typed.words:
+    args = parse(OPTIONS, argv, command=True, verb="run")
+    if args.flag("pty") and not args.words:
         from stoker.client.submit_environment import shell
 
         return [*argv, "--wrap", shell()]

@@ -78,13 +78,13 @@ def build_sweep(argv: list[str]) -> tuple[dict[str, Any], Args, list[str]]:
     from stoker.cli.options.job import job_options
     from stoker.client import submit_environment
 
-    typed = parse_sweep(argv)
+    given = parse_sweep(argv)
     warnings: list[str] = []
-    definition = build_definition(typed, warnings)
+    definition = build_definition(given, warnings)
     keys = {option.key for option in OPTIONS}
     variables = submission.options_from_environment(os.environ)
-    layers = [{key: variables[key] for key in variables if key in keys}, typed.values]
-    args = Args(submission.merge_options(layers), typed.words)
+    layers = [{key: variables[key] for key in variables if key in keys}, given.values]
+    args = Args(submission.merge_options(layers), given.words)
     options = {
         key: value for key, value in job_options(args).items() if key not in SWEEP_KEYS | {"name"}
     }

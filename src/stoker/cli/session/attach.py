@@ -80,9 +80,9 @@ def _relay(sock: Socket) -> None:
                     return
                 _write(1, piece)
             if 0 in ready:
-                typed = os.read(0, 4096)
-                if typed:
-                    sock.sendall(typed)
+                keys = os.read(0, 4096)
+                if keys:
+                    sock.sendall(keys)
                 else:
                     sources.remove(0)
     except OSError:

@@ -11,18 +11,18 @@ MODULE_OF_VERB = {"server": "server", "trust": "known_servers"}
 
 def main(argv: list[str]) -> int:
     """Run a verb; --ip, --port and the common switches may precede it."""
-    before, verb, rest = _split_at_verb(argv)
+    before, verb, arguments = _split_at_verb(argv)
     if verb in {"-h", "--help", "help"}:
-        print(usage(rest[0]) if rest and rest[0] in VERBS else overview())
+        print(usage(arguments[0]) if arguments and arguments[0] in VERBS else overview())
         return 0
     if verb is None:
         raise UsageError(f"No command given. Choose one of: auto {', '.join(VERBS)}.")
     if verb not in VERBS:
         raise _unknown_verb(verb)
-    if {"-h", "--help"} & set(rest[:1]):
+    if {"-h", "--help"} & set(arguments[:1]):
         print(usage(verb))
         return 0
-    args = parse_verb(verb, [*before, *rest])
+    args = parse_verb(verb, [*before, *arguments])
     # __import__ with a list of names returns the module itself, without importlib's weight.
     file = MODULE_OF_VERB.get(verb, "verbs")
     module = __import__(f"stoker.compat.auto.{file}", fromlist=["run"])

@@ -23,8 +23,8 @@ def path() -> str:
 
 def find_trusted(ip: str, port: int) -> Endpoint | None:
     """Return the trusted server at an address, None if there is none."""
-    found = _read().get(_server_name(ip, port))
-    return Endpoint(ip, port, found["token"], found["fingerprint"]) if found else None
+    entry = _read().get(_server_name(ip, port))
+    return Endpoint(ip, port, entry["token"], entry["fingerprint"]) if entry else None
 
 
 def trust(args: Args) -> int:
@@ -77,16 +77,16 @@ def _server_name(ip: str, port: int) -> str:
 def _read() -> dict[str, dict[str, str]]:
     try:
         with open(path(), encoding="utf-8") as file:
-            found = fast_json.loads(file.read())
+            entries = fast_json.loads(file.read())
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise StokerError(f"{path()} cannot be read: {error.strerror}.") from None
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(map(_is_valid_entry, found.values())):
+        entries = None
+    if not isinstance(entries, dict) or not all(map(_is_valid_entry, entries.values())):
         raise StokerError(f"{path()} is invalid. Remove it, then trust your servers again.")
-    return found
+    return entries
 
 
 def _is_valid_entry(entry: object) -> bool:

@@ -137,13 +137,13 @@ def parse_count(args: Args, key: str, default: int, minimum: int, maximum: int =
 
 def task_ids(args: Args) -> list[int]:
     """Return the given task ids without duplicates."""
-    typed = [*args.many("id"), *args.words]
-    if not typed:
+    ids = [*args.many("id"), *args.words]
+    if not ids:
         raise UsageError("No task ids given. Example: --id 1 2 3")
-    for text in typed:
+    for text in ids:
         if not (text.isdecimal() and text.isascii() and len(text) < 16):
             raise UsageError(f"{text!r} is not a task id; auto run prints the id.")
-    return list(dict.fromkeys(int(text) for text in typed))
+    return list(dict.fromkeys(int(text) for text in ids))
 
 
 def overview() -> str:
@@ -155,8 +155,8 @@ def overview() -> str:
 
 def usage(verb: str) -> str:
     """Return the help of one verb."""
-    typed, text, options = VERBS[verb]
-    lines = [f"  auto {typed}", "", f"{text[0].upper()}{text[1:]}.", "", "Options"]
+    syntax, text, options = VERBS[verb]
+    lines = [f"  auto {syntax}", "", f"{text[0].upper()}{text[1:]}.", "", "Options"]
     for option in (*options, *COMMON):
         names = ", ".join(option.names) + (f" {option.value}" if option.value else "")
         lines.append(f"  {names:<26}  {option.text}")

@@ -42,13 +42,13 @@ def read_settings(args: Args) -> ServerSettings:
 
 
 def _gpus(args: Args) -> list[str]:
-    typed = [part for text in args.many("gpus") for part in text.split(",") if part]
-    if not typed:
+    indexes = [part for text in args.many("gpus") for part in text.split(",") if part]
+    if not indexes:
         raise UsageError("No GPUs given. Example: auto server --gpus 0 1 2 3")
-    for text in typed:
+    for text in indexes:
         if not (text.isdecimal() and text.isascii() and len(text) < 6):
             raise UsageError(f"--gpus takes GPU numbers, not {text!r}.")
-    numbers = [int(text) for text in typed]
+    numbers = [int(text) for text in indexes]
     if len(set(numbers)) != len(numbers):
         raise UsageError("--gpus names a GPU twice.")
     return [str(number) for number in sorted(numbers)]

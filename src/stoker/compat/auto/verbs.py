@@ -139,7 +139,10 @@ def _end_tasks(
         select = [str(id) for id in views]
         reply = server.client.act("cancel", select, client=NAME, only=only) if select else {}
     left = {id: "there is no such task" for id in ids if id not in views}
-    left |= {each["id"]: hints.get(each["why"], each["why"]) for each in reply.get("skipped", ())}
+    left |= {
+        skipped["id"]: hints.get(skipped["why"], skipped["why"])
+        for skipped in reply.get("skipped", ())
+    }
     done = [view for id, view in views.items() if id not in left]
     if args.flag("json"):
         gone = [tasks.task(view) for view in done]

@@ -48,17 +48,17 @@ def read_arguments(argv: list[str], kinds: Mapping[str, str], program: str) -> B
     """Parse a command line; option names may be abbreviated if unambiguous."""
     arguments = BatchArguments(program)
     open_list: list[str] | None = None
-    rest = list(reversed(argv))
-    while rest:
-        word = rest.pop()
+    remaining = list(reversed(argv))
+    while remaining:
+        word = remaining.pop()
         if word == "--":
-            arguments.words += reversed(rest)
+            arguments.words += reversed(remaining)
             break
         if len(word) < 2 or not word.startswith("-"):
             (arguments.words if open_list is None else open_list).append(word)
             continue
-        typed, equals, attached = word.partition("=")
-        name = _resolve_option(typed, kinds, program)
+        option, equals, attached = word.partition("=")
+        name = _resolve_option(option, kinds, program)
         open_list = None
         if kinds[name] == SWITCH:
             if equals:
@@ -68,22 +68,22 @@ def read_arguments(argv: list[str], kinds: Mapping[str, str], program: str) -> B
             arguments.lists[name] = [attached] if equals else []
             open_list = None if equals else arguments.lists[name]
         else:
-            if not equals and not rest:
+            if not equals and not remaining:
                 raise UsageError(f"{name} needs a value.")
-            arguments.values[name] = attached if equals else rest.pop()
+            arguments.values[name] = attached if equals else remaining.pop()
     return arguments
 
 
-def _resolve_option(typed: str, kinds: Mapping[str, str], program: str) -> str:
-    if typed in kinds:
-        return typed
-    matches = [name for name in kinds if typed.startswith("--") and name.startswith(typed)]
+def _resolve_option(option: str, kinds: Mapping[str, str], program: str) -> str:
+    if option in kinds:
+        return option
+    matches = [name for name in kinds if option.startswith("--") and name.startswith(option)]
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise UsageError(f"{typed} is ambiguous: {' or '.join(matches)}.")
+        raise UsageError(f"{option} is ambiguous: {' or '.join(matches)}.")
     from stoker.cli.options.suggest import closest_match
 
-    guess = closest_match(typed, kinds)
+    guess = closest_match(option, kinds)
     hint = f" Did you mean {guess}?" if guess else ""
-    raise UsageError(f"There is no option {typed}.{hint} See: {program} --help")
+    raise UsageError(f"There is no option {option}.{hint} See: {program} --help")

@@ -315,7 +315,9 @@ class Batch:
                 continue
             # Slots without a GPU are equivalent on one node.
             better = [
-                each for each in slots if each.gpu is not None or not job.slot.same_node(each)
+                other_slot
+                for other_slot in slots
+                if other_slot.gpu is not None or not job.slot.same_node(other_slot)
             ]
             if (not better or job.moved) and not job.explained:
                 job.explained = True

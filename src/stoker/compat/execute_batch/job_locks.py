@@ -80,10 +80,10 @@ class JobLocks:
 
     def _unfinished_job(self, name: str) -> str | None:
         """Return the label of an unfinished job of this name and directory, or None."""
-        here = os.path.realpath(".")
+        directory = os.path.realpath(".")
         for program in PROGRAMS:
             for view in self.client.jobs(client=program, limit=MAX_JOBS)["jobs"]:
-                same = view["name"] == name and os.path.realpath(view["directory"]) == here
+                same = view["name"] == name and os.path.realpath(view["directory"]) == directory
                 if same and view["state"] not in FINISHED:
                     return str(view["label"])
         return None
@@ -118,8 +118,8 @@ def _start_time(pid: int) -> str:
 
 def _is_alive(claim: str) -> bool:
     """Return True if the process of a lock lives; assumed for other hosts."""
-    machine, _, rest = claim.partition(" ")
-    words = rest.split()
+    machine, _, owner = claim.partition(" ")
+    words = owner.split()
     if len(words) != 3 or not words[1].isdecimal():
         return False
     if machine != places.machine_id():

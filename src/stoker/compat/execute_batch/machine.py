@@ -69,8 +69,10 @@ def slot_options(
     So each slot requests no more than its share of what is free now, and a GPU with a foreign
     process is named explicitly.
     """
-    chosen = next((each for each in free.gpus if each.index == gpu), None)
-    has_foreign_process = any(each.foreign_process for each in ([chosen] if chosen else free.gpus))
+    chosen = next((candidate for candidate in free.gpus if candidate.index == gpu), None)
+    has_foreign_process = any(
+        candidate.foreign_process for candidate in ([chosen] if chosen else free.gpus)
+    )
     if need.reserve:
         exclusive = {"exclusive": True, "gpus": "1" if need.gpu else "0"}
         return exclusive | ({"explicit": True} if has_foreign_process else {})

@@ -25,9 +25,9 @@ UNREACHABLE_STATES = ("unreachable", "connecting")
 class LeasedNode:
     """A node given on the command line."""
 
-    def __init__(self, typed: str) -> None:
-        self.name = typed
-        self.values = read_values(find_machine(typed))
+    def __init__(self, machine_name: str) -> None:
+        self.name = machine_name
+        self.values = read_values(find_machine(machine_name))
         self.address = address_of(self.values)
         # ssh would expand ~ by the password database, not by HOME.
         self.key = os.path.abspath(os.path.expanduser(self.values["ssh_key_path"]))
@@ -151,8 +151,8 @@ class NodeLease:
 
 def _lease_name(address: str) -> str:
     """Return the name of a leased node; it is unique per account."""
-    user, _, place = address.removeprefix("ssh://").rpartition("@")
-    host, _, port = place.rpartition(":")
+    user, _, host_and_port = address.removeprefix("ssh://").rpartition("@")
+    host, _, port = host_and_port.rpartition(":")
     name = f"{LEASED_PREFIX}{user}-{host}-{port}"
     plain = [user, *host.replace("-", ".").split(".")]
     if len(name) <= 60 and all(part.isascii() and part.isalnum() for part in plain):

@@ -55,11 +55,11 @@ class GpuFree:
         memory: int | None,
         used: int = 0,
         held: int = 0,
-        stranger: bool = False,
+        foreign_process: bool = False,
     ) -> None:
         self.index, self.memory, self.used, self.held = index, memory, used, held
         """Free memory (None: unknown), utilization, and thousandths held by stoker's jobs."""
-        self.foreign_process = stranger
+        self.foreign_process = foreign_process
         """Processes of others use it."""
 
 

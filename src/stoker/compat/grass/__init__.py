@@ -17,7 +17,7 @@ VERBS = {
 
 def main(argv: list[str]) -> int:
     """Run a verb and return the exit code."""
-    word, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    word, arguments = (argv[0], argv[1:]) if argv else ("--help", [])
     if word in {"-h", "--help", "help"}:
         from stoker.compat.grass.help import HELP
 
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
         hint = f"Did you mean {guess}?" if guess else "See: grass --help"
         raise UsageError(f"There is no command {word!r}. {hint}")
     module = __import__(f"stoker.compat.grass.{word.replace('-', '_')}", fromlist=["main", "USAGE"])
-    if rest and rest[0] in {"-h", "--help"}:
+    if arguments and arguments[0] in {"-h", "--help"}:
         print(module.USAGE, end="")
         return 0
-    return int(module.main(rest))
+    return int(module.main(arguments))

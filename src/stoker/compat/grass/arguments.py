@@ -43,23 +43,23 @@ def read_arguments(
     With `before_command`, a command follows after this many words and takes all the rest.
     """
     args = GrassArguments()
-    rest = list(reversed(argv))
-    while rest:
-        word = rest.pop()
+    remaining = list(reversed(argv))
+    while remaining:
+        word = remaining.pop()
         command = before_command is not None and len(args.words) >= before_command
         if word == "--":
-            args.words += reversed(rest)
+            args.words += reversed(remaining)
             break
         if len(word) < 2 or word[0] != "-":
             args.words.append(word)
             if command:
-                args.words += reversed(rest)
+                args.words += reversed(remaining)
                 break
             continue
         name, attached = _split(word, options)
         if name not in options:
             raise _unknown(name, verb, options, command)
-        _take(args, name, attached, options[name], rest)
+        _take(args, name, attached, options[name], remaining)
     return args
 
 
@@ -75,14 +75,14 @@ def _split(word: str, options: Mapping[str, str | None]) -> tuple[str, str | Non
 
 
 def _take(
-    args: GrassArguments, name: str, attached: str | None, takes: str | None, rest: list[str]
+    args: GrassArguments, name: str, attached: str | None, takes: str | None, remaining: list[str]
 ) -> None:
     if takes is None and attached is not None:
         raise UsageError(f"{name} takes no value.")
     if takes is not None and attached is None:
-        if not rest:
+        if not remaining:
             raise UsageError(f"{name} needs a value: {name} {takes}")
-        attached = rest.pop()
+        attached = remaining.pop()
     args.options.setdefault(name, []).append(attached or "")
 
 

@@ -114,13 +114,13 @@ def _check_possible(queue: dict[str, Any], needs: dict[str, int]) -> None:
     for kind, amount in needs.items():
         sizes = has.get(kind)
         if not sizes:
-            there = f"it has {', '.join(has)}" if has else "it has no devices"
-            raise UsageError(f"Queue {queue['name']} has no {kind}: {there}.")
+            offer = f"it has {', '.join(has)}" if has else "it has no devices"
+            raise UsageError(f"Queue {queue['name']} has no {kind}: {offer}.")
         unit = all(size == 1000 for size in sizes)
-        most = sum(sizes) if unit else max(sizes)
-        if amount > most:
+        available = sum(sizes) if unit else max(sizes)
+        if amount > available:
             part = "in total" if unit else "on its largest device, and a job gets one device"
             raise UsageError(
                 f"Queue {queue['name']} can never allocate {format_amount(amount)} {kind}: "
-                f"it has {format_amount(most)} {part}."
+                f"it has {format_amount(available)} {part}."
             )

@@ -27,8 +27,10 @@ def find_queue(client: Client, name: str) -> dict[str, Any]:
         if queue["name"] == name:
             return queue
     names = ", ".join(str(queue["name"]) for queue in queues[:10])
-    there = f"There are: {names}." if names else "Create it: grass create-queue NAME --json {gpu:4}"
-    raise UsageError(f"Cannot find {name}: the queue does not exist. {there}")
+    advice = (
+        f"There are: {names}." if names else "Create it: grass create-queue NAME --json {gpu:4}"
+    )
+    raise UsageError(f"Cannot find {name}: the queue does not exist. {advice}")
 
 
 def translate_error(error: StokerError) -> StokerError:
@@ -36,5 +38,5 @@ def translate_error(error: StokerError) -> StokerError:
     text = error.message
     for pool in POOLS:
         text = text.replace(QUEUE_PREFIX + pool, pool)
-    bad = error.code in {"usage", "impossible", "not_found"}
-    return StokerError(text, wire.EXIT_USAGE if bad else error.exit_code, error.code)
+    is_usage_error = error.code in {"usage", "impossible", "not_found"}
+    return StokerError(text, wire.EXIT_USAGE if is_usage_error else error.exit_code, error.code)

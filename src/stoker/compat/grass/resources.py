@@ -28,11 +28,11 @@ def parse_capacities(text: str, what: str) -> list[Device]:
     for kind, value in _parse_json5(text, what).items():
         _check_type(kind)
         if isinstance(value, list):
-            named = [(str(place), _capacity(kind, one, LIST)) for place, one in enumerate(value)]
+            named = [(str(index), _capacity(kind, one, LIST)) for index, one in enumerate(value)]
         elif isinstance(value, dict):
             named = [(_name(kind, name), _capacity(kind, one, DICT)) for name, one in value.items()]
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            named = [(str(place), THOUSAND) for place in range(_count(kind, value))]
+            named = [(str(index), THOUSAND) for index in range(_count(kind, value))]
         else:
             raise UsageError(
                 f"{kind}: {_shown(value)}: Unsupported resource capacity. "
@@ -68,23 +68,23 @@ def thousandths(kind: str, value: float) -> int:
             f"{kind}: {_shown(value)} is not an amount; write a number from 0 to {MAX_AMOUNT}, "
             "such as 0.5."
         )
-    whole, _, part = repr(value).partition(".")
+    units, _, part = repr(value).partition(".")
     part = part.rstrip("0")
-    if not (whole + part).isdecimal() or len(part) > 3:
+    if not (units + part).isdecimal() or len(part) > 3:
         raise UsageError(f"{kind}: {_shown(value)} has more than three decimals; round it.")
-    return int(whole) * THOUSAND + int(part.ljust(3, "0"))
+    return int(units) * THOUSAND + int(part.ljust(3, "0"))
 
 
 def format_amount(amount: int) -> str:
     """Format thousandths as a decimal number."""
-    whole, part = divmod(amount, THOUSAND)
-    return f"{whole}.{part:03}".rstrip("0") if part else str(whole)
+    units, part = divmod(amount, THOUSAND)
+    return f"{units}.{part:03}".rstrip("0") if part else str(units)
 
 
 def parse_amount(text: str) -> int:
     """Parse an amount of the daemon into thousandths."""
-    whole, _, part = text.partition(".")
-    return int(whole or 0) * THOUSAND + int((part or "0").ljust(3, "0"))
+    units, _, part = text.partition(".")
+    return int(units or 0) * THOUSAND + int((part or "0").ljust(3, "0"))
 
 
 def number(text: str) -> int | float:

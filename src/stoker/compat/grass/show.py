@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     limit = _limit(args, MAX_TABLE_JOBS if table else MAX_JSON_JOBS)
     client = queues.client()
     chosen = [queues.find_queue(client, names[0])] if names else client.queues()["queues"]
-    views = [whole(client, queue, limit) for queue in chosen]
+    views = [build_view(client, queue, limit) for queue in chosen]
     if table:
         from stoker.compat.grass.table import lines
 
@@ -63,7 +63,7 @@ def _limit(args: GrassArguments, usual: int) -> int:
     return int(text)
 
 
-def whole(client: Client, queue: dict[str, Any], limit: int) -> dict[str, Any]:
+def build_view(client: Client, queue: dict[str, Any], limit: int) -> dict[str, Any]:
     """Return a queue with its devices and jobs."""
     resources: dict[str, dict[str, int | float]] = {}
     available: dict[str, dict[str, int | float]] = {}

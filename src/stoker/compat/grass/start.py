@@ -20,10 +20,10 @@ STORES = ("sqlite", "postgres")
 
 def main(argv: list[str]) -> int:
     """Start a daemon unless one runs."""
-    asked = read_arguments(argv, "start", {"--db": "sqlite|postgres|URL"})
-    if asked.words:
-        raise UsageError(f"grass start takes no {asked.words[0]!r}. See: grass start --help")
-    store = _store(asked.one("--db"))
+    args = read_arguments(argv, "start", {"--db": "sqlite|postgres|URL"})
+    if args.words:
+        raise UsageError(f"grass start takes no {args.words[0]!r}. See: grass start --help")
+    store = _store(args.one("--db"))
     client = connect(autostart=False)
     try:
         pid = client.daemon()["pid"]

@@ -24,16 +24,16 @@ is stopped only with --confirmed.
 
 def main(argv: list[str]) -> int:
     """Stop the daemon; jobs not submitted with grass require --confirmed."""
-    asked = read_arguments(argv, "stop", {"--confirmed": None})
-    if asked.words:
-        raise UsageError(f"grass stop takes no {asked.words[0]!r}. See: grass stop --help")
+    args = read_arguments(argv, "stop", {"--confirmed": None})
+    if args.words:
+        raise UsageError(f"grass stop takes no {args.words[0]!r}. See: grass stop --help")
     client = connect(autostart=False)
     try:
         others, waiting = _counted(client)
     except DaemonUnreachable:
         output.say("grass: no daemon is running")
         return 0
-    if others and not asked.flag("--confirmed"):
+    if others and not args.flag("--confirmed"):
         jobs = output.counted(others, "unfinished job")
         raise StokerError(
             f"The daemon also has {jobs} not submitted with grass (see: stoker). "

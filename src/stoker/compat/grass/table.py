@@ -29,29 +29,29 @@ EACH = 8
 
 def lines(views: list[dict[str, Any]]) -> list[str]:
     """Return the lines of all queues."""
-    found: list[str] = []
+    text_lines: list[str] = []
     for view in views:
-        found += ([""] if found else []) + _queue(view)
-    return found
+        text_lines += ([""] if text_lines else []) + _queue(view)
+    return text_lines
 
 
 def _queue(view: dict[str, Any]) -> list[str]:
     painted = colour.is_enabled()
     name = colour.paint(clean(view["name"]), "bold") if painted else clean(view["name"])
-    found = [f"{name} ({ORDER[view['order']]})"]
-    found += [_free(kind, view) for kind in view["resources"]]
+    text_lines = [f"{name} ({ORDER[view['order']]})"]
+    text_lines += [_free(kind, view) for kind in view["resources"]]
     jobs = [*view["running_jobs"], *view["future_jobs"], *view["past_jobs"]]
     if jobs:
         table = render(COLUMNS, [_row(job) for job in jobs], width=_width(), coloured=painted)
-        found.append("  " + table[0])
+        text_lines.append("  " + table[0])
         for job, line in zip(jobs, table[1:], strict=True):
-            found.append("  " + line)
+            text_lines.append("  " + line)
             if job["status"].startswith("Failed"):
-                found.append(f"      log: {clean(job['log'])}")
+                text_lines.append(f"      log: {clean(job['log'])}")
     for key, what in (("future_jobs", "pending job"), ("past_jobs", "past job")):
         if view["left_out"][key]:
-            found.append(f"  and {counted(view['left_out'][key], what)} more")
-    return found
+            text_lines.append(f"  and {counted(view['left_out'][key], what)} more")
+    return text_lines
 
 
 def _width() -> int | None:

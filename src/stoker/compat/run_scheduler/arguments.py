@@ -166,8 +166,8 @@ def _ports(values: dict[str, str]) -> str | None:
     outside = set()
     for pair in text.split(","):
         ports = pair.strip().split(":")
-        whole = all(port.isascii() and port.isdecimal() and len(port) <= 5 for port in ports)
-        if len(ports) != 2 or not whole or not all(0 < int(port) < 65536 for port in ports):
+        are_numbers = all(port.isascii() and port.isdecimal() and len(port) <= 5 for port in ports)
+        if len(ports) != 2 or not are_numbers or not all(0 < int(port) < 65536 for port in ports):
             raise UsageError(
                 f"--port_mapping {clean(text)!r} is not understood; write 31346:6006,31347:8888."
             )

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     if not words.words:
         raise UsageError(f"No job given. Usage: {NAME} JOB_ID. To list jobs: scheduler-state")
     client = jobs.client()
-    views = {view["id"]: view for view in (jobs.found(client, word) for word in words.words)}
+    views = {view["id"]: view for view in (jobs.find_job(client, word) for word in words.words)}
     assert client is not None
     reply = client.cancel([str(id) for id in views])
     if output.wants_json:

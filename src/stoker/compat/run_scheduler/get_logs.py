@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
         return 0
     word = jobs.only_word(words.words, NAME)
     client = jobs.client()
-    view = jobs.found(client, word)
+    view = jobs.find_job(client, word)
     assert client is not None
     label = str(view["id"])
     if words.switches & {"-f", "--follow"}:
@@ -54,10 +54,10 @@ def main(argv: list[str]) -> int:
 
 def _began(view: dict[str, Any]) -> list[int]:
     """Return the attempts that may have output."""
-    found = {int(past["attempt"]) for past in view.get("attempts") or ()}
+    attempts = {int(past["attempt"]) for past in view.get("attempts") or ()}
     if view["state"] != "PENDING" and view.get("started_at"):
-        found.add(int(view["attempt"]))
-    return sorted(found)
+        attempts.add(int(view["attempt"]))
+    return sorted(attempts)
 
 
 def _copy(client: Client, view: dict[str, Any]) -> None:

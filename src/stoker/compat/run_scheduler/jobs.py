@@ -34,7 +34,7 @@ def only_word(words: list[str], program: str) -> str:
     return words[0]
 
 
-def found(client: Client | None, word: str) -> dict[str, Any]:
+def find_job(client: Client | None, word: str) -> dict[str, Any]:
     """Return the job of an id, only if it was submitted with run-scheduler."""
     number = word.rpartition("-")[2]
     if client is None or not (number.isascii() and number.isdecimal() and len(number) <= 12):

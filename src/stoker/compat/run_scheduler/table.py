@@ -80,7 +80,7 @@ def memory(training: dict[str, Any]) -> str:
     reserved, peak = training["memory_reserved"], training["memory_peak"]
     if reserved is None and peak is None:
         return "-"
-    return "/".join(_size(each) if each is not None else "-" for each in (reserved, peak))
+    return "/".join(_size(size) if size is not None else "-" for size in (reserved, peak))
 
 
 def _size(mebi: int) -> str:
@@ -99,20 +99,20 @@ def extended(view: dict[str, Any]) -> list[str]:
     """Return all options and the state of a job, one per line."""
     head = f"{full_id(view)} {clean(view['name'])}"
     lines = [colour.paint(head, "bold") if colour.is_enabled() else head]
-    return lines + [f"  {key:<20} {clean(value)}" for key, value in _facts(view)]
+    return lines + [f"  {key:<20} {clean(value)}" for key, value in _detail_rows(view)]
 
 
-def _facts(view: dict[str, Any]) -> list[tuple[str, object]]:
+def _detail_rows(view: dict[str, Any]) -> list[tuple[str, object]]:
     training, options = view["training"], _stored_options(view)
     container = view.get("container") or {}
     ports = ",".join(f"{outside}:{inside}" for outside, inside in container.get("ports") or ())
     expected = training["expected_seconds"]
-    asked = (view.get("request") or {}).get("gpu_memory")
+    gpu_memory = (view.get("request") or {}).get("gpu_memory")
     left, word = training["remaining_seconds"], state(view)
     why = view.get("reason_text") or view.get("cause")
     on_gpus = (view.get("request") or {}).get("gpus")
     single, shares = not training["elastic"], training["shares"]
-    facts = [
+    rows = [
         ("state", f"{word}: {why}" if why and why != word else word),
         ("image_name", container.get("image")),
         ("script_path", options.get("--script_path")),
@@ -126,7 +126,7 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, object]]:
             "disable_gpu_sharing",
             str(not shares).lower() if on_gpus else options.get("--disable_gpu_sharing"),
         ),
-        ("estimated_memory", asked),
+        ("estimated_memory", gpu_memory),
         ("port_mapping", ports),
         ("est_nhours", f"{expected / 3600:g}" if expected else None),
         ("user", view["user"]),
@@ -144,7 +144,7 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, object]]:
         ("root_dir", training["checkpoints"]),
         ("log", view["log"]),
     ]
-    return [(key, value) for key, value in facts if value not in (None, "")]
+    return [(key, value) for key, value in rows if value not in (None, "")]
 
 
 def _stored_options(view: dict[str, Any]) -> dict[str, str]:

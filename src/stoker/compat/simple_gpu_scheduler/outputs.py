@@ -47,10 +47,10 @@ class OutputStream:
         if not self.closed:
             self.waiting += data
 
-    def push(self, patience: float | None = 0) -> bool:
+    def push(self, timeout: float | None = 0) -> bool:
         """Write buffered data; return True if something was written. None blocks."""
         moved = False
-        while self.waiting and self._room.poll(patience):
+        while self.waiting and self._room.poll(timeout):
             try:
                 with memoryview(self.waiting) as view:
                     count = os.write(self.fd, view[:MAX_PIPE_WRITE])
@@ -85,10 +85,10 @@ class LogTail:
         moved = False
         while not self.sink.full and (data := os.read(self.fd, CHUNK)):
             moved = True
-            head, newline, rest = data.rpartition(b"\n")
+            head, newline, incomplete = data.rpartition(b"\n")
             if newline:
                 self.sink.put(self.part + head + newline)
-                self.part = rest
+                self.part = incomplete
             else:
                 self.part += data
                 if len(self.part) > MAX_LINE_BYTES:

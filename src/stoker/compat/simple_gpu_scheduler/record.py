@@ -46,10 +46,10 @@ def printable_name(name: str) -> str:
 
 
 def _unescaped(text: str) -> str | None:
-    first, *rest = text.split("\\")
+    first, *escapes = text.split("\\")
     pieces = [first]
     after_backslash = False
-    for piece in rest:
+    for piece in escapes:
         if after_backslash:  # an escaped backslash: plain text follows
             after_backslash = False
             pieces.append(piece)

@@ -65,8 +65,8 @@ class SlotStream(JobStream):
         """Return the number of slots that are free, or may be after pending events."""
         if not self.lines.may_take or self.outputs.full or self._must_wait():
             return 0
-        most = len(self.free) + min(news, len(self.busy))
-        return most if self.lines.is_regular else min(most, self.lines.buffered)
+        max_free = len(self.free) + min(news, len(self.busy))
+        return max_free if self.lines.is_regular else min(max_free, self.lines.buffered)
 
     def _must_wait(self) -> bool:
         return bool(self.not_before) and time.monotonic() < self.not_before
@@ -166,8 +166,8 @@ class SlotStream(JobStream):
 
     def on_stopped(self) -> None:
         """Report the commands that did not run."""
-        rest = self.lines.drop_remaining()
-        not_run = "the rest" if rest is None else self.not_run + rest
+        remaining = self.lines.drop_remaining()
+        not_run = "the rest" if remaining is None else self.not_run + remaining
         counts = ((self.cancelled, "cancelled"), (not_run, "not run"))
         said = ", ".join(f"{count} {what}" for count, what in counts if count)
         if said:

@@ -50,7 +50,7 @@ class LaunchBuilder:
             self._scripts,
             rank,
             self._home,
-            tuple(each.node for each in placement.parts),
+            tuple(gang_part.node for gang_part in placement.parts),
             self._submit_host,
         )
         return replace(built, placement=placement)

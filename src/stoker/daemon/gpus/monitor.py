@@ -92,9 +92,9 @@ class GpuMonitor:
         if not self.is_needed(state):
             return None
         now = time.monotonic()
-        asked_at = self.probe.asked_at
-        if asked_at is not None:
-            if now - asked_at > DRIVER_TIMEOUT_SECONDS:
+        requested_at = self.probe.requested_at
+        if requested_at is not None:
+            if now - requested_at > DRIVER_TIMEOUT_SECONDS:
                 self.probe.abandon()
                 self._set_note(
                     f"the GPU driver has not answered for {DRIVER_TIMEOUT_SECONDS:.0f} s"

@@ -30,15 +30,15 @@ class ProbeClient:
     ) -> None:
         self.on_reading = on_reading
         self.process = LineSubprocess(poller, self._on_line, self._on_exit, env)
-        self.asked_at: float | None = None
-        """When the open question was asked (monotonic); None without one."""
+        self.requested_at: float | None = None
+        """When the pending reading was requested (monotonic); None without one."""
 
     def ask(self) -> None:
         """Have `on_reading` called with a new reading, unless a question is open."""
-        if self.asked_at is not None:
+        if self.requested_at is not None:
             return
         self.process.reap()
-        self.asked_at = time.monotonic()
+        self.requested_at = time.monotonic()
         if self.process.is_running:
             if self.process.send(b"read\n"):
                 return
@@ -47,7 +47,7 @@ class ProbeClient:
             self.process.send(b"read\n")
 
     def _on_line(self, line: bytes) -> None:
-        if self.asked_at is None:  # a line without a question: it is out of step
+        if self.requested_at is None:  # a line without a question: it is out of step
             self.process.stop()
             return
         try:
@@ -58,16 +58,16 @@ class ProbeClient:
         self._answer(reading)
 
     def _on_exit(self, reason: str) -> None:
-        if self.asked_at is not None:
+        if self.requested_at is not None:
             self._answer(_failure(f"ended without an answer: {reason}"))
 
     def _answer(self, reading: Reading) -> None:
-        self.asked_at = None
+        self.requested_at = None
         self.on_reading(reading)
 
     def abandon(self) -> None:
         """Kill the process without waiting for its end; an open question gets no answer."""
-        self.asked_at = None
+        self.requested_at = None
         self.process.stop()
 
     def close(self) -> None:

@@ -71,12 +71,12 @@ def _edit_pending(
     context: RequestContext, body: r.Edit, state: State, job: Job, now: Instant
 ) -> list[e.Event]:
     spec = state.spec(job)
-    wanted = read(body.options, option_context(context, state, now), before=spec)
-    fields = {k: v for k, v in wanted.fields.items() if v is not None or k in CLEARABLE_FIELDS}
+    options = read(body.options, option_context(context, state, now), before=spec)
+    fields = {k: v for k, v in options.fields.items() if v is not None or k in CLEARABLE_FIELDS}
     name = fields.pop("name", None) or job.name
-    if _leads_to(state, wanted.fields.get("dependency"), job.id):
+    if _leads_to(state, options.fields.get("dependency"), job.id):
         raise BadValue("A job cannot depend on itself or on a job that depends on it.")
-    changed = replace(spec, request=wanted.request, **fields)
+    changed = replace(spec, request=options.request, **fields)
     check_satisfiable(state, state.effective(job, changed))
     check_upload_paths(changed.directory, fields.get("carry"))
     check_directories(fields)
@@ -87,8 +87,8 @@ def _edit_pending(
     sets_begin = {"begin", "delay"} & set(body.options)
     edited = e.JobEdited(
         at=now.wall, job=job.id, spec=hash, name=name,
-        priority=wanted.priority if wanted.priority is not None else job.priority,
-        begin_at=wanted.begin_at if sets_begin else job.begin_at,
+        priority=options.priority if options.priority is not None else job.priority,
+        begin_at=options.begin_at if sets_begin else job.begin_at,
     )  # fmt: skip
     return [*events, edited]
 
@@ -104,12 +104,12 @@ def _edit_running(
             "of a running job, --time and --priority can be changed"
         )
     spec = state.spec(job)
-    wanted = read(body.options, option_context(context, state, now), before=spec)
-    limit = wanted.fields.get("limit", spec.limit)
-    if "limit" in wanted.fields and limit is not None and (elapsed(job, now) or 0) >= limit:
+    options = read(body.options, option_context(context, state, now), before=spec)
+    limit = options.fields.get("limit", spec.limit)
+    if "limit" in options.fields and limit is not None and (elapsed(job, now) or 0) >= limit:
         overdue.append(job.label)
     hash, events = _record_spec(state, replace(spec, limit=limit), now)
-    priority = job.priority if wanted.priority is None else wanted.priority
+    priority = job.priority if options.priority is None else options.priority
     edited = e.JobEdited(at=now.wall, job=job.id, spec=hash, name=job.name, priority=priority)
     return [*events, edited]
 

@@ -51,9 +51,9 @@ class JobWaiter:
             id for id in self.ids if id in state.jobs and not state.jobs[id].finished
         }
         sweeps = [sweep_meant(selector, state) for selector in self.selectors]
-        whole = [id for id in sweeps if id is not None]
-        self.sweeps = [id for id in whole if state.sweeps[id].asks]
-        self.compares_trials = any(state.sweeps[id].metric is not None for id in whole)
+        sweep_ids = [id for id in sweeps if id is not None]
+        self.sweeps = [id for id in sweep_ids if state.sweeps[id].asks]
+        self.compares_trials = any(state.sweeps[id].metric is not None for id in sweep_ids)
         if self.timeout is not None:
             self.deadline_boot = now.boot + self.timeout
         return CommandResult()

@@ -43,7 +43,7 @@ Protocol = Callable[["TcpAuth"], Any]
 
 
 class Connections:
-    """The connections of all ports, and which of them may be closed to make room."""
+    """The connections of all ports, and which of them may be closed for new ones."""
 
     def __init__(self) -> None:
         self.count = 0

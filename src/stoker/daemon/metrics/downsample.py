@@ -78,10 +78,10 @@ class Downsampler:
 
     def summary(self) -> dict[str, Any]:
         """Return the exact count, last value and extremes."""
-        whole = Bucket(self._buckets[0].first)
+        total = Bucket(self._buckets[0].first)
         for bucket in self._buckets:
-            whole.merge(bucket)
-        ends = {"last": whole.last, "min": whole.low, "max": whole.high}
+            total.merge(bucket)
+        ends = {"last": total.last, "min": total.low, "max": total.high}
         return {"count": self.count, **{name: _to_view(point) for name, point in ends.items()}}
 
 

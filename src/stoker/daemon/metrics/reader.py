@@ -79,10 +79,10 @@ class MetricsFile(Struct):
         finally:
             os.close(fd)
         self.offset += len(data)
-        whole, _, self.partial = (self.partial + data).rpartition(b"\n")
+        complete, _, self.partial = (self.partial + data).rpartition(b"\n")
         if len(self.partial) > MAX_LINE:  # too long for a line of the library, however it ends
             self.partial = self.partial[: MAX_LINE + 1]
-        return parse_points(whole), bool(data) and self.offset < size
+        return parse_points(complete), bool(data) and self.offset < size
 
 
 class AttemptMetrics(Struct):

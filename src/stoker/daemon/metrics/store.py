@@ -32,7 +32,7 @@ SCRAPED_SUFFIX = ".found"
 DEFAULT_POINTS, MAX_POINTS = 500, 1_000_000
 """Points per series: unless the request names a number, and at most."""
 MAX_CACHED_POINTS = 10_000
-"""Series with at most so many points stay in memory for the next request."""
+"""Series with at most this many points stay in memory for the next request."""
 MAX_SERIES_PER_JOB = 1000
 
 
@@ -102,9 +102,9 @@ class ReportFile(Struct):
         try:
             while data := os.pread(fd, PIECE, self.offset):
                 self.offset += len(data)
-                whole, _, self.partial = (self.partial + data).rpartition(b"\n")
-                if whole:
-                    yield parse_lines(whole)
+                complete, _, self.partial = (self.partial + data).rpartition(b"\n")
+                if complete:
+                    yield parse_lines(complete)
                 if len(self.partial) > MAX_LINE:
                     self.partial = self.partial[: MAX_LINE + 1]
         finally:

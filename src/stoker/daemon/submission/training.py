@@ -20,14 +20,14 @@ USER_SETTINGS = (BACKEND, "OMP_NUM_THREADS")
 NO_GPU = "no GPU is available; it runs without a GPU"
 
 
-def keep_user_settings(wanted: Wanted, environment: bytes) -> None:
+def keep_user_settings(submission: Wanted, environment: bytes) -> None:
     """Mark variables of distributed training that the user has set, so that they stay as set."""
-    training = wanted.fields.get("training")
+    training = submission.fields.get("training")
     if training is not None and training.distributed:
         given = {pair.partition(b"=")[0] for pair in environment.split(b"\0")}
         kept = [name for name in USER_SETTINGS if name.encode() in given]
-        names = dict.fromkeys([*(wanted.fields.get("asked") or ()), *kept])
-        wanted.fields["asked"] = tuple(names) or None
+        names = dict.fromkeys([*(submission.fields.get("asked") or ()), *kept])
+        submission.fields["asked"] = tuple(names) or None
 
 
 def without_gpus(state: State, spec: Spec) -> Request | None:

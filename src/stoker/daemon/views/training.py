@@ -105,8 +105,8 @@ def _elastic(gpus: GpuAsk | None) -> list[int | None] | None:
     """Return the minimum and maximum number of GPUs of an elastic job."""
     if gpus is None or gpus.most is None:
         return None
-    most = None if gpus.most == ALL_OF_A_MACHINE else gpus.most // THOUSAND
-    return [gpus.amount // THOUSAND, most]
+    max_gpus = None if gpus.most == ALL_OF_A_MACHINE else gpus.most // THOUSAND
+    return [gpus.amount // THOUSAND, max_gpus]
 
 
 def container_view(container: Container | None) -> ContainerView | None:

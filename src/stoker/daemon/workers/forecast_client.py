@@ -231,8 +231,8 @@ class ForecastClient:
         forecasts = (self.jobs.get(id) for id in trials)
         ends = [forecast.end for forecast in forecasts if forecast and forecast.end]
         left = len(trials) + max(sweep.total - sweep.issued, 0)
-        whole = last_of(ends, left / len(ends), latest.at) if ends else None
-        return Told(latest.at, end=interval(whole, now.wall)) if whole is not None else None
+        sweep_end = last_of(ends, left / len(ends), latest.at) if ends else None
+        return Told(latest.at, end=interval(sweep_end, now.wall)) if sweep_end is not None else None
 
     def _usable(self, now: Instant) -> Outlook | None:
         """Return the latest forecast unless it is too old."""

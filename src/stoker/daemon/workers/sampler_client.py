@@ -48,7 +48,7 @@ class PendingQuestion(msgspec.Struct):
     count: int
     trials: list[dict[str, Any]]
     on_answer: OnAnswer
-    asked_at: float
+    requested_at: float
 
 
 class SweepSession(msgspec.Struct):
@@ -115,7 +115,7 @@ class SamplerClient:
         times = [] if self.restart_at is None else [self.restart_at]
         questions = self._open_questions()
         if questions and self.process.is_running:
-            deadline = min(question.asked_at for question in questions) + ANSWER_TIMEOUT_SECONDS
+            deadline = min(question.requested_at for question in questions) + ANSWER_TIMEOUT_SECONDS
             if now >= deadline:
                 self._fail(f"it has not answered for {ANSWER_TIMEOUT_SECONDS / 60:.0f} minutes")
                 return self.tick()
@@ -213,7 +213,7 @@ class SamplerClient:
             now = time.monotonic()
             self.restart_at = now + delay
             for question in questions:
-                question.asked_at = now
+                question.requested_at = now
             return
         self.restarts.reset()
         for session in self.sessions.values():
