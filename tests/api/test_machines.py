@@ -13,9 +13,9 @@ import stoker
 from e2e.conftest import idle
 from e2e.daemon_fixture import DaemonFixture
 from ssh.moves import add
-from ssh.ssh_cluster import SshCluster, field, lab, whole_lab
+from ssh.ssh_cluster import SshCluster, cluster, field, shared_cluster
 
-__all__ = ["field", "idle", "lab", "whole_lab"]
+__all__ = ["cluster", "field", "idle", "shared_cluster"]
 SOON = 40.0
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -30,7 +30,7 @@ def fails() -> None:
 
 
 def same_python() -> bool:
-    """Whether the Python of the lab, which has no cloudpickle, reads what ours has pickled."""
+    """Whether the Python of the cluster, which has no cloudpickle, reads what ours has pickled."""
     code = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
     return subprocess.run(["/usr/bin/python3", "-c", code], check=False).returncode == 0
 
@@ -38,8 +38,8 @@ def same_python() -> bool:
 def test_a_call_stays_here_unless_its_folder_can_go_along(
     field: tuple[DaemonFixture, SshCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    box, lab = field
-    add(box, lab.a)
+    box, cluster = field
+    add(box, cluster.a)
     monkeypatch.chdir(box.user)
     (box.user / "hello.txt").write_text("hello\n")
     here = stoker.Executor().submit(where, "hello.txt")

@@ -136,13 +136,13 @@ class BatchEnv:
 class Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, hall: BatchEnv, *words: object) -> None:
+    def __init__(self, batch_env: BatchEnv, *words: object) -> None:
         self.said = ""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             try:
-                os.chdir(hall.user)
-                os.execvpe(str(words[0]), [str(word) for word in words], hall.env)
+                os.chdir(batch_env.user)
+                os.execvpe(str(words[0]), [str(word) for word in words], batch_env.env)
             finally:
                 os._exit(127)
 
@@ -175,29 +175,29 @@ class Terminal:
 
 
 @contextmanager
-def hall() -> Iterator[BatchEnv]:
+def open_env() -> Iterator[BatchEnv]:
     """A home that is gone afterwards, with everything that ran in it."""
     insist_on_namespaces()
     base = Path(tempfile.mkdtemp(prefix="sk-", dir="/tmp"))
     (base / "lab").mkdir()
-    lab = SshCluster(base / "lab")
+    cluster = SshCluster(base / "lab")
     try:
-        found = BatchEnv(base, lab)
-        assert found.run("stoker", "daemon", "start", "--gpus", "none").returncode == 0
-        yield found
+        env = BatchEnv(base, cluster)
+        assert env.run("stoker", "daemon", "start", "--gpus", "none").returncode == 0
+        yield env
     finally:
         stop_daemon(base)
-        lab.close()
+        cluster.close()
         end_processes_of(base)
         shutil.rmtree(run_dir(base), ignore_errors=True)
         shutil.rmtree(base, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
-def whole_hall() -> Iterator[BatchEnv]:
+def shared_env() -> Iterator[BatchEnv]:
     """One for all tests of a file."""
-    with hall() as found:
-        yield found
+    with open_env() as env:
+        yield env
 
 
 def appears(path: Path, text: str) -> str:

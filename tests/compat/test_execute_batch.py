@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from compat.batch_env import SMALL, BatchEnv, Terminal, appears, whole_hall
+from compat.batch_env import SMALL, BatchEnv, Terminal, appears, shared_env
 from e2e.daemon_fixture import until
 from stoker.client.events import EventStream
 from stoker.compat.execute_batch.node_lease import _is_at, _lease_name
 from stoker.compat.registry import ON_PATH
 
-__all__ = ["whole_hall"]
+__all__ = ["shared_env"]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ssh-batch"
 NO_GPU = (*SMALL, "--no-gpu-required")
@@ -27,9 +27,9 @@ UNTIL_GO = "until [ -e $HOME/go ]; do sleep 0.05; done"
 
 
 @pytest.fixture
-def hall(whole_hall: BatchEnv) -> Iterator[BatchEnv]:
-    yield whole_hall
-    whole_hall.tidy()
+def env(shared_env: BatchEnv) -> Iterator[BatchEnv]:
+    yield shared_env
+    shared_env.tidy()
 
 
 def lines(text: str, begin: str) -> list[str]:
@@ -104,62 +104,62 @@ def test_what_makes_no_sense_is_one_sentence(
     assert not (tmp_path / "home").exists(), "a daemon was started for nothing"
 
 
-def test_mls_06_a_key_below_the_home_directory(hall: BatchEnv) -> None:
-    (hall.home / ".ssh").mkdir(mode=0o700)
-    key = shutil.copy(hall.one.key, hall.home / ".ssh" / "id with a blank")
+def test_mls_06_a_key_below_the_home_directory(env: BatchEnv) -> None:
+    (env.home / ".ssh").mkdir(mode=0o700)
+    key = shutil.copy(env.one.key, env.home / ".ssh" / "id with a blank")
     assert Path(key).stat().st_mode & 0o077 == 0
-    machine = hall.file(hall.one, ssh_key_path='"~/.ssh/id with a blank"')
-    done = hall.batch(hall.script("hostname"), "--machines", machine, *SMALL)
+    machine = env.file(env.one, ssh_key_path='"~/.ssh/id with a blank"')
+    done = env.batch(env.script("hostname"), "--machines", machine, *SMALL)
     assert done.returncode == 0, done
-    assert hall.result("b.sh.1.out") == "one\n"
+    assert env.result("b.sh.1.out") == "one\n"
 
 
-def test_mls_07_a_changed_host_key_is_refused(hall: BatchEnv) -> None:
-    assert hall.execute("true").returncode == 0
-    hall.one.new_host_key()
-    hall.one.kill_connections()
-    done = hall.execute("true")
+def test_mls_07_a_changed_host_key_is_refused(env: BatchEnv) -> None:
+    assert env.execute("true").returncode == 0
+    env.one.new_host_key()
+    env.one.kill_connections()
+    done = env.execute("true")
     assert done.returncode == 1
     assert "could not connect to machines: [" in done.stderr
     assert done.stdout == ""
 
 
-def test_mls_10_any_machine_that_is_not_reached_stops_it_all(hall: BatchEnv) -> None:
-    bad = hall.file(hall.other, "bad.yaml", port=9)
-    script = hall.script("true")
-    done = hall.batch(script, "--machines", hall.file(hall.one), bad, *SMALL)
+def test_mls_10_any_machine_that_is_not_reached_stops_it_all(env: BatchEnv) -> None:
+    bad = env.file(env.other, "bad.yaml", port=9)
+    script = env.script("true")
+    done = env.batch(script, "--machines", env.file(env.one), bad, *SMALL)
     assert (done.returncode, done.stdout) == (1, "")
-    said = {"username": hall.other.user, "ip": hall.other.address, "port": 9,
-            "ssh_key_path": str(hall.other.key)}  # fmt: skip
+    said = {"username": env.other.user, "ip": env.other.address, "port": 9,
+            "ssh_key_path": str(env.other.key)}  # fmt: skip
     sentence = f"execute_batch: could not connect to machines: {json.dumps([said])}: "
     assert done.stderr.startswith(sentence)
     assert "refused" in done.stderr.removeprefix(sentence)
     assert done.stderr.count("\n") == 1
-    assert not (hall.user / "job_results").exists()
-    assert hall.nodes() == []
+    assert not (env.user / "job_results").exists()
+    assert env.nodes() == []
 
 
-def test_mls_10_a_key_that_is_not_there(hall: BatchEnv) -> None:
-    bad = hall.file(hall.one, "bad.yaml", ssh_key_path="/nowhere")
-    done = hall.batch(hall.script("true"), "--machines", bad, *SMALL)
+def test_mls_10_a_key_that_is_not_there(env: BatchEnv) -> None:
+    bad = env.file(env.one, "bad.yaml", ssh_key_path="/nowhere")
+    done = env.batch(env.script("true"), "--machines", bad, *SMALL)
     assert (done.returncode, done.stdout) == (1, "")
     assert "could not connect to machines: [" in done.stderr
     assert "no key at /nowhere" in done.stderr
 
 
-def test_mls_09_11_29_a_machine_with_next_to_nothing(hall: BatchEnv) -> None:
-    bare = hall.lab.machine("bare", bare=True)
-    machine = hall.file(bare)
-    script = hall.script("echo $0; echo x > made.txt", "true")
-    done = hall.batch(script, "--machines", machine, *NO_GPU)
+def test_mls_09_11_29_a_machine_with_next_to_nothing(env: BatchEnv) -> None:
+    bare = env.lab.machine("bare", bare=True)
+    machine = env.file(bare)
+    script = env.script("echo $0; echo x > made.txt", "true")
+    done = env.batch(script, "--machines", machine, *NO_GPU)
     assert done.returncode == 0, done
     assert done.stderr == (
         "execute_batch: bare.yaml has no bash: command lines run in sh, without ~/.bashrc\n"
     )
-    assert hall.result("b.sh.1/made.txt") == "x\n"
+    assert env.result("b.sh.1/made.txt") == "x\n"
     # and where GPUs are needed, it is a machine without any
-    script = hall.script("true", name="c.sh")
-    done = hall.batch(script, "--machines", machine, *SMALL)
+    script = env.script("true", name="c.sh")
+    done = env.batch(script, "--machines", machine, *SMALL)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
         "machine limits:  {'bare.yaml': 0}", "machine gpu choices: [[]]",
@@ -170,14 +170,14 @@ def test_mls_09_11_29_a_machine_with_next_to_nothing(hall: BatchEnv) -> None:
 # ------------------------------------------------------------------------------- a batch
 
 
-def test_mls_20_70_71_73_74_75_80_a_batch_as_the_guide_shows_it(hall: BatchEnv) -> None:
-    (hall.user / "example").mkdir()
-    script = hall.script(
+def test_mls_20_70_71_73_74_75_80_a_batch_as_the_guide_shows_it(env: BatchEnv) -> None:
+    (env.user / "example").mkdir()
+    script = env.script(
         'echo "one job"', "", "   # a comment", "  echo o; echo e >&2; exit 1  ",
         name="example/batch_script.sh",
     )  # fmt: skip
-    machine = hall.file(hall.one, "my_machine.yaml")
-    done = hall.batch(script, "--machines", machine, *SMALL)
+    machine = env.file(env.one, "my_machine.yaml")
+    done = env.batch(script, "--machines", machine, *SMALL)
     assert done.returncode == 1
     assert done.stderr == ""
     first, second, *rest = done.stdout.splitlines()
@@ -190,119 +190,119 @@ def test_mls_20_70_71_73_74_75_80_a_batch_as_the_guide_shows_it(hall: BatchEnv) 
         f'started: {name}.1;  export CUDA_VISIBLE_DEVICES=0 && echo "one job"',
         f"started: {name}.4;  export CUDA_VISIBLE_DEVICES=1 && echo o; echo e >&2; exit 1",
     ]
-    assert hall.results() == sorted(
+    assert env.results() == sorted(
         f"{name}.{n}{end}" for n in (1, 4) for end in ("", ".out", ".err")
     )
-    assert hall.result(f"{name}.1.out") == "one job\n"
-    assert hall.result(f"{name}.4.out") == "o\n"
-    assert hall.result(f"{name}.4.err") == "e\n"
+    assert env.result(f"{name}.1.out") == "one job\n"
+    assert env.result(f"{name}.4.out") == "o\n"
+    assert env.result(f"{name}.4.err") == "e\n"
 
 
-def test_mls_76_one_slot_and_file_order(hall: BatchEnv) -> None:
-    hall.one.gpus([{}])
-    done = hall.execute(*(f"echo {n}" for n in range(3)))
+def test_mls_76_one_slot_and_file_order(env: BatchEnv) -> None:
+    env.one.gpus([{}])
+    done = env.execute(*(f"echo {n}" for n in range(3)))
     names = [line.split(";")[0] for line in done.stdout.splitlines()[2:]]
     expected = [f"{what}: b.sh.{n}" for n in (1, 2, 3) for what in ("started", "finished")]
     assert names == expected
 
 
-def test_mls_77_each_job_sees_its_gpu_and_a_cpu_job_none(hall: BatchEnv) -> None:
-    (hall.one.home / ".bashrc").write_text("export CUDA_VISIBLE_DEVICES=7\n")
+def test_mls_77_each_job_sees_its_gpu_and_a_cpu_job_none(env: BatchEnv) -> None:
+    (env.one.home / ".bashrc").write_text("export CUDA_VISIBLE_DEVICES=7\n")
     see = "echo ${CUDA_VISIBLE_DEVICES-unset}"
-    done = hall.execute(see, see)
+    done = env.execute(see, see)
     assert done.returncode == 0, done
-    assert [hall.result(f"b.sh.{n}.out") for n in (1, 2)] == ["0\n", "1\n"]
+    assert [env.result(f"b.sh.{n}.out") for n in (1, 2)] == ["0\n", "1\n"]
     for number, more in enumerate(((), ("--reserve",))):
-        script = hall.script(see, name=f"cpu{number}.sh")
-        done = hall.batch(script, "--machines", hall.file(hall.one), *NO_GPU, *more)
+        script = env.script(see, name=f"cpu{number}.sh")
+        done = env.batch(script, "--machines", env.file(env.one), *NO_GPU, *more)
         assert done.returncode == 0, done
         assert lines(done.stdout, "started") == [f"started: cpu{number}.sh.1;  {see}"]
-        assert hall.result(f"cpu{number}.sh.1.out") == "\n"
+        assert env.result(f"cpu{number}.sh.1.out") == "\n"
 
 
-def test_mls_78_a_directory_of_its_own_and_nothing_left(hall: BatchEnv) -> None:
+def test_mls_78_a_directory_of_its_own_and_nothing_left(env: BatchEnv) -> None:
     here = "pwd; [ ! -e mine ] && touch mine"
-    done = hall.execute(here, here, here, here)
+    done = env.execute(here, here, here, here)
     assert done.returncode == 0, done
-    assert len({hall.result(f"b.sh.{n}.out") for n in range(1, 5)}) == 4
-    assert hall.nodes() == []
-    work = hall.one.home / ".stoker" / "work"
+    assert len({env.result(f"b.sh.{n}.out") for n in range(1, 5)}) == 4
+    assert env.nodes() == []
+    work = env.one.home / ".stoker" / "work"
     until(lambda: not list(work.iterdir()))
 
 
-def test_mls_79_bashrc_is_read_and_its_noise_is_not_kept(hall: BatchEnv) -> None:
-    (hall.one.home / ".bashrc").write_text("echo welcome; greet() { echo hello $1; }; oops\n")
-    done = hall.execute("greet you")
+def test_mls_79_bashrc_is_read_and_its_noise_is_not_kept(env: BatchEnv) -> None:
+    (env.one.home / ".bashrc").write_text("echo welcome; greet() { echo hello $1; }; oops\n")
+    done = env.execute("greet you")
     assert done.returncode == 0, done
-    assert hall.result("b.sh.1.out") == "hello you\n"
-    assert hall.result("b.sh.1.err") == ""
+    assert env.result("b.sh.1.out") == "hello you\n"
+    assert env.result("b.sh.1.err") == ""
 
 
-def test_mls_80_output_is_there_while_the_job_runs(hall: BatchEnv) -> None:
-    script = hall.script(f"echo begun; {UNTIL_GO}; echo over")
-    batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
-    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
+def test_mls_80_output_is_there_while_the_job_runs(env: BatchEnv) -> None:
+    script = env.script(f"echo begun; {UNTIL_GO}; echo over")
+    batch = env.start("execute_batch", script, "--machines", env.file(env.one), *SMALL)
+    appears(env.user / "job_results/b.sh.1.out", "begun\n")
     assert batch.poll() is None
-    (hall.one.home / "go").touch()
+    (env.one.home / "go").touch()
     _, err = batch.communicate(timeout=40)
     assert (batch.returncode, err) == (0, "")
-    assert hall.result("b.sh.1.out") == "begun\nover\n"
+    assert env.result("b.sh.1.out") == "begun\nover\n"
 
 
-def test_mls_22_23_what_goes_along_and_what_comes_back(hall: BatchEnv) -> None:
+def test_mls_22_23_what_goes_along_and_what_comes_back(env: BatchEnv) -> None:
     for name in ("a", "b", "c"):
-        (hall.user / name).mkdir()
-        (hall.user / name / "file").write_text(name)
-    script = hall.script("cat a/file b/file; ls; mkdir out; echo r > out/res.txt; echo s > other")
-    machine = hall.file(hall.one)
+        (env.user / name).mkdir()
+        (env.user / name / "file").write_text(name)
+    script = env.script("cat a/file b/file; ls; mkdir out; echo r > out/res.txt; echo s > other")
+    machine = env.file(env.one)
     words = ("--copy-forward", "a", "./b/", "--copy-backwards", "out")
-    done = hall.batch(script, "--machines", machine, *SMALL, *words)
+    done = env.batch(script, "--machines", machine, *SMALL, *words)
     assert done.returncode == 0, done
-    assert hall.result("b.sh.1.out") == "aba\nb\n"
-    found = [str(path.relative_to(hall.user / "job_results/b.sh.1"))
-             for path in (hall.user / "job_results/b.sh.1").rglob("*")]  # fmt: skip
+    assert env.result("b.sh.1.out") == "aba\nb\n"
+    found = [str(path.relative_to(env.user / "job_results/b.sh.1"))
+             for path in (env.user / "job_results/b.sh.1").rglob("*")]  # fmt: skip
     assert sorted(found) == ["out", "out/res.txt"]
 
 
-def test_mls_22_23_nothing_goes_and_nothing_comes(hall: BatchEnv) -> None:
-    script = hall.script("ls | wc -l; echo x > made")
-    words = ("--machines", hall.file(hall.one), *SMALL, "--copy-forward", "--copy-backwards")
-    assert hall.batch(script, *words).returncode == 0
-    assert hall.result("b.sh.1.out") == "0\n"
-    assert list((hall.user / "job_results/b.sh.1").iterdir()) == []
+def test_mls_22_23_nothing_goes_and_nothing_comes(env: BatchEnv) -> None:
+    script = env.script("ls | wc -l; echo x > made")
+    words = ("--machines", env.file(env.one), *SMALL, "--copy-forward", "--copy-backwards")
+    assert env.batch(script, *words).returncode == 0
+    assert env.result("b.sh.1.out") == "0\n"
+    assert list((env.user / "job_results/b.sh.1").iterdir()) == []
 
 
-def test_mls_24_results_do_not_nest(hall: BatchEnv) -> None:
-    (hall.user / "data").write_text("data")
-    assert hall.execute("ls").returncode == 0
-    script = hall.script("ls", name="second.sh")
-    assert hall.batch(script, "--machines", hall.file(hall.one), *SMALL).returncode == 0
+def test_mls_24_results_do_not_nest(env: BatchEnv) -> None:
+    (env.user / "data").write_text("data")
+    assert env.execute("ls").returncode == 0
+    script = env.script("ls", name="second.sh")
+    assert env.batch(script, "--machines", env.file(env.one), *SMALL).returncode == 0
     for name in ("b.sh.1", "second.sh.1"):
-        assert hall.result(f"{name}/data") == "data"
-    assert list((hall.user / "job_results").rglob("job_results")) == []
+        assert env.result(f"{name}/data") == "data"
+    assert list((env.user / "job_results").rglob("job_results")) == []
 
 
-def test_files_that_changed_a_moment_ago_go_along_as_they_are_now(hall: BatchEnv) -> None:
+def test_files_that_changed_a_moment_ago_go_along_as_they_are_now(env: BatchEnv) -> None:
     for number in range(3):
-        (hall.user / "data").write_text(f"{number}\n")
-        script = hall.script("cat data", name=f"b{number}.sh")
-        words = ("--machines", hall.file(hall.one), *SMALL, "--copy-forward", "data")
-        assert hall.batch(script, *words).returncode == 0
-        assert hall.result(f"b{number}.sh.1.out") == f"{number}\n"
+        (env.user / "data").write_text(f"{number}\n")
+        script = env.script("cat data", name=f"b{number}.sh")
+        words = ("--machines", env.file(env.one), *SMALL, "--copy-forward", "data")
+        assert env.batch(script, *words).returncode == 0
+        assert env.result(f"b{number}.sh.1.out") == f"{number}\n"
 
 
-def test_mls_81_files_of_a_failed_job_come_back_however_large(hall: BatchEnv) -> None:
-    done = hall.execute("head -c 600000 /dev/zero > big; echo r > res.txt; exit 1", "exit 2")
+def test_mls_81_files_of_a_failed_job_come_back_however_large(env: BatchEnv) -> None:
+    done = env.execute("head -c 600000 /dev/zero > big; echo r > res.txt; exit 1", "exit 2")
     assert done.returncode == 1
-    assert hall.result("b.sh.1/res.txt") == "r\n"
-    assert (hall.user / "job_results/b.sh.1/big").stat().st_size == 600_000
-    assert (hall.user / "job_results/b.sh.2/b.sh").exists()
+    assert env.result("b.sh.1/res.txt") == "r\n"
+    assert (env.user / "job_results/b.sh.1/big").stat().st_size == 600_000
+    assert (env.user / "job_results/b.sh.2/b.sh").exists()
 
 
-def test_mls_72_82_what_exists_is_not_run_again(hall: BatchEnv) -> None:
-    assert hall.execute("echo 1", "exit 1").returncode == 1
-    stamps = {path: path.stat().st_mtime_ns for path in (hall.user / "job_results").rglob("*")}
-    done = hall.execute("echo 1", "exit 1", "echo new")
+def test_mls_72_82_what_exists_is_not_run_again(env: BatchEnv) -> None:
+    assert env.execute("echo 1", "exit 1").returncode == 1
+    stamps = {path: path.stat().st_mtime_ns for path in (env.user / "job_results").rglob("*")}
+    done = env.execute("echo 1", "exit 1", "echo new")
     assert done.returncode == 0
     warning = "skipping evaluation: delete if you wish to rerun"
     assert done.stdout.splitlines()[2:6] == [
@@ -313,57 +313,57 @@ def test_mls_72_82_what_exists_is_not_run_again(hall: BatchEnv) -> None:
     ]
     assert len(lines(done.stdout, "started")) == 1
     after = {path: path.stat().st_mtime_ns for path in stamps}
-    del stamps[hall.user / "job_results/b.sh.1"], after[hall.user / "job_results/b.sh.1"]
+    del stamps[env.user / "job_results/b.sh.1"], after[env.user / "job_results/b.sh.1"]
     assert after == stamps
 
 
-def test_mls_83_without_its_directory_a_job_runs_again_and_appends(hall: BatchEnv) -> None:
+def test_mls_83_without_its_directory_a_job_runs_again_and_appends(env: BatchEnv) -> None:
     for _ in range(2):
-        assert hall.execute("echo 100%").returncode == 0
-        shutil.rmtree(hall.user / "job_results/b.sh.1")
-    assert hall.result("b.sh.1.out") == "100%\n100%\n"
+        assert env.execute("echo 100%").returncode == 0
+        shutil.rmtree(env.user / "job_results/b.sh.1")
+    assert env.result("b.sh.1.out") == "100%\n100%\n"
 
 
-def test_mls_84_one_failure_is_a_failure(hall: BatchEnv) -> None:
-    assert hall.execute("true", "false", "true").returncode == 1
+def test_mls_84_one_failure_is_a_failure(env: BatchEnv) -> None:
+    assert env.execute("true", "false", "true").returncode == 1
 
 
-def test_mls_86_output_never_meets_control(hall: BatchEnv) -> None:
+def test_mls_86_output_never_meets_control(env: BatchEnv) -> None:
     texts = [f"printf 'no end {n}'; printf '%s done' - >&2" for n in range(8)]
-    done = hall.execute(*texts)
+    done = env.execute(*texts)
     assert done.returncode == 0, done
-    assert [hall.result(f"b.sh.{n + 1}.out") for n in range(8)] == [f"no end {n}" for n in range(8)]
-    assert hall.result("b.sh.1.err") == "- done"
+    assert [env.result(f"b.sh.{n + 1}.out") for n in range(8)] == [f"no end {n}" for n in range(8)]
+    assert env.result("b.sh.1.err") == "- done"
 
 
-def test_braces_and_quotes_are_the_shells(hall: BatchEnv) -> None:
-    done = hall.execute("""echo '{gpu}' "it's" a{1,2} && for i in 1 2; do echo $i; done""")
+def test_braces_and_quotes_are_the_shells(env: BatchEnv) -> None:
+    done = env.execute("""echo '{gpu}' "it's" a{1,2} && for i in 1 2; do echo $i; done""")
     assert done.returncode == 0, done
-    assert hall.result("b.sh.1.out") == "{gpu} it's a1 a2\n1\n2\n"
+    assert env.result("b.sh.1.out") == "{gpu} it's a1 a2\n1\n2\n"
 
 
-def test_mls_32_verbose_prints_the_command_lines(hall: BatchEnv) -> None:
-    done = hall.execute("echo 'a b'", options=(*SMALL, "--verbose"))
-    where = hall.one.url.removeprefix("ssh://")
+def test_mls_32_verbose_prints_the_command_lines(env: BatchEnv) -> None:
+    done = env.execute("echo 'a b'", options=(*SMALL, "--verbose"))
+    where = env.one.url.removeprefix("ssh://")
     printed = re.findall(rf"^{re.escape(where)} \(job \d+\): (.*)$", done.stdout, re.MULTILINE)
     assert len(printed) == 1
     assert printed[0].startswith("bash -ic 'export CUDA_VISIBLE_DEVICES=0; echo ")
-    quiet = hall.batch(hall.script("true", name="q.sh"), "--machines", hall.file(hall.one), *SMALL)
+    quiet = env.batch(env.script("true", name="q.sh"), "--machines", env.file(env.one), *SMALL)
     assert "bash" not in quiet.stdout
 
 
-def test_mls_33_a_dry_run_prints_all_and_leaves_nothing(hall: BatchEnv) -> None:
-    before = hall.client.daemon()["seq"]
-    done = hall.execute("echo a", "", "echo b", "echo c", options=(*SMALL, "--dry-run"))
+def test_mls_33_a_dry_run_prints_all_and_leaves_nothing(env: BatchEnv) -> None:
+    before = env.client.daemon()["seq"]
+    done = env.execute("echo a", "", "echo b", "echo c", options=(*SMALL, "--dry-run"))
     assert done.returncode == 0, done
     assert done.stdout.splitlines()[2:] == [
         f"one.yaml: b.sh.{number};  export CUDA_VISIBLE_DEVICES={gpu} && echo {letter}"
         for number, gpu, letter in ((1, 0, "a"), (3, 1, "b"), (4, 0, "c"))
     ]
-    assert not (hall.user / "job_results").exists()
-    assert hall.nodes() == []
+    assert not (env.user / "job_results").exists()
+    assert env.nodes() == []
     kinds: list[str] = []
-    events = EventStream(hall.client)
+    events = EventStream(env.client)
     events.close()
     events.last = before
     events.reopen()
@@ -378,10 +378,10 @@ def test_mls_33_a_dry_run_prints_all_and_leaves_nothing(hall: BatchEnv) -> None:
 # --------------------------------------------------------- the guide's table, cell by cell
 
 
-def limits(hall: BatchEnv, *options: object) -> tuple[int, list[int]]:
+def limits(env: BatchEnv, *options: object) -> tuple[int, list[int]]:
     """How many jobs at once, and on which GPUs."""
-    words = (hall.script("true"), "--machines", hall.file(hall.one), *options, "--dry-run")
-    first, second = hall.batch(*words).stdout.splitlines()[:2]
+    words = (env.script("true"), "--machines", env.file(env.one), *options, "--dry-run")
+    first, second = env.batch(*words).stdout.splitlines()[:2]
     count = re.fullmatch(r"machine limits:  \{'one.yaml': (\d+)\}", first)
     gpus = re.fullmatch(r"machine gpu choices: \[\[(.*)\]\]", second)
     assert count
@@ -389,108 +389,108 @@ def limits(hall: BatchEnv, *options: object) -> tuple[int, list[int]]:
     return int(count[1]), [int(gpu) for gpu in gpus[1].split(", ") if gpu]
 
 
-def test_cell_a_reserved_machine_has_one_job(hall: BatchEnv) -> None:
+def test_cell_a_reserved_machine_has_one_job(env: BatchEnv) -> None:
     line = "echo begun; sleep 0.3; ls $HOME/busy 2>/dev/null; touch $HOME/busy; sleep 0.2; "
     line += "echo $CUDA_VISIBLE_DEVICES; rm $HOME/busy"
-    done = hall.execute(line, line, options=(*SMALL, "--reserve"))
+    done = env.execute(line, line, options=(*SMALL, "--reserve"))
     assert done.returncode == 0, done
     assert done.stdout.splitlines()[:2] == [
         "machine limits:  {'one.yaml': 1}", "machine gpu choices: [[0, 1]]",
     ]  # fmt: skip
-    assert [hall.result(f"b.sh.{n}.out") for n in (1, 2)] == ["begun\n0,1\n"] * 2
+    assert [env.result(f"b.sh.{n}.out") for n in (1, 2)] == ["begun\n0,1\n"] * 2
     assert lines(done.stdout, "started")[0] == f"started: b.sh.1;  {line}"
 
 
-def test_cell_a_reserved_gpu_has_one_job(hall: BatchEnv) -> None:
-    hall.one.gpus([{}])
+def test_cell_a_reserved_gpu_has_one_job(env: BatchEnv) -> None:
+    env.one.gpus([{}])
     line = "mkdir $HOME/busy && sleep 0.3 && rmdir $HOME/busy"
-    done = hall.execute(line, line, line)
+    done = env.execute(line, line, line)
     assert done.returncode == 0, done
     assert done.stdout.splitlines()[1] == "machine gpu choices: [[0]]"
 
 
-def test_cell_memory_of_the_machine(hall: BatchEnv) -> None:
+def test_cell_memory_of_the_machine(env: BatchEnv) -> None:
     free = int(re.findall(r"MemAvailable: *(\d+)", Path("/proc/meminfo").read_text())[0]) // 1024
     most = free // 3
-    count, gpus = limits(hall, "--no-gpu-required", "--num-cpus", 0, "--memory-required", most)
+    count, gpus = limits(env, "--no-gpu-required", "--num-cpus", 0, "--memory-required", most)
     assert gpus == []
     assert count in (2, 3)  # what is free changes all the time
-    assert limits(hall, "--no-gpu-required", "--num-cpus", 0, "--memory-required", free * 2)[0] == 0
+    assert limits(env, "--no-gpu-required", "--num-cpus", 0, "--memory-required", free * 2)[0] == 0
 
 
-def test_cell_memory_of_a_gpu(hall: BatchEnv) -> None:
-    hall.one.gpus([{"memory.used": 16384 - 500}, {"memory.used": 16384 - 7000}])
+def test_cell_memory_of_a_gpu(env: BatchEnv) -> None:
+    env.one.gpus([{"memory.used": 16384 - 500}, {"memory.used": 16384 - 7000}])
     shared = (*SMALL, "--no-reserve-gpu", "--gpu-utilization", 0)
-    assert limits(hall, *shared, "--gpu-memory-required", 3000) == (2, [1, 1])
-    assert limits(hall, *shared, "--gpu-memory-required", 7001) == (0, [])
-    assert limits(hall, *SMALL) == (1, [1])
+    assert limits(env, *shared, "--gpu-memory-required", 3000) == (2, [1, 1])
+    assert limits(env, *shared, "--gpu-memory-required", 7001) == (0, [])
+    assert limits(env, *SMALL) == (1, [1])
 
 
-def test_cell_compute_of_the_machine(hall: BatchEnv) -> None:
+def test_cell_compute_of_the_machine(env: BatchEnv) -> None:
     """However busy it is, two jobs of one core fit; on an idle one, two more than cores."""
     cores = os.cpu_count() or 1
     options = ("--no-gpu-required", "--memory-required", 1)
-    assert 2 <= limits(hall, *options)[0] <= cores + 2
-    assert limits(hall, *options, "--num-cpus", cores + 3)[0] == 0
+    assert 2 <= limits(env, *options)[0] <= cores + 2
+    assert limits(env, *options, "--num-cpus", cores + 3)[0] == 0
 
 
-def test_cell_compute_of_a_gpu(hall: BatchEnv) -> None:
-    hall.one.gpus([{"utilization.gpu": 90}, {"utilization.gpu": 20}])
-    assert limits(hall, *SMALL) == (1, [1])
-    assert limits(hall, *SMALL, "--gpu-utilization", 0.3) == (2, [1, 0])
+def test_cell_compute_of_a_gpu(env: BatchEnv) -> None:
+    env.one.gpus([{"utilization.gpu": 90}, {"utilization.gpu": 20}])
+    assert limits(env, *SMALL) == (1, [1])
+    assert limits(env, *SMALL, "--gpu-utilization", 0.3) == (2, [1, 0])
     shared = (*SMALL, "--no-reserve-gpu", "--gpu-utilization", 0.5)
-    assert limits(hall, *shared) == (2, [1, 1])
+    assert limits(env, *shared) == (2, [1, 1])
 
 
-def test_mls_53_a_driver_that_does_not_say(hall: BatchEnv) -> None:
-    hall.one.gpus([{"utilization.gpu": "[N/A]", "memory.used": "[N/A]", "memory.total": "[N/A]"}])
-    done = hall.execute("echo $CUDA_VISIBLE_DEVICES")
+def test_mls_53_a_driver_that_does_not_say(env: BatchEnv) -> None:
+    env.one.gpus([{"utilization.gpu": "[N/A]", "memory.used": "[N/A]", "memory.total": "[N/A]"}])
+    done = env.execute("echo $CUDA_VISIBLE_DEVICES")
     assert done.returncode == 0, done
-    assert hall.result("b.sh.1.out") == "0\n"
+    assert env.result("b.sh.1.out") == "0\n"
 
 
-def test_a_gpu_that_others_used_from_the_start_is_used_with_them(hall: BatchEnv) -> None:
-    hall.one.gpus([{"utilization.gpu": 30, "memory.used": 3000}], [{"gpu": 0, "used_memory": 3000}])
-    done = hall.execute("echo $CUDA_VISIBLE_DEVICES")
+def test_a_gpu_that_others_used_from_the_start_is_used_with_them(env: BatchEnv) -> None:
+    env.one.gpus([{"utilization.gpu": 30, "memory.used": 3000}], [{"gpu": 0, "used_memory": 3000}])
+    done = env.execute("echo $CUDA_VISIBLE_DEVICES")
     assert done.returncode == 0, done
-    assert hall.result("b.sh.1.out") == "0\n"
+    assert env.result("b.sh.1.out") == "0\n"
 
 
-def test_mls_60_later_use_adds_no_slots_and_may_delay(hall: BatchEnv) -> None:
-    hall.one.gpus([{}, {"utilization.gpu": 100}])
+def test_mls_60_later_use_adds_no_slots_and_may_delay(env: BatchEnv) -> None:
+    env.one.gpus([{}, {"utilization.gpu": 100}])
     gate = f"echo begun; {UNTIL_GO}; nvidia-smi --query-gpu=index --format=csv,noheader | wc -l"
-    script = hall.script(gate, "true", "true")
-    batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
-    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
-    hall.one.gpus([{}] * 4)
-    (hall.one.home / "go").touch()
+    script = env.script(gate, "true", "true")
+    batch = env.start("execute_batch", script, "--machines", env.file(env.one), *SMALL)
+    appears(env.user / "job_results/b.sh.1.out", "begun\n")
+    env.one.gpus([{}] * 4)
+    (env.one.home / "go").touch()
     out, _ = batch.communicate(timeout=40)
     assert batch.returncode == 0
     assert out.splitlines()[1] == "machine gpu choices: [[0]]"
     assert len(re.findall("CUDA_VISIBLE_DEVICES=0", out)) == 3
 
 
-def test_mls_60_a_gpu_that_others_begin_to_use_is_waited_for(hall: BatchEnv) -> None:
-    hall.one.gpus([{}])
+def test_mls_60_a_gpu_that_others_begin_to_use_is_waited_for(env: BatchEnv) -> None:
+    env.one.gpus([{}])
 
     def stranger(gpu: dict[str, Any]) -> bool:
         return gpu["node"].startswith("batch-") and gpu["foreign_process"] is not None
 
     def found(name: str) -> dict[str, Any] | None:
-        jobs = hall.client.jobs(limit=1000)["jobs"]
+        jobs = env.client.jobs(limit=1000)["jobs"]
         return next((job for job in jobs if job["name"] == name), None)
 
-    script = hall.script(f"echo begun; {UNTIL_GO}", "true", name="late.sh")
-    batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
-    appears(hall.user / "job_results/late.sh.1.out", "begun\n")
+    script = env.script(f"echo begun; {UNTIL_GO}", "true", name="late.sh")
+    batch = env.start("execute_batch", script, "--machines", env.file(env.one), *SMALL)
+    appears(env.user / "job_results/late.sh.1.out", "begun\n")
     busy = {"utilization.gpu": 80, "memory.used": 9000}
-    hall.one.gpus([busy], [{"gpu": 0, "used_memory": 9000}])
-    until(lambda: hall.client.refresh_nodes() and any(map(stranger, hall.client.gpus()["gpus"])))
-    (hall.one.home / "go").touch()
-    until((hall.user / "job_results/late.sh.1").exists)
+    env.one.gpus([busy], [{"gpu": 0, "used_memory": 9000}])
+    until(lambda: env.client.refresh_nodes() and any(map(stranger, env.client.gpus()["gpus"])))
+    (env.one.home / "go").touch()
+    until((env.user / "job_results/late.sh.1").exists)
     waiting = until(lambda: found("late.sh.2"))
     assert waiting["state"] == "PENDING"
-    hall.one.gpus([{}])
+    env.one.gpus([{}])
     out, _ = batch.communicate(timeout=40)
     assert batch.returncode == 0, out
     assert [line.split(";")[0] for line in out.splitlines()[2:]] == [
@@ -498,11 +498,11 @@ def test_mls_60_a_gpu_that_others_begin_to_use_is_waited_for(hall: BatchEnv) -> 
     ]  # fmt: skip
 
 
-def test_mls_61_no_room_anywhere_says_why(hall: BatchEnv) -> None:
-    hall.other.gpus([{"utilization.gpu": 100}] * 2)
-    machines = (hall.file(hall.one), hall.file(hall.other))
+def test_mls_61_no_room_anywhere_says_why(env: BatchEnv) -> None:
+    env.other.gpus([{"utilization.gpu": 100}] * 2)
+    machines = (env.file(env.one), env.file(env.other))
     words = ("--memory-required", 99999999, "--num-cpus", 0)
-    done = hall.batch(hall.script("true"), "--machines", *machines, *words)
+    done = env.batch(env.script("true"), "--machines", *machines, *words)
     assert done.returncode == 1
     assert done.stdout.splitlines()[0] == "machine limits:  {'one.yaml': 0, 'other.yaml': 0}"
     assert re.fullmatch(
@@ -511,21 +511,21 @@ def test_mls_61_no_room_anywhere_says_why(hall: BatchEnv) -> None:
         r" needs 99999999.\n",
         done.stderr,
     )
-    assert not (hall.user / "job_results").exists()
+    assert not (env.user / "job_results").exists()
 
 
 # ----------------------------------------------------------------- several machines, the end
 
 
-def test_mls_88_machines_of_different_sizes(hall: BatchEnv) -> None:
-    hall.other.gpus([{}] * 3)
-    machines = (hall.file(hall.one), hall.file(hall.other))
+def test_mls_88_machines_of_different_sizes(env: BatchEnv) -> None:
+    env.other.gpus([{}] * 3)
+    machines = (env.file(env.one), env.file(env.other))
     wait = f"hostname; touch $HOME/here.$STOKER_JOB_ID; {UNTIL_GO}"
-    script = hall.script(*[wait] * 5)
-    batch = hall.start("execute_batch", script, "--machines", *machines, *SMALL)
-    until(lambda: len(list(hall.one.home.glob("here.*"))) == 2)
-    until(lambda: len(list(hall.other.home.glob("here.*"))) == 3)
-    for machine in (hall.one, hall.other):
+    script = env.script(*[wait] * 5)
+    batch = env.start("execute_batch", script, "--machines", *machines, *SMALL)
+    until(lambda: len(list(env.one.home.glob("here.*"))) == 2)
+    until(lambda: len(list(env.other.home.glob("here.*"))) == 3)
+    for machine in (env.one, env.other):
         (machine.home / "go").touch()
     out, err = batch.communicate(timeout=40)
     assert (batch.returncode, err) == (0, "")
@@ -533,34 +533,34 @@ def test_mls_88_machines_of_different_sizes(hall: BatchEnv) -> None:
         "machine limits:  {'one.yaml': 2, 'other.yaml': 3}",
         "machine gpu choices: [[0, 1], [0, 1, 2]]",
     ]
-    told = [hall.result(f"b.sh.{n}.out").strip() for n in range(1, 6)]
+    told = [env.result(f"b.sh.{n}.out").strip() for n in range(1, 6)]
     assert told == ["one", "one", "other", "other", "other"]
 
 
-def test_two_batches_share_one_set_of_books(hall: BatchEnv) -> None:
-    script = hall.script(*[f"echo begun; {UNTIL_GO}"] * 2)
-    machine = hall.file(hall.one)
-    first = hall.start("execute_batch", script, "--machines", machine, *SMALL)
+def test_two_batches_share_one_set_of_books(env: BatchEnv) -> None:
+    script = env.script(*[f"echo begun; {UNTIL_GO}"] * 2)
+    machine = env.file(env.one)
+    first = env.start("execute_batch", script, "--machines", machine, *SMALL)
     for number in (1, 2):
-        appears(hall.user / f"job_results/b.sh.{number}.out", "begun\n")
-    second = hall.batch(hall.script("true", name="c.sh"), "--machines", machine, *SMALL)
+        appears(env.user / f"job_results/b.sh.{number}.out", "begun\n")
+    second = env.batch(env.script("true", name="c.sh"), "--machines", machine, *SMALL)
     assert second.returncode == 1
     assert "one.yaml: your jobs use its GPUs" in second.stderr
-    third = hall.batch(hall.script("true", name="d.sh"), "--machines", machine, *NO_GPU)
+    third = env.batch(env.script("true", name="d.sh"), "--machines", machine, *NO_GPU)
     assert third.returncode == 0, third
-    (hall.one.home / "go").touch()
+    (env.one.home / "go").touch()
     first.communicate(timeout=40)
     assert first.returncode == 0
-    assert hall.nodes() == []
+    assert env.nodes() == []
 
 
-def test_a_machine_of_the_users_own_stays(hall: BatchEnv) -> None:
-    added = hall.run("stoker", "nodes", "add", "mine", hall.one.url, "--key", hall.one.key)
+def test_a_machine_of_the_users_own_stays(env: BatchEnv) -> None:
+    added = env.run("stoker", "nodes", "add", "mine", env.one.url, "--key", env.one.key)
     assert added.returncode == 0, added
-    done = hall.execute("echo $STOKER_NODES")
+    done = env.execute("echo $STOKER_NODES")
     assert done.returncode == 0, done
-    assert hall.result("b.sh.1.out") == "mine\n"
-    assert hall.nodes() == ["mine"]
+    assert env.result("b.sh.1.out") == "mine\n"
+    assert env.nodes() == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -582,49 +582,49 @@ def test_a_machine_is_known_by_its_address(known: str | None, same: bool) -> Non
         assert _is_at({"address": known.replace("host", "[::1]")}, "ssh://me@[::1]:22") == same
 
 
-def test_a_daemon_is_started_when_there_is_none(hall: BatchEnv) -> None:
-    assert hall.run("stoker", "daemon", "stop").returncode == 0
-    done = hall.execute("echo $CUDA_VISIBLE_DEVICES")
+def test_a_daemon_is_started_when_there_is_none(env: BatchEnv) -> None:
+    assert env.run("stoker", "daemon", "stop").returncode == 0
+    done = env.execute("echo $CUDA_VISIBLE_DEVICES")
     assert done.returncode == 0, done
-    assert hall.result("b.sh.1.out") == "0\n"
+    assert env.result("b.sh.1.out") == "0\n"
 
 
-def test_a_job_that_is_cancelled_from_elsewhere_has_failed(hall: BatchEnv) -> None:
-    script = hall.script("echo begun; sleep 7777; true", "echo next")
-    batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
-    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
-    assert hall.run("stoker", "cancel", "all").returncode == 0
+def test_a_job_that_is_cancelled_from_elsewhere_has_failed(env: BatchEnv) -> None:
+    script = env.script("echo begun; sleep 7777; true", "echo next")
+    batch = env.start("execute_batch", script, "--machines", env.file(env.one), *SMALL)
+    appears(env.user / "job_results/b.sh.1.out", "begun\n")
+    assert env.run("stoker", "cancel", "all").returncode == 0
     out, err = batch.communicate(timeout=40)
     assert batch.returncode == 1
     assert "failed: b.sh.1; echo begun; sleep 7777; true" in out.splitlines()
     assert err == "execute_batch: b.sh.1: cancelled\n"
 
 
-def test_a_machine_that_falls_silent_is_waited_for(hall: BatchEnv) -> None:
-    script = hall.script(f"echo begun; {UNTIL_GO}; echo over; echo x > made")
-    batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
-    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
-    hall.one.kill_connections()
+def test_a_machine_that_falls_silent_is_waited_for(env: BatchEnv) -> None:
+    script = env.script(f"echo begun; {UNTIL_GO}; echo over; echo x > made")
+    batch = env.start("execute_batch", script, "--machines", env.file(env.one), *SMALL)
+    appears(env.user / "job_results/b.sh.1.out", "begun\n")
+    env.one.kill_connections()
     assert batch.stderr is not None
     first, second = (batch.stderr.readline().rstrip("\n") for _ in range(2))
-    (hall.one.home / "go").touch()
+    (env.one.home / "go").touch()
     batch.communicate(timeout=40)
     assert batch.returncode == 0
     assert re.fullmatch(
         r"execute_batch: one.yaml does not answer \(.+\); jobs running there continue", first
     )
     assert second == "execute_batch: one.yaml answers again"
-    assert hall.result("b.sh.1.out") == "begun\nover\n"
-    assert hall.result("b.sh.1/made") == "x\n"
+    assert env.result("b.sh.1.out") == "begun\nover\n"
+    assert env.result("b.sh.1/made") == "x\n"
 
 
-def test_mls_85_ctrl_c_ends_what_runs_there_and_fetches_its_files(hall: BatchEnv) -> None:
-    script = hall.script("echo kept > kept.txt; echo begun; sleep 3333; true", "sleep 4444; true")
-    words = ("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
-    terminal = Terminal(hall, *words)
+def test_mls_85_ctrl_c_ends_what_runs_there_and_fetches_its_files(env: BatchEnv) -> None:
+    script = env.script("echo kept > kept.txt; echo begun; sleep 3333; true", "sleep 4444; true")
+    words = ("execute_batch", script, "--machines", env.file(env.one), *SMALL)
+    terminal = Terminal(env, *words)
     try:
-        appears(hall.user / "job_results/b.sh.1.out", "begun\n")
-        until(lambda: hall.one.pids("sleep 3333") and hall.one.pids("sleep 4444"))
+        appears(env.user / "job_results/b.sh.1.out", "begun\n")
+        until(lambda: env.one.pids("sleep 3333") and env.one.pids("sleep 4444"))
         terminal.press("\x03")
         assert terminal.end() == 130
     finally:
@@ -632,87 +632,87 @@ def test_mls_85_ctrl_c_ends_what_runs_there_and_fetches_its_files(hall: BatchEnv
     told = terminal.said.replace("\r\n", "\n")
     assert "interrupting tasks\nwaiting for tasks to terminate\n" in told
     assert "Traceback" not in told
-    assert hall.one.pids("sleep 3333") == hall.one.pids("sleep 4444") == []
-    assert hall.result("b.sh.1/kept.txt") == "kept\n"
-    assert hall.nodes() == []
+    assert env.one.pids("sleep 3333") == env.one.pids("sleep 4444") == []
+    assert env.result("b.sh.1/kept.txt") == "kept\n"
+    assert env.nodes() == []
 
 
-def test_sigterm_ends_it_too(hall: BatchEnv) -> None:
-    script = hall.script("echo begun; sleep 5555; true")
-    batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
-    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
+def test_sigterm_ends_it_too(env: BatchEnv) -> None:
+    script = env.script("echo begun; sleep 5555; true")
+    batch = env.start("execute_batch", script, "--machines", env.file(env.one), *SMALL)
+    appears(env.user / "job_results/b.sh.1.out", "begun\n")
     batch.send_signal(signal.SIGTERM)
     batch.communicate(timeout=40)
     assert batch.returncode == 143
-    assert hall.one.pids("sleep 5555") == []
+    assert env.one.pids("sleep 5555") == []
 
 
-def test_a_terminal_that_is_gone_is_no_reason_to_stop(hall: BatchEnv) -> None:
-    hall.one.gpus([{}])
-    script = hall.script(f"echo begun; {UNTIL_GO}", "echo next")
-    terminal = Terminal(hall, "execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
+def test_a_terminal_that_is_gone_is_no_reason_to_stop(env: BatchEnv) -> None:
+    env.one.gpus([{}])
+    script = env.script(f"echo begun; {UNTIL_GO}", "echo next")
+    terminal = Terminal(env, "execute_batch", script, "--machines", env.file(env.one), *SMALL)
     try:
-        appears(hall.user / "job_results/b.sh.1.out", "begun\n")
+        appears(env.user / "job_results/b.sh.1.out", "begun\n")
         terminal.until("started")
         os.close(terminal.fd)
-        (hall.one.home / "go").touch()
-        appears(hall.user / "job_results/b.sh.2.out", "next\n")
+        (env.one.home / "go").touch()
+        appears(env.user / "job_results/b.sh.2.out", "next\n")
         assert os.waitstatus_to_exitcode(os.waitpid(terminal.pid, 0)[1]) == 0
     finally:
         terminal.close()
 
 
-def test_a_batch_runs_without_a_reader_of_its_output(hall: BatchEnv) -> None:
-    script, machine = hall.script("echo a", "echo b"), hall.file(hall.one)
+def test_a_batch_runs_without_a_reader_of_its_output(env: BatchEnv) -> None:
+    script, machine = env.script("echo a", "echo b"), env.file(env.one)
     small = " ".join(map(str, SMALL))
     batch = f"execute_batch {script} --machines {machine} {small}"
-    done = hall.run("sh", "-c", f"{{ {batch}; echo $? > code; }} | head -n 1")
+    done = env.run("sh", "-c", f"{{ {batch}; echo $? > code; }} | head -n 1")
     assert done.stdout == "machine limits:  {'one.yaml': 2}\n"
-    assert (hall.user / "code").read_text() == "0\n"
-    assert [hall.result(f"b.sh.{n}.out") for n in (1, 2)] == ["a\n", "b\n"]
+    assert (env.user / "code").read_text() == "0\n"
+    assert [env.result(f"b.sh.{n}.out") for n in (1, 2)] == ["a\n", "b\n"]
 
 
-def test_a_daemon_that_is_restarted_meanwhile(hall: BatchEnv) -> None:
-    script = hall.script(f"echo begun; {UNTIL_GO}; echo over", "echo next")
-    hall.one.gpus([{}])
-    batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
-    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
-    assert hall.run("stoker", "daemon", "restart").returncode == 0
-    (hall.one.home / "go").touch()
+def test_a_daemon_that_is_restarted_meanwhile(env: BatchEnv) -> None:
+    script = env.script(f"echo begun; {UNTIL_GO}; echo over", "echo next")
+    env.one.gpus([{}])
+    batch = env.start("execute_batch", script, "--machines", env.file(env.one), *SMALL)
+    appears(env.user / "job_results/b.sh.1.out", "begun\n")
+    assert env.run("stoker", "daemon", "restart").returncode == 0
+    (env.one.home / "go").touch()
     out, _ = batch.communicate(timeout=40)
     assert batch.returncode == 0, out
-    assert hall.result("b.sh.1.out") == "begun\nover\n"
+    assert env.result("b.sh.1.out") == "begun\nover\n"
     assert len(lines(out, "finished")) == 2
 
 
-def test_many_lines_and_one_directory(hall: BatchEnv) -> None:
-    (hall.user / "data").write_bytes(os.urandom(100_000))
+def test_many_lines_and_one_directory(env: BatchEnv) -> None:
+    (env.user / "data").write_bytes(os.urandom(100_000))
     count = 60
     words = ("--no-reserve-gpu", "--gpu-utilization", 0.05, "--copy-backwards")
-    done = hall.execute(*["test -s data"] * count, options=(*SMALL, *words))
+    done = env.execute(*["test -s data"] * count, options=(*SMALL, *words))
     assert done.returncode == 0, done
     assert len(lines(done.stdout, "finished")) == count
-    trees = [path for path in (hall.one.home / ".stoker/trees").iterdir() if path.is_dir()]
+    trees = [path for path in (env.one.home / ".stoker/trees").iterdir() if path.is_dir()]
     assert len(trees) == 1
 
 
 # ------------------------------------------------------------- who runs what, and as whom
 
 
-def test_each_account_of_a_machine_is_a_machine_of_its_own(hall: BatchEnv) -> None:
-    script = hall.script(f"echo begun; {UNTIL_GO}")
-    first = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
-    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
-    stranger = hall.file(hall.one, "stranger.yaml", username="nobody-of-that-name")
-    done = hall.batch(hall.script("id", name="c.sh"), "--machines", stranger, *NO_GPU)
+def test_each_account_of_a_machine_is_a_machine_of_its_own(env: BatchEnv) -> None:
+    script = env.script(f"echo begun; {UNTIL_GO}")
+    first = env.start("execute_batch", script, "--machines", env.file(env.one), *SMALL)
+    appears(env.user / "job_results/b.sh.1.out", "begun\n")
+    stranger = env.file(env.one, "stranger.yaml", username="nobody-of-that-name")
+    done = env.batch(env.script("id", name="c.sh"), "--machines", stranger, *NO_GPU)
     assert (done.returncode, done.stdout) == (1, ""), "it ran as somebody else"
     assert 'could not connect to machines: [{"username": "nobody-of-that-name"' in done.stderr
     assert "--force" not in done.stderr
     assert "another name" not in done.stderr
-    (hall.one.home / "go").touch()
+    (env.one.home / "go").touch()
     first.communicate(timeout=40)
     assert first.returncode == 0
-    assert hall.nodes() == []
+    assert env.nodes() == []
 
 
 def test_names_of_accounts_are_never_mistaken() -> None:
@@ -726,15 +726,15 @@ def test_names_of_accounts_are_never_mistaken() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name) for name in names)
 
 
-def test_a_line_that_another_run_has_is_skipped(hall: BatchEnv) -> None:
+def test_a_line_that_another_run_has_is_skipped(env: BatchEnv) -> None:
     count = "echo x >> $HOME/ran"
-    script = hall.script(f"{count}; echo begun; {UNTIL_GO}", count)
-    hall.one.gpus([{}])
-    machines = ("--machines", hall.file(hall.one), hall.file(hall.other))
-    first = hall.start("execute_batch", script, *machines[:2], *SMALL)
-    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
-    assert (hall.user / "job_results/.b.sh.1.running").exists()
-    second = hall.batch(script, "--machines", machines[2], *SMALL)
+    script = env.script(f"{count}; echo begun; {UNTIL_GO}", count)
+    env.one.gpus([{}])
+    machines = ("--machines", env.file(env.one), env.file(env.other))
+    first = env.start("execute_batch", script, *machines[:2], *SMALL)
+    appears(env.user / "job_results/b.sh.1.out", "begun\n")
+    assert (env.user / "job_results/.b.sh.1.running").exists()
+    second = env.batch(script, "--machines", machines[2], *SMALL)
     assert second.returncode == 0, second
     told = second.stdout.splitlines()[2:]
     assert told[:2] == [
@@ -742,87 +742,87 @@ def test_a_line_that_another_run_has_is_skipped(hall: BatchEnv) -> None:
         f"skipping {count}; echo begun; {UNTIL_GO}",
     ]
     assert [line.split(";")[0] for line in told[2:]] == ["started: b.sh.2", "finished: b.sh.2"]
-    (hall.one.home / "go").touch()
+    (env.one.home / "go").touch()
     out, _ = first.communicate(timeout=40)
     assert first.returncode == 0
     assert f"skipping {count}" in out.splitlines()
-    ran = [(machine.home / "ran").read_text() for machine in (hall.one, hall.other)]
+    ran = [(machine.home / "ran").read_text() for machine in (env.one, env.other)]
     assert ran == ["x\n", "x\n"]
-    assert [name for name in hall.results() if name.startswith(".")] == []
+    assert [name for name in env.results() if name.startswith(".")] == []
 
 
-def test_a_run_that_was_killed_keeps_its_lines_while_they_run(hall: BatchEnv) -> None:
+def test_a_run_that_was_killed_keeps_its_lines_while_they_run(env: BatchEnv) -> None:
     line = f"echo x >> $HOME/ran; echo begun; {UNTIL_GO}; exit $(cat $HOME/go)"
-    script, machine = hall.script(line), hall.file(hall.one)
-    first = hall.start("execute_batch", script, "--machines", machine, *SMALL)
-    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
+    script, machine = env.script(line), env.file(env.one)
+    first = env.start("execute_batch", script, "--machines", machine, *SMALL)
+    appears(env.user / "job_results/b.sh.1.out", "begun\n")
     first.kill()
     first.communicate(timeout=40)
-    (job,) = hall.client.jobs(client="execute_batch", state="RUNNING")["jobs"]
+    (job,) = env.client.jobs(client="execute_batch", state="RUNNING")["jobs"]
     whose = f"execute_batch (job {job['id']})"
-    second = hall.batch(script, "--machines", machine, *SMALL)
+    second = env.batch(script, "--machines", machine, *SMALL)
     assert second.returncode == 0, second
     assert second.stdout.splitlines()[2:] == [
         f"WARNING: line 1 is being run by another {whose}, skipping evaluation",
         f"skipping {line}",
     ]
-    (hall.one.home / "go").write_text("3")
-    hall.client.wait([str(job["id"])], timeout=40)
-    shutil.rmtree(hall.user / "job_results/b.sh.1", ignore_errors=True)
-    third = hall.batch(script, "--machines", machine, *SMALL)
+    (env.one.home / "go").write_text("3")
+    env.client.wait([str(job["id"])], timeout=40)
+    shutil.rmtree(env.user / "job_results/b.sh.1", ignore_errors=True)
+    third = env.batch(script, "--machines", machine, *SMALL)
     assert lines(third.stdout, "failed: b.sh.1"), third
-    assert (hall.one.home / "ran").read_text() == "x\nx\n"
-    assert [name for name in hall.results() if name.startswith(".")] == []
+    assert (env.one.home / "ran").read_text() == "x\nx\n"
+    assert [name for name in env.results() if name.startswith(".")] == []
 
 
-def test_a_machine_of_a_run_that_was_killed_goes_with_the_next_command(hall: BatchEnv) -> None:
-    script = hall.script(f"echo begun; {UNTIL_GO}")
-    first = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
-    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
+def test_a_machine_of_a_run_that_was_killed_goes_with_the_next_command(env: BatchEnv) -> None:
+    script = env.script(f"echo begun; {UNTIL_GO}")
+    first = env.start("execute_batch", script, "--machines", env.file(env.one), *SMALL)
+    appears(env.user / "job_results/b.sh.1.out", "begun\n")
     first.kill()
     first.communicate(timeout=40)
-    (left,) = hall.nodes()
-    (hall.one.home / "go").touch()
-    until(lambda: not hall.client.jobs(state="RUNNING")["jobs"])
-    assert hall.nodes() == [left]
-    other = hall.file(hall.other)
-    done = hall.batch(hall.script("true", name="c.sh"), "--machines", other, *SMALL)
+    (left,) = env.nodes()
+    (env.one.home / "go").touch()
+    until(lambda: not env.client.jobs(state="RUNNING")["jobs"])
+    assert env.nodes() == [left]
+    other = env.file(env.other)
+    done = env.batch(env.script("true", name="c.sh"), "--machines", other, *SMALL)
     assert done.returncode == 0, done
-    assert hall.nodes() == []
+    assert env.nodes() == []
 
 
-def test_a_line_moves_to_a_free_gpu_if_a_foreign_process_takes_its_own(hall: BatchEnv) -> None:
+def test_a_line_moves_to_a_free_gpu_if_a_foreign_process_takes_its_own(env: BatchEnv) -> None:
     wait = f"echo begun; until [ -e $HOME/go.$N ]; do sleep 0.05; done; {UNTIL_GO}"
-    script = hall.script(*(f"N={n}; {wait}" for n in (1, 2)), "echo $CUDA_VISIBLE_DEVICES")
-    batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
+    script = env.script(*(f"N={n}; {wait}" for n in (1, 2)), "echo $CUDA_VISIBLE_DEVICES")
+    batch = env.start("execute_batch", script, "--machines", env.file(env.one), *SMALL)
     for number in (1, 2):
-        appears(hall.user / f"job_results/b.sh.{number}.out", "begun\n")
+        appears(env.user / f"job_results/b.sh.{number}.out", "begun\n")
     busy = {"utilization.gpu": 80, "memory.used": 9000}
-    hall.one.gpus([busy, {}], [{"gpu": 0, "used_memory": 9000}])
+    env.one.gpus([busy, {}], [{"gpu": 0, "used_memory": 9000}])
     until(
         lambda: (
-            hall.client.refresh_nodes()
-            and any(gpu["foreign_process"] is not None for gpu in hall.client.gpus()["gpus"])
+            env.client.refresh_nodes()
+            and any(gpu["foreign_process"] is not None for gpu in env.client.gpus()["gpus"])
         )
     )
     for name in ("go.1", "go"):
-        (hall.one.home / name).touch()
+        (env.one.home / name).touch()
     assert batch.stderr is not None
     assert batch.stderr.readline().startswith("execute_batch: b.sh.3 waits: ")
-    (hall.one.home / "go.2").touch()
+    (env.one.home / "go.2").touch()
     out, err = batch.communicate(timeout=40)
     assert (batch.returncode, err) == (0, "")
     assert lines(out, "started: b.sh.3;") == [
         "started: b.sh.3;  export CUDA_VISIBLE_DEVICES=1 && echo $CUDA_VISIBLE_DEVICES"
     ]
-    assert hall.result("b.sh.3.out") == "1\n"
+    assert env.result("b.sh.3.out") == "1\n"
 
 
-def test_a_line_that_cannot_start_is_not_reported_as_started(hall: BatchEnv) -> None:
-    small = hall.lab.machine("small", small_disk="3m")
-    (hall.user / "data").write_bytes(os.urandom(4_000_000))
-    script = hall.script("true")
-    batch = hall.start("execute_batch", script, "--machines", hall.file(small), *NO_GPU)
+def test_a_line_that_cannot_start_is_not_reported_as_started(env: BatchEnv) -> None:
+    small = env.lab.machine("small", small_disk="3m")
+    (env.user / "data").write_bytes(os.urandom(4_000_000))
+    script = env.script("true")
+    batch = env.start("execute_batch", script, "--machines", env.file(small), *NO_GPU)
     assert batch.stderr is not None
     said = batch.stderr.readline()
     batch.send_signal(signal.SIGINT)
@@ -830,39 +830,39 @@ def test_a_line_that_cannot_start_is_not_reported_as_started(hall: BatchEnv) -> 
     assert said.startswith("execute_batch: b.sh.1 waits: ")
     assert "is full" in said
     assert out.splitlines()[2:3] == ["interrupting tasks"]
-    assert not (hall.user / "job_results/b.sh.1").exists()
+    assert not (env.user / "job_results/b.sh.1").exists()
 
 
-def test_missing_results_are_reported(hall: BatchEnv) -> None:
+def test_missing_results_are_reported(env: BatchEnv) -> None:
     words = ("--copy-backwards", "reslts", "made/it")
-    done = hall.execute("mkdir made; echo x > made/it", options=(*SMALL, *words))
+    done = env.execute("mkdir made; echo x > made/it", options=(*SMALL, *words))
     assert done.returncode == 0, done
     assert done.stderr == (
         "execute_batch: b.sh.1: --copy-backwards reslts: the job wrote nothing there\n"
     )
 
 
-def test_threads_are_the_jobs_own_affair(hall: BatchEnv) -> None:
+def test_threads_are_the_jobs_own_affair(env: BatchEnv) -> None:
     see = "echo ${OMP_NUM_THREADS-unset}"
     options = ("--memory-required", 1, "--num-cpus", 1)
-    assert hall.execute(see, f"export OMP_NUM_THREADS=3; {see}", options=options).returncode == 0
-    assert [hall.result(f"b.sh.{n}.out") for n in (1, 2)] == ["unset\n", "3\n"]
+    assert env.execute(see, f"export OMP_NUM_THREADS=3; {see}", options=options).returncode == 0
+    assert [env.result(f"b.sh.{n}.out") for n in (1, 2)] == ["unset\n", "3\n"]
 
 
-def test_a_mark_at_the_beginning_of_the_file_is_no_part_of_the_first_line(hall: BatchEnv) -> None:
-    (hall.user / "b.sh").write_bytes(b"\xef\xbb\xbfecho one\n")
-    assert hall.batch("b.sh", "--machines", hall.file(hall.one), *SMALL).returncode == 0
-    assert hall.result("b.sh.1.out") == "one\n"
+def test_a_mark_at_the_beginning_of_the_file_is_no_part_of_the_first_line(env: BatchEnv) -> None:
+    (env.user / "b.sh").write_bytes(b"\xef\xbb\xbfecho one\n")
+    assert env.batch("b.sh", "--machines", env.file(env.one), *SMALL).returncode == 0
+    assert env.result("b.sh.1.out") == "one\n"
 
 
 # ---------------------------------------------------------------------------- the example
 
 
-def test_mls_87_the_example_of_the_guide(hall: BatchEnv) -> None:
-    shutil.copytree(EXAMPLE, hall.user / "ssh-batch")
-    for machine, name in ((hall.one, "machine.yaml"), (hall.other, "machine2.yaml")):
-        hall.file(machine, f"ssh-batch/{name}")
-    done = hall.run("./ssh-batch/run.sh", *SMALL)
+def test_mls_87_the_example_of_the_guide(env: BatchEnv) -> None:
+    shutil.copytree(EXAMPLE, env.user / "ssh-batch")
+    for machine, name in ((env.one, "machine.yaml"), (env.other, "machine2.yaml")):
+        env.file(machine, f"ssh-batch/{name}")
+    done = env.run("./ssh-batch/run.sh", *SMALL)
     assert done.returncode == 0, done
     told = done.stdout.splitlines()
     assert told[0] == (
@@ -873,6 +873,6 @@ def test_mls_87_the_example_of_the_guide(hall: BatchEnv) -> None:
     assert sorted(line.split(";")[0] for line in told[2:]) == sorted(
         f"{what}: {name}.{number}" for what in ("started", "finished") for number in range(1, 5)
     )
-    assert hall.result(f"{name}.3.out") == "another job\na combined job (bash syntax applies)\n"
-    assert "local.sh runs on other, with GPU 1\n" in hall.result(f"{name}.4.out")
-    assert hall.result(f"{name}.4/written.txt") == "and whatever it writes comes back\n"
+    assert env.result(f"{name}.3.out") == "another job\na combined job (bash syntax applies)\n"
+    assert "local.sh runs on other, with GPU 1\n" in env.result(f"{name}.4.out")
+    assert env.result(f"{name}.4/written.txt") == "and whatever it writes comes back\n"

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from compat.batch_env import BatchEnv, Terminal, whole_hall
+from compat.batch_env import BatchEnv, Terminal, shared_env
 from e2e.daemon_fixture import until
 
-__all__ = ["whole_hall"]
+__all__ = ["shared_env"]
 
 
 @pytest.fixture
-def hall(whole_hall: BatchEnv) -> Iterator[BatchEnv]:
-    yield whole_hall
-    whole_hall.tidy()
+def env(shared_env: BatchEnv) -> Iterator[BatchEnv]:
+    yield shared_env
+    shared_env.tidy()
 
 
 @pytest.mark.parametrize(
@@ -47,109 +47,109 @@ def test_mls_40_what_makes_no_sense_is_one_sentence(
     assert not (tmp_path / "home").exists()
 
 
-def test_mls_41_a_directory_goes_along(hall: BatchEnv) -> None:
-    (hall.user / "d").mkdir()
-    (hall.user / "d" / "file").touch()
-    done = hall.remote("--copy-forward", "d", "ls d; ls")
+def test_mls_41_a_directory_goes_along(env: BatchEnv) -> None:
+    (env.user / "d").mkdir()
+    (env.user / "d" / "file").touch()
+    done = env.remote("--copy-forward", "d", "ls d; ls")
     assert (done.returncode, done.stdout, done.stderr) == (0, "file\nd\n", "")
 
 
-def test_mls_41_the_directory_is_uploaded_by_default(hall: BatchEnv) -> None:
-    (hall.user / "file").touch()
-    assert hall.remote("ls").stdout == "file\none.yaml\n"
-    assert hall.remote("ls", "--copy-forward").stdout == ""
+def test_mls_41_the_directory_is_uploaded_by_default(env: BatchEnv) -> None:
+    (env.user / "file").touch()
+    assert env.remote("ls").stdout == "file\none.yaml\n"
+    assert env.remote("ls", "--copy-forward").stdout == ""
 
 
-def test_mls_42_what_is_named_comes_back(hall: BatchEnv) -> None:
-    done = hall.remote("--copy-backwards", "out.txt", "echo x>out.txt; echo y>other.txt")
+def test_mls_42_what_is_named_comes_back(env: BatchEnv) -> None:
+    done = env.remote("--copy-backwards", "out.txt", "echo x>out.txt; echo y>other.txt")
     assert done.returncode == 0, done
-    (name,) = hall.results()
-    assert os.listdir(hall.user / "job_results" / name) == ["out.txt"]
-    assert hall.result(f"{name}/out.txt") == "x\n"
+    (name,) = env.results()
+    assert os.listdir(env.user / "job_results" / name) == ["out.txt"]
+    assert env.result(f"{name}/out.txt") == "x\n"
 
 
-def test_mls_43_a_name_of_24_digits(hall: BatchEnv) -> None:
-    assert hall.remote("true").returncode == 0
-    (name,) = hall.results()
+def test_mls_43_a_name_of_24_digits(env: BatchEnv) -> None:
+    assert env.remote("true").returncode == 0
+    (name,) = env.results()
     assert re.fullmatch("[0-9A-F]{24}", name)
 
 
-def test_mls_44_results_are_never_overwritten(hall: BatchEnv) -> None:
-    assert hall.remote("--job-name", "mine", "true").returncode == 0
-    assert hall.results() == ["mine"]
-    done = hall.remote("--job-name", "mine", "touch $HOME/again")
+def test_mls_44_results_are_never_overwritten(env: BatchEnv) -> None:
+    assert env.remote("--job-name", "mine", "true").returncode == 0
+    assert env.results() == ["mine"]
+    done = env.remote("--job-name", "mine", "touch $HOME/again")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "execute_remote: results for job 'mine' already exist, move or remove files before"
         " continuing\n"
     )
-    assert not (hall.one.home / "again").exists()
+    assert not (env.one.home / "again").exists()
 
 
-def test_mls_44_a_name_that_is_in_use_is_refused(hall: BatchEnv) -> None:
+def test_mls_44_a_name_that_is_in_use_is_refused(env: BatchEnv) -> None:
     line = "echo begun; until [ -e $HOME/go ]; do sleep 0.05; done"
-    words = ("execute_remote", "--machine", hall.file(hall.one), "--job-name", "mine", line)
-    first = hall.start(*words)
+    words = ("execute_remote", "--machine", env.file(env.one), "--job-name", "mine", line)
+    first = env.start(*words)
     assert first.stdout is not None
     assert first.stdout.readline() == "begun\n"
-    done = hall.remote("--job-name", "mine", "touch $HOME/again")
+    done = env.remote("--job-name", "mine", "touch $HOME/again")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "execute_remote: job 'mine' is being run by another command; wait until it ends, "
         "or choose another --job-name\n"
     )
-    (hall.one.home / "go").touch()
+    (env.one.home / "go").touch()
     first.communicate(timeout=40)
     assert first.returncode == 0
-    assert not (hall.one.home / "again").exists()
-    assert hall.results() == ["mine"]
+    assert not (env.one.home / "again").exists()
+    assert env.results() == ["mine"]
 
 
-def test_missing_results_are_reported(hall: BatchEnv) -> None:
-    done = hall.remote("--copy-backwards", "reslts", "true")
+def test_missing_results_are_reported(env: BatchEnv) -> None:
+    done = env.remote("--copy-backwards", "reslts", "true")
     assert done.returncode == 0
     assert done.stderr == (
         "execute_remote: --copy-backwards reslts: the command wrote nothing there\n"
     )
 
 
-def test_mls_45_the_code_and_both_streams_are_the_commands_own(hall: BatchEnv) -> None:
-    done = hall.remote("echo out; echo err >&2; exit 7")
+def test_mls_45_the_code_and_both_streams_are_the_commands_own(env: BatchEnv) -> None:
+    done = env.remote("echo out; echo err >&2; exit 7")
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
-    assert hall.nodes() == []
+    assert env.nodes() == []
 
 
-def test_mls_45_a_machine_that_is_not_reached(hall: BatchEnv) -> None:
-    bad = hall.file(hall.one, "bad.yaml", port=9)
-    done = hall.run("execute_remote", "--machine", bad, "true")
+def test_mls_45_a_machine_that_is_not_reached(env: BatchEnv) -> None:
+    bad = env.file(env.one, "bad.yaml", port=9)
+    done = env.run("execute_remote", "--machine", bad, "true")
     assert (done.returncode, done.stdout) == (1, "")
     assert "could not connect to machines: [{" in done.stderr
-    assert not (hall.user / "job_results").exists()
+    assert not (env.user / "job_results").exists()
 
 
-def test_the_machine_is_seen_as_it_is(hall: BatchEnv) -> None:
-    (hall.one.home / ".bashrc").write_text("greet() { echo hello $1; }\n")
-    done = hall.remote("greet ${CUDA_VISIBLE_DEVICES-all}; echo '{gpu}'")
+def test_the_machine_is_seen_as_it_is(env: BatchEnv) -> None:
+    (env.one.home / ".bashrc").write_text("greet() { echo hello $1; }\n")
+    done = env.remote("greet ${CUDA_VISIBLE_DEVICES-all}; echo '{gpu}'")
     assert done.stdout == "hello all\n{gpu}\n"
 
 
-def test_mls_45_output_is_live_and_ctrl_c_ends_the_command_there(hall: BatchEnv) -> None:
+def test_mls_45_output_is_live_and_ctrl_c_ends_the_command_there(env: BatchEnv) -> None:
     line = "echo begun; echo x > kept; sleep 6666; true"
-    words = ("execute_remote", "--machine", hall.file(hall.one), "--copy-backwards", "kept", line)
-    terminal = Terminal(hall, *words)
+    words = ("execute_remote", "--machine", env.file(env.one), "--copy-backwards", "kept", line)
+    terminal = Terminal(env, *words)
     try:
         terminal.until("begun")
-        until(lambda: hall.one.pids("sleep 6666"))
+        until(lambda: env.one.pids("sleep 6666"))
         terminal.press("\x03")
         assert terminal.end() == 1
     finally:
         terminal.close()
     assert "Traceback" not in terminal.said
-    assert hall.one.pids("sleep 6666") == []
-    (name,) = hall.results()
-    assert hall.result(f"{name}/kept") == "x\n"
+    assert env.one.pids("sleep 6666") == []
+    (name,) = env.results()
+    assert env.result(f"{name}/kept") == "x\n"
 
 
-def test_verbose_says_which_job_it_is(hall: BatchEnv) -> None:
-    done = hall.remote("--verbose", "true")
+def test_verbose_says_which_job_it_is(env: BatchEnv) -> None:
+    done = env.remote("--verbose", "true")
     assert re.fullmatch(r"execute_remote: job \d+ on ssh://\S+: true\n", done.stderr)

@@ -50,35 +50,35 @@ def test_without_a_claim_the_environment_says_which_gpus_it_has(
 
 
 def test_only_devices_that_exist_and_are_free_are_entered() -> None:
-    story = Scenario(gpus=2)
-    job = story.submit(request=gpus(1))
-    story.run(job)
-    (held,) = story.on(job)
+    scenario = Scenario(gpus=2)
+    job = scenario.submit(request=gpus(1))
+    scenario.run(job)
+    (held,) = scenario.on(job)
     free = "1" if held == "0" else "0"
     wanted = Placement("box", tuple(Take("gpu", name, 1000) for name in ("0", "1", "7")))
-    assert recovered._available(story.state, 99, wanted, "box").names("gpu") == [free]
+    assert recovered._available(scenario.state, 99, wanted, "box").names("gpu") == [free]
     # What an earlier attempt of the same job has in the ledger is its own.
-    assert recovered._available(story.state, job, wanted, "box").names("gpu") == ["0", "1"]
+    assert recovered._available(scenario.state, job, wanted, "box").names("gpu") == ["0", "1"]
 
 
 def test_a_machine_that_has_another_name_now_is_still_this_one() -> None:
-    story = Scenario(gpus=1)
-    story.tell(e.NodeJoined(at=0, facts=node(1, name="new")))
+    scenario = Scenario(gpus=1)
+    scenario.tell(e.NodeJoined(at=0, facts=node(1, name="new")))
     placed = recovered._available(
-        story.state, 99, Placement("old", (Take("gpu", "0", 1000),)), "new"
+        scenario.state, 99, Placement("old", (Take("gpu", "0", 1000),)), "new"
     )
     assert placed == Placement("new", (Take("gpu", "0", 1000),))
 
 
 def test_a_job_is_entered_as_its_process_shows_it() -> None:
-    story = Scenario()
+    scenario = Scenario()
     placement = Placement("box", (Take("gpu", "0", 500), Take("cpu", "cpu", 3000)))
     claim = Claim(pid=os.getpid())
-    events = recovered._submission(story.state, 40, claim, placement, "ada", 5.0)
+    events = recovered._submission(scenario.state, 40, claim, placement, "ada", 5.0)
     for event in events:
-        story.tell(event)
-    job = story.job(40)
-    spec = story.state.spec(job)
+        scenario.tell(event)
+    job = scenario.job(40)
+    spec = scenario.state.spec(job)
     assert (job.user, spec.directory, spec.request.cpus) == ("ada", os.getcwd(), 3000)
     assert spec.request.gpu_amount == 500
     assert isinstance(job.command, tuple)
@@ -86,21 +86,23 @@ def test_a_job_is_entered_as_its_process_shows_it() -> None:
 
 
 def test_a_job_whose_process_shows_nothing_is_entered_all_the_same() -> None:
-    story = Scenario()
-    for event in recovered._submission(story.state, 40, Claim(), Placement("box", ()), "ada", 5.0):
-        story.tell(event)
-    assert story.job(40).command == ("unknown",)
-    assert story.state.spec(story.job(40)).directory == "/"
+    scenario = Scenario()
+    for event in recovered._submission(
+        scenario.state, 40, Claim(), Placement("box", ()), "ada", 5.0
+    ):
+        scenario.tell(event)
+    assert scenario.job(40).command == ("unknown",)
+    assert scenario.state.spec(scenario.job(40)).directory == "/"
 
 
 def test_a_job_that_the_journal_does_not_know_may_end_while_it_is_entered() -> None:
-    story = Scenario()
+    scenario = Scenario()
     recovery: Any = SimpleNamespace(fully_ended=set, claim=lambda key: Claim(status=0))
-    desk: Any = SimpleNamespace(node="box", user="ada", load_job=lambda _: None)
+    context: Any = SimpleNamespace(node="box", user="ada", load_job=lambda _: None)
 
     def cycle(events: list[e.Event]) -> None:
         for event in events:
-            story.tell(event)
+            scenario.tell(event)
 
-    jobs, _ = recovered.recover({40: 1}, lambda: story.state, desk, recovery, cycle)
+    jobs, _ = recovered.recover({40: 1}, lambda: scenario.state, context, recovery, cycle)
     assert [(job.id, job.attempt) for job in jobs] == [(40, 1)]

@@ -120,22 +120,22 @@ class EngineFixture:
 
 
 @pytest.fixture
-def room() -> EngineFixture:
+def fixture() -> EngineFixture:
     return EngineFixture()
 
 
-def test_a_request_is_on_record_before_it_is_carried_out_and_then_answered(room: EngineFixture):
-    asked = room.submit()
+def test_a_request_is_on_record_before_it_is_carried_out_and_then_answered(fixture: EngineFixture):
+    asked = fixture.submit()
     assert asked.answers == [(1, 1)]
-    carried, start, published = room.log
-    assert carried == ("executed at", room.engine.seq)
+    carried, start, published = fixture.log
+    assert carried == ("executed at", fixture.engine.seq)
     assert isinstance(start, StartProcess)
-    assert published == ("published", room.engine.seq)
+    assert published == ("published", fixture.engine.seq)
 
 
-def test_a_submission_is_forced_to_disk_with_or_without_a_key(room: EngineFixture):
-    room.submit()
-    assert room.store.forced[-1] is True
+def test_a_submission_is_forced_to_disk_with_or_without_a_key(fixture: EngineFixture):
+    fixture.submit()
+    assert fixture.store.forced[-1] is True
 
     def without_key(state: State, now: Instant) -> CommandResult:
         first = state.rest.next_id
@@ -146,191 +146,197 @@ def test_a_submission_is_forced_to_disk_with_or_without_a_key(room: EngineFixtur
         ]
         return CommandResult(events=facts)
 
-    room.cycle(commands=[Asking(without_key)])
-    assert room.store.forced[-1] is True
+    fixture.cycle(commands=[Asking(without_key)])
+    assert fixture.store.forced[-1] is True
 
 
-def test_what_is_not_forced_stays_so_until_it_is(room: EngineFixture):
-    room.submit()
-    assert room.engine.unsynced is False
-    room.cycle([room.exit(1)])
-    assert room.engine.unsynced is True
-    room.cycle()
-    assert room.engine.unsynced is True
-    room.submit()
-    assert room.engine.unsynced is False
+def test_what_is_not_forced_stays_so_until_it_is(fixture: EngineFixture):
+    fixture.submit()
+    assert fixture.engine.unsynced is False
+    fixture.cycle([fixture.exit(1)])
+    assert fixture.engine.unsynced is True
+    fixture.cycle()
+    assert fixture.engine.unsynced is True
+    fixture.submit()
+    assert fixture.engine.unsynced is False
 
 
-def test_a_refused_request_changes_nothing(room: EngineFixture):
-    asked = room.asking(ask.cancel(99))
-    seq = room.engine.seq
-    room.cycle(commands=[asked])
+def test_a_refused_request_changes_nothing(fixture: EngineFixture):
+    asked = fixture.asking(ask.cancel(99))
+    seq = fixture.engine.seq
+    fixture.cycle(commands=[asked])
     assert [each.message for each in asked.refusals] != []
-    assert room.engine.seq == seq
-    assert room.log == []
+    assert fixture.engine.seq == seq
+    assert fixture.log == []
 
 
-def test_the_same_request_twice_in_one_cycle_is_one_submission(room: EngineFixture):
-    first, second = room.submission("same"), room.submission("same")
-    other = room.submission()
-    room.cycle(commands=[first, second, other])
+def test_the_same_request_twice_in_one_cycle_is_one_submission(fixture: EngineFixture):
+    first, second = fixture.submission("same"), fixture.submission("same")
+    other = fixture.submission()
+    fixture.cycle(commands=[first, second, other])
     assert first.answers == second.answers == [(1, 1)]
     assert other.answers == [(2, 1)]
-    assert sorted(room.engine.state.jobs) == [1, 2]
+    assert sorted(fixture.engine.state.jobs) == [1, 2]
 
 
-def test_a_repeated_request_is_answered_as_before(room: EngineFixture):
-    room.submit(key="same", count=3)
-    again = room.submit(key="same", count=3)
+def test_a_repeated_request_is_answered_as_before(fixture: EngineFixture):
+    fixture.submit(key="same", count=3)
+    again = fixture.submit(key="same", count=3)
     assert again.answers == [(1, 3)]
-    assert len(room.engine.state.jobs) == 3
+    assert len(fixture.engine.state.jobs) == 3
 
 
-def test_when_the_commit_fails_nothing_happened(room: EngineFixture):
-    room.store.failure = lambda _: StoreError("the disk is on fire")
-    asked = room.submission()
+def test_when_the_commit_fails_nothing_happened(fixture: EngineFixture):
+    fixture.store.failure = lambda _: StoreError("the disk is on fire")
+    asked = fixture.submission()
     with pytest.raises(StoreError):
-        room.cycle(commands=[asked])
+        fixture.cycle(commands=[asked])
     assert asked.answers == []
     assert [each.code for each in asked.refusals] == ["unavailable"]
-    assert room.log == []
-    assert room.engine.state.jobs == {}
-    room.store.failure = lambda _: None
-    assert room.submit().answers == [(1, 1)]
+    assert fixture.log == []
+    assert fixture.engine.state.jobs == {}
+    fixture.store.failure = lambda _: None
+    assert fixture.submit().answers == [(1, 1)]
 
 
-def test_facts_of_a_failed_commit_are_kept_for_the_next(room: EngineFixture):
-    room.submit()
-    room.store.failure = lambda _: StoreError("locked")
+def test_facts_of_a_failed_commit_are_kept_for_the_next(fixture: EngineFixture):
+    fixture.submit()
+    fixture.store.failure = lambda _: StoreError("locked")
     with pytest.raises(StoreError):
-        room.cycle([room.exit(1)])
-    room.store.failure = lambda _: None
-    room.cycle()
-    assert room.states() == ["COMPLETED"]
+        fixture.cycle([fixture.exit(1)])
+    fixture.store.failure = lambda _: None
+    fixture.cycle()
+    assert fixture.states() == ["COMPLETED"]
 
 
-def test_who_was_fenced_off_writes_nothing_and_says_so(room: EngineFixture):
-    room.store.another().acquire_term()
-    asked = room.submission()
+def test_who_was_fenced_off_writes_nothing_and_says_so(fixture: EngineFixture):
+    fixture.store.another().acquire_term()
+    asked = fixture.submission()
     with pytest.raises(StoreFenced):
-        room.cycle(commands=[asked])
+        fixture.cycle(commands=[asked])
     assert asked.refusals
-    assert room.log == []
+    assert fixture.log == []
 
 
-def test_a_bug_in_a_request_leaves_the_state_as_it_was(room: EngineFixture):
-    room.submit()
+def test_a_bug_in_a_request_leaves_the_state_as_it_was(fixture: EngineFixture):
+    fixture.submit()
 
     def broken(state: State, now: Instant) -> CommandResult:
         return CommandResult(events=[e.JobHeld(at=0, job=1), e.JobHeld(at=0, job=99)])
 
     asked = Asking(broken)
     with pytest.raises(KeyError):
-        room.cycle([room.exit(1)], [asked])
+        fixture.cycle([fixture.exit(1)], [asked])
     assert [each.code for each in asked.refusals] == ["internal"]
-    assert room.engine.state.jobs[1].held is False
-    room.cycle()
-    assert room.states() == ["COMPLETED"]
+    assert fixture.engine.state.jobs[1].held is False
+    fixture.cycle()
+    assert fixture.states() == ["COMPLETED"]
 
 
-def test_on_a_full_disk_requests_are_refused_and_ends_are_still_recorded(room: EngineFixture):
-    room.submit()
-    room.store.failure = lambda _: StoreFull("full") if room.store.ballast else None
-    asked = room.submission()
-    room.cycle([room.exit(1)], [asked])
+def test_on_a_full_disk_requests_are_refused_and_ends_are_still_recorded(fixture: EngineFixture):
+    fixture.submit()
+    fixture.store.failure = lambda _: StoreFull("full") if fixture.store.ballast else None
+    asked = fixture.submission()
+    fixture.cycle([fixture.exit(1)], [asked])
     assert [each.message for each in asked.refusals] == ["full"]
-    assert room.states() == ["COMPLETED"]
-    assert room.store.ballast is False
-    assert room.engine.store_error == "full"
+    assert fixture.states() == ["COMPLETED"]
+    assert fixture.store.ballast is False
+    assert fixture.engine.store_error == "full"
 
 
-def test_with_no_ballast_left_facts_are_owed_and_never_dropped(room: EngineFixture):
-    room.submit(count=3)
-    room.store.failure = lambda _: StoreFull("full")
-    room.cycle([room.exit(1)])
-    room.cycle([room.exit(2)])
-    assert room.states() == ["CONFIGURING", "CONFIGURING", "PENDING"]
-    assert [fact.job for fact in room.engine.unwritten_events] == [1, 2]  # type: ignore[attr-defined]
-    room.store.failure = lambda _: None
-    room.cycle()
-    assert room.states() == ["COMPLETED", "COMPLETED", "CONFIGURING"]
-    assert (room.engine.unwritten_events, room.engine.store_error) == ([], None)
+def test_with_no_ballast_left_facts_are_owed_and_never_dropped(fixture: EngineFixture):
+    fixture.submit(count=3)
+    fixture.store.failure = lambda _: StoreFull("full")
+    fixture.cycle([fixture.exit(1)])
+    fixture.cycle([fixture.exit(2)])
+    assert fixture.states() == ["CONFIGURING", "CONFIGURING", "PENDING"]
+    assert [fact.job for fact in fixture.engine.unwritten_events] == [1, 2]  # type: ignore[attr-defined]
+    fixture.store.failure = lambda _: None
+    fixture.cycle()
+    assert fixture.states() == ["COMPLETED", "COMPLETED", "CONFIGURING"]
+    assert (fixture.engine.unwritten_events, fixture.engine.store_error) == ([], None)
 
 
-def test_a_full_disk_starts_nothing(room: EngineFixture):
-    room.store.failure = lambda _: StoreFull("full")
-    room.submit()
-    assert room.log == []
-    assert room.engine.state.running == {}
+def test_a_full_disk_starts_nothing(fixture: EngineFixture):
+    fixture.store.failure = lambda _: StoreFull("full")
+    fixture.submit()
+    assert fixture.log == []
+    assert fixture.engine.state.running == {}
 
 
-def test_while_draining_nothing_starts(room: EngineFixture):
-    room.cycle(commands=[room.submission()], scheduling_enabled=False)
-    assert room.states() == ["PENDING"]
-    room.cycle()
-    assert room.states() == ["CONFIGURING"]
+def test_while_draining_nothing_starts(fixture: EngineFixture):
+    fixture.cycle(commands=[fixture.submission()], scheduling_enabled=False)
+    assert fixture.states() == ["PENDING"]
+    fixture.cycle()
+    assert fixture.states() == ["CONFIGURING"]
 
 
-def test_ends_of_many_jobs_at_once_are_all_on_record_before_any_is_forgotten(room: EngineFixture):
-    room.submit(count=500, held=True)
-    room.cycle(commands=[room.asking(ask.cancel(id)) for id in range(1, 501)])
-    room.cycle([e.JobsSeen(at=0, jobs=())])
-    assert len(room.engine.state.jobs) < 500
-    rows = room.store.find_jobs(JobQuery(ids=list(range(1, 501))))
+def test_ends_of_many_jobs_at_once_are_all_on_record_before_any_is_forgotten(
+    fixture: EngineFixture,
+):
+    fixture.submit(count=500, held=True)
+    fixture.cycle(commands=[fixture.asking(ask.cancel(id)) for id in range(1, 501)])
+    fixture.cycle([e.JobsSeen(at=0, jobs=())])
+    assert len(fixture.engine.state.jobs) < 500
+    rows = fixture.store.find_jobs(JobQuery(ids=list(range(1, 501))))
     assert {row.job.state.value for row in rows} == {"CANCELLED"}
 
 
-def test_a_job_of_which_something_is_still_to_be_heard_is_not_forgotten(room: EngineFixture):
-    room.submit(count=500, held=True)
-    cancels = [room.asking(ask.cancel(id)) for id in range(1, 501)]
-    room.cycle(commands=cancels, pinned_jobs=lambda: {1})
-    room.cycle([e.JobsSeen(at=0, jobs=())], pinned_jobs=lambda: {1})
-    assert 1 in room.engine.state.jobs
-    assert 2 not in room.engine.state.jobs
+def test_a_job_of_which_something_is_still_to_be_heard_is_not_forgotten(fixture: EngineFixture):
+    fixture.submit(count=500, held=True)
+    cancels = [fixture.asking(ask.cancel(id)) for id in range(1, 501)]
+    fixture.cycle(commands=cancels, pinned_jobs=lambda: {1})
+    fixture.cycle([e.JobsSeen(at=0, jobs=())], pinned_jobs=lambda: {1})
+    assert 1 in fixture.engine.state.jobs
+    assert 2 not in fixture.engine.state.jobs
 
 
-def test_a_forgotten_job_can_be_retried(room: EngineFixture):
-    room.submit(count=500, held=True)
-    room.cycle(commands=[room.asking(ask.cancel(id)) for id in range(1, 501)])
-    room.cycle([e.JobsSeen(at=0, jobs=())])
-    assert 1 not in room.engine.state.jobs
-    room.cycle(commands=[room.asking(ask.retry(1))])
-    assert room.engine.state.jobs[1].attempt == 1
-    room.engine.reload()
-    assert room.engine.state.jobs[1].state.value == "CONFIGURING"
+def test_a_forgotten_job_can_be_retried(fixture: EngineFixture):
+    fixture.submit(count=500, held=True)
+    fixture.cycle(commands=[fixture.asking(ask.cancel(id)) for id in range(1, 501)])
+    fixture.cycle([e.JobsSeen(at=0, jobs=())])
+    assert 1 not in fixture.engine.state.jobs
+    fixture.cycle(commands=[fixture.asking(ask.retry(1))])
+    assert fixture.engine.state.jobs[1].attempt == 1
+    fixture.engine.reload()
+    assert fixture.engine.state.jobs[1].state.value == "CONFIGURING"
 
 
 # -- one cycle, several commits -------------------------------------------------------------
 
 
-def test_results_of_several_commits_are_joined_in_order(room: EngineFixture):
-    before = room.engine.seq
-    first, again, other = room.submission("same"), room.submission("same"), room.submission()
-    result = room.cycle(commands=[first, again, other])
-    assert result.seq == room.engine.seq == before + len(result.events)
+def test_results_of_several_commits_are_joined_in_order(fixture: EngineFixture):
+    before = fixture.engine.seq
+    first, again, other = (
+        fixture.submission("same"),
+        fixture.submission("same"),
+        fixture.submission(),
+    )
+    result = fixture.cycle(commands=[first, again, other])
+    assert result.seq == fixture.engine.seq == before + len(result.events)
     assert [reply.command for reply in result.replies] == [first, other, again]
     starts = [each for each in result.instructions if isinstance(each, StartProcess)]
     assert [start.job for start in starts] == [1, 2]
 
 
-def test_instructions_of_a_commit_are_returned_with_the_error_of_the_next(room: EngineFixture):
+def test_instructions_of_a_commit_are_returned_with_the_error_of_the_next(fixture: EngineFixture):
     commits: list[Batch] = []
 
     def fail_second(batch: Batch) -> Exception | None:
         commits.append(batch)
         return StoreFenced("another daemon") if len(commits) == 2 else None
 
-    room.store.failure = fail_second
+    fixture.store.failure = fail_second
 
     def answered_twice(state: State, now: Instant) -> CommandResult:
         event = e.JobsSeen(at=now.wall, jobs=())
         return CommandResult(events=[event], key=("same", 1, 1))
 
-    first, again = room.submission("same"), Asking(answered_twice)
-    result = room.engine.cycle(commands=[first, again])
+    first, again = fixture.submission("same"), Asking(answered_twice)
+    result = fixture.engine.cycle(commands=[first, again])
     assert isinstance(result.error, StoreFenced)
     assert [type(each) for each in result.instructions] == [StartProcess]
-    assert result.seq == room.store.load().seq
+    assert result.seq == fixture.store.load().seq
     for reply in result.replies:
         reply.send()
     assert first.answers == [(1, 1)]

@@ -17,7 +17,7 @@ from stoker.store.port import StoreError, StoreFenced
 
 
 @pytest.fixture
-def room() -> EngineFixture:
+def fixture() -> EngineFixture:
     return EngineFixture(contained=True)
 
 
@@ -48,87 +48,87 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Failing]:
     return patch
 
 
-def faults(room: EngineFixture) -> FaultTracker:
-    assert room.faults is not None
-    return room.faults
+def faults(fixture: EngineFixture) -> FaultTracker:
+    assert fixture.faults is not None
+    return fixture.faults
 
 
 def turn_at(
-    room: EngineFixture, now: float, *events: e.Event, asks: tuple[Asking, ...] = ()
+    fixture: EngineFixture, now: float, *events: e.Event, asks: tuple[Asking, ...] = ()
 ) -> None:
-    room.now = now
-    room.cycle(events, asks)
+    fixture.now = now
+    fixture.cycle(events, asks)
 
 
 # -- the planner --------------------------------------------------------------------------
 
 
 def test_while_the_planner_fails_requests_are_served_and_ends_recorded(
-    room: EngineFixture, fail: Callable[..., Failing]
+    fixture: EngineFixture, fail: Callable[..., Failing]
 ):
-    room.submit(count=3)
-    assert room.states() == ["CONFIGURING", "CONFIGURING", "PENDING"]
+    fixture.submit(count=3)
+    assert fixture.states() == ["CONFIGURING", "CONFIGURING", "PENDING"]
     fail("planned", float("inf"))
-    asked = room.submission()
-    turn_at(room, 1001, room.exit(1), asks=(asked,))
+    asked = fixture.submission()
+    turn_at(fixture, 1001, fixture.exit(1), asks=(asked,))
     assert asked.answers == [(4, 1)]
-    assert room.states() == ["COMPLETED", "CONFIGURING", "PENDING", "PENDING"]
-    turn_at(room, 1002.5, room.exit(2))
-    assert room.states() == ["COMPLETED", "COMPLETED", "PENDING", "PENDING"]
-    assert room.store.load().seq == room.engine.seq
+    assert fixture.states() == ["COMPLETED", "CONFIGURING", "PENDING", "PENDING"]
+    turn_at(fixture, 1002.5, fixture.exit(2))
+    assert fixture.states() == ["COMPLETED", "COMPLETED", "PENDING", "PENDING"]
+    assert fixture.store.load().seq == fixture.engine.seq
 
 
 def test_planning_is_tried_again_after_pauses_that_double(
-    room: EngineFixture, fail: Callable[..., Failing]
+    fixture: EngineFixture, fail: Callable[..., Failing]
 ):
     planner = fail("planned", 3)
-    room.submit()  # at 1000: fails within the turn, and once more by itself
+    fixture.submit()  # at 1000: fails within the turn, and once more by itself
     assert planner.calls == 2
-    assert room.engine.seconds_until_due(room.clock()) == 1.0
-    turn_at(room, 1000.9)
+    assert fixture.engine.seconds_until_due(fixture.clock()) == 1.0
+    turn_at(fixture, 1000.9)
     assert planner.calls == 2
-    turn_at(room, 1001)
+    turn_at(fixture, 1001)
     assert planner.calls == 3
-    assert room.engine.seconds_until_due(room.clock()) == 2.0
-    turn_at(room, 1002.9)
-    assert room.states() == ["PENDING"]
-    turn_at(room, 1003)
-    assert room.states() == ["CONFIGURING"]
-    assert [type(each) for each in room.log if isinstance(each, StartProcess)] == [StartProcess]
-    assert not faults(room).is_failing(PLANNING)
-    assert room.engine.seconds_until_due(room.clock()) is None
-    room.submit()
-    assert room.states() == ["CONFIGURING", "CONFIGURING"]
+    assert fixture.engine.seconds_until_due(fixture.clock()) == 2.0
+    turn_at(fixture, 1002.9)
+    assert fixture.states() == ["PENDING"]
+    turn_at(fixture, 1003)
+    assert fixture.states() == ["CONFIGURING"]
+    assert [type(each) for each in fixture.log if isinstance(each, StartProcess)] == [StartProcess]
+    assert not faults(fixture).is_failing(PLANNING)
+    assert fixture.engine.seconds_until_due(fixture.clock()) is None
+    fixture.submit()
+    assert fixture.states() == ["CONFIGURING", "CONFIGURING"]
 
 
-def test_the_pause_has_a_limit(room: EngineFixture, fail: Callable[..., Failing]):
+def test_the_pause_has_a_limit(fixture: EngineFixture, fail: Callable[..., Failing]):
     planner = fail("planned", float("inf"))
-    room.submit()
+    fixture.submit()
     for _ in range(20):
-        turn_at(room, room.now + LONGEST_PAUSE_SECONDS)
+        turn_at(fixture, fixture.now + LONGEST_PAUSE_SECONDS)
     assert planner.calls == 22
-    assert room.engine.seconds_until_due(room.clock()) == LONGEST_PAUSE_SECONDS
+    assert fixture.engine.seconds_until_due(fixture.clock()) == LONGEST_PAUSE_SECONDS
 
 
 def test_an_engine_begins_with_a_planner_that_fails(fail: Callable[..., Failing]):
     fail("planned", float("inf"))
-    room = EngineFixture(contained=True)
-    assert room.submit().answers == [(1, 1)]
-    assert room.states() == ["PENDING"]
+    fixture = EngineFixture(contained=True)
+    assert fixture.submit().answers == [(1, 1)]
+    assert fixture.states() == ["PENDING"]
 
 
 def test_a_fault_of_the_planner_is_reported_and_logged_with_the_state(
-    room: EngineFixture, fail: Callable[..., Failing], caplog: pytest.LogCaptureFixture
+    fixture: EngineFixture, fail: Callable[..., Failing], caplog: pytest.LogCaptureFixture
 ):
     fail("planned", 2)
     with caplog.at_level(logging.WARNING, "stoker"):
-        room.submit(priority=7)
-        assert faults(room).sentence(PLANNING) == (
+        fixture.submit(priority=7)
+        assert faults(fixture).sentence(PLANNING) == (
             "planning failed once: KeyError('1'); next try in 1 s; see stoker daemon log"
         )
-        assert faults(room).report(all=False) == [faults(room).sentence(PLANNING)]
-        turn_at(room, 1005)
-        assert faults(room).report() == [
+        assert faults(fixture).report(all=False) == [faults(fixture).sentence(PLANNING)]
+        turn_at(fixture, 1005)
+        assert faults(fixture).report() == [
             "planning failed once: KeyError('1') (the last time 5 s ago)"
         ]
     failed, again = caplog.records
@@ -141,20 +141,20 @@ def test_a_fault_of_the_planner_is_reported_and_logged_with_the_state(
 
 
 def test_a_repeated_fault_is_logged_at_each_doubling(
-    room: EngineFixture, fail: Callable[..., Failing], caplog: pytest.LogCaptureFixture
+    fixture: EngineFixture, fail: Callable[..., Failing], caplog: pytest.LogCaptureFixture
 ):
     fail("planned", float("inf"))
     with caplog.at_level(logging.ERROR, "stoker"):
-        room.submit()
+        fixture.submit()
         for _ in range(20):
-            turn_at(room, room.now + LONGEST_PAUSE_SECONDS)
+            turn_at(fixture, fixture.now + LONGEST_PAUSE_SECONDS)
     assert [record.getMessage().split("\n")[0][-8:] for record in caplog.records] == [
         "led once", " 2 times", " 4 times", " 8 times", "16 times"
     ]  # fmt: skip
 
 
 def test_a_planner_that_fails_in_the_middle_of_a_plan_starts_nothing(
-    room: EngineFixture, monkeypatch: pytest.MonkeyPatch
+    fixture: EngineFixture, monkeypatch: pytest.MonkeyPatch
 ):
     real = stoker.engine.planned
 
@@ -164,36 +164,36 @@ def test_a_planner_that_fails_in_the_middle_of_a_plan_starts_nothing(
             raise KeyError("1")
 
     monkeypatch.setattr(stoker.engine, "planned", half)
-    room.submit(count=2)
-    assert room.states() == ["PENDING", "PENDING"]
-    assert not any(isinstance(each, StartProcess) for each in room.log)
+    fixture.submit(count=2)
+    assert fixture.states() == ["PENDING", "PENDING"]
+    assert not any(isinstance(each, StartProcess) for each in fixture.log)
     monkeypatch.undo()
-    turn_at(room, 1001)
-    assert room.states() == ["CONFIGURING", "CONFIGURING"]
+    turn_at(fixture, 1001)
+    assert fixture.states() == ["CONFIGURING", "CONFIGURING"]
 
 
 def test_while_draining_a_failing_planner_is_not_said_to_work_again(
-    room: EngineFixture, fail: Callable[..., Failing]
+    fixture: EngineFixture, fail: Callable[..., Failing]
 ):
     fail("planned", 2)
-    room.submit()
-    room.now = 1100
-    room.cycle(scheduling_enabled=False)
-    assert faults(room).is_failing(PLANNING)
+    fixture.submit()
+    fixture.now = 1100
+    fixture.cycle(scheduling_enabled=False)
+    assert faults(fixture).is_failing(PLANNING)
 
 
 def test_failing_timers_do_not_keep_jobs_from_starting_nor_the_processor_busy(
-    room: EngineFixture, fail: Callable[..., Failing]
+    fixture: EngineFixture, fail: Callable[..., Failing]
 ):
     fail("before_requests", 2)
-    room.submit(begin_in=30.0)
-    assert faults(room).is_failing(TIMERS)
-    assert room.submit().answers == [(2, 1)]
-    assert room.states() == ["PENDING", "CONFIGURING"]
+    fixture.submit(begin_in=30.0)
+    assert faults(fixture).is_failing(TIMERS)
+    assert fixture.submit().answers == [(2, 1)]
+    assert fixture.states() == ["PENDING", "CONFIGURING"]
     fail("before_requests", float("inf"))
-    room.now = 1040
-    room.cycle()  # what is due stays due
-    wait = room.engine.seconds_until_due(room.clock())
+    fixture.now = 1040
+    fixture.cycle()  # what is due stays due
+    wait = fixture.engine.seconds_until_due(fixture.clock())
     assert wait is not None
     assert wait >= 1.0
 
@@ -211,91 +211,91 @@ def half_broken(state: State, now: Instant) -> CommandResult:
 
 @pytest.mark.parametrize("decide", [broken, half_broken])
 def test_a_request_that_fails_is_refused_and_the_others_of_its_turn_are_granted(
-    room: EngineFixture, decide: Any
+    fixture: EngineFixture, decide: Any
 ):
-    room.submit()
-    before, bad, after = room.submission(), Asking(decide), room.submission()
-    turn_at(room, 1001, room.exit(1), asks=(before, bad, after))
+    fixture.submit()
+    before, bad, after = fixture.submission(), Asking(decide), fixture.submission()
+    turn_at(fixture, 1001, fixture.exit(1), asks=(before, bad, after))
     assert [each.code for each in bad.refusals] == ["internal"]
     assert "stoker daemon log" in bad.refusals[0].message
     assert bad.answers == []
     assert (before.answers, after.answers) == ([(2, 1)], [(3, 1)])
-    assert room.states() == ["COMPLETED", "CONFIGURING", "CONFIGURING"]
-    [text] = faults(room).report()
+    assert fixture.states() == ["COMPLETED", "CONFIGURING", "CONFIGURING"]
+    [text] = faults(fixture).report()
     assert text.startswith("request failed once")
-    assert faults(room).report(all=False) == []
+    assert faults(fixture).report(all=False) == []
 
 
-def test_an_answer_that_cannot_be_made_says_that_the_request_was_granted(room: EngineFixture):
+def test_an_answer_that_cannot_be_made_says_that_the_request_was_granted(fixture: EngineFixture):
     def decide(state: State, now: Instant) -> CommandResult:
         return CommandResult(events=[e.JobsSeen(at=0, jobs=())], reply=lambda _: 1 // 0)
 
-    bad, good = Asking(decide), room.submission()
-    turn_at(room, 1001, asks=(bad, good))
+    bad, good = Asking(decide), fixture.submission()
+    turn_at(fixture, 1001, asks=(bad, good))
     assert "was carried out" in bad.refusals[0].message
     assert good.answers == [(1, 1)]
-    assert room.states() == ["CONFIGURING"]
+    assert fixture.states() == ["CONFIGURING"]
 
 
 def test_an_event_that_cannot_be_applied_is_set_aside_and_tried_again(
-    room: EngineFixture, fail: Callable[..., Failing]
+    fixture: EngineFixture, fail: Callable[..., Failing]
 ):
-    room.submit(count=2)
+    fixture.submit(count=2)
     fail("apply", 3, lambda _, event: isinstance(event, e.ProcessExited) and event.job == 1)
-    turn_at(room, 1001, room.exit(1), room.exit(2))
-    assert room.states() == ["CONFIGURING", "COMPLETED"]
-    assert room.engine.has_unrecorded_events
-    assert faults(room).is_failing(EVENTS)
-    turn_at(room, 1002)
-    assert room.states() == ["CONFIGURING", "COMPLETED"]
-    turn_at(room, 1004)
-    assert room.states() == ["COMPLETED", "COMPLETED"]
-    assert not room.engine.has_unrecorded_events
-    assert not faults(room).is_failing(EVENTS)
+    turn_at(fixture, 1001, fixture.exit(1), fixture.exit(2))
+    assert fixture.states() == ["CONFIGURING", "COMPLETED"]
+    assert fixture.engine.has_unrecorded_events
+    assert faults(fixture).is_failing(EVENTS)
+    turn_at(fixture, 1002)
+    assert fixture.states() == ["CONFIGURING", "COMPLETED"]
+    turn_at(fixture, 1004)
+    assert fixture.states() == ["COMPLETED", "COMPLETED"]
+    assert not fixture.engine.has_unrecorded_events
+    assert not faults(fixture).is_failing(EVENTS)
 
 
 # -- the store ----------------------------------------------------------------------------
 
 
-def test_fencing_is_never_contained(room: EngineFixture, fail: Callable[..., Failing]):
+def test_fencing_is_never_contained(fixture: EngineFixture, fail: Callable[..., Failing]):
     fail("planned", 1)
-    room.store.another().acquire_term()
+    fixture.store.another().acquire_term()
     with pytest.raises(StoreFenced):
-        room.submit()
+        fixture.submit()
 
 
 def test_a_store_that_fails_while_a_turn_is_repeated_in_parts_loses_no_event(
-    room: EngineFixture, fail: Callable[..., Failing]
+    fixture: EngineFixture, fail: Callable[..., Failing]
 ):
-    room.submit(count=2)
+    fixture.submit(count=2)
     fail("planned", 1)
-    room.store.failure = lambda _: StoreError("locked")
-    asked = room.submission()
+    fixture.store.failure = lambda _: StoreError("locked")
+    asked = fixture.submission()
     with pytest.raises(StoreError):
-        turn_at(room, 1001, room.exit(1), room.exit(2), asks=(asked,))
+        turn_at(fixture, 1001, fixture.exit(1), fixture.exit(2), asks=(asked,))
     assert [each.code for each in asked.refusals] == ["unavailable"]
-    room.store.failure = lambda _: None
-    turn_at(room, 1002)
-    assert room.states() == ["COMPLETED", "COMPLETED"]
+    fixture.store.failure = lambda _: None
+    turn_at(fixture, 1002)
+    assert fixture.states() == ["COMPLETED", "COMPLETED"]
 
 
 def test_a_state_that_cannot_be_read_back_is_read_before_anything_else(
-    room: EngineFixture, fail: Callable[..., Failing], monkeypatch: pytest.MonkeyPatch
+    fixture: EngineFixture, fail: Callable[..., Failing], monkeypatch: pytest.MonkeyPatch
 ):
-    room.submit()
+    fixture.submit()
     fail("planned", 1)
-    load = room.store.load
+    load = fixture.store.load
 
     def unreadable() -> Any:
         raise StoreError("locked")
 
-    monkeypatch.setattr(room.store, "load", unreadable)
+    monkeypatch.setattr(fixture.store, "load", unreadable)
     with pytest.raises(StoreError):
-        turn_at(room, 1001, room.exit(1))
-    asked = room.submission()
+        turn_at(fixture, 1001, fixture.exit(1))
+    asked = fixture.submission()
     with pytest.raises(StoreError):
-        turn_at(room, 1002, asks=(asked,))
+        turn_at(fixture, 1002, asks=(asked,))
     assert [each.code for each in asked.refusals] == ["unavailable"]
-    monkeypatch.setattr(room.store, "load", load)
-    turn_at(room, 1003)
-    assert room.states() == ["COMPLETED"]
+    monkeypatch.setattr(fixture.store, "load", load)
+    turn_at(fixture, 1003)
+    assert fixture.states() == ["COMPLETED"]

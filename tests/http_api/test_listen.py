@@ -338,13 +338,13 @@ async def hung_up(port: int) -> bool:
 def test_a_silent_unauthenticated_connection_is_closed(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(listen, "UNAUTHENTICATED_SECONDS", 0.05)
 
-    async def story() -> None:
+    async def scenario() -> None:
         port = listen.TcpListener("127.0.0.1:0", False, str(tmp_path), {})
         port.begin(Silent)
         assert await hung_up(int(port.address.rpartition(":")[2]))
         port.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.needs("openssl")
@@ -365,13 +365,13 @@ def test_an_unauthenticated_client_cannot_prolong_tls(tmp_path: Path, monkeypatc
             while below.recv(65536):
                 pass
 
-    async def story() -> None:
+    async def scenario() -> None:
         port = listen.TcpListener("127.0.0.1:0", True, str(tmp_path), {})
         port.begin(Silent)
         await asyncio.to_thread(stays_silent, int(port.address.rpartition(":")[2]))
         port.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_the_number_of_ports_is_limited(tmp_path: Path, monkeypatch: Any) -> None:
@@ -411,7 +411,7 @@ def test_the_oldest_unauthenticated_connection_is_closed_for_a_new_one(
 ) -> None:
     monkeypatch.setattr(listen, "MAX_CONNECTIONS", 3)
 
-    async def story() -> None:
+    async def scenario() -> None:
         stage = ListenFixture(tmp_path)
         links = [await stage.connect(port) for port in (0, 1, 0)]
         stage.met[0].authenticated = True  # it has shown the token
@@ -429,14 +429,14 @@ def test_the_oldest_unauthenticated_connection_is_closed_for_a_new_one(
         for _, writer in [*links, refused]:
             writer.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.needs("openssl")
 def test_a_connection_that_never_begins_tls_is_closed_too(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(listen, "MAX_CONNECTIONS", 2)
 
-    async def story() -> None:
+    async def scenario() -> None:
         port = listen.TcpListener("127.0.0.1:0", True, str(tmp_path), {})
         port.begin(Silent)
         number = int(port.address.rpartition(":")[2])
@@ -450,7 +450,7 @@ def test_a_connection_that_never_begins_tls_is_closed_too(tmp_path: Path, monkey
         for _, writer in links:
             writer.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_without_descriptors_a_port_pauses_instead_of_spinning(
@@ -458,7 +458,7 @@ def test_without_descriptors_a_port_pauses_instead_of_spinning(
 ) -> None:
     monkeypatch.setattr(listen, "ACCEPT_PAUSE_SECONDS", 0.05)
 
-    async def story() -> None:
+    async def scenario() -> None:
         port = listen.TcpListener("127.0.0.1:0", False, str(tmp_path), {})
         real, tried = port.socket, 0
 
@@ -494,7 +494,7 @@ def test_without_descriptors_a_port_pauses_instead_of_spinning(
         port.close()
         writer.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_connections_without_the_token_do_not_keep_out_those_with_it(box: DaemonFixture) -> None:

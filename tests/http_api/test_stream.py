@@ -83,8 +83,8 @@ async def read(pieces: AsyncIterator[bytes], until: int) -> list[int]:
     return numbers(data)
 
 
-def run(story: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(story, 10))
+def run(scenario: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(scenario, 10))
 
 
 async def settle() -> None:
@@ -97,7 +97,7 @@ async def settle() -> None:
     "past", [0, 1, stream.PAGE_SIZE - 1, stream.PAGE_SIZE, stream.PAGE_SIZE + 1, 1300]
 )
 def test_events_during_the_read_of_the_past_are_sent_once(past: int) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         journal = Journal(past, busy=True)
         pieces = journal.reader().stream(0)
         await anext(pieces)
@@ -108,11 +108,11 @@ def test_events_during_the_read_of_the_past_are_sent_once(past: int) -> None:
         seen += await read(pieces, last)
         assert seen == list(range(1, last + 1))
 
-    run(story())
+    run(scenario())
 
 
 def test_without_a_number_a_subscriber_gets_events_from_now_on() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         journal = Journal(5)
         pieces = journal.reader().stream(None)
         await anext(pieces)
@@ -121,11 +121,11 @@ def test_without_a_number_a_subscriber_gets_events_from_now_on() -> None:
         journal.write()
         assert await waiting == [6]
 
-    run(story())
+    run(scenario())
 
 
 def test_a_subscriber_that_is_ahead_gets_events_after_its_number() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         journal = Journal(5)
         pieces = journal.reader().stream(8)
         await anext(pieces)
@@ -136,7 +136,7 @@ def test_a_subscriber_that_is_ahead_gets_events_after_its_number() -> None:
         journal.write(1)
         assert await waiting == [9, 10, 11]
 
-    run(story())
+    run(scenario())
 
 
 def test_a_commit_is_encoded_once_for_all_readers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_a_commit_is_encoded_once_for_all_readers(monkeypatch: pytest.MonkeyPatc
     real = stream.encode
     monkeypatch.setattr(stream, "encode", lambda event: encoded.append(event) or real(event))
 
-    async def story() -> None:
+    async def scenario() -> None:
         journal = Journal()
         streams = [journal.reader().stream(None) for _ in range(50)]
         for pieces in streams:
@@ -156,11 +156,11 @@ def test_a_commit_is_encoded_once_for_all_readers(monkeypatch: pytest.MonkeyPatc
         assert await asyncio.gather(*waiting) == [[1, 2, 3, 4]] * 50
         assert len(encoded) == 4
 
-    run(story())
+    run(scenario())
 
 
 def test_much_at_once_is_written_in_pieces_and_little_together() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         journal = Journal()
         pieces = journal.reader().stream(None)
         await anext(pieces)
@@ -177,7 +177,7 @@ def test_much_at_once_is_written_in_pieces_and_little_together() -> None:
         assert max(sizes) <= stream.MAX_WRITE_BYTES
         assert len(sizes) <= 6
 
-    run(story())
+    run(scenario())
 
 
 # -- readers that do not read ---------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_much_at_once_is_written_in_pieces_and_little_together() -> None:
 def test_a_reader_that_falls_behind_is_cut_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "MAX_BACKLOG_BYTES", 5000)
 
-    async def story() -> None:
+    async def scenario() -> None:
         journal = Journal()
         reader = journal.reader()
         pieces = reader.stream(None)
@@ -205,13 +205,13 @@ def test_a_reader_that_falls_behind_is_cut_and_forgotten(monkeypatch: pytest.Mon
         with pytest.raises(StopAsyncIteration):
             await anext(pieces)
 
-    run(story())
+    run(scenario())
 
 
 def test_one_commit_of_any_size_is_no_reason_to_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "MAX_BACKLOG_BYTES", 5000)
 
-    async def story() -> None:
+    async def scenario() -> None:
         journal = Journal()
         pieces = journal.reader().stream(None)
         await anext(pieces)
@@ -221,13 +221,13 @@ def test_one_commit_of_any_size_is_no_reason_to_cut(monkeypatch: pytest.MonkeyPa
         assert await waiting == [1]
         assert journal.aborted == 0
 
-    run(story())
+    run(scenario())
 
 
 def test_a_reader_that_hangs_up_while_it_is_written_to_is_forgotten_at_once() -> None:
     """Not when the garbage collector comes by: until then, every event would be kept for it."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         journal = Journal(10)
         gone, blocked = asyncio.Event(), asyncio.Event()
 
@@ -254,11 +254,11 @@ def test_a_reader_that_hangs_up_while_it_is_written_to_is_forgotten_at_once() ->
         assert journal.readers == []
         assert not reader._unsent_bytes
 
-    run(story())
+    run(scenario())
 
 
 def test_a_reader_that_leaves_before_it_was_put_on_the_list_is_never_on_it() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         journal = Journal(3)
         reader = journal.reader()
         decide = reader._page(0)
@@ -270,4 +270,4 @@ def test_a_reader_that_leaves_before_it_was_put_on_the_list_is_never_on_it() -> 
         journal.write()
         assert journal.readers == []
 
-    run(story())
+    run(scenario())

@@ -232,19 +232,21 @@ NO_LIMIT = "job {} has no earlier run and no time limit"
 
 
 def told(
-    story: Scenario, runs: dict[str, list[tuple[str, float]]] | None = None
+    scenario: Scenario, runs: dict[str, list[tuple[str, float]]] | None = None
 ) -> dict[int, Told]:
     """The estimates of a forecast that is made now."""
-    answer = forecast(msgspec.json.encode(question(story.state, story.now, story.now, runs or {})))
+    answer = forecast(
+        msgspec.json.encode(question(scenario.state, scenario.now, scenario.now, runs or {}))
+    )
     found = {each.job: each for each in answer.jobs}
-    return {id: told_of(found[id], story.job(id), answer.at, answer.at) for id in found}
+    return {id: told_of(found[id], scenario.job(id), answer.at, answer.at) for id in found}
 
 
 def test_a_start_that_depends_on_a_job_without_a_limit_has_no_bound() -> None:
-    story = Scenario(gpus=2)
-    story.run(story.submit(limit=600), unlimited := story.submit())
-    big, small = story.submit(gpus(2), limit=6 * 3600), story.submit(limit=3600)
-    found = told(story)
+    scenario = Scenario(gpus=2)
+    scenario.run(scenario.submit(limit=600), unlimited := scenario.submit())
+    big, small = scenario.submit(gpus(2), limit=6 * 3600), scenario.submit(limit=3600)
+    found = told(scenario)
     reason = NO_LIMIT.format(unlimited)
     assert (found[big].start, found[big].end, found[big].never) == (None, None, reason)
     # If job 2 ends first, the big job starts before the small one.
@@ -253,36 +255,36 @@ def test_a_start_that_depends_on_a_job_without_a_limit_has_no_bound() -> None:
 
 
 def test_a_job_without_a_limit_that_is_not_in_the_way_changes_no_bound() -> None:
-    story = Scenario(gpus=2)
-    story.run(story.submit(limit=600), story.submit())
-    first, second = story.submit(limit=100), story.submit(limit=100)
-    found = told(story)
+    scenario = Scenario(gpus=2)
+    scenario.run(scenario.submit(limit=600), scenario.submit())
+    first, second = scenario.submit(limit=100), scenario.submit(limit=100)
+    found = told(scenario)
     starts = [found[first].start, found[second].start]
-    assert [span and span.likely for span in starts] == [story.now + 600, story.now + 700]
+    assert [span and span.likely for span in starts] == [scenario.now + 600, scenario.now + 700]
     assert basis(found[second].end) == (Kind.LIMIT, "its time limit")
 
 
 def test_a_bound_of_a_job_that_passes_another_includes_the_end_of_that_job() -> None:
     """The small one fits before the big one only while job 2 uses more of its limit than job 1."""
-    story = Scenario(gpus=2)
-    story.run(story.submit(limit=600), story.submit(limit=3600))
-    big, small = story.submit(gpus(2), limit=7200), story.submit(limit=1800)
-    found = told(story)
+    scenario = Scenario(gpus=2)
+    scenario.run(scenario.submit(limit=600), scenario.submit(limit=3600))
+    big, small = scenario.submit(gpus(2), limit=7200), scenario.submit(limit=1800)
+    found = told(scenario)
     assert basis(found[big].start) == (Kind.LIMIT, "time limits of the jobs ahead")
     bounds = [found[big].start, found[small].start, found[small].end]
-    latest = [story.now + seconds for seconds in (3600, 10800, 12600)]
+    latest = [scenario.now + seconds for seconds in (3600, 10800, 12600)]
     assert [span and span.likely for span in bounds] == latest
 
 
 def test_a_start_after_a_limit_and_a_measured_job_is_no_bound() -> None:
     """Both have to end: the last one by its limit, the other one as earlier runs did."""
-    story = Scenario(gpus=2)
-    story.run(story.submit(limit=6000), seen := story.submit(name="seen"))
-    big = story.submit(gpus(2), limit=100)
-    job = story.job(seen)
-    runs = {name_key(job): [(command_key(job, story.state.spec(job)), 300.0)]}
-    assert basis(told(story, runs)[seen].end) == (Kind.RUNS, "1 earlier run of this command")
-    assert basis(told(story, runs)[big].start) == (
+    scenario = Scenario(gpus=2)
+    scenario.run(scenario.submit(limit=6000), seen := scenario.submit(name="seen"))
+    big = scenario.submit(gpus(2), limit=100)
+    job = scenario.job(seen)
+    runs = {name_key(job): [(command_key(job, scenario.state.spec(job)), 300.0)]}
+    assert basis(told(scenario, runs)[seen].end) == (Kind.RUNS, "1 earlier run of this command")
+    assert basis(told(scenario, runs)[big].start) == (
         Kind.SIMILAR, "time limits and earlier runs of the jobs ahead",
     )  # fmt: skip
 
@@ -359,41 +361,43 @@ def test_new_jobs_that_may_start_first_are_expected() -> None:
     assert among.likely > alone.likely + 120
 
 
-def starts(story: Scenario) -> dict[int, float | None]:
+def starts(scenario: Scenario) -> dict[int, float | None]:
     """Seconds until each pending job starts, if every job uses its whole time limit."""
-    asked = question(story.state, story.now, story.now, {})
+    asked = question(scenario.state, scenario.now, scenario.now, {})
     found = forecast(msgspec.json.encode(asked), count=1)
     at = {each.job: each.start.at[0] for each in found.jobs if each.start is not None}
-    return {job: None if when is None else round(when - story.now, 3) for job, when in at.items()}
+    return {
+        job: None if when is None else round(when - scenario.now, 3) for job, when in at.items()
+    }
 
 
 def test_backfill_is_part_of_a_forecast() -> None:
-    story = Scenario(gpus=2)
-    story.run(story.submit(limit=1000))
-    big, small = story.submit(gpus(2), limit=100), story.submit(limit=200)
-    long = story.submit(limit=5000)
-    assert starts(story) == {big: 1000.0, small: 0.0, long: 1100.0}
+    scenario = Scenario(gpus=2)
+    scenario.run(scenario.submit(limit=1000))
+    big, small = scenario.submit(gpus(2), limit=100), scenario.submit(limit=200)
+    long = scenario.submit(limit=5000)
+    assert starts(scenario) == {big: 1000.0, small: 0.0, long: 1100.0}
 
 
 @pytest.mark.parametrize(
     ("policy", "small", "long"), [("fifo", 1100.0, 1100.0), ("skip", 0.0, 200.0)]
 )
 def test_a_forecast_follows_the_policy(policy: str, small: float, long: float) -> None:
-    story = Scenario(gpus=2)
-    story.tell(e.PolicyChosen(at=story.now, queue="*", name=policy))
-    story.run(story.submit(limit=1000))
-    story.submit(gpus(2), limit=100)
-    others = story.submit(limit=200), story.submit(limit=5000)
-    found = starts(story)
+    scenario = Scenario(gpus=2)
+    scenario.tell(e.PolicyChosen(at=scenario.now, queue="*", name=policy))
+    scenario.run(scenario.submit(limit=1000))
+    scenario.submit(gpus(2), limit=100)
+    others = scenario.submit(limit=200), scenario.submit(limit=5000)
+    found = starts(scenario)
     assert [found[job] for job in others] == [small, long]
 
 
 def test_the_members_of_an_array_with_a_limit_start_one_after_the_other() -> None:
-    story = Scenario(gpus=4)
-    array = story.submit(count=3, array=True, array_limit=1, limit=60)
-    story.plan()
-    story.started(array)
-    assert starts(story) == {array + 1: 60.0, array + 2: 120.0}
+    scenario = Scenario(gpus=4)
+    array = scenario.submit(count=3, array=True, array_limit=1, limit=60)
+    scenario.plan()
+    scenario.started(array)
+    assert starts(scenario) == {array + 1: 60.0, array + 2: 120.0}
 
 
 def test_a_machine_in_the_middle_of_its_work() -> None:
@@ -445,18 +449,18 @@ def test_jobs_that_started_before_the_observation_count_from_their_entry() -> No
 
 
 def test_a_cancelled_job_only_counts_as_longer_than_its_age() -> None:
-    story = Scenario(gpus=1)
-    gone, whole = story.submit(), story.submit()
+    scenario = Scenario(gpus=1)
+    gone, whole = scenario.submit(), scenario.submit()
     for job in (gone, whole):
-        story.plan()
-        story.started(job)
-        story.now += 5.0
+        scenario.plan()
+        scenario.started(job)
+        scenario.now += 5.0
         if job == gone:
-            story.fact(e.JobCancelled, job)
-        story.exited(job)
-    known = DurationModel(question(story.state, story.now, story.boot, {}), story.state)
+            scenario.fact(e.JobCancelled, job)
+        scenario.exited(job)
+    known = DurationModel(question(scenario.state, scenario.now, scenario.boot, {}), scenario.state)
     assert known.all_durations.total_duration(0.0, 0.5) == pytest.approx(5.0)
-    ends = {job: known._observe(story.job(job)) for job in (gone, whole)}
+    ends = {job: known._observe(scenario.job(job)) for job in (gone, whole)}
     assert {job: life.ended for job, life in ends.items() if life} == {gone: False, whole: True}
 
 

@@ -126,7 +126,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 def wronged(driver: SimulatedDaemon, mirror: ReplayedState) -> list[str]:
     """Violations of the invariants of training jobs."""
     for _, machine in driver.machines.values():
-        mirror.witness.short.update(machine.desk.short)
+        mirror.witness.short.update(machine.reports.short)
     mirror.follow(driver.store)
     found, mirror.witness.wrong = mirror.witness.wrong, []
     return found

@@ -143,15 +143,15 @@ class Host:
             executor, "box", "sim", {}, ForeignUsageThresholds(Thresholds()), GpuMemoryTracker(),
             self.logs, lambda: self.engine.state, self._launch, _ignore,
         )  # fmt: skip
-        desk = RequestContext(self.store, self.logs, "box", "ada")
-        recover_state(self._loop(desk), term, machine(), Settings(), self.run)
+        context = RequestContext(self.store, self.logs, "box", "ada")
+        recover_state(self._loop(context), term, machine(), Settings(), self.run)
 
-    def _loop(self, desk: RequestContext) -> Any:
+    def _loop(self, context: RequestContext) -> Any:
         """What the start of a daemon needs of its loop, without nodes elsewhere and trainings."""
         cleanup = SimpleNamespace(scan=_ignore, take_removable=list)
         trainings = SimpleNamespace(enrich_events=list, start=_ignore, cleanup=cleanup)
         return SimpleNamespace(
-            store=self.store, local=self.executor, engine=self.engine, context=desk,
+            store=self.store, local=self.executor, engine=self.engine, context=context,
             registry=self.registry,
             training=trainings, record=self._record,
         )  # fmt: skip

@@ -320,9 +320,9 @@ class SimulatedDaemon:
         names = part.names("gpu") or [f"{job.id}.{n}" for n in range(part.gpu_count)]
         done = int(built.extra["STOKER_EPOCHS_DONE"])
         facts, machine = self.machines[part.node]
-        machine.desk.told[built.id] = LaunchInfo(tuple(names), done)
+        machine.reports.told[built.id] = LaunchInfo(tuple(names), done)
         cards = facts.types.get("gpu", ())
-        machine.desk.cards = {card.name: card.memory or 1 << 40 for card in cards}
+        machine.reports.cards = {card.name: card.memory or 1 << 40 for card in cards}
         return built
 
     # -- time ---------------------------------------------------------------------------

@@ -386,7 +386,7 @@ class SimulatedExecutor(Executor):
 
     def _read_report(self, id: AttemptId) -> None:
         """Report what a training job has written since it was last read."""
-        lines = self.machine.desk.reports.get(id, ())
+        lines = self.machine.reports.reports.get(id, ())
         for line in lines[self._read.get(id, 0) :]:
             if line.what == "figure":
                 self._report_figure(id, line)
@@ -402,7 +402,7 @@ class SimulatedExecutor(Executor):
 
     def _report_final(self, id: AttemptId) -> None:
         """Report what a trial has come to, before the end of its attempt."""
-        lines = [line for line in self.machine.desk.reports.get(id, ()) if line.what == "figure"]
+        lines = [line for line in self.machine.reports.reports.get(id, ()) if line.what == "figure"]
         if lines:
             self._report_measured(id, lines[-1])
 

@@ -134,7 +134,7 @@ class SimulatedMachine:
         """Attempts that wait for their start; on a cluster only."""
         self.hear: Hear | None = None
         """The executor that is connected; reports to one of a killed daemon are lost."""
-        self.desk = ReportFiles()
+        self.reports = ReportFiles()
 
     # -- starts and signals ------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class SimulatedMachine:
         claim.pid, claim.started = len(self.started) + 100, now
         process = Process(key, part, model, model.seconds, None)
         if model.trains is not None:
-            told = self.desk.told.setdefault(key, LaunchInfo())
+            told = self.reports.told.setdefault(key, LaunchInfo())
             process.course = TrainingRun(model.trains, told, now, told.epochs_done)
             process.left = model.trains.warmup
         self.processes[key] = process
@@ -224,7 +224,7 @@ class SimulatedMachine:
         self.world.reboot()
         self.boots += 1
         self.processes.clear()
-        self.desk.uses.clear()
+        self.reports.uses.clear()
         self.claims.clear()
         if not keeps_records:
             self.records.clear()
@@ -255,11 +255,11 @@ class SimulatedMachine:
 
     def ask_to_stop(self, key: Key) -> None:
         """Ask an attempt to stop at its next safe point."""
-        self.desk.stops.add(key)
+        self.reports.stops.add(key)
 
     def let_go_on(self, key: Key) -> None:
         """Withdraw the request to stop."""
-        self.desk.stops.discard(key)
+        self.reports.stops.discard(key)
 
     def _epoch_begins(self, process: Process, course: TrainingRun) -> None:
         """All before it are saved: go on, stop here, fail, or be done."""
@@ -281,7 +281,7 @@ class SimulatedMachine:
             self._line(process, Line("figure", self.world.time, course.epoch, figure=figure))
         if course.epoch >= trainee.epochs:
             self._over(process, code=0)
-        elif key in self.desk.stops and not trainee.ignores:
+        elif key in self.reports.stops and not trainee.ignores:
             self._line(process, Line("stopped", self.world.time, course.epoch))
             self._over(process, code=STOPS, stopped=not process.part)
         elif self._has_memory(process, course):
@@ -294,12 +294,12 @@ class SimulatedMachine:
 
     def _has_memory(self, process: Process, course: TrainingRun) -> bool:
         """Use the memory that the epoch needs; if it is too much for all processes, one fails."""
-        key, desk = process.key, self.desk
-        before, uses = desk.uses.get(key, 0), course.trainee.uses(course.epoch)
-        desk.uses[key] = uses
-        while crowd := desk.crowd(key):
+        key, reports = process.key, self.reports
+        before, uses = reports.uses.get(key, 0), course.trainee.uses(course.epoch)
+        reports.uses[key] = uses
+        while crowd := reports.crowd(key):
             fails = self.world.random.choice(crowd)
-            desk.short[fails] = before if fails == key else desk.uses[fails]
+            reports.short[fails] = before if fails == key else reports.uses[fails]
             self._over(self.processes[fails], code=1, memory="cuda")
             if fails == key:
                 return False
@@ -309,7 +309,7 @@ class SimulatedMachine:
 
     def _line(self, process: Process, line: Line) -> None:
         if not process.part:
-            self.desk.write(process.key, line)
+            self.reports.write(process.key, line)
             self._say(Report(what="line", key=process.key, time=line.time, part=process.part))
 
     def _over(
@@ -322,7 +322,7 @@ class SimulatedMachine:
     ) -> None:
         key = process.key
         del self.processes[key]
-        self.desk.uses.pop(key, None)
+        self.reports.uses.pop(key, None)
         end = Report(
             what="exited", key=key, time=self.world.time, part=process.part, code=code,
             signal=signal, memory=memory, stopped=stopped,
@@ -344,7 +344,7 @@ class Remote(SimulatedMachine):
         """Power off and on: claims stay, ends that were not on disk yet are unknown."""
         self.boots += 1
         self.processes.clear()
-        self.desk.uses.clear()
+        self.reports.uses.clear()
         if not keeps_records:
             self.records.clear()
             for claim in self.claims.values():

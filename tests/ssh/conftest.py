@@ -1,6 +1,6 @@
-"""Fixtures of the ssh suites: the lab, and a home that reaches it."""
+"""Fixtures of the ssh suites: the cluster, and a home that reaches it."""
 
 from e2e.conftest import idle
-from ssh.ssh_cluster import field, lab, whole_lab
+from ssh.ssh_cluster import cluster, field, shared_cluster
 
-__all__ = ["field", "idle", "lab", "whole_lab"]
+__all__ = ["cluster", "field", "idle", "shared_cluster"]

@@ -70,6 +70,6 @@ def bytes_of(box: DaemonFixture, job: int) -> bytes:
     return Path(box.job(job)["log"]).read_bytes()
 
 
-def all_of(lab: SshCluster) -> list[SshHost]:
+def all_of(cluster: SshCluster) -> list[SshHost]:
     """The three machines."""
-    return [lab.a, lab.b, lab.c]
+    return [cluster.a, cluster.b, cluster.c]

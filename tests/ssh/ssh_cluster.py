@@ -210,34 +210,34 @@ def why_no_lab() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def whole_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshCluster]:
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshCluster]:
     """One for all tests of this process."""
     insist_on_namespaces()
-    lab = SshCluster(tmp_path_factory.mktemp("lab"))
+    cluster = SshCluster(tmp_path_factory.mktemp("lab"))
     try:
-        yield lab
+        yield cluster
     finally:
-        lab.close()
+        cluster.close()
 
 
 @pytest.fixture
-def lab(whole_lab: SshCluster) -> Iterator[SshCluster]:
-    """The lab, whose machines are as new after the test."""
+def cluster(shared_cluster: SshCluster) -> Iterator[SshCluster]:
+    """The cluster; its hosts are reset after the test."""
     try:
-        yield whole_lab
+        yield shared_cluster
     finally:
-        whole_lab.wipe()
+        shared_cluster.wipe()
 
 
 @pytest.fixture
 def field(
-    lab: SshCluster, idle: DaemonFixture, monkeypatch: pytest.MonkeyPatch
+    cluster: SshCluster, idle: DaemonFixture, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[DaemonFixture, SshCluster]]:
-    """A home from which ssh reaches the lab; its daemon is not started yet."""
-    for name, value in lab.environment.items():
+    """A home from which ssh reaches the cluster; its daemon is not started yet."""
+    for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     try:
-        yield idle, lab
+        yield idle, cluster
     finally:
-        lab.heal()  # so that the daemon can end its jobs
+        cluster.heal()  # so that the daemon can end its jobs

@@ -14,14 +14,14 @@ FOREVER = "until [ -e $HOME/go ]; do sleep 0.05; done"
 
 
 @pytest.fixture
-def reach(lab: SshCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshCluster]:
+def reach(cluster: SshCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshCluster]:
     """A machine with two GPUs that homes made in this test can reach."""
-    monkeypatch.setenv("PATH", lab.environment["PATH"])
+    monkeypatch.setenv("PATH", cluster.environment["PATH"])
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     try:
-        yield lab
+        yield cluster
     finally:
-        lab.heal()
+        cluster.heal()
 
 
 def test_grs_31_a_queue_has_gpus_of_several_nodes_and_none_here(reach: SshCluster) -> None:

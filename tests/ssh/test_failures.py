@@ -18,8 +18,8 @@ Field = tuple[DaemonFixture, SshCluster]
 
 
 def test_a_cable_that_is_pulled_loses_nothing_and_slows_nobody(field: Field) -> None:
-    box, lab = field
-    a, b = lab.a, lab.b
+    box, cluster = field
+    a, b = cluster.a, cluster.b
     add(box, a, b)
     runs = on(box, a, f"{ONCE}; echo one; {HOLD}; echo two; exit 5")
     ends = on(box, a, f"{ONCE}; until [ -e $HOME/end ]; do sleep 0.05; done; echo end; exit 6")
@@ -43,59 +43,59 @@ def test_a_cable_that_is_pulled_loses_nothing_and_slows_nobody(field: Field) -> 
 
 
 def test_a_connection_that_breaks_while_files_are_on_their_way(field: Field) -> None:
-    box, lab = field
+    box, cluster = field
     (box.user / "data").write_bytes(os.urandom(40 << 20))
-    add(box, lab.a)
-    trees = lab.a.home / ".stoker/trees"
-    job = on(box, lab.a, f"{ONCE}; wc -c <data; cp data copy; exit 3", "--bring", "copy")
+    add(box, cluster.a)
+    trees = cluster.a.home / ".stoker/trees"
+    job = on(box, cluster.a, f"{ONCE}; wc -c <data; cp data copy; exit 3", "--bring", "copy")
     for _ in range(2):
         until(lambda: list(trees.glob("*.part")) or box.job(job)["pid"])
-        lab.a.kill_connections()
-        stands(box, lab.a, "up")
-    until(lambda: ran(lab.a))
-    until(lambda: list((lab.a.home / ".stoker/run").glob("*/*.list")) or box.job(job)["result"])
-    lab.a.kill_connections()
+        cluster.a.kill_connections()
+        stands(box, cluster.a, "up")
+    until(lambda: ran(cluster.a))
+    until(lambda: list((cluster.a.home / ".stoker/run").glob("*/*.list")) or box.job(job)["result"])
+    cluster.a.kill_connections()
     assert box.end_of(job)["result"] == 3
     assert bytes_of(box, job).strip() == str(40 << 20).encode()
     assert (box.user / "copy").read_bytes() == (box.user / "data").read_bytes()
-    assert ran(lab.a) == [job]
+    assert ran(cluster.a) == [job]
 
 
 def test_whatever_is_killed_of_ssh_the_job_ends_once(field: Field) -> None:
-    box, lab = field
-    add(box, lab.a)
-    job = on(box, lab.a, f"{ONCE}; echo one; {HOLD}; echo two; exit 5")
+    box, cluster = field
+    add(box, cluster.a)
+    job = on(box, cluster.a, f"{ONCE}; echo one; {HOLD}; echo two; exit 5")
     box.says(job, "one")
-    lab.a.stop_sshd()
-    lab.a.start_sshd()
+    cluster.a.stop_sshd()
+    cluster.a.start_sshd()
     assert box.job(job)["state"] == "RUNNING"
-    lab.a.kill_agent()
-    lab.a.kill_connections()
-    until(lab.a.agents)
-    stands(box, lab.a, "up")
-    let_go(lab.a)
+    cluster.a.kill_agent()
+    cluster.a.kill_connections()
+    until(cluster.a.agents)
+    stands(box, cluster.a, "up")
+    let_go(cluster.a)
     assert box.end_of(job)["result"] == 5
     assert bytes_of(box, job) == b"one\ntwo\n"
-    assert ran(lab.a) == [job]
+    assert ran(cluster.a) == [job]
 
 
 def test_the_computer_sleeps_and_wakes(field: Field) -> None:
-    box, lab = field
-    add(box, lab.a)
-    job = on(box, lab.a, f"{ONCE}; echo one; {HOLD}; echo two; exit 5")
+    box, cluster = field
+    add(box, cluster.a)
+    job = on(box, cluster.a, f"{ONCE}; echo one; {HOLD}; echo two; exit 5")
     box.says(job, "one")
     sleepers = [box.pid, *ssh_of(box)]
     assert len(sleepers) > 1
     for pid in sleepers:
         os.kill(pid, signal.SIGSTOP)
-    lab.a.kill_connections()
-    let_go(lab.a)
-    until(lambda: "exited" in end_there(lab))
+    cluster.a.kill_connections()
+    let_go(cluster.a)
+    until(lambda: "exited" in end_there(cluster))
     for pid in sleepers:
         os.kill(pid, signal.SIGCONT)
     assert box.end_of(job)["result"] == 5
     assert bytes_of(box, job) == b"one\ntwo\n"
-    assert ran(lab.a) == [job]
+    assert ran(cluster.a) == [job]
 
 
 def ssh_of(box: DaemonFixture) -> list[int]:
@@ -103,47 +103,47 @@ def ssh_of(box: DaemonFixture) -> list[int]:
     return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == "ssh\n"]
 
 
-def end_there(lab: SshCluster) -> str:
-    return "".join(path.read_text() for path in (lab.a.home / ".stoker/run").glob("*/*.exit"))
+def end_there(cluster: SshCluster) -> str:
+    return "".join(path.read_text() for path in (cluster.a.home / ".stoker/run").glob("*/*.exit"))
 
 
 def test_a_daemon_that_is_replaced_finds_its_jobs_again(field: Field) -> None:
-    box, lab = field
-    add(box, lab.a, lab.b)
+    box, cluster = field
+    add(box, cluster.a, cluster.b)
     line = f"{ONCE}; echo one; {HOLD}; echo two; head -c 3000000 /dev/zero >$(hostname); exit 5"
-    jobs = [on(box, each, line) for each in (lab.a, lab.b)]
+    jobs = [on(box, each, line) for each in (cluster.a, cluster.b)]
     for job in jobs:
         box.becomes(job, "RUNNING")
     box.stoker("daemon", "stop")
-    let_go(lab.a)
+    let_go(cluster.a)
     box.up()
-    let_go(lab.b)
+    let_go(cluster.b)
     assert [box.end_of(job)["result"] for job in jobs] == [5, 5]
     assert [bytes_of(box, job) for job in jobs] == [b"one\ntwo\n"] * 2
-    assert ran(lab.a) + ran(lab.b) == jobs
+    assert ran(cluster.a) + ran(cluster.b) == jobs
     assert [(box.user / name).stat().st_size for name in "ab"] == [3_000_000] * 2
 
 
 def test_the_ssh_of_a_killed_daemon_is_in_nobody_s_way(field: Field) -> None:
-    box, lab = field
-    add(box, lab.a)
-    before = on(box, lab.a, f"{HOLD}; exit 5")
+    box, cluster = field
+    add(box, cluster.a)
+    before = on(box, cluster.a, f"{HOLD}; exit 5")
     box.becomes(before, "RUNNING")
     (old,) = ssh_of(box)
     box.crash()
     box.up()
-    stands(box, lab.a, "up")
+    stands(box, cluster.a, "up")
     until(lambda: not alive(old))
     (box.user / "data").write_text("data\n")
-    end = box.end_of(on(box, lab.a, "cat data"))
+    end = box.end_of(on(box, cluster.a, "cat data"))
     assert (end["result"], end["attempt"]) == (0, 0)
-    let_go(lab.a)
+    let_go(cluster.a)
     assert box.end_of(before)["result"] == 5
 
 
 def test_a_daemon_killed_again_and_again_runs_everything_once(field: Field) -> None:
-    box, lab = field
-    machines = all_of(lab)
+    box, cluster = field
+    machines = all_of(cluster)
     add(box, *machines)
     chance = random.Random(4)
     jobs = []
@@ -166,21 +166,21 @@ def test_a_daemon_killed_again_and_again_runs_everything_once(field: Field) -> N
 
 
 def test_only_a_reboot_loses_what_runs_and_then_its_rule_applies(field: Field) -> None:
-    box, lab = field
-    add(box, lab.a)
-    lost = on(box, lab.a, f"{ONCE}; {HOLD}", "--no-requeue")
-    again = on(box, lab.a, f"{ONCE}; {HOLD}; exit 4", "--requeue")
-    until(lambda: len(ran(lab.a)) == 2)
-    lab.a.fake_reboot()
+    box, cluster = field
+    add(box, cluster.a)
+    lost = on(box, cluster.a, f"{ONCE}; {HOLD}", "--no-requeue")
+    again = on(box, cluster.a, f"{ONCE}; {HOLD}; exit 4", "--requeue")
+    until(lambda: len(ran(cluster.a)) == 2)
+    cluster.a.fake_reboot()
     assert box.end_of(lost)["state"] == "NODE_FAIL"
-    let_go(lab.a)
+    let_go(cluster.a)
     assert box.end_of(again)["result"] == 4
-    assert sorted(ran(lab.a)) == sorted([lost, again, again])
+    assert sorted(ran(cluster.a)) == sorted([lost, again, again])
 
 
 def test_a_full_disk_makes_jobs_wait_and_loses_no_end(field: Field) -> None:
-    box, lab = field
-    small = lab.machine("small", small_disk="3m")
+    box, cluster = field
+    small = cluster.machine("small", small_disk="3m")
     add(box, small)
     fill = "echo before; dd if=/dev/zero of=$HOME/fat bs=4k 2>/dev/null; echo after; exit 9"
     job = on(box, small, fill, "--no-send", "--no-bring")
@@ -195,8 +195,8 @@ def test_a_full_disk_makes_jobs_wait_and_loses_no_end(field: Field) -> None:
 
 
 def test_what_cannot_be_listed_on_a_full_disk_stays_there(field: Field) -> None:
-    box, lab = field
-    small = lab.machine("small", small_disk="3m")
+    box, cluster = field
+    small = cluster.machine("small", small_disk="3m")
     add(box, small)
     job = on(box, small, "echo kept >made; dd if=/dev/zero of=fat bs=4k 2>/dev/null; exit 9")
     end = box.end_of(job)
@@ -213,45 +213,45 @@ def test_what_cannot_be_listed_on_a_full_disk_stays_there(field: Field) -> None:
 def test_a_refused_key_and_a_changed_host_key_are_told_and_concern_nobody_else(
     field: Field,
 ) -> None:
-    box, lab = field
-    add(box, lab.a, lab.b, lab.c)
-    lab.a.refuse()
-    lab.a.kill_connections()
-    lab.b.new_host_key()
-    lab.b.kill_connections()
-    why = stands(box, lab.a, "unreachable")["why"]
+    box, cluster = field
+    add(box, cluster.a, cluster.b, cluster.c)
+    cluster.a.refuse()
+    cluster.a.kill_connections()
+    cluster.b.new_host_key()
+    cluster.b.kill_connections()
+    why = stands(box, cluster.a, "unreachable")["why"]
     until(lambda: "rejected the key" in node(box, "a")["why"])
     until(lambda: "host key" in node(box, "b")["why"])
     assert "ssh-keygen -R" in node(box, "b")["why"], why
-    assert box.end_of(on(box, lab.c, "true"))["result"] == 0
-    lab.a.admit()
-    assert box.end_of(on(box, lab.a, "exit 3"))["result"] == 3
+    assert box.end_of(on(box, cluster.c, "true"))["result"] == 0
+    cluster.a.admit()
+    assert box.end_of(on(box, cluster.a, "exit 3"))["result"] == 3
 
 
 def test_a_machine_that_never_answers_slows_nobody(field: Field) -> None:
-    box, lab = field
-    add(box, lab.b)
-    lab.a.cut()
+    box, cluster = field
+    add(box, cluster.b)
+    cluster.a.cut()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        box.client.add_node("a", lab.a.url, key=str(lab.a.key))
+        box.client.add_node("a", cluster.a.url, key=str(cluster.a.key))
         box.client.add_node("mute", f"ssh://me@127.0.0.1:{port}")
-        assert box.end_of(on(box, lab.b, "exit 3"), 5)["result"] == 3
+        assert box.end_of(on(box, cluster.b, "exit 3"), 5)["result"] == 3
         assert node(box, "a")["state"] in ("connecting", "unreachable")
-    lab.a.restore()
-    stands(box, lab.a, "up")
+    cluster.a.restore()
+    stands(box, cluster.a, "up")
 
 
 # -- strange homes ----------------------------------------------------------------------
 
 
 def test_noise_and_nosiness_of_login_scripts(field: Field) -> None:
-    box, lab = field
+    box, cluster = field
     noise = "printf welcome; printf oops >&2; read -r x; cd /; cd() { echo no; }"
-    (lab.a.home / ".bashrc").write_text(f"{noise}; export count=99 RUN=/x\n")
-    add(box, lab.a)
+    (cluster.a.home / ".bashrc").write_text(f"{noise}; export count=99 RUN=/x\n")
+    add(box, cluster.a)
     line, apart = "pwd; echo $count; echo err >&2; exit 4", ("-o", "o", "-e", "e")
-    job = on(box, lab.a, line, *apart, "--no-send", "--no-bring")
+    job = on(box, cluster.a, line, *apart, "--no-send", "--no-bring")
     assert box.end_of(job)["result"] == 4
     where, count = (box.user / "o").read_text().split()
     assert (where.split("/")[4:6], count) == (["work", where.split("/")[5]], "99")
@@ -261,17 +261,17 @@ def test_noise_and_nosiness_of_login_scripts(field: Field) -> None:
 def test_a_bashrc_that_ends_the_shell_is_told_and_the_job_not_said_to_have_run(
     field: Field,
 ) -> None:
-    box, lab = field
-    (lab.a.home / ".bashrc").write_text("case $- in *i*) exec true ;; esac\n")
-    add(box, lab.a)
-    end = box.end_of(on(box, lab.a, "echo never"))
+    box, cluster = field
+    (cluster.a.home / ".bashrc").write_text("case $- in *i*) exec true ;; esac\n")
+    add(box, cluster.a)
+    end = box.end_of(on(box, cluster.a, "echo never"))
     assert end["state"] == "FAILED"
     assert ".bashrc ended the shell" in end["cause"]
 
 
 def test_a_machine_with_next_to_nothing(field: Field) -> None:
-    box, lab = field
-    bare = lab.machine("bare", bare=True)
+    box, cluster = field
+    bare = cluster.machine("bare", bare=True)
     add(box, bare)
     (box.user / "data").write_text("data\n")
     job = on(box, bare, "cat data; echo made >made; exit 3")
@@ -281,8 +281,8 @@ def test_a_machine_with_next_to_nothing(field: Field) -> None:
 
 
 def test_a_machine_without_tar_as_well_says_so(field: Field) -> None:
-    box, lab = field
-    bare = lab.machine("barest", bare=True, hide=("tar",))
+    box, cluster = field
+    bare = cluster.machine("barest", bare=True, hide=("tar",))
     add(box, bare)
     (box.user / "data").write_text("data\n")
     end = box.end_of(on(box, bare, "cat data"))
@@ -295,19 +295,19 @@ def test_a_machine_without_tar_as_well_says_so(field: Field) -> None:
 
 
 def test_what_is_decided_while_a_machine_is_silent_happens_when_it_returns(field: Field) -> None:
-    box, lab = field
+    box, cluster = field
     trap = f"trap 'echo asked; exit 0' TERM; {ONCE}; echo up; while :; do sleep 0.05; done"
-    add(box, lab.a)
-    cancelled, limited = on(box, lab.a, trap), on(box, lab.a, trap, "-t", "00:00:03")
-    until(lambda: len(ran(lab.a)) == 2)
-    shut(lab.a)
-    stands(box, lab.a, "unreachable")
+    add(box, cluster.a)
+    cancelled, limited = on(box, cluster.a, trap), on(box, cluster.a, trap, "-t", "00:00:03")
+    until(lambda: len(ran(cluster.a)) == 2)
+    shut(cluster.a)
+    stands(box, cluster.a, "unreachable")
     box.stoker("cancel", str(cancelled))
     until(lambda: box.job(limited)["elapsed"] > 3)
     assert box.job(cancelled)["state"] == "COMPLETING"
-    waits = on(box, lab.a, "exit 3")
+    waits = on(box, cluster.a, "exit 3")
     assert box.job(waits)["state"] == "PENDING"
-    reopen(box, lab.a)
+    reopen(box, cluster.a)
     assert box.end_of(cancelled)["state"] == "CANCELLED"
     assert box.end_of(limited)["state"] == "TIMEOUT"
     assert [bytes_of(box, job) for job in (cancelled, limited)] == [b"up\nasked\n"] * 2
@@ -315,12 +315,12 @@ def test_what_is_decided_while_a_machine_is_silent_happens_when_it_returns(field
 
 
 def test_restarted_elsewhere_and_the_old_copy_killed_on_return(field: Field) -> None:
-    box, lab = field
-    add(box, lab.a, lab.b)
+    box, cluster = field
+    add(box, cluster.a, cluster.b)
     job = on(box, "a,b", f"{ONCE}; {HOLD}; exit 3", "--if-unreachable", "restart:1s")
     box.becomes(job, "RUNNING")
-    until(lambda: ran(lab.a) or ran(lab.b))
-    first, second = (lab.a, lab.b) if ran(lab.a) else (lab.b, lab.a)
+    until(lambda: ran(cluster.a) or ran(cluster.b))
+    first, second = (cluster.a, cluster.b) if ran(cluster.a) else (cluster.b, cluster.a)
     shut(first)
     until(lambda: ran(second))
     assert len(first.pids("STOKER_TOKEN=")) > 0
@@ -336,8 +336,8 @@ def test_restarted_elsewhere_and_the_old_copy_killed_on_return(field: Field) -> 
 
 
 def test_what_a_job_leaves_behind_ends_with_it(field: Field) -> None:
-    box, lab = field
-    gpu = lab.machine("gpu", gpus=1)
+    box, cluster = field
+    gpu = cluster.machine("gpu", gpus=1)
     add(box, gpu)
     line = "nohup setsid sleep 301 >/dev/null 2>&1 & nohup sleep 302 >/dev/null 2>&1 & exit 3"
     assert box.end_of(on(box, gpu, line, "--gpus", "1"))["result"] == 3
@@ -345,19 +345,19 @@ def test_what_a_job_leaves_behind_ends_with_it(field: Field) -> None:
 
 
 def test_a_job_that_ignores_term_is_killed_after_its_grace(field: Field) -> None:
-    box, lab = field
+    box, cluster = field
     (box.home / "config.toml").write_text('grace = "1s"\n')
-    add(box, lab.a)
-    job = on(box, lab.a, "trap '' TERM; env -i sleep 303 & echo up; wait; sleep 304")
+    add(box, cluster.a)
+    job = on(box, cluster.a, "trap '' TERM; env -i sleep 303 & echo up; wait; sleep 304")
     box.says(job, "up")
     box.stoker("cancel", str(job))
     assert box.end_of(job)["state"] == "CANCELLED"
-    assert lab.a.pids("sleep 30") == []
+    assert cluster.a.pids("sleep 30") == []
 
 
 def test_interrupted_as_from_a_keyboard(field: Field) -> None:
-    box, lab = field
-    add(box, lab.a)
+    box, cluster = field
+    add(box, cluster.a)
     sleeps = "try: time.sleep(60)\nexcept KeyboardInterrupt: exit(4)"
     python = f"import time\nprint('up', flush=True)\n{sleeps}"
     job = int(box.submit("-w", "a", "--", "python3", "-c", python))
@@ -372,8 +372,8 @@ ODD = "a'b\"c$HOME`date`\\n!x *? \t;é\x01\x7f\n\n  end "
 
 
 def test_variables_and_words_arrive_as_they_are(field: Field) -> None:
-    box, lab = field
-    add(box, lab.a)
+    box, cluster = field
+    add(box, cluster.a)
     env = {"ODD": ODD, "RUN": "7", "count": "1", "key": "2", "HIDDEN": "x"}
     names = "ODD,RUN,count,key"
     show = 'printf "%s|" "$ODD" "$RUN" "$count" "$key" "${HIDDEN-none}" "$@"'
@@ -388,8 +388,8 @@ def test_variables_and_words_arrive_as_they_are(field: Field) -> None:
 
 
 def test_an_array_and_its_umask(field: Field) -> None:
-    box, lab = field
-    add(box, lab.a)
+    box, cluster = field
+    add(box, cluster.a)
     before = os.umask(0o027)
     try:
         done = box.submit("-w", "a", "--array", "0-3", "--wrap", "umask; exit $STOKER_ARRAY_INDEX")
@@ -402,9 +402,9 @@ def test_an_array_and_its_umask(field: Field) -> None:
 
 
 def test_a_full_disk_sends_the_next_try_elsewhere(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, lab = field
-    small = lab.machine("small", small_disk="3m")
-    add(box, small, lab.a)
+    box, cluster = field
+    small = cluster.machine("small", small_disk="3m")
+    add(box, small, cluster.a)
     small.sh("head -c 9000000 /dev/zero >full")
     # No cores: all nodes are on this host, so that what else runs here counts as load on each.
     jobs = [on(box, "small,a", "hostname") for _ in range(2)]

@@ -19,48 +19,48 @@ SAY = "echo $NODE_RANK/$WORLD_SIZE $NODELIST $MASTER_ADDR:$MASTER_PORT on $(host
 
 
 def test_every_part_knows_the_others(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, lab = field
-    add(box, lab.a, lab.b)
+    box, cluster = field
+    add(box, cluster.a, cluster.b)
     job = gang(box, SAY)
     assert box.end_of(job)["result"] == 0
-    assert part(box, job, 0) == f"0/2 a,b {lab.a.address}:29500 on a\n"
-    assert part(box, job, 1) == f"1/2 a,b {lab.a.address}:29500 on b\n"
+    assert part(box, job, 0) == f"0/2 a,b {cluster.a.address}:29500 on a\n"
+    assert part(box, job, 1) == f"1/2 a,b {cluster.a.address}:29500 on b\n"
 
 
 def test_the_meeting_point_is_a_free_port_of_the_first_machine(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    add(box, lab.a, lab.b)
+    box, cluster = field
+    add(box, cluster.a, cluster.b)
     waits = "until [ -e go ]; do [ -e $HOME/go ] && break; sleep 0.05; done"
     first = gang(box, f"echo $MASTER_PORT; {waits}")
     until(lambda: box.job(first)["state"] == "RUNNING")
     second = gang(box, "echo $MASTER_PORT")
     assert box.end_of(second)["result"] == 0
     assert box.output(second) == "29501\n"
-    for machine in (lab.a, lab.b):
+    for machine in (cluster.a, cluster.b):
         (machine.home / "go").touch()
     assert box.end_of(first)["result"] == 0
     assert box.output(first) == "29500\n"
 
 
 def test_one_part_s_death_ends_the_whole(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, lab = field
-    add(box, lab.a, lab.b)
+    box, cluster = field
+    add(box, cluster.a, cluster.b)
     job = gang(box, "if [ $NODE_RANK = 1 ]; then exit 9; fi; sleep 300")
     end = box.end_of(job)
     assert (end["state"], end["result"]) == ("FAILED", 9)
-    assert lab.a.pids("sleep 300") == []
+    assert cluster.a.pids("sleep 300") == []
 
 
 def test_with_this_machine_as_one_of_them(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, lab = field
-    add(box, lab.a)
+    box, cluster = field
+    add(box, cluster.a)
     here = box.client.nodes()["nodes"][0]["name"]
     done = box.stoker("submit", "--nodes", "2", "--wrap", "echo $NODE_RANK $NODELIST $MASTER_ADDR")
     job = int(done.stdout)
     assert box.end_of(job)["result"] == 0
-    first = lab.a.address if box.output(job).split()[1].startswith("a,") else "198.18."
+    first = cluster.a.address if box.output(job).split()[1].startswith("a,") else "198.18."
     assert first in box.output(job)
     assert here in box.output(job)
 
@@ -68,36 +68,36 @@ def test_with_this_machine_as_one_of_them(field: tuple[DaemonFixture, SshCluster
 def test_a_daemon_that_dies_leaves_the_parts_together(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    add(box, lab.a, lab.b)
+    box, cluster = field
+    add(box, cluster.a, cluster.b)
     job = gang(box, "echo up; until [ -e $HOME/go ]; do sleep 0.05; done; exit $NODE_RANK")
-    until(lambda: lab.a.pids("STOKER_TOKEN=") and lab.b.pids("STOKER_TOKEN="))
+    until(lambda: cluster.a.pids("STOKER_TOKEN=") and cluster.b.pids("STOKER_TOKEN="))
     box.crash()
-    (lab.a.home / "go").touch()
-    (lab.b.home / "go").touch()
+    (cluster.a.home / "go").touch()
+    (cluster.b.home / "go").touch()
     box.up()
     assert box.end_of(job)["result"] == 1
     assert part(box, job, 1) == "up\n"
 
 
 def test_cancelled_together(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, lab = field
-    add(box, lab.a, lab.b)
+    box, cluster = field
+    add(box, cluster.a, cluster.b)
     job = gang(box, "sleep 300")
-    until(lambda: lab.a.pids("sleep 300") and lab.b.pids("sleep 300"))
+    until(lambda: cluster.a.pids("sleep 300") and cluster.b.pids("sleep 300"))
     box.stoker("cancel", str(job))
     assert box.end_of(job)["state"] == "CANCELLED"
-    assert lab.a.pids("sleep 300") == lab.b.pids("sleep 300") == []
+    assert cluster.a.pids("sleep 300") == cluster.b.pids("sleep 300") == []
 
 
 def test_nobody_runs_when_one_cannot_be_ready(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, lab = field
-    add(box, lab.a, lab.b)
-    lab.b.kill_connections()
-    lab.b.stop_sshd()
+    box, cluster = field
+    add(box, cluster.a, cluster.b)
+    cluster.b.kill_connections()
+    cluster.b.stop_sshd()
     job = gang(box, "touch $HOME/ran; exit 0")
     until(lambda: box.job(job)["state"] == "PENDING")
-    lab.b.start_sshd()
+    cluster.b.start_sshd()
     assert box.end_of(job)["result"] == 0
     assert box.job(job)["attempts"][-1]["exit_code"] == 0
 
@@ -105,8 +105,8 @@ def test_nobody_runs_when_one_cannot_be_ready(field: tuple[DaemonFixture, SshClu
 def test_all_machines_and_logs_are_shown_also_when_it_is_over(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    add(box, lab.a, lab.b)
+    box, cluster = field
+    add(box, cluster.a, cluster.b)
     hold = "echo $NODE_RANK; until [ -e $HOME/go ]; do sleep 0.05; done"
     job = gang(box, hold, "--output", f"{box.user}/%N.txt", "--error", f"{box.user}/%t.err")
     box.becomes(job, "RUNNING")
@@ -121,7 +121,7 @@ def test_all_machines_and_logs_are_shown_also_when_it_is_over(
         expected.append(f"log {rank}           {box.user}/{name}.txt ({name})")
         expected.append(f"error log {rank}     {box.user}/{rank}.err ({name})")
     assert shown() == expected
-    for machine in (lab.a, lab.b):
+    for machine in (cluster.a, cluster.b):
         (machine.home / "go").touch()
     assert box.end_of(job)["result"] == 0
     assert shown() == expected

@@ -21,8 +21,8 @@ def pid(machine: SshHost, name: str) -> int:
 def test_kub_63_the_processes_of_a_job_far_away_are_summed(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    machine = lab.machine("memory", gpus=2)
+    box, cluster = field
+    machine = cluster.machine("memory", gpus=2)
     add(box, machine)
     job = on(box, machine, LINE, "--gpus", "2")
     itself, child = pid(machine, "self"), pid(machine, "child")

@@ -36,19 +36,19 @@ def talked() -> tuple[bytes, bytes]:
 
 
 def test_no_byte_is_lost_or_doubled(field: Field) -> None:
-    box, lab = field
+    box, cluster = field
     box.script("talk.py", TALK)
-    add(box, lab.a)
-    job = on(box, lab.a, f"python3 talk.py; {HOLD}", "-o", "o", "-e", "e")
+    add(box, cluster.a)
+    job = on(box, cluster.a, f"python3 talk.py; {HOLD}", "-o", "o", "-e", "e")
     follower = box.popen("logs", "-f", job)
     out = box.user / "o"
     for size in (1, 1_000_000):
         until(lambda size=size: out.exists() and out.stat().st_size > size)
-        lab.a.kill_connections()
-        stands(box, lab.a, "up")
+        cluster.a.kill_connections()
+        stands(box, cluster.a, "up")
     box.crash()
     box.up()
-    let_go(lab.a)
+    let_go(cluster.a)
     assert box.end_of(job)["result"] == 0
     expected = talked()
     assert (out.read_bytes(), (box.user / "e").read_bytes()) == expected
@@ -59,10 +59,10 @@ def test_no_byte_is_lost_or_doubled(field: Field) -> None:
 
 @pytest.mark.parametrize("size", [PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
 def test_what_ends_at_the_edge_of_a_piece(field: Field, size: int) -> None:
-    box, lab = field
-    add(box, lab.a)
+    box, cluster = field
+    add(box, cluster.a)
     line = f"head -c {size} /dev/urandom | tee copy; head -c {size} copy >&2"
-    job = on(box, lab.a, line, "-o", "o", "-e", "e")
+    job = on(box, cluster.a, line, "-o", "o", "-e", "e")
     assert box.end_of(job)["result"] == 0
     copy = (box.user / "copy").read_bytes()
     assert len(copy) == size
@@ -71,17 +71,17 @@ def test_what_ends_at_the_edge_of_a_piece(field: Field, size: int) -> None:
 
 
 def test_much_output_keeps_nobody_waiting(field: Field) -> None:
-    box, lab = field
-    add(box, lab.a, lab.b)
+    box, cluster = field
+    add(box, cluster.a, cluster.b)
     size = 60 << 20
-    flood = on(box, lab.a, f"yes | head -c {size}; {HOLD}", "--no-send", "--no-bring")
+    flood = on(box, cluster.a, f"yes | head -c {size}; {HOLD}", "--no-send", "--no-bring")
     log = Path(box.job(flood)["log"])
     until(lambda: log.stat().st_size > PIECE)
-    others = [on(box, each, "echo $STOKER_JOB_ID") for each in (lab.a, lab.b, lab.a)]
+    others = [on(box, each, "echo $STOKER_JOB_ID") for each in (cluster.a, cluster.b, cluster.a)]
     for job in others:
         assert box.end_of(job)["result"] == 0
         assert bytes_of(box, job) == f"{job}\n".encode()
-    let_go(lab.a)
+    let_go(cluster.a)
     assert box.end_of(flood)["result"] == 0
     assert log.stat().st_size == size
     with log.open("rb") as file:
@@ -90,34 +90,34 @@ def test_much_output_keeps_nobody_waiting(field: Field) -> None:
 
 
 def test_a_log_that_its_job_empties_begins_anew(field: Field) -> None:
-    box, lab = field
+    box, cluster = field
     (box.user / "o").write_text("before\n")
-    add(box, lab.a)
+    add(box, cluster.a)
     line = f"echo {'x' * 500}; {HOLD}; echo new >/dev/stdout; echo more"
-    job = on(box, lab.a, line, "-o", "o")
+    job = on(box, cluster.a, line, "-o", "o")
     until(lambda: b"xxx" in (box.user / "o").read_bytes())
-    let_go(lab.a)
+    let_go(cluster.a)
     assert box.end_of(job)["result"] == 0
     assert (box.user / "o").read_text() in ("before\nnew\nmore\n", "new\nmore\n")
 
 
 def test_words_of_the_agent_in_a_job_s_mouth(field: Field) -> None:
-    box, lab = field
-    add(box, lab.a)
+    box, cluster = field
+    add(box, cluster.a)
     line = "echo - exited $STOKER_JOB_ID.0 9 0 0; for fd in 1 2 8 9; do echo - exited >&$fd; done"
-    job = on(box, lab.a, f"{line}; exit 3")
+    job = on(box, cluster.a, f"{line}; exit 3")
     assert box.end_of(job)["result"] == 3
 
 
 def test_a_reader_who_goes_away_changes_nothing(field: Field) -> None:
-    box, lab = field
-    add(box, lab.a)
-    job = on(box, lab.a, "while [ ! -e $HOME/go ]; do echo line; sleep 0.02; done")
+    box, cluster = field
+    add(box, cluster.a)
+    job = on(box, cluster.a, "while [ ! -e $HOME/go ]; do echo line; sleep 0.02; done")
     reader = box.popen("logs", "-f", job, stdout=subprocess.PIPE)
     assert reader.stdout is not None
     assert os.read(reader.stdout.fileno(), 4) == b"line"[:4]
     reader.kill()
     reader.communicate()
-    let_go(lab.a)
+    let_go(cluster.a)
     assert box.end_of(job)["result"] == 0
     assert set(bytes_of(box, job).split()) == {b"line"}

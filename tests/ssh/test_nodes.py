@@ -46,8 +46,8 @@ def file_of(machine: SshHost, path: Path) -> Path:
 @pytest.fixture
 def rich(field: tuple[DaemonFixture, SshCluster]) -> tuple[DaemonFixture, SshHost]:
     """A home without GPUs, and a machine with two that it has added."""
-    box, lab = field
-    machine = lab.machine("rich", gpus=2)
+    box, cluster = field
+    machine = cluster.machine("rich", gpus=2)
     box.start("{cpu:2}")
     add(box, machine)
     return box, machine
@@ -72,9 +72,9 @@ def test_a_machine_is_added_with_what_it_has_and_adding_it_again_changes_nothing
 def test_several_files_at_once_and_a_machine_without_bash(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    bare = lab.machine("bare", bare=True)
-    files = [file_of(each, box.user / f"{each.name}.yaml") for each in (lab.a, bare)]
+    box, cluster = field
+    bare = cluster.machine("bare", bare=True)
+    files = [file_of(each, box.user / f"{each.name}.yaml") for each in (cluster.a, bare)]
     done = box.stoker("nodes", "add", *files)
     assert done.returncode == 0, done.stderr
     assert [line.split(" ")[:3] for line in done.stdout.splitlines()] == [
@@ -118,9 +118,9 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_added(
 def test_a_machine_that_does_not_let_us_in_is_added_and_works_once_it_does(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    lab.a.refuse()
-    code, said = refused(box, "add", "a", lab.a.url, "--key", lab.a.key)
+    box, cluster = field
+    cluster.a.refuse()
+    code, said = refused(box, "add", "a", cluster.a.url, "--key", cluster.a.key)
     assert (code, "cannot be reached yet: " in said, "Permission denied" in said) == (1, True, True)
     view = nodes(box)["a"]
     assert (view["state"], "Permission denied" in str(view["why"])) == ("unreachable", True)
@@ -128,15 +128,15 @@ def test_a_machine_that_does_not_let_us_in_is_added_and_works_once_it_does(
     code, said = box.refused("--gpus", "9", "--wrap", "true")
     assert (code, "a has not been reached yet (" in said) == (6, True)
     assert box.stoker("daemon", "status").stdout.count("\nunreachable a\n") == 1
-    lab.a.admit()
-    assert "a is up" in add(box, lab.a)
+    cluster.a.admit()
+    assert "a is up" in add(box, cluster.a)
 
 
 def test_it_may_be_a_host_of_the_users_ssh_configuration(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    assert box.stoker("nodes", "add", "a", lab.a.alias).returncode == 0
+    box, cluster = field
+    assert box.stoker("nodes", "add", "a", cluster.a.alias).returncode == 0
 
 
 # ------------------------------------------------------------------------------- they go
@@ -179,12 +179,12 @@ def test_a_machine_goes_when_nothing_runs_there_or_by_force(
 def test_machines_of_the_configuration_come_and_go_with_it(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
+    box, cluster = field
     config = box.home / "config.toml"
 
     def start(*names: str) -> None:
         tables = [
-            f'[nodes.{name}]\naddress = "{lab.machine(name).url}"\nkey = "{lab.key}"\n'
+            f'[nodes.{name}]\naddress = "{cluster.machine(name).url}"\nkey = "{cluster.key}"\n'
             for name in names
         ]
         config.write_text("grace = 1\n" + "".join(tables))
@@ -202,7 +202,7 @@ def test_machines_of_the_configuration_come_and_go_with_it(
     assert set(nodes(box)) >= {"a", "b"}
     said = box.stoker("submit", "--hold", "--wrap", "true").stderr
     assert f"Job {job} still runs on a, which is no longer in the configuration" in said
-    lab.a.sh("touch go")
+    cluster.a.sh("touch go")
     box.end_of(job)
     start("b")
     assert "a" not in nodes(box)
@@ -251,8 +251,8 @@ def test_a_job_whose_machine_does_not_answer_is_shown_as_running_and_why(
 def test_gpus_of_machines_have_figures_and_names_that_drain_takes(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    rich, poor = lab.machine("rich", gpus=2), lab.machine("poor", gpus=1)
+    box, cluster = field
+    rich, poor = cluster.machine("rich", gpus=2), cluster.machine("poor", gpus=1)
     poor.gpus([{"utilization.gpu": 37, "memory.used": 4096, "temperature.gpu": 71}])
     box.start("{cpu:2}")
     for machine in (rich, poor):
@@ -279,12 +279,12 @@ def test_gpus_of_machines_have_figures_and_names_that_drain_takes(
 
 
 def test_a_machine_without_gpus_is_drained_whole_and_gpus_bear_its_name(
-    rich: tuple[DaemonFixture, SshHost], lab: SshCluster
+    rich: tuple[DaemonFixture, SshHost], cluster: SshCluster
 ) -> None:
     box, _ = rich
     lines = box.stoker("gpus", "--no-header").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["rich/0", "rich/1"]
-    add(box, lab.b)
+    add(box, cluster.b)
     assert box.stoker("drain", "b").stderr == "stoker: draining b\n"
     assert box.stoker("drain", "rich/0", "rich/1").returncode == 0
     assert {name: view["state"] for name, view in nodes(box).items() if name in ("rich", "b")} == {
@@ -298,9 +298,9 @@ def test_a_machine_without_gpus_is_drained_whole_and_gpus_bear_its_name(
 def test_devices_that_a_feed_names_are_those_of_this_machine(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
+    box, cluster = field
     box.start("{gpu:2,cpu:2}")
-    add(box, lab.machine("three", gpus=3))
+    add(box, cluster.machine("three", gpus=3))
     here = box.client.daemon()["node"]
     done = box.stoker("feed", "--gpus", "0,1", "--json", input="true\n" * 6)
     jobs = as_json(done)["jobs"]
@@ -313,8 +313,8 @@ def test_devices_that_a_feed_names_are_those_of_this_machine(
 def test_what_counts_as_use_by_others_changes_for_machines_too(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    poor = lab.machine("poor", gpus=1)
+    box, cluster = field
+    poor = cluster.machine("poor", gpus=1)
     poor.gpus([{"utilization.gpu": 50}])
     (box.home / "config.toml").write_text("[foreign]\nleave_seconds = 0\n")
     box.start("{cpu:2}")

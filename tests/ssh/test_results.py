@@ -15,17 +15,17 @@ Field = tuple[DaemonFixture, SshCluster]
 def test_a_file_edited_here_while_the_job_runs_is_not_overwritten(
     field: Field, restart: bool
 ) -> None:
-    box, lab = field
-    add(box, lab.a)
+    box, cluster = field
+    add(box, cluster.a)
     (box.user / "train.py").write_text("old\n")
     (box.user / "log").write_text("old\n")
-    job = on(box, lab.a, f"{HOLD}; echo its >>train.py; echo its >>log; cat train.py")
+    job = on(box, cluster.a, f"{HOLD}; echo its >>train.py; echo its >>log; cat train.py")
     box.becomes(job, "RUNNING")
     (box.user / "train.py").write_text("mine\n")
     if restart:
         box.crash()
         box.up()
-    let_go(lab.a)
+    let_go(cluster.a)
     end = box.end_of(job)
     assert end["result"] == 0
     assert (
@@ -38,17 +38,17 @@ def test_a_file_edited_here_while_the_job_runs_is_not_overwritten(
 
 
 def test_tasks_on_several_machines_that_write_to_one_name_keep_all_they_wrote(field: Field) -> None:
-    box, lab = field
-    add(box, *all_of(lab))
+    box, cluster = field
+    add(box, *all_of(cluster))
     line = f"{HOLD}; echo row $STOKER_ARRAY_INDEX >>r.csv"
-    names = [machine.name for machine in all_of(lab)]
+    names = [machine.name for machine in all_of(cluster)]
     tasks = [
         int(box.submit("-w", name, "--array", str(number), "--wrap", line))
         for number, name in enumerate(names)
     ]
     for number, task in enumerate(tasks):
         box.becomes(f"{task}_{number}", "RUNNING")
-    let_go(*all_of(lab))
+    let_go(*all_of(cluster))
     for number, task in enumerate(tasks):
         assert box.end_of(f"{task}_{number}")["result"] == 0
     rows = {path.name: path.read_text() for path in box.user.glob("r.csv*")}
@@ -60,9 +60,9 @@ def test_tasks_on_several_machines_that_write_to_one_name_keep_all_they_wrote(fi
 
 @pytest.mark.parametrize("size", [1, 3 << 20])
 def test_modes_links_and_directories_come_back_as_they_were(field: Field, size: int) -> None:
-    box, lab = field
-    machine = lab.machine("tar", hide=("rsync",))
-    add(box, lab.a, machine)
+    box, cluster = field
+    machine = cluster.machine("tar", hide=("rsync",))
+    add(box, cluster.a, machine)
     for name, mode in (("plain", 0o644), ("shared", 0o664), ("tool", 0o755)):
         (box.user / name).write_text(name)
         (box.user / name).chmod(mode)
@@ -71,7 +71,7 @@ def test_modes_links_and_directories_come_back_as_they_were(field: Field, size: 
         'echo >>tool; mkdir -p empty/inside; ln -s "$PWD/big" absolute; ln -s /etc outside; '
         "mkdir sub; ln -s $(pwd -P)/big sub/deep"
     )
-    for each in (lab.a, machine):
+    for each in (cluster.a, machine):
         job = on(box, each, line, "--bring-into", str(box.user / "res%%" / "%N" / "%a-%j"))
         end = box.end_of(job)
         assert end["result"] == 0, box.output(job)

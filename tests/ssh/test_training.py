@@ -40,8 +40,8 @@ print("trained", total, flush=True)
 """
 
 
-def machines(lab: SshCluster) -> tuple[SshHost, SshHost]:
-    return lab.machine("g", gpus=1), lab.machine("h", gpus=1)
+def machines(cluster: SshCluster) -> tuple[SshHost, SshHost]:
+    return cluster.machine("g", gpus=1), cluster.machine("h", gpus=1)
 
 
 def train(box: DaemonFixture, *more: str, epochs: int = 4) -> int:
@@ -73,8 +73,8 @@ def checkpoints(box: DaemonFixture, job: int) -> dict[str, str]:
 def test_preempted_on_one_machine_it_goes_on_on_the_other(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    g, h = machines(lab)
+    box, cluster = field
+    g, h = machines(cluster)
     add(box, g, h)
     box.stoker("drain", "h")
     job = train(box)
@@ -109,8 +109,8 @@ def checkpoints_there(machine: SshHost, box: DaemonFixture, job: int) -> dict[st
 def test_what_was_said_while_nobody_listened_counts_once(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    g, _ = machines(lab)
+    box, cluster = field
+    g, _ = machines(cluster)
     add(box, g)
     job = train(box, epochs=5)
     go(g, 0)
@@ -136,8 +136,8 @@ def test_what_was_said_while_nobody_listened_counts_once(
 def test_a_wish_to_stop_is_repeated_until_it_is_obeyed(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    g, _ = machines(lab)
+    box, cluster = field
+    g, _ = machines(cluster)
     add(box, g)
     job = train(box)
     until(lambda: journal(box, "TrainingBegan"))
@@ -165,8 +165,8 @@ def test_a_wish_to_stop_is_repeated_until_it_is_obeyed(
 def test_checkpoints_that_cannot_be_carried_keep_the_job_where_they_are(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    g, h = machines(lab)
+    box, cluster = field
+    g, h = machines(cluster)
     add(box, g, h)
     box.stoker("drain", "h")
     job = train(box, epochs=2)
@@ -194,8 +194,8 @@ def test_checkpoints_that_cannot_be_carried_keep_the_job_where_they_are(
 def test_a_machine_that_restarts_gives_back_what_was_saved_by_tar_too(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    machine = lab.machine("plain", gpus=1, hide=("rsync",))
+    box, cluster = field
+    machine = cluster.machine("plain", gpus=1, hide=("rsync",))
     add(box, machine)
     job = train(box, "--requeue", epochs=3)
     go(machine, 0, 1)
@@ -210,11 +210,11 @@ def test_a_machine_that_restarts_gives_back_what_was_saved_by_tar_too(
 
 
 def test_what_python_finds_first(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, lab = field
-    bare = lab.machine("bare", bare=True)
-    (lab.a.home / ".bashrc").write_text("export PYTHONPATH=/profile\n")
-    add(box, lab.a, bare)
-    for machine, own in ((lab.a, "/profile"), (bare, "/asked")):
+    box, cluster = field
+    bare = cluster.machine("bare", bare=True)
+    (cluster.a.home / ".bashrc").write_text("export PYTHONPATH=/profile\n")
+    add(box, cluster.a, bare)
+    for machine, own in ((cluster.a, "/profile"), (bare, "/asked")):
         line = 'echo "${PYTHONPATH#*:}"; ls ${PYTHONPATH%%:*}'
         named = ("-w", machine.name, "--gpus", "0", "--cpus", "0", "--env", "PYTHONPATH=/asked")
         job = box.submit(*named, "--epochs", "1", "--wrap", line)
@@ -267,8 +267,8 @@ def part(box: DaemonFixture, job: int, rank: int) -> list[str]:
 def test_all_parts_know_each_other_and_stop_at_one_epoch(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    g, h = machines(lab)
+    box, cluster = field
+    g, h = machines(cluster)
     add(box, g, h)
     job = submit_parts(box, PARTS)
     until(lambda: journal(box, "TrainingBegan"))
@@ -303,8 +303,8 @@ esac
 def test_a_container_over_there_has_that_machine_s_paths(
     field: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, lab = field
-    g, _ = machines(lab)
+    box, cluster = field
+    g, _ = machines(cluster)
     g.tool("podman", ENGINE)
     add(box, g)
     box.script("made", "sent\n")
@@ -343,8 +343,8 @@ esac
 def test_kub_02_and_06_an_image_is_run_where_it_is_and_a_missing_data_directory_is_said(
     field: tuple[DaemonFixture, SshCluster], tmp_path: Path
 ) -> None:
-    box, lab = field
-    g, h = machines(lab)
+    box, cluster = field
+    g, h = machines(cluster)
     g.tool("podman", PULLS_NOTHING)
     h.tool("podman", ENGINE)
     add(box, g, h)
@@ -388,8 +388,8 @@ print(NAME, os.path.basename(sys.executable), json.dumps(json.loads(os.environ["
 def test_kub_04_and_33_a_script_over_ssh_has_its_directory_and_every_part_tf_config(
     field: tuple[DaemonFixture, SshCluster], tmp_path: Path
 ) -> None:
-    box, lab = field
-    g, h = machines(lab)
+    box, cluster = field
+    g, h = machines(cluster)
     add(box, g, h)
     code = tmp_path / "elsewhere"
     code.mkdir()

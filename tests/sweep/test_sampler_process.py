@@ -221,15 +221,15 @@ def test_a_sweep_of_constants_has_one_point() -> None:
 # ------------------------------------------------------------------------------ protocol
 
 
-def said(desk: SamplerServer, **message: Any) -> dict[str, Any] | None:
-    return desk.answer(json.dumps({"sweep": 17, **message}))
+def said(server: SamplerServer, **message: Any) -> dict[str, Any] | None:
+    return server.answer(json.dumps({"sweep": 17, **message}))
 
 
 def test_only_questions_are_answered() -> None:
-    desk = SamplerServer()
-    assert said(desk, generation=1, definition=VALLEY) is None
-    assert said(desk, tell=[trial(0, {"lr": 0.01, "seed": 7, "x": 0.0}, "running")]) is None
-    reply = said(desk, ask=2, id="r1")
+    server = SamplerServer()
+    assert said(server, generation=1, definition=VALLEY) is None
+    assert said(server, tell=[trial(0, {"lr": 0.01, "seed": 7, "x": 0.0}, "running")]) is None
+    reply = said(server, ask=2, id="r1")
     assert reply is not None
     assert (reply["sweep"], reply["id"], reply["done"], len(reply["points"])) == (
         17,
@@ -237,29 +237,29 @@ def test_only_questions_are_answered() -> None:
         False,
         2,
     )
-    assert said(desk, forget=True) is None
-    assert said(desk, ask=1, id="r2") == {
+    assert said(server, forget=True) is None
+    assert said(server, ask=1, id="r2") == {
         "sweep": 17, "id": "r2", "error": "sweep 17 has not been defined",
     }  # fmt: skip
 
 
 def test_a_new_definition_restarts_the_sweep() -> None:
-    desk = SamplerServer()
+    server = SamplerServer()
     one = sweep(a={"values": [1]})
-    said(desk, generation=1, definition=one)
-    said(desk, tell=[trial(0, {"a": 1}, "running")])
-    assert said(desk, ask=1, id="a") == {"sweep": 17, "id": "a", "points": [], "done": True}
-    said(desk, generation=2, definition=one)
-    reply = said(desk, ask=1, id="b")
+    said(server, generation=1, definition=one)
+    said(server, tell=[trial(0, {"a": 1}, "running")])
+    assert said(server, ask=1, id="a") == {"sweep": 17, "id": "a", "points": [], "done": True}
+    said(server, generation=2, definition=one)
+    reply = said(server, ask=1, id="b")
     assert reply is not None
     assert reply["points"] == [{"a": 1}]
 
 
 def test_gp_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optuna_study, "find_spec", lambda name: None)
-    desk = SamplerServer()
-    said(desk, definition={**VALLEY, "method": "gp"})
-    assert said(desk, ask=1, id="r1") == {
+    server = SamplerServer()
+    said(server, definition={**VALLEY, "method": "gp"})
+    assert said(server, ask=1, id="r1") == {
         "sweep": 17, "id": "r1",
         "error": "method gp needs scipy and torch; pip install scipy torch",
     }  # fmt: skip
@@ -269,11 +269,11 @@ def test_without_optuna_every_reply_names_the_package_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    desk = SamplerServer()
-    said(desk, definition=VALLEY)
-    said(desk, tell=[trial(0, {"lr": 0.01, "seed": 7, "x": 0.0}, "running")])
+    server = SamplerServer()
+    said(server, definition=VALLEY)
+    said(server, tell=[trial(0, {"lr": 0.01, "seed": 7, "x": 0.0}, "running")])
     for id in ("r1", "r2"):
-        assert said(desk, ask=1, id=id) == {"sweep": 17, "id": id, "error": MISSING}
+        assert said(server, ask=1, id=id) == {"sweep": 17, "id": id, "error": MISSING}
 
 
 @pytest.mark.parametrize(
@@ -281,9 +281,9 @@ def test_without_optuna_every_reply_names_the_package_to_install(
     [sweep("grid", **SPACE), {"method": "tpe"}, sweep(x={"distribution": "strange"}), 3, None],
 )
 def test_a_definition_that_makes_no_sense_is_the_answer_to_its_questions(definition: Any) -> None:
-    desk = SamplerServer()
-    said(desk, definition=definition)
-    reply = said(desk, ask=1, id="r1")
+    server = SamplerServer()
+    said(server, definition=definition)
+    reply = said(server, ask=1, id="r1")
     assert reply is not None
     assert reply["id"] == "r1"
     assert reply["error"]
@@ -308,13 +308,13 @@ LINES = st.binary(max_size=30) | st.dictionaries(KEYS, JSON).map(lambda m: json.
     )
 )
 def test_nonsense_is_answered_with_an_error_and_changes_nothing(lines: list[bytes]) -> None:
-    desk = SamplerServer()
-    said(desk, definition=sweep(a={"values": [1, 2]}))
+    server = SamplerServer()
+    said(server, definition=sweep(a={"values": [1, 2]}))
     for line in lines:
-        reply = desk.answer(line)
+        reply = server.answer(line)
         assert reply is None or "error" in reply or "points" in reply
-    said(desk, definition=sweep(a={"values": [1, 2]}))
-    reply = said(desk, ask=1, id="r")
+    said(server, definition=sweep(a={"values": [1, 2]}))
+    reply = said(server, ask=1, id="r")
     assert reply is not None
     assert reply["points"][0]["a"] in {1, 2}
 

@@ -27,5 +27,5 @@ def unattached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> TrainingDir:
+def training_dir(tmp_path: Path) -> TrainingDir:
     return TrainingDir(tmp_path)

@@ -14,11 +14,11 @@ from training.training_dir import TrainingDir
 
 
 @pytest.fixture
-def profiler(monkeypatch: pytest.MonkeyPatch, desk: TrainingDir):
+def profiler(monkeypatch: pytest.MonkeyPatch, training_dir: TrainingDir):
     """Make a profiler with these variables."""
 
     def make(**variables: object) -> KubeProfiler:
-        for name, value in {**desk.variables, **variables}.items():
+        for name, value in {**training_dir.variables, **variables}.items():
             monkeypatch.setenv(name, str(value))
         return kubeprofiler.KubeProfiler()
 
@@ -63,15 +63,15 @@ def test_kub_37_the_epochs_done_are_a_number(profiler) -> None:
     assert profiler(EPOCHS_DONE=2).EPOCHS_DONE == 2
 
 
-def test_kub_38_steps_are_reported_every_n_iterations(profiler, desk: TrainingDir) -> None:
+def test_kub_38_steps_are_reported_every_n_iterations(profiler, training_dir: TrainingDir) -> None:
     api = profiler(HEARTBEAT_FREQ=3)
     assert api.PROFILE_EACH == 3
     api.start_epoch()
     told = []
     for call in range(1, 8):
         api.measure()
-        if (desk.reports / "steps").exists():
-            told.append((call, desk.steps()["n"]))
+        if (training_dir.reports / "steps").exists():
+            told.append((call, training_dir.steps()["n"]))
     # The first call starts the clock, so the third and sixth iteration end at calls 4 and 7.
     assert told == [(4, 4), (5, 4), (6, 4), (7, 7)]
 
@@ -90,13 +90,13 @@ def test_kub_39_40_42_the_other_variables_are_attributes(profiler) -> None:
 
 
 def test_kub_43_epochs_is_the_total_so_a_restart_at_two_of_three_runs_one_more(
-    profiler, desk: TrainingDir
+    profiler, training_dir: TrainingDir
 ) -> None:
     api = profiler(EPOCHS_TO_BE_DONE=3, EPOCHS_DONE=2, JOB_RESTARTED="TRUE")
     for _ in range(api.EPOCHS - api.EPOCHS_DONE):
         api.start_epoch()
         api.end_epoch()
-    assert desk.epochs("end") == [2]
+    assert training_dir.epochs("end") == [2]
 
 
 def test_kub_50_the_hosts_of_the_older_services_are_accepted(profiler) -> None:
@@ -142,10 +142,12 @@ def test_kub_52_no_gpus_are_no_division_by_zero(profiler) -> None:
     assert profiler(NUM_GPUS=0, TRAINING_SET_SIZE=7).iterationPerEpoch == 7
 
 
-def test_kub_53_the_root_is_where_stoker_says_and_it_is_made(profiler, desk: TrainingDir) -> None:
+def test_kub_53_the_root_is_where_stoker_says_and_it_is_made(
+    profiler, training_dir: TrainingDir
+) -> None:
     api = profiler()
-    assert api.root_dir == str(desk.checkpoints)
-    assert desk.checkpoints.is_dir()
+    assert api.root_dir == str(training_dir.checkpoints)
+    assert training_dir.checkpoints.is_dir()
 
 
 def test_kub_53_a_root_that_cannot_be_made_raises_nothing(profiler) -> None:
@@ -160,34 +162,34 @@ def write(path: Path, age: int) -> str:
 
 
 def test_kub_54_the_path_is_that_of_the_highest_version_not_of_its_name(
-    profiler, desk: TrainingDir
+    profiler, training_dir: TrainingDir
 ) -> None:
-    logs = desk.checkpoints / "lightning_logs"
+    logs = training_dir.checkpoints / "lightning_logs"
     write(logs / "version_9/checkpoints/a.ckpt", 1)
     write(logs / "version_10/checkpoints/old.ckpt", 9)
     newest = write(logs / "version_10/checkpoints/new.ckpt", 8)
     write(logs / "version_11/hparams.yaml", 0)
     (logs / "version_12/checkpoints").mkdir(parents=True)
-    write(desk.checkpoints / "newer.pth", 0)
+    write(training_dir.checkpoints / "newer.pth", 0)
     assert profiler().ckpt_path == newest
 
 
-def test_kub_54_else_the_newest_file(profiler, desk: TrainingDir) -> None:
-    write(desk.checkpoints / "lightning_logs/version_0/hparams.yaml", 0)
-    write(desk.checkpoints / "old.pth", 5)
-    newest = write(desk.checkpoints / "deep/cifar_net.pth", 1)
+def test_kub_54_else_the_newest_file(profiler, training_dir: TrainingDir) -> None:
+    write(training_dir.checkpoints / "lightning_logs/version_0/hparams.yaml", 0)
+    write(training_dir.checkpoints / "old.pth", 5)
+    newest = write(training_dir.checkpoints / "deep/cifar_net.pth", 1)
     assert profiler().ckpt_path == newest
 
 
-def test_kub_54_else_a_path_at_which_nothing_is(profiler, desk: TrainingDir) -> None:
-    assert profiler().ckpt_path == str(desk.checkpoints / "tf_ckpts")
-    assert list(desk.checkpoints.iterdir()) == []
+def test_kub_54_else_a_path_at_which_nothing_is(profiler, training_dir: TrainingDir) -> None:
+    assert profiler().ckpt_path == str(training_dir.checkpoints / "tf_ckpts")
+    assert list(training_dir.checkpoints.iterdir()) == []
 
 
 def test_kub_55_a_restart_is_reported(
-    profiler, desk: TrainingDir, capsys: pytest.CaptureFixture[str]
+    profiler, training_dir: TrainingDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(desk.checkpoints / "lightning_logs/version_3/checkpoints/a.ckpt", 0)
+    path = write(training_dir.checkpoints / "lightning_logs/version_3/checkpoints/a.ckpt", 0)
     profiler(JOB_RESTARTED="TRUE", EPOCHS_DONE=1)
     assert capsys.readouterr().out.splitlines() == [
         "[KUBE_API_LIBRARY] last version found is  3",
@@ -200,18 +202,18 @@ def test_kub_55_a_fresh_start_says_nothing(profiler, capfd: pytest.CaptureFixtur
     assert capfd.readouterr() == ("", "")
 
 
-def test_kub_56_n_calls_are_one_iteration_fewer(profiler, desk: TrainingDir) -> None:
+def test_kub_56_n_calls_are_one_iteration_fewer(profiler, training_dir: TrainingDir) -> None:
     api = profiler()
     api.start_epoch()
     for _ in range(7):
         api.measure()
     api.end_epoch()
     assert api.iterations == 6
-    assert desk.lines("end")[0]["n"] == 7
+    assert training_dir.lines("end")[0]["n"] == 7
 
 
 def test_kub_57_time_between_epochs_is_no_step(
-    profiler, desk: TrainingDir, monkeypatch: pytest.MonkeyPatch
+    profiler, training_dir: TrainingDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(0, 10_000, 1))
     late = [0.0]
@@ -226,16 +228,16 @@ def test_kub_57_time_between_epochs_is_no_step(
             api.measure()
         api.end_epoch()
         late[0] += 60  # validation, saving
-    assert [line["s"] for line in desk.lines("end")] == pytest.approx([0.001, 0.001])
+    assert [line["s"] for line in training_dir.lines("end")] == pytest.approx([0.001, 0.001])
     assert api.mean_iteration_duration == pytest.approx(0.001)
 
 
 def test_kub_59_60_a_stop_acts_at_the_start_of_an_epoch_and_nowhere_else(
-    profiler, desk: TrainingDir, capsys: pytest.CaptureFixture[str]
+    profiler, training_dir: TrainingDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api = profiler(EPOCHS_TO_BE_DONE=9, HEARTBEAT_FREQ=1)
     api.start_epoch()
-    desk.ask_to_stop()
+    training_dir.ask_to_stop()
     for _ in range(3):
         api.measure()
     api.end_epoch()
@@ -244,18 +246,18 @@ def test_kub_59_60_a_stop_acts_at_the_start_of_an_epoch_and_nowhere_else(
     with pytest.raises(SystemExit) as stopped:
         api.start_epoch()
     assert stopped.value.code == 75
-    assert desk.lines("stopped")[0]["e"] == 1
-    assert desk.lines("stopped")[0]["t"] >= saved - 0.01
-    assert desk.epochs("start") == [0]
+    assert training_dir.lines("stopped")[0]["e"] == 1
+    assert training_dir.lines("stopped")[0]["t"] >= saved - 0.01
+    assert training_dir.epochs("start") == [0]
     said = "stoker: stopping before epoch 1 as requested; the job resumes later\n"
     assert capsys.readouterr().err == said
 
 
-def test_kub_62_end_says_nothing(profiler, desk: TrainingDir) -> None:
+def test_kub_62_end_says_nothing(profiler, training_dir: TrainingDir) -> None:
     api = profiler()
-    before = desk.lines()
+    before = training_dir.lines()
     api.end()
-    assert desk.lines() == before
+    assert training_dir.lines() == before
 
 
 def test_kub_64_65_without_a_daemon_it_continues(profiler) -> None:
@@ -267,15 +269,15 @@ def test_kub_64_65_without_a_daemon_it_continues(profiler) -> None:
 
 
 def test_kub_66_an_epoch_counts_when_the_next_begins_not_when_it_ends(
-    profiler, desk: TrainingDir
+    profiler, training_dir: TrainingDir
 ) -> None:
     api = profiler()
     api.start_epoch()
     api.end_epoch()
-    assert desk.epochs("start") == [0]  # zero epochs count: its checkpoint is not there yet
-    (desk.checkpoints / "cifar_net.pth").write_text("")
+    assert training_dir.epochs("start") == [0]  # zero epochs count: its checkpoint is not there yet
+    (training_dir.checkpoints / "cifar_net.pth").write_text("")
     api.start_epoch()
-    assert desk.epochs("start") == [0, 1]
+    assert training_dir.epochs("start") == [0, 1]
 
 
 def test_models_that_hold_it_can_be_copied_and_saved(profiler) -> None:
@@ -284,7 +286,7 @@ def test_models_that_hold_it_can_be_copied_and_saved(profiler) -> None:
     assert pickle.loads(pickle.dumps(api)).BATCH_SIZE == 5
 
 
-def test_two_of_them_speak_as_one(profiler, desk: TrainingDir) -> None:
+def test_two_of_them_speak_as_one(profiler, training_dir: TrainingDir) -> None:
     one = profiler()
     two = KubeProfiler()
     one.start_epoch()
@@ -292,4 +294,4 @@ def test_two_of_them_speak_as_one(profiler, desk: TrainingDir) -> None:
     two.measure()
     one.end_epoch()
     assert (one.iterations, two.epoch) == (1, 1)
-    assert len(desk.lines("hello")) == 1
+    assert len(training_dir.lines("hello")) == 1

@@ -35,21 +35,21 @@ for epoch in job.epochs(9):
 
 
 def shell(
-    desk: TrainingDir, line: str, scripts: dict[str, str], **variables: object
+    training_dir: TrainingDir, line: str, scripts: dict[str, str], **variables: object
 ) -> "subprocess.CompletedProcess[str]":
     """Run a line of shell as the job, with these scripts beside it."""
     for name, text in scripts.items():
-        (desk.root / name).write_text(text)
+        (training_dir.root / name).write_text(text)
     given = {name: str(value) for name, value in variables.items()}
     return subprocess.run(
         ["/bin/sh", "-c", line],
         env={
             "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
             "PYTHONPATH": str(SOURCES),
-            **desk.variables,
+            **training_dir.variables,
             **given,
         },
-        cwd=desk.root,
+        cwd=training_dir.root,
         capture_output=True,
         text=True,
         timeout=50,
@@ -57,13 +57,15 @@ def shell(
     )
 
 
-def test_a_wrapper_that_starts_a_stopped_training_again_trains_nothing(desk: TrainingDir) -> None:
+def test_a_wrapper_that_starts_a_stopped_training_again_trains_nothing(
+    training_dir: TrainingDir,
+) -> None:
     done = shell(
-        desk, "python s.py; echo $?; python s.py; echo $?; python t.py 4; echo $?",
+        training_dir, "python s.py; echo $?; python s.py; echo $?; python t.py 4; echo $?",
         {"s.py": STOP, "t.py": TRAIN},
     )  # fmt: skip
     assert done.stdout == "75\n75\n0 False:75\n"
-    assert [line["k"] for line in desk.lines()] == [
+    assert [line["k"] for line in training_dir.lines()] == [
         *("hello", "start", "end", "start", "end", "stopped")
     ]
     assert done.stderr.splitlines() == [
@@ -73,49 +75,53 @@ def test_a_wrapper_that_starts_a_stopped_training_again_trains_nothing(desk: Tra
     ]
 
 
-def test_a_training_that_a_wrapper_starts_again_after_a_crash_goes_on(desk: TrainingDir) -> None:
+def test_a_training_that_a_wrapper_starts_again_after_a_crash_goes_on(
+    training_dir: TrainingDir,
+) -> None:
     line = "until python t.py 5 3; do :; done"
-    done = shell(desk, line, {"t.py": TRAIN}, STOKER_EPOCHS_DONE=1)
+    done = shell(training_dir, line, {"t.py": TRAIN}, STOKER_EPOCHS_DONE=1)
     assert done.stdout.split("\n") == ["1 True: 1 2 33 True: 3 4", ""]
-    assert desk.epochs("start") == [1, 2, 3, 3, 4]
+    assert training_dir.epochs("start") == [1, 2, 3, 3, 4]
 
 
 def test_a_second_program_trains_from_the_beginning_without_reports_or_stops(
-    desk: TrainingDir,
+    training_dir: TrainingDir,
 ) -> None:
     line = "python t.py 3 && touch $STOKER_REPORTS/stop && python t.py 4"
-    done = shell(desk, line, {"t.py": TRAIN})
+    done = shell(training_dir, line, {"t.py": TRAIN})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "0 False: 0 1 2\n0 False: 0 1 2 3\n"
-    assert desk.epochs("start") == [0, 1, 2]
+    assert training_dir.epochs("start") == [0, 1, 2]
 
 
-def test_it_does_so_too_when_the_first_has_nothing_left_to_do(desk: TrainingDir) -> None:
-    done = shell(desk, "python t.py 3 && python t.py 4", {"t.py": TRAIN}, STOKER_EPOCHS_DONE=3)
+def test_it_does_so_too_when_the_first_has_nothing_left_to_do(training_dir: TrainingDir) -> None:
+    done = shell(
+        training_dir, "python t.py 3 && python t.py 4", {"t.py": TRAIN}, STOKER_EPOCHS_DONE=3
+    )
     assert done.stdout == "3 True:\n0 False: 0 1 2 3\n"
-    assert desk.epochs("start") == []
+    assert training_dir.epochs("start") == []
 
 
-def test_the_same_program_run_once_more_is_another_training(desk: TrainingDir) -> None:
-    done = shell(desk, "for fold in 1 2; do python t.py 2; done", {"t.py": TRAIN})
+def test_the_same_program_run_once_more_is_another_training(training_dir: TrainingDir) -> None:
+    done = shell(training_dir, "for fold in 1 2; do python t.py 2; done", {"t.py": TRAIN})
     assert done.stdout == "0 False: 0 1\n0 False: 0 1\n"
-    assert desk.epochs("start") == [0, 1]
+    assert training_dir.epochs("start") == [0, 1]
 
 
-def test_a_concurrent_loop_is_another_training(desk: TrainingDir) -> None:
+def test_a_concurrent_loop_is_another_training(training_dir: TrainingDir) -> None:
     first = "from stoker.training import job\njob.start_epoch()\njob.start_epoch()\ninput()\n"
     line = "(sed /go/q; :) < in | python f.py & until grep -q '\"e\":1' $STOKER_REPORTS/report; "
     line += "do :; done; python f.py < /dev/null; echo go > in; wait"
-    os.mkfifo(desk.root / "in")
-    shell(desk, line, {"f.py": first})
-    assert desk.epochs("start") == [0, 1]
+    os.mkfifo(training_dir.root / "in")
+    shell(training_dir, line, {"f.py": first})
+    assert training_dir.epochs("start") == [0, 1]
 
 
-def test_a_second_loop_is_another_training(desk: TrainingDir) -> None:
-    job = desk.job(STOKER_EPOCHS_DONE=1)
+def test_a_second_loop_is_another_training(training_dir: TrainingDir) -> None:
+    job = training_dir.job(STOKER_EPOCHS_DONE=1)
     assert list(job.epochs(3)) == [1, 2]
-    said = desk.lines()
-    desk.ask_to_stop()
+    said = training_dir.lines()
+    training_dir.ask_to_stop()
     for _ in range(2):
         seen = []
         for epoch in job.epochs(3):
@@ -124,69 +130,69 @@ def test_a_second_loop_is_another_training(desk: TrainingDir) -> None:
             assert not job.should_stop()
         assert seen == [0, 1, 2]
     assert not job.restarted
-    assert desk.lines() == said
+    assert training_dir.lines() == said
 
 
-def test_a_loop_after_an_unfinished_loop_is_another_training(desk: TrainingDir) -> None:
-    job = desk.job()
+def test_a_loop_after_an_unfinished_loop_is_another_training(training_dir: TrainingDir) -> None:
+    job = training_dir.job()
     for fold in range(2):
         for epoch in job.epochs(5):
             if epoch == fold + 1:
                 break
-    assert desk.epochs("end") == [0, 1]
+    assert training_dir.epochs("end") == [0, 1]
 
 
-def test_epochs_beyond_those_asked_for_are_another_training(desk: TrainingDir) -> None:
-    job = desk.job(EPOCHS_TO_BE_DONE=2)
+def test_epochs_beyond_those_asked_for_are_another_training(training_dir: TrainingDir) -> None:
+    job = training_dir.job(EPOCHS_TO_BE_DONE=2)
     for _ in range(2):
         job.start_epoch()
         job.end_epoch()
-    desk.ask_to_stop()
+    training_dir.ask_to_stop()
     job.start_epoch()
     job.start_epoch()
-    assert desk.epochs("start") == [0, 1]
+    assert training_dir.epochs("start") == [0, 1]
 
 
 @pytest.mark.parametrize(("total", "told"), [(30, 30), (sys.maxsize, None)])
 def test_the_number_of_epochs_is_reported_if_it_is_usable(
-    desk: TrainingDir, total: int, told: int | None
+    training_dir: TrainingDir, total: int, told: int | None
 ) -> None:
-    job = desk.job()
+    job = training_dir.job()
     for epoch in job.epochs(total):
         if epoch == 1:
             break
-    starts = desk.lines("start")
+    starts = training_dir.lines("start")
     assert [line.get("n") for line in starts] == [told, told]
     assert all(parse(json.dumps(line).encode()) is not None for line in starts)
 
 
-def test_epoch_numbers_that_restart_are_another_training(desk: TrainingDir) -> None:
-    job = desk.job()
+def test_epoch_numbers_that_restart_are_another_training(training_dir: TrainingDir) -> None:
+    job = training_dir.job()
     for epoch in (0, 1, 1, 2):  # one was tried twice
         job.start_epoch(epoch)
     job.end_epoch()
-    desk.ask_to_stop()
+    training_dir.ask_to_stop()
     for epoch in (0, 1, 2, 3):
         job.start_epoch(epoch)
         job.end_epoch()
-    assert desk.epochs("start") == [0, 1, 1, 2]
+    assert training_dir.epochs("start") == [0, 1, 1, 2]
 
 
-def test_what_a_report_says_is_read_with_care(desk: TrainingDir) -> None:
-    desk.reports.mkdir()
+def test_what_a_report_says_is_read_with_care(training_dir: TrainingDir) -> None:
+    training_dir.reports.mkdir()
     lines = [
         b"", b"\xff\x00", b'{"k":"start","e":1}', b'{"k":"hello"}', b'{"k":"hello","pid":"x"}',
         b'{"k":"start","e":', b'{"k":"start","e":[]}', b'{"k":"stopped"}', b"{" * 9000,
     ]  # fmt: skip
-    (desk.reports / "report").write_bytes(b"\n".join(lines))
-    assert list(desk.job().epochs(2)) == [0, 1]
+    (training_dir.reports / "report").write_bytes(b"\n".join(lines))
+    assert list(training_dir.job().epochs(2)) == [0, 1]
 
 
-def test_the_other_machines_of_a_job_begin_where_the_first_does(desk: TrainingDir) -> None:
-    desk.reports.mkdir()
+def test_the_other_machines_of_a_job_begin_where_the_first_does(training_dir: TrainingDir) -> None:
+    training_dir.reports.mkdir()
     hello = json.dumps({"k": "hello", "pid": 0, "w": "another"}, separators=(",", ":"))
-    (desk.reports / "report").write_text(f'{hello}\n{{"k":"start","e":7}}\n')
-    job = desk.job(NUM_NODES=2, STOKER_EPOCHS_DONE=5)
+    (training_dir.reports / "report").write_text(f'{hello}\n{{"k":"start","e":7}}\n')
+    job = training_dir.job(NUM_NODES=2, STOKER_EPOCHS_DONE=5)
     assert (job.epochs_done, job.restarted, job.apart) == (5, True, False)
 
 
@@ -218,15 +224,17 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("way", ["fork", "spawn"])
-def test_ranks_started_by_the_script_report_and_stop_together(desk: TrainingDir, way: str) -> None:
-    done = shell(desk, f"python c.py {way}", {"c.py": CHILDREN}, HEARTBEAT_FREQ=1)
+def test_ranks_started_by_the_script_report_and_stop_together(
+    training_dir: TrainingDir, way: str
+) -> None:
+    done = shell(training_dir, f"python c.py {way}", {"c.py": CHILDREN}, HEARTBEAT_FREQ=1)
     assert done.stdout == "[75, 75]\n", done.stderr
-    assert desk.epochs("start") == [0, 1, 2]
-    assert desk.epochs("stopped") == [3]
+    assert training_dir.epochs("start") == [0, 1, 2]
+    assert training_dir.epochs("stopped") == [3]
 
 
 def test_launchers_that_add_the_rank_to_the_words_of_each_process_make_one_program(
-    desk: TrainingDir, monkeypatch: pytest.MonkeyPatch
+    training_dir: TrainingDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from stoker.training.earlier_reports import program_id
 

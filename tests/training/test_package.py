@@ -94,12 +94,12 @@ def test_the_wheel_works_from_a_directory_on_the_path_of_every_python_here(
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(library)
     for number, python in enumerate([sys.executable, *old_pythons()]):
-        desk = TrainingDir(tmp_path / str(number), EPOCHS_TO_BE_DONE=2)
+        training_dir = TrainingDir(tmp_path / str(number), EPOCHS_TO_BE_DONE=2)
         # Without site-packages: there a whole stoker may be installed, which has the library too.
-        done = desk.run(SCRIPT, "-S", python=python, path=library)
+        done = training_dir.run(SCRIPT, "-S", python=python, path=library)
         assert (done.returncode, done.stderr) == (0, ""), python
         assert done.stdout == f"{library}/stoker/training/__init__.py\n"
-        assert desk.epochs("end") == [0, 1], python
+        assert training_dir.epochs("end") == [0, 1], python
 
 
 def test_a_directory_with_the_library_beside_a_whole_stoker_harms_neither(
@@ -107,8 +107,8 @@ def test_a_directory_with_the_library_beside_a_whole_stoker_harms_neither(
 ) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "library")
-    desk = TrainingDir(tmp_path / "job", EPOCHS_TO_BE_DONE=1)
-    done = desk.run(f"{SCRIPT}\nimport stoker.core", path=tmp_path / "library")
+    training_dir = TrainingDir(tmp_path / "job", EPOCHS_TO_BE_DONE=1)
+    done = training_dir.run(f"{SCRIPT}\nimport stoker.core", path=tmp_path / "library")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -137,8 +137,8 @@ def test_it_imports_the_standard_library_and_itself_only(path: Path) -> None:
             assert not name.startswith("stoker.") or name.startswith("stoker.training")
 
 
-def test_importing_it_brings_nothing_heavy_along(desk: TrainingDir) -> None:
-    done = desk.run(
+def test_importing_it_brings_nothing_heavy_along(training_dir: TrainingDir) -> None:
+    done = training_dir.run(
         "import sys\n"
         "before = set(sys.modules)\n"
         "from stoker.training import job\n"

@@ -27,7 +27,7 @@ for epoch in job.epochs():
 """
 
 
-def test_two_ranks_stop_together(desk: TrainingDir) -> None:
+def test_two_ranks_stop_together(training_dir: TrainingDir) -> None:
     starter = f"""
 import os, socket, subprocess, sys
 ends = socket.socketpair()
@@ -47,13 +47,13 @@ said = [rank.communicate(timeout=40)[0].split() for rank in ranks]
 assert said[0] == said[1], said
 print(*said[0], *[rank.returncode for rank in ranks])
 """
-    done = desk.run(starter, EPOCHS_TO_BE_DONE=9, HEARTBEAT_FREQ=2, NUM_GPUS=2)
+    done = training_dir.run(starter, EPOCHS_TO_BE_DONE=9, HEARTBEAT_FREQ=2, NUM_GPUS=2)
     assert done.returncode == 0, done.stderr
     # Asked after epoch 1, named within epoch 2 at the latest, stopped before 3.
     assert done.stdout.split() == ["0", "False", "1", "False", "2", "True", "75", "75"]
-    assert desk.epochs("stop_at") == [3]
-    assert desk.epochs("stopped") == [3]
-    assert len(desk.lines("hello")) == 1
+    assert training_dir.epochs("stop_at") == [3]
+    assert training_dir.epochs("stopped") == [3]
+    assert len(training_dir.lines("hello")) == 1
     assert done.stderr.count("stoker: stopping before epoch 3") == 1
 
 
@@ -83,37 +83,39 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_made_by_fork_or_spawn_keep_quiet_and_are_not_stopped(desk: TrainingDir) -> None:
-    desk.ask_to_stop()
-    script = desk.root / "train.py"
+def test_workers_made_by_fork_or_spawn_keep_quiet_and_are_not_stopped(
+    training_dir: TrainingDir,
+) -> None:
+    training_dir.ask_to_stop()
+    script = training_dir.root / "train.py"
     script.write_text(WORKERS)
     done = subprocess.run(
         [sys.executable, str(script)],
-        env={"PYTHONPATH": str(SOURCES), "HEARTBEAT_FREQ": "1", **desk.variables},
-        cwd=desk.root,
+        env={"PYTHONPATH": str(SOURCES), "HEARTBEAT_FREQ": "1", **training_dir.variables},
+        cwd=training_dir.root,
         capture_output=True,
         text=True,
         timeout=50,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line["k"] for line in desk.lines()] == ["hello"]
-    assert not (desk.reports / "steps").exists()
+    assert [line["k"] for line in training_dir.lines()] == ["hello"]
+    assert not (training_dir.reports / "steps").exists()
 
 
-def test_attempts_at_the_same_time_do_not_mix_lines(desk: TrainingDir) -> None:
+def test_attempts_at_the_same_time_do_not_mix_lines(training_dir: TrainingDir) -> None:
     script = "from stoker.training import job\nfor epoch in job.epochs(200):\n    job.measure()\n"
     with ThreadPoolExecutor(3) as pool:
-        ended = list(pool.map(lambda _: desk.run(script), range(3)))
+        ended = list(pool.map(lambda _: training_dir.run(script), range(3)))
     assert [done.returncode for done in ended] == [0, 0, 0]
     # Who comes when another one has begun keeps quiet; all may have come before that.
-    told = sorted(desk.epochs("end"))
+    told = sorted(training_dir.epochs("end"))
     assert told in [sorted(list(range(200)) * count) for count in (1, 2, 3)]
 
 
-def test_a_stop_ends_the_process_with_75_and_one_line(desk: TrainingDir) -> None:
-    desk.ask_to_stop()
-    done = desk.run(
+def test_a_stop_ends_the_process_with_75_and_one_line(training_dir: TrainingDir) -> None:
+    training_dir.ask_to_stop()
+    done = training_dir.run(
         "from stoker.training import job\n"
         "print('begins')\n"
         "for epoch in job.epochs(9): pass\n"
@@ -125,11 +127,11 @@ def test_a_stop_ends_the_process_with_75_and_one_line(desk: TrainingDir) -> None
     assert done.stderr == "stoker: stopping before epoch 6 as requested; the job resumes later\n"
 
 
-def test_a_closed_stderr_is_no_obstacle(desk: TrainingDir) -> None:
-    desk.ask_to_stop()
-    done = desk.run(
+def test_a_closed_stderr_is_no_obstacle(training_dir: TrainingDir) -> None:
+    training_dir.ask_to_stop()
+    done = training_dir.run(
         "import sys\nsys.stderr = None\nfrom stoker.training import job\n"
         "job.start_epoch()\njob.start_epoch()"
     )
     assert done.returncode == 75
-    assert desk.epochs("stopped") == [1]
+    assert training_dir.epochs("stopped") == [1]

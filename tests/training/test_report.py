@@ -13,11 +13,11 @@ from training.training_dir import TrainingDir
 
 
 @pytest.fixture
-def attached(monkeypatch: pytest.MonkeyPatch, desk: TrainingDir) -> TrainingDir:
+def attached(monkeypatch: pytest.MonkeyPatch, training_dir: TrainingDir) -> TrainingDir:
     """This process is part of a job."""
-    for name, value in desk.variables.items():
+    for name, value in training_dir.variables.items():
         monkeypatch.setenv(name, value)
-    return desk
+    return training_dir
 
 
 def test_every_call_is_one_line(attached: TrainingDir) -> None:
@@ -67,21 +67,23 @@ def test_whatever_is_reported_nothing_is_raised(attached: TrainingDir, odd: obje
     assert attached.lines("metrics")[-1]["v"]["lr"] == 0.5
 
 
-def test_bytes_grow_with_the_number_of_reports_and_nothing_else_is_left(desk: TrainingDir) -> None:
-    job = desk.job()
+def test_bytes_grow_with_the_number_of_reports_and_nothing_else_is_left(
+    training_dir: TrainingDir,
+) -> None:
+    job = training_dir.job()
     sizes = []
     for _ in range(3):
         for _ in range(200):
             job.report(loss=0.5, step=100)
-        sizes.append((desk.reports / "report").stat().st_size)
+        sizes.append((training_dir.reports / "report").stat().st_size)
     assert sizes[2] - sizes[1] == sizes[1] - sizes[0]
-    assert [path.name for path in desk.reports.iterdir()] == ["report"]
+    assert [path.name for path in training_dir.reports.iterdir()] == ["report"]
 
 
-def test_only_the_first_of_several_processes_reports(desk: TrainingDir) -> None:
+def test_only_the_first_of_several_processes_reports(training_dir: TrainingDir) -> None:
     for rank in (1, 0):
-        desk.job(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=2).report(rank=rank)
-    assert [line["v"] for line in desk.lines("metrics")] == [{"rank": 0.0}]
+        training_dir.job(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=2).report(rank=rank)
+    assert [line["v"] for line in training_dir.lines("metrics")] == [{"rank": 0.0}]
 
 
 def test_without_stoker_it_has_no_effect(tmp_path: Path) -> None:
@@ -89,8 +91,8 @@ def test_without_stoker_it_has_no_effect(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_file_never_takes_the_place_of_stdout(desk: TrainingDir) -> None:
-    done = desk.run(
+def test_its_file_never_takes_the_place_of_stdout(training_dir: TrainingDir) -> None:
+    done = training_dir.run(
         "import os\n"
         "from stoker.training import report\n"
         "os.close(1)\n"
@@ -99,13 +101,13 @@ def test_its_file_never_takes_the_place_of_stdout(desk: TrainingDir) -> None:
         "report(loss=2.0)\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line["v"]["loss"] for line in desk.lines("metrics")] == [1.0, 2.0]
+    assert [line["v"]["loss"] for line in training_dir.lines("metrics")] == [1.0, 2.0]
 
 
 def test_a_script_that_closes_all_files_does_not_get_reports_written_into_its_own(
-    desk: TrainingDir,
+    training_dir: TrainingDir,
 ) -> None:
-    done = desk.run(
+    done = training_dir.run(
         "import os\n"
         "from stoker.training import report\n"
         "report(loss=1.0)\n"
@@ -114,16 +116,16 @@ def test_a_script_that_closes_all_files_does_not_get_reports_written_into_its_ow
         "report(loss=2.0)\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert (desk.root / "mine").read_text() == ""
-    assert [line["v"]["loss"] for line in desk.lines("metrics")] == [1.0, 2.0]
+    assert (training_dir.root / "mine").read_text() == ""
+    assert [line["v"]["loss"] for line in training_dir.lines("metrics")] == [1.0, 2.0]
 
 
-def test_a_deleted_report_is_created_again(desk: TrainingDir) -> None:
-    files = Files(str(desk.reports))
+def test_a_deleted_report_is_created_again(training_dir: TrainingDir) -> None:
+    files = Files(str(training_dir.reports))
     assert files.append_line("one")
-    os.unlink(desk.reports / "report")
+    os.unlink(training_dir.reports / "report")
     assert files.append_line("two")
-    assert (desk.reports / "report").read_text() == "two\n"
+    assert (training_dir.reports / "report").read_text() == "two\n"
 
 
 # -- current -----------------------------------------------------------------------------------

@@ -22,12 +22,12 @@ def read(home: Any, text: str) -> dict[str, ConfiguredNode]:
 
 
 def start(
-    story: Afar, wanted: Mapping[str, ConfiguredNode] = MappingProxyType({})
+    scenario: Afar, wanted: Mapping[str, ConfiguredNode] = MappingProxyType({})
 ) -> tuple[list[str], list[str]]:
     """Start a daemon with these nodes; return the kinds of its events, and warnings."""
-    events, warnings = configured_node_events(story.state, wanted, "box", story.now)
+    events, warnings = configured_node_events(scenario.state, wanted, "box", scenario.now)
     for event in events:
-        story.tell(event)
+        scenario.tell(event)
     return [type(event).__name__ for event in events], warnings
 
 
@@ -66,22 +66,22 @@ def test_an_invalid_table_is_rejected_with_its_path(home: Any, text: str, said: 
 
 
 def test_a_node_is_added_changed_and_removed_with_the_file() -> None:
-    story = Afar()
-    assert start(story, ANT) == (["NodeAdded"], [])
-    assert story.state.rest.remotes["ant"].configured
-    assert start(story, ANT) == ([], [])
-    assert start(story, MOVED)[0] == ["NodeAdded"]
-    assert story.state.rest.remotes["ant"].address == "ssh://new"
-    assert start(story) == (["NodeRemoved"], [])
-    assert story.state.rest.remotes == {}
+    scenario = Afar()
+    assert start(scenario, ANT) == (["NodeAdded"], [])
+    assert scenario.state.rest.remotes["ant"].configured
+    assert start(scenario, ANT) == ([], [])
+    assert start(scenario, MOVED)[0] == ["NodeAdded"]
+    assert scenario.state.rest.remotes["ant"].address == "ssh://new"
+    assert start(scenario) == (["NodeRemoved"], [])
+    assert scenario.state.rest.remotes == {}
 
 
 def test_a_node_added_by_hand_stays_until_the_file_contains_it() -> None:
-    story = Afar()
-    story.add("ant")
-    assert start(story) == ([], [])
-    assert start(story, ANT) == (["NodeAdded"], [])
-    assert start(story) == (["NodeRemoved"], [])
+    scenario = Afar()
+    scenario.add("ant")
+    assert start(scenario) == ([], [])
+    assert start(scenario, ANT) == (["NodeAdded"], [])
+    assert start(scenario) == (["NodeRemoved"], [])
 
 
 def test_the_local_node_in_a_shared_file_is_ignored() -> None:
@@ -89,15 +89,15 @@ def test_the_local_node_in_a_shared_file_is_ignored() -> None:
 
 
 def test_a_node_with_running_jobs_is_neither_moved_nor_removed() -> None:
-    story = Afar(gpus=0)
-    start(story, ANT)
-    story.add("ant", gpus=1)
-    story.tell(e.NodeAdded(at=story.now, name="ant", address="ssh://ant", configured=True))
-    job = story.submit()
-    story.run(job)
-    kinds, (warning,) = start(story)
+    scenario = Afar(gpus=0)
+    start(scenario, ANT)
+    scenario.add("ant", gpus=1)
+    scenario.tell(e.NodeAdded(at=scenario.now, name="ant", address="ssh://ant", configured=True))
+    job = scenario.submit()
+    scenario.run(job)
+    kinds, (warning,) = start(scenario)
     assert (kinds, f"Job {job} still runs on ant" in warning) == ([], True)
-    kinds, (warning,) = start(story, MOVED)
+    kinds, (warning,) = start(scenario, MOVED)
     assert (kinds, "at ssh://new" in warning) == ([], True)
-    story.exited(job)
-    assert start(story) == (["NodeRemoved"], [])
+    scenario.exited(job)
+    assert start(scenario) == (["NodeRemoved"], [])

@@ -59,12 +59,12 @@ def test_a_container_needs_an_engine(here: Path) -> None:
 
 @pytest.mark.parametrize("memory", [None, 24576])
 def test_memory_on_gpus_of_unknown_size_means_whole_gpus(memory: int | None) -> None:
-    story = Scenario()
-    story.tell(
+    scenario = Scenario()
+    scenario.tell(
         NodeJoined(at=0, facts=NodeFacts("box", {"gpu": (DeviceFacts("0", memory=memory),)}))
     )
     asked = Request(gpus=GpuAsk(500, memory=8192, beside=True))
-    request, notes = whole_gpus_if_sizes_unknown(asked, story.state)
+    request, notes = whole_gpus_if_sizes_unknown(asked, scenario.state)
     if memory is None:
         assert request.gpus == GpuAsk(1000)
         assert "--gpu-memory-size" in notes[0]

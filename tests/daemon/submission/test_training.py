@@ -45,19 +45,19 @@ def test_a_request_that_fails_without_gpus_too_is_left_as_it_is() -> None:
 
 
 def test_a_node_that_was_not_reached_yet_may_have_a_gpu() -> None:
-    story = Scenario(gpus=0)
-    story.tell(NodeAdded(at=1000.0, name="far", address="ssh://far"))
-    assert without_gpus(story.state, spec(Request(GpuAsk(1000)))) is None
+    scenario = Scenario(gpus=0)
+    scenario.tell(NodeAdded(at=1000.0, name="far", address="ssh://far"))
+    assert without_gpus(scenario.state, spec(Request(GpuAsk(1000)))) is None
 
 
 @pytest.mark.parametrize(("allowed", "most"), [(3500, 3000), (9000, 8000), (2000, None)])
 def test_a_queue_bounds_an_elastic_job(allowed: int, most: int | None) -> None:
-    story = Scenario(gpus=8)
-    story.tell(QueueDefined(at=1000.0, name="q", max_job_gpus=allowed))
+    scenario = Scenario(gpus=8)
+    scenario.tell(QueueDefined(at=1000.0, name="q", max_job_gpus=allowed))
     asked = spec(Request(GpuAsk(2000, most=8000)), queue="q")
-    assert limit_to_queue(story.state, asked).request == Request(GpuAsk(2000, most=most))
+    assert limit_to_queue(scenario.state, asked).request == Request(GpuAsk(2000, most=most))
     free = spec(Request(GpuAsk(2000, most=8000)))
-    assert limit_to_queue(story.state, free) is free
+    assert limit_to_queue(scenario.state, free) is free
 
 
 def test_variables_set_by_the_user_win_for_distributed_jobs_only() -> None:

@@ -40,11 +40,11 @@ def test_the_sampler_gets_the_values_of_finished_trials_only(state, score, heard
 
 
 def a_trial(**fields: object) -> tuple[TrialScorer, Job]:
-    story = Swept(gpus=1)
-    sweep = story.sweep(**fields)
-    [id] = story.trials(sweep, 1)
-    story.run(id)
-    return TrialScorer(lambda: story.state), story.job(id)
+    scenario = Swept(gpus=1)
+    sweep = scenario.sweep(**fields)
+    [id] = scenario.trials(sweep, 1)
+    scenario.run(id)
+    return TrialScorer(lambda: scenario.state), scenario.job(id)
 
 
 def heard(scores: TrialScorer, job: Job, *values: float) -> float | None:

@@ -8,61 +8,61 @@ from stoker.daemon.views.array_rows import rows, spans, summary
 from stoker.schema.job import MembersView
 
 
-def listed(story: Scenario, limit: int = 100) -> list[str]:
-    found = _current_rows(story.state, limit, fold=True, arrays=True)
+def listed(scenario: Scenario, limit: int = 100) -> list[str]:
+    found = _current_rows(scenario.state, limit, fold=True, arrays=True)
     return [
-        summary(row, story.state).label if len(row) > 1 else story.job(row[0]).label
+        summary(row, scenario.state).label if len(row) > 1 else scenario.job(row[0]).label
         for row in found
     ]
 
 
 def test_pending_members_are_one_row_with_the_limit_of_their_array() -> None:
-    story = Scenario(gpus=2)
-    array = story.submit(count=10, array=True, array_limit=2)
-    other = story.submit()
-    story.plan()
-    assert listed(story) == [f"{array}_0", f"{array}_1", f"{array}_[2-9%2]", str(other)]
+    scenario = Scenario(gpus=2)
+    array = scenario.submit(count=10, array=True, array_limit=2)
+    other = scenario.submit()
+    scenario.plan()
+    assert listed(scenario) == [f"{array}_0", f"{array}_1", f"{array}_[2-9%2]", str(other)]
 
 
 def test_members_that_differ_have_rows_of_their_own() -> None:
-    story = Scenario(gpus=1)
-    array = story.submit(count=6, array=True)
-    story.tell(e.JobHeld(at=story.now, job=array + 3))
-    assert listed(story) == [f"{array}_[0-2,4-5]", f"{array}_3"]
-    ids = [id for row in _current_rows(story.state, 100, fold=True, arrays=True) for id in row]
-    single = _current_rows(story.state, 100, fold=False, arrays=False)
+    scenario = Scenario(gpus=1)
+    array = scenario.submit(count=6, array=True)
+    scenario.tell(e.JobHeld(at=scenario.now, job=array + 3))
+    assert listed(scenario) == [f"{array}_[0-2,4-5]", f"{array}_3"]
+    ids = [id for row in _current_rows(scenario.state, 100, fold=True, arrays=True) for id in row]
+    single = _current_rows(scenario.state, 100, fold=False, arrays=False)
     assert sorted([id] for id in ids) == sorted(single)
 
 
 def test_a_group_stands_where_its_first_member_does() -> None:
-    story = Scenario(gpus=1)
-    before, array = story.submit(), story.submit(count=4, array=True)
-    urgent = story.submit(count=2, array=True, priority=5)
-    after = story.submit()
-    heads = [ids[0] for ids in in_rows(story.state.line, story.state.jobs, 10)]
+    scenario = Scenario(gpus=1)
+    before, array = scenario.submit(), scenario.submit(count=4, array=True)
+    urgent = scenario.submit(count=2, array=True, priority=5)
+    after = scenario.submit()
+    heads = [ids[0] for ids in in_rows(scenario.state.line, scenario.state.jobs, 10)]
     assert heads == [urgent, before, array, after]
-    assert [ids[0] for ids in in_rows(story.state.line, story.state.jobs, 2)] == heads[:2]
-    first = in_order(story.state.line, story.state.jobs, 1)[0]
+    assert [ids[0] for ids in in_rows(scenario.state.line, scenario.state.jobs, 2)] == heads[:2]
+    first = in_order(scenario.state.line, scenario.state.jobs, 1)[0]
     assert first.id == heads[0]
 
 
 def test_failed_members_are_one_row_with_the_newest_first_and_their_causes() -> None:
-    story = Scenario(gpus=3)
-    array = story.submit(count=3, array=True)
+    scenario = Scenario(gpus=3)
+    array = scenario.submit(count=3, array=True)
     for member in range(3):
-        story.run(array + member)
-        story.exited(array + member, code=3 if member else 4)
-    (row,) = _current_rows(story.state, 100, fold=True, arrays=True)
+        scenario.run(array + member)
+        scenario.exited(array + member, code=3 if member else 4)
+    (row,) = _current_rows(scenario.state, 100, fold=True, arrays=True)
     assert row[0] == array + 2
-    assert summary(row, story.state) == MembersView(
+    assert summary(row, scenario.state) == MembersView(
         label=f"{array}_[0-2]", count=3, causes={"exit 3": 2, "exit 4": 1}
     )
 
 
 def test_jobs_of_no_array_are_never_grouped() -> None:
-    story = Scenario(gpus=1)
-    story.submit(count=3)
-    assert [len(row) for row in rows(story.state.jobs.values())] == [1, 1, 1]
+    scenario = Scenario(gpus=1)
+    scenario.submit(count=3)
+    assert [len(row) for row in rows(scenario.state.jobs.values())] == [1, 1, 1]
 
 
 def test_long_lists_of_members_are_cut() -> None:

@@ -40,8 +40,8 @@ from store.rows import sweep as a_sweep
 
 @pytest.fixture
 def forecasts(tmp_path: Path) -> Iterator[forecast_client.ForecastClient]:
-    desk = RequestContext(MemoryStore(), str(tmp_path), "box", "ana")
-    found = forecast_client.ForecastClient(desk, EpollReactor())
+    context = RequestContext(MemoryStore(), str(tmp_path), "box", "ana")
+    found = forecast_client.ForecastClient(context, EpollReactor())
     yield found
     found.close()
     found.process.close(10)
@@ -167,54 +167,56 @@ def test_a_forecast_that_hangs_is_killed(
     assert forecasts.process.reap()
 
 
-def estimated(forecasts: forecast_client.ForecastClient, story: Scenario) -> Instant:
+def estimated(forecasts: forecast_client.ForecastClient, scenario: Scenario) -> Instant:
     """Have a forecast of the jobs of a story."""
-    asked = question(story.state, story.now, story.now, {})
+    asked = question(scenario.state, scenario.now, scenario.now, {})
     forecasts._on_reply(msgspec.json.encode(forecast(msgspec.json.encode(asked))))
     forecasts.context.forecast = forecasts.forecast
     forecasts.context.forecast_sweep = forecasts.forecast_sweep
-    return Instant(story.now, story.now)
+    return Instant(scenario.now, scenario.now)
 
 
-def reply(decide: CommandHandler, story: Scenario, now: Instant) -> Any:
-    found = decide(story.state, now).reply
+def reply(decide: CommandHandler, scenario: Scenario, now: Instant) -> Any:
+    found = decide(scenario.state, now).reply
     assert found is not None
-    return as_json(found(story.state))
+    return as_json(found(scenario.state))
 
 
 def test_queue_show_why_and_eta_have_one_estimate(
     forecasts: forecast_client.ForecastClient,
 ) -> None:
-    story = Scenario(gpus=1)
-    first, second, third = (story.submit(limit=limit) for limit in (100, 50, 10))
-    story.run(first)
-    now, desk = estimated(forecasts, story), forecasts.context
+    scenario = Scenario(gpus=1)
+    first, second, third = (scenario.submit(limit=limit) for limit in (100, 50, 10))
+    scenario.run(first)
+    now, context = estimated(forecasts, scenario), forecasts.context
     listed = {
-        each["id"]: each for each in reply(queries.list_views(desk, [1, 2, 3], 0), story, now)
+        each["id"]: each for each in reply(queries.list_views(context, [1, 2, 3], 0), scenario, now)
     }
-    all_of_them = reply(forecast_client.handle_eta(forecasts, desk, [], 10), story, now)["jobs"]
+    all_of_them = reply(forecast_client.handle_eta(forecasts, context, [], 10), scenario, now)[
+        "jobs"
+    ]
     assert [each["id"] for each in all_of_them] == [first, second, third]
     for each in all_of_them:
         view = listed[each["id"]]
         assert view["foreseen"] == {key: each[key] for key in ("at", "start", "end", "never")}
-        why = reply(queries.explain(desk, str(each["id"])), story, now)
+        why = reply(queries.explain(context, str(each["id"])), scenario, now)
         assert why["foreseen"] == view["foreseen"]
         assert why["expected_end"] == view["expected_end"] == each["end"]["likely"]
-    assert listed[third]["expected_start"] == views.iso(story.now + 150)
+    assert listed[third]["expected_start"] == views.iso(scenario.now + 150)
     assert listed[third]["foreseen"]["start"]["kind"] == "limit"
-    why = reply(queries.explain(desk, str(second)), story, now)
+    why = reply(queries.explain(context, str(second)), scenario, now)
     assert why["unblocks"] == [f"job {first} ends in at most 2 min"], "from the same estimate"
 
 
 def test_a_pending_job_never_starts_now(forecasts: forecast_client.ForecastClient) -> None:
     """Whatever the forecast said, and however long ago."""
-    story = Scenario(gpus=1)
-    first, second = (story.submit(limit=100) for _ in range(2))
-    story.run(first)
-    estimated(forecasts, story)
+    scenario = Scenario(gpus=1)
+    first, second = (scenario.submit(limit=100) for _ in range(2))
+    scenario.run(first)
+    estimated(forecasts, scenario)
     for later in (0.0, 50.0, 99.5, 100.0, 150.0, 599.0):
-        now = Instant(story.now + later, story.now + later)
-        (view,) = reply(queries.list_views(forecasts.context, [second], 0), story, now)
+        now = Instant(scenario.now + later, scenario.now + later)
+        (view,) = reply(queries.list_views(forecasts.context, [second], 0), scenario, now)
         start = view["expected_start"]
         assert start is None or start >= (views.iso(now.wall + 0.99) or "")
     assert view["foreseen"]["never"] is not None
@@ -235,22 +237,22 @@ def test_completed_runs_are_distinguished_by_their_commands(
 def test_lists_do_not_cause_a_forecast_more_often_than_every_two_seconds(
     forecasts: forecast_client.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = Scenario(gpus=1)
-    assert not forecasts.refresh_for_list(story.state, system_clock(), list), "there is no job"
-    story.submit()
+    scenario = Scenario(gpus=1)
+    assert not forecasts.refresh_for_list(scenario.state, system_clock(), list), "there is no job"
+    scenario.submit()
     assert (
-        forecasts.refresh_for_list(story.state, system_clock(), list)
+        forecasts.refresh_for_list(scenario.state, system_clock(), list)
         == forecast_client.LIST_WAIT_SECONDS
     )
     settle(forecasts)
     forecasts.duration = 0.1  # on a busy machine it took longer than a list waits for
     forecasts.on_events([e.JobHeld(at=0.0, job=1)])
     monkeypatch.setattr(forecast_client, "LIST_INTERVAL_SECONDS", 1000.0)
-    assert not forecasts.refresh_for_list(story.state, system_clock(), list)
+    assert not forecasts.refresh_for_list(scenario.state, system_clock(), list)
     assert not forecasts.process.is_running
     forecasts.on_events([e.JobsSubmitted(at=0.0, first=2, count=1, spec="")])
     assert (
-        forecasts.refresh_for_list(story.state, system_clock(), list)
+        forecasts.refresh_for_list(scenario.state, system_clock(), list)
         == forecast_client.LIST_WAIT_SECONDS
     )
     assert forecasts.process.is_running
@@ -259,11 +261,11 @@ def test_lists_do_not_cause_a_forecast_more_often_than_every_two_seconds(
 def test_lists_do_not_wait_for_a_forecast_that_takes_long(
     forecasts: forecast_client.ForecastClient,
 ) -> None:
-    story = Scenario(gpus=1)
-    story.submit()
-    estimated(forecasts, story)
+    scenario = Scenario(gpus=1)
+    scenario.submit()
+    estimated(forecasts, scenario)
     forecasts.duration = forecast_client.LIST_WAIT_SECONDS + 0.1
-    assert not forecasts.refresh_for_list(story.state, system_clock(), list)
+    assert not forecasts.refresh_for_list(scenario.state, system_clock(), list)
     assert forecasts.process.is_running, "the next list has it"
 
 
@@ -271,25 +273,25 @@ def test_an_edited_job_has_no_estimate_until_the_next_forecast(
     forecasts: forecast_client.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even a list uses the one before, however recent it is or however long it took."""
-    story, done = Scenario(gpus=1), list[int]()
-    story.run(job := story.submit(limit=600))
-    forecasts.refresh(story.state, Instant(story.now, story.now))
+    scenario, done = Scenario(gpus=1), list[int]()
+    scenario.run(job := scenario.submit(limit=600))
+    forecasts.refresh(scenario.state, Instant(scenario.now, scenario.now))
     settle(forecasts)
     monkeypatch.setattr(forecast_client, "LIST_INTERVAL_SECONDS", 1000.0)
-    now = Instant(story.now, story.now)
+    now = Instant(scenario.now, scenario.now)
 
     def end() -> float | None:
-        found = forecasts.forecast(job, story.state, now)
+        found = forecasts.forecast(job, scenario.state, now)
         assert found is not None
         assert (found.end is None) == (found.never == OUT_OF_DATE)
         return found.end.likely if found.end is not None else None
 
-    assert end() == story.now + 600
+    assert end() == scenario.now + 600
     for limit in (7200, 60):
-        spec = replace(story.state.spec(story.job(job)), limit=limit)
-        story.tell(e.SpecRecorded(at=story.now, hash=f"{limit}", spec=spec))
-        edit = e.JobEdited(at=story.now, job=job, spec=f"{limit}", name="job", priority=0)
-        story.tell(edit)
+        spec = replace(scenario.state.spec(scenario.job(job)), limit=limit)
+        scenario.tell(e.SpecRecorded(at=scenario.now, hash=f"{limit}", spec=spec))
+        edit = e.JobEdited(at=scenario.now, job=job, spec=f"{limit}", name="job", priority=0)
+        scenario.tell(edit)
         if limit == 7200:  # a forecast without the edit is being computed
             forecasts.on_events([e.JobHeld(at=0.0, job=2)])
             forecasts.refresh(State(), now, lambda: done.append(1))
@@ -298,10 +300,10 @@ def test_an_edited_job_has_no_estimate_until_the_next_forecast(
         forecasts.on_events([edit])
         assert end() is None
         before = forecasts.process.pid
-        assert forecasts.refresh_for_list(story.state, now, lambda: done.append(2)) > 0
+        assert forecasts.refresh_for_list(scenario.state, now, lambda: done.append(2)) > 0
         assert forecasts.process.pid not in (0, before)
         settle(forecasts)
-        assert end() == story.now + limit
+        assert end() == scenario.now + limit
     assert done == [1, 2, 2], "the first one has waited for the forecast with the edit"
 
 
@@ -313,16 +315,16 @@ def test_a_sweep_ends_with_its_last_trial(forecasts: forecast_client.ForecastCli
     }
     jobs = [Foreseen(job=id, end=each) for id, each in samples.items()]
     forecasts._on_reply(msgspec.json.encode(Outlook(at=at, jobs=jobs, plays=9)))
-    story = Scenario(gpus=1)
+    scenario = Scenario(gpus=1)
     sweep = a_sweep(1, total=2, issued=2, counts={"waiting": 2})
-    for id in (story.submit(), story.submit()):
-        story.job(id).params, story.job(id).array, story.job(id).index = "{}", 1, id
-        story.state.boards.setdefault(1, Board()).trials[id] = trial_of(story.job(id))
-    found = forecasts.forecast_sweep(sweep, story.state, Instant(at, at))
+    for id in (scenario.submit(), scenario.submit()):
+        scenario.job(id).params, scenario.job(id).array, scenario.job(id).index = "{}", 1, id
+        scenario.state.boards.setdefault(1, Board()).trials[id] = trial_of(scenario.job(id))
+    found = forecasts.forecast_sweep(sweep, scenario.state, Instant(at, at))
     assert found is not None
     assert found.end is not None
     assert (found.end.likely, found.end.kind) == (at + 30, Kind.RUNS)
-    found = forecasts.forecast_sweep(replace(sweep, total=4), story.state, Instant(at, at))
+    found = forecasts.forecast_sweep(replace(sweep, total=4), scenario.state, Instant(at, at))
     assert found is not None
     assert found.end is not None
     assert (found.end.likely, found.end.kind) == (at + 60, Kind.SIMILAR), "two are yet to come"

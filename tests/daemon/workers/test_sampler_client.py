@@ -78,14 +78,14 @@ class SamplerFixture:
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[SamplerFixture]:
+def fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[SamplerFixture]:
     monkeypatch.setattr(sampler_module, "RESTART_DELAYS", (0.01, 0.02, 0.04))
-    stage = SamplerFixture()
-    yield stage
-    stage.sampler.close()
-    stage.until(lambda: stage.sampler.tick() is None and stage.sampler.process.reap())
-    assert not stage.poller.callbacks
-    stage.poller.close()
+    fixture = SamplerFixture()
+    yield fixture
+    fixture.sampler.close()
+    fixture.until(lambda: fixture.sampler.tick() is None and fixture.sampler.process.reap())
+    assert not fixture.poller.callbacks
+    fixture.poller.close()
 
 
 @pytest.fixture
@@ -102,31 +102,31 @@ def running(number: int, **more: Any) -> dict[str, Any]:
     return {"trial": number, "params": {"x": number / 10, "c": 3}, "state": "running", **more}
 
 
-def test_the_real_process_suggests_new_points(stage: SamplerFixture) -> None:
-    stage.ask(count=2)
-    stage.until(lambda: stage.answers[1])
-    ((points, error, done),) = stage.answers[1]
+def test_the_real_process_suggests_new_points(fixture: SamplerFixture) -> None:
+    fixture.ask(count=2)
+    fixture.until(lambda: fixture.answers[1])
+    ((points, error, done),) = fixture.answers[1]
     assert (len(points), error, done) == (2, None, False)
     trials = [
         {"trial": i, "params": {"x": i / 100, "c": 3}, "state": "complete", "value": i / 100}
         for i in range(40)
     ]
-    pid = stage.pid
-    found = [stage.heard(trials=[*trials, running(90)])[0]["x"] for _ in range(3)]
-    assert stage.pid == pid
+    pid = fixture.pid
+    found = [fixture.heard(trials=[*trials, running(90)])[0]["x"] for _ in range(3)]
+    assert fixture.pid == pid
     assert all(0.2 < x <= 1 for x in found)  # larger is better here
     finite = {"n": {"values": [1, 2]}}
-    stage.ask(2, count=5, parameters=finite)
-    stage.until(lambda: stage.answers[2])
-    points, error, done = stage.answers[2][0]
+    fixture.ask(2, count=5, parameters=finite)
+    fixture.until(lambda: fixture.answers[2])
+    points, error, done = fixture.answers[2][0]
     assert (sorted(p["n"] for p in points), error, done) == ([1, 2], None, True)
-    odd = stage.heard(3, parameters={"x": {"distribution": "odd"}})
+    odd = fixture.heard(3, parameters={"x": {"distribution": "odd"}})
     assert odd == "the sampler failed: 'odd' is not a distribution"
 
 
-def test_only_changed_trials_are_sent(stage: SamplerFixture, echo: Callable[..., None]) -> None:
+def test_only_changed_trials_are_sent(fixture: SamplerFixture, echo: Callable[..., None]) -> None:
     echo()
-    begin, tell, ask = stage.heard(trials=[running(0), running(1, steps=[[1, 0.5]])])
+    begin, tell, ask = fixture.heard(trials=[running(0), running(1, steps=[[1, 0.5]])])
     assert begin["definition"]["parameters"] == DEFINITION["parameters"]
     assert begin["definition"]["metric"] == {"goal": "maximize"}
     assert tell["tell"] == [running(0), running(1)]
@@ -134,167 +134,167 @@ def test_only_changed_trials_are_sent(stage: SamplerFixture, echo: Callable[...,
     over = {**running(0), "state": "complete", "value": 0.5}
     stopped = {**running(1), "state": "pruned", "value": 0.25}
     steps = [[1, 0.5], [3, 0.25], [2, 0.75]]
-    tell, _ = stage.heard(trials=[over, {**stopped, "steps": steps}], samples=50)
+    tell, _ = fixture.heard(trials=[over, {**stopped, "steps": steps}], samples=50)
     assert tell["tell"] == [over, {**stopped, "steps": [[3, 0.25]]}]
-    (ask,) = stage.heard(trials=[over, {**stopped, "steps": steps}])
+    (ask,) = fixture.heard(trials=[over, {**stopped, "steps": steps}])
     assert ask["ask"] == 1
 
 
 def test_another_definition_starts_a_new_generation(
-    stage: SamplerFixture, echo: Callable[..., None]
+    fixture: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo()
-    stage.heard(trials=[running(0)])
-    begin, tell, _ = stage.heard(trials=[running(0)], seed=2)
+    fixture.heard(trials=[running(0)])
+    begin, tell, _ = fixture.heard(trials=[running(0)], seed=2)
     assert (begin["generation"], begin["definition"]["seed"]) == (2, 2)
     assert tell["tell"] == [running(0)]
 
 
 def test_one_question_at_a_time_for_each_sweep(
-    stage: SamplerFixture, echo: Callable[..., None]
+    fixture: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo()
     for sweep in (1, 1, 2, 1):
-        stage.ask(sweep)
-    assert stage.sampler.sessions[1].question is not None
-    stage.until(lambda: stage.answers[1] and stage.answers[2])
-    assert stage.sampler.sessions[1].question is None
-    stage.heard(2)  # whatever else it had to say has come by now
-    assert len(stage.answers[1]) == 1
+        fixture.ask(sweep)
+    assert fixture.sampler.sessions[1].question is not None
+    fixture.until(lambda: fixture.answers[1] and fixture.answers[2])
+    assert fixture.sampler.sessions[1].question is None
+    fixture.heard(2)  # whatever else it had to say has come by now
+    assert len(fixture.answers[1]) == 1
 
 
-def test_an_answer_may_ask_again(stage: SamplerFixture, echo: Callable[..., None]) -> None:
+def test_an_answer_may_ask_again(fixture: SamplerFixture, echo: Callable[..., None]) -> None:
     echo()
-    stage.ask()
+    fixture.ask()
     questions: list[str] = []
 
     def again(points: list[dict[str, Any]], error: str | None, done: bool) -> None:
         questions.append(points[-1]["id"])
         if len(questions) < 5:
-            stage.sampler.ask(2, DEFINITION, [], 1, again)
+            fixture.sampler.ask(2, DEFINITION, [], 1, again)
 
-    stage.sampler.ask(2, DEFINITION, [], 1, again)
-    stage.until(lambda: len(questions) == 5)
+    fixture.sampler.ask(2, DEFINITION, [], 1, again)
+    fixture.until(lambda: len(questions) == 5)
     assert len(set(questions)) == 5
 
 
 def test_it_never_waits_for_a_child_that_does_not_read(
-    stage: SamplerFixture, echo: Callable[..., None], tmp_path: Path
+    fixture: SamplerFixture, echo: Callable[..., None], tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
     echo(text=wait + ECHO)
     trials = [running(number, note="x") for number in range(20_000)]
-    stage.ask(trials=trials)
-    assert len(stage.sampler.process._unsent) > 500_000
-    stage.poller.wait(0.05)
-    assert not stage.answers[1]
+    fixture.ask(trials=trials)
+    assert len(fixture.sampler.process._unsent) > 500_000
+    fixture.poller.wait(0.05)
+    assert not fixture.answers[1]
     gate.touch()
-    stage.until(lambda: stage.answers[1])
-    _, tell, _ = stage.answers[1][0][0]
+    fixture.until(lambda: fixture.answers[1])
+    _, tell, _ = fixture.answers[1][0][0]
     assert len(tell["tell"]) == 20_000
 
 
 def test_a_child_that_dies_over_a_question_has_a_successor(
-    stage: SamplerFixture, echo: Callable[..., None], tmp_path: Path
+    fixture: SamplerFixture, echo: Callable[..., None], tmp_path: Path
 ) -> None:
     tries = tmp_path / "tries"
     act = f"f = open({str(tries)!r}, 'a'); f.write('x'); f.close(); "
     act += f"os.path.getsize({str(tries)!r}) <= {len(RESTART_DELAYS)} and os._exit(3)"
     echo(act)
-    stage.ask(2, [running(5)])
-    begin, tell, _ = stage.heard(1, [running(0)])
+    fixture.ask(2, [running(5)])
+    begin, tell, _ = fixture.heard(1, [running(0)])
     assert (begin["sweep"], tell["tell"]) == (1, [running(0)])
-    stage.until(lambda: stage.answers[2])
-    begin, tell, _ = stage.answers[2][0][0]
+    fixture.until(lambda: fixture.answers[2])
+    begin, tell, _ = fixture.answers[2][0][0]
     assert (begin["sweep"], tell["tell"]) == (2, [running(5)])
     assert tries.read_text() == "x" * (len(RESTART_DELAYS) + 2)
 
 
 def test_a_child_that_always_dies_is_given_up_with_its_last_error(
-    stage: SamplerFixture, echo: Callable[..., None]
+    fixture: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo("raise MemoryError('no room for ' + str(message['sweep']))")
-    stage.ask(2)
-    error = stage.heard(1)
+    fixture.ask(2)
+    error = fixture.heard(1)
     assert error.startswith("the process that suggests parameters has failed: MemoryError: no room")
-    assert stage.answers[2] == [([], error, False)]
+    assert fixture.answers[2] == [([], error, False)]
     echo()
-    assert stage.heard(1)[-1]["ask"] == 1  # the next question finds another
+    assert fixture.heard(1)[-1]["ask"] == 1  # the next question finds another
 
 
 def test_a_child_killed_between_questions_is_not_missed(
-    stage: SamplerFixture, echo: Callable[..., None]
+    fixture: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo()
-    stage.heard(trials=[running(0)])
-    before = stage.pid
+    fixture.heard(trials=[running(0)])
+    before = fixture.pid
     os.kill(before, signal.SIGKILL)
-    stage.until(lambda: not stage.sampler.process.is_running)
-    _, tell, _ = stage.heard(trials=[running(0)])
-    assert stage.pid != before
+    fixture.until(lambda: not fixture.sampler.process.is_running)
+    _, tell, _ = fixture.heard(trials=[running(0)])
+    assert fixture.pid != before
     assert tell["tell"] == [running(0)]
 
 
 def test_a_child_that_cannot_be_started_is_an_answer(
-    stage: SamplerFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fixture: SamplerFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert stage.heard().endswith("it cannot be started: No such file or directory")
+    assert fixture.heard().endswith("it cannot be started: No such file or directory")
 
 
 @pytest.mark.parametrize("words", ["nonsense", "[1]", "{}", "3"])
 def test_a_child_with_invalid_replies_is_given_up(
-    stage: SamplerFixture, echo: Callable[..., None], words: str
+    fixture: SamplerFixture, echo: Callable[..., None], words: str
 ) -> None:
     echo(f"print('{words}', flush=True); continue")
-    assert "has failed: it answered" in stage.heard()
+    assert "has failed: it answered" in fixture.heard()
 
 
-def test_a_child_that_hangs_is_given_up(stage: SamplerFixture, echo: Callable[..., None]) -> None:
+def test_a_child_that_hangs_is_given_up(fixture: SamplerFixture, echo: Callable[..., None]) -> None:
     echo("time.sleep(1000)")
-    stage.ask()
+    fixture.ask()
     for _ in range(len(RESTART_DELAYS) + 1):
-        stage.until(lambda: stage.sampler.process.is_running)
-        question = stage.sampler.sessions[1].question
+        fixture.until(lambda: fixture.sampler.process.is_running)
+        question = fixture.sampler.sessions[1].question
         assert question is not None
         question.requested_at -= sampler_module.ANSWER_TIMEOUT_SECONDS
-        stage.sampler.tick()
-    assert stage.answers[1] == [
+        fixture.sampler.tick()
+    assert fixture.answers[1] == [
         ([], "the process that suggests parameters has failed: it has not answered for 10 minutes",
          False),
     ]  # fmt: skip
 
 
 def test_a_sweep_that_is_forgotten_is_not_answered(
-    stage: SamplerFixture, echo: Callable[..., None]
+    fixture: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo()
-    stage.heard(2)
-    stage.ask(1)
-    stage.sampler.forget(1)
-    forgotten = stage.heard(2)
+    fixture.heard(2)
+    fixture.ask(1)
+    fixture.sampler.forget(1)
+    forgotten = fixture.heard(2)
     assert {"sweep": 1, "forget": True} in forgotten
-    assert not stage.answers[1]
-    begin, _, _ = stage.heard(1, [running(0)])
+    assert not fixture.answers[1]
+    begin, _, _ = fixture.heard(1, [running(0)])
     assert begin["generation"] == 1
-    stage.sampler.forget(7)  # never heard of
+    fixture.sampler.forget(7)  # never heard of
 
 
 def test_the_process_ends_with_the_last_sweep(
-    stage: SamplerFixture, echo: Callable[..., None]
+    fixture: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo()
-    stage.heard()
-    pid = stage.pid
-    stage.sampler.forget(1)
-    assert not stage.sampler.process.is_running
-    stage.until(stage.sampler.process.reap)
+    fixture.heard()
+    pid = fixture.pid
+    fixture.sampler.forget(1)
+    assert not fixture.sampler.process.is_running
+    fixture.until(fixture.sampler.process.reap)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
-def test_nothing_is_started_before_the_first_question(stage: SamplerFixture) -> None:
-    assert not stage.sampler.process.is_running
-    assert stage.sampler.tick() is None
-    assert not stage.poller.callbacks
+def test_nothing_is_started_before_the_first_question(fixture: SamplerFixture) -> None:
+    assert not fixture.sampler.process.is_running
+    assert fixture.sampler.tick() is None
+    assert not fixture.poller.callbacks

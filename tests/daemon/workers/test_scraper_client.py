@@ -325,9 +325,9 @@ class Searched(MonitorFixture):
 @pytest.fixture
 def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(monitor, "READ_INTERVAL_SECONDS", 0.0)
-    stage = Searched(tmp_path)
-    yield stage
-    stage.trainings.close()
+    fixture = Searched(tmp_path)
+    yield fixture
+    fixture.trainings.close()
 
 
 def test_scraped_metrics_are_published_and_the_end_after_the_last_one(
