@@ -1,4 +1,4 @@
-"""What exists before anything heavy is loaded: directories and the keepers."""
+"""The directories of a daemon and its supervisors, created before anything large is imported."""
 
 from __future__ import annotations
 
