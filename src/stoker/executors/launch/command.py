@@ -1,4 +1,4 @@
-"""What is executed on this machine in the end: in a container or not, on a terminal or not."""
+"""CommandBuilder: the command line and variables of an attempt on this node."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stoker.executors.launch.paths import ExecutorPaths, terminal_path
 
 
 class NoContainer(Exception):
-    """This machine cannot run containers."""
+    """This node cannot run containers."""
 
 
 class CommandBuilder:
-    """Makes of a launch the words and variables that a keeper is given."""
+    """Turns a launch into the arguments and variables for a supervisor."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class CommandBuilder:
         self.library: str | None = None
 
     def compose(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
-        """What is executed in the end, and the variables beside the job's own environment."""
+        """Return the command line, and the variables beside the job's own environment."""
         self._provide_script(launch)
         argv = launch.argv
         extra = launch.extra | self._filled(launch) if launch.fill else launch.extra
@@ -52,12 +52,12 @@ class CommandBuilder:
         return argv, extra
 
     def _with_library(self, launch: Launch) -> dict[str, str]:
-        """A training script finds the library first, whatever its interpreter has installed."""
+        """Put the training library first, before any version that the interpreter has installed."""
         own = self.environment(launch.environment).get("PYTHONPATH")
         return {"PYTHONPATH": os.pathsep.join(filter(None, (self._library(launch), own)))}
 
     def _with_slurm_tools(self, launch: Launch) -> dict[str, str]:
-        """A script finds our `srun` before any other: its SLURM_* variables are ours."""
+        """Put `srun` of stoker first on the PATH, since the SLURM_* variables are set by stoker."""
         own = self.environment(launch.environment).get("PATH") or os.defpath
         return {"PATH": f"{self._library(launch)}/{library.SLURM_TOOLS}{os.pathsep}{own}"}
 
@@ -78,13 +78,13 @@ class CommandBuilder:
         return container.command(launch, self._library(launch), self.grace, self.engine, script)
 
     def _filled(self, launch: Launch) -> dict[str, str]:
-        """The variables that name devices in braces, with the devices in their place."""
+        """Return the variables with names of devices filled in for the braces."""
         values = self.environment(launch.environment)
         filled = {name: filled_in(text, launch.fill) for name, text in values.items()}
         return {name: text for name, text in filled.items() if text != values[name]}
 
     def environment(self, hash: str) -> dict[str, str]:
-        """The variables of the submission."""
+        """Return the variables of the submission."""
         values = self.secret(hash)
         if values is None:
             raise KeyError("the job's environment is no longer stored; submit the job again")
@@ -92,7 +92,7 @@ class CommandBuilder:
         return {name: value for name, _, value in pairs}
 
     def _provide_script(self, launch: Launch) -> None:
-        """See that the disk has the script."""
+        """Write the script to disk if it is not there."""
         if launch.script is not None:
             path = f"{self.places.scripts}/{launch.script}"
             if not os.path.exists(path):
@@ -103,7 +103,7 @@ class CommandBuilder:
 
 
 def write_script(path: str, text: bytes) -> None:
-    """Put a script where it can be executed, whole or not at all."""
+    """Write an executable script, whole or not at all."""
     part = f"{path}.{os.getpid()}"
     with open(part, "wb", opener=lambda name, flags: os.open(name, flags, 0o700)) as file:
         file.write(text)

@@ -18,14 +18,14 @@ from stoker.executors.linux.procfs import read_environ
 
 ENGINES = ("podman", "docker")
 CHOICE = "STOKER_CONTAINER_ENGINE"
-"""In the daemon's environment, or among its settings: the engine to use."""
+"""The engine to use, in the environment of the daemon or its settings."""
 MARK = "STOKER_CONTAINER"
-"""The container's name, in the environment of the process that looks after it."""
+"""The name of the container, in the environment of the process in charge of it."""
 REPORTS, SNAPSHOTS, LIBRARY, SCRIPT = "/stoker/reports", "/snapshots", "/stoker/lib", "/stoker/job"
 MET_LATER = ("MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
-"""Variables of a job on several machines that are known only when all parts are ready."""
+"""Variables of a job on several nodes that are known only when all parts are ready."""
 ENGINES_TOO = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR")
-"""Variables that mean something to the engine itself: a job's own are for the inside only."""
+"""Variables that the engine itself uses: those of a job are set inside only."""
 CANNOT_RUN_HERE = b"stoker: cannot run here: "
 """Begins the last line of a container that lacks something on its node: engine, image, mount."""
 LAST_WORD = 2
@@ -37,16 +37,16 @@ AT_ONCE = signal.SIGPWR
 USUAL_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 ABSENT = "this node has neither podman nor docker; leave --image out to run the command directly"
 _SHELL = 'command -v "$1" >/dev/null && exec "$@"; shift; exec sh "$@"'
-"""The shell that the job is written for, where the image has it; else the one that all have."""
+"""bash if the image has it, else sh."""
 
 
 def command(
     launch: Launch, library: str | None, grace: float, engine: str = "", script: str | None = None
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The words that run an attempt in its container, and what they add to its variables.
+    """Return the command that runs an attempt in its container, and additional variables.
 
-    All paths of the launch are those of the machine that it runs on; there `library` is the
-    copy of ours that scripts import, and `script` the job's, if it is one.
+    All paths of the launch are those of the node that it runs on; `library` is the path of the
+    training library there, and `script` that of the job's script, if it has one.
     """
     container = launch.container
     assert container is not None
@@ -87,20 +87,20 @@ def wrapper() -> str:
 
 
 def name_of(token: str, rank: int = 0) -> str:
-    """What a container is called: as its attempt is, in letters that engines allow."""
+    """Return the name of a container: that of its attempt, in letters that engines allow."""
     safe = re.sub(r"[^A-Za-z0-9_.-]", "-", token.rstrip("."))
     return f"stoker-{safe}" + (f"-{rank}" if rank else "")
 
 
 def looked_after_by(pid: int, token: str) -> bool:
-    """Whether a process looks after the container of this attempt, and passes signals on."""
+    """Return whether a process is in charge of the container of an attempt."""
     mark = f"{MARK}={name_of(token)}".encode()
     entries = read_environ(pid)
     return any(entry == mark or entry.startswith(mark + b"-") for entry in entries)
 
 
 def absent(environment: Mapping[str, str], engine: str, asked: Iterable[str] = ()) -> str | None:
-    """Why there can be no container on this machine; None if there may be. Nothing is started."""
+    """Return why this node cannot run containers; None if it may. Nothing is started."""
     path = environment.get("PATH") or os.defpath
     if "PATH" in asked:
         path += os.pathsep + USUAL_PATH  # that one is for the inside
@@ -114,7 +114,7 @@ def absent(environment: Mapping[str, str], engine: str, asked: Iterable[str] = (
 def _places(
     launch: Launch, container: Container, library: str | None, script: str | None
 ) -> Iterable[str]:
-    """Directories that are made and mounted. What the user named wins over what we would mount."""
+    """Create and return the directories to mount; those that the user named take precedence."""
     user = {mount.target.rstrip("/") or "/": mount for mount in container.mounts}
     ours = [Mount(launch.reports, REPORTS)]
     if launch.own_checkpoints:
@@ -146,7 +146,7 @@ def _places(
 
 
 def _quoted(field: str) -> str:
-    """A field of a line of commas, as both engines read it."""
+    """Return a field of a comma-separated option, as both engines read it."""
     return '"' + field.replace('"', '""') + '"' if set(field) & {",", '"'} else field
 
 
@@ -163,7 +163,7 @@ def _network(launch: Launch, container: Container) -> Iterable[str]:
 
 
 def _inner(launch: Launch, script: str | None) -> tuple[str, ...]:
-    """The command, as it is inside."""
+    """Return the command inside the container."""
     if launch.line:
         return _shell(launch.argv[0], "-c", launch.argv[-1])
     if launch.script is None or script is None:
@@ -174,7 +174,7 @@ def _inner(launch: Launch, script: str | None) -> tuple[str, ...]:
 
 
 def _with_slurm_tools(launch: Launch, library: str | None) -> tuple[str, ...]:
-    """Put our `srun` first on the image's own PATH."""
+    """Put `srun` of stoker first on the PATH of the image."""
     if library is None or SLURM_MARK not in launch.extra:
         return ()
     return ("sh", "-c", f'PATH="{LIBRARY}/{SLURM_TOOLS}:$PATH" exec "$@"', "sh")

@@ -12,14 +12,14 @@ from pathlib import Path
 from stoker import __version__
 
 PACKAGES = ("stoker/training", "kubernetesdlprofile")
-"""What is in it, and nothing else: `stoker` itself may be in an image as a whole."""
+"""Its files, and no others: an image may have the whole of `stoker` itself."""
 SLURM_TOOLS = "stoker/executors/slurm_tools"
-"""`srun` and `scontrol`, for the PATH of jobs with SLURM_* variables; they are in it, too."""
+"""The directory of `srun` and `scontrol` in it, for jobs with SLURM_* variables."""
 _SOURCE = Path(__file__).parents[3]
 
 
 def provide(home: str, source: Path = _SOURCE) -> str:
-    """Its directory under `home`, made whole or not at all; every version of it has its own."""
+    """Return its directory under `home`, created if missing; every version has its own."""
     files = sorted(_files(source))
     digest = hashlib.sha256()
     for file in files:

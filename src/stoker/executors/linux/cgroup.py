@@ -1,4 +1,4 @@
-"""One control group per attempt, where the machine lets us have one."""
+"""Cgroups: one control group per attempt, if the node allows that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 
 
 class Cgroups:
-    """Version 2 groups below our own. Without delegation everything here does nothing."""
+    """Version 2 groups below that of the daemon; without delegation, all methods do nothing."""
 
     def __init__(self, root: str | None) -> None:
         self.root = root
@@ -17,7 +17,7 @@ class Cgroups:
     def find(
         cls, mounts: tuple[str, ...] = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
     ) -> Cgroups:
-        """Our own group, when it is not the root of the tree and we may make children in it."""
+        """Return the group of the daemon, if it is not the root and may have children."""
         try:
             with open("/proc/self/cgroup") as file:
                 own = next((line[3:].strip() for line in file if line.startswith("0::")), "/")
@@ -32,7 +32,7 @@ class Cgroups:
         return cls(None)
 
     def create(self, name: str) -> str | None:
-        """A group for one attempt; None when there are none to be had."""
+        """Create the group of an attempt; return None if that is impossible."""
         if self.root is None:
             return None
         path = f"{self.root}/stoker-{name}"
@@ -45,7 +45,7 @@ class Cgroups:
         return path
 
     def existing(self, name: str) -> str | None:
-        """The group of an attempt that an earlier daemon started."""
+        """Return the group of an attempt that an earlier daemon started, if it has one."""
         path = f"{self.root}/stoker-{name}" if self.root else ""
         return path if path and os.path.isdir(path) else None
 
@@ -79,7 +79,7 @@ def _write(path: str, text: str) -> bool:
 
 
 def pids(path: str) -> list[int]:
-    """The processes in a group and in the groups that a job has made below it."""
+    """Return the processes in a group and in groups that the job created below it."""
     found: list[int] = []
     for place, _, _ in os.walk(path):
         with contextlib.suppress(OSError), open(f"{place}/cgroup.procs") as file:
@@ -98,7 +98,7 @@ def killed_for_memory(path: str) -> bool:
 
 
 def remove(path: str) -> None:
-    """Take an empty group away, with those below it."""
+    """Remove an empty group, and those below it."""
     for place, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):
             os.rmdir(place)

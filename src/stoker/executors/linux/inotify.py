@@ -1,5 +1,6 @@
-"""Being told by the kernel that files appear or grow. Writers are on this machine, whatever the
-file system: what processes here do to a file is told even where it is another machine's.
+"""Inotify: kernel events for files that appear or grow, written by processes of this node.
+
+The file system does not matter: changes by these processes are reported on network mounts too.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ ONLY_DIRECTORY, DONT_FOLLOW, ONCE = 0x0100_0000, 0x0200_0000, 0x8000_0000
 
 HEAD = struct.Struct("iIII")
 BUFFER = 65536
-"""Bytes of news taken at a time; what does not fit waits for the next look."""
+"""Bytes of events that are read at a time."""
 
 
 class Change:
-    """Something happened to what a watch looks at; `name` is a file in a watched directory."""
+    """A change of a watched path; `name` is a file in a watched directory."""
 
     __slots__ = ("lost", "name", "over", "watch")
 
     def __init__(self, watch: int, mask: int, name: str) -> None:
         self.watch, self.name = watch, name
         self.lost = bool(mask & OVERFLOW)
-        """So much has happened that some of it was not told: look everywhere."""
+        """Whether events were lost, because there were too many."""
         self.over = bool(mask & IGNORED)
-        """What was watched is gone, and nothing more will come of this watch."""
+        """Whether the watched path is gone and its watch has ended."""
 
 
 class Inotify:
-    """A descriptor that is readable when something was added to a directory or to a file."""
+    """A descriptor that is readable when a watched directory or file has changed."""
 
     def __init__(self) -> None:
         import ctypes  # most commands that import this room never get here
@@ -42,7 +43,7 @@ class Inotify:
         self.fd: int = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
     def watch_directory(self, path: str) -> int:
-        """Be told of everything that appears in a directory."""
+        """Report every file that appears in a directory."""
         return self._add(path, CREATE | MOVED_TO | ONLY_DIRECTORY | DONT_FOLLOW)
 
     def watch_file(self, path: str) -> int:
@@ -63,11 +64,11 @@ class Inotify:
         return self._checked(self._libc.inotify_add_watch(self.fd, name, self._word(mask)), path)
 
     def unwatch(self, watch: int) -> None:
-        """Be told no more; safe when the file is gone."""
+        """Remove a watch; safe if the file is gone."""
         self._libc.inotify_rm_watch(self.fd, watch)
 
     def changes(self) -> list[Change]:
-        """What has happened since this was last asked, or a part of it; never waits."""
+        """Return events since the last call, or a part of them; never block."""
         try:
             data = os.read(self.fd, BUFFER)
         except BlockingIOError:

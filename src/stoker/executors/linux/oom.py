@@ -1,4 +1,4 @@
-"""Naming what went wrong from what a failed attempt left behind."""
+"""Detects that a failed attempt ran out of memory, from kernel counters and its log."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TAIL = 16384
 
 
 def cuda_out_of_memory(*logs: str | None) -> bool:
-    """Whether the end of a log says that CUDA ran out of memory."""
+    """Return whether the end of a log reports that CUDA ran out of memory."""
     ends = [tail(path) for path in logs if path is not None]
     return any(sign in end for end in ends for sign in CUDA_SIGNS)
 
 
 def last_line(sign: bytes, *logs: str | None) -> str | None:
-    """What stands behind `sign` in the last line of a log that begins with it; None: nowhere."""
+    """Return the rest of the last line of a log that begins with `sign`; None without one."""
     for path in logs:
         lines = tail(path).splitlines() if path is not None else []
         if lines and lines[-1].startswith(sign):
@@ -34,7 +34,7 @@ def last_line(sign: bytes, *logs: str | None) -> str | None:
 
 
 def tail(path: str, size: int = TAIL) -> bytes:
-    """The last bytes of a file; nothing when it cannot be read."""
+    """Return the last bytes of a file; none if it cannot be read."""
     try:
         with open(path, "rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - size, 0))
@@ -44,14 +44,14 @@ def tail(path: str, size: int = TAIL) -> bytes:
 
 
 class OomCounter:
-    """Kernel kills for memory since boot, looked up at most once a second before starts."""
+    """Counts kernel kills for memory since boot; read at most once a second before starts."""
 
     def __init__(self) -> None:
         self._seen = oom_kills()
         self._when = time.monotonic()
 
     def before(self) -> int:
-        """The count before an attempt begins."""
+        """Return the count before an attempt starts."""
         now = time.monotonic()
         if now - self._when > 1.0:
             self._seen, self._when = oom_kills(), now
@@ -59,7 +59,7 @@ class OomCounter:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for memory since boot."""
+    """Return the number of processes that the kernel killed for memory since boot."""
     try:
         with open("/proc/vmstat", "rb") as file:
             for line in file:

@@ -1,8 +1,8 @@
-"""A job with a terminal of its own: `python -m stoker.executors.linux.pty_relay SOCKET ARGV...`.
+"""Runs a job on a terminal: `python -m stoker.executors.linux.pty_relay SOCKET ARGV...`.
 
-This is the job's own process, so it outlives the daemon like any other. Whoever connects
-to the socket gets the terminal; the first line it sends is its size, `ROWS COLS`. What the
-terminal shows goes to the log as well.
+This is the job's own process, so it outlives the daemon like any other. A client that connects
+to the socket gets the terminal; the first line it sends is its size, `ROWS COLS`. The output of
+the terminal goes to the log as well.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def lock_again(path: str) -> int:
 
 
 def lock_shared(fd: int, path: str) -> None:
-    """Take a shared lock. Another daemon that looks whether it is locked has it for an instant."""
+    """Take a shared lock; another daemon may hold it for an instant to check it."""
     for delay in (0.001, 0.002, 0.004, None):
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

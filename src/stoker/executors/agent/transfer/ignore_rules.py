@@ -1,4 +1,4 @@
-"""Which paths stay at home: the rules of `.gitignore`, read from `.stokerignore`.
+"""IgnoreRules: paths that are not uploaded, by the rules of `.gitignore` in `.stokerignore`.
 
 They are git's to the letter, with one difference: `?` and `[…]` stand for a character, not for
 a byte of one. A test compares the two on random trees.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 NAME = ".stokerignore"
-"""Not .gitignore: data is usually kept out of git, and is just what a job needs."""
+"""Not .gitignore: data is usually kept out of git, and jobs need it."""
 
 _CLASSES = {
     "alnum": "0-9A-Za-z", "alpha": "A-Za-z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f",
@@ -35,30 +35,30 @@ class Rule:
         if self.directories_only:
             body = body[:-1]
         self.whole_path = "/" in body
-        """A slash, other than at the end, ties a pattern to the directory of its file."""
+        """Whether a slash, other than at the end, ties the pattern to the directory of its file."""
         self._match = re.compile(_translated(body.removeprefix("/")), re.DOTALL).fullmatch
 
     def holds(self, path: str, name: str, is_dir: bool) -> bool:
-        """Whether this rule is about that path, which is given from the rule's directory."""
+        """Return whether the rule matches a path, relative to the directory of the rule."""
         if self.directories_only and not is_dir:
             return False
         return self._match(path if self.whole_path else name) is not None
 
 
 class IgnoreRules:
-    """The rules that hold in one directory: its own file's, and those of the ones above it."""
+    """The rules of one directory: those of its own file and of the directories above."""
 
     __slots__ = ("_levels",)
 
     def __init__(self, levels: tuple[tuple[int, tuple[Rule, ...]], ...] = ()) -> None:
-        """`levels`: how much of a path leads to the file, and its rules; the strongest first."""
+        """`levels`: the length of the path to each file, and its rules; the strongest first."""
         self._levels = levels
 
     @classmethod
     def always(cls, patterns: Sequence[str]) -> IgnoreRules:
-        """Rules that no file can overrule."""
+        """Return rules that no file can override."""
         rules = _rules(patterns)
-        # A length below zero: this level stays in front of all files.
+        # A negative length keeps this level before all files.
         return cls(((-1, rules),) if rules else ())
 
     def enter(self, directory: str, text: str | None) -> IgnoreRules:
@@ -71,7 +71,7 @@ class IgnoreRules:
         return IgnoreRules((*self._levels[:fixed], mine, *self._levels[fixed:]))
 
     def excluded(self, path: str, is_dir: bool) -> bool:
-        """Whether a path stays at home; ask only about what is in a directory that does not."""
+        """Return whether a path is excluded; its directory must not be."""
         name = path.rpartition("/")[2]
         for length, rules in self._levels:
             below = path[length:] if length > 0 else path
@@ -82,7 +82,7 @@ class IgnoreRules:
 
 
 def _rules(lines: Sequence[str]) -> tuple[Rule, ...]:
-    """The rules of these lines, last first: that is how they are tried."""
+    """Return the rules of these lines, the last one first, as they are tried."""
     rules = []
     for raw in lines:
         line = _trimmed(raw.removesuffix("\r"))
@@ -96,17 +96,17 @@ def _rules(lines: Sequence[str]) -> tuple[Rule, ...]:
 
 
 def _trimmed(line: str) -> str:
-    """Without blanks at the end, unless a backslash keeps them."""
+    """Return a line without trailing blanks, unless a backslash protects them."""
     body = line.rstrip(" ")
     slashes = len(body) - len(body.rstrip("\\"))
     return line[: len(body) + 1] if slashes % 2 else body
 
 
 def _translated(pattern: str) -> str:
-    """A regular expression for a pattern of shell wildcards, in which `**` spans directories."""
+    """Return the regular expression of a wildcard pattern; `**` spans directories."""
     out: list[str] = []
     plain = True
-    """Nothing but letters so far: git compares those first, and `**` then stands at a start."""
+    """Only letters so far: git compares those first, and `**` is then at a start."""
     at, end = 0, len(pattern)
     while at < end:
         char = pattern[at]
@@ -144,7 +144,7 @@ def _translated(pattern: str) -> str:
 
 
 def _bracket(pattern: str, at: int) -> tuple[int, str]:
-    """The set that begins at `at`, as a regular expression, and where it ends."""
+    """Return the set that begins at `at` as a regular expression, and its end."""
     negated = pattern[at : at + 1] in ("!", "^")
     at += negated
     items: list[str] = []
@@ -176,7 +176,7 @@ def _bracket(pattern: str, at: int) -> tuple[int, str]:
 
 
 def _letter(pattern: str, at: int) -> tuple[int, str]:
-    """One letter of a set, a backslash taken off, and where the next one is."""
+    """Return one letter of a set, without its backslash, and the position of the next."""
     if pattern[at : at + 1] == "\\":
         at += 1
     if at >= len(pattern):

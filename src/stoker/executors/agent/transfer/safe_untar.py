@@ -1,7 +1,7 @@
-"""Files out of a tar stream that somebody else made: whole or not at all, and never outside.
+"""Extracts tar streams of a node: files appear whole or not at all, and never outside.
 
-Every directory on the way to a file is opened by itself, never through a link. So it does not
-matter what links the stream brings, or what is there already.
+Every directory of a path is opened by itself, never through a link. So links in the stream, or
+those that exist already, do no harm.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ LONGEST_PATH, LONGEST_NAME, DEEPEST_PATH = 4096, 255, 256
 
 
 Wanted = Callable[[str, bool], bool]
-"""Whether a path, of a directory or not, is to be put anywhere."""
+"""Returns whether a path, of a directory or not, is extracted."""
 Link = Callable[[str, str], str | None]
-"""What a link of this name that leads to that is to lead to here; none: it is left out."""
+"""Returns the target for a link with this name and target; None: the link is left out."""
 
 
 def everything(_name: str, _is_dir: bool) -> bool:
-    """All of it is wanted."""
+    """Extract everything."""
     return True
 
 
 def safe_link(name: str, target: str) -> str | None:
-    """As rsync's --safe-links has it: those that lead out are left out."""
+    """Leave out links that point outside, like --safe-links of rsync."""
     return target if stays_inside(name, target) else None
 
 
 def receive(source: Source, into: str, wanted: Wanted = everything, link: Link = safe_link) -> None:
-    """Put what is in a stream of tar archives below `into`, which is there."""
+    """Extract a stream of tar archives into an existing directory."""
     base = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
     try:
         archive = Archive(source)
@@ -46,7 +46,7 @@ def receive(source: Source, into: str, wanted: Wanted = everything, link: Link =
 
 
 def parts_of(name: str) -> list[str]:
-    """The steps of a relative path; one that leads elsewhere, or is too long, is refused."""
+    """Return the components of a relative path; raise if it points outside or is too long."""
     if len(name) > LONGEST_PATH:
         raise Refused(f"'{name[:40]}…' is longer than {LONGEST_PATH} characters.")
     parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -58,7 +58,7 @@ def parts_of(name: str) -> list[str]:
 
 
 def stays_inside(name: str, target: str) -> bool:
-    """Whether a link of this name that leads to `target` stays in the same tree."""
+    """Return whether a link with this name and target points into the same tree."""
     depth = len(parts_of(name)) - 1
     for step in target.split("/"):
         depth += -1 if step == ".." else step not in ("", ".")
@@ -96,7 +96,7 @@ def _put(archive: Archive, member: Member, base: int, link: Link) -> None:
 
 
 def directory(base: int, parts: list[str], mode: int | None = None) -> int:
-    """Open a directory below `base`, made where it is missing, with this mode if one is given."""
+    """Open a directory below `base`; create missing ones, with this mode if one is given."""
     here = os.dup(base)
     for depth, part in enumerate(parts):
         with contextlib.suppress(FileExistsError):
@@ -115,7 +115,7 @@ def directory(base: int, parts: list[str], mode: int | None = None) -> int:
 
 
 def _link(base: int, parts: list[str], place: int, new: str) -> None:
-    """A second name for a file that came before."""
+    """Create a hard link to a file that was extracted before."""
     if not parts:
         raise Refused("a hard link refers to the directory itself.")
     other = directory(base, parts[:-1])

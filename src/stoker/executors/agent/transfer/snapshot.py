@@ -1,4 +1,4 @@
-"""A directory as it is now, named by its content: what a job takes along to another machine.
+"""DirectorySnapshot: the files that are uploaded for a job, with an id made of their content.
 
 The name is a hash over paths, kinds, the executable bit and content. So the same files have the
 same name wherever and whenever they are looked at, and a machine that has them is sent nothing.
@@ -31,31 +31,31 @@ FRESH = 2_000_000_000
 
 
 class BadPath(BadValue):
-    """A path that cannot be taken along; the message is one sentence."""
+    """A path that cannot be uploaded; the message is one sentence."""
 
 
 class TooLarge(BadValue):
-    """More than may be taken along."""
+    """The files are larger than the limit."""
 
 
 class DirectorySnapshot(Struct, frozen=True):
-    """What is taken along, and the name that stands for all of it."""
+    """The files of a directory, and the id of their content."""
 
     id: str
     base: str
     names: tuple[str, ...]
-    """Files, symbolic links and directories with nothing in them, below `base`, sorted."""
+    """Files, symbolic links and empty directories below `base`, sorted."""
     size: int
     links: tuple[str, ...]
-    """Those of the names that are symbolic links."""
+    """The names of symbolic links."""
     stamps: tuple[Stamp | None, ...]
-    """For each name how it looked when it was read; directories have none."""
+    """Size and times of each name when it was read; None for directories."""
     at: float = 0.0
-    """When it was looked at: what was changed here later is not in it."""
+    """When reading began: later changes are not in it."""
 
 
 class Hashes:
-    """The hashes of files that have not changed since. For any number of threads."""
+    """A cache of file hashes, for any number of threads."""
 
     def __init__(self, most: int = 200_000) -> None:
         self._most = most
@@ -63,11 +63,11 @@ class Hashes:
         self._lock = threading.Lock()
 
     def find(self, key: tuple[int, ...]) -> bytes | None:
-        """The hash of the file with this identity, size and times."""
+        """Return the hash of the file with this identity, size and times, if it is known."""
         return self._known.get(key)
 
     def keep(self, key: tuple[int, ...], digest: bytes) -> None:
-        """Remember one; the oldest goes when there are too many."""
+        """Store a hash; drop the oldest one if there are too many."""
         with self._lock:
             self._known[key] = digest
             while len(self._known) > self._most:
@@ -75,11 +75,11 @@ class Hashes:
 
 
 class _Found(Struct):
-    """Something to take along."""
+    """One file, link or empty directory."""
 
     name: str
     kind: bytes
-    """`f`, `x` (a file that can be executed), `l` or `d`."""
+    """`f`, `x` (an executable file), `l` or `d`."""
     stat: os.stat_result | None = None
 
 
@@ -90,7 +90,7 @@ def take_snapshot(
     most: int | None = None,
     cache: Hashes | None = None,
 ) -> DirectorySnapshot:
-    """Look at everything below `paths`, which are in `base`, and find its name.
+    """Read everything below `paths`, which are in `base`, and return the snapshot.
 
     What `.stokerignore` files and `exclude` name stays out, but not a path that is given.
     """
@@ -107,7 +107,7 @@ def take_snapshot(
 
 
 def changed(tree: DirectorySnapshot) -> str | None:
-    """The first file that no longer is as it was surveyed, or none."""
+    """Return the first file that was changed since the snapshot, if there is one."""
     for name, stamp in zip(tree.names, tree.stamps, strict=True):
         if stamp is None:
             continue
@@ -124,7 +124,7 @@ def changed(tree: DirectorySnapshot) -> str | None:
 
 
 def _below(base: str, path: str, rules: IgnoreRules) -> Iterator[_Found]:
-    """A given path: a file by itself, a directory with what is in it."""
+    """Yield a given path: a file itself, a directory with its content."""
     whole = os.path.normpath(os.path.join(base, path))
     if whole != base and not whole.startswith(base.rstrip("/") + "/"):
         raise BadPath(f"'{path}' is not below {base}; give a path inside it.")
@@ -148,7 +148,7 @@ def _below(base: str, path: str, rules: IgnoreRules) -> Iterator[_Found]:
 
 
 def _walk(base: str, name: str, rules: IgnoreRules) -> Iterator[_Found]:
-    """Everything in a directory that no rule excludes; links are never followed."""
+    """Yield everything in a directory that no rule excludes; links are never followed."""
     waiting = [(name, rules)]
     while waiting:
         here, rules = waiting.pop()
@@ -185,7 +185,7 @@ def _walk(base: str, name: str, rules: IgnoreRules) -> Iterator[_Found]:
 
 
 def _kind(status: os.stat_result) -> bytes | None:
-    """What it is; none for sockets, pipes and devices, which stay at home."""
+    """Return the kind; None for sockets, pipes and devices, which are not uploaded."""
     if stat.S_ISREG(status.st_mode):
         return b"x" if status.st_mode & 0o111 else b"f"
     return b"l" if stat.S_ISLNK(status.st_mode) else None
@@ -212,7 +212,7 @@ def _unreadable(name: str, error: OSError) -> str:
 
 
 def _digests(base: str, there: list[_Found], cache: Hashes) -> dict[str, bytes]:
-    """The hash of each one's content; a file that is gone by now has none."""
+    """Return the hash of each content; files that were removed meanwhile have none."""
     digests: dict[str, bytes | None] = {}
     later: dict[str, Future[bytes | None]] = {}
     now = time.time_ns()
@@ -234,7 +234,7 @@ def _digests(base: str, there: list[_Found], cache: Hashes) -> dict[str, bytes]:
 
 
 def _digest(base: str, found: _Found, cache: Hashes, now: int) -> bytes | None:
-    """Read one and hash it. `hashlib` lets other threads run while it does."""
+    """Return the hash of one content. `hashlib` lets other threads run meanwhile."""
     assert found.stat is not None
     path = os.path.join(base, found.name)
     total = blake2b(digest_size=32)
@@ -242,7 +242,7 @@ def _digest(base: str, found: _Found, cache: Hashes, now: int) -> bytes | None:
         if found.kind == b"l":
             total.update(os.fsencode(os.readlink(path)))
         else:
-            # Not a pipe that has taken the file's place: opening that would wait for ever.
+            # A pipe may have replaced the file: opening that would block.
             with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
                 while piece := file.read(PIECE):
                     total.update(piece)
@@ -269,7 +269,7 @@ def _named(
     there = [each for each in there if each.name in digests]
     total = blake2b(digest_size=20, person=b"stoker tree 1")
     for each in there:
-        # A path has no zero byte and a digest one length: no two trees give the same bytes.
+        # Paths have no zero byte and digests one length: different trees give different bytes.
         total.update(each.kind + os.fsencode(each.name) + b"\0" + digests[each.name])
     return DirectorySnapshot(
         id=total.hexdigest(),
@@ -282,11 +282,11 @@ def _named(
     )
 
 
-# ------------------------------------------------------------------------------- telling
+# ------------------------------------------------------------------------------ messages
 
 
 def _too_large(base: str, there: list[_Found], size: int, most: int) -> str:
-    """How large, what is to blame, what to do."""
+    """Return the message about a directory that is too large: its size, the cause, what to do."""
     largest = sorted(_groups(there).items(), key=lambda group: (-group[1], group[0]))[:3]
     blame = ", ".join(f"{name} ({amount(bytes)})" for name, bytes in largest)
     return (
@@ -297,7 +297,7 @@ def _too_large(base: str, there: list[_Found], size: int, most: int) -> str:
 
 
 def _groups(there: list[_Found]) -> dict[str, int]:
-    """How much is in each entry of the base, or of the one directory that has it all."""
+    """Return the size of each entry of the base, or of the one directory that has everything."""
     start, groups = "", {"/": 0}
     while len(groups) == 1 and next(iter(groups)).endswith("/"):
         groups = {}
@@ -311,7 +311,7 @@ def _groups(there: list[_Found]) -> dict[str, int]:
 
 
 def amount(size: int) -> str:
-    """A number of bytes as people say it."""
+    """Return a number of bytes with a unit."""
     if size < 1024:
         return f"{size} bytes"
     value = float(size)

@@ -17,7 +17,7 @@ BLOCK, PIECE = 512, 1 << 18
 MAX_MEMBERS = 200_000
 """Files in one stream."""
 MAX_EXTENSION = 64 << 10
-"""Bytes of what stands in front of a member: long names and other records."""
+"""Bytes of the records before a member, such as long names."""
 MAX_PADDING = 1 << 20
 """Zeros between two members, or two archives."""
 MAX_TIME = (1 << 32) - 1
@@ -25,22 +25,22 @@ NOT_AN_ARCHIVE = "the received data is not a complete tar archive."
 
 
 class Refused(Exception):
-    """The stream holds what cannot be accepted; the message is one sentence."""
+    """The content of the stream is not accepted; the message is one sentence."""
 
 
 class TruncatedArchive(Refused, EOFError):
-    """The stream ends in the middle, or is no archive."""
+    """The stream is incomplete, or no archive."""
 
 
 class Source(Protocol):
-    """Where a stream is read from."""
+    """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
         """Return at most this number of bytes; none at the end."""
 
 
 class Kind(Enum):
-    """What a member is."""
+    """The type of a member."""
 
     FILE = "file"
     SECOND_NAME = "hard link"
@@ -91,7 +91,7 @@ class Archive:
                 pass
 
     def content(self) -> Iterator[bytes]:
-        """What is left of the current member's content, in pieces."""
+        """Yield the unread content of the current member, in pieces."""
         while self._left:
             piece = self._source.read(min(self._left, PIECE))
             if not piece:
@@ -151,7 +151,7 @@ class Archive:
         )
 
     def _header(self) -> bytes | None:
-        """The next header; zeros in front of it end an archive, behind which there may be more."""
+        """Return the next header; zeros before it end an archive, and another one may follow."""
         for _ in range(MAX_PADDING // BLOCK):
             block = self._exactly(BLOCK, or_end=True)
             if not block:
@@ -175,7 +175,7 @@ class Archive:
 
 
 def _padding(size: int) -> int:
-    """Bytes that fill the last block."""
+    """Return the number of bytes that fill the last block."""
     return -size % BLOCK
 
 
@@ -184,7 +184,7 @@ def _text(field: bytes) -> bytes:
 
 
 def _number(field: bytes) -> int:
-    """A number of a header: octal digits, or a large one in binary."""
+    """Return a number of a header: octal digits, or binary if it is large."""
     if field[0] == 0x80:
         value = int.from_bytes(field[1:], "big")
         if value >> 62:
@@ -199,12 +199,12 @@ def _number(field: bytes) -> int:
 
 
 def _time(field: bytes) -> int:
-    """When it was changed; 0 for a time before 1970."""
+    """Return the modification time; 0 for times before 1970."""
     return 0 if field[0] == 0xFF else _number(field)
 
 
 def _decimal(digits: bytes) -> int:
-    """A number of a record, without what is behind the point; 0 for a time before 1970."""
+    """Return a time of a record in whole seconds; 0 for times before 1970."""
     found = _DECIMAL.fullmatch(digits.removeprefix(b"-"))
     if found is None:
         raise TruncatedArchive(NOT_AN_ARCHIVE)
@@ -212,7 +212,7 @@ def _decimal(digits: bytes) -> int:
 
 
 def _records(data: bytes) -> dict[str, bytes]:
-    """POSIX's records `LENGTH KEY=VALUE`, where the length counts all of it and a newline."""
+    """Parse POSIX records `LENGTH KEY=VALUE`; the length includes itself and a newline."""
     found: dict[str, bytes] = {}
     at = 0
     while at < len(data) and data[at]:

@@ -27,8 +27,8 @@ from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, changed
 from stoker.executors.agent.transfer.staging import exclusive
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
 
-# These run as `sh -c TEXT sh WORDS`, passed on by whatever the login shell is: so there is no
-# quote and no exclamation mark in them.
+# These run as `sh -c TEXT sh WORDS` through any login shell: they contain neither quotes nor
+# exclamation marks.
 
 # ROOT TREE PART REUSE. The rename is into the directory, where the name is taken if another
 # sender won: it fails then, while `mv PART TREE` would put the one inside the other.
@@ -49,7 +49,7 @@ rm -rf "$1" && mkdir "$1" && cd "$1" && exec tar -xpof -"""
 
 
 class Restless(CarryError):
-    """A tree that is no longer what its name says."""
+    """The files were changed after the snapshot."""
 
 
 def send(
@@ -59,7 +59,7 @@ def send(
     loose: bool = False,
     progress: UploadProgress | None = None,
 ) -> None:
-    """Put a tree at ROOT/trees/ID; returns when it is there, whole, whoever sent it.
+    """Send a tree to ROOT/trees/ID; return when it is complete there.
 
     What a broken connection leaves is gone on from, with rsync; `reuse` names a tree that may
     be there already and is much like this one. `loose`: it may change meanwhile, for its name
@@ -79,7 +79,7 @@ def send(
         except LinkLost:
             raise  # what is there already is of use next time
         except CarryError:
-            # A disk that is full should not stay so; and why says more than why this failed.
+            # Free a full disk; and the first error says more than that of the cleanup.
             with contextlib.suppress(CarryError):
                 command.finish("remove")
             insist(tree)
@@ -129,7 +129,7 @@ def _send_by_rsync(
     if b"reuse" in said:
         more.append(f"--link-dest={trees}/{reuse}")
     if more or b"begun" in said:
-        # Size and time do not prove that a file over there is the one meant: its content does.
+        # Size and time do not prove that a file on the node is the same: its content does.
         more.append("--checksum")
     # A file under shell lies in `rest`: what a kill leaves there must not be in the tree. One that
     # is broken off takes its place all the same, and --checksum tells it from a whole one. What
@@ -155,7 +155,7 @@ def _send_by_tar(
 
 
 class _Padded:
-    """A file that may be cut short while it is read: the length that was announced must hold."""
+    """A file that may be truncated while it is read: its announced length must hold."""
 
     def __init__(self, file: io.BufferedReader, progress: UploadProgress | None) -> None:
         self._file, self._progress = file, progress
@@ -168,10 +168,10 @@ class _Padded:
 
 
 def pack(tree: DirectorySnapshot, out: TimeoutPipe, progress: UploadProgress | None = None) -> None:
-    """Write a tree as tar: GNU's format, which every tar on Linux reads."""
+    """Write a tree as a tar archive in GNU format, which every tar on Linux reads."""
     links = set(tree.links)
-    # Closing it writes the end of the archive: not to be done for half of one. And no "w|",
-    # whose objects write when they are collected, to a descriptor that is another's by then.
+    # Closing it writes the end of the archive, so an incomplete one is not closed. No "w|": such
+    # objects write when they are collected, to a descriptor that may be reused by then.
     tar = tarfile.TarFile(
         fileobj=out,  # type: ignore[arg-type]
         mode="w",
@@ -188,7 +188,7 @@ def pack(tree: DirectorySnapshot, out: TimeoutPipe, progress: UploadProgress | N
             tar.addfile(info)
             continue
         info.mtime = stamp[1] // 1_000_000_000
-        # As with rsync, what has vanished since the snapshot is noticed afterwards.
+        # As with rsync, files that were removed since the snapshot are noticed afterwards.
         if name in links:
             with contextlib.suppress(FileNotFoundError):
                 info.type, info.linkname = tarfile.SYMTYPE, os.readlink(path)

@@ -1,4 +1,4 @@
-"""How far an upload is: bytes are counted in the thread that sends them, and read by the loop."""
+"""UploadProgress: bytes of an upload, counted by the sending thread and read by the loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoker.core.policy.elastic import span
 UNITS = (("GB", 10**9, 10**10), ("MB", 10**6, 10**6), ("kB", 10**3, 10**3), ("bytes", 1, 0))
 """Name, bytes, and the smallest upload that is shown in it."""
 FIRST_ESTIMATE_SECONDS = 2.0
-"""Before that, the rate says little about the rest."""
+"""Before that time, the rate is no basis for an estimate."""
 
 
 class UploadProgress:
@@ -20,16 +20,16 @@ class UploadProgress:
     def __init__(self, total: int | None) -> None:
         self.total, self.sent = total, 0
         self.began, self._first = 0.0, 0
-        """When bytes were first seen to be sent, and how many."""
+        """The time of the first bytes, and their number."""
 
     def count(self, sent: int) -> None:
-        """Note how many bytes have been sent by now."""
+        """Note the number of bytes that were sent so far."""
         if sent and not self.sent:
             self.began, self._first = time.monotonic(), sent
         self.sent = sent
 
     def seconds_left(self, now: float) -> float | None:
-        """Estimate the rest by the mean rate since the first bytes; None while that is unknown."""
+        """Estimate the remaining time by the mean rate; None while that is unknown."""
         elapsed, sent = now - self.began, self.sent - self._first
         if self.total is None or elapsed < FIRST_ESTIMATE_SECONDS or sent <= 0:
             return None

@@ -1,4 +1,4 @@
-"""What travels with jobs: trees to a machine, once each; what a job wrote back from it."""
+"""TreeUploads: sends the directories of jobs to a node, each content once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stoker.executors.agent.transfer.upload_progress import UploadProgress
 from stoker.executors.linux.thread_pool import TransferPool
 
 ALWAYS_EXCLUDED = (".git/", "__pycache__/", ".stoker/", ".stoker-*")
-"""Neither code nor data; the last pattern are results that are being installed."""
+"""Neither code nor data; the last pattern matches results that are being installed."""
 MAX_TREE_BYTES = 8 << 30
 """Size of a directory that is uploaded; more is surely a mistake."""
 SNAPSHOT_SECONDS = 1.0
