@@ -85,19 +85,12 @@ class RecordingSampler:
     def __init__(self) -> None:
         self.questions: dict[int, Any] = {}
         self.forgotten: list[int] = []
-        self.closed = False
 
     def ask(self, sweep: int, definition: Any, trials: Any, count: int, on_answer: Any) -> None:
         self.questions[sweep] = on_answer
 
     def forget(self, sweep: int) -> None:
         self.forgotten.append(sweep)
-
-    def tick(self) -> float | None:
-        return 3.0
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class ControlledSweeps:
@@ -213,9 +206,3 @@ def test_a_command_for_a_sweep_that_has_ended_does_nothing(sweeps: ControlledSwe
     sweeps.handlers.cycle([], sweeps.commands)
     assert sweeps.sweep.issued == 0
     assert sweeps.controller.awaiting_trials == set()
-
-
-def test_timers_and_the_end_reach_the_sampler(sweeps: ControlledSweeps) -> None:
-    assert sweeps.controller.tick() == 3.0
-    sweeps.controller.close()
-    assert sweeps.sampler.closed

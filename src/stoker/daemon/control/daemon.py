@@ -187,8 +187,8 @@ class Daemon:
             contain("timers of the fleet", 1.0, self.registry.tick, now.boot),
             contain("timers of the GPU watch", 1.0, self.gpus.tick, state),
             contain("timers of training reports", 1.0, self.training.tick),
-            contain("timers of sweeps", 1.0, sweeps.tick) if sweeps is not None else None,
-            contain("timers of eta", 1.0, forecasts.tick) if forecasts is not None else None,
+            contain("timers of sweeps", 1.0, sweeps.sampler.tick) if sweeps else None,
+            contain("timers of eta", 1.0, forecasts.tick) if forecasts else None,
             self.pipeline.next_wakeup(),
             self.waiters.timeout(now.boot),
             self.job_source.next_wakeup(),
@@ -262,7 +262,7 @@ class Daemon:
         after_sync = self._take_after_sync() if self._has_finished else AfterSync()
         self.training.close()
         if self.sweeps.value is not None:
-            self.sweeps.value.close()
+            self.sweeps.value.sampler.close()
         if self.forecasts.value is not None:
             self.forecasts.value.close()
         self.registry.close()

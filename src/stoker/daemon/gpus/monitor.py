@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from stoker.core.events import Event
 from stoker.core.foreign import Thresholds
@@ -59,15 +58,10 @@ class GpuMonitor:
     def keep_fresh(self, on_fresh: Callable[[], None]) -> None:
         """Poll for a while even if no job needs it; call back when the readings are fresh."""
         self._keep_fresh_until = time.monotonic() + KEEP_FRESH_SECONDS
-        if self.is_stale() or (self.enabled and not self.latest):
+        if self.is_stale() or (self.enabled and not self.detector.latest):
             self._waiting.append(on_fresh)
         else:
             on_fresh()
-
-    @property
-    def latest(self) -> dict[str, dict[str, Any]]:
-        """The latest statistics of every GPU, by UUID."""
-        return self.detector.latest
 
     def set_thresholds(
         self, load: float | None, memory: float | None, processes: bool | None

@@ -218,10 +218,6 @@ class MetricsReader:
                 events += self._close(attempt)
         return events
 
-    def seconds_until_read(self) -> float | None:
-        """Return 0 if there is more to read, None if something has to happen first."""
-        return 0.0 if self.backlog else None
-
     def _read(self, attempt: AttemptMetrics) -> list[Event]:
         events: list[Event] = []
         self.backlog.pop(attempt.key, None)

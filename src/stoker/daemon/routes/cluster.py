@@ -31,7 +31,7 @@ async def list_gpus(api: RouteContext, request: Request) -> Any:
 
     def readings(node: str) -> dict[str, dict[str, Any]]:
         if node == api.context.node:
-            return daemon.gpus.latest
+            return daemon.gpus.detector.latest
         return nodes.gpu_readings(daemon.registry, node)
 
     def notes() -> list[str]:

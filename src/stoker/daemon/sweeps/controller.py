@@ -87,14 +87,6 @@ class SweepController:
             stored = self._stored[sweep.definition] = load_sweep(self.context, sweep)
         return stored
 
-    def tick(self) -> float | None:
-        """Run the timers of the sampler; return the seconds until the next one."""
-        return self.sampler.tick()
-
-    def close(self) -> None:
-        """End the sampler process."""
-        self.sampler.close()
-
 
 class AddTrials:
     """Command: add trials to a sweep, unless it has changed meanwhile."""

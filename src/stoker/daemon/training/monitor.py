@@ -227,7 +227,7 @@ class TrainingMonitor:
         waits += [max(at - now, 0.0) for at in deadlines if at is not None and at < inf]
         if self.state().running and (wait := self.watcher.seconds_until_poll()) is not None:
             waits.append(wait)
-        others = (self.metrics.seconds_until_read(), self.scraper.tick())
+        others = (0.0 if self.metrics.backlog else None, self.scraper.tick())
         waits += [wait for wait in others if wait is not None]
         return min(waits) if waits else None
 

@@ -152,10 +152,6 @@ class ForecastClient:
             return None
         return left
 
-    def close(self) -> None:
-        """Stop the process and answer requests that wait for it."""
-        self._end()
-
     # -- the process --------------------------------------------------------------------
 
     def _start(self, state: State, now: Instant) -> None:
@@ -191,7 +187,7 @@ class ForecastClient:
         self.edited = {id: at for id, at in self.edited.items() if at > self.started_at}
         self.error = None
         self.restarts.reset()
-        self._end()
+        self.close()
 
     def _fail(self, reason: str) -> None:
         self.process.stop()
@@ -202,9 +198,10 @@ class ForecastClient:
         logger.warning("the forecast process failed: %s", reason)
         self.restarts.record_failure()
         self.is_outdated = True  # the request of this process has no answer
-        self._end()
+        self.close()
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """Stop the process and call back all that wait for it."""
         self.ended_at = time.monotonic()
         self.duration = self.ended_at - self.started_at
         self.process.stop()
