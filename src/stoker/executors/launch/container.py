@@ -62,14 +62,16 @@ def command(
     names |= dict.fromkeys(asked)
     if library is not None:
         names["PYTHONPATH"] = None
-    whose = "none" if library is None else "job" if "PYTHONPATH" in launch.asked else "image"
+    pythonpath_source = (
+        "none" if library is None else "job" if "PYTHONPATH" in launch.asked else "image"
+    )
     gpus = ",".join(launch.gpus) or launch.extra.get("STOKER_GPUS", "")
     if "ROCR_VISIBLE_DEVICES" in launch.extra:
         gpus = ""  # those are no business of NVIDIA's
-    patience = max(int(grace) - LAST_WORD, 1)
+    stop_seconds = max(int(grace) - LAST_WORD, 1)
     return (
         "/bin/sh", "-c", wrapper(), "stoker-container",
-        engine, name, container.image, str(patience), whose, gpus, " ".join(inside),
+        engine, name, container.image, str(stop_seconds), pythonpath_source, gpus, " ".join(inside),
         *_places(launch, container, library, script),
         *(f"--env={name}" for name in names),
         *_network(launch, container),

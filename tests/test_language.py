@@ -1,0 +1,123 @@
+"""Comments, docstrings and names of src use the plain words of docs/glossary.md."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[1] / "src" / "stoker"
+
+PHRASES = re.compile(
+    r"\b(somebody|someone who|nobody|no one who|whoever|whom|anybody|everybody|anew|wish|wishes"
+    r"|in vain|those who|one who|is told|are told|was told|been told|so many|makes? room"
+    r"|making room|its like|for its sake|goes by|afar|strangers?|strays?|keepers?|fleet|errands?"
+    r"|front door)\b",
+    re.IGNORECASE,
+)
+"""Not in comments and docstrings."""
+
+PARTS = frozenset({
+    "adopt", "adoption", "afar", "anew", "asked", "bury", "desk", "door", "doors", "ears",
+    "errand", "errands", "fleet", "gauges", "glance", "hearing", "heard", "heed", "judge",
+    "keeper", "keepers", "landing", "muster", "nobody", "obey", "reunion", "shelf", "somebody",
+    "stranger", "strangers", "stray", "strays", "ties", "told", "trails", "whoever", "whose",
+    "wish", "wishes",
+})  # fmt: skip
+"""Not in names, neither alone nor between underscores or capitals."""
+
+_LOWER, _TITLE = "|".join(sorted(PARTS)), "|".join(sorted(part.title() for part in PARTS))
+ANY_PART = re.compile(rf"(?<![A-Za-z])(?i:{_LOWER})(?![a-z])|(?:{_TITLE})(?![a-z])")
+
+EXEMPT = {
+    "asked": "stored field of core.Spec",
+    "despite_strangers": "stored field of core.GpuAsk",
+    "door": "stored field of core.Spec, and a column of the store",
+    "stranger": "stored field of core.Device and ForeignUseChanged",
+    "stranger_memory": "stored field of core.Device",
+    "strangers": "field of core.foreign.Verdict",
+    "strays": "stored field of core.Rest",
+    "Stranger": "class of core.foreign",
+    "Told": "class of core.outlook",
+    "told_of": "function of core.outlook",
+}
+"""Names that are stored, or defined by the core, and why they stay."""
+
+
+def name_parts(name: str) -> set[str]:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return set(words.lower().split("_"))
+
+
+def docstring_lines(source: str) -> set[int]:
+    """Return the lines where a string that is a statement of its own begins."""
+    return {
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    }
+
+
+def violations(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and word of each forbidden word."""
+    if not PHRASES.search(source) and not ANY_PART.search(source):
+        return  # most files; tokenising all of them would take seconds
+    docstrings = docstring_lines(source)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        line = token.start[0]
+        is_docstring = token.type == tokenize.STRING and line in docstrings
+        if token.type == tokenize.COMMENT or is_docstring:
+            for match in PHRASES.finditer(token.string):
+                yield line + token.string.count("\n", 0, match.start()), match[0]
+        elif token.type == tokenize.NAME and token.string not in EXEMPT:
+            for part in sorted(name_parts(token.string) & PARTS):
+                yield line, f"{part} (in {token.string})" if part != token.string else part
+
+
+def checked_files() -> list[Path]:
+    """Return the files outside the core, which has its own vocabulary until it is renamed."""
+    return [
+        path
+        for path in sorted(SOURCES.rglob("*.py"))
+        if path.relative_to(SOURCES).parts[0] != "core"
+    ]
+
+
+def test_comments_docstrings_and_names_use_the_words_of_the_glossary() -> None:
+    files = checked_files()
+    assert len(files) > 300
+    wrong = [
+        f"{path.relative_to(SOURCES.parent)}:{line}: {word}"
+        for path in files
+        for line, word in violations(path.read_text("utf-8"))
+    ]
+    assert not wrong, "\n".join([*wrong, "see docs/glossary.md"])
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("x = 1  # nobody waits\n", [(1, "nobody")]),
+        ('def f():\n    """First.\n\n    Then it makes room.\n    """\n', [(4, "makes room")]),
+        ("job_keeper = 1\n", [(1, "keeper (in job_keeper)")]),
+        ("class NodeFleet:\n    pass\n", [(1, "fleet (in NodeFleet)")]),
+        ("print(spec.door)\n", []),
+        ('print("nobody")\n', []),
+    ],
+)
+def test_a_forbidden_word_is_reported_with_its_line(
+    source: str, expected: list[tuple[int, str]]
+) -> None:
+    assert list(violations(source)) == expected
+
+
+def test_every_exempt_name_is_still_used() -> None:
+    words = {
+        word for path in checked_files() for word in re.findall(r"\w+", path.read_text("utf-8"))
+    }
+    assert EXEMPT.keys() <= words
