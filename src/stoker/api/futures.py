@@ -234,4 +234,4 @@ class Future(concurrent.futures.Future[T]):
 
 
 class _UnreadError(Exception):
-    """Placeholder for an exception whose file has not been read."""
+    """Placeholder for an exception until its file is read."""

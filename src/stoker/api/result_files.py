@@ -371,7 +371,7 @@ def _open_result(path: Path) -> BinaryIO:
 def _rebuild_error(
     kind: type[BaseException], args: tuple[object, ...], values: dict[str, object]
 ) -> BaseException:
-    """Rebuild an exception whose constructor does not take its `args`."""
+    """Rebuild an exception if its constructor does not take its `args`."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(values)
     return error

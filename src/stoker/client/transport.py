@@ -213,6 +213,6 @@ def quote(text: str, safe: str = "") -> str:
 
 
 def query(pairs: list[tuple[str, object]]) -> str:
-    """Return `?a=1&b=2` for the pairs whose value is not None."""
+    """Return `?a=1&b=2` for the pairs with a value that is not None."""
     parts = [f"{name}={quote(str(value))}" for name, value in pairs if value is not None]
     return "?" + "&".join(parts) if parts else ""

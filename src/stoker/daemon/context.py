@@ -46,7 +46,7 @@ class RequestContext(Struct):
     configured_nodes: Callable[[], Collection[str]] = tuple
     """Returns the names of the nodes in config.toml."""
     jobs_being_read: Callable[[], Collection[int]] = tuple
-    """Returns the finished jobs whose metrics are still being read."""
+    """Returns the finished jobs with metrics that are still being read."""
     faults: FaultTracker | None = None
     """Internal errors of this daemon."""
     finished_jobs: dict[int, tuple[Job, Spec]] = {}

@@ -12,7 +12,7 @@ from stoker.core.units import THOUSAND, BadValue, parse_memory
 from stoker.probes.gpu_reading import GpuFacts
 
 POOLS = frozenset({"cpu", "mem"})
-"""Types whose units have no names: a job gets an amount, not certain units."""
+"""Types with unnamed units: a job gets an amount, not certain units."""
 
 POOL = "pool"
 """The name of the only device of a pool."""

@@ -16,7 +16,7 @@ class RequestView(Struct, kw_only=True):
 
     gpus: str | None = None
     most_gpus: str | None = None
-    """The maximum of an elastic job, whose minimum is `gpus`."""
+    """The maximum of an elastic job; its minimum is `gpus`."""
     model: str | None = None
     min_vram: int | None = None
     gpu_memory: int | None = None
@@ -211,7 +211,7 @@ class SubmitReply(Struct, kw_only=True):
 
 
 class StuckJob(Struct, kw_only=True):
-    """A job whose dependency can never be satisfied."""
+    """A job with a dependency that can never be satisfied."""
 
     id: int
     text: str

@@ -40,7 +40,7 @@ class SweepView(Struct, Generic[Time], frozen=True, kw_only=True):
     priority: int
     held: bool
     reading: int
-    """Number of ended trials whose metrics are still being read."""
+    """Number of ended trials with metrics that are still being read."""
     note: str | None
     """Why it cannot continue."""
     created_at: Time | None

@@ -41,7 +41,7 @@ OPTIONS = (
 
 
 def main(argv: list[str]) -> NoReturn:
-    """Replace this process with the simulator, whose imports are too slow for a command."""
+    """Replace this process with the simulator; its imports are too slow for a command."""
     args = parse(OPTIONS, argv, verb="simulate")
     exec_simulator("simulate", args)
 

@@ -152,7 +152,7 @@ def _heading(view: dict[str, Any], count: int, number: int) -> None:
 
 
 def _dismiss(client: Client, views: list[dict[str, Any]]) -> None:
-    """Dismiss failures whose log was printed."""
+    """Dismiss failures after their log was printed."""
     failed = [
         str(view["label"]) for view in views if view.get("result") and not view.get("dismissed")
     ]

@@ -24,7 +24,7 @@ class EventLog:
 
     def __init__(self, path: str | None) -> None:
         self.logged_starts: set[tuple[int, int]] = set()
-        """Attempts whose start was logged: a new daemon reports recovered attempts again."""
+        """Attempts with a logged start: a new daemon reports recovered attempts again."""
         self.files: list[TextIO] = [sys.stdout] if sys.stdout is not None else []
         if path is not None:
             self.files.append(open(path, "a", encoding="utf-8"))  # noqa: SIM115 - open until the process ends

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def find_free_slots(client: Client, slots: Sequence[Slot]) -> list[Slot]:
-    """Return the slots whose node is up and whose resources are free."""
+    """Return the slots with free resources on nodes that are up."""
     if not slots:
         return []
     nodes = {node["name"]: node for node in client.nodes()["nodes"]}

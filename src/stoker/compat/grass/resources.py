@@ -169,7 +169,7 @@ def _shown(value: object) -> str:
 
 
 def _parse_simple(text: str) -> dict[str, object] | None:
-    """Parse the usual `{gpu:0.5,cpu:2}` without pyjson5, whose import takes 20 ms, else None."""
+    """Parse the usual `{gpu:0.5,cpu:2}` without pyjson5 (its import takes 20 ms), else None."""
     text = text.strip()
     if not (text.isascii() and text.startswith("{") and text.endswith("}")):
         return None

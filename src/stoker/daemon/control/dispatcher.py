@@ -34,7 +34,7 @@ class InstructionDispatcher:
         faults: FaultTracker,
         before_local_start: Callable[[], None],
     ) -> None:
-        """`cancel_start` requeues a job on this node whose start raised an error."""
+        """`cancel_start` requeues a job on this node after its start raised an error."""
         self._engine, self._registry, self._stops, self._hooks = engine, registry, stops, hooks
         self._cancel_start, self._grace = cancel_start, grace
         self._sync, self._faults, self._before_local_start = sync, faults, before_local_start

@@ -28,7 +28,7 @@ class AfterSync(Struct):
     """What may be done once the commits made before it are on disk, and not earlier."""
 
     ended: dict[str, list[AttemptId]] = field(default_factory=dict)
-    """Attempts whose ends were committed, by node: their executors may forget them then."""
+    """Attempts with committed ends, by node: their executors may forget them then."""
     reports: list[str] = field(default_factory=list)
     """Directories of training reports that are no longer needed."""
     starts: list[StartProcess] = field(default_factory=list)

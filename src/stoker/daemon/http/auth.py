@@ -22,7 +22,7 @@ ABORT = "abort"
 
 
 def authenticated_protocol() -> type[H11Protocol]:
-    """Return an HTTP protocol whose requests carry the uid of the peer, as the kernel knows it."""
+    """Return an HTTP protocol with the uid of the peer in its requests, as the kernel knows it."""
 
     class AuthenticatedProtocol(H11Protocol):
         """Stores the uid as the client's port, where the middleware reads it."""

@@ -42,7 +42,7 @@ def error_reply(rejection: CommandRejected) -> Response:
 
 
 class StreamedReply(StreamingResponse):
-    """A reply in pieces, whose source is closed when the client disconnects."""
+    """A reply in pieces; its source is closed when the client disconnects."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all pieces, then close the source at once instead of at garbage collection."""

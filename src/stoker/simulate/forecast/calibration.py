@@ -89,7 +89,7 @@ class _StartsRecorder(RunRecorder):
 
 
 class _CommandReplay(Replay):
-    """Replay whose jobs have their names as commands; it records completed runs."""
+    """Replay of jobs with their names as commands; it records completed runs."""
 
     def __init__(
         self, workload: Workload, nodes: list[NodeFacts], policy: str,

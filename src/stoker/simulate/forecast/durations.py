@@ -28,7 +28,7 @@ SAME_NAME_DEVIATION = 0.5
 COMMON_DEVIATION = 0.5
 """The same for all jobs without their own estimate, together, relative to the observed jobs."""
 SMOOTHING_DEVIATION = 0.2
-"""The same for a job whose duration is that of another job."""
+"""The same for a job with the duration of another job."""
 ENDING_SECONDS = 5.0
 """Seconds that the termination of a job takes."""
 TAIL_POWER, MAX_TAIL_FACTOR = 2.0, 4.0

@@ -92,7 +92,7 @@ class StartBound(Struct, frozen=True):
     latest_end: float | None = None
     """The same if the job uses its whole time limit."""
     after: int | None = None
-    """A job ahead of it whose causes are among these."""
+    """A job ahead of it with causes among these."""
 
 
 class StartBounds:

@@ -302,7 +302,7 @@ class Replay:
         )
 
     def _on_epoch_end(self, id: int, run: JobRun) -> list[object]:
-        """Report the end of an epoch and update the rate of a job whose epochs differ in speed."""
+        """Report the end of an epoch and update the rate of a job with varying epoch speeds."""
         trace_job, epoch = run.job, self._epoch_seconds(run.job)
         done = round(run.work_at(self.now) / epoch)
         on_progress = self.jobs_report and not trace_job.non_preemptible

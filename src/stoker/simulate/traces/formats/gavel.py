@@ -1,4 +1,4 @@
-"""Gavel traces: jobs whose speed was measured on three GPU models.
+"""Gavel traces: jobs with speeds measured on three GPU models.
 
 A trace has no header and one job per line, with cells separated by tabs: kind of job, command,
 directory (not in older files), name of the steps option, whether it needs data, steps, GPUs,

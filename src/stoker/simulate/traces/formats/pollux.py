@@ -1,4 +1,4 @@
-"""Pollux traces: elastic jobs whose speed was measured by placement and batch size.
+"""Pollux traces: elastic jobs with speeds measured by placement and batch size.
 
 A trace is a table of `name,time,application,num_replicas,batch_size`. The directory
 `profiles/APPLICATION`, next to the trace or to its directory, has the measurements:
