@@ -158,7 +158,9 @@ class AgentExecutor(Executor):
             self.fail(id, part, f"cannot start: {error}")
             return
         workspace = self._workspace(launch.label, id, part, launch.umask, time.time())
-        checkpoints = launch.checkpoints if self.starts.copies_checkpoints(launch) else None
+        checkpoints = (
+            launch.checkpoints if self.starts.prerequisites.copies_checkpoints(launch) else None
+        )
         attempt = RemoteAttempt(
             id, mirror, launch.carry, launch.directory, workspace, part, checkpoints, launch,
             barrier.timeout if barrier is not None else 0,

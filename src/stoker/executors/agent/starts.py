@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stoker.core.launch import Launch
 from stoker.executors.agent import start_command
 from stoker.executors.agent.attempt import Phase, RemoteAttempt
 from stoker.executors.agent.prerequisites import Prerequisites
@@ -32,10 +31,6 @@ class Starts:
         """Assume nothing about the files on the node: they may have been removed."""
         self._scripts.clear()
         self.prerequisites.forget()
-
-    def copies_checkpoints(self, launch: Launch) -> bool:
-        """Return whether the checkpoints of an attempt are copied to the node and back."""
-        return self.prerequisites.copies_checkpoints(launch)
 
     def begin(self, attempt: RemoteAttempt) -> None:
         """Send the files of an attempt, its script and what else it needs, then start it."""

@@ -1,6 +1,6 @@
 """AgentSession: one connection to the agent of a node; it never blocks.
 
-The transport opens the connection. On the other side runs agent.sh, whose head explains the
+The transport opens the connection. On the other side runs agent.sh; its head explains the
 framing: every line of the agent begins with a nonce that no job has ever seen.
 """
 

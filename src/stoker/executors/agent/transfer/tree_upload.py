@@ -1,7 +1,7 @@
 """Sends directory snapshots to a node, by rsync or tar.
 
-Everything here blocks, so it is called in a thread. Every failure is a CarryError whose message
-is one sentence.
+Everything here blocks, so it is called in a thread. Every failure is a CarryError; its
+message is one sentence.
 """
 
 from __future__ import annotations
