@@ -22,13 +22,13 @@ from stoker.executors.ssh.transport import SshTransport
 class TestSshNode(ExecutorContract, SuspendContract, BarrierContract, ProcessContract):
     @pytest.fixture
     def bench(
-        self, tmp_path: Path, lab: SshCluster, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, cluster: SshCluster, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[AgentBench]:
-        for name, value in lab.environment.items():
+        for name, value in cluster.environment.items():
             monkeypatch.setenv(name, value)
-        address = parse_address(lab.a.url, str(lab.a.key))
+        address = parse_address(cluster.a.url, str(cluster.a.key))
         with tempfile.TemporaryDirectory() as run:  # paths of sockets are limited
             transport = SshTransport(address, f"{run}/ssh")
-            made = AgentBench(tmp_path, lab.a.home, f"c{secrets.token_hex(4)}", transport)
+            made = AgentBench(tmp_path, cluster.a.home, f"c{secrets.token_hex(4)}", transport)
             yield made
             made.stop()
