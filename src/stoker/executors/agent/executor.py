@@ -25,7 +25,7 @@ from stoker.core.events import (
 from stoker.core.launch import Launch, carrying
 from stoker.core.lifecycle import JobState
 from stoker.core.text import printable
-from stoker.executors.agent.attempt import EndRequest, Phase, RemoteAttempt
+from stoker.executors.agent.attempt import EndRequest, Phase, RemoteAttempt, parse_attempt
 from stoker.executors.agent.attempt_states import AttemptStates
 from stoker.executors.agent.control_files import ControlFiles
 from stoker.executors.agent.node_readings import AgentReading, NodeReadings
@@ -255,6 +255,16 @@ class AgentExecutor(Executor):
         """Look after attempts of an earlier daemon as soon as there is a connection."""
         for attempt in attempts:
             self._recover(attempt)
+        self._remove_old_notes()
+
+    def _remove_old_notes(self) -> None:
+        """Remove notes that a daemon left when it was killed before it acknowledged an end."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.environment.notes):
+                node, _, word = name.partition(f"{self.name}.")
+                attempt = parse_attempt(word) if not node else None
+                if attempt is not None and attempt not in self.attempts:
+                    os.unlink(self._note_path(attempt))
 
     def _recover(self, recoverable: RecoverableAttempt) -> None:
         job, spec, part, id = (
