@@ -184,6 +184,11 @@ def test_timers_fire_once_in_the_order_of_their_times(
     assert fired == ["a", "b"]
 
 
+@pytest.mark.timeout(5)
+def test_a_wait_that_is_overdue_does_not_sleep(reactor: EpollReactor) -> None:
+    reactor.wait(-0.25)
+
+
 def test_a_cancelled_timer_neither_fires_nor_wakes(reactor: EpollReactor, clock: FakeClock) -> None:
     fired: list[str] = []
     timer = reactor.call_later(1, lambda: fired.append("a"))

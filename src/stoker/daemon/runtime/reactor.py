@@ -151,15 +151,16 @@ class EpollReactor:
             self._run_timers()
 
     def _bound(self, timeout: float | None) -> float | None:
+        """Return how long to sleep; what is overdue is due now, as epoll sleeps on below zero."""
         while self._timers and not self._timers[0].is_pending:
             heappop(self._timers)
         ends = [self._timers[0].due] if self._timers else []
         if self._paused_until:
             ends.append(min(self._paused_until.values()))
-        if not ends:
-            return timeout
-        left = max(min(ends) - self.clock(), 0.0)
-        return left if timeout is None else min(timeout, left)
+        waits = [end - self.clock() for end in ends]
+        if timeout is not None:
+            waits.append(timeout)
+        return max(min(waits), 0.0) if waits else None
 
     def _call(self, fd: int, callback: Callable[[], object]) -> None:
         try:
