@@ -696,7 +696,7 @@ def test_many_lines_and_one_directory(env: BatchEnv) -> None:
     assert len(trees) == 1
 
 
-# ------------------------------------------------------------- who runs what, and as whom
+# ---------------------------------------------------------- users, nodes and permissions
 
 
 def test_each_account_of_a_machine_is_a_machine_of_its_own(env: BatchEnv) -> None:
@@ -705,7 +705,7 @@ def test_each_account_of_a_machine_is_a_machine_of_its_own(env: BatchEnv) -> Non
     appears(env.user / "job_results/b.sh.1.out", "begun\n")
     stranger = env.file(env.one, "stranger.yaml", username="nobody-of-that-name")
     done = env.batch(env.script("id", name="c.sh"), "--machines", stranger, *NO_GPU)
-    assert (done.returncode, done.stdout) == (1, ""), "it ran as somebody else"
+    assert (done.returncode, done.stdout) == (1, ""), "it ran as another user"
     assert 'could not connect to machines: [{"username": "nobody-of-that-name"' in done.stderr
     assert "--force" not in done.stderr
     assert "another name" not in done.stderr

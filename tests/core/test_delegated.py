@@ -61,9 +61,9 @@ def told(story: Afar, job: int) -> str:
 def test_a_placement_on_a_delegated_node_holds_an_amount_and_names_no_device():
     story = cluster()
     job = story.submit(replace(gpus(2), cpus=8000))
-    [wish] = story.tell(next(iter(plan(story.state, story.now, story.boot))))
+    [instruction] = story.tell(next(iter(plan(story.state, story.now, story.boot))))
     placement = story.placed(job)
-    assert wish == StartProcess(job, 0, placement)
+    assert instruction == StartProcess(job, 0, placement)
     assert placement.takes == (Take("gpu", "*a100", 2000), Take("cpu", "*", 8000))
     assert placement.names("gpu") == []
     assert (placement.gpu_count, placement.gpu_amount) == (2, 2000)

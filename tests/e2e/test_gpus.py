@@ -257,7 +257,7 @@ def test_a_foreign_process_that_came_while_idle_is_seen_before_a_job_starts(
     nvml.set([A])
     box = start(quick, nvml)
     box.result("--gpus", "1", "true")
-    time.sleep(STALE_SECONDS + 1)  # nothing is going on, so nobody looks at the GPU
+    time.sleep(STALE_SECONDS + 1)  # nothing runs, so the GPU is not polled
     nvml.set([used(A, stranger)])
     job = box.submit("--gpus", "1", "true")
     time.sleep(1.5)

@@ -37,10 +37,10 @@ class Watched(Replay):
         self.forgotten: list[tuple[float, int]] = []
         self.turns = (0.0, 0)
 
-    def _cycle(self, wishes: list[object]) -> None:
+    def _cycle(self, instructions: list[object]) -> None:
         self.turns = (self.now, self.turns[1] + 1 if self.turns[0] == self.now else 0)
         assert self.turns[1] < MOST_TURNS, f"it goes in circles at {self.now}"
-        super()._cycle(wishes)
+        super()._cycle(instructions)
 
     def _apply(self, fact: e.Event) -> list[object]:
         if isinstance(fact, e.AttemptPlanned):

@@ -129,8 +129,8 @@ ALL = [name for name in POLICIES if name != "conservative"]
 class Watched(Replay):
     """A replay that is looked at after every turn."""
 
-    def _cycle(self, wishes: list[object]) -> None:
-        super()._cycle(wishes)
+    def _cycle(self, instructions: list[object]) -> None:
+        super()._cycle(instructions)
         self.no_device_is_promised_twice()
         self.looked()
 
@@ -212,9 +212,9 @@ def limits(jobs: list[TraceJob], extra: list[int]) -> list[TraceJob]:
 class Restless(Replay):
     """Plans in every turn, whether or not there is a reason to."""
 
-    def _cycle(self, wishes: list[object]) -> None:
+    def _cycle(self, instructions: list[object]) -> None:
         self.state.line.stirred = True
-        super()._cycle(wishes)
+        super()._cycle(instructions)
 
 
 @settings(max_examples=60, deadline=None)

@@ -269,20 +269,20 @@ class Host:
         result.raise_error()
 
     def _execute(self, instructions: list[Instruction]) -> None:
-        for wish in instructions:
-            if isinstance(wish, StartProcess):
-                self.registry.start(wish)
-            elif isinstance(wish, EndAttempt):
-                grace = 0.0 if wish.at_once else self.executor.grace
-                self.registry.terminate(AttemptId(wish.job, wish.attempt), grace)
-            elif isinstance(wish, SignalAttempt):
-                attempt = AttemptId(wish.job, wish.attempt)
-                self.registry.signal(attempt, wish.signal, wish.if_caught)
+        for instruction in instructions:
+            if isinstance(instruction, StartProcess):
+                self.registry.start(instruction)
+            elif isinstance(instruction, EndAttempt):
+                grace = 0.0 if instruction.at_once else self.executor.grace
+                self.registry.terminate(AttemptId(instruction.job, instruction.attempt), grace)
+            elif isinstance(instruction, SignalAttempt):
+                attempt = AttemptId(instruction.job, instruction.attempt)
+                self.registry.signal(attempt, instruction.signal, instruction.if_caught)
 
-    def _launch(self, wish: StartProcess, part: Placement) -> Launch:
+    def _launch(self, instruction: StartProcess, part: Placement) -> Launch:
         state = self.engine.state
-        job, node = state.jobs[wish.job], state.cluster.nodes[part.node]
-        token = self.executor.token(AttemptId(wish.job, wish.attempt))
+        job, node = state.jobs[instruction.job], state.cluster.nodes[part.node]
+        token = self.executor.token(AttemptId(instruction.job, instruction.attempt))
         return launch(job, state.spec(job), part, node, 0.0, self.logs, token, "/s")
 
     def do(self, make_handler: MakeHandler) -> ClientRequest:

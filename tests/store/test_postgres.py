@@ -389,7 +389,7 @@ def test_forcing_after_a_crash_of_the_server_brings_everything_back(crashing: Se
 
 
 @pytest.mark.parametrize(
-    "way", ["sync=True", "sync()", "sync() in another thread", "a fact that nobody else knows"]
+    "way", ["sync=True", "sync()", "sync() in another thread", "an event from memory only"]
 )
 def test_what_was_forced_survives_a_crash_of_the_server(crashing: Server, opened: Open, way: str):
     choice = crashing.choice()
@@ -398,7 +398,7 @@ def test_what_was_forced_survives_a_crash_of_the_server(crashing: Server, opened
         store.commit(ended(n), sync=way == "sync=True" and n == 3)
     if way == "sync()":
         store.sync()
-    elif way == "a fact that nobody else knows":
+    elif way == "an event from memory only":
         store.commit(batch(events=[JobHeld(at=1.0, job=1)]), sync=False)
     elif way != "sync=True":
         thread = threading.Thread(target=store.sync)

@@ -64,7 +64,7 @@ def readmit_for_nodes(state: State, at: float) -> None:
 
 
 def look_whether_stoppable(state: State, job: Job, at: float) -> None:
-    """Keep an eye on whoever can make room: asked politely, by a signal, or ended.
+    """Update the index of preemptible jobs: those that can be stopped by request or by signal.
 
     Never on a delegated node: what is freed there is not ours to give to another job.
     """

@@ -86,7 +86,7 @@ class MemoryFixture:
         return Reading(use=tuple(found))
 
     def sees(self, uses: Uses, used: int | None = None, known: bool = True) -> list[Any]:
-        """What a look changes: jobs and MiB. It is told to the core."""
+        """Return what a reading changes, jobs and MiB, and apply it to the core."""
         self.now += POLL_SECONDS
         found = build_samples(
             self.reading(uses, used, known), self.pids.get, lambda _: ("eve", "python")
@@ -262,7 +262,7 @@ def test_memory_is_not_inferred_on_a_shared_gpu() -> None:
     fixture.settle()
     assert fixture.sees({"0": [(10, None), (20, None)]}, used=3000) == []
     assert fixture.sees({}, used=3000, known=False) == []
-    # What is known of one is told all the same.
+    # The known value of the other is reported nevertheless.
     assert fixture.sees({"0": [(10, 700), (20, None)]}, used=3000) == [(first, 700)]
 
 
@@ -365,7 +365,7 @@ def parent_of(pid: int) -> int:
 
 
 class NoHolds:
-    """Nobody else has a stoker here."""
+    """No other user has a stoker here."""
 
     def holder(self, _uuid: str) -> None:
         return None

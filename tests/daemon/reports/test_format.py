@@ -141,7 +141,7 @@ def test_what_a_wrapper_begins_again_after_the_stop_does_not_count(fixture: Moni
 
 
 def lingers(fixture: MonitorFixture) -> list[e.Event]:
-    """What is told of an attempt whose process lives on."""
+    """Events of an attempt with a living process."""
     return [fact for fact in fixture.heed() if isinstance(fact, e.StopOverdue)]
 
 
@@ -153,7 +153,7 @@ def test_a_stopped_attempt_that_still_runs_is_overdue_once(
     wait = fixture.trainings.tick()
     assert wait is not None
     assert 0 < wait <= report_events.STOP_GRACE_SECONDS
-    fixture.listen()  # the next daemon hears it anew
+    fixture.listen()  # the next daemon reads it again
     monkeypatch.setattr(report_events, "STOP_GRACE_SECONDS", 0.0)
     assert lingers(fixture) == []
     (fact,) = lingers(fixture)
@@ -419,7 +419,7 @@ def test_a_watch_that_the_kernel_ends_as_it_is_renewed_is_renewed_again(
     watcher = fixture.trainings.watcher
     assert watcher.inotify is not None
     for watch in [watch for watch, job in watcher.jobs.items() if job]:
-        watcher.inotify.unwatch(watch)  # behind the back of whoever has just renewed it
+        watcher.inotify.unwatch(watch)  # although it was just renewed
     fixture.heed()
     fixture.write(start(1))
     assert counted(fixture.heed()) == [1]
@@ -651,7 +651,7 @@ def test_checkpoints_of_ours_go_two_weeks_after_the_end_of_their_job(
     ended = {3: now - 15 * day, 4: now - 13 * day, 6: now - 15 * day}
     records: Any = Records(ended, fixture.state.specs["s"])
     remove(expired_checkpoints(str(root), "abcdef012345", fixture.state, records, now))
-    # 4 is too young, nobody knows of 5, 6 was touched, 7 runs, the others are not ours.
+    # 4 is too young, 5 is unknown, 6 was touched, 7 runs, the others are not ours.
     assert sorted(path.name for path in root.iterdir()) == [
         "abcdef01-4", "abcdef01-5", "abcdef01-6", "abcdef01-7", "ffffffff-3", "mine",
     ]  # fmt: skip

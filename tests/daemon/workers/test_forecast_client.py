@@ -124,7 +124,7 @@ def test_a_killed_forecast_is_started_again_and_the_reply_says_so(
     said = reply(state)
     assert "the forecast process failed" in said.trouble
     assert said.age >= 0
-    assert said.newer, "nobody has to ask again"
+    assert said.newer, "no second request is needed"
     settle(forecasts)
     assert forecasts.latest is not first
     assert forecasts.error is None
