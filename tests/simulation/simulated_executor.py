@@ -137,11 +137,6 @@ class SimulatedExecutor(Executor):
             return common
         return common | Capability.BIND_DEVICES | Capability.BARRIER
 
-    @property
-    def durable_intent(self) -> bool:
-        """Whether a start must be on disk before it is sent."""
-        return self.machine.afar
-
     def has_attempts(self) -> bool:
         """Whether it looks after attempts."""
         return bool(self.attempts)

@@ -169,10 +169,6 @@ class Executor(Protocol):
         """What it can do."""
 
     @property
-    def durable_intent(self) -> bool:
-        """Whether a start must be on disk before it is sent: everywhere but on this node."""
-
-    @property
     def address(self) -> str | None:
         """The host name by which other nodes reach this one, if it is known."""
 

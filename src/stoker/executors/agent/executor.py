@@ -80,8 +80,6 @@ class AgentEnvironment(Struct, frozen=True):
 class AgentExecutor(Executor):
     """Runs attempts on one node through its agent."""
 
-    durable_intent = True
-
     def __init__(
         self,
         name: str,

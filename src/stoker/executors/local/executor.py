@@ -78,7 +78,6 @@ class LocalExecutor(Executor):
         | Capability.BARRIER
         | Capability.SHARED_FILES
     )
-    durable_intent = False
     """A claim file shows whether a start was carried out, however the daemon ends."""
     address = None
 
