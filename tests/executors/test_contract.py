@@ -13,6 +13,8 @@ from executors.contract import (
     SuspendContract,
 )
 from executors.process_bench import AgentBench, LocalBench, ProcessBench
+from stoker.core.events import ProcessStarted, StartCalledOff
+from stoker.core.job import AttemptId
 
 
 @pytest.fixture
@@ -38,3 +40,14 @@ class TestAgentExecutor(ExecutorContract, SuspendContract, BarrierContract, Proc
         made = AgentBench(tmp_path, tmp_path, install, shares_files=True)
         yield made
         made.stop()
+
+    def test_an_attempt_that_is_killed_before_the_job_begins_is_called_off(
+        self, bench: ProcessBench
+    ) -> None:
+        (bench.home / ".bashrc").write_text("trap '' TERM; exec sleep 30\n")
+        attempt = AttemptId(1, 1)
+        bench.executor.start(bench.launch(attempt, seconds=0.0))
+        bench.until(lambda: bench.of(attempt, ProcessStarted))
+        bench.executor.terminate(attempt, grace=0.0)
+        assert isinstance(bench.end(attempt), StartCalledOff)
+        assert bench.starts(attempt) == 0

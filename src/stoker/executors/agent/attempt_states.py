@@ -120,7 +120,9 @@ class AttemptStates:
 
     def _on_start_failed(self, attempt: RemoteAttempt, why: str) -> None:
         executor = self.executor
-        if "no space left" in why:
+        if attempt.end is not None:  # the signals that end it may also be why it did not start
+            executor.cancel(attempt, "cancelled before the job started")
+        elif "no space left" in why:
             executor.cancel(attempt, why, delay=SHORTAGE_SECONDS)
         elif "no longer in" in why:
             executor.uploads.forget_trees()
