@@ -13,7 +13,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from stoker.sweep.samplers import points
+from stoker.sweep.sampling.samplers import points
 
 STEPS = 81
 """Steps of a full training."""

@@ -16,7 +16,7 @@ from stoker.core.policy.early import judged
 from stoker.core.request import GpuAsk, Request
 from stoker.core.state import State
 from stoker.core.sweep import Rule, Sweep
-from stoker.sweep.rungs import rungs
+from stoker.sweep.definition.rungs import rungs
 from stoker.sweep.values import canonical
 
 GPUS = 8
@@ -208,7 +208,7 @@ class StokerTpeRule(StokerRule):
     def __init__(self, name: str, rule: Rule, pool: TrialPool) -> None:
         import optuna
 
-        from stoker.sweep.optuna_study import Study
+        from stoker.sweep.sampling.optuna_study import Study
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         super().__init__(name, rule)

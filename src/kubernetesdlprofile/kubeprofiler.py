@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from functools import cached_property
 
-from stoker.training import attach, checkpoints
-from stoker.training.environment import Environment
+from stoker.training import attach
+from stoker.training.runtime import checkpoints
+from stoker.training.runtime.environment import Environment
 
 
 class KubeProfiler:

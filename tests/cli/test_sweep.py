@@ -82,7 +82,7 @@ def test_hydra_overrides_stand_behind_the_command() -> None:
 
 
 def test_parameters_without_a_placeholder_are_appended() -> None:
-    from stoker.sweep.template import command_of
+    from stoker.sweep.definition.template import command_of
 
     found = definition("--param", "lr=0.1,0.01", "--param", "wd=0", "python", "t.py", "--x", "{lr}")
     command = command_of(found, {"lr": 0.1, "wd": 0})

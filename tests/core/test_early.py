@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from stoker.core.job import Job, Score
 from stoker.core.policy.early import first_rung, hopeless, shares
 from stoker.core.sweep import Board, Rule, Sweep, trial_of, worst
-from stoker.sweep.rungs import MAX_RUNGS, rungs
-from stoker.sweep.stopping import stop_of
+from stoker.sweep.definition.rungs import MAX_RUNGS, rungs
+from stoker.sweep.definition.stopping import stop_of
 
 
 class Field:

@@ -6,7 +6,7 @@ import subprocess
 from typing import Any
 
 from frameworks.bench import BIN
-from stoker.sweep.definition import check
+from stoker.sweep.definition.definition import check
 
 DEFINITION = {
     "name": "bowl",
@@ -28,7 +28,7 @@ def loss(point: dict[str, Any]) -> float:
 
 def test_it_finds_the_bottom_of_a_bowl(tmp_path: Any) -> None:
     with subprocess.Popen(
-        [BIN / "python", "-m", "stoker.sweep.sampler_process"], stdin=subprocess.PIPE,
+        [BIN / "python", "-m", "stoker.sweep.sampling.sampler_process"], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, text=True, cwd=tmp_path,
     ) as process:  # fmt: skip
         assert process.stdin is not None

@@ -24,8 +24,8 @@ from stoker.core.request import GpuAsk, Request
 from stoker.core.state import held_on
 from stoker.engine import CommandRejected
 from stoker.store.port import JobQuery, Store
-from stoker.sweep.rungs import rungs
-from stoker.sweep.stopping import stop_of
+from stoker.sweep.definition.rungs import rungs
+from stoker.sweep.definition.stopping import stop_of
 
 
 def machine(gpus: int = 4, cpus: int = 16, memory: int = 64_000, name: str = "box") -> NodeFacts:

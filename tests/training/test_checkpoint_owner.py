@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.training import checkpoints
+from stoker.training.runtime import checkpoints
 
 OTHER = 12345
 
@@ -22,8 +22,8 @@ class Owners:
             found[4] = self.of.get(str(path), me)
             return os.stat_result(found)
 
-        monkeypatch.setattr("stoker.training.checkpoints.os.lstat", lstat)
-        monkeypatch.setattr("stoker.training.checkpoints.os.geteuid", lambda: me)
+        monkeypatch.setattr("stoker.training.runtime.checkpoints.os.lstat", lstat)
+        monkeypatch.setattr("stoker.training.runtime.checkpoints.os.geteuid", lambda: me)
 
 
 @pytest.fixture

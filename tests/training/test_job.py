@@ -13,7 +13,7 @@ import pytest
 
 from stoker import training
 from stoker.training import Job
-from stoker.training.files import STEPS_BYTES
+from stoker.training.reports.files import STEPS_BYTES
 from training.training_dir import TrainingDir
 
 

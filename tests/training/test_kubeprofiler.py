@@ -217,9 +217,9 @@ def test_kub_57_time_between_epochs_is_no_step(
 ) -> None:
     clock = iter(range(0, 10_000, 1))
     late = [0.0]
-    for room in ("training_job", "step_timer"):
+    for module in ("training_job", "runtime.step_timer"):
         monkeypatch.setattr(
-            f"stoker.training.{room}.perf_counter", lambda: next(clock) / 1000 + late[0]
+            f"stoker.training.{module}.perf_counter", lambda: next(clock) / 1000 + late[0]
         )
     api = profiler()
     for _ in range(2):

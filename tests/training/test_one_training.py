@@ -236,7 +236,7 @@ def test_ranks_started_by_the_script_report_and_stop_together(
 def test_launchers_that_add_the_rank_to_the_words_of_each_process_make_one_program(
     training_dir: TrainingDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stoker.training.earlier_reports import program_id
+    from stoker.training.reports.earlier_reports import program_id
 
     monkeypatch.setattr(sys, "argv", ["train.py", "--local-rank=0", "--lr", "1"])
     one = program_id(child=False)

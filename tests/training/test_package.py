@@ -15,7 +15,7 @@ from stoker import __version__
 from training.training_dir import SOURCES, TrainingDir
 
 REPOSITORY = SOURCES.parent
-OURS = sorted([*SOURCES.glob("stoker/training/*.py"), *SOURCES.glob("kubernetesdlprofile/*.py")])
+OURS = sorted([*SOURCES.glob("stoker/training/**/*.py"), *SOURCES.glob("kubernetesdlprofile/*.py")])
 FRAMEWORKS = {"lightning.py", "keras.py", "transformers.py", "accelerate.py", "sacred.py"}
 
 SCRIPT = """

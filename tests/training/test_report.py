@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker import training
-from stoker.training.files import Files
+from stoker.training.reports.files import Files
 from training.training_dir import TrainingDir
 
 

@@ -201,7 +201,7 @@ def _raw_definition(
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    from stoker.sweep.wandb import read_yaml
+    from stoker.sweep.notations.wandb import read_yaml
 
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -217,20 +217,20 @@ def _parameter_spec(name: str, value: object) -> dict[str, Any]:
     if isinstance(value, list | tuple | range):
         return {"values": list(value)}
     if isinstance(value, str):
-        from stoker.sweep.overrides import param_option
+        from stoker.sweep.notations.overrides import param_option
 
         return _with_usage_error(lambda: param_option(f"{name}={value}")[1])
     return {"value": value}
 
 
 def _validate(raw: dict[str, Any], where: str) -> dict[str, Any]:
-    from stoker.sweep.definition import check
+    from stoker.sweep.definition.definition import check
 
     return _with_usage_error(lambda: check(raw, where))
 
 
 def _with_usage_error(read: Any) -> dict[str, Any]:
-    from stoker.sweep.definition import InvalidSweep
+    from stoker.sweep.definition.definition import InvalidSweep
 
     try:
         value: dict[str, Any] = read()

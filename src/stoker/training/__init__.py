@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stoker.training.job_info import Current
+    from stoker.training.runtime.job_info import Current
     from stoker.training.training_job import Job
 
     job: Job
@@ -44,8 +44,8 @@ def report(
 
 def current() -> Current:
     """Return what is known about the job: its GPUs, its attempt, its parameters."""
-    from stoker.training.environment import Environment
-    from stoker.training.job_info import read
+    from stoker.training.runtime.environment import Environment
+    from stoker.training.runtime.job_info import read
 
     return read(Environment(), _attached)
 
@@ -54,7 +54,7 @@ def __getattr__(name: str) -> object:
     if name == "job":
         return attach()
     if name == "Current":
-        from stoker.training.job_info import Current
+        from stoker.training.runtime.job_info import Current
 
         return Current
     if name == "Job":

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 
-from stoker.training import attach, checkpoints
+from stoker.training import attach
+from stoker.training.runtime import checkpoints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

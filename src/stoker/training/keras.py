@@ -10,7 +10,8 @@ import os
 import sys
 from importlib import import_module
 
-from stoker.training import attach, checkpoints
+from stoker.training import attach
+from stoker.training.runtime import checkpoints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,21 +6,20 @@ import os
 import sys
 from time import perf_counter, time
 
-from stoker.training import checkpoints
-from stoker.training.coerce import to_epochs
-from stoker.training.earlier_reports import EarlierReports, program_id, read
-from stoker.training.environment import Environment, child_process, helper_process
-from stoker.training.files import Files
-from stoker.training.metrics import format_lines
-from stoker.training.step_timer import StepTimer
-from stoker.training.stop_protocol import StopProtocol
+from stoker.training.reports.earlier_reports import EarlierReports, program_id, read
+from stoker.training.reports.files import Files
+from stoker.training.reports.metrics import format_lines
+from stoker.training.runtime import checkpoints
+from stoker.training.runtime.environment import Environment, child_process, helper_process
+from stoker.training.runtime.step_timer import StepTimer
+from stoker.training.runtime.stop_protocol import StopProtocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import TypeVar
 
-    from stoker.training.timed_loader import TimedLoader
+    from stoker.training.runtime.timed_loader import TimedLoader
 
     Batch = TypeVar("Batch")
 
@@ -72,7 +71,7 @@ class Job(StepTimer):
     def epochs(self, total: int | None = None) -> Iterator[int]:
         """Yield the numbers of the remaining epochs; `total` unless the job requests another."""
         self.begin_loop()
-        given = to_epochs(total)
+        given = _to_epochs(total)
         requested = self._environment.epochs
         end = requested if requested is not None else 1 if given is None else given
         self._stop_protocol.set_total(end)
@@ -98,7 +97,7 @@ class Job(StepTimer):
 
     def steps(self, loader: Iterable[Batch]) -> TimedLoader[Batch]:
         """Return the batches of a loader, each measured when the next is requested."""
-        from stoker.training.timed_loader import TimedLoader
+        from stoker.training.runtime.timed_loader import TimedLoader
 
         return TimedLoader(self, loader)
 
@@ -106,7 +105,7 @@ class Job(StepTimer):
         """Begin an epoch: all before it are counted. The job stops here if that is requested."""
         if self._stopped and self._is_rank():
             self._exit_again()
-        given = to_epochs(epoch)
+        given = _to_epochs(epoch)
         if given is not None and self._epochs_started and given < self.epoch:
             self.apart = True  # epochs start over: another fit, another fold
         if self._in_epoch and given == self.epoch:
@@ -334,3 +333,12 @@ def _merge(metrics: object, more: dict[str, object]) -> dict[str, object]:
         return {**dict(metrics), **more}  # type: ignore[call-overload]
     except Exception:  # noqa: BLE001 - the training continues in any case
         return more
+
+
+def _to_epochs(value: object) -> int | None:
+    """Return a number of epochs, None if the value is not one."""
+    try:
+        epochs = int(value)  # type: ignore[call-overload]
+    except Exception:  # noqa: BLE001 - a value of the script may raise anything
+        return None
+    return epochs if epochs >= 0 else None

@@ -11,7 +11,8 @@ import sys
 
 from transformers import TrainerCallback
 
-from stoker.training import attach, checkpoints
+from stoker.training import attach
+from stoker.training.runtime import checkpoints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

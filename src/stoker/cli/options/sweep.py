@@ -88,8 +88,8 @@ def build_definition(args: Args, warnings: list[str] | None = None) -> dict[str,
     Warnings about probable mistakes are added to `warnings`.
     """
     from stoker.cli.options.sweep_stopping import apply_options, option_names
-    from stoker.sweep.definition import InvalidSweep, check
-    from stoker.sweep.template import doubts as template_warnings
+    from stoker.sweep.definition.definition import InvalidSweep, check
+    from stoker.sweep.definition.template import doubts as template_warnings
     from stoker.sweep.validation import renamed
 
     warnings = [] if warnings is None else warnings
@@ -115,7 +115,7 @@ def _read_definition(args: Args, warnings: list[str]) -> tuple[str, dict[str, An
     if len(tables) + is_described > 1 or (tables and args.many("param")):
         raise UsageError("Give only one source of trials: a file, --csv, --jsonl or --param.")
     if is_described:
-        from stoker.sweep.wandb import read_yaml
+        from stoker.sweep.notations.wandb import read_yaml
 
         path = args.words[0]
         if args.text("wrap") is not None:
@@ -174,7 +174,7 @@ def _split_command(args: Args, warnings: list[str]) -> tuple[dict[str, Any], dic
     if any(char.isspace() for char in words[0]) and not os.path.exists(words[0]):
         raise UsageError("stoker's options come before the shell command line, which is one word.")
     from stoker.cli.options.hydra import ignored_note, split_multirun_options
-    from stoker.sweep.overrides import split
+    from stoker.sweep.notations.overrides import split
 
     trial_words, ignored = split_multirun_options(words)
     kept, parameters = split(trial_words)
@@ -194,7 +194,7 @@ def _executable(path: str) -> str:
 
 
 def _parse_param(text: str) -> tuple[str, dict[str, Any]]:
-    from stoker.sweep.overrides import param_option
+    from stoker.sweep.notations.overrides import param_option
 
     return param_option(text)
 
@@ -206,7 +206,7 @@ def _default_method(parameters: dict[str, Any], args: Args) -> str:
 
 
 def _read_points(args: Args, kind: str) -> list[dict[str, Any]]:
-    from stoker.sweep.points_table import read_csv, read_jsonl
+    from stoker.sweep.notations.points_table import read_csv, read_jsonl
 
     path = args.text(kind) or ""
     where = "stdin" if path == "-" else path

@@ -21,7 +21,7 @@ def write_report(
     client: Client, reply: dict[str, Any], trials: list[dict[str, Any]], path: str
 ) -> None:
     """Write the report; on failure, an existing file is unchanged."""
-    from stoker.sweep.page import html
+    from stoker.sweep.results.page import html
 
     text = html(reply, read_curves(client, reply, trials))
     try:

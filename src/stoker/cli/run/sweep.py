@@ -130,7 +130,7 @@ def receipt_text(reply: dict[str, Any], definition: dict[str, Any]) -> str:
 
 def end_text(definition: dict[str, Any]) -> str:
     """Return when a sweep without a number of samples ends."""
-    from stoker.sweep.space import size
+    from stoker.sweep.sampling.space import size
 
     combinations = size(definition["parameters"])
     if combinations is None:
@@ -172,8 +172,8 @@ def _example_commands(definition: dict[str, Any]) -> list[str]:
     from itertools import islice
     from shlex import join
 
-    from stoker.sweep import samplers
-    from stoker.sweep.template import command_of
+    from stoker.sweep.definition.template import command_of
+    from stoker.sweep.sampling import samplers
 
     if definition["method"] in ADAPTIVE_METHODS:
         definition = {**definition, "method": "random"}

@@ -184,8 +184,8 @@ def counts_line(sweep: dict[str, Any]) -> str:
 
 def parameter_importance(reply: dict[str, Any]) -> dict[str, float]:
     """Return the importance of each parameter, the highest first."""
-    from stoker.sweep.comparison import counts
-    from stoker.sweep.importance import importance
+    from stoker.sweep.results.comparison import counts
+    from stoker.sweep.results.importance import importance
 
     rows = [
         (trial["params"], trial["value"])

@@ -17,7 +17,7 @@ from stoker.daemon.sweeps.stored import StoredSweep, load_sweep
 from stoker.daemon.sweeps.submit import ADAPTIVE_METHODS
 from stoker.daemon.workers.sampler_client import SamplerClient
 from stoker.engine import Command, CommandRejected, CommandResult, Instant
-from stoker.sweep import samplers
+from stoker.sweep.sampling import samplers
 from stoker.sweep.values import canonical
 
 MAX_TRIALS_ADDED = 64

@@ -11,7 +11,7 @@ from stoker.core.job import Command, Spec
 from stoker.core.sweep import Sweep
 from stoker.daemon.context import RequestContext
 from stoker.engine import CommandRejected
-from stoker.sweep.template import command_of
+from stoker.sweep.definition.template import command_of
 from stoker.sweep.values import canonical
 
 

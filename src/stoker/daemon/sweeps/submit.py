@@ -39,10 +39,10 @@ from stoker.daemon.sweeps.stored import StoredSweep, trial_command
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 from stoker.schema.sweep import SweepReply
-from stoker.sweep import samplers
-from stoker.sweep.definition import InvalidSweep, check
-from stoker.sweep.rungs import rungs
-from stoker.sweep.template import command_of
+from stoker.sweep.definition.definition import InvalidSweep, check
+from stoker.sweep.definition.rungs import rungs
+from stoker.sweep.definition.template import command_of
+from stoker.sweep.sampling import samplers
 
 MAX_TRIALS = 100_000
 """Trials that are submitted at once; larger spaces need a number of samples."""

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 OnAnswer = Callable[[list[dict[str, Any]], str | None, bool], None]
 """Called with points, error, exhausted: True if the search space has no other points."""
 
-COMMAND = ("-P", "-m", "stoker.sweep.sampler_process")
+COMMAND = ("-P", "-m", "stoker.sweep.sampling.sampler_process")
 """-P: modules in the daemon's working directory must not be imported."""
 RESTART_DELAYS = (0.5, 1.0, 2.0)
 ANSWER_TIMEOUT_SECONDS = 600.0

@@ -1,0 +1,1 @@
+"""Notations of sweeps, read into definitions: W&B files, Hydra overrides, tables."""

@@ -1,0 +1,1 @@
+"""Results of a sweep: comparison, parameter importance and the HTML report."""

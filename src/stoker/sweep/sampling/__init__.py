@@ -1,0 +1,1 @@
+"""Points of a sweep: search spaces and samplers."""
