@@ -5,6 +5,13 @@ Imported by every command before anything else, so it imports nothing.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+JsonObject = dict[str, "Any"]
+"""An object of the HTTP API as plain JSON: a request, a reply, or a view in a reply."""
+
 API_MAJOR = 1
 API_MINOR = 0
 API_VERSION = f"{API_MAJOR}.{API_MINOR}"

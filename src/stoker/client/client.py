@@ -14,6 +14,7 @@ from stoker.client.errors import (
     StokerError,
     UsageError,
 )
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,22 +58,22 @@ class Client:
 
     # -- jobs ---------------------------------------------------------------------------------
 
-    def submit(self, submission: Mapping[str, Any]) -> dict[str, Any]:
+    def submit(self, submission: Mapping[str, Any]) -> JsonObject:
         """Queue one job, an array or many lines: all or none, and once per key."""
         if not submission.get("key"):
             submission = {**submission, "key": new_key()}
         return self._post("/jobs", submission, retry=True, effect=MAYBE_QUEUED)
 
-    def jobs(self, select: Sequence[str] = (), **filters: object) -> dict[str, Any]:
+    def jobs(self, select: Sequence[str] = (), **filters: object) -> JsonObject:
         """List the selected jobs, or all unfinished jobs and undismissed failures."""
         pairs: list[tuple[str, object]] = [("select", selector) for selector in select]
         return self._get("/jobs", pairs + list(filters.items()))
 
-    def why(self, selector: str) -> dict[str, Any]:
+    def why(self, selector: str) -> JsonObject:
         """Explain why a job is pending, per node and constraint."""
         return self._get(f"/jobs/{transport.quote(selector)}/why", [])
 
-    def eta(self, select: Sequence[str] = (), **more: object) -> dict[str, Any]:
+    def eta(self, select: Sequence[str] = (), **more: object) -> JsonObject:
         """Forecast when the selected jobs, or all unfinished jobs, start and end."""
         pairs: list[tuple[str, object]] = [("select", selector) for selector in select]
         return self._get("/eta", pairs + list(more.items()))
@@ -86,182 +87,182 @@ class Client:
 
     def wait(
         self, select: Sequence[str], *, any_of: bool = False, timeout: float | None = None
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return when all jobs, with `any_of` one of them, have ended, or at the timeout."""
         body = {"select": list(select), "any": any_of, "timeout": timeout}
         return self._post("/wait", body, timeout=None, retry=True, effect="")
 
-    def cancel(self, select: Sequence[str]) -> dict[str, Any]:
+    def cancel(self, select: Sequence[str]) -> JsonObject:
         """Cancel jobs: SIGTERM, a grace period, SIGKILL."""
         return self.act("cancel", select)
 
-    def kill(self, select: Sequence[str], signal: str | None = None) -> dict[str, Any]:
+    def kill(self, select: Sequence[str], signal: str | None = None) -> JsonObject:
         """Send a signal to running jobs; by default, kill them at once."""
         return self.act("kill", select, signal=signal)
 
-    def pause(self, select: Sequence[str]) -> dict[str, Any]:
+    def pause(self, select: Sequence[str]) -> JsonObject:
         """Suspend running jobs; they keep their devices."""
         return self.act("pause", select)
 
-    def resume(self, select: Sequence[str]) -> dict[str, Any]:
+    def resume(self, select: Sequence[str]) -> JsonObject:
         """Continue suspended jobs."""
         return self.act("resume", select)
 
-    def hold(self, select: Sequence[str]) -> dict[str, Any]:
+    def hold(self, select: Sequence[str]) -> JsonObject:
         """Hold pending jobs: they do not start until released."""
         return self.act("hold", select)
 
-    def release(self, select: Sequence[str]) -> dict[str, Any]:
+    def release(self, select: Sequence[str]) -> JsonObject:
         """Release held jobs."""
         return self.act("release", select)
 
-    def retry(self, select: Sequence[str], **options: object) -> dict[str, Any]:
+    def retry(self, select: Sequence[str], **options: object) -> JsonObject:
         """Queue finished jobs again, as a further attempt."""
         return self.act("retry", select, **options)
 
     def edit(
         self, select: Sequence[str], options: Mapping[str, object], dry_run: bool = False
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Change pending jobs, or the time limit and priority of running ones."""
         more = {"dry_run": True} if dry_run else {}
         return self.act("edit", select, options=dict(options), **more)
 
-    def move(self, select: Sequence[str], where: str, other: str | None = None) -> dict[str, Any]:
+    def move(self, select: Sequence[str], where: str, other: str | None = None) -> JsonObject:
         """Change the order of pending jobs."""
         return self.act("move", select, where=where, other=other)
 
-    def dismiss(self, select: Sequence[str]) -> dict[str, Any]:
+    def dismiss(self, select: Sequence[str]) -> JsonObject:
         """Dismiss failures: they are no longer listed."""
         return self.act("jobs/dismiss", select)
 
-    def act(self, verb: str, select: Sequence[str], **more: object) -> dict[str, Any]:
+    def act(self, verb: str, select: Sequence[str], **more: object) -> JsonObject:
         """Apply one of the verbs above to the selected jobs."""
         return self._post(f"/{verb}", {"select": list(select), **more})
 
-    def history(self, select: Sequence[str] = (), **filters: object) -> dict[str, Any]:
+    def history(self, select: Sequence[str] = (), **filters: object) -> JsonObject:
         """List finished and unfinished jobs, newest last."""
         pairs: list[tuple[str, object]] = [("select", selector) for selector in select]
         return self._get("/history", pairs + list(filters.items()))
 
     # -- sweeps -------------------------------------------------------------------------------
 
-    def sweep(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def sweep(self, body: Mapping[str, Any]) -> JsonObject:
         """Create a sweep, or resume a known one; once per key."""
         if not body.get("key"):
             body = {**body, "key": new_key()}
         return self._post("/sweeps", body, retry=True, effect=MAYBE_QUEUED)
 
-    def sweeps(self, *, all: bool = False) -> dict[str, Any]:
+    def sweeps(self, *, all: bool = False) -> JsonObject:
         """List unfinished sweeps, or all of them."""
         return self._get("/sweeps", [("all", "1" if all else None)])
 
-    def get_sweep(self, selector: str) -> dict[str, Any]:
+    def get_sweep(self, selector: str) -> JsonObject:
         """Describe a sweep with all its trials."""
         return self._get(f"/sweeps/{transport.quote(selector)}", [])
 
-    def change_sweep(self, selector: str, **changes: object) -> dict[str, Any]:
+    def change_sweep(self, selector: str, **changes: object) -> JsonObject:
         """Change a sweep."""
         return self._post(f"/sweeps/{transport.quote(selector)}", changes)
 
-    def metrics(self, selector: str, **more: object) -> dict[str, Any]:
+    def metrics(self, selector: str, **more: object) -> JsonObject:
         """Return a job's metrics as series: `names=...`, `points=...`."""
         target = f"/jobs/{transport.quote(selector)}/metrics"
         return self._get(target, list(more.items()))
 
     # -- nodes --------------------------------------------------------------------------------
 
-    def gpus(self) -> dict[str, Any]:
+    def gpus(self) -> JsonObject:
         """List GPUs: utilisation, memory, jobs and foreign processes."""
         return self._get("/gpus", [])
 
-    def nodes(self) -> dict[str, Any]:
+    def nodes(self) -> JsonObject:
         """List nodes and their free resources."""
         return self._get("/nodes", [])
 
-    def add_node(self, name: str, address: str, **more: object) -> dict[str, Any]:
+    def add_node(self, name: str, address: str, **more: object) -> JsonObject:
         """Add an SSH node, whether or not it is reachable yet."""
         return self._post("/nodes", {"name": name, "address": address, **more})
 
-    def remove_node(self, name: str, force: bool = False) -> dict[str, Any]:
+    def remove_node(self, name: str, force: bool = False) -> JsonObject:
         """Remove a node; with `force`, abandon the jobs that run there."""
         return self._post("/nodes/remove", {"name": name, "force": force})
 
-    def refresh_nodes(self, names: Sequence[str] = ()) -> dict[str, Any]:
+    def refresh_nodes(self, names: Sequence[str] = ()) -> JsonObject:
         """Refresh and list nodes."""
         return self._post("/nodes/refresh", {"names": list(names)})
 
-    def drain(self, devices: Sequence[str], reason: str | None = None) -> dict[str, Any]:
+    def drain(self, devices: Sequence[str], reason: str | None = None) -> JsonObject:
         """Start no more jobs on these devices; running jobs continue."""
         return self._post("/drain", {"devices": list(devices), "reason": reason or ""})
 
-    def undrain(self, devices: Sequence[str]) -> dict[str, Any]:
+    def undrain(self, devices: Sequence[str]) -> JsonObject:
         """Use drained devices again."""
         return self._post("/undrain", {"devices": list(devices)})
 
     # -- the daemon ---------------------------------------------------------------------------
 
-    def daemon(self) -> dict[str, Any]:
+    def daemon(self) -> JsonObject:
         """Return the daemon's status."""
         return self._get("/daemon", [])
 
-    def queues(self) -> dict[str, Any]:
+    def queues(self) -> JsonObject:
         """List queues and their limits."""
         return self._get("/queues", [])
 
-    def define_queue(self, name: str, **limits: object) -> dict[str, Any]:
+    def define_queue(self, name: str, **limits: object) -> JsonObject:
         """Define a queue, or change its limits."""
         return self._post("/queues", {"name": name, **limits})
 
-    def delete_queue(self, name: str) -> dict[str, Any]:
+    def delete_queue(self, name: str) -> JsonObject:
         """Delete a queue; its running jobs continue."""
         target = f"{wire.PREFIX}/queues/{transport.quote(name)}"
         return self._request("DELETE", target, None, TIMEOUT_SECONDS)
 
-    def policies(self) -> dict[str, Any]:
+    def policies(self) -> JsonObject:
         """List the policy of each queue, and all policies."""
         return self._get("/policies", [])
 
     def choose_policy(
         self, name: str, parameters: Mapping[str, object] | None = None, queue: str = "*"
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Set the policy of a queue; without a name, the queue uses the default policy."""
         return self._post(
             "/policies", {"queue": queue, "name": name, "parameters": dict(parameters or {})}
         )
 
-    def hide_history(self, client: str) -> dict[str, Any]:
+    def hide_history(self, client: str) -> JsonObject:
         """Hide earlier jobs from the history of a compatibility command."""
         return self._post("/history/hide", {"client": client})
 
     def listen(
         self, address: str, *, tls: bool = False, note: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Open a TCP port of the daemon, with a note that its clients can read."""
         return self._post("/listen", {"address": address, "tls": tls, "note": dict(note or {})})
 
-    def unlisten(self, address: str) -> dict[str, Any]:
+    def unlisten(self, address: str) -> JsonObject:
         """Close a TCP port of the daemon."""
         target = f"{wire.PREFIX}/listen/{transport.quote(address)}"
         return self._request("DELETE", target, None, TIMEOUT_SECONDS)
 
-    def thresholds(self, **limits: object) -> dict[str, Any]:
+    def thresholds(self, **limits: object) -> JsonObject:
         """Set the thresholds above which a GPU counts as used by others."""
         return self._post("/thresholds", limits)
 
-    def stop(self, mode: str = "leave", **check: object) -> dict[str, Any]:
+    def stop(self, mode: str = "leave", **check: object) -> JsonObject:
         """Stop the daemon: `leave` jobs running, or `drain` or `cancel` them first.
 
         With `check=True` it rejects if a new daemon could not start (with these `gpus`, ...).
         """
         return self._post("/daemon/stop", {"mode": mode, **check})
 
-    def backup(self, path: str) -> dict[str, Any]:
+    def backup(self, path: str) -> JsonObject:
         """Write a consistent copy of the database."""
         return self._post("/backup", {"path": path}, timeout=None)
 
     # -- requests -----------------------------------------------------------------------------
 
-    def _get(self, path: str, pairs: list[tuple[str, object]]) -> dict[str, Any]:
+    def _get(self, path: str, pairs: list[tuple[str, object]]) -> JsonObject:
         target = wire.PREFIX + path + transport.query(pairs)
         return self._request("GET", target, None, TIMEOUT_SECONDS, retry=True, effect="")
 
@@ -273,7 +274,7 @@ class Client:
         *,
         retry: bool = False,
         effect: str = MAYBE_DONE,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         try:
             data = fast_json.dumps(body).encode()
         except UnicodeEncodeError:
@@ -289,7 +290,7 @@ class Client:
         *,
         retry: bool = False,
         effect: str = MAYBE_DONE,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Send a request and return its reply.
 
         With `retry`, repeat it if the connection breaks: it has a key or changes nothing. `effect`
@@ -339,7 +340,7 @@ class Client:
         return reply
 
 
-def _parse(reply: transport.Reply) -> dict[str, Any]:
+def _parse(reply: transport.Reply) -> JsonObject:
     try:
         value = fast_json.loads(reply.read())
     except ValueError:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from stoker import wire
 from stoker.client import fast_json, transport
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from stoker.client.client import Client
 
 
@@ -29,7 +28,7 @@ class EventStream:
         self._sock, data = reply.detach()
         self._decoder = transport.ChunkedDecoder()
         self._text = b""
-        self._events: list[tuple[str, dict[str, Any]]] = []
+        self._events: list[tuple[str, JsonObject]] = []
         self._parse(data)
 
     def fileno(self) -> int:
@@ -65,7 +64,7 @@ class EventStream:
             self.last = int(fields["id"])
             self._events.append((fields["event"], fast_json.loads(fields["data"])))
 
-    def take(self) -> list[tuple[str, dict[str, Any]]]:
+    def take(self) -> list[tuple[str, JsonObject]]:
         """Return the events since the last call: kind and content."""
         events, self._events = self._events, []
         return events

@@ -6,11 +6,12 @@ import time
 
 from stoker.client.client import Client
 from stoker.client.errors import ConnectionBroken, DaemonUnreachable
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Any, Protocol, TypeVar
+    from typing import Protocol, TypeVar
 
     T = TypeVar("T")
 
@@ -56,11 +57,11 @@ def wait(
     any_of: bool = False,
     timeout: float | None = None,
     was_connected: bool = True,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the reply to a wait for jobs, across restarts of the daemon."""
     deadline = None if timeout is None else time.monotonic() + timeout
 
-    def request() -> dict[str, Any]:
+    def request() -> JsonObject:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         return client.wait(select, any_of=any_of, timeout=left)
 

@@ -13,10 +13,7 @@ from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
 from stoker.feed.job_stream import FinishedJob, JobStream
 from stoker.feed.submit_environment import SubmitEnvironment, in_use_warning
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 PAGE = 500
 ENDINGS = frozenset(
@@ -148,7 +145,7 @@ class QueueFollower:
                 if view["state"] in wire.FINISHED:
                     self._finish(view)
 
-    def _finish(self, view: dict[str, Any]) -> None:
+    def _finish(self, view: JsonObject) -> None:
         self.unfinished.discard(view["id"])
         self.running.discard(view["id"])
         started = bool(view["started_at"] or view.get("attempts"))
@@ -217,7 +214,7 @@ class QueueFollower:
                     self.work.warn(in_use_warning(name, gpu["foreign_process"]))
 
 
-def _is_named(gpu: dict[str, Any], name: str) -> bool:
+def _is_named(gpu: JsonObject, name: str) -> bool:
     """Return whether a name means this GPU: id, index or start of the UUID."""
     if name in (gpu["id"], str(gpu["index"])):
         return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from msgspec import to_builtins
 
@@ -33,6 +32,7 @@ from stoker.feed.submit_environment import SubmitEnvironment, in_use_warning
 from stoker.schema.job import SubmitReply
 from stoker.schema.requests import Cancel, Kill, Submit, What
 from stoker.store.port import StoreError
+from stoker.wire import JsonObject
 
 
 class StateTaken(Exception):
@@ -252,7 +252,7 @@ class ForegroundSource(JobSource):
                 FinishedJob(job.id, job.state.value, started, job.note, partial(self._view, job))
             )
 
-    def _view(self, job: Job) -> dict[str, Any]:
+    def _view(self, job: Job) -> JsonObject:
         loop = self.loop
         assert loop is not None
         spec = loop.engine.state.spec(job)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from stoker.feed.line_reader import LineReader
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from stoker.client.errors import StokerError
 
@@ -19,9 +19,7 @@ class Batch:
 
     __slots__ = ("options", "slot", "what")
 
-    def __init__(
-        self, what: dict[str, Any], options: dict[str, object], slot: object = None
-    ) -> None:
+    def __init__(self, what: JsonObject, options: dict[str, object], slot: object = None) -> None:
         self.what, self.options = what, options
         self.slot = slot
         """Anything that the stream wants to find again when the batch is submitted."""
@@ -33,12 +31,7 @@ class FinishedJob:
     __slots__ = ("id", "note", "started", "state", "view")
 
     def __init__(
-        self,
-        id: int,
-        state: str,
-        started: bool,
-        note: str | None,
-        view: Callable[[], dict[str, Any]],
+        self, id: int, state: str, started: bool, note: str | None, view: Callable[[], JsonObject]
     ) -> None:
         self.id, self.state, self.started, self.note = id, state, started, note
         self.view = view

@@ -8,11 +8,11 @@ import sys
 import time
 
 from stoker.terminal import clean, filtered, write_raw
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
 DRAW_SECONDS = 0.1
 BAR_WIDTH = 24
@@ -32,8 +32,8 @@ class Progress:
         self.cancelled = self.not_run = self.skipped = 0
         self.first: int | None = None
         self.last: int | None = None
-        self.failures: list[dict[str, Any]] = []
-        self.skipped_lines: list[dict[str, Any]] = []
+        self.failures: list[JsonObject] = []
+        self.skipped_lines: list[JsonObject] = []
         self.tty = not quiet and os.isatty(2) and os.environ.get("TERM") != "dumb"
         self.quiet = quiet
         self.drawn_at = 0.0
@@ -54,7 +54,7 @@ class Progress:
         self.first = first if self.first is None else self.first
         self.last = last
 
-    def ended(self, state: str, started: bool, view: Callable[[], dict[str, Any]]) -> None:
+    def ended(self, state: str, started: bool, view: Callable[[], JsonObject]) -> None:
         """Count the outcome of a line; read the job view only if it failed."""
         if state == "COMPLETED":
             self.done += 1
@@ -116,7 +116,7 @@ class Progress:
             parts.append(_short(spent))
         return "  ".join(parts)
 
-    def failure(self, view: dict[str, Any]) -> None:
+    def failure(self, view: JsonObject) -> None:
         """Print a line that failed, its last output, and its log."""
         kept = ("id", "label", "command", "cause", "result", "log")
         self.failures.append({key: view.get(key) for key in kept})
@@ -167,7 +167,7 @@ class Progress:
             return ",".join(str(failure["id"]) for failure in self.failures)
         return f"--failed {self.first}-{self.last}"
 
-    def summary(self, logs: str) -> dict[str, Any]:
+    def summary(self, logs: str) -> JsonObject:
         """Return the summary for --json."""
         jobs = None if self.first is None else {"first": self.first, "last": self.last}
         return {

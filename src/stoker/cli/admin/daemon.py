@@ -16,10 +16,7 @@ from stoker.cli.options import Args, Option, parse
 from stoker.client.autostart import lock_holder
 from stoker.client.client import Client
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 USAGE = (
     "daemon start [--gpus 0,1] [--resources MAP] [--listen ADDRESS] [--db URL] [--foreground]",
@@ -252,7 +249,7 @@ def _client() -> Client:
     return client
 
 
-def _daemon_status() -> dict[str, Any] | None:
+def _daemon_status() -> JsonObject | None:
     try:
         return _client().daemon()
     except DaemonUnreachable:
@@ -296,7 +293,7 @@ def _pass_store(args: Args) -> list[str]:
     return ["--db", "-"]
 
 
-def _print_reply(reply: dict[str, Any], args: Args, text: str) -> int:
+def _print_reply(reply: JsonObject, args: Args, text: str) -> int:
     if args.flag("json"):
         output.emit(reply)
     else:
@@ -304,7 +301,7 @@ def _print_reply(reply: dict[str, Any], args: Args, text: str) -> int:
     return 0
 
 
-def _stop_and_wait(pid: int, mode: str, *, quiet: bool, **check: object) -> dict[str, Any]:
+def _stop_and_wait(pid: int, mode: str, *, quiet: bool, **check: object) -> JsonObject:
     """Stop the daemon and return when its process has ended."""
     try:
         fd = os.pidfd_open(pid)  # from now on, the pid cannot be reused

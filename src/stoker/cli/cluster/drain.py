@@ -10,10 +10,7 @@ from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.client.client import connect
 from stoker.client.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 USAGE = ("drain GPU ...",)
 OPTIONS = (Option("--reason", "TEXT", "reason, shown by `gpus` and `why`"),)
@@ -32,7 +29,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def drained_names(reply: dict[str, Any]) -> str:
+def drained_names(reply: JsonObject) -> str:
     """Return the names of whole nodes, then of devices."""
     nodes: list[str] = reply.get("machines") or []
     devices = [name for name in reply["devices"] if name.partition("/")[0] not in nodes]

@@ -8,10 +8,7 @@ from stoker.cli.output import colour, sizes, table
 from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import connect_without_start
 from stoker.client.errors import StokerError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 USAGE = ("gpus [OPTIONS]",)
 OPTIONS = (
@@ -65,7 +62,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def select_gpus(gpus: list[dict[str, Any]], ids: str | None) -> list[dict[str, Any]]:
+def select_gpus(gpus: list[JsonObject], ids: str | None) -> list[JsonObject]:
     """Return the GPUs with these ids or indexes; by default all."""
     if ids is None:
         return gpus
@@ -78,13 +75,13 @@ def select_gpus(gpus: list[dict[str, Any]], ids: str | None) -> list[dict[str, A
     return selected
 
 
-def _names(gpu: dict[str, Any]) -> set[str]:
+def _names(gpu: JsonObject) -> set[str]:
     """Return the names of a GPU: 0, gpu1/0, and gpu1 for all of a node."""
     ids, node = {str(gpu["id"]), str(gpu.get("index"))}, str(gpu["node"])
     return {*ids, *(f"{node}/{id}" for id in ids), node}
 
 
-def gpu_lines(reply: dict[str, Any], args: Args) -> list[str]:
+def gpu_lines(reply: JsonObject, args: Args) -> list[str]:
     """Return the lines of the table."""
     gpus = select_gpus(reply["gpus"], args.text("id"))
     if not gpus:
@@ -102,7 +99,7 @@ def gpu_lines(reply: dict[str, Any], args: Args) -> list[str]:
     return lines
 
 
-def _row(gpu: dict[str, Any], args: Args, has_nodes: bool, short: bool, *, bars: bool) -> list[str]:
+def _row(gpu: JsonObject, args: Args, has_nodes: bool, short: bool, *, bars: bool) -> list[str]:
     """Return one row; with `short`, models and sizes are shortened in favour of users."""
     state, total, load = str(gpu["state"]), gpu.get("memory"), gpu.get("utilization")
     model = str(gpu.get("model") or "-")
@@ -146,7 +143,7 @@ def bar(percent: float) -> str:
     return f"{text:<5} "
 
 
-def owners(gpu: dict[str, Any]) -> str:
+def owners(gpu: JsonObject) -> str:
     """Return the names of a GPU's users; `foreign_process` if they are unknown."""
     jobs = [str(job.get("user") or "?") for job in gpu.get("jobs") or ()]
     processes = [str(process.get("user") or "?") for process in gpu.get("foreign") or ()]
@@ -155,7 +152,7 @@ def owners(gpu: dict[str, Any]) -> str:
     return ", ".join(dict.fromkeys([*jobs, *daemon, *processes])) or foreign.partition(" (")[0]
 
 
-def users(gpu: dict[str, Any], args: Args, short: bool = False) -> str:
+def users(gpu: JsonObject, args: Args, short: bool = False) -> str:
     """Return the users of a GPU: our jobs, then other daemons and processes."""
     jobs, processes = gpu.get("jobs") or [], gpu.get("foreign") or []
     names = not short or len(jobs) + len(processes) == 1

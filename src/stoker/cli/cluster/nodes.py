@@ -17,11 +17,10 @@ from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import connect_without_start
 from stoker.client.client import connect
 from stoker.client.errors import StokerError, UsageError
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from stoker.client.machine_files import NodeEntry
 
 USAGE = (
@@ -135,7 +134,7 @@ def _parse_nodes(words: list[str], key: str | None) -> list[NodeEntry]:
     return checked
 
 
-def inventory(view: dict[str, Any]) -> str:
+def inventory(view: JsonObject) -> str:
     """Return GPUs, cores and free memory of a node."""
     measured = view["measured"] or {}
     models: dict[str, int] = {}
@@ -170,7 +169,7 @@ def _remove(names: list[str], args: Args) -> int:
 # -- the list -----------------------------------------------------------------------------
 
 
-def _node_lines(reply: dict[str, Any], args: Args) -> list[str]:
+def _node_lines(reply: JsonObject, args: Args) -> list[str]:
     """Return the lines of the table, with address and note if they fit."""
     nodes, verbose = reply["nodes"], args.flag("verbose")
     header, coloured = not args.flag("no_header"), colour.is_enabled()
@@ -190,7 +189,7 @@ def _node_lines(reply: dict[str, Any], args: Args) -> list[str]:
 
 
 def node_table(
-    nodes: list[dict[str, Any]], more: tuple[str, ...] = (), *, verbose: bool = False
+    nodes: list[JsonObject], more: tuple[str, ...] = (), *, verbose: bool = False
 ) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows: one column per kind of resource, then `more`."""
     present = dict.fromkeys(kind for node in nodes for kind in node.get("resources") or {})
@@ -217,7 +216,7 @@ def node_table(
     return columns, rows
 
 
-def _amounts(kind: str, held: dict[str, Any] | None, state: str) -> str:
+def _amounts(kind: str, held: JsonObject | None, state: str) -> str:
     """Return free and total: `1/2`, `7.5/8`, `22/24G`; `-/2` if unknown."""
     if held is None:
         return "-"
@@ -232,13 +231,13 @@ def _short_number(amount: float) -> str:
     return f"{round(amount, 1 if amount < 10 else None):g}"
 
 
-def _note(node: dict[str, Any], verbose: bool) -> str:
+def _note(node: JsonObject, verbose: bool) -> str:
     if node.get("why"):
         return output.clean(node["why"]) if verbose else _unreachable_reason(node)
     return output.clean("; ".join(node.get("notes") or ()))
 
 
-def _unreachable_reason(node: dict[str, Any]) -> str:
+def _unreachable_reason(node: JsonObject) -> str:
     """Return why a node is unreachable, without its address."""
     text = output.clean(node.get("why") or "it has not answered yet").removeprefix("ssh: ")
     if text.startswith("connect to host "):

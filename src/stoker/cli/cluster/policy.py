@@ -14,10 +14,7 @@ from stoker.cli.output.table import Column
 from stoker.cli.session import connect_without_start
 from stoker.client.client import connect
 from stoker.client.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 USAGE = (
     "policy [--list]",
@@ -95,7 +92,7 @@ def _set_policy(name: str, parameters: dict[str, object], args: Args) -> int:
     return 0
 
 
-def change_lines(reply: dict[str, Any]) -> list[str]:
+def change_lines(reply: JsonObject) -> list[str]:
     """Return the lines about a change of policy."""
     queue, before, after = (
         reply["queue"],
@@ -121,7 +118,7 @@ def change_lines(reply: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _policy_text(choice: dict[str, Any]) -> str:
+def _policy_text(choice: JsonObject) -> str:
     """Return a policy's name, the policy in effect and the changed parameters."""
     text = str(choice["chosen"])
     if choice["policy"] != text:
@@ -133,7 +130,7 @@ def _policy_text(choice: dict[str, Any]) -> str:
 # -- showing --------------------------------------------------------------------------------
 
 
-def _filter_queue(views: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
+def _filter_queue(views: list[JsonObject], args: Args) -> list[JsonObject]:
     """Return the selected queue; the default for a queue without its own policy."""
     queue = args.text("queue")
     if queue is None:
@@ -142,7 +139,7 @@ def _filter_queue(views: list[dict[str, Any]], args: Args) -> list[dict[str, Any
     return selected or [view for view in views if view["queue"] == DEFAULT]
 
 
-def _queue_lines(reply: dict[str, Any], args: Args) -> list[str]:
+def _queue_lines(reply: JsonObject, args: Args) -> list[str]:
     columns = [
         Column("QUEUE"), Column("POLICY"), Column("SINCE"), Column("PENDING", right=True),
         Column("RUNNING", right=True), Column("PARAMETERS"), Column("ABOUT", cut=True),
@@ -156,7 +153,7 @@ def _queue_lines(reply: dict[str, Any], args: Args) -> list[str]:
     return lines
 
 
-def _row(view: dict[str, Any], verbose: bool) -> list[str]:
+def _row(view: JsonObject, verbose: bool) -> list[str]:
     policy = str(view["policy"])
     if view["chosen"] != policy:
         policy += f" ({view['chosen']})"
@@ -173,7 +170,7 @@ def _row(view: dict[str, Any], verbose: bool) -> list[str]:
     return [view["queue"], policy, since, *counts, _parameters(parameters) or "-", about]
 
 
-def _policy_lines(reply: dict[str, Any], args: Args) -> list[str]:
+def _policy_lines(reply: JsonObject, args: Args) -> list[str]:
     columns = [Column("POLICY"), Column("ABOUT", cut=True)]
     rows = [[policy["name"], policy["about"]] for policy in reply["policies"]]
     if args.flag("verbose"):

@@ -13,10 +13,7 @@ from stoker.cli.output import colour, table, times
 from stoker.cli.output.estimates import estimate_cell, estimate_sentence, time_until
 from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import connect_without_start, has_state
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 USAGE = ("eta [OPTIONS] [JOB ...]",)
 OPTIONS = (
@@ -48,7 +45,7 @@ def main(argv: list[str]) -> int:
         return 0
     client = connect_without_start()
 
-    def request() -> dict[str, Any]:
+    def request() -> JsonObject:
         return client.eta(args.words, limit=limit)
 
     if args.flag("watch"):
@@ -69,9 +66,9 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def eta_lines(reply: dict[str, Any], args: Args) -> list[str]:
+def eta_lines(reply: JsonObject, args: Args) -> list[str]:
     """Return sentences about one job, or a table of several."""
-    views: list[dict[str, Any]] = reply["jobs"]
+    views: list[JsonObject] = reply["jobs"]
     if args.words and len(views) == 1:
         return job_sentences(views[0], reply)
     if not views:
@@ -90,7 +87,7 @@ def eta_lines(reply: dict[str, Any], args: Args) -> list[str]:
     return lines
 
 
-def _row(view: dict[str, Any], reply: dict[str, Any], verbose: bool) -> list[str]:
+def _row(view: JsonObject, reply: JsonObject, verbose: bool) -> list[str]:
     is_pending = view["state"] == "PENDING"
     starts, ends = (
         estimate_cell(view["start"], verbose=verbose),
@@ -113,12 +110,12 @@ def _row(view: dict[str, Any], reply: dict[str, Any], verbose: bool) -> list[str
     ]
 
 
-def _beyond_horizon(reply: dict[str, Any]) -> str:
+def _beyond_horizon(reply: JsonObject) -> str:
     """Return the start of a job that is too far back in the queue to be simulated."""
     return f"after {time_until(reply['horizon'])}" if reply.get("horizon") else "later"
 
 
-def job_sentences(view: dict[str, Any], reply: dict[str, Any]) -> list[str]:
+def job_sentences(view: JsonObject, reply: JsonObject) -> list[str]:
     """Return the estimates of one job in sentences."""
     bold = ("bold",) if colour.is_enabled() else ()
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
@@ -135,7 +132,7 @@ def job_sentences(view: dict[str, Any], reply: dict[str, Any]) -> list[str]:
     return lines
 
 
-def forecast_age(reply: dict[str, Any]) -> str:
+def forecast_age(reply: JsonObject) -> str:
     """Return `as of 12 s ago, from 9 simulated futures`, and why there is nothing newer."""
     ago = times.relative(reply["at"])
     when = "as of now" if ago == "now" else f"as of {ago}"

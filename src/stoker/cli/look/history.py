@@ -13,10 +13,7 @@ from stoker.cli.output.job_table import epochs_text, field_text, gpus_text
 from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import connect_without_start, has_state
 from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 USAGE = ("history [OPTIONS] [JOB ...]",)
 OPTIONS = (
@@ -49,7 +46,7 @@ def main(argv: list[str]) -> int:
     """List the jobs that pass the filters."""
     args = parse(OPTIONS, argv, verb="history")
     reply = _request_history(args)
-    views: list[dict[str, Any]] = reply["jobs"]
+    views: list[JsonObject] = reply["jobs"]
     lines = format_lines(args, views)
     if args.flag("json"):
         output.emit(reply)
@@ -67,7 +64,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _request_history(args: Args) -> dict[str, Any]:
+def _request_history(args: Args) -> JsonObject:
     since, until = args.text("since"), args.text("until")
     filters = {
         "state": full_states(args.text("state")),
@@ -82,7 +79,7 @@ def _request_history(args: Args) -> dict[str, Any]:
     return connect_without_start().history(args.words, **filters)
 
 
-def _table(views: list[dict[str, Any]], verbose: bool) -> tuple[list[Column], list[list[str]]]:
+def _table(views: list[JsonObject], verbose: bool) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows, with a column for epochs if any job has some."""
     columns, rows = list(COLUMNS), [_row(view, verbose) for view in views]
     if any(epochs_text(view.get("training")) != "-" for view in views):
@@ -92,7 +89,7 @@ def _table(views: list[dict[str, Any]], verbose: bool) -> tuple[list[Column], li
     return columns, rows
 
 
-def _row(view: dict[str, Any], verbose: bool) -> list[str]:
+def _row(view: JsonObject, verbose: bool) -> list[str]:
     tint = colour.STATE_COLOURS.get(str(view["state_code"]), "")
     result = view.get("result")
     return [
@@ -108,7 +105,7 @@ def _row(view: dict[str, Any], verbose: bool) -> list[str]:
     ]
 
 
-def _csv(views: list[dict[str, Any]], *, header: bool) -> None:
+def _csv(views: list[JsonObject], *, header: bool) -> None:
     import csv
     import sys
 

@@ -17,11 +17,10 @@ from stoker.cli.session.follow import dismiss_failures, report_failures
 from stoker.client import reconnect
 from stoker.client.client import Client
 from stoker.client.errors import StokerError, UsageError
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from stoker.client.reconnect import Target
 
 USAGE = ("logs [-f] [OPTIONS] JOB ...",)
@@ -68,7 +67,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _check_attempt(views: list[dict[str, Any]], args: Args) -> None:
+def _check_attempt(views: list[JsonObject], args: Args) -> None:
     """Raise for an attempt that never started; with --follow, a future one is accepted."""
     requested = args.count("attempt")
     if requested is None:
@@ -84,7 +83,7 @@ def _check_attempt(views: list[dict[str, Any]], args: Args) -> None:
             )
 
 
-def _print_earlier_attempt(views: list[dict[str, Any]], args: Args) -> None:
+def _print_earlier_attempt(views: list[JsonObject], args: Args) -> None:
     """Print where the output of the previous attempt is, unless they share a file."""
     if len(views) != 1 or args.count("attempt") is not None:
         return
@@ -101,7 +100,7 @@ def _print_earlier_attempt(views: list[dict[str, Any]], args: Args) -> None:
     )
 
 
-def _follow(client: Client, views: list[dict[str, Any]], args: Args) -> int:
+def _follow(client: Client, views: list[JsonObject], args: Args) -> int:
     first = {str(view["label"]): int(view["attempt"]) for view in views}
 
     def copy(label: str, target: Target) -> None:
@@ -122,7 +121,7 @@ def _follow(client: Client, views: list[dict[str, Any]], args: Args) -> int:
     return report_failures(client, reconnect.wait(client, list(first))["jobs"])
 
 
-def _log_as_dict(client: Client, view: dict[str, Any], args: Args) -> dict[str, Any]:
+def _log_as_dict(client: Client, view: JsonObject, args: Args) -> JsonObject:
     data = b"".join(client.log(str(view["label"]), follow=False, **_query(args)))
     text = data.decode("utf-8", "replace")
     return {"id": view["id"], "label": view["label"], "log": view["log"], "text": text}
@@ -143,7 +142,7 @@ def _query(args: Args) -> dict[str, object]:
     return query
 
 
-def _heading(view: dict[str, Any], count: int, number: int) -> None:
+def _heading(view: JsonObject, count: int, number: int) -> None:
     if count > 1:
         name = output.clean(view.get("name") or "")
         gap = "\n" if number else ""
@@ -151,7 +150,7 @@ def _heading(view: dict[str, Any], count: int, number: int) -> None:
         sys.stdout.flush()
 
 
-def _dismiss(client: Client, views: list[dict[str, Any]]) -> None:
+def _dismiss(client: Client, views: list[JsonObject]) -> None:
     """Dismiss failures after their log was printed."""
     failed = [
         str(view["label"]) for view in views if view.get("result") and not view.get("dismissed")

@@ -8,11 +8,10 @@ from stoker.cli.output import colour
 from stoker.cli.output.table import Column, display_width, render, shorten, terminal_width
 from stoker.cli.session import connect_existing
 from stoker.client.errors import StokerError, UsageError
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from stoker.client.client import Client
 
 USAGE = ("metrics [OPTIONS] JOB [NAME ...]",)
@@ -70,7 +69,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _request_metrics(client: Client, job: str, names: list[str], args: Args) -> dict[str, Any]:
+def _request_metrics(client: Client, job: str, names: list[str], args: Args) -> JsonObject:
     points = args.count("points", ALL_POINTS if args.flag("csv") else 500)
     reply = client.metrics(job, names=",".join(names) or None, points=points)
     missing = [name for name in names if name not in reply["series"]]
@@ -84,7 +83,7 @@ def _request_metrics(client: Client, job: str, names: list[str], args: Args) -> 
     return reply
 
 
-def no_metrics_text(reply: dict[str, Any]) -> str:
+def no_metrics_text(reply: JsonObject) -> str:
     """Return how to report metrics."""
     return (
         f"job {reply['label']} has reported no metrics; call "
@@ -92,9 +91,9 @@ def no_metrics_text(reply: dict[str, Any]) -> str:
     )
 
 
-def metric_lines(reply: dict[str, Any], names: list[str], args: Args) -> list[str]:
+def metric_lines(reply: JsonObject, names: list[str], args: Args) -> list[str]:
     """Return the table of metrics, on a terminal below their curves."""
-    series: dict[str, Any] = reply["series"]
+    series: JsonObject = reply["series"]
     width = terminal_width()
     lines: list[str] = []
     if width is not None:
@@ -137,7 +136,7 @@ def _log(value: float | None) -> float | None:
     return log10(value) if value is not None and value > 0 else None
 
 
-def _row(name: str, summary: dict[str, Any]) -> list[str]:
+def _row(name: str, summary: JsonObject) -> list[str]:
     cells = [name, f"{summary['count']:,}"]
     for which in ("last", "min", "max"):
         step, value, _ = summary[which]
@@ -154,7 +153,7 @@ def number_text(value: float | None) -> str:
     return f"{value:.4g}"
 
 
-def _csv(reply: dict[str, Any], *, header: bool) -> None:
+def _csv(reply: JsonObject, *, header: bool) -> None:
     import csv
     import sys
 

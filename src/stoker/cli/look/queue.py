@@ -14,10 +14,7 @@ from stoker.cli.output.job_table import counts_text, queue_table
 from stoker.cli.session import connect_without_start, has_state
 from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
 from stoker.client.client import Client
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 USAGE = ("[queue] [OPTIONS] [JOB ...]",)
 OPTIONS = (
@@ -53,7 +50,7 @@ def main(argv: list[str]) -> int:
     if args.flag("watch"):
         from stoker.cli.session.live import watch, watch_interval
 
-        def request() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        def request() -> tuple[JsonObject, list[JsonObject]]:
             gpus = client.gpus()["gpus"] if _is_watch_screen(args) else []
             return _request_jobs(client, args), gpus
 
@@ -92,7 +89,7 @@ def _print_empty(args: Args) -> int:
     return 0
 
 
-def _request_jobs(client: Client, args: Args) -> dict[str, Any]:
+def _request_jobs(client: Client, args: Args) -> JsonObject:
     limit = args.count("limit")
     if limit is None:
         limit = NO_LIMIT if args.flag("all") else 100 if output.is_terminal(1) else 1000
@@ -119,7 +116,7 @@ def _request_jobs(client: Client, args: Args) -> dict[str, Any]:
     return reply
 
 
-def _query(args: Args) -> dict[str, Any]:
+def _query(args: Args) -> JsonObject:
     plain = args.text("format") is None and not args.flag("json_lines")
     return {
         "user": args.text("user"),
@@ -131,10 +128,10 @@ def _query(args: Args) -> dict[str, Any]:
     }
 
 
-def _request_failures(client: Client, args: Args, limit: int) -> list[dict[str, Any]]:
+def _request_failures(client: Client, args: Args, limit: int) -> list[JsonObject]:
     """Return the newest failures among the selected jobs."""
     state = full_states(args.text("state")) or ",".join(sorted(_FAILED_STATES))
-    jobs: list[dict[str, Any]] = client.jobs(args.words, state=state, limit=limit, **_query(args))[
+    jobs: list[JsonObject] = client.jobs(args.words, state=state, limit=limit, **_query(args))[
         "jobs"
     ]
     return jobs
@@ -161,16 +158,16 @@ def full_states(states: str | None) -> str | None:
     return ",".join(SHORT_STATES.get(name, name.upper()) for name in names)
 
 
-def queue_lines(reply: dict[str, Any], args: Args) -> list[str]:
+def queue_lines(reply: JsonObject, args: Args) -> list[str]:
     """Return the list as lines."""
-    views: list[dict[str, Any]] = reply["jobs"]
+    views: list[JsonObject] = reply["jobs"]
     lines = format_lines(args, views)
     if lines is not None:
         return lines
     header = not args.flag("no_header")
     coloured, width = colour.is_enabled(), table.terminal_width()
     custom = select_columns(args, views)
-    failures: list[dict[str, Any]] = []
+    failures: list[JsonObject] = []
     if custom is None and not args.words and args.text("state") is None:
         failures = [view for view in views if is_failure(view)]
         views = [view for view in views if not is_failure(view)]
@@ -204,7 +201,7 @@ def _is_watch_screen(args: Args) -> bool:
 
 
 def _screen_lines(
-    replies: tuple[dict[str, Any], list[dict[str, Any]]], args: Args, height: int | None
+    replies: tuple[JsonObject, list[JsonObject]], args: Args, height: int | None
 ) -> list[str]:
     """Return one screen of --watch."""
     reply, gpus = replies
@@ -225,28 +222,28 @@ def _screen_lines(
     )
 
 
-def _hidden_failures(reply: dict[str, Any], shown: list[dict[str, Any]]) -> int:
+def _hidden_failures(reply: JsonObject, shown: list[JsonObject]) -> int:
     """Return the number of failed trials that have no row, because their sweep is one row."""
     counts = reply.get("counts") or {}
     total = sum(count for state, count in counts.items() if state in _FAILED_STATES)
     return 0 if reply.get("more") else max(total - sum(map(job_count, shown)), 0)
 
 
-def job_count(view: dict[str, Any]) -> int:
+def job_count(view: JsonObject) -> int:
     """Return the number of jobs in a row."""
     return int((view.get("members") or {}).get("count", 1))
 
 
-def _more_text(reply: dict[str, Any]) -> str:
+def _more_text(reply: JsonObject) -> str:
     return f"... and {output.counted(int(reply['more']), 'more job')} (stoker queue -a)"
 
 
-def is_failure(view: dict[str, Any]) -> bool:
+def is_failure(view: JsonObject) -> bool:
     """Return True for a job that is listed because it failed."""
     return view.get("result") is not None
 
 
-def _failure_lines(view: dict[str, Any], coloured: bool, width: int | None) -> list[str]:
+def _failure_lines(view: JsonObject, coloured: bool, width: int | None) -> list[str]:
     """Return heading, last output lines and suggested commands of a failure."""
     heading, state = failure_heading(view)
     cut = heading if width is None else table.shorten(heading, width)
@@ -264,7 +261,7 @@ def _failure_lines(view: dict[str, Any], coloured: bool, width: int | None) -> l
     return lines
 
 
-def failure_heading(view: dict[str, Any]) -> tuple[str, str]:
+def failure_heading(view: JsonObject) -> tuple[str, str]:
     """Return `15_[0-299] evaluate  300 FAILED: exit 3, 2 min ago`, and the state in it."""
     members = view.get("members") or {}
     name = f" {output.clean(view['name'])}" if view.get("name") else ""

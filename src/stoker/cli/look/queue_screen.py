@@ -8,10 +8,7 @@ from stoker.cli.look.queue import failure_heading, is_failure, job_count
 from stoker.cli.output import colour, table
 from stoker.cli.output.job_table import counts_text, queue_table
 from stoker.cli.session import format_labels
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 MAX_FAILURES = 3
 """Failures that are shown with a line of their output; others are counted."""
@@ -20,8 +17,8 @@ MIN_JOB_LINES = 5
 
 
 def watch_screen(
-    reply: dict[str, Any],
-    gpus: list[dict[str, Any]],
+    reply: JsonObject,
+    gpus: list[JsonObject],
     *,
     clock: str,
     width: int,
@@ -30,7 +27,7 @@ def watch_screen(
     verbose: bool = False,
 ) -> list[str]:
     """Return the lines of the screen, `height` of them at most."""
-    views: list[dict[str, Any]] = reply["jobs"]
+    views: list[JsonObject] = reply["jobs"]
     top = [table.shorten(f"{clock}  {counts_text(reply.get('counts') or {})}", width)]
     if coloured:
         top = [colour.paint(top[0], "bold")]
@@ -43,7 +40,7 @@ def watch_screen(
     return [*top, "", *rows][:height] if rows else top[:height]
 
 
-def gpu_line(gpus: list[dict[str, Any]]) -> str:
+def gpu_line(gpus: list[JsonObject]) -> str:
     """Return `GPUs: 1 of 8 free (6); ana 0-2; bo 3,5`; of several nodes `box 1/8, gpu1 0/4`."""
     free = [gpu for gpu in gpus if gpu["state"] == "free"]
     head = f"GPUs: {len(free)} of {len(gpus)} free"
@@ -64,12 +61,12 @@ def gpu_line(gpus: list[dict[str, Any]]) -> str:
     return "; ".join(parts)
 
 
-def _gpu_ids(gpus: list[dict[str, Any]]) -> str:
+def _gpu_ids(gpus: list[JsonObject]) -> str:
     return format_labels([str(gpu["id"]) for gpu in gpus]).replace(", ", ",")
 
 
 def _failure_lines(
-    failures: list[dict[str, Any]], width: int, max_lines: int, coloured: bool
+    failures: list[JsonObject], width: int, max_lines: int, coloured: bool
 ) -> list[str]:
     """Return the newest failures, each with the last line of its output, and count the others."""
     lines: list[str] = []
@@ -91,8 +88,8 @@ def _failure_lines(
 
 
 def _job_lines(
-    jobs: list[dict[str, Any]],
-    reply: dict[str, Any],
+    jobs: list[JsonObject],
+    reply: JsonObject,
     width: int,
     max_lines: int,
     coloured: bool,

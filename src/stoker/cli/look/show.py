@@ -9,10 +9,7 @@ from stoker.cli.output.job_table import field_text, gpu_range
 from stoker.cli.session import connect_existing
 from stoker.cli.session.listing import LIST_OPTIONS, format_lines
 from stoker.client.client import Client
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 USAGE = ("show JOB ...", "show SWEEP")
 OPTIONS = (
@@ -70,13 +67,13 @@ def main(argv: list[str]) -> int:
 
 def _selected_jobs(
     client: Client, selectors: list[str], tail: int | None
-) -> list[dict[str, Any]] | None:
+) -> list[JsonObject] | None:
     """Return the selected jobs; None if the selector means one sweep."""
     selector = selectors[0] if len(selectors) == 1 else None
     reply = client.jobs(
         selectors, tail=tail, hook=1, estimate=1, limit=MAX_JOBS if selector is None else 1
     )
-    views: list[dict[str, Any]] = reply["jobs"]
+    views: list[JsonObject] = reply["jobs"]
     if selector is not None and (not views or _is_sweep(selector, views[0])):
         return None
     if selector is not None and reply.get("more"):
@@ -84,13 +81,13 @@ def _selected_jobs(
     return views
 
 
-def _is_sweep(selector: str, view: dict[str, Any]) -> bool:
+def _is_sweep(selector: str, view: JsonObject) -> bool:
     """Return True if a selector means the whole sweep of a trial."""
     sweep = view.get("sweep")
     return sweep is not None and selector in {str(sweep), view["name"], "last", "-1"}
 
 
-def job_lines(view: dict[str, Any], verbose: bool) -> list[str]:
+def job_lines(view: JsonObject, verbose: bool) -> list[str]:
     """Return the details of a job, one per line."""
     coloured = colour.is_enabled()
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
@@ -102,7 +99,7 @@ def job_lines(view: dict[str, Any], verbose: bool) -> list[str]:
     return lines
 
 
-def job_rows(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
+def job_rows(view: JsonObject, verbose: bool) -> list[tuple[str, str]]:
     """Return names and texts of all known details of a job."""
     state = str(view["state"])
     reason = view.get("reason_text") or view.get("reason")
@@ -162,7 +159,7 @@ def job_rows(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     return rows
 
 
-def _device_rows(view: dict[str, Any], has_ended: bool) -> list[tuple[str, str]]:
+def _device_rows(view: JsonObject, has_ended: bool) -> list[tuple[str, str]]:
     """Return the devices that the job has or had, per node."""
     rows = []
     for part in view.get("parts") or [view]:
@@ -178,7 +175,7 @@ def _device_rows(view: dict[str, Any], has_ended: bool) -> list[tuple[str, str]]
     return rows
 
 
-def _training_rows(view: dict[str, Any]) -> list[tuple[str, str]]:
+def _training_rows(view: JsonObject) -> list[tuple[str, str]]:
     if not view.get("training"):
         return []
     from stoker.cli.output.training_text import training_rows
@@ -186,7 +183,7 @@ def _training_rows(view: dict[str, Any]) -> list[tuple[str, str]]:
     return training_rows(view)
 
 
-def _trial_rows(view: dict[str, Any]) -> list[tuple[str, str]]:
+def _trial_rows(view: JsonObject) -> list[tuple[str, str]]:
     """Return the parameters and the objective of a trial."""
     if not view.get("params"):
         return []
@@ -201,7 +198,7 @@ def _trial_rows(view: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _estimate_rows(view: dict[str, Any]) -> list[tuple[str, str]]:
+def _estimate_rows(view: JsonObject) -> list[tuple[str, str]]:
     """Return the estimated start and end, or why there is no estimate."""
     from stoker.cli.output.estimates import estimate_sentence
 
@@ -216,7 +213,7 @@ def _estimate_rows(view: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _container_rows(container: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _container_rows(container: JsonObject | None) -> list[tuple[str, str]]:
     """Return image, mounts and ports of a container."""
     if container is None:
         return []
@@ -228,7 +225,7 @@ def _container_rows(container: dict[str, Any] | None) -> list[tuple[str, str]]:
     return [*rows, ("ports", ports)] if ports else rows
 
 
-def _hook_rows(hook: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _hook_rows(hook: JsonObject | None) -> list[tuple[str, str]]:
     """Return the exit code of the on-end hook and the end of its output."""
     if hook is None:
         return []

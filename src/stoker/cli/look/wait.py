@@ -16,10 +16,7 @@ from stoker.cli.session import connect_existing, require_selectors
 from stoker.cli.session.follow import is_stuck, report_failures, report_stuck
 from stoker.client import reconnect
 from stoker.client.client import Client
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 USAGE = ("wait [OPTIONS] JOB ...",)
 OPTIONS = (
@@ -55,7 +52,7 @@ def main(argv: list[str]) -> int:
     return max(code, stuck)
 
 
-def wait(client: Client, args: Args) -> dict[str, Any]:
+def wait(client: Client, args: Args) -> JsonObject:
     """Return the reply of one long wait, or of the last of many short ones with progress."""
     select = fixed_selectors(client, args.words)
     timeout = args.text("timeout")

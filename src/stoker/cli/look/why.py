@@ -14,10 +14,7 @@ from stoker.cli.output.estimates import estimate_sentence
 from stoker.cli.session import connect_existing
 from stoker.client.client import Client
 from stoker.client.errors import StokerError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 USAGE = ("why JOB ...",)
 OPTIONS = (VERBOSE,)
@@ -38,7 +35,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _request_why(client: Client, selector: str) -> dict[str, Any]:
+def _request_why(client: Client, selector: str) -> JsonObject:
     """Return why a job is pending; for a sweep, why its first pending trial is."""
     reply = client.why(selector)
     label = str(reply["label"])
@@ -56,7 +53,7 @@ def _request_why(client: Client, selector: str) -> dict[str, Any]:
     return {**client.why(str(pending[0]["label"])), "sweep": sweep}
 
 
-def _sweep_line(sweep: dict[str, Any]) -> str:
+def _sweep_line(sweep: JsonObject) -> str:
     """Return state and progress of a sweep in one line."""
     from stoker.cli.output.sweep_text import progress_text
 
@@ -65,7 +62,7 @@ def _sweep_line(sweep: dict[str, Any]) -> str:
     return f"{head} is {sweep['state']} ({progress_text(sweep)}){note}."
 
 
-def explanation_lines(reply: dict[str, Any]) -> list[str]:
+def explanation_lines(reply: JsonObject) -> list[str]:
     """Return the lines of an explanation."""
     sweep = reply.get("sweep")
     if isinstance(sweep, dict):
@@ -100,7 +97,7 @@ def explanation_lines(reply: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _position_lines(reply: dict[str, Any]) -> list[str]:
+def _position_lines(reply: JsonObject) -> list[str]:
     """Return the queue position, what decides it, and the jobs ahead."""
     position, ahead = reply.get("position"), reply.get("ahead") or []
     standing, first = reply.get("standing"), reply.get("before") or []
@@ -121,13 +118,13 @@ def _position_lines(reply: dict[str, Any]) -> list[str]:
     return [*lines, f"  and {more:,} more"] if more > 0 else lines
 
 
-def _constraint_texts(reply: dict[str, Any]) -> list[str]:
+def _constraint_texts(reply: JsonObject) -> list[str]:
     """Return the constraint texts of all nodes."""
     constraints = [c for node in reply.get("nodes") or () for c in node.get("constraints") or ()]
     return [output.clean(c["text"]) for c in constraints if c.get("text")]
 
 
-def _node_lines(node: dict[str, Any]) -> list[str]:
+def _node_lines(node: JsonObject) -> list[str]:
     never = (
         "" if node.get("fits_empty", True) else " (the job would not fit even on the empty node)"
     )

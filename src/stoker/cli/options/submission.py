@@ -18,11 +18,11 @@ from stoker.client.submit_environment import (
     umask,
     utf8_path,
 )
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
 SBATCH_NAMES = {"timelimit": "time", "array_inx": "array", "job_name": "name",
                 "partition": "queue", "mem_per_node": "mem", "cpus_per_task": "cpus"}  # fmt: skip
@@ -31,7 +31,7 @@ SET_INSIDE_JOBS = frozenset({"STOKER_GPUS", "STOKER_NODES"})
 SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#={}!")
 
 
-def build_submission(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
+def build_submission(argv: Sequence[str], verb: str) -> tuple[JsonObject, Args]:
     """Return the request body of `submit` or `run`, and the merged options."""
     given = parse((*JOB, *SUBMIT), argv, command=True, verb=verb)
     what = what_to_run(given)
@@ -62,7 +62,7 @@ def build_submission(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Ar
     return submission, args
 
 
-def what_to_run(args: Args) -> dict[str, Any]:
+def what_to_run(args: Args) -> JsonObject:
     """Return the `what` of a submission: a script, a shell line, an argv or many lines."""
     words = args.words
     line, file = args.text("wrap"), args.text("each_line")

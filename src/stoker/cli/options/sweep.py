@@ -8,11 +8,11 @@ import sys
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.options.job import JOB, SUBMIT
 from stoker.client.errors import UsageError
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
 SWEEP = (
     Option("--param", "NAME=VALUES", "lr=0.1,0.01 or 'lr=log_uniform(1e-5,0.1)'; repeatable",
@@ -82,7 +82,7 @@ def is_sweep_file(word: str) -> bool:
         return False
 
 
-def build_definition(args: Args, warnings: list[str] | None = None) -> dict[str, Any]:
+def build_definition(args: Args, warnings: list[str] | None = None) -> JsonObject:
     """Return the validated sweep definition; raise UsageError if it is invalid.
 
     Warnings about probable mistakes are added to `warnings`.
@@ -108,7 +108,7 @@ def build_definition(args: Args, warnings: list[str] | None = None) -> dict[str,
     return definition
 
 
-def _read_definition(args: Args, warnings: list[str]) -> tuple[str, dict[str, Any]]:
+def _read_definition(args: Args, warnings: list[str]) -> tuple[str, JsonObject]:
     """Return where the definition comes from, for messages, and the raw definition."""
     tables = [key for key in ("csv", "jsonl") if args.text(key) is not None]
     is_described = bool(args.words) and is_sweep_file(args.words[0])
@@ -158,7 +158,7 @@ def _no_parameters_message(words: list[str]) -> str:
     return f"No parameter varies. For example: {EXAMPLE}"
 
 
-def _split_command(args: Args, warnings: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_command(args: Args, warnings: list[str]) -> tuple[JsonObject, JsonObject]:
     """Return the command, and the parameters in it."""
     words, line = args.words, args.text("wrap")
     if bool(words) == (line is not None):
@@ -193,19 +193,19 @@ def _executable(path: str) -> str:
     raise UsageError(f"{path} is not executable. Write: stoker sweep ... {command}")
 
 
-def _parse_param(text: str) -> tuple[str, dict[str, Any]]:
+def _parse_param(text: str) -> tuple[str, JsonObject]:
     from stoker.sweep.notations.overrides import param_option
 
     return param_option(text)
 
 
-def _default_method(parameters: dict[str, Any], args: Args) -> str:
+def _default_method(parameters: JsonObject, args: Args) -> str:
     """Return `grid` for a finite space without --samples, else `random`."""
     finite = all("distribution" not in spec for spec in parameters.values())
     return "grid" if finite and args.text("samples") is None else "random"
 
 
-def _read_points(args: Args, kind: str) -> list[dict[str, Any]]:
+def _read_points(args: Args, kind: str) -> list[JsonObject]:
     from stoker.sweep.notations.points_table import read_csv, read_jsonl
 
     path = args.text(kind) or ""

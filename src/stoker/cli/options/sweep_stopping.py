@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from stoker.cli.options import Args
 from stoker.client.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 METHODS = {"bayes": "tpe", "bayesian": "tpe", "optuna": "tpe", "quasi-random": "sobol"}
 """Names of methods in other tools."""
@@ -49,7 +46,7 @@ def option_names(args: Args) -> dict[str, str]:
     return names
 
 
-def apply_options(raw: dict[str, Any], args: Args) -> None:
+def apply_options(raw: JsonObject, args: Args) -> None:
     """Apply the options, which take precedence over the file."""
     method = (args.text("method") or "").lower()
     if method and (method == "list" or raw.get("method") == "list"):
@@ -72,7 +69,7 @@ def apply_options(raw: dict[str, Any], args: Args) -> None:
     raw["stop"] = _stop(args, raw.get("stop"))
 
 
-def _metric(args: Args, before: dict[str, Any] | None) -> dict[str, Any] | None:
+def _metric(args: Args, before: JsonObject | None) -> JsonObject | None:
     named = [key for key in ("metric", "minimize", "maximize") if args.text(key) is not None]
     if len(named) > 1:
         raise UsageError("A sweep has one metric: give --metric, --minimize or --maximize once.")
@@ -100,7 +97,7 @@ def _metric(args: Args, before: dict[str, Any] | None) -> dict[str, Any] | None:
     return metric or None
 
 
-def _source(args: Args) -> dict[str, Any] | None:
+def _source(args: Args) -> JsonObject | None:
     pattern, path = args.text("metric_regex"), args.text("metric_file")
     if pattern is not None and path is not None:
         raise UsageError("Give --metric-regex or --metric-file; one of them.")
@@ -109,7 +106,7 @@ def _source(args: Args) -> dict[str, Any] | None:
     return {"kind": "file", "path": path} if path is not None else None
 
 
-def _stop(args: Args, before: dict[str, Any] | None) -> dict[str, Any] | None:
+def _stop(args: Args, before: JsonObject | None) -> JsonObject | None:
     kind = args.text("stop")
     given = {
         name: args.number(key)

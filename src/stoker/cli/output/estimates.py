@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 
 from stoker.cli.output import clean, times
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 MARKS = {"similar": "~", "limit": "<"}
 """In columns: an estimate from similar jobs, and an upper bound from time limits."""
 
 
 def estimate_cell(
-    estimate: dict[str, Any] | None, *, verbose: bool = False, ranged: bool = True
+    estimate: JsonObject | None, *, verbose: bool = False, ranged: bool = True
 ) -> str:
     """Return `in 2 h (1 h - 5 h)`, `in ~2 h` or `in <2 h`; with `verbose`, times of day."""
     if not estimate:
@@ -32,7 +29,7 @@ def estimate_cell(
     return text if first == last else f"{text} ({first} - {last})"
 
 
-def estimate_sentence(estimate: dict[str, Any]) -> str:
+def estimate_sentence(estimate: JsonObject) -> str:
     """Return `in about 2 h, at 21:31 (between 20:40 and 23:00), from its measured epochs`."""
     low, likely, high = estimate["low"], estimate["likely"], estimate["high"]
     basis = f", from {clean(estimate['basis'])}" if estimate.get("basis") else ""

@@ -7,11 +7,11 @@ import time
 from stoker.cli.output import clean, colour, counted, times
 from stoker.cli.output.table import Cell, Column
 from stoker.client import fast_json
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
 QUEUE_COLUMNS = (
     Column("JOBID", right=True),
@@ -38,10 +38,10 @@ GPUS_COLUMN = 6
 
 
 def queue_table(
-    views: Sequence[dict[str, Any]],
+    views: Sequence[JsonObject],
     *,
     verbose: bool = False,
-    sweeps: Sequence[dict[str, Any]] = (),
+    sweeps: Sequence[JsonObject] = (),
     width: int | None = None,
 ) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows of the queue; with estimated times if any are known."""
@@ -81,21 +81,19 @@ def queue_table(
     return columns, rows
 
 
-def _is_estimated(view: dict[str, Any]) -> bool:
+def _is_estimated(view: JsonObject) -> bool:
     forecast = view.get("foreseen") or {}
     return bool(forecast.get("start") or forecast.get("end"))
 
 
-def _eta_heading(views: Sequence[dict[str, Any]]) -> str:
+def _eta_heading(views: Sequence[JsonObject]) -> str:
     """Return the heading, with the age of the forecast if it is stale."""
     at = next(view["foreseen"].get("at") for view in views if view.get("foreseen"))
     age = time.time() - (times.epoch(at) or time.time())
     return f"ETA ({times.approximate(age)} old)" if age >= STALE_SECONDS else "ETA"
 
 
-def _with_sweeps(
-    views: Sequence[dict[str, Any]], sweeps: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def _with_sweeps(views: Sequence[JsonObject], sweeps: Sequence[JsonObject]) -> list[JsonObject]:
     """Return jobs and sweeps in one list: running ones before pending ones."""
     running = [sweep for sweep in sweeps if sweep["state"] == "RUNNING"]
     pending = [sweep for sweep in sweeps if sweep["state"] != "RUNNING"]
@@ -105,7 +103,7 @@ def _with_sweeps(
     return [*running, *views[:first], *pending, *views[first:]]
 
 
-def _row(view: dict[str, Any]) -> list[str]:
+def _row(view: JsonObject) -> list[str]:
     if "counts" not in view:
         return queue_row(view)
     from stoker.cli.output import sweep_text
@@ -113,7 +111,7 @@ def _row(view: dict[str, Any]) -> list[str]:
     return sweep_text.queue_row(view)
 
 
-def _params(view: dict[str, Any]) -> str:
+def _params(view: JsonObject) -> str:
     if not view.get("params"):
         return ""
     from stoker.cli.output.sweep_text import params_text
@@ -121,7 +119,7 @@ def _params(view: dict[str, Any]) -> str:
     return params_text(view["params"])
 
 
-def queue_row(view: dict[str, Any]) -> list[str]:
+def queue_row(view: JsonObject) -> list[str]:
     """Return the cells of one job in the columns of the queue."""
     short = str(view["state_code"])
     return [
@@ -136,7 +134,7 @@ def queue_row(view: dict[str, Any]) -> list[str]:
     ]
 
 
-def _time_left(view: dict[str, Any]) -> str:
+def _time_left(view: JsonObject) -> str:
     """Return the time until the limit, or else until a training job is expected to end."""
     left = view.get("time_left")
     if left is None and view.get("state") == "RUNNING":
@@ -144,7 +142,7 @@ def _time_left(view: dict[str, Any]) -> str:
     return times.duration(left) or "-"
 
 
-def epochs_text(training: dict[str, Any] | None) -> str:
+def epochs_text(training: JsonObject | None) -> str:
     """Return `3/10`, `3` if the total is unknown, `-` for a job without epochs."""
     if not training:
         return "-"
@@ -154,7 +152,7 @@ def epochs_text(training: dict[str, Any] | None) -> str:
     return str(done) if done or training.get("listening") else "-"
 
 
-def gpus_text(view: dict[str, Any]) -> str:
+def gpus_text(view: JsonObject) -> str:
     """Return the GPUs of a job: `2`, `0.5`, `2x4` on two machines, `2 of 1..4` if elastic."""
     request = view.get("request") or {}
     requested = gpu_range(request) or "-"
@@ -165,7 +163,7 @@ def gpus_text(view: dict[str, Any]) -> str:
     return f"{machines}x{requested}" if machines > 1 and requested != "-" else requested
 
 
-def gpu_range(request: dict[str, Any]) -> str:
+def gpu_range(request: JsonObject) -> str:
     """Return the requested GPUs per node: `2`, `1..4`, `1..` without a maximum."""
     min_gpus, max_gpus = str(request.get("gpus") or ""), request.get("most_gpus")
     if not max_gpus:
@@ -173,7 +171,7 @@ def gpu_range(request: dict[str, Any]) -> str:
     return f"{min_gpus}..{max_gpus}" if int(max_gpus) < UNBOUNDED_GPUS else f"{min_gpus}.."
 
 
-def location(view: dict[str, Any]) -> str:
+def location(view: JsonObject) -> str:
     """Return where a job runs, why it is pending, or how it ended."""
     if view.get("result") is not None:
         return str(view.get("cause") or view["state"].lower())

@@ -6,10 +6,7 @@ import os
 
 from stoker.client.client import Client
 from stoker.client.errors import StokerError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 MAX_CURVES = 200
 """Trials with a curve; more could not be distinguished."""
@@ -17,9 +14,7 @@ MAX_POINTS = 200
 """Points of each curve."""
 
 
-def write_report(
-    client: Client, reply: dict[str, Any], trials: list[dict[str, Any]], path: str
-) -> None:
+def write_report(client: Client, reply: JsonObject, trials: list[JsonObject], path: str) -> None:
     """Write the report; on failure, an existing file is unchanged."""
     from stoker.sweep.results.page import html
 
@@ -33,7 +28,7 @@ def write_report(
 
 
 def read_curves(
-    client: Client, reply: dict[str, Any], trials: list[dict[str, Any]]
+    client: Client, reply: JsonObject, trials: list[JsonObject]
 ) -> dict[str, list[list[float]]]:
     """Return the points [step, value] of each trial, by its label."""
     metric = reply["sweep"].get("metric")

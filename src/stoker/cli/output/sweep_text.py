@@ -6,10 +6,7 @@ import time
 
 from stoker.cli.output import clean, colour, times
 from stoker.cli.output.table import Cell
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 STATE_CODES = {"RUNNING": "R", "WAITING": "PD", "HELD": "PD", "DONE": "CD", "CANCELLED": "CA"}
 """State of a sweep -> state code of a job."""
@@ -28,17 +25,17 @@ def number_text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) else "-"
 
 
-def params_text(params: dict[str, Any] | None) -> str:
+def params_text(params: JsonObject | None) -> str:
     """Return `lr=0.1,bs=16`."""
     return ",".join(f"{clean(name)}={value_text(value)}" for name, value in (params or {}).items())
 
 
-def completed_count(sweep: dict[str, Any]) -> int:
+def completed_count(sweep: JsonObject) -> int:
     """Return the number of completed trials, including those stopped early."""
     return int(sweep["counts"].get("done", 0)) + int(sweep["counts"].get("stopped", 0))
 
 
-def progress_text(sweep: dict[str, Any]) -> str:
+def progress_text(sweep: JsonObject) -> str:
     """Return `7/20 done, 2 run, 1 failed`."""
     total = sweep.get("total")
     parts = [f"{completed_count(sweep):,}{'' if total is None else f'/{total:,}'} done"]
@@ -50,26 +47,26 @@ def progress_text(sweep: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def best_text(sweep: dict[str, Any]) -> str:
+def best_text(sweep: JsonObject) -> str:
     """Return `loss=0.31`; empty if there is no value yet."""
     trial = sweep.get("best")
     return f"{clean(sweep.get('metric'))}={number_text(trial['value'])}" if trial else ""
 
 
-def state_cell(sweep: dict[str, Any]) -> str:
+def state_cell(sweep: JsonObject) -> str:
     """Return the state code as a coloured cell."""
     short = STATE_CODES.get(str(sweep["state"]), str(sweep["state"]))
     return Cell(short, colour.STATE_COLOURS.get(short, ""))
 
 
-def age_text(sweep: dict[str, Any]) -> str:
+def age_text(sweep: JsonObject) -> str:
     """Return the time since its creation, until its end if it has ended."""
     began = times.epoch(sweep.get("created_at"))
     end = times.epoch(sweep.get("ended_at")) or time.time()
     return times.duration(end - began) if began is not None else ""
 
 
-def queue_row(sweep: dict[str, Any]) -> list[str]:
+def queue_row(sweep: JsonObject) -> list[str]:
     """Return the cells of a sweep in the columns of the queue."""
     details = (
         f"{progress_text(sweep)}, best {best_text(sweep)}"

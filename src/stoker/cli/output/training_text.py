@@ -5,6 +5,7 @@ from __future__ import annotations
 from stoker.cli.output import clean, counted
 from stoker.cli.output.job_table import epochs_text
 from stoker.cli.output.times import approximate
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def bar(done: int, total: int) -> str:
     return "█" * filled + "░" * (BAR_WIDTH - filled)
 
 
-def training_rows(view: dict[str, Any]) -> list[tuple[str, str]]:
+def training_rows(view: JsonObject) -> list[tuple[str, str]]:
     """Return names and texts of what is known about a training job."""
     training = view["training"]
     counts = epochs_text(training) != "-"  # of a plain job only the memory is measured
@@ -48,7 +49,7 @@ def _value(value: Any) -> str:
     return clean(value) if isinstance(value, str) else f"{value:g}"
 
 
-def _epochs(training: dict[str, Any]) -> str:
+def _epochs(training: JsonObject) -> str:
     done, total = training["epochs_done"], training["epochs"]
     text = f"{bar(done, total)} {done} of {total}" if total else f"{done} done"
     if training["epoch"] is not None and training["step"]:
@@ -61,7 +62,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else approximate(seconds)
 
 
-def _time_left(view: dict[str, Any], training: dict[str, Any]) -> str:
+def _time_left(view: JsonObject, training: JsonObject) -> str:
     left = training["remaining_seconds"]
     if left is None or view.get("result") is not None:
         return ""
@@ -74,7 +75,7 @@ def _time_left(view: dict[str, Any], training: dict[str, Any]) -> str:
     return f"{text} (you expected {approximate(expected)} in all)"
 
 
-def _memory(view: dict[str, Any], training: dict[str, Any]) -> str:
+def _memory(view: JsonObject, training: JsonObject) -> str:
     """Return requested, reserved and measured memory per GPU."""
     requested = (view.get("request") or {}).get("gpu_memory")
     parts = [
@@ -90,7 +91,7 @@ def _memory(view: dict[str, Any], training: dict[str, Any]) -> str:
     return f"{', '.join(parts)}, on each GPU" if parts else ""
 
 
-def _stopping(view: dict[str, Any], training: dict[str, Any]) -> str:
+def _stopping(view: JsonObject, training: JsonObject) -> str:
     stop = training["stopping"]
     if stop is None:
         return ""
@@ -100,7 +101,7 @@ def _stopping(view: dict[str, Any], training: dict[str, Any]) -> str:
     return f"{_stop_time(view, training)}{preemptor}: {clean(stop['why'])}"
 
 
-def _stop_time(view: dict[str, Any], training: dict[str, Any]) -> str:
+def _stop_time(view: JsonObject, training: JsonObject) -> str:
     if view["state"] == "SUSPENDED":
         return "when it is resumed"
     if view["state"] != "RUNNING" or not training["listening"]:
@@ -109,7 +110,7 @@ def _stop_time(view: dict[str, Any], training: dict[str, Any]) -> str:
     return "at the end of its epoch or of the next" if several else "at the end of its epoch"
 
 
-def _elastic(training: dict[str, Any]) -> str:
+def _elastic(training: JsonObject) -> str:
     if training["elastic"] is None:
         return ""
     min_gpus, max_gpus = training["elastic"]
@@ -118,7 +119,7 @@ def _elastic(training: dict[str, Any]) -> str:
     return f"{text}; {gpus_wanted} wanted now" if gpus_wanted else text
 
 
-def _speeds(training: dict[str, Any]) -> str:
+def _speeds(training: JsonObject) -> str:
     """Return the time of an epoch per number of GPUs, and the speed-up."""
     speeds = training["speedups"]
     if len(speeds) < 2:
@@ -131,7 +132,7 @@ def _speeds(training: dict[str, Any]) -> str:
     )
 
 
-def _overrun_text(training: dict[str, Any]) -> str:
+def _overrun_text(training: JsonObject) -> str:
     expected, estimate = training["expected_seconds"], training["estimate_seconds"]
     numbers = ""
     if expected and estimate:

@@ -13,11 +13,10 @@ from stoker.cli.options.job import JOB, SUBMIT
 from stoker.cli.options.submission import build_submission
 from stoker.cli.output.progress import elapsed
 from stoker.client.client import Client, connect
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from stoker.cli.options import Args
 
 USAGE = (
@@ -47,12 +46,12 @@ def main(argv: list[str]) -> int:
     return wait_or_follow(client, reply, args)
 
 
-def _progress_text(submission: dict[str, Any]) -> str:
+def _progress_text(submission: JsonObject) -> str:
     lines = submission["what"].get("lines")
     return f"submitting {output.counted(len(lines), 'job')}" if lines else "submitting"
 
 
-def wait_or_follow(client: Client, reply: dict[str, Any], args: Args) -> int:
+def wait_or_follow(client: Client, reply: JsonObject, args: Args) -> int:
     """With --wait or --follow, wait for the submitted jobs; return the exit code."""
     label = str(reply["label"])
     if args.flag("follow") and not args.flag("json"):
@@ -66,14 +65,14 @@ def wait_or_follow(client: Client, reply: dict[str, Any], args: Args) -> int:
     return 0
 
 
-def print_warnings(reply: dict[str, Any], args: Args) -> None:
+def print_warnings(reply: JsonObject, args: Args) -> None:
     """Print the warnings of the daemon."""
     if not args.flag("quiet"):
         for text in reply.get("warnings") or ():
             output.say(f"stoker: {text}")
 
 
-def start_text(reply: dict[str, Any]) -> str:
+def start_text(reply: JsonObject) -> str:
     """Return `start now`, `start in 14 min`, or that there is no estimate."""
     from stoker.cli.output.times import absolute, relative
 

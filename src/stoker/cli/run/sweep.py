@@ -14,11 +14,10 @@ import os
 from stoker.cli import output
 from stoker.cli.options.sweep import OPTIONS, SWEEP_KEYS, build_definition, parse_sweep
 from stoker.client.client import connect, new_key
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from stoker.cli.options import Args
 
 USAGE = (
@@ -72,7 +71,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def build_sweep(argv: list[str]) -> tuple[dict[str, Any], Args, list[str]]:
+def build_sweep(argv: list[str]) -> tuple[JsonObject, Args, list[str]]:
     """Return the request body, the merged options, and warnings."""
     from stoker.cli.options import Args, submission
     from stoker.cli.options.job import job_options
@@ -107,7 +106,7 @@ def build_sweep(argv: list[str]) -> tuple[dict[str, Any], Args, list[str]]:
     return body, args, warnings
 
 
-def receipt_text(reply: dict[str, Any], definition: dict[str, Any]) -> str:
+def receipt_text(reply: JsonObject, definition: JsonObject) -> str:
     """Return `sweep 17 (train): 12 new, 1 again, 7 done already of 20`."""
     counts, total = reply["counts"], reply.get("total")
     added, retried = int(reply["added"]), int(reply["retried"])
@@ -128,7 +127,7 @@ def receipt_text(reply: dict[str, Any], definition: dict[str, Any]) -> str:
     return f"{head}: {text or 'nothing to do'} of {total:,}"
 
 
-def end_text(definition: dict[str, Any]) -> str:
+def end_text(definition: JsonObject) -> str:
     """Return when a sweep without a number of samples ends."""
     from stoker.sweep.sampling.space import size
 
@@ -138,7 +137,7 @@ def end_text(definition: dict[str, Any]) -> str:
     return f"until all {combinations:,} combinations have run"
 
 
-def _print_plan(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> int:
+def _print_plan(reply: JsonObject, definition: JsonObject, args: Args) -> int:
     """Print the first trials that would run."""
     commands, added, total = reply.get("commands") or [], int(reply["added"]), reply.get("total")
     is_adaptive = definition["method"] in ADAPTIVE_METHODS
@@ -167,7 +166,7 @@ def _print_plan(reply: dict[str, Any], definition: dict[str, Any], args: Args) -
     return 0
 
 
-def _example_commands(definition: dict[str, Any]) -> list[str]:
+def _example_commands(definition: JsonObject) -> list[str]:
     """Return the commands of the first trials; for an adaptive method, of random trials."""
     from itertools import islice
     from shlex import join

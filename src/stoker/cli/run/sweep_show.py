@@ -20,10 +20,7 @@ from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import connect_existing
 from stoker.client.client import Client
 from stoker.client.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 USAGE = ("sweep show [SWEEP] [OPTIONS]",)
 OPTIONS = (
@@ -89,7 +86,7 @@ def newest_sweep(client: Client) -> str:
     return str(sweeps[-1]["label"])
 
 
-def sweep_lines(reply: dict[str, Any], args: Args) -> list[str]:
+def sweep_lines(reply: JsonObject, args: Args) -> list[str]:
     """Return the summary of a sweep and the table of its trials."""
     width, coloured = table.terminal_width(), colour.is_enabled()
     trials = ranked_trials(reply)
@@ -109,7 +106,7 @@ def sweep_lines(reply: dict[str, Any], args: Args) -> list[str]:
 # ---------------------------------------------------------------------------- the head
 
 
-def summary_lines(reply: dict[str, Any], coloured: bool, width: int | None) -> list[str]:
+def summary_lines(reply: JsonObject, coloured: bool, width: int | None) -> list[str]:
     """Return the lines about the whole sweep."""
     sweep = reply["sweep"]
     head = f"Sweep {sweep['label']} {output.clean(sweep['name'])}"
@@ -133,7 +130,7 @@ def summary_lines(reply: dict[str, Any], coloured: bool, width: int | None) -> l
     return lines
 
 
-def missing_metric_text(reply: dict[str, Any]) -> str:
+def missing_metric_text(reply: JsonObject) -> str:
     """Return what to do if trials have ended and none has the metric; else nothing."""
     sweep, metric = reply["sweep"], reply["definition"].get("metric")
     if (
@@ -164,7 +161,7 @@ def shorten_plain(line: str, width: int) -> str:
     return line if "\x1b" in line else table.shorten(line, width)
 
 
-def counts_line(sweep: dict[str, Any]) -> str:
+def counts_line(sweep: JsonObject) -> str:
     """Return `7 of 20 done (3 stopped early), 2 running, 10 waiting, 1 failed`."""
     counts, total = sweep["counts"], sweep.get("total")
     done = (
@@ -182,7 +179,7 @@ def counts_line(sweep: dict[str, Any]) -> str:
     return ", ".join([*parts, "held"] if held else parts)
 
 
-def parameter_importance(reply: dict[str, Any]) -> dict[str, float]:
+def parameter_importance(reply: JsonObject) -> dict[str, float]:
     """Return the importance of each parameter, the highest first."""
     from stoker.sweep.results.comparison import counts
     from stoker.sweep.results.importance import importance
@@ -215,14 +212,14 @@ def importance_lines(shares: dict[str, float], coloured: bool) -> list[str]:
 # --------------------------------------------------------------------------- the trials
 
 
-def ranked_trials(reply: dict[str, Any]) -> list[dict[str, Any]]:
+def ranked_trials(reply: JsonObject) -> list[JsonObject]:
     """Return trials with a value, the best first, then unfinished ones, then all others.
 
     Failed and cancelled trials are among the others, whatever their last value.
     """
     sign = -1.0 if reply["sweep"].get("goal") == "maximize" else 1.0
 
-    def sort_key(trial: dict[str, Any]) -> tuple[int, float, int]:
+    def sort_key(trial: JsonObject) -> tuple[int, float, int]:
         value = trial.get("value")
         if value is not None and trial["state"] in STATE_ORDER:
             return 0, sign * value, trial["number"]
@@ -231,7 +228,7 @@ def ranked_trials(reply: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(reply["trials"], key=sort_key)
 
 
-def varying_parameters(reply: dict[str, Any]) -> list[str]:
+def varying_parameters(reply: JsonObject) -> list[str]:
     """Return the parameters that differ, or may differ, between trials."""
     definition = reply["definition"]
     specs = definition.get("parameters") or {}
@@ -246,7 +243,7 @@ def varying_parameters(reply: dict[str, Any]) -> list[str]:
 
 
 def trial_table(
-    reply: dict[str, Any], trials: list[dict[str, Any]]
+    reply: JsonObject, trials: list[JsonObject]
 ) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows, with one column per varying parameter."""
     names, metric = varying_parameters(reply), reply["sweep"].get("metric")
@@ -272,18 +269,18 @@ def trial_table(
     return columns, rows
 
 
-def _state_cell(trial: dict[str, Any]) -> str:
+def _state_cell(trial: JsonObject) -> str:
     """Return the state; a trial that was stopped early has its own."""
     if trial.get("stopped"):
         return Cell("STOPPED", "dim")
     return Cell(trial["state"], colour.STATE_COLOURS.get(str(trial["state_code"]), ""))
 
 
-def _has_failed(trial: dict[str, Any]) -> bool:
+def _has_failed(trial: JsonObject) -> bool:
     return trial["state"] not in {*STATE_ORDER, "CANCELLED"}
 
 
-def to_csv(reply: dict[str, Any]) -> str:
+def to_csv(reply: JsonObject) -> str:
     """Return all fields of all trials as CSV."""
     import csv
     import io

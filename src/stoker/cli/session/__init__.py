@@ -10,11 +10,7 @@ from stoker.cli import output
 from stoker.cli.options import Args
 from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
+from stoker.wire import JsonObject
 
 MAX_LISTED_TASKS = 20
 """Arrays with more changed jobs than this are one line."""
@@ -69,7 +65,7 @@ def ask_yes_no(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def print_result(reply: dict[str, Any], args: Args, participle: str) -> int:
+def print_result(reply: JsonObject, args: Args, participle: str) -> int:
     """Print which jobs were changed and which were not; return 1 if none was."""
     done, skipped = reply.get("done") or [], reply.get("skipped") or []
     sweeps = reply.get("sweeps") or []
@@ -86,9 +82,9 @@ def print_result(reply: dict[str, Any], args: Args, participle: str) -> int:
     return wire.EXIT_FAILED if skipped and not (done or sweeps) else wire.EXIT_OK
 
 
-def _changed_lines(done: list[dict[str, Any]], sweeps: list[str]) -> list[str]:
+def _changed_lines(done: list[JsonObject], sweeps: list[str]) -> list[str]:
     """Return the changed jobs as text: sweeps and large arrays as a whole, others by label."""
-    groups: dict[str, list[dict[str, Any]]] = {sweep: [] for sweep in sweeps}
+    groups: dict[str, list[JsonObject]] = {sweep: [] for sweep in sweeps}
     for job in done:
         groups.setdefault(_group_label(job), []).append(job)
     lines, labels = [], []
@@ -104,15 +100,15 @@ def _changed_lines(done: list[dict[str, Any]], sweeps: list[str]) -> list[str]:
     return [*lines, format_labels(labels)] if labels else lines
 
 
-def _group_label(job: dict[str, Any]) -> str:
+def _group_label(job: JsonObject) -> str:
     """Return the label of a job's sweep or array; empty if it has none."""
     array, member, _ = str(job["label"]).partition("_")
     return array if member else ""
 
 
-def _print_skipped(skipped: list[dict[str, Any]]) -> None:
+def _print_skipped(skipped: list[JsonObject]) -> None:
     """Print which jobs were not changed and why; one line per large array or sweep."""
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[JsonObject]] = {}
     for job in skipped:
         groups.setdefault(_group_label(job) or f"job {job['label']}", []).append(job)
     lines = []
@@ -130,7 +126,7 @@ def _print_skipped(skipped: list[dict[str, Any]]) -> None:
         output.say(f"stoker: ... and {len(lines) - 20:,} more not changed")
 
 
-def _print_unreachable(done: list[dict[str, Any]]) -> None:
+def _print_unreachable(done: list[JsonObject]) -> None:
     """Print which changes take effect only when a node is reachable again."""
     delayed = [job for job in done if job.get("unreachable")]
     if not delayed:

@@ -8,10 +8,7 @@ import tomllib
 from stoker.cli.output import clean
 from stoker.client import fast_json
 from stoker.client.errors import StokerError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from stoker.wire import JsonObject
 
 VIEW_FIELDS = ("name", "queue", "priority", "group", "comment")
 REQUEST_FIELDS = {"gpus": "gpus", "cpus": "cpus", "mem": "memory", "gpu_model": "model",
@@ -19,7 +16,7 @@ REQUEST_FIELDS = {"gpus": "gpus", "cpus": "cpus", "mem": "memory", "gpu_model": 
 MEMORY_FIELDS = frozenset({"mem", "gpus_min_vram", "gpu_memory"})
 
 
-def edit_in_editor(view: dict[str, Any]) -> dict[str, object]:
+def edit_in_editor(view: JsonObject) -> dict[str, object]:
     """Open an editor with a job's fields; return the changed options."""
     before = editable_fields(view)
     text = to_toml(view, before)
@@ -33,7 +30,7 @@ def edit_in_editor(view: dict[str, Any]) -> dict[str, object]:
                 raise
 
 
-def editable_fields(view: dict[str, Any]) -> dict[str, str]:
+def editable_fields(view: JsonObject) -> dict[str, str]:
     """Return the changeable fields as the user would type them."""
     request = view.get("request") or {}
     values = {key: view.get(key) for key in VIEW_FIELDS}
@@ -46,7 +43,7 @@ def editable_fields(view: dict[str, Any]) -> dict[str, str]:
     return {key: "" if value is None else str(value) for key, value in values.items()}
 
 
-def to_toml(view: dict[str, Any], values: dict[str, str]) -> str:
+def to_toml(view: JsonObject, values: dict[str, str]) -> str:
     """Return the fields as TOML."""
     command = clean((str(view.get("command") or "").splitlines() or [""])[0])
     lines = [

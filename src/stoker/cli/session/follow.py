@@ -10,11 +10,11 @@ from stoker.cli import output
 from stoker.cli.output.progress import AfterProgress, upload
 from stoker.client import reconnect
 from stoker.client.client import Client
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
 CANCEL_SECONDS = 2.0
 
@@ -43,7 +43,7 @@ def wait_to_end(client: Client, label: str) -> int:
     return max(report_failures(client, reply["jobs"]), report_stuck(reply))
 
 
-def report_failures(client: Client, views: Sequence[dict[str, Any]]) -> int:
+def report_failures(client: Client, views: Sequence[JsonObject]) -> int:
     """Print which jobs failed; return the highest exit code."""
     code = 0
     for view in views:
@@ -60,14 +60,14 @@ def report_failures(client: Client, views: Sequence[dict[str, Any]]) -> int:
     return code
 
 
-def failure_line(view: dict[str, Any]) -> str:
+def failure_line(view: JsonObject) -> str:
     """Return `job 42 (train) FAILED: exit 3`."""
     name = f" ({output.clean(view['name'])})" if view.get("name") else ""
     cause = f": {output.clean(view['cause'])}" if view.get("cause") else ""
     return f"job {view['label']}{name} {view['state']}{cause}"
 
 
-def report_stuck(reply: dict[str, Any]) -> int:
+def report_stuck(reply: JsonObject) -> int:
     """Print which jobs can never start and which sweeps cannot continue; 1 if any."""
     for job in reply.get("stuck") or ():
         output.say(f"stoker: job {job.get('label', job['id'])} can never start: {job['text']}")
@@ -76,7 +76,7 @@ def report_stuck(reply: dict[str, Any]) -> int:
     return wire.EXIT_FAILED if is_stuck(reply) else wire.EXIT_OK
 
 
-def is_stuck(reply: dict[str, Any]) -> bool:
+def is_stuck(reply: JsonObject) -> bool:
     """Return True if a job can never start or a sweep cannot continue."""
     return bool(reply.get("stuck") or (reply.get("notes") and not reply["finished"]))
 
@@ -115,10 +115,7 @@ class _copy_stderr:  # noqa: N801 - reads as a function
 
             self._thread = Thread(
                 target=reconnect.copy,
-                args=(
-                    reconnect.follow_attempts(client, label, 0, stream="err"),
-                    sys.stderr.buffer,
-                ),
+                args=(reconnect.follow_attempts(client, label, 0, stream="err"), sys.stderr.buffer),
                 daemon=True,
             )
 
