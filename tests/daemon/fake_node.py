@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from msgspec.json import encode
 
+from memory_store import MemoryStore
 from specs import spec_of
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
@@ -35,7 +36,6 @@ from stoker.executors.ssh.factory import SshExecutorFactory
 from stoker.faults import FaultTracker
 from stoker.probes import remote_facts
 from stoker.probes.gpu_reading import Reading
-from stoker.store.memory import MemoryStore
 
 NAME, INSTALL = "gpu1", "0123456789ab"
 FACTS = """boot 11-22

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from core.scenario import node
+from memory_store import MemoryStore
 from stoker.core import events as e
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
@@ -17,7 +18,6 @@ from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.submission.submit import handle_submit
 from stoker.engine import Command, CommandRejected, CommandResult, Engine, Instant
 from stoker.schema import requests as r
-from stoker.store.memory import MemoryStore
 
 
 class RecordedCommand:

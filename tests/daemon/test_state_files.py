@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from memory_store import MemoryStore
 from stoker.daemon import state_files
 from stoker.daemon import state_lock as lock
 from stoker.daemon.http.server import HttpServer
@@ -16,7 +17,6 @@ from stoker.daemon.reports.watcher import ReportWatcher
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.state_files import LOOK_SECONDS, REMEMBERED, StateFiles
 from stoker.daemon.state_lock import Locked, StateLock
-from stoker.store.memory import MemoryStore
 from stoker.store.port import Store, StoreFenced
 
 

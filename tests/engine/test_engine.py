@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from memory_store import MemoryStore, Rows
 from simulation import client as ask
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
@@ -21,7 +22,6 @@ from stoker.engine import (
 )
 from stoker.faults import FaultTracker
 from stoker.schema.job import SubmitReply
-from stoker.store.memory import MemoryStore, Rows
 from stoker.store.port import Batch, JobQuery, StoreError, StoreFenced, StoreFull
 
 NODE = NodeFacts(name="box", types={"gpu": tuple(DeviceFacts(name=str(n)) for n in range(2))})

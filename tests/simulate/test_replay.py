@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memory_store import MemoryStore
 from stoker.core import cycle
 from stoker.core import events as e
 from stoker.core.policy.backfill import GRACE, keep, reserve
@@ -23,7 +24,6 @@ from stoker.simulate.replay.replay import Replay, replay
 from stoker.simulate.replay.results import JobResult, RunResult
 from stoker.simulate.traces.cluster_size import parse_cluster
 from stoker.simulate.workload import TraceJob, Workload
-from stoker.store.memory import MemoryStore
 
 FREE = ReplayAssumptions(restart_seconds=0.0, checkpoint_seconds=1.0)
 """Stopping costs nothing, as theory has it."""

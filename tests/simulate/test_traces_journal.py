@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from memory_store import MemoryStore
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
 from stoker.core.job import Job, Past, Progress, Spec, Training
@@ -20,7 +21,6 @@ from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import stoker_history as history
 from stoker.simulate.traces.formats import stoker_journal as journal
 from stoker.simulate.workload import TraceJob
-from stoker.store.memory import MemoryStore
 from stoker.store.port import Batch, Store
 from stoker.store.sqlite import SqliteStore
 

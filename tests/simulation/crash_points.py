@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.store.memory import MemoryStore, Rows
+from memory_store import MemoryStore, Rows
 from stoker.store.port import Batch, Store
 
 

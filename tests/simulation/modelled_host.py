@@ -14,6 +14,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from memory_store import MemoryStore
 from simulation import client as ask
 from simulation.client import ClientRequest, MakeHandler
 from simulation.crash_points import Crash
@@ -40,7 +41,6 @@ from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local import executor as local
 from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.local.supervisor_client import spawn_supervisors
-from stoker.store.memory import MemoryStore
 from stoker.store.port import JobQuery, Store, StoreError
 from stoker.store.replacement import FINISHED, find_beside, has_content
 from stoker.store.sqlite import SqliteStore

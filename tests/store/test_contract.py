@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from memory_store import MemoryStore
 from stoker.core import events as e
-from stoker.store.memory import MemoryStore
 from stoker.store.port import JobQuery, Store, StoreError, StoreFenced
 from stoker.store.postgres import PostgresStore
 from stoker.store.sqlite import SqliteStore

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from daemon.fake_node import build_loop
+from memory_store import MemoryStore
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.state import State
@@ -15,7 +16,6 @@ from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.job_source import JobSource
 from stoker.daemon.runtime.command_queue import QueuedCommand
 from stoker.engine import CommandRejected, CommandResult, Instant
-from stoker.store.memory import MemoryStore
 from stoker.store.port import StoreError, StoreFenced
 
 NODE = NodeFacts("here", {"cpu": (DeviceFacts("pool", 1000),)})

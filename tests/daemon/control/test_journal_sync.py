@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from memory_store import MemoryStore
 from stoker.core.cluster import Placement
 from stoker.core.events import ProcessExited
 from stoker.core.instructions import StartProcess
@@ -18,7 +19,6 @@ from stoker.daemon.control import journal_sync
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.journal_sync import AfterSync, JournalSync
 from stoker.daemon.paths import DaemonPaths
-from stoker.store.memory import MemoryStore
 from stoker.store.port import Store, StoreError, StoreFenced
 
 HERE = os.uname().nodename.partition(".")[0]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from daemon.fake_node import NAME, build_loop, first_events, submission
+from memory_store import MemoryStore
 from specs import spec_of
 from stoker.core import events as e
 from stoker.core.lifecycle import JobState
@@ -21,7 +22,6 @@ from stoker.executors.agent.session.remote_shell import RemoteShell
 from stoker.executors.agent.session.session import AgentSession
 from stoker.executors.agent.transfer.uploads import TreeUploads
 from stoker.executors.ssh.address import Address
-from stoker.store.memory import MemoryStore
 
 LINE = 'echo "$STOKER_JOB_ID" >>"$HOME/ran"; echo begin; cat input; echo result >result; echo end'
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from core.scenario import Scenario
 from daemon.handler_fixture import as_json
+from memory_store import MemoryStore
 from stoker.core import events as e
 from stoker.core.outlook import (
     OUT_OF_DATE,
@@ -32,7 +33,6 @@ from stoker.daemon.views import job as views
 from stoker.daemon.workers import forecast_client
 from stoker.engine import Instant
 from stoker.simulate.forecast.futures import forecast
-from stoker.store.memory import MemoryStore
 from stoker.store.port import JobQuery
 from store.rows import batch, done
 from store.rows import sweep as a_sweep

@@ -1,4 +1,4 @@
-"""A store in memory: for tests and simulations."""
+"""A store in memory."""
 
 from __future__ import annotations
 
