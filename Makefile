@@ -1,16 +1,15 @@
-# Everything a newcomer needs. Each target makes .venv first; nothing else is required
-# but python3 (3.11 or newer) and make.
+# Each target creates .venv first; only python3 (3.11 or newer) and make are required.
 #
 #   make demo    a small sweep on declared devices, no GPU needed
-#   make test    all suites but the proofs  (ARGS='-k name' goes to pytest)
-#   make proofs  what takes minutes: real frameworks, some 3 GB of them, and the training
+#   make test    all suites except the proofs  (ARGS='-k name' goes to pytest)
+#   make proofs  suites that take minutes: real frameworks (about 3 GB), and the training
 #                examples preempted ten times each
 #   make lint    ruff, mypy, import-linter
-#   make bench   speed, beside its peers  (ARGS='--quick' goes to the benchmark)
+#   make bench   speed, compared with other tools  (ARGS='--quick' goes to the benchmark)
 #   make bench-planner  the planner's goals on recorded workloads; takes an hour
-#                       (ARGS='--quick': some minutes)
+#                       (ARGS='--quick': a few minutes)
 #   make golden  replay recorded workloads: every decision as recorded  (ARGS='--only muri')
-#   make clean   remove what the above made, except .venv and .venv-frameworks
+#   make clean   remove what these targets created, except .venv and .venv-frameworks
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -50,7 +49,7 @@ clean:
 	rm -rf .hypothesis .schemathesis schemathesis-report
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# Two stamps: to run stoker, and to work on it. A changed file makes its stamp old.
+# Two stamps: to run stoker, and to develop it. A change of its requirements outdates a stamp.
 .venv/.installed: pyproject.toml
 	PYTHON="$(PYTHON)" .ci/venv -e .
 	touch $@
@@ -59,7 +58,7 @@ clean:
 	PYTHON="$(PYTHON)" .ci/venv -r requirements-dev.txt -e .
 	touch $@
 
-# Real frameworks, for tests/frameworks alone. Where they cannot be had the script says so and
-# leaves no stamp, and the tests go on without them.
+# Real frameworks, for tests/frameworks only. If they cannot be installed the script prints why and
+# creates no stamp, and the tests run without them.
 .venv-frameworks/.installed: requirements-frameworks.txt .ci/frameworks
 	@PYTHON="$(PYTHON)" .ci/frameworks

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Take the pictures of the documentation: real commands in a real terminal (tmux), drawn by
+# Create the screenshots of the documentation: real commands in a real terminal (tmux), drawn by
 # ansi2svg.py. Needs tmux, and stoker on the PATH. Run it from the top of the repository.
 
 set -eu
@@ -8,20 +8,20 @@ work=$(mktemp -d /tmp/moons.XXXX)
 cp "$top/examples/demo/train.py" "$work"
 export STOKER_HOME="$work/.stoker"
 
-# A terminal of its own: no start-up files, a plain prompt, the usual width.
+# A separate terminal: no start-up files, a plain prompt, 100 columns.
 screen() { tmux -L stoker-pictures "$@"; }
-open_() {
+open_terminal() {
     screen -f /dev/null new-session -d -x 100 -y "$1" -c "$work" \
         "env PS1='\[\033[32m\]\$\[\033[0m\] ' bash --noprofile --norc"
     screen set-option -g default-terminal tmux-256color >/dev/null
     sleep 0.5
 }
-keys() {
+type_line() {
     screen send-keys -l -- "$1"
     screen send-keys Enter
     sleep "${2:-1}"
 }
-take() {
+save_picture() {
     screen capture-pane -e -p |
         "$top/docs/tools/ansi2svg.py" --title "$2" --columns 100 >"$top/docs/images/$1.svg"
     screen kill-server
@@ -39,10 +39,10 @@ mkdir -p "$top/docs/images"
 for lr in 0.0003 0.001 0.003 O.01 0.03 0.1 0.3 1 3; do
     echo "python3 train.py --lr $lr --epochs 250"
 done >"$work/sweep.txt"
-open_ 18
-keys 'cat sweep.txt'
-keys 'stoker feed --gpus 0,1 < sweep.txt' 4
-take feed 'stoker feed'
+open_terminal 18
+type_line 'cat sweep.txt'
+type_line 'stoker feed --gpus 0,1 < sweep.txt' 4
+save_picture feed 'stoker feed'
 stoker cancel -y all >/dev/null 2>&1 || true
 sleep 1
 rm -rf "$STOKER_HOME"
@@ -61,10 +61,10 @@ stoker daemon start --gpus 0,1,2,3 2>/dev/null
     stoker submit --gpus 1 --name nightly --begin 23:30 $long
 } >/dev/null 2>&1
 sleep 1
-open_ 40
-keys stoker 4
-keys 'stoker why big' 3
-take queue 'stoker'
+open_terminal 40
+type_line stoker 4
+type_line 'stoker why big' 3
+save_picture queue 'stoker'
 stoker cancel -y all >/dev/null 2>&1 || true
 sleep 1
 stoker daemon stop --cancel >/dev/null 2>&1 || true
@@ -82,9 +82,9 @@ END
 stoker daemon start --gpus 0 2>/dev/null
 stoker submit --name resnet --epochs 20 --single-gpu python3 train.py >/dev/null 2>&1
 sleep 22
-open_ 36
-keys 'stoker submit --gpus 1 --priority 10 --name urgent sleep 60' 1
-keys 'stoker' 4
-keys 'stoker why urgent' 2
-keys 'stoker show resnet | head -8'
-take training 'a training job is preempted'
+open_terminal 36
+type_line 'stoker submit --gpus 1 --priority 10 --name urgent sleep 60' 1
+type_line 'stoker' 4
+type_line 'stoker why urgent' 2
+type_line 'stoker show resnet | head -8'
+save_picture training 'a training job is preempted'

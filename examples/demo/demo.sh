@@ -39,7 +39,7 @@ if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
 else
     bold='' dim='' green='' plain=''
 fi
-say() { printf '\n%s%s%s %s%s%s\n' "$bold" "$1" "$plain" "$dim" "$2" "$plain"; }
+title() { printf '\n%s%s%s %s%s%s\n' "$bold" "$1" "$plain" "$dim" "$2" "$plain"; }
 run() {
     printf '%s$%s %s\n' "$green" "$plain" "$*"
     eval "$*"
@@ -48,31 +48,31 @@ run() {
 printf '%sNo GPU needed: devices 0 and 1 are only declared. The training jobs are small, but real.%s\n' \
     "$dim" "$plain"
 
-say '1. Run a list of commands.' 'In the foreground, one GPU each; no daemon, no set-up.'
+title '1. Run a list of commands.' 'In the foreground, one GPU each; no daemon, no set-up.'
 for lr in 0.0003 0.003 0.03 0.3 3; do
     echo "python3 train.py --lr $lr"
 done >sweep.txt
 run 'head -n 3 sweep.txt'
 run 'stoker feed --gpus 0,1 < sweep.txt'
 
-say '2. Start the queue.' 'It continues when this terminal is closed. Here it has two devices.'
+title '2. Start the queue.' 'It continues when this terminal is closed. Here it has two devices.'
 rm -rf results
 run 'stoker daemon start --gpus 0,1'
 
-say '3. Submit jobs.' 'The sweep in one call, an urgent job with a typo, and a summary after all of them.'
+title '3. Submit jobs.' 'The sweep in one call, an urgent job with a typo, and a summary after all of them.'
 run 'stoker submit --gpus 1 --name moons --each-line sweep.txt'
 run 'stoker submit --gpus 1 --name typo --priority 9 python3 train.py --lr O.1'
 run 'stoker submit --name table --dependency afterany:moons:typo python3 table.py'
 
-say '4. Inspect the queue.' 'Running jobs, pending jobs and why, failed jobs with the end of their logs.'
+title '4. Inspect the queue.' 'Running jobs, pending jobs and why, failed jobs with the end of their logs.'
 stoker wait --quiet typo 2>/dev/null || true # so that the listing shows a failure
 run stoker
 run 'stoker why table'
 
-say '5. Wait for the summary.' 'The typo fails only its own job.'
+title '5. Wait for the summary.' 'The typo fails only its own job.'
 run 'stoker wait table'
 run 'stoker history --since 1h --name moons'
 run 'stoker logs --tail 3 6'
 run 'stoker logs table'
 
-say 'Done.' 'Submit your own job: stoker submit --gpus 1 python train.py'
+title 'Done.' 'Submit your own job: stoker submit --gpus 1 python train.py'

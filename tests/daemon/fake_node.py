@@ -239,14 +239,14 @@ class World:
             match verb:
                 case "measure":
                     for line in FACTS.split("\n"):
-                        self.say("-", "fact", line)
-                    self.say("-", "facts")
-                case "look":
+                        self.say("-", "reading", line)
+                    self.say("-", "reading-end")
+                case "poll":
                     for word in words:
-                        state, _, rest = (how or {}).get(word, "free").partition(" ")
+                        state, _, rest = (how or {}).get(word, "revoked").partition(" ")
                         self.say(number, state, word, rest)
                     self.say(number, "done")
-                case "grown" | "collect" | "pull":
+                case "read_new" | "collect" | "read_file":
                     self.bulk(number)
                 case "ping":
                     self.bulk(number)

@@ -84,8 +84,8 @@ class Node:
         if self.attack == "a million GPUs":
             facts = "\n".join(f"gpu {n}, GPU-{n}, A, 1, 0, 0, 0, 0" for n in range(1_000_000))
         for line in facts.split("\n"):
-            self.say("-", "fact", line)
-        self.say("-", "facts")
+            self.say("-", "reading", line)
+        self.say("-", "reading-end")
         if self.attack == "a negative length":
             self.announce("1", "-5")
         elif self.attack == "half an announcement":
@@ -96,9 +96,9 @@ class Node:
         elif self.attack == "a flood of news":
             for_ever(f"{self.nonce} - busy 1.0\n".encode() * 1000, 1)
 
-    def look(self, number: str, *keys: str) -> None:
+    def poll(self, number: str, *keys: str) -> None:
         for key in keys:
-            self.say(number, "free", key)
+            self.say(number, "revoked", key)
         self.say(number, "done")
 
     def start(self, _: str, key: str, *__: str) -> None:
@@ -110,7 +110,7 @@ class Node:
         elif self.attack == "escapes":
             write(1, f"{self.nonce} - failed {key} ".encode() + b"\x1b]0;x\x07\xff" * 500 + b"\n")
 
-    def grown(self, number: str, *_: str) -> None:
+    def read_new(self, number: str, *_: str) -> None:
         self.bulk(number)
 
     def collect(self, number: str, _: str, key: str, *__: str) -> None:

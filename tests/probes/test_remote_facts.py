@@ -1,4 +1,4 @@
-"""A machine looked at with nothing but a shell: what facts.sh writes, and how it is read."""
+"""A machine looked at with nothing but a shell: what measure.sh writes, and how it is read."""
 
 import os
 import re
@@ -20,7 +20,7 @@ from stoker.probes.gpu_samples import UNKNOWN_ATTEMPT, build_samples, parse_toke
 from stoker.probes.remote_facts import BadReport, ProcessOwner, RemoteFacts, parse
 
 PLACE = Path(stoker.executors.agent.session.__file__).parent
-FACTS = (PLACE / "facts.sh").read_text()
+FACTS = (PLACE / "measure.sh").read_text()
 AGENT = (PLACE / "agent.sh").read_text()
 SHELLS = [
     pytest.param(shell, id=shell[0], marks=pytest.mark.skipif(
@@ -91,8 +91,8 @@ esac
         text = "\n".join(
             (
                 "exec 9>&1 8>&2 2>/dev/null; set -f; NONCE=nonce; BOOT=boot-id",
-                f"HERE='{self.here}'; RUN='{self.run}'",
-                function("tell"), function("find_born"), FACTS, *lines,
+                f"BASE='{self.here}'; RUN='{self.run}'",
+                function("notify"), function("read_start_time"), FACTS, *lines,
             )
         )  # fmt: skip
         done = subprocess.run(
@@ -105,8 +105,8 @@ esac
     def measured(self, **env: str) -> RemoteFacts:
         """A look at it."""
         *facts, last = self.does("measure", "wait", **env)
-        assert last == "nonce - facts"
-        lines = [fact.removeprefix("nonce - fact ") for fact in facts]
+        assert last == "nonce - reading-end"
+        lines = [fact.removeprefix("nonce - reading ") for fact in facts]
         return parse("\n".join(lines).encode(errors="surrogateescape"))
 
 
@@ -169,7 +169,7 @@ def test_gpus_are_read_with_their_processes(
 
 def test_a_driver_that_hangs_is_given_up_on_and_its_asker_ended(machine: Machine) -> None:
     machine.driver(GPUS, first="exec sleep 300")
-    look = machine.measured(DRIVER_PATIENCE="1")
+    look = machine.measured(DRIVER_TIMEOUT="1")
     assert look.complete
     assert look.hung
     assert look.reading.error == "the GPU driver has not answered"
@@ -208,14 +208,14 @@ def test_where_processes_cannot_be_listed_that_is_known(machine: Machine) -> Non
 def test_nothing_is_measured_twice_at_once(machine: Machine) -> None:
     machine.driver(GPUS, first=f"until [ -e '{machine.bin}/go' ]; do sleep 0.05; done")
     told = machine.does("measure", "measure", f": >'{machine.bin}/go'", "wait", "measure", "wait")
-    assert told.count("nonce - facts") == told.count("nonce - fact end") == 2
+    assert told.count("nonce - reading-end") == told.count("nonce - reading end") == 2
 
 
 def test_the_loop_goes_on_while_the_driver_is_asked(machine: Machine) -> None:
     machine.driver(GPUS, first=f"until [ -e '{machine.bin}/go' ]; do sleep 0.05; done")
-    told = machine.does("measure", "tell - meanwhile", f": >'{machine.bin}/go'", "wait")
-    assert told.index("nonce - meanwhile") < told.index("nonce - fact end")
-    assert told[-1] == "nonce - facts"
+    told = machine.does("measure", "notify meanwhile", f": >'{machine.bin}/go'", "wait")
+    assert told.index("nonce - meanwhile") < told.index("nonce - reading end")
+    assert told[-1] == "nonce - reading-end"
 
 
 def test_it_needs_no_disk(machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""Parse what a remote node reports about itself (written by the agent's facts.sh)."""
+"""Parse what a remote node reports about itself (written by the agent's measure.sh)."""
 
 from __future__ import annotations
 

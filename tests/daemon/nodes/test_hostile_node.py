@@ -98,7 +98,7 @@ def copied(data: bytes) -> Callable[[World], None]:
 
     def send(world: World) -> None:
         world.executor.collector._copied_at = 0.0
-        world.bulk(asked(world, "grown")[0], data)
+        world.bulk(asked(world, "read_new")[0], data)
 
     return send
 
@@ -131,7 +131,7 @@ ATTACKS = {
     "a piece longer than the data": copied(b"1.0 out 0 5000000\nshort"),
     "a piece twice": copied(b"1.0 out 0 1\na1.0 out 1 1\nb"),
     "pieces that are none": copied(b"x" * 1000),
-    "a line that does not end": all_of(beginning("- fact "), junk(b"x" * 60000, times=3)),
+    "a line that does not end": all_of(beginning("- reading "), junk(b"x" * 60000, times=3)),
     "noise without end": junk(b"y\n" * 30000, times=100),
     "noise without end on the other pipe": junk(b"y" * 60000, "err", times=100),
     "zeros without end": junk(bytes(60000), times=100),
@@ -161,7 +161,7 @@ HARMLESS = {
     "an answer to a request without one": line("1", "done"),
     "an answer without a word": line("1"),
     "a measurement that was not asked for": all_of(
-        line("-", "fact", "cores 999999999999999"), line("-", "facts")
+        line("-", "reading", "cores 999999999999999"), line("-", "reading-end")
     ),
     "some noise": junk(b"\x1b[2Jwelcome\x00\xff\n"),
     "output of an unknown job": copied(b"99.0 out 0 1\na"),
@@ -188,8 +188,8 @@ def test_impossible_devices_disconnect_the_node(up: World, facts: str) -> None:
     up.executor.readings.measure_at = 0.0
     asked(up, "measure")
     for each in f"{facts}\n{FACTS}".split("\n"):
-        up.say("-", "fact", each)
-    up.say("-", "facts")
+        up.say("-", "reading", each)
+    up.say("-", "reading-end")
     up.turn(5)
     assert not up.connected
 
@@ -199,7 +199,7 @@ def test_a_measurement_without_end_disconnects_the_node(up: World) -> None:
     asked(up, "measure")
     for _ in range(200):
         for n in range(100):
-            up.say("-", "fact", f"owner {n} - me - {'x' * 100}")
+            up.say("-", "reading", f"owner {n} - me - {'x' * 100}")
         up.turn(1)
     assert not up.connected
 
@@ -210,8 +210,8 @@ def test_devices_that_change_all_the_time_do_not_fill_the_journal(up: World) -> 
         asked(up, "measure")
         up.requests = [words for words in up.requests if words[1] != "measure"]
         for each in FACTS.replace("cores 8", f"cores {8 + n}").split("\n"):
-            up.say("-", "fact", each)
-        up.say("-", "facts")
+            up.say("-", "reading", each)
+        up.say("-", "reading-end")
         up.turn(2)
     assert up.connected
     assert 2 < len([each for each in up.told(e.NodeJoined) if each.facts.name == NAME]) < 15
@@ -241,7 +241,7 @@ def test_an_attempt_whose_end_is_being_fetched_ends_once(up: World) -> None:
 
 def test_a_record_that_is_found_after_all_counts(up: World) -> None:
     up.say("-", "gone", "1.0")
-    (number, *_) = asked(up, "salvage")
+    (number, *_) = asked(up, "end_unrecorded")
     up.say("-", "exited", "1.0", "3", "0", "0")  # written down just before the look was over
     up.say(number, "done", "0")
     asked(up, "collect")
@@ -254,8 +254,8 @@ def test_a_record_that_is_found_after_all_counts(up: World) -> None:
 def test_an_attempt_is_not_lost_while_something_of_it_lives(up: World) -> None:
     for answer in ("busy", "busy"):
         up.say("-", "gone", "1.0")
-        (number, *_) = asked(up, "salvage")
-        up.requests = [words for words in up.requests if words[1] != "salvage"]
+        (number, *_) = asked(up, "end_unrecorded")
+        up.requests = [words for words in up.requests if words[1] != "end_unrecorded"]
         up.say(number, answer)
         up.turn()
         assert up.told(e.AttemptLost) == []
@@ -264,7 +264,7 @@ def test_an_attempt_is_not_lost_while_something_of_it_lives(up: World) -> None:
 
 def test_an_attempt_without_a_record_is_lost(up: World) -> None:
     up.say("-", "gone", "1.0")
-    (number, *_) = asked(up, "salvage")
+    (number, *_) = asked(up, "end_unrecorded")
     up.say(number, "done", "0")
     asked(up, "collect")
     up.answer()
@@ -279,7 +279,7 @@ def test_the_same_output_again_and_again_ends_the_connection(up: World) -> None:
         found = up.until(
             lambda: (
                 not up.connected
-                or next((each for each in up.requests if each[1] in ("collect", "grown")), None)
+                or next((each for each in up.requests if each[1] in ("collect", "read_new")), None)
             )
         )
         if found is True:
@@ -302,9 +302,9 @@ def test_an_inventory_without_end_disconnects_the_node(
     monkeypatch.setattr(reconciliation, "MAX_LISTED_ATTEMPTS", 1000)
     world.until(lambda: world.process is not None)
     world.say("-", "hello", "x")
-    (number, *_) = asked(world, "keys")
+    (number, *_) = asked(world, "list_attempts")
     for job in range(2000):
-        world.say(number, "key", f"{job + 100}.0")
+        world.say(number, "attempt", f"{job + 100}.0")
         if job % 100 == 0:
             world.turn(1)
     world.turn()
@@ -320,11 +320,11 @@ def test_what_a_node_says_of_unknown_jobs_is_believed_within_reason(
     """A journal may have lost jobs; but a node does not use up the numbers."""
     world.until(lambda: world.process is not None)
     world.say("-", "hello", "x")
-    (number, *_) = asked(world, "keys")
-    world.requests = [words for words in world.requests if words[1] != "keys"]
-    world.say(number, "key", key)
+    (number, *_) = asked(world, "list_attempts")
+    world.requests = [words for words in world.requests if words[1] != "list_attempts"]
+    world.say(number, "attempt", key)
     world.say(number, "done")
-    asked(world, "look")
+    asked(world, "poll")
     world.answer({key: "running 77"})
     world.turn()
     state = world.loop.engine.state
@@ -335,18 +335,18 @@ def test_what_a_node_says_of_unknown_jobs_is_believed_within_reason(
 def test_what_an_unknown_job_left_is_kept_there(world: World) -> None:
     world.until(lambda: world.process is not None)
     world.say("-", "hello", "x")
-    (number, *_) = asked(world, "keys")
-    world.requests = [words for words in world.requests if words[1] != "keys"]
-    world.say(number, "key", "7.0")
-    world.say(number, "key", "1.5")
+    (number, *_) = asked(world, "list_attempts")
+    world.requests = [words for words in world.requests if words[1] != "list_attempts"]
+    world.say(number, "attempt", "7.0")
+    world.say(number, "attempt", "1.5")
     world.say(number, "done")
-    (number, *_) = asked(world, "look")
+    (number, *_) = asked(world, "poll")
     world.say(number, "exited", "7.0", "0", "0", "0")
     world.say(number, "exited", "1.5", "0", "0", "0")
     world.say(number, "done")
     world.turn()
-    done = [words[1:] for words in world.requests if words[1] in ("keep", "forget")]
-    assert done == [["keep", "7.0"], ["forget", "7.0"], ["forget", "1.5"]]
+    done = [words[1:] for words in world.requests if words[1] in ("keep_results", "forget")]
+    assert done == [["keep_results", "7.0"], ["forget", "7.0"], ["forget", "1.5"]]
     assert world.loop.engine.state.rest.next_id == 8
 
 
@@ -371,7 +371,7 @@ def test_a_node_that_withholds_bulk_data_is_disconnected(
     up: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up.executor.collector._copied_at = 0.0
-    asked(up, "grown")
+    asked(up, "read_new")
     monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.05)
     monkeypatch.setattr(connections, "REPLY_SECONDS", 0.1)
     deadline = time.monotonic() + 5
@@ -393,7 +393,7 @@ def test_a_node_that_reads_nothing_is_disconnected_before_much_is_queued(
     up._read = lambda: None  # type: ignore[method-assign]
     deadline = time.monotonic() + 5
     while up.connected and time.monotonic() < deadline:
-        up.executor.connection.request(None, "leave", "1.0", "x", "y" * 1000)
+        up.executor.connection.request(None, "write_control", "1.0", "x", "y" * 1000)
         up.turn(1)
     assert up.reasons[-1:] == ["the shell stopped answering"]
 
@@ -433,10 +433,10 @@ def test_floods_leave_nothing_behind(up: World) -> None:
 # -- anything ---------------------------------------------------------------------------
 
 WORDS = st.sampled_from([
-    "-", "1", "2", "3", "5", "999", "hello", "done", "failed", "fact", "facts", "end", "key",
-    "look", "started", "running", "exited", "released", "void", "free", "late", "rebooted", "gone",
-    "busy", "undecided", "ready", "1.0", "2.0", "3.0", "1.1", "0", "-1", "255", "256", "9" * 20,
-    "\u0663",
+    "-", "1", "2", "3", "5", "999", "hello", "done", "failed", "reading", "reading-end",
+    "end", "attempt", "poll", "started", "running", "exited", "released", "not-begun", "revoked",
+    "late", "rebooted", "gone", "busy", "undecided", "ready", "1.0", "2.0", "3.0", "1.1", "0", "-1",
+    "255", "256", "9" * 20, "\u0663",
     "saved", "ahead", "yes", "cores", "gpu", "0,", "GPU-a,", "\udcff", "", "\x1b[2J", "out", "4242",
     "65536", "no space left", "no longer in", "nan", "1e999",
 ])  # fmt: skip
@@ -447,17 +447,17 @@ PIECES = st.tuples(
     st.just("bulk"),
     st.lists(
         st.sampled_from([
-            b"1.0 out 0 3\nabc", b"2.0 err 0 0\n", b"1.0 said 0 4\n{}\n\n", b"1.0 cut-out 0 0\n",
+            b"1.0 out 0 3\nabc", b"2.0 err 0 0\n", b"1.0 report 0 4\n{}\n\n", b"1.0 cut-out 0 0\n",
             b"1.0 tar 0 3\nabc", b"1.0 out 0 -1\n", b"9.9 out 0 1\nx", b"1.0 out 5 1\nx",
             b"\n", b"x",
-            b'1.0 said 0 32\n{"k":"start","e":1000000000,"t":1}\n',
-            b'3.0 said 0 40\n{"k":"metrics","v":{"\\u0000\\ud800":NaN}}  \n',
+            b'1.0 report 0 32\n{"k":"start","e":1000000000,"t":1}\n',
+            b'3.0 report 0 40\n{"k":"metrics","v":{"\\u0000\\ud800":NaN}}  \n',
         ]), max_size=4,
     ).map(b"".join),
 )  # fmt: skip
 ANSWERS = st.tuples(st.just("answer"), st.sampled_from([
-    "free", "gone", "void", "running 5", "exited 0", "exited 0 1 2 saved", "rebooted", "late",
-    "undecided", "ready 5", "ready", "busy", "failed no", "released", "nonsense",
+    "revoked", "gone", "not-begun", "running 5", "exited 0", "exited 0 1 2 saved", "rebooted",
+    "late", "undecided", "ready 5", "ready", "busy", "failed no", "released", "nonsense",
 ]))  # fmt: skip
 STEPS = st.lists(
     SAID | RAW | MARKED | PIECES | ANSWERS | st.just(("measure", "")) | st.just(("copy", "")),
@@ -473,7 +473,11 @@ def act(world: World, step: tuple[str, object]) -> None:
         case "announce":
             world.send(os.fsencode(f"{world.link.nonce} {what}\n"), "err")
         case "bulk":
-            due = [words for words in world.requests if words[1] in ("grown", "collect", "pull")]
+            due = [
+                words
+                for words in world.requests
+                if words[1] in ("read_new", "collect", "read_file")
+            ]
             if due:
                 world.requests.remove(due[0])
                 assert isinstance(what, bytes)

@@ -130,7 +130,7 @@ def test_an_announcement_without_end_is_refused() -> None:
 
 def test_a_line_of_ours_without_end_is_refused() -> None:
     lines = Lines(NONCE)
-    lines.feed(f"{NONCE} - fact ".encode())
+    lines.feed(f"{NONCE} - reading ".encode())
     with pytest.raises(ProtocolError, match="a line of more than"):
         lines.feed(b"x" * LONGEST_LINE)
 

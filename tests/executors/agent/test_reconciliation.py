@@ -52,26 +52,30 @@ def reunited(node: Node, abandoned: list[AttemptId]) -> list[str]:
 def test_a_given_up_attempt_is_killed_until_nothing_of_it_lives() -> None:
     node = Node(
         signal=[[["done", "71", "72"]], [["done", "73"]], [["done"]]],
-        look=[
+        poll=[
             [["busy", "5.0"], ["done"]],
             [["gone", "5.0"], ["done"]],
             [["gone", "5.0"], ["done"]],
         ],
-        keys=[[["done"]]],
+        list_attempts=[[["done"]]],
     )
     assert reunited(node, [AttemptId(5, 0)]) == ["done"]
     assert [words[0] for words in node.asked].count("signal") == 3
     assert ["forget", "5.0"] in node.asked
 
 
-@pytest.mark.parametrize("standing", ["free", "void"])
+@pytest.mark.parametrize("standing", ["revoked", "not-begun"])
 def test_what_keeps_an_attempt_from_beginning_is_not_forgotten(standing: str) -> None:
-    node = Node(signal=[[["done"]]], look=[[[standing, "5.0"], ["done"]]], keys=[[["done"]]])
+    node = Node(
+        signal=[[["done"]]], poll=[[[standing, "5.0"], ["done"]]], list_attempts=[[["done"]]]
+    )
     assert reunited(node, [AttemptId(5, 0)]) == ["done"]
     assert ["forget", "5.0"] not in node.asked
 
 
 def test_a_given_up_attempt_that_could_not_be_started_is_over() -> None:
-    node = Node(signal=[[["done"]]], look=[[["failed", "5.0", "why"], ["done"]]], keys=[[["done"]]])
+    node = Node(
+        signal=[[["done"]]], poll=[[["failed", "5.0", "why"], ["done"]]], list_attempts=[[["done"]]]
+    )
     assert reunited(node, [AttemptId(5, 0)]) == ["done"]
     assert ["forget", "5.0"] in node.asked

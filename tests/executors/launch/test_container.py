@@ -60,9 +60,9 @@ def mounts(launch: Launch) -> dict[str, str]:
     words = words_of(launch)
     found = {}
     for n, word in enumerate(words):
-        if word == "+needs":
+        if word == "+require":
             found[words[n + 2]] = words[n + 3]
-        elif word == "+perhaps":
+        elif word == "+optional":
             found[words[n + 1]] = f"perhaps {words[n + 3]}"
     return found
 
@@ -211,7 +211,7 @@ def test_no_variable_of_the_job_is_one_of_the_shells(run: Running) -> None:
     text = container.wrapper()
     used = set(re.findall(r"\b([a-z_]+)=|for ([a-z_]+) in|\bread -r ([a-z_ ]+);", text))
     words = {word.lstrip("_") for found in used for word in " ".join(found).split()} - {""}
-    assert {"name", "engine", "key", "each"} <= words
+    assert {"name", "engine", "key", "variable"} <= words
     mine = dict.fromkeys(words, "mine")
     environment = told(run(replace(LAUNCH, asked=tuple(words)), "podman", **mine))["environment"]
     assert {word: environment[word] for word in words} == mine

@@ -38,7 +38,7 @@ class AttemptStates:
 
         if attempts:
             words = [attempt.word for attempt in attempts]
-            self.executor.connection.request(on_reply, "look", *words, max_lines=len(words) + 1)
+            self.executor.connection.request(on_reply, "poll", *words, max_lines=len(words) + 1)
         else:
             on_polled()
 
@@ -77,9 +77,9 @@ class AttemptStates:
         match state:
             case "released":
                 executor.cancel(attempt, "the job was not started")
-            case "void":  # what prevents its start stays on the node
+            case "not-begun":  # what prevents its start stays on the node
                 executor.cancel(attempt, "the job was not started", keep=True)
-            case "free":
+            case "revoked":
                 self._on_unknown(attempt)
             case "late":  # what is on the node belongs to another daemon
                 executor.lose(attempt, "another daemon claimed the attempt", keep=True)

@@ -35,4 +35,4 @@ class ControlFiles:
                     if other != name
                 }
 
-        self.connection.request(on_reply, "leave", attempt.word, name, text)
+        self.connection.request(on_reply, "write_control", attempt.word, name, text)

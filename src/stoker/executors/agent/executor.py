@@ -196,9 +196,9 @@ class AgentExecutor(Executor):
             return
         if environment is not None:
             pairs = [f"{name}={value}" for name, value in environment.items()]
-            self.connection.request(None, "go", known.word, *pairs)
+            self.connection.request(None, "pass_barrier", known.word, *pairs)
         elif known.is_ordered:
-            self.connection.request(None, "release", known.word)
+            self.connection.request(None, "cancel_start", known.word)
         else:
             self.cancel(known, "another part of the job could not be started")
 
@@ -216,7 +216,7 @@ class AgentExecutor(Executor):
             self.cancel(known, "cancelled before the start request was sent")
             return
         if known.barrier_timeout:
-            self.connection.request(None, "release", known.word)
+            self.connection.request(None, "cancel_start", known.word)
         self._send_term(known)
         self.tick(now)
 
@@ -228,7 +228,7 @@ class AgentExecutor(Executor):
         """Send a signal to the processes of an attempt."""
         known = self.attempts.get(attempt)
         if known is not None and known.is_ordered:
-            how = "gently" if only_if_handled else ""
+            how = "only-if-handled" if only_if_handled else ""
             self.connection.request(None, "signal", str(int(number)), known.word, how)
 
     def suspend(self, attempt: AttemptId) -> None:
@@ -334,9 +334,9 @@ class AgentExecutor(Executor):
 
     def on_notification(self, words: list[str]) -> None:
         """Handle what the agent reports by itself: states of attempts, and measurements."""
-        if words[0] == "fact":
+        if words[0] == "reading":
             self.readings.add_line(" ".join(words[1:]))
-        elif words == ["facts"]:
+        elif words == ["reading-end"]:
             self._on_reading()
         else:
             self.states.on_notification(words)

@@ -75,7 +75,9 @@ class Prerequisites:
                 on_ready(None, f"cannot send the training library: {why}", may_pass)
                 return
             name = tree.id
-            self.connection.request(lambda words: on_installed(copy, name, words), "shelve", name)
+            self.connection.request(
+                lambda words: on_installed(copy, name, words), "install_library", name
+            )
 
         def on_installed(copy: str, name: str, words: list[str]) -> None:
             if words[0] == "done":
@@ -106,7 +108,9 @@ class Prerequisites:
             else:
                 on_ready(None, f"cannot send the job's checkpoints: {result}", may_pass(result))
 
-        self.connection.request(on_directory, "room", checkpoint_sync.name_of(directory))
+        self.connection.request(
+            on_directory, "make_checkpoint_dir", checkpoint_sync.name_of(directory)
+        )
 
     # -- the launch on the node -----------------------------------------------------------
 

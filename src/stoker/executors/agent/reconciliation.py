@@ -18,7 +18,7 @@ from stoker.executors.port import AttemptId, AttemptRecords
 
 KILL_POLL_SECONDS = 0.1
 """Between polls of an attempt that was killed."""
-NOT_STARTED = ("free", "void", "ready", "undecided")
+NOT_STARTED = ("revoked", "not-begun", "ready", "undecided")
 """States of attempts that need nothing done."""
 MAX_LISTED_ATTEMPTS = 100_000
 """Attempts that a node may list."""
@@ -55,7 +55,7 @@ class Reconciliation:
 
         def list_attempts() -> None:
             on_reply = self._on_listed([])
-            self.connection.request(on_reply, "keys", max_lines=MAX_LISTED_ATTEMPTS + 1)
+            self.connection.request(on_reply, "list_attempts", max_lines=MAX_LISTED_ATTEMPTS + 1)
 
         self._terminate(abandoned, list_attempts)
 
@@ -82,14 +82,14 @@ class Reconciliation:
                 )
                 return
             # A claim that was made for it must stay: its start request may still arrive.
-            if states not in (["free"], ["void"]):
+            if states not in (["revoked"], ["not-begun"]):
                 self.connection.request(None, "forget", str(attempt))
             self.ended = (*self.ended, attempt)
             self._terminate(others, on_done)
 
-        self.connection.request(None, "release", str(attempt))
+        self.connection.request(None, "cancel_start", str(attempt))
         self.connection.request(on_killed, "signal", str(int(signal.SIGKILL)), str(attempt))
-        self.connection.request(on_polled, "look", str(attempt), max_lines=2)
+        self.connection.request(on_polled, "poll", str(attempt), max_lines=2)
 
     def _repeat(self, attempts: list[AttemptId], on_done: Callable[[], None]) -> None:
         if self._is_current:
@@ -99,14 +99,14 @@ class Reconciliation:
         """Return a callback that gathers the attempts that only the node knows."""
 
         def on_reply(words: list[str]) -> None:
-            if words[0] == "key":
+            if words[0] == "attempt":
                 attempt = parse_attempt(words[1])
                 if attempt is not None and not self.is_known(attempt):
                     unexpected.append(attempt)
             elif words[0] == "done" and unexpected:
                 on_polled = self._on_polled(frozenset(unexpected), [])
                 self.connection.request(
-                    on_polled, "look", *map(str, unexpected), max_lines=len(unexpected) + 1
+                    on_polled, "poll", *map(str, unexpected), max_lines=len(unexpected) + 1
                 )
             elif words[0] == "done":
                 self.on_done()
@@ -130,7 +130,7 @@ class Reconciliation:
                 self.report(IdsReserved(at=time.time(), next_id=attempt.job + 1))
             if words[0] not in ("running", "busy"):
                 if is_lost:  # the node has all that is left of it
-                    self.connection.request(None, "keep", str(attempt))
+                    self.connection.request(None, "keep_results", str(attempt))
                 self.connection.request(None, "forget", str(attempt))
             elif self.records.is_superseded(attempt):
                 superseded.append(attempt)  # its node was removed and its job requeued

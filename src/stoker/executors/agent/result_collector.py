@@ -19,7 +19,7 @@ from stoker.executors.agent.transfer.log_mirror import (
     CUT,
     LONGEST_HEADING,
     MOST_PIECES,
-    SAID,
+    REPORT,
     TAR,
     Piece,
     pieces,
@@ -134,7 +134,7 @@ class ResultCollector:
         words = [word for each in turns for word in (each.word, *each.offsets)]
         max_bytes = _max_bytes(len(running))
         self.connection.request_bytes(
-            self._on_output, "grown", str(PIECE), *words, max_bytes=max_bytes
+            self._on_output, "read_new", str(PIECE), *words, max_bytes=max_bytes
         )
         return pause
 
@@ -153,7 +153,7 @@ class ResultCollector:
             attempt = self.attempts.get(id) if id is not None else None
             if attempt is None or piece.what == TAR:
                 continue
-            if piece.what.removeprefix(CUT) == SAID:
+            if piece.what.removeprefix(CUT) == REPORT:
                 self._take_report(attempt, piece)
             else:
                 try:
@@ -165,7 +165,7 @@ class ResultCollector:
     def _take_report(self, attempt: RemoteAttempt, piece: Piece) -> None:
         """Pass on new data of a report; pieces may repeat, and a report may be truncated."""
         offset = attempt.report_offset
-        if piece.what != SAID:
+        if piece.what != REPORT:
             attempt.report_offset = 0
         elif piece.offset <= offset < piece.offset + len(piece.data):
             data = piece.data[offset - piece.offset :]
@@ -203,7 +203,7 @@ class ResultCollector:
                 self.collect(attempt, ["lost", *(words[1:] or [UNLISTED])])
 
         kind = "nothing" if self.host.shares_files else result_kind(attempt.carry)
-        self.connection.request(on_reply, "salvage", attempt.word, kind)
+        self.connection.request(on_reply, "end_unrecorded", attempt.word, kind)
 
     def _on_collected(self, result: PendingResult, data: bytes) -> None:
         """Take a piece of the logs; the first one has the results too, if they are small."""
@@ -220,7 +220,7 @@ class ResultCollector:
                 raise ProtocolError("the same output repeatedly")
             self.connection.request_bytes(
                 lambda data: self._on_collected(result, data),
-                "grown", str(PIECE), attempt.word, *attempt.offsets, max_bytes=_max_bytes(1),
+                "read_new", str(PIECE), attempt.word, *attempt.offsets, max_bytes=_max_bytes(1),
             )  # fmt: skip
         else:
             self._install(result)
@@ -251,7 +251,7 @@ class ResultCollector:
         else:
             self.connection.request_bytes(
                 lambda names: self._on_listed(result, names),
-                "pull", f"{attempt.word}.list", str(MAX_LIST_BYTES), max_bytes=MAX_LIST_BYTES,
+                "read_file", f"{attempt.word}.list", str(MAX_LIST_BYTES), max_bytes=MAX_LIST_BYTES,
             )  # fmt: skip
 
     def _on_listed(self, result: PendingResult, names: bytes) -> None:
@@ -315,7 +315,7 @@ class ResultCollector:
                 trouble = f"{why.rstrip('.')}; see {self.host.name}:{place}"
                 self._fetch_checkpoints(result, trouble)
 
-        self.connection.request(on_kept, "keep", word)
+        self.connection.request(on_kept, "keep_results", word)
 
     # -- checkpoints --------------------------------------------------------------------
 
@@ -359,7 +359,9 @@ class ResultCollector:
             why = _message(error).rstrip(".")
             node = self.host.name
             failure = f"checkpoints could not be fetched ({why}); the job can resume only on {node}"
-        self.connection.request(on_marked, "mark" if error is not None else "unmark", name)
+        self.connection.request(
+            on_marked, "mark_ahead" if error is not None else "unmark_ahead", name
+        )
 
 
 def result_kind(carry: Carry) -> str:

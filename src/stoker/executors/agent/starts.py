@@ -92,7 +92,7 @@ class Starts:
                 self.executor.cancel(attempt, why, delay=SHORTAGE_SECONDS)
 
         path = f"scripts/{script}"
-        self.executor.connection.request(on_reply, "store", path, os.fsdecode(text))
+        self.executor.connection.request(on_reply, "write_file", path, os.fsdecode(text))
 
     def _send_prerequisites(self, attempt: RemoteAttempt, directory: str) -> None:
         """Send the training library and checkpoints, if the attempt needs them."""
@@ -142,8 +142,8 @@ class Starts:
         attempt.ordered_at = time.monotonic()
         attempt.launch = None
         connection.request(
-            None, "start", attempt.word, directory, "apart" if launch.err else "joined",
-            "line" if launch.line else "words",
+            None, "start", attempt.word, directory, "separate" if launch.err else "joined",
+            "line" if launch.line else "argv",
             str(attempt.barrier_timeout), results, str(round(executor.grace)),
             f"{launch.umask:o}", str(len(variables)), *variables,
             *start_command.command(launch, scripts, executor.readings.has_bash),

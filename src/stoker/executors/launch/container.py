@@ -131,8 +131,8 @@ def _places(
         ours.append(Mount(library, LIBRARY, read_only=True))
     if script is not None:
         ours.append(Mount(script, SCRIPT, read_only=True))
-    yield from ("+make", launch.reports)
-    yield from ("+make" if launch.own_checkpoints else "+keep", launch.checkpoints)
+    yield from ("+writable", launch.reports)
+    yield from ("+writable" if launch.own_checkpoints else "+mkdir", launch.checkpoints)
     for mount in (*(each for each in ours if each.target not in user), *user.values()):
         option = "--mount=" + ",".join(
             _quoted(field)
@@ -142,9 +142,9 @@ def _places(
             )
         )  # fmt: skip
         if mount.optional:
-            yield from ("+perhaps", mount.source, mount.target if mount.expected else "", option)
+            yield from ("+optional", mount.source, mount.target if mount.expected else "", option)
         else:
-            yield from ("+needs", mount.source, mount.target, option)
+            yield from ("+require", mount.source, mount.target, option)
 
 
 def _quoted(field: str) -> str:

@@ -1,27 +1,29 @@
-# What runs on a machine with nothing installed: POSIX sh, sent over the connection itself.
+# The agent: a POSIX sh program for a node with nothing installed, sent over the connection.
 #
-# It is the other end of link.py. Requests come as lines of shell words on stdin; `$NL` in a
-# word stands for a newline. Answers and news go out as short lines on fd 9 (the connection's
-# stdout): one write each, below PIPE_BUF, so that those of several writers never mix. Bulk
-# goes out on fd 8 (its stderr) in portions, each announced by its length, written by this
-# process alone. Every line begins with NONCE, made anew for each connection. No job ever has
-# either descriptor.
+# session.py is the other end. Requests arrive as lines of shell words on stdin; `$NL` in a word
+# stands for a newline. Replies and notifications are short lines on fd 9 (stdout of the
+# connection), each one write below PIPE_BUF, so that lines of several writers never mix. Bulk
+# data goes to fd 8 (its stderr) in portions with their lengths in front, written by this process
+# only. Every line begins with NONCE, which is new for each connection. Jobs inherit neither
+# descriptor.
 #
-#   KEY.claim     its first line decides who may run the attempt, and says who does: the boot,
-#                 the process that looks after it, and the kernel's start time of that
-#   KEY.gate      whoever creates it decides: `go`, with what to export, or nothing: released
+# Files of an attempt KEY (job.attempt):
+#
+#   KEY.claim     the first line decides which process runs the attempt: boot id, pid of its
+#                 supervisor (a subshell of the agent) and start time of that; `taken`: none may
+#   KEY.gate      the barrier, created once: `go` and the variables to export, or empty: cancelled
 #   KEY.pid       the job's process and its start time
-#   KEY.exit      how it ended
-#   KEY.begun     created by the job before anything of it runs, or by us: then nothing will
-#   KEY.mark      a limit that its processes inherit, by which they are found
+#   KEY.exit      how the attempt ended
+#   KEY.begun     created by the job before its command runs; if the agent creates it, it never runs
+#   KEY.mark      a resource limit that its processes inherit, by which they are found
 #   KEY.out .err  its output
-#   KEY.list      what it wrote in its directory
-#   KEY.reports   where its training library and we leave each other word
-#   KEY.port      the port that its first part was given
+#   KEY.list      files that it wrote in its directory
+#   KEY.reports   report and control files of the training library
+#   KEY.port      a port that it reserved, for rank 0 to listen on
 #
-# The pid and the end have their room from the start, so that a full disk cannot lose them.
-# Another agent of ours may be here still, at the end of a connection that is over: no two of
-# them write to one file, except for claims, gates and what is renamed when it is whole.
+# KEY.pid and KEY.exit are padded when they are created, so that a full disk cannot lose them.
+# The agent of an earlier connection may still run: no two agents write to one file, except claims,
+# barriers and files that are renamed when they are complete.
 #
 # NONCE, ROOT and INSTALL are set in front of this text.
 
@@ -31,63 +33,65 @@ set -f
 NL='
 '
 PATH=$PATH:/usr/local/bin:/usr/bin:/bin
-HERE=$HOME/$ROOT
-RUN=$HERE/run/$INSTALL
-mkdir -p "$RUN" "$HERE/trees" "$HERE/work" "$HERE/scripts"
-# How the names of our jobs' checkpoints begin: they stay for the attempts that follow.
-SAVED=$HERE/checkpoints/$(printf %.8s "$INSTALL")
+BASE=$HOME/$ROOT
+RUN=$BASE/run/$INSTALL
+mkdir -p "$RUN" "$BASE/trees" "$BASE/work" "$BASE/scripts"
+# Prefix of the checkpoint directories of this installation; later attempts use them.
+CHECKPOINTS=$BASE/checkpoints/$(printf %.8s "$INSTALL")
 BOOT=$(cat /proc/sys/kernel/random/boot_id)
 BOOT=${BOOT:-unknown}
 SETSID=$(command -v setsid)
-SHELL_HERE=$(command -v bash)
-SH_HERE=$(command -v sh)
-ENV_HERE=$(command -v env)
-# What a shell starts in the background ignores INT and QUIT, and so would all that it becomes.
-DEFAULTS=--default-signal=INT,QUIT
-env $DEFAULTS true || DEFAULTS=
-NEWER=-cnewer
-find "$RUN" -prune $NEWER "$RUN" || NEWER=-newer
-EMPTY='-o -type d -empty ! -name .'
-find "$RUN" -prune \( -type f $EMPTY \) || EMPTY=
+BASH_PATH=$(command -v bash)
+SH_PATH=$(command -v sh)
+ENV_PATH=$(command -v env)
+# A shell starts background processes with INT and QUIT ignored; env restores the defaults.
+RESET_SIGNALS=--default-signal=INT,QUIT
+env $RESET_SIGNALS true || RESET_SIGNALS=
+NEWER_TEST=-cnewer
+find "$RUN" -prune $NEWER_TEST "$RUN" || NEWER_TEST=-newer
+EMPTY_DIRS='-o -type d -empty ! -name .'
+find "$RUN" -prune \( -type f $EMPTY_DIRS \) || EMPTY_DIRS=
 PAD='                                                                '
 
-tell() { printf '%s\n' "$NONCE $*" >&9; }
+reply() { printf '%s\n' "$NONCE $id $*" >&9; }
+notify() { printf '%s\n' "$NONCE - $*" >&9; }
 
-# The kernel's start time of a process that lives, in $born: a pid alone may come to mean another
-# one, and what nobody has buried yet does not run any more.
-find_born() {
-    born=
+# read_start_time PID: set $start_time to the kernel's start time of a live process, else fail. A
+# pid may be reused, so pid and start time identify a process. Zombies do not count.
+read_start_time() {
+    start_time=
     read -r line <"/proc/$1/stat" || return 1
     set -- ${line##*) }
     case $1 in [ZX]) return 1 ;; esac
     [ $# -ge 20 ] || return 1
     shift 19
-    born=$1
+    start_time=$1
 }
 
-# The processes of an attempt, in $pids: they carry its token, or are of its session, since some
-# programs write over their environment, or have its mark, which is inherited whatever they do.
+# find_pids KEY: set $pids to the processes of an attempt: those with its token in the environment,
+# in its session (some programs overwrite their environment), or with its mark, which every child
+# inherits.
 find_pids() {
-    pids= leader= was= mark=
-    read -r leader was <"$RUN/$1.pid"
+    pids= leader= recorded= mark=
+    read -r leader recorded <"$RUN/$1.pid"
     case $leader in *[!0-9]*) leader= ;; esac
-    [ -n "$leader" ] && find_born "$leader" && [ "$born" != "${was%% *}" ] && leader=
+    [ -n "$leader" ] && read_start_time "$leader" && [ "$start_time" != "${recorded%% *}" ] && leader=
     [ ! -e "$RUN/$1.mark" ] || read -r mark <"$RUN/$1.mark"
     set +f
-    for each in $(
+    for process in $(
         grep -lszF "STOKER_TOKEN=$INSTALL.$1." /proc/[0-9]*/environ
         [ -z "$leader" ] || ! kill -0 "-$leader" || grep -lsE "\) [^ZX] [0-9]+ [0-9]+ $leader " /proc/[0-9]*/stat
         [ -z "$mark" ] || grep -lsE "^Max file locks +$mark " /proc/[0-9]*/limits
     ); do
-        each=${each#/proc/}
-        each=${each%/*}
-        case " $pids " in *" $each "*) ;; *) pids="$pids $each" ;; esac
+        process=${process#/proc/}
+        process=${process%/*}
+        case " $pids " in *" $process "*) ;; *) pids="$pids $process" ;; esac
     done
     set -f
 }
 
-# Kill all processes of an attempt; those that were found are in $pids. They are stopped first, so
-# that none starts another one meanwhile.
+# kill_all KEY: kill all processes of an attempt and set $pids to them. They are stopped first, so
+# that none forks in between.
 kill_all() {
     rounds=0 before=
     find_pids "$1"
@@ -99,7 +103,8 @@ kill_all() {
     [ -z "$pids" ] || kill -s KILL $pids
 }
 
-# Mark this process and all that it starts: Linux has not enforced this limit for twenty years.
+# Mark this process and all its children by a limit on file locks, which Linux does not enforce
+# since version 2.4.25.
 set_mark() {
     mark=$(printf '%s' "$INSTALL.$key" | cksum)
     mark=$((1 << 60 | ${mark%% *}))
@@ -107,97 +112,97 @@ set_mark() {
     printf '%s\n' "$mark" >"$RUN/$key.mark"
 }
 
-# Create a file that is not there yet.
-create() {
+# create_file PATH: create an empty file; fail if it exists.
+create_file() {
     set -C
     command : >"$1"
-    created=$?
+    status=$?
     set +C
-    return $created
+    return $status
 }
 
-# A short nap; some machines know whole seconds only.
-nap() { sleep 0.05 || sleep 1; }
+# Some sleeps accept whole seconds only.
+short_sleep() { sleep 0.05 || sleep 1; }
 
-# start KEY WHERE STDERR SHELL GATE BRING GRACE MASK COUNT NAME=VALUE... WORD...
-#   WHERE    `tree ID`, `empty`, or a directory that is here already
-#   STDERR   `apart`, or `joined` with stdout
-#   SHELL    `line`: the word is a line of shell; `words`: a command
-#   GATE     seconds to wait for `go` before the attempt is released, 0: begin at once
-#   BRING    `changed`, `named` or `nothing`
-# The claim is made before anything else is done, and the exit is written before it is told:
-# whoever comes later, over another connection, finds one or the other.
+# start KEY DIRECTORY STDERR SHELL BARRIER RESULTS GRACE MASK COUNT NAME=VALUE... WORD...
+#   DIRECTORY  `tree ID`, `empty`, or an existing directory
+#   STDERR     `separate`, or `joined` with stdout
+#   SHELL      `line`: the word is a line of shell; `argv`: the words are a command
+#   BARRIER    seconds to wait at the barrier before the start is cancelled; 0: no barrier
+#   RESULTS    what is fetched afterwards: `changed`, `named` or `nothing`
+# The claim is created first, and the exit is recorded before it is reported, so that a later
+# connection always finds one of the two.
 start() {
-    key=$1 where=$2 stderr=$3 shell=$4 gate=$5 bring=$6 grace=$7 mask=$8 count=$9
+    key=$1 directory=$2 stderr=$3 shell=$4 barrier=$5 results=$6 grace=$7 mask=$8 count=$9
     shift 9
     (
         trap '' HUP INT QUIT PIPE
         claim || exit
-        work=$HERE/work/$INSTALL.$key code=
-        prepare || code="failed $why"
-        [ -n "$code" ] || [ "$gate" = 0 ] || wait_for_go || code="released"
+        work=$BASE/work/$INSTALL.$key code=
+        prepare_directory || code="failed $why"
+        [ -n "$code" ] || [ "$barrier" = 0 ] || wait_at_barrier || code="released"
         if [ -z "$code" ]; then
-            run_it "$@"
+            run_job "$@"
         fi
         printf '%s\n' "$code" 1<>"$RUN/$key.exit"
-        tell - ${code%% *} "$key" ${code#* }
+        notify ${code%% *} "$key" ${code#* }
     ) &
 }
 
-# A file is created by one alone, but what it says is written a moment later: whoever finds it
-# empty meanwhile may write a line into it too, and the first line counts.
+# Only one agent can create the claim, but its content is written a moment later: another agent
+# that finds it empty may also append a line. The first line counts.
 claim() {
     [ -d "$RUN" ] || mkdir -p "$RUN"
-    find_born self
-    if ! create "$RUN/$key.claim" && [ -e "$RUN/$key.claim" ]; then
-        tell - late "$key"
+    read_start_time self
+    if ! create_file "$RUN/$key.claim" && [ -e "$RUN/$key.claim" ]; then
+        notify late "$key"
         return 1
     fi
-    if ! printf '%s\n' "$BOOT ${line%% *} $born" >>"$RUN/$key.claim" ||
+    if ! printf '%s\n' "$BOOT ${line%% *} $start_time" >>"$RUN/$key.claim" ||
         ! printf '%s\n' "none$PAD" >"$RUN/$key.pid" ||
         ! printf '%s\n' "none$PAD" >"$RUN/$key.exit"; then
-        tell - failed "$key" "no space left in $HERE"
+        notify failed "$key" "no space left in $BASE"
         return 1
     fi
     read -r boot _ <"$RUN/$key.claim"
     [ "$boot" = "$BOOT" ]
 }
 
-# The attempt's own directory, in $work, with a copy of its tree.
-prepare() {
-    case $where in
+# Set $work to the attempt's directory, with a copy of its tree.
+prepare_directory() {
+    case $directory in
         tree\ *)
-            tree=$HERE/trees/${where#tree }
+            tree=$BASE/trees/${directory#tree }
             why="the job's files are no longer in $tree"
             [ -d "$tree" ] || return 1
             command : >"$tree.used"
-            why="no space left for the job's files in $HERE"
-            [ -d "$HERE/work" ] || mkdir -p "$HERE/work"
+            why="no space left for the job's files in $BASE"
+            [ -d "$BASE/work" ] || mkdir -p "$BASE/work"
             [ ! -e "$work" ] || rm -rf "$work"
             cp -Rp "$tree" "$work"
             copied=$?
-            # Had it been cleared away meanwhile, part of it might be missing.
+            # If the tree was removed during the copy, files may be missing.
             [ -d "$tree" ] || why="the job's files are no longer in $tree"
             [ -d "$tree" ] && [ $copied = 0 ] || return 1
             ;;
         empty)
-            why="no space left in $HERE"
+            why="no space left in $BASE"
             mkdir -p "$work" || return 1
             ;;
         *)
-            work=$where
+            work=$directory
             why="the directory $work does not exist"
             [ -d "$work" ] || return 1
-            bring=nothing
+            results=nothing
             ;;
     esac
-    case $bring in
+    case $results in
         changed)
-            why="no space left in $HERE"
+            why="no space left in $BASE"
             command : >"$RUN/$key.stamp" || return 1
-            # Whatever is written from now on is to be newer than the stamp. Where `find` knows
-            # whole seconds only, what is written in this one is.
-            if [ $NEWER = -cnewer ]; then
+            # What the job writes must be newer than the stamp, also where `find` compares whole
+            # seconds.
+            if [ $NEWER_TEST = -cnewer ]; then
                 sleep 0.01 || sleep 1
             else
                 touch -d "@$(($(date +%s) - 1))" "$RUN/$key.stamp" || sleep 1
@@ -207,23 +212,23 @@ prepare() {
     why=
 }
 
-# Nobody runs before all are ready. No `go` in time, and the attempt is given up.
-wait_for_go() {
+# Report that this part is ready and wait for the others; fail if the start was cancelled.
+wait_at_barrier() {
     find_port
     printf '%s\n' "$port" >"$RUN/$key.port"
-    tell - ready "$key" "$port"
-    limit=$(($(date +%s) + gate))
+    notify ready "$key" "$port"
+    limit=$(($(date +%s) + barrier))
     until [ -e "$RUN/$key.gate" ]; do
-        nap
+        short_sleep
         [ "$(date +%s)" -lt $limit ] && continue
-        create "$RUN/$key.gate"
+        create_file "$RUN/$key.gate"
     done
     word=
     read -r word <"$RUN/$key.gate"
     [ "$word" = go ]
 }
 
-# A port that nothing listens on and no other attempt of ours was given, in $port.
+# Set $port to a port that nothing listens on and that no other attempt has reserved.
 find_port() {
     set +f
     used=$(
@@ -240,15 +245,15 @@ find_port() {
     done
 }
 
-run_it() {
+run_job() {
     (
         trap - HUP INT QUIT PIPE
-        # Engines leave processes behind that serve other containers, too.
+        # Container engines start processes that also serve other containers: no mark.
         case "$*" in *STOKER_CONTAINER=*) ;; *) set_mark ;; esac
         cd "$work" || exit 200
         exec 8>&- 9>&- >>"$RUN/$key.out" || exit 201
         if [ "$stderr" = joined ]; then exec 2>&1; else exec 2>>"$RUN/$key.err"; fi
-        if [ "$gate" != 0 ]; then
+        if [ "$barrier" != 0 ]; then
             while read -r word; do
                 [ "$word" = go ] && continue
                 set -- "$word" "$@"
@@ -256,36 +261,36 @@ run_it() {
             done <"$RUN/$key.gate"
         fi
         umask "$mask"
-        become "$@"
+        exec_job "$@"
     ) </dev/null &
     pid=$!
-    find_born $pid
-    printf '%s\n' "$pid $born" 1<>"$RUN/$key.pid"
-    tell - started "$key" "$pid"
+    read_start_time $pid
+    printf '%s\n' "$pid $start_time" 1<>"$RUN/$key.pid"
+    notify started "$key" "$pid"
     wait $pid
     code=$?
     if [ ! -e "$RUN/$key.begun" ]; then
-        code="failed $(not_begun)"
+        code="failed $(start_failure)"
         return
     fi
-    end_the_rest
+    end_leftovers
     list_results
-    find_saved
-    code="exited $code $written $left$saved"
+    find_checkpoints
+    code="exited $code $written $leftovers$saved"
 }
 
-# Whether the job has checkpoints here, in $saved.
-find_saved() {
+# Set $saved if the job has checkpoints on this node.
+find_checkpoints() {
     saved=
-    [ -d "$SAVED-${key%.*}" ] && [ -n "$(ls -A "$SAVED-${key%.*}")" ] && saved=" saved"
+    [ -d "$CHECKPOINTS-${key%.*}" ] && [ -n "$(ls -A "$CHECKPOINTS-${key%.*}")" ] && saved=" saved"
 }
 
-not_begun() {
+start_failure() {
     if [ $code = 200 ]; then
         echo "the directory $work cannot be entered"
     elif ! command : >"$RUN/$key.begun"; then
-        echo "no space left in $HERE"
-    elif [ -n "$SHELL_HERE" ]; then
+        echo "no space left in $BASE"
+    elif [ -n "$BASH_PATH" ]; then
         echo "~/.bashrc ended the shell (code $code) before the job started; check its behaviour" \
             "in an interactive shell without a terminal: exit, exec or return there only if" \
             '$STOKER_JOB_ID is empty'
@@ -294,16 +299,16 @@ not_begun() {
     fi
 }
 
-# What it wrote, in $written: 0 nothing, 1 something, 2 something that could not be listed.
+# Set $written: 0 no files, 1 some, 2 some that could not be listed.
 list_results() {
     written=0
-    case $bring in
+    case $results in
         named) written=1 ;;
         changed)
             written=2
-            if cd "$work" && find . \( -type f -o -type l $EMPTY \) $NEWER "$RUN/$key.stamp" \
+            if cd "$work" && find . \( -type f -o -type l $EMPTY_DIRS \) $NEWER_TEST "$RUN/$key.stamp" \
                 -print0 >"$RUN/$key.list.$$"; then
-                written=0 # and an empty list is of use to nobody
+                written=0
                 [ -s "$RUN/$key.list.$$" ] || return 0
                 written=2
                 mv "$RUN/$key.list.$$" "$RUN/$key.list" && written=1
@@ -312,346 +317,346 @@ list_results() {
     esac
 }
 
-# salvage KEY BRING: nobody wrote its end down. What is left of it ends, and what it wrote is
-# listed all the same. `busy`: something of it lives on; ask again later.
-salvage() {
-    key=$1 bring=$2 work=$HERE/work/$INSTALL.$1 written=0
+# end_unrecorded KEY RESULTS: end an attempt that has no exit record, and list what it wrote.
+# Reply `busy` while one of its processes lives.
+end_unrecorded() {
+    key=$1 results=$2 work=$BASE/work/$INSTALL.$1 written=0
     kill_all "$key"
     if [ -n "$pids" ]; then
-        nap
+        short_sleep
         find_pids "$key"
     fi
     if [ -n "$pids" ]; then
-        tell "$id" busy
+        reply busy
         return
     fi
     [ -e "$RUN/$key.begun" ] && [ -d "$work" ] && written=$(list_results && echo "$written")
-    find_saved
-    tell "$id" done "$written$saved"
+    find_checkpoints
+    reply done "$written$saved"
 }
 
-# bash with ~/.bashrc, as its user knows it: only an interactive shell reads that. It says so,
-# ignores TERM unless told otherwise, and announces its exit unless a subshell makes it. What it
-# prints while it starts, or when a job is killed, is nobody's output, and where it goes meanwhile
-# is not the job's place.
-# It also catches what is meant for programs, to die of it; with a trap it does not.
-DEAF='trap : USR1 USR2'
-# Which GPUs a job has is not for ~/.bashrc to say.
-SEALED='export CUDA_VISIBLE_DEVICES="$STOKER_GPUS" CUDA_DEVICE_ORDER=PCI_BUS_ID'
-# Nor where Python finds what we have brought for it.
-FOUND_FIRST='[ -z "${STOKER_LIBRARY-}" ] ||
+# bash with ~/.bashrc, which only an interactive shell reads. Such a shell prints messages when it
+# starts and when a job is killed, so that its output is discarded until the job's own begins; it
+# ignores TERM without a trap; it prints `exit` unless a subshell exits; and ~/.bashrc may change
+# the directory.
+# Without this trap it would die of signals that are meant for the job's program.
+TRAP_USR='trap : USR1 USR2'
+# ~/.bashrc must not change which GPUs the job uses,
+SET_GPUS='export CUDA_VISIBLE_DEVICES="$STOKER_GPUS" CUDA_DEVICE_ORDER=PCI_BUS_ID'
+# nor hide the training library.
+SET_LIBRARY='[ -z "${STOKER_LIBRARY-}" ] ||
 export PYTHONPATH="$STOKER_LIBRARY${PYTHONPATH:+:$PYTHONPATH}"
 [ -z "${STOKER_LIBRARY-}" ] || [ -z "${SLURM_JOB_ID-}" ] ||
 export PATH="$STOKER_LIBRARY/stoker/executors/slurm_tools:$PATH"'
-QUIETLY="unset HISTFILE; $SEALED; $FOUND_FIRST; trap 'exit 143' TERM; $DEAF; builtin cd -- \"\$2\" || exit 200;
+PREPARE="unset HISTFILE; $SET_GPUS; $SET_LIBRARY; trap 'exit 143' TERM; $TRAP_USR; builtin cd -- \"\$2\" || exit 200;
 (set -C; : >\"\$1\") || exit 201; shift 2"
-ALOUD='exec >&6 2>&7 6>&- 7>&-'
-BASH_LINE="$QUIETLY; ($ALOUD; $DEAF; line=\$1; set --; eval \"\$line\")"
-BASH_WORDS="$QUIETLY; $ALOUD; exec \"\$@\""
+RESTORE_OUTPUT='exec >&6 2>&7 6>&- 7>&-'
+BASH_RUN_LINE="$PREPARE; ($RESTORE_OUTPUT; $TRAP_USR; line=\$1; set --; eval \"\$line\")"
+BASH_RUN_ARGV="$PREPARE; $RESTORE_OUTPUT; exec \"\$@\""
 
-# Become the job: COUNT NAME=VALUE..., then its words. Values may be secret, so they are on no
-# command line; and names may mean something in this shell, so that once they are set only the
-# numbers of words are used.
-become() {
-    refer 1 "$count"
-    values=${found:+export$found;}
-    refer $((count + 1)) $#
-    set -- "$@" "$SHELL_HERE" "$RUN/$key.begun" "$work"
-    case $shell in line) set -- "$@" "$BASH_LINE" ;; words) set -- "$@" "$BASH_WORDS" ;; esac
-    start="exec $SETSID ${DEFAULTS:+$ENV_HERE $DEFAULTS}"
-    case $SHELL_HERE$shell in
+# exec_job NAME=VALUE... WORD...: replace this shell by the job; the first COUNT words are variables.
+# Values may be secret, so they are on no command line. Names may be those of variables of this
+# shell, so that after they are set only positional parameters are used.
+exec_job() {
+    quote_positions 1 "$count"
+    values=${references:+export$references;}
+    quote_positions $((count + 1)) $#
+    set -- "$@" "$BASH_PATH" "$RUN/$key.begun" "$work"
+    case $shell in line) set -- "$@" "$BASH_RUN_LINE" ;; argv) set -- "$@" "$BASH_RUN_ARGV" ;; esac
+    start="exec $SETSID ${RESET_SIGNALS:+$ENV_PATH $RESET_SIGNALS}"
+    case $BASH_PATH$shell in
         /*)
             start="$start \"\${$(($# - 3))}\" -ic \"\${$#}\" stoker"
-            start="$start \"\${$(($# - 2))}\" \"\${$(($# - 1))}\" $found"
+            start="$start \"\${$(($# - 2))}\" \"\${$(($# - 1))}\" $references"
             ;;
-        line) start="$FOUND_FIRST; $start $SH_HERE -c $found" ;;
-        words) start="$FOUND_FIRST; $start $SH_HERE -c 'exec \"\$@\"' stoker $found" ;;
+        line) start="$SET_LIBRARY; $start $SH_PATH -c $references" ;;
+        argv) start="$SET_LIBRARY; $start $SH_PATH -c 'exec \"\$@\"' stoker $references" ;;
     esac
-    if [ -n "$SHELL_HERE" ]; then
+    if [ -n "$BASH_PATH" ]; then
         exec 6>&1 7>&2 >/dev/null 2>&1
     else
-        create "$RUN/$key.begun" || exit 201
+        create_file "$RUN/$key.begun" || exit 201
     fi
     set +f
     eval "$values $start"
 }
 
-# Words by number, in $found.
-refer() {
-    found= at=$1
+# quote_positions FIRST LAST: set $references to these positional parameters, quoted for eval.
+quote_positions() {
+    references= at=$1
     while [ "$at" -le "$2" ]; do
-        found="$found \"\${$at}\""
+        references="$references \"\${$at}\""
         at=$((at + 1))
     done
 }
 
-# What an attempt leaves behind goes with it; how many those were, in $left.
-end_the_rest() {
-    left=0
+# End the processes that the job left behind, and set $leftovers to their number.
+end_leftovers() {
+    leftovers=0
     find_pids "$key"
     [ -n "$pids" ] || return
-    left=$(set -- $pids && echo $#)
+    leftovers=$(set -- $pids && echo $#)
     kill -s CONT $pids
     kill -s TERM $pids
     limit=$(($(date +%s) + grace))
     while [ -n "$pids" ]; do
-        nap
+        short_sleep
         [ "$(date +%s)" -lt $limit ] || kill_all "$key"
         find_pids "$key"
     done
 }
 
-# go KEY NAME=VALUE...: all parts are ready. Too late if the attempt has been released.
-go() {
+# pass_barrier KEY NAME=VALUE...: all parts are ready. Fails if the start was cancelled.
+pass_barrier() {
     key=$1
     shift
     set -C
     if (printf '%s\n' go "$@") >"$RUN/$key.gate.$$" && ln "$RUN/$key.gate.$$" "$RUN/$key.gate"; then
-        tell "$id" done
+        reply done
     else
-        tell "$id" failed
+        reply failed
     fi
     set +C
     rm -f "$RUN/$key.gate.$$"
 }
 
-# release KEY: it will not go.
-release() {
-    create "$RUN/$1.gate"
-    tell "$id" done
+# cancel_start KEY: the attempt does not pass its barrier.
+cancel_start() {
+    create_file "$RUN/$1.gate"
+    reply done
 }
 
-# look KEY...: how attempts stand. One that nobody has claimed is claimed here and now, so that
-# an order that is still on its way can no longer start it.
+# poll KEY...: report the states of attempts. The claim of an attempt that has none is revoked, so
+# that a start request that arrives later has no effect.
 #
-# Whether processes live is asked first, and the record of the exit is read afterwards: the shell
-# that looks after an attempt writes the record and then ends. The other way round, an attempt
-# that ended in between would seem to have ended without a record.
-look() {
+# Processes are checked before the exit record is read: the supervisor writes the record and then
+# ends. In the opposite order, an attempt that ends in between would seem to have no record.
+poll() {
     for key in "$@"; do
-        boot= how= word=
+        boot= state= word=
         [ -s "$RUN/$key.claim" ] || [ -s "$RUN/$key.exit" ] || printf 'taken\n' >>"$RUN/$key.claim"
-        read -r boot keeper since <"$RUN/$key.claim"
-        [ "$boot" != "$BOOT" ] || find_standing
+        read -r boot supervisor supervisor_start <"$RUN/$key.claim"
+        [ "$boot" != "$BOOT" ] || find_process_state
         read -r word rest <"$RUN/$key.exit"
         case $word in
             '' | none)
                 case $boot in
-                    '') tell "$id" undecided "$key" ;; # no room for a word
-                    taken) tell "$id" free "$key" ;;
+                    '') reply undecided "$key" ;; # the disk is full
+                    taken) reply revoked "$key" ;;
                     "$BOOT")
-                        [ "$how" != "gone $key" ] || find_begun
-                        tell "$id" "$how"
+                        [ "$state" != "gone $key" ] || revoke_unless_begun
+                        reply "$state"
                         ;;
-                    *) tell "$id" rebooted "$key" ;;
+                    *) reply rebooted "$key" ;;
                 esac
                 ;;
-            *) tell "$id" "$word" "$key" "$rest" ;;
+            *) reply "$word" "$key" "$rest" ;;
         esac
     done
-    tell "$id" done
+    reply done
 }
 
-# How its processes stand, in $how. `busy`: its process is not there yet, or no longer, and its
-# shell lives. `gone`: neither lives.
-find_standing() {
-    how="gone $key" pid=none port=
-    find_born "$keeper" && [ "$born" = "$since" ] && how="busy $key"
-    read -r pid was <"$RUN/$key.pid"
+# Set $state from the attempt's processes. `busy`: its supervisor lives, and its process has not
+# started yet or has ended. `gone`: neither lives.
+find_process_state() {
+    state="gone $key" pid=none port=
+    read_start_time "$supervisor" && [ "$start_time" = "$supervisor_start" ] && state="busy $key"
+    read -r pid recorded <"$RUN/$key.pid"
     if [ "$pid" != none ]; then
-        find_born "$pid" && [ "$born" = "${was%% *}" ] && how="running $key $pid"
-    elif [ "$how" = "busy $key" ] && [ -e "$RUN/$key.port" ]; then
+        read_start_time "$pid" && [ "$start_time" = "${recorded%% *}" ] && state="running $key $pid"
+    elif [ "$state" = "busy $key" ] && [ -e "$RUN/$key.port" ]; then
         read -r port <"$RUN/$key.port"
-        [ -z "$port" ] || [ -e "$RUN/$key.gate" ] || how="ready $key $port"
+        [ -z "$port" ] || [ -e "$RUN/$key.gate" ] || state="ready $key $port"
     fi
 }
 
-# `void`: nothing of it has run, and nothing will. Its first process may be about to begin; only
-# one of us creates the file that says so, and the other one gives up.
-find_begun() {
+# `not-begun`: the job's command has not run and never will. Its first process may be about to
+# begin: either it or the agent creates KEY.begun, and the other one gives up.
+revoke_unless_begun() {
     find_pids "$key"
     [ -z "$pids" ] || return
-    if create "$RUN/$key.begun"; then
+    if create_file "$RUN/$key.begun"; then
         printf 'taken\n' >"$RUN/$key.claim.$$" && mv -f "$RUN/$key.claim.$$" "$RUN/$key.claim"
-        how="void $key"
+        state="not-begun $key"
     elif [ ! -e "$RUN/$key.begun" ]; then
-        how="undecided $key"
+        state="undecided $key"
     fi
 }
 
-# keys: the attempts that this machine still knows of.
-keys() {
+# list_attempts: the attempts that have a claim on this node.
+list_attempts() {
     set +f
-    for each in "$RUN"/*.claim; do
-        [ -s "$each" ] || continue
-        each=${each##*/}
-        tell "$id" key "${each%.claim}"
+    for claim in "$RUN"/*.claim; do
+        [ -s "$claim" ] || continue
+        claim=${claim##*/}
+        reply attempt "${claim%.claim}"
     done
     set -f
-    tell "$id" done
+    reply done
 }
 
-# signal NUMBER KEY: to all its processes; one that is meant for a program, and would merely kill
-# the shells around it, to those that catch it, if there are any. Into a container its first
-# process passes on whatever can be passed on.
+# signal NUMBER KEY [only-if-handled]: signal all processes of an attempt. A signal for a program would only
+# kill the shells around it, so it goes to the processes that handle it, if there are any; with
+# `only-if-handled` to no others. In a container, its first process forwards what can be forwarded.
 signal() {
     if [ "$1" = 9 ]; then
         kill_all "$2"
-        tell "$id" done $pids
+        reply done $pids
         return
     fi
     find_pids "$2"
-    case $1 in 18 | 19) ;; *) in_container && { catches "$leader" "$1" && pids=$leader || pids=; } ;; esac
+    case $1 in 18 | 19) ;; *) is_in_container && { handles "$leader" "$1" && pids=$leader || pids=; } ;; esac
     case $1 in
         1 | 2 | 3 | 15 | 18 | 19) ;; # HUP INT QUIT TERM CONT STOP
         *)
-            catching=
-            for each in $pids; do catches "$each" "$1" && catching="$catching $each"; done
-            [ -n "$catching" ] || [ "$3" != gently ] || pids=
-            pids=${catching:-$pids}
+            handling=
+            for pid in $pids; do handles "$pid" "$1" && handling="$handling $pid"; done
+            [ -n "$handling" ] || [ "$3" != only-if-handled ] || pids=
+            pids=${handling:-$pids}
             ;;
     esac
     [ -z "$pids" ] || kill "-$1" $pids
-    tell "$id" done $pids
+    reply done $pids
 }
 
-in_container() {
+is_in_container() {
     [ -n "$leader" ] && grep -qszF STOKER_CONTAINER= "/proc/$leader/environ"
 }
 
-catches() {
+handles() {
     while read -r word mask; do
         [ "$word" = SigCgt: ] && return $((1 - (0x$mask >> ($2 - 1) & 1)))
     done <"/proc/$1/status"
     return 1
 }
 
-# store NAME TEXT: a file under HERE, whole or not at all.
-store() {
-    new=$HERE/$1.$$
-    if printf '%s' "$2" >"$new" && chmod 755 "$new" && mv -f "$new" "$HERE/$1"; then
-        tell "$id" done
+# write_file NAME TEXT: write an executable file below BASE, all of it or nothing.
+write_file() {
+    new=$BASE/$1.$$
+    if printf '%s' "$2" >"$new" && chmod 755 "$new" && mv -f "$new" "$BASE/$1"; then
+        reply done
     else
         rm -f "$new"
-        tell "$id" failed
+        reply failed
     fi
 }
 
-# leave KEY NAME TEXT: a word for its training library, whole or not at all.
-leave() {
+# write_control KEY NAME TEXT: write a control file for the training library.
+write_control() {
     new=$RUN/$1.reports/$2.new
     if [ -e "$RUN/$1.claim" ] && mkdir -p "$RUN/$1.reports" &&
         printf '%s\n' "$3" >"$new" && mv -f "$new" "$RUN/$1.reports/$2"; then
-        tell "$id" done
+        reply done
     else
-        tell "$id" failed
+        reply failed
     fi
 }
 
-# shelve ID: keep a tree as a library: unlike trees, these stay, since jobs import as they go.
-# Whoever a container runs as may read it.
-shelve() {
-    new=$HERE/library/$1.$$
-    [ -d "$HERE/library/$1" ] || {
-        mkdir -p "$HERE/library" && cp -Rp "$HERE/trees/$1" "$new" && chmod -R a+rX "$new" &&
-            mv "$new" "$HERE/library/$1"
+# install_library ID: copy a tree to the libraries, which are never removed, since jobs import from
+# them at any time. Readable for any user that a container runs as.
+install_library() {
+    new=$BASE/library/$1.$$
+    [ -d "$BASE/library/$1" ] || {
+        mkdir -p "$BASE/library" && cp -Rp "$BASE/trees/$1" "$new" && chmod -R a+rX "$new" &&
+            mv "$new" "$BASE/library/$1"
     } || rm -rf "$new"
-    if [ -d "$HERE/library/$1" ]; then tell "$id" done; else tell "$id" failed; fi
+    if [ -d "$BASE/library/$1" ]; then reply done; else reply failed; fi
 }
 
-# room NAME: a place for a job's checkpoints. Those that are marked could not be carried away: what
-# others have is older.
-room() {
-    if ! mkdir -p "$HERE/checkpoints/$1"; then
-        tell "$id" failed
-    elif [ -e "$HERE/checkpoints/$1.ahead" ]; then
-        tell "$id" done ahead
+# make_checkpoint_dir NAME: create the directory of a job's checkpoints. Reply `ahead` if it is
+# marked: its checkpoints could not be fetched and are newer than all copies.
+make_checkpoint_dir() {
+    if ! mkdir -p "$BASE/checkpoints/$1"; then
+        reply failed
+    elif [ -e "$BASE/checkpoints/$1.ahead" ]; then
+        reply done ahead
     else
-        tell "$id" done
+        reply done
     fi
 }
 
-# mark NAME, unmark NAME
-mark() {
-    if command : >"$HERE/checkpoints/$1.ahead"; then tell "$id" done; else tell "$id" failed; fi
+# mark_ahead NAME, unmark_ahead NAME: set or remove that mark.
+mark_ahead() {
+    if command : >"$BASE/checkpoints/$1.ahead"; then reply done; else reply failed; fi
 }
-unmark() {
-    rm -f "$HERE/checkpoints/$1.ahead"
-    tell "$id" done
+unmark_ahead() {
+    rm -f "$BASE/checkpoints/$1.ahead"
+    reply done
 }
 
-# ping: answer in both ways, which shows that all requests before this one are answered.
+# ping: reply on both streams, after all earlier requests.
 ping() {
-    finish
-    tell "$id" done
+    end_reply
+    reply done
 }
 
-# have ID: whether a tree is here. If not, it comes: now and then others go for it.
-have() {
-    if [ -d "$HERE/trees/$1" ]; then
-        command : >"$HERE/trees/$1.used"
-        tell "$id" done yes
+# has_tree ID: whether a tree is on this node; if not, an upload follows. Every tenth upload removes
+# old trees.
+has_tree() {
+    if [ -d "$BASE/trees/$1" ]; then
+        command : >"$BASE/trees/$1.used"
+        reply done yes
         return
     fi
-    tell "$id" done no
-    sent=$((sent + 1))
-    if [ $((sent % 10)) = 0 ]; then
-        clear_trees </dev/null >/dev/null 8>&- 9>&- &
+    reply done no
+    uploads=$((uploads + 1))
+    if [ $((uploads % 10)) = 0 ]; then
+        remove_old_trees </dev/null >/dev/null 8>&- 9>&- &
     fi
 }
 
-# The trees that were used last stay for two weeks, others for an hour. One that goes is renamed
-# first: what has its name is whole.
-clear_trees() (
+# Keep the 20 trees that were used last for two weeks, the others for an hour. A tree is renamed
+# before it is deleted: a tree under its own name is complete.
+remove_old_trees() (
     trap '' HUP INT QUIT PIPE
     set +f
-    cd "$HERE/trees" || exit
-    for each in *; do
-        case $each in
-            *.old) rm -rf "$each" ;;
+    cd "$BASE/trees" || exit
+    for tree in *; do
+        case $tree in
+            *.old) rm -rf "$tree" ;;
             *.used | *.part) ;;
-            *) [ -e "$each.used" ] || [ ! -d "$each" ] || : >"$each.used" ;;
+            *) [ -e "$tree.used" ] || [ ! -d "$tree" ] || : >"$tree.used" ;;
         esac
     done
     rank=0
-    for each in $(ls -t | grep '\.used$'); do
+    for tree in $(ls -t | grep '\.used$'); do
         rank=$((rank + 1)) age='-mtime +14'
         [ $rank -le 20 ] || age='-mmin +60'
-        [ -n "$(find "$each" -prune $age)" ] || continue
-        each=${each%.used}
-        rm -f "$each.used"
-        mv "$each" "$each.$$.old" && rm -rf "$each.$$.old"
+        [ -n "$(find "$tree" -prune $age)" ] || continue
+        tree=${tree%.used}
+        rm -f "$tree.used"
+        mv "$tree" "$tree.$$.old" && rm -rf "$tree.$$.old"
     done
 )
 
-# forget KEY...: everything about attempts whose end is on record.
+# forget KEY...: delete all files of attempts with an acknowledged end.
 forget() {
-    tell "$id" done
+    reply done
     for key in "$@"; do
         shift
-        set -- "$@" "$HERE/work/$INSTALL.$key"
-        for each in claim gate pid exit begun mark stamp out err list list.$$ port reports; do
-            [ -e "$RUN/$key.$each" ] && set -- "$@" "$RUN/$key.$each"
+        set -- "$@" "$BASE/work/$INSTALL.$key"
+        for suffix in claim gate pid exit begun mark stamp out err list list.$$ port reports; do
+            [ -e "$RUN/$key.$suffix" ] && set -- "$@" "$RUN/$key.$suffix"
         done
     done
     rm -rf "$@" &
 }
 
-# keep KEY: what it wrote could not be carried; put it where nobody forgets it.
-keep() {
-    mkdir -p "$HERE/kept"
-    mv "$HERE/work/$INSTALL.$1" "$HERE/kept/$INSTALL.$1"
-    for each in out err; do ln "$RUN/$1.$each" "$HERE/kept/$INSTALL.$1.$each"; done
-    tell "$id" done
+# keep_results KEY: move results that could not be fetched to a directory that is never cleaned.
+keep_results() {
+    mkdir -p "$BASE/kept"
+    mv "$BASE/work/$INSTALL.$1" "$BASE/kept/$INSTALL.$1"
+    for suffix in out err; do ln "$RUN/$1.$suffix" "$BASE/kept/$INSTALL.$1.$suffix"; done
+    reply done
 }
 
-# Bulk: portions by their lengths, and 0 in the end.
-say() { printf '%s\n' "$NONCE $id $((${#1} + 1))" "$1" >&8; }
-finish() { printf '%s\n' "$NONCE $id 0" >&8; }
+# Bulk data: portions with their lengths in front, and length 0 at the end of a reply.
+send_line() { printf '%s\n' "$NONCE $id $((${#1} + 1))" "$1" >&8; }
+end_reply() { printf '%s\n' "$NONCE $id 0" >&8; }
 
-# put FILE OFFSET SIZE: exactly so much, even of a file that is cut short meanwhile, since a
-# length that was announced must hold.
-put() {
+# send_bytes FILE OFFSET SIZE: send exactly SIZE bytes, padded if the file is truncated meanwhile,
+# since the length was already sent.
+send_bytes() {
     [ "$3" -gt 0 ] || return
     printf '%s\n' "$NONCE $id $3" >&8
     {
@@ -661,42 +666,42 @@ put() {
     } | head -c "$3" >&8
 }
 
-# The size of a file, in $size.
-find_size() {
+# Set $size to the size of a file.
+read_size() {
     set -- $(ls -ln "$1")
     size=${5:-0}
 }
 
-# pull NAME MOST: a file in RUN; nothing of one that is larger than MOST.
-pull() {
-    find_size "$RUN/$1"
-    [ "$size" -gt "$2" ] || put "$RUN/$1" 0 "$size"
-    finish
+# read_file NAME MAX: send a file in RUN, or nothing if it is larger than MAX bytes.
+read_file() {
+    read_size "$RUN/$1"
+    [ "$size" -gt "$2" ] || send_bytes "$RUN/$1" 0 "$size"
+    end_reply
 }
 
-# grown MOST KEY OUT ERR SAID ...: what logs and reports have to say beyond what we have of them,
-# MOST in all. Reports are short, and come first.
-grown() {
-    left=$1
+# read_new MAX KEY OUT ERR REPORT ...: send what logs and reports contain beyond these offsets, at
+# most MAX bytes in all. Reports are short and come first.
+read_new() {
+    budget=$1
     shift
-    find_sizes "$@"
+    read_sizes "$@"
     while [ $# -gt 3 ]; do
-        grown_one "$1" said "$4"
-        grown_one "$1" out "$2"
-        grown_one "$1" err "$3"
+        send_new "$1" report "$4"
+        send_new "$1" out "$2"
+        send_new "$1" err "$3"
         shift 4
     done
-    finish
+    end_reply
 }
 
-# The sizes of all these, in $out_JOB_ATTEMPT, $err_JOB_ATTEMPT and $said_JOB_ATTEMPT.
-find_sizes() {
+# Set $out_JOB_ATTEMPT, $err_JOB_ATTEMPT and $report_JOB_ATTEMPT to the sizes of these files.
+read_sizes() {
     names=
     while [ $# -gt 3 ]; do
-        for each in out err said; do eval "${each}_${1%.*}_${1#*.}="; done
+        for stream in out err report; do eval "${stream}_${1%.*}_${1#*.}="; done
         [ -s "$RUN/$1.out" ] || [ "$2" -gt 0 ] && names="$names $1.out"
         [ -s "$RUN/$1.err" ] || [ "$3" -gt 0 ] && names="$names $1.err"
-        # A job can put anything there: a link's name would be followed by where it leads.
+        # The job can create any file there; the line of a symbolic link would end with its target.
         [ -f "$RUN/$1.reports/report" ] && [ ! -L "$RUN/$1.reports/report" ] &&
             names="$names $1.reports/report"
         shift 4
@@ -704,67 +709,67 @@ find_sizes() {
     [ -n "$names" ] || return
     sizes=$(cd "$RUN" && ls -ln $names)
     while read -r _ _ _ _ size _ _ _ name; do
-        key=${name%.*} each=${name##*.}
-        [ "$each" = reports/report ] && each=said
-        [ -n "$key" ] && eval "${each}_${key%.*}_${key#*.}=$size"
+        key=${name%.*} stream=${name##*.}
+        [ "$stream" = reports/report ] && stream=report
+        [ -n "$key" ] && eval "${stream}_${key%.*}_${key#*.}=$size"
     done <<END
 $sizes
 END
 }
 
-grown_one() {
+send_new() {
     eval "size=\$$2_${1%.*}_${1#*.}"
     from=$3 file=$RUN/$1.$2
-    [ "$2" = said ] && file=$RUN/$1.reports/report
-    [ -n "$size" ] && [ "$left" -gt 0 ] || return
+    [ "$2" = report ] && file=$RUN/$1.reports/report
+    [ -n "$size" ] && [ "$budget" -gt 0 ] || return
     if [ "$size" -lt "$from" ]; then
-        say "$1 cut-$2 0 0" # the job has emptied it: `>/dev/stdout` does
+        send_line "$1 cut-$2 0 0" # the job truncated it, as `>/dev/stdout` does
         from=0
     fi
     size=$((size - from))
-    [ "$size" -le "$left" ] || size=$left
-    left=$((left - size))
-    [ "$size" = 0 ] || say "$1 $2 $from $size"
-    put "$file" "$from" "$size"
+    [ "$size" -le "$budget" ] || size=$budget
+    budget=$((budget - size))
+    [ "$size" = 0 ] || send_line "$1 $2 $from $size"
+    send_bytes "$file" "$from" "$size"
 }
 
-# collect MOST KEY OUT ERR SAID PATH...: the rest of an attempt's logs and report, and a tar of
-# what comes back: the paths, or what it wrote. More than MOST of it, or what this tar cannot do
-# or this disk cannot hold, is left for others to carry.
+# collect MAX KEY OUT ERR REPORT PATH...: send the rest of an attempt's logs and report, and a tar of
+# these paths, or of what it wrote. The tar is empty if it exceeds MAX bytes, or if tar or the disk
+# cannot make it: the results are then downloaded over a connection of their own.
 collect() {
-    most=$1 key=$2 left=$1
-    find_sizes "$2" "$3" "$4" "$5"
-    grown_one "$2" said "$5"
-    grown_one "$2" out "$3"
-    grown_one "$2" err "$4"
+    max_bytes=$1 key=$2 budget=$1
+    read_sizes "$2" "$3" "$4" "$5"
+    send_new "$2" report "$5"
+    send_new "$2" out "$3"
+    send_new "$2" err "$4"
     shift 5
     if [ $# -gt 0 ] || [ -s "$RUN/$key.list" ]; then
-        pack "$@"
-        say "$key tar 0 $size"
-        put "$RUN/part.$$" 0 "$size"
+        make_tar "$@"
+        send_line "$key tar 0 $size"
+        send_bytes "$RUN/part.$$" 0 "$size"
         rm -f "$RUN/part.$$"
     fi
-    finish
+    end_reply
 }
 
-# A tar in $RUN/part.$$, its length in $size: 0 if it is not all there.
-pack() {
-    trouble=$({
-        (cd "$HERE/work/$INSTALL.$key" && tar_of "$@" || echo tar >&3) |
-            head -c $((most + 1)) >"$RUN/part.$$" || echo disk >&3
+# Write a tar to $RUN/part.$$ and set $size to its length: 0 if it is incomplete.
+make_tar() {
+    error=$({
+        (cd "$BASE/work/$INSTALL.$key" && write_tar "$@" || echo tar >&3) |
+            head -c $((max_bytes + 1)) >"$RUN/part.$$" || echo disk >&3
     } 3>&1)
-    find_size "$RUN/part.$$"
-    [ -z "$trouble" ] && [ "$size" -le "$most" ] || size=0
+    read_size "$RUN/part.$$"
+    [ -z "$error" ] && [ "$size" -le "$max_bytes" ] || size=0
 }
 
-# Names as words, since not every tar reads a list; only GNU's sees more in a backslash.
-tar_of() {
+# Names are arguments, since not every tar reads a list. Only GNU tar unquotes backslashes.
+write_tar() {
     plain=
     tar --no-unquote --version >/dev/null && plain=--no-unquote
     if [ $# -gt 0 ]; then
-        for each in "$@"; do
+        for path in "$@"; do
             shift
-            [ -e "$each" ] || [ -L "$each" ] && set -- "$@" "./$each"
+            [ -e "$path" ] || [ -L "$path" ] && set -- "$@" "./$path"
         done
         tar $plain -cf - "$@"
     else
@@ -772,35 +777,35 @@ tar_of() {
     fi
 }
 
-# Trees and checkpoints that nobody uses, and claims that were only taken, go.
-sent=0
+# Remove old trees, revoked claims, checkpoints that no attempt uses, and files of dead agents.
+uploads=0
 (
     trap '' HUP INT QUIT PIPE
-    clear_trees
+    remove_old_trees
     set +f
-    for each in "$RUN"/*.claim; do
-        read -r word <"$each" && [ "$word" = taken ] && [ -n "$(find "$each" -mtime +1)" ] || continue
-        each=${each%.claim}
-        rm -rf "$HERE/work/$INSTALL.${each##*/}" "$each".*
+    for claim in "$RUN"/*.claim; do
+        read -r word <"$claim" && [ "$word" = taken ] && [ -n "$(find "$claim" -mtime +1)" ] || continue
+        claim=${claim%.claim}
+        rm -rf "$BASE/work/$INSTALL.${claim##*/}" "$claim".*
     done
-    for each in "$SAVED"-*; do
-        [ -d "$each" ] || continue
-        set -- "$RUN/${each##*-}".*.claim
-        [ -e "$1" ] || [ -n "$(find "$each" -mtime -30 | head -n 1)" ] || rm -rf "$each" "$each.ahead"
+    for directory in "$CHECKPOINTS"-*; do
+        [ -d "$directory" ] || continue
+        set -- "$RUN/${directory##*-}".*.claim
+        [ -e "$1" ] || [ -n "$(find "$directory" -mtime -30 | head -n 1)" ] || rm -rf "$directory" "$directory.ahead"
     done
-    for each in "$RUN"/part.* "$RUN"/*.list.[0-9]* "$HERE"/scripts/*.[0-9]*; do
-        [ ! -e "$each" ] || kill -0 "${each##*.}" || rm -f "$each"
+    for file in "$RUN"/part.* "$RUN"/*.list.[0-9]* "$BASE"/scripts/*.[0-9]*; do
+        [ ! -e "$file" ] || kill -0 "${file##*.}" || rm -f "$file"
     done
 ) </dev/null >/dev/null 8>&- 9>&- &
 
-tell - hello "$BOOT"
+notify hello "$BOOT"
 while read -r line; do
     eval "set -- $line"
     id=$1 verb=$2
     shift 2
     "$verb" "$@"
 done
-# The connection goes with us, although jobs may still hold our ends of it.
+# End the connection, although jobs may still have its descriptors open.
 rm -f "$RUN/part.$$"
 read -r name <"/proc/$PPID/comm"
 case $name in sshd* | dropbear*) kill "$PPID" ;; esac

@@ -107,7 +107,7 @@ class AgentSession:
 
     def _spawn(self, variables: dict[str, str]) -> subprocess.Popen[bytes]:
         agent = ""
-        for name in ("facts.sh", "agent.sh"):  # the agent, with its loop, comes last
+        for name in ("measure.sh", "agent.sh"):  # the agent, with its loop, comes last
             with open(os.path.join(os.path.dirname(__file__), name)) as file:
                 agent += file.read()
         head = "".join(f"{name}={quoted(value)}\n" for name, value in variables.items())

@@ -14,8 +14,8 @@ from msgspec import Struct
 from stoker.executors.agent.session.framing import ProtocolError, number
 from stoker.executors.linux.log_file import open_log
 
-OUT, ERR, SAID, CUT, TAR = "out", "err", "said", "cut-", "tar"
-KINDS = frozenset((TAR, *(f"{cut}{kind}" for cut in ("", CUT) for kind in (OUT, ERR, SAID))))
+OUT, ERR, REPORT, CUT, TAR = "out", "err", "report", "cut-", "tar"
+KINDS = frozenset((TAR, *(f"{cut}{kind}" for cut in ("", CUT) for kind in (OUT, ERR, REPORT))))
 LONGEST_HEADING = 96
 """Bytes of the line in front of a piece."""
 MOST_PIECES = len(KINDS)

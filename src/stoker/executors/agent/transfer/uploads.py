@@ -130,7 +130,9 @@ class TreeUploads:
         sending = self._sending.setdefault(tree.id, [])
         sending += waiting
         if len(sending) == len(waiting):
-            self.connection.request(lambda words: self._on_presence(tree, words), "have", tree.id)
+            self.connection.request(
+                lambda words: self._on_presence(tree, words), "has_tree", tree.id
+            )
 
     def _on_presence(self, tree: DirectorySnapshot, words: list[str]) -> None:
         shell = self.shell
