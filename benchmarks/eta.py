@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from benchmarks.calibration import KINDS, Score, calibrate
 from benchmarks.planner.suite import TRACES, workload
 from benchmarks.report import table
-from stoker.simulate.forecast.calibration import KINDS, Score, calibrate
 from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.replay.time_limits import with_time_limits
 from stoker.simulate.traces.cluster_size import parse_cluster

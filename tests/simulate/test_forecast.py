@@ -7,6 +7,7 @@ from random import Random
 import msgspec
 import pytest
 
+from benchmarks.calibration import calibrate
 from core.scenario import Scenario
 from simulation import client as ask
 from simulation.sim_fixture import SimFixture, gpus
@@ -30,7 +31,6 @@ from stoker.core.outlook import (
 )
 from stoker.core.request import GpuAsk, Request
 from stoker.core.rest import Rest
-from stoker.simulate.forecast.calibration import calibrate
 from stoker.simulate.forecast.durations import DurationDistribution, DurationModel, ObservedDuration
 from stoker.simulate.forecast.futures import _samples, forecast
 from stoker.simulate.traces.cluster_size import uniform_nodes

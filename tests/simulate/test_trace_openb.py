@@ -76,24 +76,23 @@ def test_pods_without_an_end_or_a_duration_are_left_out(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("line", "sentence"),
+    ("line", "keyword"),
     [
-        ("a,x,1,1,1000,,0,5", "line 2: cpu_milli is 'x'; write a whole number."),
-        ("a,1,-1,1,1000,,0,5", "line 2: memory_mib is '-1'; write a whole number from 0 up."),
-        ("a,1,1,1,1001,,0,5", "line 2: gpu_milli is 1001; write at most 1000, one whole GPU."),
-        ("a,1,1,1,1000,,soon,5", "line 2: creation_time is 'soon'; write a number."),
-        ("a,1,,1,1000,,0,5", "line 2: memory_mib is ''; write a whole number."),
+        ("a,x,1,1,1000,,0,5", "line 2: cpu_milli 'x'"),
+        ("a,1,-1,1,1000,,0,5", "line 2: memory_mib '-1'"),
+        ("a,1,1,1,1001,,0,5", "line 2: gpu_milli is 1001"),
+        ("a,1,1,1,1000,,soon,5", "line 2: creation_time 'soon'"),
+        ("a,1,,1,1000,,0,5", "line 2: memory_mib ''"),
     ],
 )
-def test_a_bad_cell_is_named(tmp_path: Path, line: str, sentence: str):
-    with pytest.raises(TraceError) as error:
+def test_a_bad_cell_is_named(tmp_path: Path, line: str, keyword: str):
+    with pytest.raises(TraceError, match=keyword):
         openb.read(pods(tmp_path, line))
-    assert str(error.value).endswith(sentence)
 
 
-def test_a_bad_table_of_machines_is_named(tmp_path: Path):
+def test_a_bad_node_table_is_named(tmp_path: Path):
     path = pods(tmp_path, "a,1,1,1,1000,,0,5", machines="n1,64000,262144,many,P100")
-    with pytest.raises(TraceError, match=r"my_node_list.csv, line 2: gpu is 'many'"):
+    with pytest.raises(TraceError, match=r"my_node_list.csv, line 2: gpu 'many'"):
         openb.read(path)
     (tmp_path / "other_node_list.csv").write_text("sn\n")
     with pytest.raises(TraceError, match="Several node tables"):

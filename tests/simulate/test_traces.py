@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from stoker.core.units import BadValue
 from stoker.simulate.traces import cluster_size as sizing
-from stoker.simulate.traces import detect as recognise
-from stoker.simulate.traces import files
+from stoker.simulate.traces import detect, files
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import generic_table as columns
-from stoker.simulate.traces.formats import sacct
 from stoker.simulate.workload import TraceJob, Workload
 
 SAMPLES = Path(__file__).parent / "traces"
@@ -43,7 +41,7 @@ def written(tmp_path: Path, text: str, name: str = "jobs.csv") -> Path:
 
 def refusal(path: Path, format: str | None = None) -> str:
     with pytest.raises(TraceError) as caught:
-        recognise.read(path, format)
+        detect.read(path, format)
     return str(caught.value).replace(str(path), "FILE")
 
 
@@ -54,8 +52,8 @@ def refusal(path: Path, format: str | None = None) -> str:
 def test_a_file_is_known_by_what_is_in_it(name: str, format: str, tmp_path: Path) -> None:
     copy = tmp_path / "anything"
     shutil.copy(SAMPLES / name, copy)
-    assert recognise.detect_format(copy) == format
-    assert recognise.read(copy).jobs == recognise.read(SAMPLES / name, format).jobs
+    assert detect.detect_format(copy) == format
+    assert detect.read(copy).jobs == detect.read(SAMPLES / name, format).jobs
 
 
 @pytest.mark.parametrize(
@@ -74,12 +72,12 @@ def test_a_file_is_known_by_what_is_in_it(name: str, format: str, tmp_path: Path
     ],
 )
 def test_the_first_line_tells_the_format(tmp_path: Path, line: str, format: str) -> None:
-    assert recognise.detect_format(written(tmp_path, line + "\n")) == format
+    assert detect.detect_format(written(tmp_path, line + "\n")) == format
 
 
 @pytest.mark.parametrize("name", [*FILES, "pollux/workload.csv", "gavel/jobs.trace"])
 def test_jobs_are_in_order_and_the_first_is_submitted_at_0(name: str) -> None:
-    jobs = recognise.read(SAMPLES / name).jobs
+    jobs = detect.read(SAMPLES / name).jobs
     times = [job.submit_time for job in jobs]
     assert times == sorted(times)
     assert times[0] == 0.0
@@ -90,19 +88,19 @@ def test_jobs_are_in_order_and_the_first_is_submitted_at_0(name: str) -> None:
 def test_a_compressed_file_is_read_like_any_other(name: str, tmp_path: Path) -> None:
     packed = tmp_path / Path(name).name
     packed.write_bytes(gzip.compress((SAMPLES / name).read_bytes()))
-    assert recognise.read(packed) == recognise.read(SAMPLES / name)
+    assert detect.read(packed) == detect.read(SAMPLES / name)
 
 
 def test_a_bare_list_of_jobs_is_read_like_what_was_printed(tmp_path: Path) -> None:
     """As `jq .jobs` makes one."""
     printed = SAMPLES / "history/history.json"
     bare = written(tmp_path, json.dumps(json.loads(printed.read_text())["jobs"]))
-    assert recognise.read(bare).jobs == recognise.read(printed).jobs
+    assert detect.read(bare).jobs == detect.read(printed).jobs
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_reading_twice_gives_the_same(name: str) -> None:
-    assert recognise.read(SAMPLES / name) == recognise.read(SAMPLES / name)
+    assert detect.read(SAMPLES / name) == detect.read(SAMPLES / name)
 
 
 def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_does(
@@ -110,7 +108,7 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_do
 ) -> None:
     path = tmp_path / "jobs.csv"
     path.write_bytes("\ufeffSubmit Time;Duration;GPUs\r\n0;5;1\r\n\r\n9;5;2\r\n".encode())
-    assert recognise.read(path).jobs == [
+    assert detect.read(path).jobs == [
         TraceJob(submit_time=0.0, duration=5.0, gpus=1.0),
         TraceJob(submit_time=9.0, duration=5.0, gpus=2.0),
     ]
@@ -120,25 +118,25 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_do
 
 
 def test_philly_has_dates_and_virtual_clusters() -> None:
-    found = recognise.read(SAMPLES / "csv/philly.csv")
-    assert (found.title, len(found.jobs), found.notes) == ("philly", 42, [])
-    assert found.jobs[0] == TraceJob(submit_time=0.0, duration=1194.0, gpus=1.0, queue="6214e9")
+    workload = detect.read(SAMPLES / "csv/philly.csv")
+    assert (workload.title, len(workload.jobs), workload.notes) == ("philly", 42, [])
+    assert workload.jobs[0] == TraceJob(submit_time=0.0, duration=1194.0, gpus=1.0, queue="6214e9")
 
 
 def test_split_gives_each_virtual_cluster_a_workload_of_its_own() -> None:
-    whole = recognise.read(SAMPLES / "csv/philly.csv")
-    parts = recognise.split(whole)
+    whole = detect.read(SAMPLES / "csv/philly.csv")
+    parts = detect.split(whole)
     assert list(parts) == ["0e4a51", "11cb48", "6214e9", "6c71a0", "b436b2", "ed69ec"]
     assert sum(len(part.jobs) for part in parts.values()) == len(whole.jobs)
     assert all(part.jobs[0].submit_time == 0.0 for part in parts.values())
     assert {job.queue for job in parts["b436b2"].jobs} == {"b436b2"}
     assert parts["b436b2"].title == "philly b436b2"
-    assert whole == recognise.read(SAMPLES / "csv/philly.csv")  # nothing of it was changed
+    assert whole == detect.read(SAMPLES / "csv/philly.csv")  # nothing of it was changed
 
 
 def test_split_of_a_workload_without_queues_is_that_workload() -> None:
-    whole = recognise.read(SAMPLES / "csv/itp.csv")
-    assert recognise.split(whole) == {"": whole}
+    whole = detect.read(SAMPLES / "csv/itp.csv")
+    assert detect.split(whole) == {"": whole}
 
 
 def test_a_table_with_every_column(tmp_path: Path) -> None:
@@ -149,7 +147,7 @@ def test_a_table_with_every_column(tmp_path: Path) -> None:
         "1,ada,vc1,resnet,2,8,64,1,COMPLETED,2020-04-01 00:00:10,2020-04-01 00:01:00,"
         "2020-04-01 01:01:00,3600.0,50,1-00:00:00,3,10G,V100|A100\n",
     )
-    assert recognise.read(path).jobs == [
+    assert detect.read(path).jobs == [
         TraceJob(
             submit_time=0.0,
             duration=3600.0,
@@ -169,9 +167,9 @@ def test_a_table_with_every_column(tmp_path: Path) -> None:
 
 def test_a_duration_is_the_time_between_start_and_end_where_none_is_given(tmp_path: Path) -> None:
     path = written(tmp_path, "submit,start,end,gpus\n0,10,70,1\n5,80,None,1\n6,,,1\n7,90,90,1\n")
-    found = recognise.read(path)
-    assert [job.duration for job in found.jobs] == [60.0]
-    assert found.notes == [
+    workload = detect.read(path)
+    assert [job.duration for job in workload.jobs] == [60.0]
+    assert workload.notes == [
         "2 jobs skipped: not started or not ended.",
         "1 job skipped: the run time is zero.",
     ]
@@ -183,7 +181,7 @@ def test_units_stand_in_the_names_of_columns(tmp_path: Path) -> None:
         "submit_time_ms,runtime_minutes,gpus,time_limit_hours\n"
         "1600000000500,2,1,1.5\n1600000001000,3,1,\n",
     )
-    assert recognise.read(path).jobs == [
+    assert detect.read(path).jobs == [
         TraceJob(submit_time=0.0, duration=120.0, time_limit=5400),
         TraceJob(submit_time=0.5, duration=180.0),
     ]
@@ -191,129 +189,69 @@ def test_units_stand_in_the_names_of_columns(tmp_path: Path) -> None:
 
 def test_jobs_without_gpus_are_kept_if_they_ask_for_processors(tmp_path: Path) -> None:
     path = written(tmp_path, "submit,duration,gpus,cpus\n0,5,0,4\n1,5,0,0\n2,5,1,\n")
-    found = recognise.read(path)
-    assert [(job.gpus, job.cpus) for job in found.jobs] == [(0.0, 4.0), (1.0, 0.0)]
-    assert found.notes == [
+    workload = detect.read(path)
+    assert [(job.gpus, job.cpus) for job in workload.jobs] == [(0.0, 4.0), (1.0, 0.0)]
+    assert workload.notes == [
         "1 job skipped: no GPU and no core requested.",
         "1 job requests cores only.",
     ]
 
 
 def test_without_times_of_submission_those_of_the_start_serve(tmp_path: Path) -> None:
-    found = recognise.read(written(tmp_path, "start_time,end_time,num_gpus\n20,25,1\n10,15,1\n"))
-    assert [job.submit_time for job in found.jobs] == [0.0, 10.0]
-    assert found.notes == ["No submission times: the start times are used instead."]
+    workload = detect.read(written(tmp_path, "start_time,end_time,num_gpus\n20,25,1\n10,15,1\n"))
+    assert [job.submit_time for job in workload.jobs] == [0.0, 10.0]
+    assert workload.notes == ["No submission times: the start times are used instead."]
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "line", "keyword"),
     [
-        (
-            "submit_time,duration,num_gpus\n0,5,1\n1,abc,1\n",
-            f"FILE, line 3: duration 'abc' is not a number of seconds, or D-HH:MM:SS; {OUT}",
-        ),
-        (
-            "submit_time,duration,num_gpus\n0,5,1\n\n1,5,many\n",
-            "FILE, line 4: num_gpus 'many' is not a number; correct or delete the line.",
-        ),
-        (
-            "submit_time,duration,num_gpus\n0,-5,1\n",
-            f"FILE, line 2: duration '-5' is not a number of seconds from 0 up; {OUT}",
-        ),
-        (
-            "submit_time,duration,num_gpus\nyesterday,5,1\n",
-            (
-                "FILE, line 2: submit_time 'yesterday' is not a number of seconds or"
-                f" a date such as 2026-11-01 12:00:00; {OUT}"
-            ),
-        ),
-        (
-            "submit_time,duration,num_gpus\n1600000000500,5,1\n",
-            (
-                "FILE, line 2: submit_time '1600000000500' is not a number of seconds"
-                f" (in milliseconds, end the column's name in _ms); {OUT}"
-            ),
-        ),
-        (
-            "submit_time,duration,num_gpus\n0,5\n",
-            f"FILE, line 2: expected 3 cells as in the header, found fewer; {OUT}",
-        ),
-        (
-            "name,submit_time,duration,num_gpus\nnet,0,5,1,\nnet, large,1,5,1\n",
-            f"FILE, line 3: expected 4 cells as in the header, found 5; {OUT}",
-        ),
-        (
-            "submit,start,end,gpus\n0,10,5,1\n",
-            "FILE, line 2: the job ends (5) before it starts (10); correct the line.",
-        ),
-        (
-            "submit_time,duration,user\n0,5,ada\n",
-            f"FILE, line 1: no column is recognised as numbers of GPUs (num_gpus); {RENAME}",
-        ),
-        (
-            "duration,gpus\n5,1\n",
-            f"FILE, line 1: no column is recognised as submission times (submit_time); {RENAME}",
-        ),
-        (
-            "submit_time,gpus\n5,1\n",
-            (
-                "FILE, line 1: no column is recognised as durations"
-                f" (duration, or start_time and end_time); {RENAME}"
-            ),
-        ),
-        ("", "FILE, line 1: the file is empty; choose one with jobs."),
+        ("submit_time,duration,num_gpus\n0,5,1\n1,abc,1\n", 3, "duration 'abc'"),
+        ("submit_time,duration,num_gpus\n0,5,1\n\n1,5,many\n", 4, "num_gpus 'many'"),
+        ("submit_time,duration,num_gpus\n0,-5,1\n", 2, "duration '-5'"),
+        ("submit_time,duration,num_gpus\nyesterday,5,1\n", 2, "submit_time 'yesterday'"),
+        ("submit_time,duration,num_gpus\n1600000000500,5,1\n", 2, "_ms"),
+        ("submit_time,duration,num_gpus\n0,5\n", 2, "expected 3 cells"),
+        ("name,submit_time,duration,num_gpus\nnet,0,5,1,\nnet, large,1,5,1\n", 3, "found 5"),
+        ("submit,start,end,gpus\n0,10,5,1\n", 2, "ends (5) before it starts (10)"),
+        ("submit_time,duration,user\n0,5,ada\n", 1, "num_gpus"),
+        ("duration,gpus\n5,1\n", 1, "submit_time"),
+        ("submit_time,gpus\n5,1\n", 1, "start_time and end_time"),
+        ("", 1, "empty"),
         (
             'submit_time,duration,num_gpus,name\n0,60,1,a\n30,60,1,"b\n60,7200,4,c\n',
-            "FILE, line 3: the quote that opens a cell is never closed; close or remove it.",
+            3,
+            "never closed",
         ),
         (
             'submit_time,duration,num_gpus,name\n0,60,1,"b\n60,7200,4,"c"\n',
-            (
-                "FILE, line 2: a cell has text after its closing quote; close each quote, "
-                "and double quotes within a cell."
-            ),
+            2,
+            "after its closing quote",
         ),
-        (
-            f"submit_time,duration,num_gpus,name\n0,60,1,{'a' * LONG}\n",
-            f"FILE, line 2: a cell has more than 131,072 characters; shorten it or {TAKE}",
-        ),
+        (f"submit_time,duration,num_gpus,name\n0,60,1,{'a' * LONG}\n", 2, "131,072 characters"),
         (
             'submit_time,duration,num_gpus,name\n0,60,1,"a\n' + "1,60,1,a\n" * LONG,
-            (
-                "FILE, line 2: the quote that opens a cell is not closed within 131,072 "
-                "characters; close or remove it."
-            ),
+            2,
+            "not closed within 131,072",
         ),
-        (
-            f"submit_time,duration,num_gpus,{'a' * LONG}\n0,60,1,a\n",
-            f"FILE, line 1: a cell has more than 131,072 characters; shorten it or {TAKE}",
-        ),
-        (
-            "submit_time,duration,num_gpus\n",
-            "FILE has no job that ran; choose a file with finished jobs.",
-        ),
-        (
-            "submit_time,duration,num_gpus\n1,0,1\n",
-            (
-                "FILE has no job that ran (1 job skipped: the run time is zero.); "
-                "choose a file with finished jobs."
-            ),
-        ),
-        (
-            "Dear diary\n",
-            (
-                "FILE, line 1: the format is not recognised; write a table with the "
-                "columns submit_time,duration,num_gpus, or give its format with --format."
-            ),
-        ),
-        (
-            "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,2,P100\n",
-            "FILE, line 1: this is a node table; name the job table.",
-        ),
+        (f"submit_time,duration,num_gpus,{'a' * LONG}\n0,60,1,a\n", 1, "131,072 characters"),
+        ("Dear diary\n", 1, "--format"),
+        ("sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,2,P100\n", 1, "node table"),
     ],
 )
-def test_a_bad_table_is_refused_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
-    assert refusal(written(tmp_path, text)) == sentence
+def test_a_bad_table_is_refused_with_its_line(
+    tmp_path: Path, text: str, line: int, keyword: str
+) -> None:
+    message = refusal(written(tmp_path, text))
+    assert message.startswith(f"FILE, line {line}: ")
+    assert keyword in message
+
+
+@pytest.mark.parametrize("rows", ["", "1,0,1\n"])
+def test_a_table_without_a_job_that_ran_is_refused(tmp_path: Path, rows: str) -> None:
+    message = refusal(written(tmp_path, f"submit_time,duration,num_gpus\n{rows}"))
+    assert message.startswith("FILE has no job that ran")
+    assert ("run time is zero" in message) == bool(rows)
 
 
 @pytest.mark.parametrize(
@@ -328,20 +266,18 @@ def test_an_unclosed_quote_is_refused_in_other_tables_too(
 ) -> None:
     (tmp_path / "profiles").mkdir()
     path = written(tmp_path, f'{header}\n"a,0,0,0,0,0\na,0,0,0,0,0\n')
-    assert refusal(path, format) == (
-        "FILE, line 2: the quote that opens a cell is never closed; close or remove it."
-    )
+    assert refusal(path, format).startswith("FILE, line 2: the quote")
 
 
 def test_a_quoted_cell_may_have_separators_quotes_and_several_lines(tmp_path: Path) -> None:
     text = 'submit_time,duration,num_gpus,name\n0,5,1,"a, ""b""\nc"\n1,5,1,d"e\n'
-    found = recognise.read(written(tmp_path, text))
-    assert [job.name for job in found.jobs] == ['a, "b"\nc', 'd"e']
+    workload = detect.read(written(tmp_path, text))
+    assert [job.name for job in workload.jobs] == ['a, "b"\nc', 'd"e']
 
 
 def test_times_that_lie_more_than_ten_years_apart_are_worth_a_note(tmp_path: Path) -> None:
     mixed = "duration,num_gpus,submit_time\n5,1,60\n5,1,2026-11-01 12:00:00\n5,1,30\n0\n0,1,a\n"
-    assert recognise.read(written(tmp_path, mixed)).notes == [
+    assert detect.read(written(tmp_path, mixed)).notes == [
         (
             "submit_time spans 57 years, from 30 (line 4) to 2026-11-01 12:00:00 (line 3); "
             "check whether the column mixes dates and plain seconds."
@@ -349,7 +285,7 @@ def test_times_that_lie_more_than_ten_years_apart_are_worth_a_note(tmp_path: Pat
         "2 jobs skipped: the run time is zero.",
     ]
     dates = "submit_time,duration,num_gpus\n2020-01-01,5,1\n2029-12-01,5,1\n"
-    assert not recognise.read(written(tmp_path, dates)).notes
+    assert not detect.read(written(tmp_path, dates)).notes
 
 
 YEARS = "a time of at most ten years"
@@ -377,9 +313,9 @@ UP = "a number of seconds from 0 up"
         ("JobID|Submit|Start|End|AllocTRES", "1|0|1|1600000000|gres/gpu=1",
          f"End - Start '1599999999.0' is not {YEARS}"),
         ("; Version: 2.2", "1 0 -1 1e300 1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1",
-         f"duration 1e+300 is not {YEARS}"),
+         f"duration '1e+300' is not {YEARS}"),
         ("; Version: 2.2", "1 -1 -1 10 1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1",
-         f"submission -1 is not {UP}"),
+         f"submission '-1' is not {UP}"),
     ],
 )  # fmt: skip
 def test_a_time_that_no_job_has_is_refused_with_its_line(
@@ -390,8 +326,8 @@ def test_a_time_that_no_job_has_is_refused_with_its_line(
 
 def test_a_time_limit_of_more_than_ten_years_is_none(tmp_path: Path) -> None:
     rows = "0,5,1,1e300\n0,5,1,inf\n0,5,1,3600\n"
-    found = recognise.read(written(tmp_path, f"submit_time,duration,num_gpus,limit\n{rows}"))
-    assert [job.time_limit for job in found.jobs] == [None, None, 3600]
+    workload = detect.read(written(tmp_path, f"submit_time,duration,num_gpus,limit\n{rows}"))
+    assert [job.time_limit for job in workload.jobs] == [None, None, 3600]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -401,15 +337,15 @@ def test_what_is_piped_is_read_like_a_file(
 ) -> None:
     data = (SAMPLES / name).read_bytes()
     piped(monkeypatch, gzip.compress(data) if packed else data)
-    found = recognise.read(Path("-"))
-    assert found.jobs == recognise.read(SAMPLES / name).jobs
-    assert found.title == "stdin"
+    workload = detect.read(Path("-"))
+    assert workload.jobs == detect.read(SAMPLES / name).jobs
+    assert workload.title == "stdin"
 
 
 def test_an_error_in_piped_input_is_reported_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     piped(monkeypatch, b"submit_time,duration,num_gpus\n0,x,1\n")
     with pytest.raises(TraceError, match=r"^-, line 2: duration 'x' is not"):
-        recognise.read(Path("-"))
+        detect.read(Path("-"))
 
 
 def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
@@ -418,20 +354,15 @@ def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == "FILE is a directory; name one file in it."
-    absent = "FILE cannot be read (No such file or directory); check its name."
-    assert refusal(tmp_path / "nothing") == absent
+    assert "directory" in refusal(tmp_path)
+    assert "No such file" in refusal(tmp_path / "nothing")
     whole = gzip.compress((SAMPLES / "csv/itp.csv").read_bytes())
     cut = tmp_path / "cut"
     cut.write_bytes(whole[: len(whole) // 2])
-    assert refusal(cut).startswith("FILE is a damaged gzip file (")
+    assert "gzip" in refusal(cut)
     latin = tmp_path / "latin"
     latin.write_bytes(b"submit,duration,gpus,user\n0,5,1,J\xf6rg\n")
-    assert refusal(latin) == ("FILE is not UTF-8 text; docs/traces.md lists the supported formats.")
-    assert refusal(SAMPLES / "csv/itp.csv", "xml") == (
-        "Unknown --format xml; choose one of csv, sacct, swf, history, journal, muri, "
-        "pollux, gavel, openb."
-    )
+    assert "UTF-8" in refusal(latin)
 
 
 CELL = st.one_of(
@@ -460,29 +391,27 @@ def test_any_table_is_read_or_refused_in_a_sentence(
 
 
 def test_muri_counts_in_milliseconds() -> None:
-    found = recognise.read(SAMPLES / "muri/trace.csv")
-    assert found.jobs[:2] == [
+    workload = detect.read(SAMPLES / "muri/trace.csv")
+    assert workload.jobs[:2] == [
         TraceJob(submit_time=0.0, duration=2868294.0, gpus=1.0, name="dqn"),
         TraceJob(submit_time=201694.0, duration=4472936.0, gpus=8.0, name="dqn"),
     ]
-    assert found.notes == [
+    assert workload.notes == [
         "All times in the file are milliseconds.",
         "Priorities in the file are ignored.",
     ]
 
 
 def test_muri_needs_its_columns() -> None:
-    assert refusal(SAMPLES / "csv/philly.csv", "muri") == (
-        "FILE, line 1: column submit_time is missing; add it, or omit --format to detect "
-        "the format."
-    )
+    message = refusal(SAMPLES / "csv/philly.csv", "muri")
+    assert message.startswith("FILE, line 1: column submit_time is missing")
 
 
 def test_sacct_gives_what_jobs_asked_for() -> None:
-    found = recognise.read(SAMPLES / "sacct/jobs.txt")
+    workload = detect.read(SAMPLES / "sacct/jobs.txt")
     assert [
         (job.submit_time, job.duration, job.gpus, job.time_limit, job.gpu_models)
-        for job in found.jobs
+        for job in workload.jobs
     ] == [
         (0.0, 5400.0, 1.0, 7200, ()),
         (30.0, 86410.0, 8.0, 86400, ("a100",)),
@@ -492,11 +421,11 @@ def test_sacct_gives_what_jobs_asked_for() -> None:
         (1200.0, 7200.0, 16.0, 14400, ()),
         (1800.0, 930.0, 1.0, 1800, ("v100",)),
     ]
-    prepared = found.jobs[4]
+    prepared = workload.jobs[4]
     assert (prepared.user, prepared.queue, prepared.name) == ("dan", "cpu", "preprocess|step two")
     assert (prepared.cpus, prepared.ram) == (16.0, 64000)
-    assert found.jobs[5].ram == 1024 * 1024
-    assert found.notes == [
+    assert workload.jobs[5].ram == 1024 * 1024
+    assert workload.notes == [
         "2 jobs skipped: never started.",
         "1 job skipped: not ended.",
         "1 job skipped: the run time is zero.",
@@ -510,7 +439,7 @@ def test_sacct_with_other_columns_numbers_for_times_and_a_bar_at_the_end(tmp_pat
         "JobIDRaw|Submit|Start|End|TimelimitRaw|AllocTRES|\n"
         "7|1700000000|1700000100|1700000160|90|cpu=4,gres/gpu:a100=1,gres/gpu:v100=1|\n",
     )
-    assert recognise.read(path).jobs == [
+    assert detect.read(path).jobs == [
         TraceJob(
             submit_time=0.0,
             duration=60.0,
@@ -523,46 +452,31 @@ def test_sacct_with_other_columns_numbers_for_times_and_a_bar_at_the_end(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "line", "keyword"),
     [
-        (
-            "JobID|Submit|Elapsed\n",
-            f"FILE, line 1: column AllocTRES is missing; export it with: {sacct.COMMAND}",
-        ),
-        (
-            "JobID|Submit|Elapsed|AllocTRES\n1|noon|00:01:00|gres/gpu=1\n",
-            (
-                "FILE, line 2: Submit 'noon' is not a number of seconds or"
-                f" a date such as 2026-11-01 12:00:00; {OUT}"
-            ),
-        ),
-        (
-            "JobID|Submit|Elapsed|AllocTRES\n1|0|soon|gres/gpu=1\n",
-            f"FILE, line 2: Elapsed 'soon' is not a number of seconds, or D-HH:MM:SS; {OUT}",
-        ),
-        (
-            "JobID|Submit|Elapsed|AllocTRES\n1|0|00:01:00|gres/gpu=x\n",
-            "FILE, line 2: gres/gpu 'x' is not a number; correct or delete the line.",
-        ),
+        ("JobID|Submit|Elapsed\n", 1, "AllocTRES is missing"),
+        ("JobID|Submit|Elapsed|AllocTRES\n1|noon|00:01:00|gres/gpu=1\n", 2, "Submit 'noon'"),
+        ("JobID|Submit|Elapsed|AllocTRES\n1|0|soon|gres/gpu=1\n", 2, "Elapsed 'soon'"),
+        ("JobID|Submit|Elapsed|AllocTRES\n1|0|00:01:00|gres/gpu=x\n", 2, "gres/gpu 'x'"),
         (
             "JobID|Submit|Elapsed|Timelimit|AllocTRES\n1|0|00:01:00|long|gres/gpu=1\n",
-            f"FILE, line 2: Timelimit 'long' is not a duration such as 1-00:00:00; {OUT}",
+            2,
+            "Timelimit 'long'",
         ),
-        (
-            "JobID|Submit|Elapsed|AllocTRES\n1|0|00:01:00\n",
-            f"FILE, line 2: expected 4 cells as in the header, found 3; {OUT}",
-        ),
+        ("JobID|Submit|Elapsed|AllocTRES\n1|0|00:01:00\n", 2, "expected 4 cells"),
     ],
 )
 def test_bad_sacct_output_is_refused_with_its_line(
-    tmp_path: Path, text: str, sentence: str
+    tmp_path: Path, text: str, line: int, keyword: str
 ) -> None:
-    assert refusal(written(tmp_path, text)) == sentence
+    message = refusal(written(tmp_path, text))
+    assert message.startswith(f"FILE, line {line}: ")
+    assert keyword in message
 
 
 def test_swf_has_processors_for_gpus_and_the_machine_of_its_header() -> None:
-    found = recognise.read(SAMPLES / "swf/example.swf")
-    assert found.jobs[0] == TraceJob(
+    workload = detect.read(SAMPLES / "swf/example.swf")
+    assert workload.jobs[0] == TraceJob(
         submit_time=0.0,
         duration=8936.0,
         gpus=4.0,
@@ -571,9 +485,9 @@ def test_swf_has_processors_for_gpus_and_the_machine_of_its_header() -> None:
         queue="queue2",
         time_limit=18472,
     )
-    assert (len(found.jobs), len(found.nodes)) == (27, 16)
-    assert {len(node.types["gpu"]) for node in found.nodes} == {8}
-    assert found.notes == [
+    assert (len(workload.jobs), len(workload.nodes)) == (27, 16)
+    assert {len(node.types["gpu"]) for node in workload.nodes} == {8}
+    assert workload.notes == [
         "One processor is replayed as one GPU.",
         "The cluster has 16 nodes with 8 processors each.",
         "2 jobs skipped: the run time is zero or missing.",
@@ -592,20 +506,18 @@ def test_swf_has_processors_for_gpus_and_the_machine_of_its_header() -> None:
 )
 def test_swf_machines(tmp_path: Path, header: str, nodes: list[int], note: str) -> None:
     line = "1 0 -1 10 1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1\n"
-    found = recognise.read(written(tmp_path, header + line))
-    assert [len(node.types["gpu"]) for node in found.nodes] == nodes
-    assert found.notes == ["One processor is replayed as one GPU.", note]
-    assert found.jobs == [TraceJob(submit_time=0.0, duration=10.0)]
+    workload = detect.read(written(tmp_path, header + line))
+    assert [len(node.types["gpu"]) for node in workload.nodes] == nodes
+    assert workload.notes == ["One processor is replayed as one GPU.", note]
+    assert workload.jobs == [TraceJob(submit_time=0.0, duration=10.0)]
 
 
 def test_bad_swf_is_refused_with_its_line(tmp_path: Path) -> None:
-    assert refusal(written(tmp_path, "; Version: 2\n1 2 3\n")) == (
-        "FILE, line 2: expected 18 numbers, found 3; correct or delete the line."
-    )
+    message = refusal(written(tmp_path, "; Version: 2\n1 2 3\n"))
+    assert message.startswith("FILE, line 2: expected 18 numbers")
     line = "1 0 -1 x 1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1\n"
-    assert refusal(written(tmp_path, "; Version: 2\n" + line)) == (
-        "FILE, line 2: expected 18 numbers, but one is not a number; correct or delete the line."
-    )
+    message = refusal(written(tmp_path, "; Version: 2\n" + line))
+    assert message.startswith("FILE, line 2: a cell is not a number")
 
 
 # -- machines -----------------------------------------------------------------------------
@@ -638,27 +550,24 @@ def test_options_of_the_last_nodes_apply_to_all_nodes_without_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "keyword"),
     [
-        ("8y8", "--cluster '8y8' is not NODESxGPUS; "),
-        ("0x8", "--cluster '0x8' is not NODESxGPUS; "),
-        ("", "--cluster '' is not NODESxGPUS; "),
-        (
-            "2x4,gpu=3",
-            "--cluster '2x4,gpu=3': unknown option 'gpu=3' (known: cpus=, ram=, memory=); ",
-        ),
-        ("2x4,cpus=x", "--cluster '2x4,cpus=x': cpus=x is not a number of cores; "),
-        ("2x0", "--cluster '2x0' has nodes without resources; "),
-        ("9999999x9", "--cluster '9999999x9' has more than 100,000 nodes; "),
-        ("1000000x8", "--cluster '1000000x8' has more than 100,000 nodes; "),
-        ("9x999999", "--cluster '9x999999' has more than 1,000,000 GPUs; "),
+        ("8y8", "NODESxGPUS"),
+        ("0x8", "NODESxGPUS"),
+        ("", "NODESxGPUS"),
+        ("2x4,gpu=3", "unknown option 'gpu=3'"),
+        ("2x4,cpus=x", "cpus=x"),
+        ("2x0", "without resources"),
+        ("9999999x9", "100,000 nodes"),
+        ("1000000x8", "100,000 nodes"),
+        ("9x999999", "1,000,000 GPUs"),
     ],
 )
-def test_machines_that_make_no_sense(text: str, sentence: str) -> None:
+def test_an_invalid_cluster_is_refused(text: str, keyword: str) -> None:
     with pytest.raises(BadValue) as caught:
         sizing.parse_cluster(text)
-    example = "write for example 8x8, or 2x4:v100+4x4:p100,cpus=64,ram=512G."
-    assert str(caught.value) == sentence + example
+    assert str(caught.value).startswith(f"--cluster '{text}'")
+    assert keyword in str(caught.value)
 
 
 def load(at: float, seconds: float, gpus: float, **more: object) -> TraceJob:

@@ -5,7 +5,6 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from memory_store import MemoryStore
@@ -15,11 +14,9 @@ from stoker.core.job import Job, Past, Progress, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
 from stoker.core.rest import Rest
-from stoker.simulate.traces import detect as recognise
-from stoker.simulate.traces import files
+from stoker.simulate.traces import detect, files
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import stoker_history as history
-from stoker.simulate.traces.formats import stoker_journal as journal
 from stoker.simulate.workload import TraceJob
 from stoker.store.port import Batch, Store
 from stoker.store.sqlite import SqliteStore
@@ -140,24 +137,18 @@ NOTES = [
 ]
 
 
-def test_a_store_gives_finished_running_and_waiting_jobs_and_the_machines() -> None:
-    found = journal.read(filled(MemoryStore()))
-    assert found.jobs == EXPECTED
-    assert found.notes == NOTES
-    assert list(found.nodes) == [BOX]
-
-
-def test_the_file_of_the_journal_is_only_looked_at(tmp_path: Path) -> None:
+def test_a_journal_has_all_jobs_and_nodes_and_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     store = filled(SqliteStore(str(path)))
     try:
-        found = recognise.read(path)  # while a daemon has it open
-        assert found == msgspec.structs.replace(journal.read(store), title="journal")
-        assert found.jobs == EXPECTED
+        workload = detect.read(path)  # while a daemon has it open
+        assert workload.jobs == EXPECTED
+        assert workload.notes == NOTES
+        assert list(workload.nodes) == [BOX]
     finally:
         store.close()
     before = path.read_bytes()
-    assert recognise.read(path) == found
+    assert detect.read(path) == workload
     assert path.read_bytes() == before
 
 
@@ -173,7 +164,7 @@ def test_a_journal_may_be_piped(
     monkeypatch.setattr(
         "sys.stdin", TextIOWrapper(BytesIO(gzip.compress(data) if packed else data))
     )
-    assert recognise.read(Path("-")).jobs == EXPECTED
+    assert detect.read(Path("-")).jobs == EXPECTED
 
 
 def test_nothing_is_left_beside_a_backup(tmp_path: Path) -> None:
@@ -183,8 +174,8 @@ def test_nothing_is_left_beside_a_backup(tmp_path: Path) -> None:
     store.close()
     (tmp_path / "kept").chmod(0o500)
     try:
-        assert recognise.read(tmp_path / "kept/copy").jobs == EXPECTED
-        assert [each.name for each in (tmp_path / "kept").iterdir()] == ["copy"]
+        assert detect.read(tmp_path / "kept/copy").jobs == EXPECTED
+        assert [path.name for path in (tmp_path / "kept").iterdir()] == ["copy"]
     finally:
         (tmp_path / "kept").chmod(0o700)
 
@@ -196,12 +187,8 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
     db = sqlite3.connect(path)
     db.execute("CREATE TABLE songs (name TEXT)")
     db.close()
-    with pytest.raises(TraceError) as caught:
-        recognise.read(path)
-    assert str(caught.value) == (
-        f"{path} is not a readable stoker journal (no such table: events); create a copy of "
-        "yours with: stoker db backup FILE"
-    )
+    with pytest.raises(TraceError, match="no such table"):
+        detect.read(path)
 
 
 def test_a_journal_of_a_newer_stoker_is_refused(tmp_path: Path) -> None:
@@ -212,24 +199,21 @@ def test_a_journal_of_a_newer_stoker_is_refused(tmp_path: Path) -> None:
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(
-        TraceError, match=r"newer stoker \(schema 99, this one supports \d+\); upgrade"
-    ):
-        recognise.read(path)
+    with pytest.raises(TraceError, match="schema 99"):
+        detect.read(path)
 
 
-def test_an_empty_store_has_nothing_to_simulate() -> None:
-    store = MemoryStore()
-    store.acquire_term()
-    with pytest.raises(TraceError) as caught:
-        journal.read(store)
-    assert str(caught.value) == ("this lab has no job that ran; submit some, or name another file.")
+def test_an_empty_journal_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    SqliteStore(str(path)).close()
+    with pytest.raises(TraceError, match="no job that ran"):
+        detect.read(path)
 
 
 def test_the_history_counts_all_attempts_and_the_gpus_really_held() -> None:
-    found = history.read(SAMPLE)
-    assert len(found.jobs) == 19
-    assert found.jobs[0] == TraceJob(
+    workload = history.read(SAMPLE)
+    assert len(workload.jobs) == 19
+    assert workload.jobs[0] == TraceJob(
         submit_time=0.0,
         duration=13088.0,
         gpus=2.0,
@@ -239,10 +223,10 @@ def test_the_history_counts_all_attempts_and_the_gpus_really_held() -> None:
         time_limit=28800,
         non_preemptible=True,
     )
-    assert found.jobs[3].duration == 5539.0  # 4,639 in the first attempt, 900 in the second
-    (elastic,) = [job for job in found.jobs if job.name.endswith("batch 64")]
+    assert workload.jobs[3].duration == 5539.0  # 4,639 in the first attempt, 900 in the second
+    (elastic,) = [job for job in workload.jobs if job.name.endswith("batch 64")]
     assert (elastic.gpus, elastic.duration, elastic.non_preemptible) == (3.0, 5000.0, False)
-    assert found.notes == [
+    assert workload.notes == [
         "1 job skipped: never ran.",
         "1 job elastic: replayed with the GPUs held last.",
         "3 jobs missing from the file; create it with a larger --limit.",
@@ -252,19 +236,12 @@ def test_the_history_counts_all_attempts_and_the_gpus_really_held() -> None:
 def test_json_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"jobs": [{"id": "a"}]}')
-    with pytest.raises(TraceError) as caught:
-        recognise.read(path)
-    assert str(caught.value) == (
-        f"{path} is not output of `stoker history --json` (Expected `int`, got `str` - at "
-        "`$.jobs[0].id`); create it with: stoker history --json --limit 1000000 > FILE"
-    )
+    with pytest.raises(TraceError, match=r"jobs\[0\]\.id"):
+        detect.read(path)
     path.write_text('{"jobs": [{"id": 7, "submitted_at": "noon", "state": "COMPLETED"}]}')
-    with pytest.raises(TraceError) as caught:
-        recognise.read(path)
-    assert str(caught.value) == (
-        f"{path}: job 7 cannot be read (a number of seconds or a date such as 2026-11-01 12:00:00)."
-    )
+    with pytest.raises(TraceError, match="job 7"):
+        detect.read(path)
     long = '"elapsed": 1e300'
     path.write_text(f'{{"jobs": [{{"id": 7, "submitted_at": "0", "state": "RUNNING", {long}}}]}}')
-    with pytest.raises(TraceError, match=r"job 7 cannot be read \(a time of at most ten years\)"):
-        recognise.read(path)
+    with pytest.raises(TraceError, match="ten years"):
+        detect.read(path)

@@ -44,11 +44,6 @@ class JobResult(Struct, kw_only=True, gc=False):
         """Return the job completion time (JCT): from submission to end."""
         return self.end_time - self.submit_time
 
-    @property
-    def wait_time(self) -> float:
-        """Return the seconds in which the job held no GPU."""
-        return self.completion_time - self.run_time
-
 
 class RunCost(Struct, kw_only=True):
     """Time spent in the planner."""

@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from stoker.simulate.traces.errors import TraceError
+from stoker.simulate.traces.errors import TraceError, invalid_line
+from stoker.simulate.traces.field_parsers import BadCell, parse_cell
 from stoker.simulate.traces.files import open_text
 
+T = TypeVar("T")
 
-def named_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str | None]]]:
-    """Yield (line, row) of a table that must have these columns; raise TraceError."""
+
+class Row:
+    """A row of a table, with its place for error messages."""
+
+    __slots__ = ("_cells", "_path", "line")
+
+    def __init__(self, path: Path, line: int, cells: dict[str, str | None]) -> None:
+        self._path, self.line, self._cells = path, line, cells
+
+    def text(self, column: str) -> str:
+        """Return a cell; empty if the row or the table has none."""
+        return self._cells.get(column) or ""
+
+    def parse(self, column: str, parse: Callable[[str], T]) -> T:
+        """Parse a cell; raise TraceError."""
+        try:
+            return parse_cell(column, self.text(column), parse)
+        except BadCell as error:
+            raise self.error(error) from None
+
+    def error(self, why: object) -> TraceError:
+        """Return the error for this row."""
+        return invalid_line(self._path, self.line, why)
+
+
+def named_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+    """Yield the rows of a table that must have these columns; raise TraceError."""
     with open_text(path) as file:
         table, ended = csv.DictReader(file, strict=True), 0
         try:
@@ -23,7 +51,7 @@ def named_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict
             ended = table.line_num
             for row in table:
                 ended = table.line_num
-                yield ended, row
+                yield Row(path, ended, row)
         except csv.Error as error:
             raise unreadable(path, ended + 1, table.line_num, error) from None
 

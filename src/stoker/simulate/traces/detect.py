@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,57 +20,25 @@ _OPENB_PODS = {"cpu_milli", "memory_mib", "num_gpu", "gpu_milli"}
 _OPENB_NODES = {"cpu_milli", "memory_mib", "gpu", "model"}
 
 
-def _pollux(path: Path) -> Workload:
-    from stoker.simulate.traces.formats import pollux
-
-    return pollux.read(path)
-
-
-def _gavel(path: Path) -> Workload:
-    from stoker.simulate.traces.formats import gavel
-
-    return gavel.read(path)
-
-
-def _openb(path: Path) -> Workload:
-    from stoker.simulate.traces.formats import openb
-
-    return openb.read(path)
-
-
-def _history(path: Path) -> Workload:
-    from stoker.simulate.traces.formats import stoker_history
-
-    return stoker_history.read(path)
-
-
-def _journal(path: Path) -> Workload:
-    from stoker.simulate.traces.formats import stoker_journal
-
-    return stoker_journal.read_file(path)
-
-
-FORMATS: dict[str, Callable[[Path], Workload]] = {
-    "csv": generic_table.read,
-    "sacct": sacct.read,
-    "swf": swf.read,
-    "history": _history,
-    "journal": _journal,
-    "muri": muri.read,
-    "pollux": _pollux,
-    "gavel": _gavel,
-    "openb": _openb,
+FORMATS = {
+    "csv": "generic_table",
+    "sacct": "sacct",
+    "swf": "swf",
+    "history": "stoker_history",
+    "journal": "stoker_journal",
+    "muri": "muri",
+    "pollux": "pollux",
+    "gavel": "gavel",
+    "openb": "openb",
 }
-"""Values of `--format`."""
+"""Values of `--format`, and the module of each with `read(path)`; imported when it is needed."""
 
 
 def read(path: Path, format: str | None = None) -> Workload:
     """Read a workload in the given format, or detect it."""
-    if format is None:
-        format = detect_format(path)
-    elif format not in FORMATS:
-        raise TraceError(f"Unknown --format {format}; choose one of {', '.join(FORMATS)}.")
-    workload = FORMATS[format](path)
+    name = FORMATS[format or detect_format(path)]
+    module = import_module(f"stoker.simulate.traces.formats.{name}")
+    workload: Workload = module.read(path)
     rebase(workload.jobs)
     return workload
 

@@ -28,6 +28,14 @@ class BadCell(ValueError):
     """An invalid cell; the message says what was expected."""
 
 
+def parse_cell(name: str, text: str, parse: Callable[[str], T]) -> T:
+    """Parse a cell; the error has its name and its text."""
+    try:
+        return parse(text)
+    except BadCell as error:
+        raise BadCell(f"{name} '{text[:40]}' is not {error}") from None
+
+
 def missing(text: str) -> bool:
     """Return True if a cell has no value."""
     return text.strip().lower() in MISSING
@@ -111,6 +119,11 @@ def check_time(value: float, instead: str = f"a number of seconds below {_MAX_TI
     if not value < _MAX_TIME:  # also rejects NaN
         raise BadCell(instead)
     return value
+
+
+def parse_time(text: str) -> float:
+    """Parse a number of seconds after any epoch."""
+    return check_time(parse_number(text))
 
 
 def seconds(text: str) -> float:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from stoker.core.cluster import NodeFacts
 from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.files import count_jobs, rebase, skipped_notes
+from stoker.simulate.traces.files import count_jobs, rebase, skipped_notes, title_of
 from stoker.simulate.workload import TraceJob, Workload
 
 _DEFAULT_SECONDS = 3600.0
@@ -46,10 +46,7 @@ class JobRecord(Struct, kw_only=True):
 
 
 def build_workload(
-    title: str,
-    records: Iterable[JobRecord],
-    nodes: Sequence[NodeFacts] = (),
-    path: Path | None = None,
+    path: Path, records: Iterable[JobRecord], nodes: Sequence[NodeFacts] = ()
 ) -> Workload:
     """Return a workload: finished jobs with their run time, the others with an estimate."""
     records = list(records)
@@ -62,13 +59,10 @@ def build_workload(
             continue
         open_ended += not record.is_finished
         elastic += bool(record.last_gpus)
-        jobs.append(
-            to_trace_job(
-                record, record.run_seconds if record.is_finished else durations.seconds(record)
-            )
-        )
+        seconds = record.run_seconds if record.is_finished else durations.seconds(record)
+        jobs.append(to_trace_job(record, seconds))
     if not jobs:
-        raise TraceError(f"{path or title} has no job that ran; submit some, or name another file.")
+        raise TraceError(f"{path} has no job that ran; submit some, or name another file.")
     notes = skipped_notes(counts)
     if open_ended:
         notes.append(
@@ -78,7 +72,7 @@ def build_workload(
     if elastic:
         notes.append(f"{count_jobs(elastic)} elastic: replayed with the GPUs held last.")
     rebase(jobs)
-    return Workload(title=title, jobs=jobs, nodes=nodes, notes=notes)
+    return Workload(title=title_of(path), jobs=jobs, nodes=nodes, notes=notes)
 
 
 def to_trace_job(record: JobRecord, seconds: float) -> TraceJob:

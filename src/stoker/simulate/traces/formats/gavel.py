@@ -14,15 +14,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from stoker.simulate.traces import field_parsers
-from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.field_parsers import BadCell
+from stoker.simulate.traces.errors import TraceError, invalid_line
+from stoker.simulate.traces.field_parsers import (
+    BadCell,
+    check_duration,
+    parse_cell,
+    parse_number,
+    parse_time,
+)
 from stoker.simulate.traces.files import open_bytes, open_text, skipped_notes, sorted_workload
 from stoker.simulate.workload import Speed, TraceJob, Workload
 
@@ -121,9 +125,7 @@ def read(path: Path) -> Workload:
                     speed = speeds[kind] = MeasuredSpeed(throughputs, kind)
                 seconds = _duration(steps, speed)
             except BadCell as error:
-                raise TraceError(
-                    f"{path}, line {number}: {error}; correct or delete the line."
-                ) from None
+                raise invalid_line(path, number, error) from None
             if seconds is None:
                 counts[_NO_SPEED] += 1
                 continue
@@ -153,9 +155,9 @@ def _job(line: str) -> tuple[float, float, Kind]:
     row = line.rstrip("\r\n").split("\t")
     if len(row) not in CELL_COUNTS:
         raise BadCell(f"expected {CELL_COUNTS[-1]} cells separated by tabs, found {len(row)}")
-    steps = _cell("steps", row[-5])
-    gpus = _cell("GPUs", row[-4])
-    at = _cell("submission", row[-1], _moment)
+    steps = parse_cell("steps", row[-5], parse_number)
+    gpus = parse_cell("GPUs", row[-4], parse_number)
+    at = parse_cell("submission", row[-1], parse_time)
     if steps <= 0:
         raise BadCell("steps '0' is not a number above 0")
     if gpus < 1 or gpus != int(gpus):
@@ -163,23 +165,12 @@ def _job(line: str) -> tuple[float, float, Kind]:
     return at, steps, Kind(row[0].strip(), int(gpus))
 
 
-def _moment(text: str) -> float:
-    return field_parsers.check_time(field_parsers.parse_number(text))
-
-
 def _duration(steps: float, speed: MeasuredSpeed) -> float | None:
     """Return the seconds on the fastest model; None without a measurement."""
     try:
-        return field_parsers.check_duration(steps / speed.steps) if speed.steps else None
+        return check_duration(steps / speed.steps) if speed.steps else None
     except BadCell as wrong:
         raise BadCell(f"{steps:g} steps at {speed.steps:g} per second are not {wrong}") from None
-
-
-def _cell(name: str, text: str, cell: Callable[[str], float] = field_parsers.parse_number) -> float:
-    try:
-        return cell(text)
-    except BadCell as wrong:
-        raise BadCell(f"{name} '{text[:40]}' is not {wrong}") from None
 
 
 def _read_throughputs(path: Path) -> Throughputs:

@@ -15,8 +15,8 @@ from msgspec import Struct
 from stoker.core.units import LONGEST
 from stoker.simulate.traces import field_parsers
 from stoker.simulate.traces.csv_reader import unreadable
-from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.field_parsers import BadCell, Memo, missing
+from stoker.simulate.traces.errors import TraceError, invalid_line
+from stoker.simulate.traces.field_parsers import BadCell, Memo, missing, parse_cell
 from stoker.simulate.traces.files import count_jobs, open_text, skipped_notes, sorted_workload
 from stoker.simulate.workload import TraceJob, Workload
 
@@ -200,12 +200,10 @@ def _read(
     try:
         jobs.extend(_jobs(rows, len(names), columns, counts))
     except BadCell as error:
-        raise TraceError(f"{path}, line {rows.line}: {error}.") from None
+        raise invalid_line(path, rows.line, error) from None
     except IndexError:
-        raise TraceError(
-            f"{path}, line {rows.line}: expected {len(names)} cells as in the header, "
-            "found fewer; correct or delete the line."
-        ) from None
+        why = f"expected {len(names)} cells as in the header, found fewer"
+        raise invalid_line(path, rows.line, why) from None
     span_note = _time_span_note(path, delimiter, columns["submit_time"], jobs)
     return sorted_workload(
         path, jobs, [*notes, *span_note, *skipped_notes(counts), *_cores_only_note(jobs)], ()
@@ -277,10 +275,7 @@ def _jobs(
         if not row:
             continue
         if len(row) > width and any(row[width:]):  # an unquoted comma
-            raise BadCell(
-                f"expected {width} cells as in the header, found {len(row)}; correct or "
-                "delete the line"
-            )
+            raise BadCell(f"expected {width} cells as in the header, found {len(row)}")
         try:
             seconds = run_time(row)
             if not seconds:
@@ -305,10 +300,9 @@ def _located(error: BadCell, row: list[str], columns: Mapping[str, Column]) -> B
     for column in columns.values():
         try:
             if not missing(row[column.place]):
-                column.cell(row[column.place])
-        except BadCell as wrong:
-            text = row[column.place][:40]
-            return BadCell(f"{column.name} '{text}' is not {wrong}; correct or delete the line")
+                parse_cell(column.name, row[column.place], column.cell)
+        except BadCell as located:
+            return located
     return error
 
 
@@ -324,11 +318,9 @@ def _duration_parser(columns: Mapping[str, Column]) -> Callable[[list[str]], flo
             return None
         seconds: float = end.cell(last) - start.cell(first)
         if seconds < 0:
-            raise BadCell(f"the job ends ({last}) before it starts ({first}); correct the line")
+            raise BadCell(f"the job ends ({last}) before it starts ({first})")
         if seconds > LONGEST:
-            raise BadCell(
-                f"the job runs for more than ten years, from {first} to {last}; correct the line"
-            )
+            raise BadCell(f"the job runs for more than ten years, from {first} to {last}")
         return seconds
 
     if duration is None:

@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.request import CPU, GPU, MEMORY
+from stoker.core.cluster import NodeFacts
 from stoker.core.units import THOUSAND
-from stoker.simulate.traces.csv_reader import named_rows
+from stoker.simulate.traces.cluster_size import node_facts
+from stoker.simulate.traces.csv_reader import Row, named_rows
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import (
     BadCell,
     check_duration,
-    check_time,
     missing,
     parse_integer,
-    parse_number,
+    parse_time,
 )
 from stoker.simulate.traces.files import count_jobs, skipped_notes, sorted_workload
 from stoker.simulate.workload import TraceJob, Workload
@@ -31,8 +30,6 @@ POD_COLUMNS = (
     "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time",
 )  # fmt: skip
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
-POOL = "pool"
-"""Name of the single device for cores, and for memory."""
 MAX_NODE_GPUS, MAX_VALUE = 1024, 10**12
 """GPUs of a node; thousandths or MiB in any cell."""
 
@@ -42,11 +39,11 @@ def read(path: Path) -> Workload:
     jobs: list[TraceJob] = []
     skipped: Counter[str] = Counter()
     rounded = 0
-    for line, row in named_rows(path, POD_COLUMNS):
-        if missing(row["deletion_time"] or "") or missing(row["creation_time"] or ""):
+    for row in named_rows(path, POD_COLUMNS):
+        if missing(row.text("deletion_time")) or missing(row.text("creation_time")):
             skipped["no creation or deletion time"] += 1
             continue
-        job, inexact = _pod_job(path, line, row)
+        job, inexact = _pod_job(row)
         if job.duration <= 0:
             skipped["the run time is zero"] += 1
             continue
@@ -63,36 +60,28 @@ def read(path: Path) -> Workload:
     return sorted_workload(path, jobs, notes, nodes)
 
 
-def _pod_job(path: Path, line: int, row: dict[str, str | None]) -> tuple[TraceJob, bool]:
+def _pod_job(row: Row) -> tuple[TraceJob, bool]:
     """Return a pod as a job, and whether its request was rounded up."""
-    count = _cell(path, line, row, "num_gpu")
-    milli = _cell(path, line, row, "gpu_milli") if count else 0
+    count = row.parse("num_gpu", _amount)
+    milli = row.parse("gpu_milli", _amount) if count else 0
     if milli > THOUSAND:
-        raise TraceError(
-            f"{path}, line {line}: gpu_milli is {milli}; write at most {THOUSAND}, one whole GPU."
-        )
-    inexact = count > 1 and milli < THOUSAND
-    submit_time = _seconds(path, line, row, "creation_time")
-    seconds = _seconds(path, line, row, "deletion_time") - submit_time
+        raise row.error(f"gpu_milli is {milli}, more than {THOUSAND}, one whole GPU")
+    submit_time = row.parse("creation_time", parse_time)
+    seconds = row.parse("deletion_time", parse_time) - submit_time
     try:
         check_duration(max(seconds, 0.0))
     except BadCell as error:
-        raise TraceError(
-            f"{path}, line {line}: the time from creation_time to deletion_time is not {error}; "
-            "correct or delete the line."
-        ) from None
-    models = (row.get("gpu_spec") or "").split("|")
-    return (
-        TraceJob(
-            submit_time=submit_time,
-            duration=seconds,
-            gpus=float(count) if count > 1 else count * milli / THOUSAND,
-            cpus=_cell(path, line, row, "cpu_milli") / THOUSAND,
-            ram=_cell(path, line, row, "memory_mib"),
-            gpu_models=tuple(model.strip() for model in models if model.strip()),
-        ),
-        inexact,
+        raise row.error(f"the time from creation_time to deletion_time is not {error}") from None
+    models = row.text("gpu_spec").split("|")
+    job = TraceJob(
+        submit_time=submit_time,
+        duration=seconds,
+        gpus=float(count) if count > 1 else count * milli / THOUSAND,
+        cpus=row.parse("cpu_milli", _amount) / THOUSAND,
+        ram=row.parse("memory_mib", _amount),
+        gpu_models=tuple(model.strip() for model in models if model.strip()),
     )
+    return job, count > 1 and milli < THOUSAND
 
 
 def _read_nodes(path: Path) -> list[NodeFacts]:
@@ -103,44 +92,25 @@ def _read_nodes(path: Path) -> list[NodeFacts]:
     if len(tables) > 1:
         names = " and ".join(table.name for table in tables)
         raise TraceError(f"Several node tables found next to {path} ({names}); keep one.")
-    return [
-        _node(table, line, row) for table in tables for line, row in named_rows(table, NODE_COLUMNS)
-    ]
+    return [_node(row) for table in tables for row in named_rows(table, NODE_COLUMNS)]
 
 
-def _node(path: Path, line: int, row: dict[str, str | None]) -> NodeFacts:
-    count = _cell(path, line, row, "gpu")
+def _node(row: Row) -> NodeFacts:
+    count = row.parse("gpu", _amount)
     if count > MAX_NODE_GPUS:
-        raise TraceError(
-            f"{path}, line {line}: gpu is {count}; a node has at most {MAX_NODE_GPUS}."
-        )
-    model = row["model"] or None
-    types: dict[str, tuple[DeviceFacts, ...]] = {
-        CPU: (DeviceFacts(POOL, _cell(path, line, row, "cpu_milli")),),
-        MEMORY: (DeviceFacts(POOL, _cell(path, line, row, "memory_mib")),),
-    }
-    if count:
-        types[GPU] = tuple(
-            DeviceFacts(str(index), index=index, model=model) for index in range(count)
-        )
-    return NodeFacts(row["sn"] or f"node{line - 1}", types)
+        raise row.error(f"gpu is {count}; a node has at most {MAX_NODE_GPUS}")
+    return node_facts(
+        row.text("sn") or f"node{row.line - 1}",
+        count,
+        row.text("model") or None,
+        cpus=row.parse("cpu_milli", _amount) / THOUSAND,
+        ram=row.parse("memory_mib", _amount),
+    )
 
 
-def _cell(path: Path, line: int, row: dict[str, str | None], column: str) -> int:
+def _amount(text: str) -> int:
     """Parse a non-negative integer."""
-    text = row[column] or ""
-    try:
-        value = parse_integer(text)
-        if not 0 <= value < MAX_VALUE:
-            raise BadCell("a whole number from 0 up" if value < 0 else f"less than {MAX_VALUE:,}")
-    except BadCell as error:
-        raise TraceError(f"{path}, line {line}: {column} is {text!r}; write {error}.") from None
+    value = parse_integer(text)
+    if not 0 <= value < MAX_VALUE:
+        raise BadCell("a whole number from 0 up" if value < 0 else f"less than {MAX_VALUE:,}")
     return value
-
-
-def _seconds(path: Path, line: int, row: dict[str, str | None], column: str) -> float:
-    text = row[column] or ""
-    try:
-        return check_time(parse_number(text))
-    except BadCell as error:
-        raise TraceError(f"{path}, line {line}: {column} is {text!r}; write {error}.") from None

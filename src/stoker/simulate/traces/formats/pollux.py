@@ -18,16 +18,15 @@ and trains all epochs of the table. A job with `num_replicas` 1 keeps one GPU an
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
-from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.request import GPU
+from stoker.simulate.traces.cluster_size import node_facts
 from stoker.simulate.traces.csv_reader import named_rows
 from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.field_parsers import BadCell, check_time, parse_number
+from stoker.simulate.traces.field_parsers import parse_number, parse_time
 from stoker.simulate.traces.files import sorted_workload
 from stoker.simulate.workload import Speed, TraceJob, Workload
 
@@ -46,21 +45,20 @@ def read(path: Path) -> Workload:
     folder = _profiles(path)
     applications: dict[str, Application] = {}
     jobs = []
-    for line, row in named_rows(path, COLUMNS):
-        kind = row["application"] or ""
+    for row in named_rows(path, COLUMNS):
+        kind = row.text("application")
         if kind not in applications:
             applications[kind] = Application.read(folder, kind)
-        at = _number(path, line, row, "time", _moment)
-        gpus, batch = (_number(path, line, row, column) for column in COLUMNS[3:])
+        at = row.parse("time", parse_time)
+        gpus, batch = (row.parse(column, parse_number) for column in COLUMNS[3:])
         jobs.append(_trace_job(applications[kind], at, int(gpus), max(int(batch), 1)))
-    gpus_each = tuple(DeviceFacts(name=str(index), index=index) for index in range(GPUS_PER_NODE))
     notes = [
         "Applications use the fastest batch size for their GPUs.",
         "Speed between measured numbers of nodes, GPUs and batch sizes is interpolated.",
         "Jobs submitted with one GPU stay on one GPU.",
         "Jobs checkpoint and stop at once when requested; a first start costs as a restart does.",
     ]
-    nodes = [NodeFacts(f"node{index:02}", {GPU: gpus_each}) for index in range(1, NODES + 1)]
+    nodes = [node_facts(f"node{index:02}", GPUS_PER_NODE) for index in range(1, NODES + 1)]
     return sorted_workload(path, jobs, notes, nodes)
 
 
@@ -321,23 +319,6 @@ def _profiles(path: Path) -> Path:
 
 def _table(path: Path, columns: tuple[str, ...]) -> list[tuple[float, ...]]:
     return [
-        tuple(_number(path, line, row, column) for column in columns)
-        for line, row in named_rows(path, columns)
+        tuple(row.parse(column, parse_number) for column in columns)
+        for row in named_rows(path, columns)
     ]
-
-
-def _moment(text: str) -> float:
-    return check_time(parse_number(text))
-
-
-def _number(
-    path: Path, line: int, row: dict[str, str | None], column: str,
-    cell: Callable[[str], float] = parse_number,
-) -> float:  # fmt: skip
-    try:
-        return cell(row[column] or "")
-    except BadCell as expected:
-        raise TraceError(
-            f"{path}, line {line}: expected {expected} as {column}, not {row[column]!r}; "
-            "correct or delete the line."
-        ) from None

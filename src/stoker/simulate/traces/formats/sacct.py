@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from stoker.core.units import BadValue, parse_duration, parse_memory
 from stoker.simulate.traces import field_parsers
-from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.field_parsers import BadCell, Memo, missing
+from stoker.simulate.traces.errors import TraceError, invalid_line
+from stoker.simulate.traces.field_parsers import BadCell, Memo, missing, parse_cell
 from stoker.simulate.traces.files import count_jobs, open_text, skipped_notes, sorted_workload
 from stoker.simulate.workload import TraceJob, Workload
 
@@ -61,12 +61,10 @@ def read(path: Path) -> Workload:
                 if job is not None:
                     jobs.append(job)
         except BadCell as error:
-            raise TraceError(f"{path}, line {line}: {error}; correct or delete the line.") from None
+            raise invalid_line(path, line, error) from None
         except IndexError:
-            raise TraceError(
-                f"{path}, line {line}: expected {len(places)} cells as in the header, "
-                f"found {len(row)}; correct or delete the line."
-            ) from None
+            why = f"expected {len(places)} cells as in the header, found {len(row)}"
+            raise invalid_line(path, line, why) from None
     notes = skipped_notes(reader.counts)
     cores_only = sum(not job.gpus for job in jobs)
     if cores_only:
@@ -153,7 +151,7 @@ class _Reader:
             self.counts[_NOTHING] += 1
             return None
         return TraceJob(
-            submit_time=_read("Submit", cell("submit"), field_parsers.moment),
+            submit_time=parse_cell("Submit", cell("submit"), field_parsers.moment),
             duration=seconds,
             gpus=tres.gpus,
             user=intern(cell("user")),
@@ -169,12 +167,12 @@ class _Reader:
         for name, title in (("elapsedraw", "ElapsedRaw"), ("elapsed", "Elapsed")):
             text = cell(name)
             if text and not missing(text):
-                return _read(title, text, self._seconds.__getitem__)
-        start = _read("Start", cell("start"), field_parsers.moment)
-        end = _read("End", cell("end"), field_parsers.moment)
+                return parse_cell(title, text, self._seconds.__getitem__)
+        start = parse_cell("Start", cell("start"), field_parsers.moment)
+        end = parse_cell("End", cell("end"), field_parsers.moment)
         if end < start:
             raise BadCell(f"the job ends ({cell('end')}) before it starts ({cell('start')})")
-        return _read("End - Start", str(end - start), field_parsers.seconds)
+        return parse_cell("End - Start", str(end - start), field_parsers.seconds)
 
     def _limit(self, minutes: str, duration: str) -> int | None:
         key = (minutes, duration)
@@ -185,8 +183,8 @@ class _Reader:
 
 def _limit(minutes: str, duration: str) -> int | None:
     if _has_limit(minutes):
-        return _read("TimelimitRaw", minutes, _minutes)
-    return _read("Timelimit", duration, _duration) if _has_limit(duration) else None
+        return parse_cell("TimelimitRaw", minutes, _minutes)
+    return parse_cell("Timelimit", duration, _duration) if _has_limit(duration) else None
 
 
 def _has_limit(text: str) -> bool:
@@ -202,13 +200,6 @@ def _duration(text: str) -> int | None:
         return parse_duration(text) or None
     except BadValue:
         raise BadCell("a duration such as 1-00:00:00") from None
-
-
-def _read(name: str, text: str, cell: Callable[[str], T]) -> T:
-    try:
-        return cell(text)
-    except BadCell as error:
-        raise BadCell(f"{name} '{text[:40]}' is not {error}") from None
 
 
 def _tres(text: str) -> Tres | None:
@@ -238,7 +229,7 @@ def _gpus(tres: Mapping[str, str]) -> tuple[float, tuple[str, ...]]:
 
 def _number(tres: Mapping[str, str], name: str) -> float:
     text = tres.get(name, "")
-    return _read(name, text, field_parsers.amount) if text else 0.0
+    return parse_cell(name, text, field_parsers.amount) if text else 0.0
 
 
 def _ram(tres: Mapping[str, str]) -> int:

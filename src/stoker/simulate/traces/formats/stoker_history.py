@@ -12,7 +12,7 @@ from stoker.schema.job import History, JobView
 from stoker.schema.training import TrainingView
 from stoker.simulate.traces import field_parsers
 from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.files import count_jobs, open_bytes, title_of
+from stoker.simulate.traces.files import count_jobs, open_bytes
 from stoker.simulate.traces.stoker_jobs import JobRecord, build_workload
 from stoker.simulate.workload import Workload
 
@@ -28,7 +28,7 @@ def read(path: Path) -> Workload:
                 "stoker history --json --limit 1000000 > FILE"
             ) from error
     reply = decoded if isinstance(decoded, History) else History(jobs=decoded)
-    workload = build_workload(title_of(path), _records(path, reply.jobs), (), path)
+    workload = build_workload(path, _records(path, reply.jobs))
     if reply.more:
         workload.notes.append(
             f"{count_jobs(reply.more)} missing from the file; create it with a larger --limit."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import MsgspecError
@@ -15,44 +15,31 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import FINISHED
 from stoker.core.units import THOUSAND
 from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.files import as_plain_file, title_of
+from stoker.simulate.traces.files import as_plain_file
 from stoker.simulate.traces.stoker_jobs import JobRecord, build_workload
 from stoker.simulate.workload import Workload
 from stoker.store import codec
 from stoker.store.migrations import SCHEMA
-from stoker.store.port import JobQuery, Store
 
 _WAL_MODE = b"\2\2"
 """Bytes 18 and 19 of an SQLite database in WAL mode."""
 _JOBS = "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec ORDER BY id"
 
 
-def read(store: Store, now: float | None = None, title: str = "this lab") -> Workload:
-    """Read all jobs of a store."""
-    state = store.load()
-    if now is None:
-        now = max((event.at for _, event in store.events(state.seq - 1, 1)), default=0.0)
-    everything = JobQuery(limit=max(store.count_jobs(JobQuery()), 1))
-    pairs = [(stored.job, stored.spec) for stored in store.find_jobs(everything)]
-    pairs += [(job, state.specs[job.spec]) for job in state.jobs if job.state not in FINISHED]
-    return build_workload(title, _records(pairs, now), list(state.rest.nodes.values()))
-
-
-def read_file(path: Path, now: float | None = None) -> Workload:
+def read(path: Path) -> Workload:
     """Read all jobs of a journal file or a backup of it, read-only."""
     try:
         with as_plain_file(path) as plain, _open_read_only(plain) as db:
             _check_version(path, db)
-            if now is None:
-                now = float(db.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()[0])
-            records = list(_records(_pairs(db), now))
+            now = float(db.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()[0])
+            records = [_record(job, spec, now) for job, spec in _pairs(db)]
             nodes = _nodes(db)
     except (OSError, sqlite3.Error, MsgspecError) as error:
         raise TraceError(
             f"{path} is not a readable stoker journal ({error}); create a copy of yours with: "
             "stoker db backup FILE"
         ) from error
-    return build_workload(title_of(path), records, nodes, path)
+    return build_workload(path, records, nodes)
 
 
 @contextlib.contextmanager
@@ -89,11 +76,6 @@ def _pairs(db: sqlite3.Connection) -> Iterator[tuple[Job, Spec]]:
 def _nodes(db: sqlite3.Connection) -> Sequence[NodeFacts]:
     row = db.execute("SELECT value FROM meta WHERE key = 'rest'").fetchone()
     return list(codec.decode_rest(row[0]).nodes.values()) if row else ()
-
-
-def _records(pairs: Iterable[tuple[Job, Spec]], now: float) -> Iterator[JobRecord]:
-    for job, spec in pairs:
-        yield _record(job, spec, now)
 
 
 def _record(job: Job, spec: Spec, now: float) -> JobRecord:

@@ -14,13 +14,14 @@ from sys import intern
 
 from stoker.core.cluster import NodeFacts
 from stoker.simulate.traces.cluster_size import uniform_nodes
-from stoker.simulate.traces.errors import TraceError
+from stoker.simulate.traces.errors import invalid_line
 from stoker.simulate.traces.field_parsers import (
     BadCell,
     amount,
     check_duration,
     check_time,
     limit_of,
+    parse_cell,
 )
 from stoker.simulate.traces.files import open_text, skipped_notes, sorted_workload
 from stoker.simulate.workload import TraceJob, Workload
@@ -57,9 +58,8 @@ def read(path: Path) -> Workload:
             if not cells:
                 continue
             if len(cells) != FIELD_COUNT:
-                raise TraceError(
-                    f"{path}, line {number}: expected {FIELD_COUNT} numbers, found "
-                    f"{len(cells)}; correct or delete the line."
+                raise invalid_line(
+                    path, number, f"expected {FIELD_COUNT} numbers, found {len(cells)}"
                 )
             try:
                 numbers = [float(cell) for cell in cells]
@@ -67,14 +67,9 @@ def read(path: Path) -> Workload:
                     raise ValueError
                 job = _job(numbers, counts)
             except BadCell as error:
-                raise TraceError(
-                    f"{path}, line {number}: {error}; correct or delete the line."
-                ) from None
+                raise invalid_line(path, number, error) from None
             except (ValueError, OverflowError):
-                raise TraceError(
-                    f"{path}, line {number}: expected {FIELD_COUNT} numbers, but one is not a "
-                    "number; correct or delete the line."
-                ) from None
+                raise invalid_line(path, number, "a cell is not a number") from None
             if job is not None:
                 jobs.append(job)
     nodes, node_note = _nodes(header)
@@ -97,7 +92,7 @@ def _job(cells: list[float], counts: Counter[str]) -> TraceJob | None:
     return TraceJob(
         submit_time=_checked("submission", submit, check_time),
         duration=_checked("duration", run, check_duration),
-        gpus=_checked("processors", float(int(processors)), lambda value: amount(str(value))),
+        gpus=_checked("processors", int(processors), lambda value: amount(str(value))),
         user=_numbered("user", user),
         name=_numbered("program", app),
         queue=_numbered("queue", queue),
@@ -106,10 +101,7 @@ def _job(cells: list[float], counts: Counter[str]) -> TraceJob | None:
 
 
 def _checked(name: str, value: float, check: Callable[[float], float]) -> float:
-    try:
-        return check(value)
-    except BadCell as wrong:
-        raise BadCell(f"{name} {value:g} is not {wrong}") from None
+    return parse_cell(name, f"{value:g}", lambda _: check(value))
 
 
 def _numbered(what: str, number: float) -> str:
@@ -124,13 +116,11 @@ def _nodes(header: dict[str, str]) -> tuple[list[NodeFacts], str]:
         return [], "The header has no cluster size."
     if 1 < nodes < processors and processors % nodes == 0:
         per_node = processors // nodes
-        return uniform_nodes(
-            [(nodes, per_node)]
-        ), f"The cluster has {nodes:,} nodes with {per_node} processors each."
+        note = f"The cluster has {nodes:,} nodes with {per_node} processors each."
+        return uniform_nodes([(nodes, per_node)]), note
     # Nodes with one processor, or of several sizes: one pool.
-    return uniform_nodes(
-        [(1, processors)]
-    ), f"The cluster is one pool of {processors:,} processors."
+    note = f"The cluster is one pool of {processors:,} processors."
+    return uniform_nodes([(1, processors)]), note
 
 
 def _size(text: str | None) -> int:
