@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from memory_store import MemoryStore
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
 from stoker.core.job import Job, Past, Progress, Spec, Training
