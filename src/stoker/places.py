@@ -17,7 +17,6 @@ MAX_SOCKET_PATH_BYTES = 100
 class UnsafeDirectory(Exception):
     """A directory of ours belongs to, or can be changed by, another user."""
 
-    code = "permission"
     exit_code = wire.EXIT_PERMISSION
 
 

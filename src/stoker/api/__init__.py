@@ -2,22 +2,20 @@
 
 from stoker.api.client import Client
 from stoker.api.delayed import DelayedSubmission
-from stoker.api.errors import (
-    Full,
-    Impossible,
-    JobFailed,
-    NotFound,
-    NotPicklable,
-    PermissionDenied,
-    StokerError,
-    UnknownOption,
-    Unreachable,
-    UsageError,
-)
+from stoker.api.errors import JobFailed, NotPicklable, UnknownOption
 from stoker.api.executor import Executor
 from stoker.api.futures import Future
 from stoker.api.jobs import Event, Gpu, Job, Node
 from stoker.api.sweeps import Sweep, Trial
+from stoker.client.errors import DaemonUnreachable as Unreachable
+from stoker.client.errors import (
+    Full,
+    Impossible,
+    NotFound,
+    PermissionDenied,
+    StokerError,
+    UsageError,
+)
 
 __all__ = [
     "Client",

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from signal import Signals
 from typing import Any, Protocol, Unpack, overload
 
-from stoker import wire
 from stoker.api import daemon_client, inputs, stream
-from stoker.api.errors import NotFound, UsageError, never_starts_error
+from stoker.api.errors import never_starts_error
 from stoker.api.inputs import selector, selectors
 from stoker.api.jobs import Changed, Drained, Event, Gpu, Job, Node, Why
 from stoker.api.options import JobOptions, as_options
 from stoker.api.submit_context import submission
 from stoker.api.sweeps import Sweeps
 from stoker.client import reconnect
+from stoker.client.errors import NotFound, UsageError
 
 
 class HasJob(Protocol):
@@ -292,8 +292,7 @@ class Client(Sweeps):
             last = int(view["attempt"])
             has_started = view["state"] != "PENDING" or last == 0
             if attempt > last or (attempt == last and not has_started):
-                message = f"There is no attempt {attempt} of job {view['label']}."
-                raise NotFound(message, wire.EXIT_NOT_FOUND, "not_found")
+                raise NotFound(f"There is no attempt {attempt} of job {view['label']}.")
 
 
 def _join_states(state: str | Iterable[str] | None) -> str | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
 
 from stoker import places
-from stoker.api.errors import PermissionDenied, StokerError, typed_error
+from stoker.api.errors import typed_error
 from stoker.client import client as plain
 from stoker.client import transport
+from stoker.client.errors import PermissionDenied, StokerError
 
 
 class DaemonClient(plain.Client):
@@ -22,7 +21,7 @@ class DaemonClient(plain.Client):
         try:
             return super().open(method, target, body, timeout, retry=retry)
         except places.UnsafeDirectory as error:
-            raise PermissionDenied(str(error), error.exit_code, error.code) from None
+            raise PermissionDenied(str(error)) from None
         except StokerError as error:
             raise typed_error(error) from None
 
@@ -36,14 +35,6 @@ class DaemonClient(plain.Client):
         """Whether a daemon that does not answer was killed: one that stops removes its socket."""
         return isinstance(self.path, str) and os.path.exists(self.path)
 
-    def get(self, path: str, pairs: Sequence[tuple[str, object]] = ()) -> dict[str, Any]:
-        """Send a GET request that the client has no method for."""
-        return self._get(path, list(pairs))
-
-    def post(self, path: str, body: dict[str, object], *, retry: bool = False) -> dict[str, Any]:
-        """Send a POST request that the client has no method for."""
-        return self._post(path, body, retry=retry)
-
 
 def connect(autostart: bool = True, path: str | None = None) -> DaemonClient:
     """Return a client of this user's daemon, which the first request starts if necessary."""
@@ -54,4 +45,4 @@ def connect(autostart: bool = True, path: str | None = None) -> DaemonClient:
     try:
         return DaemonClient(path, autostart=autostart)
     except places.UnsafeDirectory as error:
-        raise PermissionDenied(str(error), error.exit_code, error.code) from None
+        raise PermissionDenied(str(error)) from None

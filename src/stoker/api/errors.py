@@ -6,45 +6,19 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from stoker import wire
-from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
+from stoker.client.errors import (
+    DaemonUnreachable,
+    Full,
+    Impossible,
+    NotFound,
+    PermissionDenied,
+    StokerError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
-
-__all__ = [
-    "Full",
-    "Impossible",
-    "JobFailed",
-    "NotFound",
-    "NotPicklable",
-    "PermissionDenied",
-    "StokerError",
-    "UnknownOption",
-    "Unreachable",
-    "UsageError",
-    "never_starts_error",
-    "typed_error",
-]
-
-Unreachable = DaemonUnreachable
-"""No daemon listens, or it cannot be reached."""
-
-
-class NotFound(StokerError):
-    """There is no such job, queue, node or device."""
-
-
-class PermissionDenied(StokerError):
-    """It belongs to another user."""
-
-
-class Impossible(StokerError):
-    """No node can ever satisfy the request."""
-
-
-class Full(StokerError):
-    """The queue accepts no more jobs at the moment."""
 
 
 class UnknownOption(UsageError, TypeError):
@@ -65,7 +39,7 @@ class UnknownOption(UsageError, TypeError):
         self.valid = listed
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_error, (type(self), self.args, self.__dict__))
+        return (rebuild_error, (type(self), self.args, self.__dict__))
 
 
 class NotPicklable(StokerError):
@@ -94,12 +68,12 @@ class JobFailed(StokerError):
         """The last lines of its log."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_error, (type(self), self.args, self.__dict__))
+        return (rebuild_error, (type(self), self.args, self.__dict__))
 
 
-def _rebuild_error(
-    kind: type[StokerError], args: tuple[object, ...], values: dict[str, object]
-) -> StokerError:
+def rebuild_error(
+    kind: type[BaseException], args: tuple[object, ...], values: dict[str, object]
+) -> BaseException:
     """Rebuild an exception of another process without calling its constructor."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(values)
@@ -111,30 +85,16 @@ for _kind in (
     UnknownOption, NotPicklable, JobFailed,
 ):  # fmt: skip
     _kind.__module__ = "stoker"  # a traceback shows the name that a script can catch
-Unreachable.__name__ = Unreachable.__qualname__ = "Unreachable"
-
-_KINDS = {
-    "not_found": NotFound,
-    "permission": PermissionDenied,
-    "impossible": Impossible,
-    "queue_full": Full,
-}
+DaemonUnreachable.__name__ = DaemonUnreachable.__qualname__ = "Unreachable"
 
 
 def typed_error(error: StokerError) -> StokerError:
-    """Return an error as an instance of the class for its code."""
-    if type(error) is not StokerError:
+    """Return an error as Unreachable if the daemon replied that it cannot serve requests."""
+    if type(error) is not StokerError or error.exit_code != wire.EXIT_UNREACHABLE:
         return error
-    api_error = error
-    if error.code == "usage":
-        api_error = UsageError(error.message)
-    elif error.exit_code == wire.EXIT_UNREACHABLE:
-        api_error = DaemonUnreachable(error.message)
-        api_error.code = error.code
-    elif (kind := _KINDS.get(error.code)) is not None:
-        api_error = kind(error.message, error.exit_code, error.code)
-    api_error.answered = error.answered
-    return api_error
+    unreachable = DaemonUnreachable(error.message, error.exit_code, error.code)
+    unreachable.answered = error.answered
+    return unreachable
 
 
 def never_starts_error(stuck: Mapping[str, Any], views: Sequence[Mapping[str, Any]]) -> StokerError:

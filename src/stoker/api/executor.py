@@ -13,12 +13,12 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from stoker import wire
 from stoker.api import parameters, result_files
 from stoker.api.client import Client
-from stoker.api.errors import StokerError, Unreachable, UsageError
 from stoker.api.futures import Future
 from stoker.api.result_files import Call
 from stoker.api.submit_context import submission
 from stoker.api.watcher import id_ranges, watcher_of
 from stoker.client.client import new_key
+from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -165,7 +165,7 @@ class Executor(concurrent.futures.Executor):
             reply = self.client.daemon_client.submit(
                 {**body, "what": batch.what, "options": options}
             )
-        except Unreachable:
+        except DaemonUnreachable:
             raise  # it may have been accepted before the connection broke
         except StokerError:
             result_files.remove_calls(batch)

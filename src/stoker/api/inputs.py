@@ -10,8 +10,8 @@ from numbers import Real
 from signal import Signals
 from typing import NamedTuple
 
-from stoker.api.errors import UsageError
 from stoker.api.jobs import Job
+from stoker.client.errors import UsageError
 
 STREAMS = ("out", "err")
 POSITIONS = ("first", "last", "before", "after")

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
-from stoker.api.errors import UnknownOption, UsageError
+from stoker.api.errors import UnknownOption
 from stoker.api.inputs import single_selectors
+from stoker.client.errors import UsageError
 
 Amount = int | float | str
 Time = int | str | timedelta

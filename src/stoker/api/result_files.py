@@ -18,10 +18,11 @@ from typing import Any, BinaryIO
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 import msgspec
 
-from stoker import places, wire
+from stoker import places
 from stoker.api import call_runner as runner
-from stoker.api.errors import NotFound, NotPicklable, PermissionDenied, UsageError
+from stoker.api.errors import NotPicklable, rebuild_error
 from stoker.api.parameters import Settings
+from stoker.client.errors import NotFound, PermissionDenied, UsageError
 
 RUNNER_PREFIX = "call."
 _dumps: Any = cloudpickle.dumps
@@ -138,20 +139,16 @@ def _open_private(path: str) -> int:
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (NotADirectoryError, PermissionError):
-        raise _permission_denied(f"{path} is not used: it was replaced by another user.") from None
+        raise PermissionDenied(f"{path} is not used: it was replaced by another user.") from None
     status = os.fstat(directory)
     if status.st_uid == os.getuid() and not status.st_mode & 0o022:
         return directory
     os.close(directory)
     if status.st_uid != os.getuid():
-        raise _permission_denied(f"{path} is not used: it belongs to user {status.st_uid}.")
-    raise _permission_denied(
+        raise PermissionDenied(f"{path} is not used: it belongs to user {status.st_uid}.")
+    raise PermissionDenied(
         f"{path} is not used: other users can write to it. Run: chmod 700 {path}"
     )
-
-
-def _permission_denied(text: str) -> PermissionDenied:
-    return PermissionDenied(text, wire.EXIT_PERMISSION, "permission")
 
 
 def _load_key() -> str:
@@ -159,7 +156,7 @@ def _load_key() -> str:
     try:
         base = places.secure_dir(default_folder())
     except places.UnsafeDirectory as error:
-        raise _permission_denied(str(error)) from None
+        raise PermissionDenied(str(error)) from None
     path = os.path.join(base, "key")
     if not os.path.exists(path):
         new = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -342,7 +339,7 @@ def read_outcome(path: Path, label: str) -> Outcome | None:
         try:
             value = pickle.load(file)  # noqa: S301
             if kind == "parts":
-                value = _rebuild_error(*value)
+                value = rebuild_error(*value)
         except Exception as error:  # noqa: BLE001 - unpickling may raise anything
             what = f"{type(error).__name__}: {error}"
             return Outcome(
@@ -362,19 +359,10 @@ def _open_result(path: Path) -> BinaryIO:
         return open(os.open(path.name, flags, dir_fd=directory), "rb")
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise _permission_denied(f"{path} is not used: it is a link.") from None
+            raise PermissionDenied(f"{path} is not used: it is a link.") from None
         raise
     finally:
         os.close(directory)
-
-
-def _rebuild_error(
-    kind: type[BaseException], args: tuple[object, ...], values: dict[str, object]
-) -> BaseException:
-    """Rebuild an exception if its constructor does not take its `args`."""
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(values)
-    return error
 
 
 def _unpicklable(message: str, text: str) -> NotPicklable:

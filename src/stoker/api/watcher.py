@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from stoker import wire
 from stoker.api.daemon_client import DaemonClient
-from stoker.api.errors import NotFound, StokerError, Unreachable, never_starts_error
-from stoker.api.stream import ResumableEventStream
+from stoker.api.errors import never_starts_error
+from stoker.client.errors import DaemonUnreachable, NotFound, StokerError
+from stoker.client.events import EventStream
 
 IDLE_SECONDS = 5.0
 """How long the thread stays without futures."""
@@ -66,7 +67,7 @@ class Watcher:
         os.eventfd_write(self.wakeup_fd, 1)
 
     def _run(self) -> None:
-        stream: ResumableEventStream | None = None
+        stream: EventStream | None = None
         pause = 0.05
         while True:
             try:
@@ -74,14 +75,14 @@ class Watcher:
                     # A stopped daemon is not started again; a killed one is, since its jobs
                     # continue and their ends must be reported.
                     self.daemon_client.autostart = self.daemon_client.has_crashed
-                    stream = ResumableEventStream(self.daemon_client)
+                    stream = EventStream(self.daemon_client)
                     self._take_added()
                     self._update_futures(list(self.futures))
                     pause = 0.05
                 if not self._wait_for_events(stream):
                     stream.close()
                     stream = None
-            except Unreachable:
+            except DaemonUnreachable:
                 if stream is not None:
                     stream.close()
                 stream = None
@@ -95,9 +96,9 @@ class Watcher:
                     stream.close()
                 return
 
-    def _wait_for_events(self, stream: ResumableEventStream) -> bool:
+    def _wait_for_events(self, stream: EventStream) -> bool:
         """Wait for events and update futures; False if the stream has ended."""
-        is_open = stream.wait_readable(self.wakeup_fd, IDLE_SECONDS if not self.futures else 30.0)
+        is_open = stream.wait(self.wakeup_fd, IDLE_SECONDS if not self.futures else 30.0)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.wakeup_fd)
         changed, has_ended = self._take_added(), False

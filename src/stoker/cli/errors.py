@@ -56,15 +56,14 @@ def _exit_code(run: Callable[[], int], program: str, is_json: bool) -> int:
 
 def _report(error: Exception, program: str, is_json: bool) -> int:
     from stoker.cli import output
-    from stoker.client.errors import StokerError
+    from stoker.client.errors import PermissionDenied, StokerError
     from stoker.places import UnsafeDirectory, describe_os_error, is_disk_full
 
     if isinstance(error, UnsafeDirectory):
-        error = StokerError(str(error), error.exit_code, error.code)
+        error = PermissionDenied(str(error))
     elif isinstance(error, OSError):
-        full = is_disk_full(error)
-        exit_code = wire.EXIT_DISK_FULL if full else wire.EXIT_FAILED
-        error = StokerError(describe_os_error(error), exit_code, "disk_full" if full else "failed")
+        code = "disk_full" if is_disk_full(error) else "failed"
+        error = StokerError(describe_os_error(error), code=code)
     if not isinstance(error, StokerError):
         raise error
     if output.wants_json or is_json:

@@ -7,6 +7,7 @@ import os
 from stoker import places, wire
 from stoker.client import fast_json, transport
 from stoker.client.errors import (
+    KINDS,
     ConnectionBroken,
     DaemonUnreachable,
     NoReply,
@@ -66,17 +67,15 @@ class Client:
 
     def jobs(self, select: Sequence[str] = (), **filters: object) -> JsonObject:
         """List the selected jobs, or all unfinished jobs and undismissed failures."""
-        pairs: list[tuple[str, object]] = [("select", selector) for selector in select]
-        return self._get("/jobs", pairs + list(filters.items()))
+        return self._get("/jobs", select, **filters)
 
     def why(self, selector: str) -> JsonObject:
         """Explain why a job is pending, per node and constraint."""
-        return self._get(f"/jobs/{transport.quote(selector)}/why", [])
+        return self._get(f"/jobs/{transport.quote(selector)}/why")
 
     def eta(self, select: Sequence[str] = (), **more: object) -> JsonObject:
         """Forecast when the selected jobs, or all unfinished jobs, start and end."""
-        pairs: list[tuple[str, object]] = [("select", selector) for selector in select]
-        return self._get("/eta", pairs + list(more.items()))
+        return self._get("/eta", select, **more)
 
     def log(self, selector: str, *, follow: bool = False, **more: object) -> Iterator[bytes]:
         """Yield a job's output as raw bytes; with `follow`, until the job ends."""
@@ -141,8 +140,7 @@ class Client:
 
     def history(self, select: Sequence[str] = (), **filters: object) -> JsonObject:
         """List finished and unfinished jobs, newest last."""
-        pairs: list[tuple[str, object]] = [("select", selector) for selector in select]
-        return self._get("/history", pairs + list(filters.items()))
+        return self._get("/history", select, **filters)
 
     # -- sweeps -------------------------------------------------------------------------------
 
@@ -154,11 +152,11 @@ class Client:
 
     def sweeps(self, *, all: bool = False) -> JsonObject:
         """List unfinished sweeps, or all of them."""
-        return self._get("/sweeps", [("all", "1" if all else None)])
+        return self._get("/sweeps", all="1" if all else None)
 
     def get_sweep(self, selector: str) -> JsonObject:
         """Describe a sweep with all its trials."""
-        return self._get(f"/sweeps/{transport.quote(selector)}", [])
+        return self._get(f"/sweeps/{transport.quote(selector)}")
 
     def change_sweep(self, selector: str, **changes: object) -> JsonObject:
         """Change a sweep."""
@@ -166,18 +164,17 @@ class Client:
 
     def metrics(self, selector: str, **more: object) -> JsonObject:
         """Return a job's metrics as series: `names=...`, `points=...`."""
-        target = f"/jobs/{transport.quote(selector)}/metrics"
-        return self._get(target, list(more.items()))
+        return self._get(f"/jobs/{transport.quote(selector)}/metrics", **more)
 
     # -- nodes --------------------------------------------------------------------------------
 
     def gpus(self) -> JsonObject:
         """List GPUs: utilisation, memory, jobs and foreign processes."""
-        return self._get("/gpus", [])
+        return self._get("/gpus")
 
     def nodes(self) -> JsonObject:
         """List nodes and their free resources."""
-        return self._get("/nodes", [])
+        return self._get("/nodes")
 
     def add_node(self, name: str, address: str, **more: object) -> JsonObject:
         """Add an SSH node, whether or not it is reachable yet."""
@@ -203,11 +200,11 @@ class Client:
 
     def daemon(self) -> JsonObject:
         """Return the daemon's status."""
-        return self._get("/daemon", [])
+        return self._get("/daemon")
 
     def queues(self) -> JsonObject:
         """List queues and their limits."""
-        return self._get("/queues", [])
+        return self._get("/queues")
 
     def define_queue(self, name: str, **limits: object) -> JsonObject:
         """Define a queue, or change its limits."""
@@ -215,12 +212,11 @@ class Client:
 
     def delete_queue(self, name: str) -> JsonObject:
         """Delete a queue; its running jobs continue."""
-        target = f"{wire.PREFIX}/queues/{transport.quote(name)}"
-        return self._request("DELETE", target, None, TIMEOUT_SECONDS)
+        return self._delete(f"/queues/{transport.quote(name)}")
 
     def policies(self) -> JsonObject:
         """List the policy of each queue, and all policies."""
-        return self._get("/policies", [])
+        return self._get("/policies")
 
     def choose_policy(
         self, name: str, parameters: Mapping[str, object] | None = None, queue: str = "*"
@@ -242,8 +238,7 @@ class Client:
 
     def unlisten(self, address: str) -> JsonObject:
         """Close a TCP port of the daemon."""
-        target = f"{wire.PREFIX}/listen/{transport.quote(address)}"
-        return self._request("DELETE", target, None, TIMEOUT_SECONDS)
+        return self._delete(f"/listen/{transport.quote(address)}")
 
     def thresholds(self, **limits: object) -> JsonObject:
         """Set the thresholds above which a GPU counts as used by others."""
@@ -262,9 +257,13 @@ class Client:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def _get(self, path: str, pairs: list[tuple[str, object]]) -> JsonObject:
+    def _get(self, path: str, select: Sequence[str] = (), /, **query: object) -> JsonObject:
+        pairs = [*(("select", selector) for selector in select), *query.items()]
         target = wire.PREFIX + path + transport.query(pairs)
         return self._request("GET", target, None, TIMEOUT_SECONDS, retry=True, effect="")
+
+    def _delete(self, path: str) -> JsonObject:
+        return self._request("DELETE", wire.PREFIX + path, None, TIMEOUT_SECONDS)
 
     def _post(
         self,
@@ -387,6 +386,6 @@ def _error(reply: transport.Reply) -> StokerError:
         wire.API_VERSION,
     ):
         message += " (The daemon is of another version; `stoker daemon restart` updates it.)"
-    rejected = StokerError(message, exit_code, code)
+    rejected = KINDS.get(code, StokerError)(message, exit_code, code)
     rejected.answered = True
     return rejected

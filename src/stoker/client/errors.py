@@ -8,16 +8,15 @@ from stoker import wire
 class StokerError(Exception):
     """The request failed."""
 
+    code = "failed"
     answered = False
     """Whether a daemon replied with this error: then nothing was done, for certain."""
 
-    def __init__(
-        self, message: str, exit_code: int = wire.EXIT_FAILED, code: str = "failed"
-    ) -> None:
+    def __init__(self, message: str, exit_code: int | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.exit_code = exit_code
-        self.code = code
+        self.code = code or self.code
+        self.exit_code = wire.ERRORS[self.code][1] if exit_code is None else exit_code
 
     def as_dict(self) -> dict[str, object]:
         """Return the error as in `--json` output and in API replies."""
@@ -27,15 +26,37 @@ class StokerError(Exception):
 class UsageError(StokerError):
     """The command line or the arguments are invalid."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, wire.EXIT_USAGE, "usage")
+    code = "usage"
+
+
+class NotFound(StokerError):
+    """There is no such job, queue, node or device."""
+
+    code = "not_found"
+
+
+class PermissionDenied(StokerError):
+    """It belongs to another user."""
+
+    code = "permission"
+
+
+class Impossible(StokerError):
+    """No node can ever satisfy the request."""
+
+    code = "impossible"
+
+
+class Full(StokerError):
+    """The queue accepts no more jobs at the moment."""
+
+    code = "queue_full"
 
 
 class DaemonUnreachable(StokerError):
     """No daemon listens, or it cannot be reached."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, wire.EXIT_UNREACHABLE, "unavailable")
+    code = "unavailable"
 
 
 class NoReply(DaemonUnreachable):
@@ -48,3 +69,7 @@ class ConnectionBroken(NoReply):
 
 class OutcomeUnknown(ConnectionBroken):
     """No reply came to a request that changes something, so it may have been carried out."""
+
+
+KINDS = {kind.code: kind for kind in (UsageError, NotFound, PermissionDenied, Impossible, Full)}
+"""Error code of a reply -> class of the exception; StokerError for other codes."""

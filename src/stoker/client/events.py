@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+
 from stoker import wire
 from stoker.client import fast_json, transport
 from stoker.wire import JsonObject
@@ -14,9 +16,9 @@ if TYPE_CHECKING:
 class EventStream:
     """Server-sent events over one connection, read when its descriptor is readable."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, after: int | None = None) -> None:
         self.client = client
-        self.last: int | None = None
+        self.last = after
         self.reopen()
 
     def reopen(self) -> None:
@@ -38,6 +40,14 @@ class EventStream:
     def close(self) -> None:
         """Close the connection."""
         self._sock.close()
+
+    def wait(self, other_fd: int | None, seconds: float) -> bool | None:
+        """Wait for events or another descriptor; False if the daemon closed the connection."""
+        watched = [self.fileno()] if other_fd is None else [self.fileno(), other_fd]
+        # TLS may have buffered data, which select does not report.
+        pending = getattr(self._sock, "pending", None)
+        ready = watched[:1] if pending and pending() else select.select(watched, [], [], seconds)[0]
+        return self.receive() if self.fileno() in ready else None
 
     def receive(self) -> bool:
         """Read what has arrived; False if the daemon closed the connection."""
@@ -62,7 +72,8 @@ class EventStream:
         )
         if "data" in fields:
             self.last = int(fields["id"])
-            self._events.append((fields["event"], fast_json.loads(fields["data"])))
+            content = {"seq": self.last, **fast_json.loads(fields["data"])}
+            self._events.append((fields["event"], content))
 
     def take(self) -> list[tuple[str, JsonObject]]:
         """Return the events since the last call: kind and content."""

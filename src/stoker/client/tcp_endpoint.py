@@ -6,8 +6,8 @@ import os
 from _socket import AF_INET, AF_INET6, SOCK_STREAM
 from _socket import socket as Socket  # noqa: N812 - the C class; `socket.socket` imports enum
 
-from stoker import places, wire
-from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
+from stoker import places
+from stoker.client.errors import DaemonUnreachable, PermissionDenied, UsageError
 from stoker.wire import is_loopback
 
 LOCAL_CONNECT_SECONDS = 1.0
@@ -53,10 +53,8 @@ class Endpoint:
         if owner not in (0, os.getuid()):
             sock.close()
             who = "another user" if owner is None else f"user {owner}"
-            raise StokerError(
-                f"Port {self.port} is used by {who}, not by you. Nothing was sent.",
-                wire.EXIT_PERMISSION,
-                "permission",
+            raise PermissionDenied(
+                f"Port {self.port} is used by {who}, not by you. Nothing was sent."
             )
         return sock
 
@@ -81,11 +79,9 @@ class Endpoint:
         fingerprint = "sha256:" + sha256(sock.getpeercert(True) or b"").hexdigest()
         if fingerprint != self.fingerprint:
             sock.close()
-            raise StokerError(
+            raise PermissionDenied(
                 f"{self} has another certificate ({fingerprint}) than the trusted one. "
-                "Nothing was sent.",
-                wire.EXIT_PERMISSION,
-                "permission",
+                "Nothing was sent."
             )
         sock.settimeout(timeout)
         return sock
@@ -163,12 +159,10 @@ def read_token(path: str) -> str:
             token = file.read().strip()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "not a token"
-        raise StokerError(
+        raise PermissionDenied(
             f"The token in {path} cannot be read: {why}. "
-            "Set STOKER_TOKEN_FILE to a copy of the server's token.",
-            wire.EXIT_PERMISSION,
-            "permission",
+            "Set STOKER_TOKEN_FILE to a copy of the server's token."
         ) from None
     if not token or not token.isprintable() or " " in token:
-        raise StokerError(f"There is no token in {path}.", wire.EXIT_PERMISSION, "permission")
+        raise PermissionDenied(f"There is no token in {path}.")
     return token

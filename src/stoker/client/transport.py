@@ -10,7 +10,13 @@ from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET
 from _socket import socket as Socket  # noqa: N812 - the C class; `socket.socket` imports enum
 
 from stoker import __version__, wire
-from stoker.client.errors import ConnectionBroken, DaemonUnreachable, NoReply, StokerError
+from stoker.client.errors import (
+    ConnectionBroken,
+    DaemonUnreachable,
+    NoReply,
+    PermissionDenied,
+    StokerError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,19 +41,15 @@ def open_socket(path: str, timeout: float | None) -> Socket:
         raise _unreachable(path, error) from None
     if peer not in (0, os.getuid()):
         sock.close()
-        raise StokerError(
-            f"{path} belongs to user {peer}, not to you. Set STOKER_HOME to a directory of yours.",
-            wire.EXIT_PERMISSION,
-            "permission",
+        raise PermissionDenied(
+            f"{path} belongs to user {peer}, not to you. Set STOKER_HOME to a directory of yours."
         )
     return sock
 
 
 def _unreachable(path: str, error: OSError) -> StokerError:
     if isinstance(error, PermissionError):
-        return StokerError(
-            f"The daemon at {path} belongs to another user.", wire.EXIT_PERMISSION, "permission"
-        )
+        return PermissionDenied(f"The daemon at {path} belongs to another user.")
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
         return DaemonUnreachable("No daemon is running. Start one with: stoker daemon start")
     return DaemonUnreachable(

@@ -9,7 +9,7 @@ import signal
 
 from stoker import wire
 from stoker.client.client import Client, connect
-from stoker.client.errors import StokerError
+from stoker.client.errors import NotFound, StokerError
 from stoker.client.events import EventStream
 from stoker.feed.job_stream import FinishedJob, JobStream
 from stoker.feed.submit_environment import SubmitEnvironment, in_use_warning
@@ -204,11 +204,7 @@ class QueueFollower:
             named = [gpu for gpu in gpus if _is_named(gpu, name)]
             if not named and not self.work.accepts_unknown_gpus:
                 known = ", ".join(str(gpu["id"]) for gpu in gpus) or "none"
-                raise StokerError(
-                    f"The running daemon has no GPU {name}; it has: {known}.",
-                    wire.EXIT_NOT_FOUND,
-                    "not_found",
-                )
+                raise NotFound(f"The running daemon has no GPU {name}; it has: {known}.")
             for gpu in named:
                 if gpu.get("foreign_process"):
                     self.work.warn(in_use_warning(name, gpu["foreign_process"]))

@@ -204,9 +204,8 @@ class ForegroundSource(JobSource):
 
     def on_rejected(self, batch: Batch, rejection: CommandRejected) -> None:
         """Continue or stop, as the stream decides."""
-        code = wire.ERRORS.get(rejection.code, (0, 1))[1]
         self.error = self.work.on_rejected(
-            batch, StokerError(rejection.message, code, rejection.code)
+            batch, StokerError(rejection.message, code=rejection.code)
         )
         if self.error is None:
             return

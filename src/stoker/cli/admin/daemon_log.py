@@ -6,9 +6,9 @@ import os
 import sys
 import time
 
-from stoker import places, wire
+from stoker import places
 from stoker.cli import output
-from stoker.client.errors import StokerError
+from stoker.client.errors import NotFound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ def show(lines: int | None, *, follow: bool) -> int:
     try:
         file = open(path, "rb")  # noqa: SIM115 - replaced when the log is rotated
     except FileNotFoundError:
-        raise StokerError(
-            f"There is no log yet: no daemon has run here ({path}).", wire.EXIT_NOT_FOUND
-        ) from None
+        raise NotFound(f"There is no log yet: no daemon has run here ({path}).") from None
     text = _read_whole_lines(file) if follow else file.read()
     last = _last_lines(path, text, DEFAULT_LINES if lines is None else lines)
     if output.wants_json:

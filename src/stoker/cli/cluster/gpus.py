@@ -7,7 +7,7 @@ from stoker.cli.options import WATCH, Args, Option, parse
 from stoker.cli.output import colour, sizes, table
 from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import connect_without_start
-from stoker.client.errors import StokerError
+from stoker.client.errors import NotFound
 from stoker.wire import JsonObject
 
 USAGE = ("gpus [OPTIONS]",)
@@ -71,7 +71,7 @@ def select_gpus(gpus: list[JsonObject], ids: str | None) -> list[JsonObject]:
     known = {name for gpu in selected for name in _names(gpu)}
     missing = [name for name in names if name not in known]
     if missing:
-        raise StokerError(f"There is no GPU {', '.join(missing)}.", 3, "not_found")
+        raise NotFound(f"There is no GPU {', '.join(missing)}.")
     return selected
 
 

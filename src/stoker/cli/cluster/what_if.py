@@ -14,7 +14,7 @@ from __future__ import annotations
 from stoker.cli.options import Option, parse
 from stoker.cli.output.progress import elapsed
 from stoker.cli.session import connect_existing
-from stoker.client.errors import StokerError, UsageError
+from stoker.client.errors import NotFound, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,15 +92,11 @@ def _read_state(days: float, priorities: list[str], removals: list[str]) -> str:
 
 def _check_nodes(removals: list[str], names: list[str]) -> None:
     """Raise if a node to remove does not exist."""
-    from stoker import wire
-
     for text in removals:
         what, _, name = text.partition("=")
         if what == "node" and name and name not in names:
             existing = f"there are {', '.join(names)}" if names else "there is none"
-            raise StokerError(
-                f"There is no node '{name}'; {existing}.", wire.EXIT_NOT_FOUND, "not_found"
-            )
+            raise NotFound(f"There is no node '{name}'; {existing}.")
 
 
 def _pass_on_stdin(text: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 
-from stoker import wire
 from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.output.times import parse_duration
@@ -16,7 +15,7 @@ from stoker.cli.session import connect_existing
 from stoker.cli.session.follow import dismiss_failures, report_failures
 from stoker.client import reconnect
 from stoker.client.client import Client
-from stoker.client.errors import StokerError, UsageError
+from stoker.client.errors import NotFound, UsageError
 from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
@@ -76,11 +75,7 @@ def _check_attempt(views: list[JsonObject], args: Args) -> None:
         attempt = int(view["attempt"])
         has_started = view["state"] != "PENDING" or attempt == 0 or args.flag("follow")
         if requested > attempt or (requested == attempt and not has_started):
-            raise StokerError(
-                f"There is no attempt {requested} of job {view['label']}.",
-                wire.EXIT_NOT_FOUND,
-                "not_found",
-            )
+            raise NotFound(f"There is no attempt {requested} of job {view['label']}.")
 
 
 def _print_earlier_attempt(views: list[JsonObject], args: Args) -> None:

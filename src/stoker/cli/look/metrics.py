@@ -7,7 +7,7 @@ from stoker.cli.options import WATCH, Args, Option, parse
 from stoker.cli.output import colour
 from stoker.cli.output.table import Column, display_width, render, shorten, terminal_width
 from stoker.cli.session import connect_existing
-from stoker.client.errors import StokerError, UsageError
+from stoker.client.errors import NotFound, UsageError
 from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
@@ -79,7 +79,7 @@ def _request_metrics(client: Client, job: str, names: list[str], args: Args) -> 
         text = (
             f"Job {reply['label']} has no metrics named {', '.join(missing)}; it has {has}{more}."
         )
-        raise StokerError(text, 3, "not_found")
+        raise NotFound(text)
     return reply
 
 

@@ -9,7 +9,7 @@ from stoker import places, wire
 from stoker.cli import output
 from stoker.cli.options import Args
 from stoker.client.client import Client, connect
-from stoker.client.errors import StokerError, UsageError
+from stoker.client.errors import NotFound, UsageError
 from stoker.wire import JsonObject
 
 MAX_LISTED_TASKS = 20
@@ -32,11 +32,7 @@ def connect_without_start() -> Client:
 def connect_existing(*, autostart: bool = True) -> Client:
     """Return a client for verbs about existing jobs; raise if there are none."""
     if not has_state():
-        raise StokerError(
-            "There are no jobs yet. Start with: stoker submit COMMAND",
-            wire.EXIT_NOT_FOUND,
-            "not_found",
-        )
+        raise NotFound("There are no jobs yet. Start with: stoker submit COMMAND")
     return connect(autostart)
 
 
