@@ -1,7 +1,6 @@
 """What a daemon does about files and directories that are deleted under it, step by step."""
 
 import os
-import select
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import Any, cast
 import pytest
 
 from memory_store import MemoryStore
-from stoker.daemon import state_files
 from stoker.daemon import state_lock as lock
 from stoker.daemon.http.server import HttpServer
 from stoker.daemon.reports.watcher import ReportWatcher
 from stoker.daemon.runtime.reactor import EpollReactor
-from stoker.daemon.state_files import LOOK_SECONDS, REMEMBERED, StateFiles
+from stoker.daemon.state_files import CHECK_SECONDS, REMEMBERED, StateFiles
 from stoker.daemon.state_lock import Locked, StateLock
 from stoker.store.port import Store, StoreFenced
 
@@ -64,29 +62,24 @@ class Fixture:
         for name in REMEMBERED:
             (self.state / name).write_text(name)
         (self.state / "token").write_text("secret")
-        self.socket, self.store, self.poller = Socket(home / "sock"), Journal(), EpollReactor()
+        self.socket, self.store, self.clock = Socket(home / "sock"), Journal(), 0.0
+        self.reactor = EpollReactor(clock=lambda: self.clock)
         self.lock = StateLock(str(self.state))
         self.requested = 0
         self.files = StateFiles(
-            str(self.state), [str(self.run)], str(self.state / "journal.db"), self.lock,
-            cast("HttpServer", self.socket), cast("Store", self.store), self.poller, self._request,
+            str(self.state), [str(self.run)], self.lock,
+            cast("HttpServer", self.socket), cast("Store", self.store), self.reactor, self._request,
             lambda: None,
         )  # fmt: skip
-        self.files.check_if_due()
 
     def _request(self) -> None:
         self.requested += 1
 
-    def settle(self) -> None:
-        """Let the files be looked at, as the loop does."""
-        for _ in range(200):
-            self.poller.wait(0.0)
-            left = self.files.seconds_left()
-            if left is None:
-                return
-            select.select([], [], [], left)
-            self.files.check_if_due()
-        pytest.fail("it does not come to rest")
+    def wait_for_check(self, times: int = 1) -> None:
+        """Let the next checks be made now."""
+        for _ in range(times):
+            self.clock += CHECK_SECONDS
+            self.reactor.wait(0.0)
 
 
 @pytest.fixture
@@ -96,34 +89,25 @@ def fixture(tmp_path: Path) -> Iterator[Fixture]:
     made.files.close()
 
 
-def test_while_nothing_is_deleted_there_is_nothing_to_do(fixture: Fixture):
-    fixture.poller.wait(0.0)
-    assert fixture.files.seconds_left() is None
-    (fixture.state / "logs" / "1.out").touch()
-    (fixture.state / "logs" / "1.out").unlink()
-    fixture.poller.wait(0.0)
-    assert fixture.files.seconds_left() is None
-
-
 @pytest.mark.parametrize("name", ["state/logs", "run", "state/lock", "sock", "state"])
 def test_what_is_deleted_is_made_again(fixture: Fixture, tmp_path: Path, name: str):
     path = tmp_path / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    fixture.settle()
+    fixture.wait_for_check()
     assert path.exists()
     assert fixture.lock.is_in_place
 
 
 def test_what_is_moved_away_is_made_again_too(fixture: Fixture, tmp_path: Path):
     fixture.state.rename(tmp_path / "moved")
-    fixture.settle()
+    fixture.wait_for_check()
     assert (fixture.state / "logs").is_dir()
     assert fixture.lock.is_in_place
 
 
 def test_files_without_which_the_next_daemon_would_not_go_on_are_written_again(fixture: Fixture):
     shutil.rmtree(fixture.state)
-    fixture.settle()
+    fixture.wait_for_check()
     for name in REMEMBERED:
         assert (fixture.state / name).read_text() == name
         assert (fixture.state / name).stat().st_mode & 0o777 == 0o600
@@ -139,14 +123,14 @@ def test_a_directory_is_there_before_the_next_job_starts(fixture: Fixture):
 def test_a_socket_is_made_again_as_soon_as_http_is_loaded(fixture: Fixture):
     fixture.socket.loading = 2
     Path(fixture.socket.path).unlink()
-    fixture.settle()
+    fixture.wait_for_check(3)
     assert fixture.socket.is_in_place
 
 
 def test_a_lost_journal_is_copied(fixture: Fixture):
     fixture.store.said = "it was deleted"
     (fixture.state / "logs").rmdir()
-    fixture.settle()
+    fixture.wait_for_check()
     assert fixture.requested == 1
 
 
@@ -155,39 +139,20 @@ def test_a_daemon_whose_lock_another_one_has_stops_and_leaves_a_copy(fixture: Fi
     other = StateLock(str(fixture.state))
     fixture.store.said = "it was deleted too"
     with pytest.raises(StoreFenced, match=f"Another daemon .pid {os.getpid()}. has taken over"):
-        fixture.settle()
+        fixture.wait_for_check()
     assert fixture.store.syncs == 1
     other.release()
 
 
-def test_where_the_kernel_reports_nothing_it_is_looked_now_and_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_made_again_is_tried_again(
+    fixture: Fixture, caplog: pytest.LogCaptureFixture
 ):
-    def none_left() -> None:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(state_files, "Inotify", none_left)
-    fixture = Fixture(tmp_path)
-    assert LOOK_SECONDS - 1 < (fixture.files.seconds_left() or 0) <= LOOK_SECONDS
-    Path(fixture.socket.path).unlink()
-    monkeypatch.setattr(fixture.files, "_due", 0.0)
-    fixture.files.check_if_due()
-    assert fixture.socket.is_in_place
-    fixture.files.close()
-
-
-def test_what_cannot_be_made_again_is_tried_again(fixture: Fixture):
     fixture.run.rmdir()
     fixture.run.write_text("in the way")
-    for _ in range(100):
-        fixture.poller.wait(0.05)
-        fixture.files.check_if_due()
-        if (fixture.files.seconds_left() or 0.0) > 1:
-            break
-    assert 1 < (fixture.files.seconds_left() or 0) <= LOOK_SECONDS
+    fixture.wait_for_check(3)
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
     fixture.run.unlink()
-    fixture.files._due = 0.0
-    fixture.files.check_if_due()
+    fixture.wait_for_check()
     assert fixture.run.is_dir()
 
 

@@ -7,9 +7,9 @@ prints.
 
 from __future__ import annotations
 
+from _blake2 import blake2b
 from collections.abc import Collection, Iterable
 from enum import StrEnum
-from hashlib import blake2b
 from math import inf
 
 from msgspec import Struct

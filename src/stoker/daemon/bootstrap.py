@@ -286,7 +286,7 @@ def watch_state(daemon: Daemon, paths: DaemonPaths, lock: StateLock, server: Htt
 
     files = StateFiles(
         paths.state, [paths.run, local.paths.run, os.path.dirname(server.path)],
-        places.journal_path(), lock, server, daemon.store, daemon.reactor,
+        lock, server, daemon.store, daemon.reactor,
         lambda: daemon.sync.request(0.0), restore_exit_log,
     )  # fmt: skip
     daemon.watch_files(files)

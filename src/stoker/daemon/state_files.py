@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
-from math import inf
 
 from stoker import places
 from stoker.daemon.http.server import HttpServer
 from stoker.daemon.state_lock import Locked, StateLock
-from stoker.executors.linux.inotify import Inotify
 from stoker.executors.reactor import Reactor
 from stoker.store.port import Store, StoreError, StoreFenced
 
-SETTLE_SECONDS, LONGEST_SETTLE_SECONDS = 0.1, 2.0
-"""Something was deleted: more may follow, as when a whole directory is being removed."""
-LOOK_SECONDS = 5.0
-"""Between looks where the kernel reports nothing, or after one that failed."""
+CHECK_SECONDS = 1.0
+"""Between checks, which take a few dozen stat calls."""
+RETRY_SECONDS = 0.1
+"""Until the next check while the socket cannot be created."""
 REMEMBERED = ("install", "declared.json", "store.json")
 """Small files of the state directory without which the next daemon would not go on."""
 
@@ -27,80 +24,51 @@ logger = logging.getLogger(__name__)
 
 
 class StateFiles:
-    """Watches the socket, the lock, the journal and the directories of one daemon."""
+    """Checks the socket, the lock, the journal and the directories of one daemon every second."""
 
     def __init__(
         self,
         state: str,
         directories: Iterable[str],
-        journal: str,
         lock: StateLock,
         server: HttpServer,
         store: Store,
-        poller: Reactor,
+        reactor: Reactor,
         sync: Callable[[], None],
         restore: Callable[[], None],
     ) -> None:
         """`sync` has a copy of the journal written in the background, should it be deleted;
         `restore` makes files again that only their owner knows.
         """
-        self.state, self.journal, self.lock, self.server = state, journal, lock, server
-        self.store, self.poller, self.sync, self.restore = store, poller, sync, restore
+        self.state, self.lock, self.server = state, lock, server
+        self.store, self.reactor, self.sync, self.restore = store, reactor, sync, restore
         self.directories = [state, *directories, *_directories_in(state)]
         self.files = dict(_contents(state))
-        self.inotify: Inotify | None = None
-        self._changed_at = self._due = time.monotonic()
-        """When the first of the latest changes was seen, and when to look at all of them."""
         self._is_lost = False
+        self._error = ""
+        """Why the last check failed, if it did: it is logged once."""
+        self._timer = reactor.call_later(0.0, self._check)
+
+    def _check(self) -> None:
+        """Check everything now, and again in a while."""
+        pause = CHECK_SECONDS
         try:
-            self.inotify = Inotify()
-            poller.add_reader(self.inotify.fd, self._changed)
-        except OSError as error:
-            logger.warning("deleted files are noticed late: %s", error)
-        self._watch()
-
-    def _watch(self) -> None:
-        """Have the kernel report deletions from now on; safe to repeat."""
-        if self.inotify is None:
-            return
-        above = os.path.dirname(self.state)
-        files = [self.server.path, self.lock.path, self.journal, f"{self.journal}-wal"]
-        parents = {os.path.dirname(path) for path in (*files, *self.directories)}
-        for path in {os.path.dirname(above), above, *self.directories, *files}:
-            with contextlib.suppress(OSError):
-                self.inotify.watch_removal(path, inside=path in parents)
-
-    def _changed(self) -> None:
-        if self.inotify is not None and self.inotify.changes():
-            now = time.monotonic()
-            if self._due == inf:
-                self._changed_at = now
-            self._due = min(now + SETTLE_SECONDS, self._changed_at + LONGEST_SETTLE_SECONDS)
-
-    def seconds_left(self) -> float | None:
-        """Return the time until something is to be looked at."""
-        return None if self._due == inf else max(self._due - time.monotonic(), 0.0)
-
-    def check_if_due(self) -> None:
-        """Look at everything after something was deleted."""
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + LOOK_SECONDS
-            try:
-                done = self.check()
-            except (OSError, places.UnsafeDirectory) as error:
+            if not self.check():
+                pause = RETRY_SECONDS
+        except (OSError, places.UnsafeDirectory) as error:
+            if str(error) != self._error:
                 logger.error("deleted files cannot be created again: %s", error)  # noqa: TRY400
-            else:
-                if not done:
-                    self._due = time.monotonic() + SETTLE_SECONDS
-                elif self.inotify is not None:
-                    self._due = inf
+            self._error = str(error)
+        else:
+            self._error = ""
+        finally:
+            self._timer = self.reactor.call_later(pause, self._check)
 
     def check(self) -> bool:
         """Make again what is missing; return whether all of it is there now.
 
         Raise StoreFenced if another daemon has taken the state over.
         """
-        self._watch()  # first, so that nothing is missed in between
         self.ensure_directories()
         self._check_lock()
         for name, content in self.files.items():
@@ -108,10 +76,9 @@ class StateFiles:
         self.restore()
         self._check_journal()
         if not self.server.is_in_place:
-            logger.warning("%s was deleted; created it again", self.server.path)
             if not self.server.listen_again():
                 return False
-        self._watch()
+            logger.warning("%s was deleted; created it again", self.server.path)
         return True
 
     def ensure_directories(self) -> None:
@@ -137,17 +104,14 @@ class StateFiles:
 
     def _check_journal(self) -> None:
         lost = self.store.durability_warning()
-        if lost is not None:
-            if not self._is_lost:
-                logger.error("%s", lost)
+        if lost is not None and not self._is_lost:
+            logger.error("%s", lost)
             self.sync()
         self._is_lost = lost is not None
 
     def close(self) -> None:
-        """Watch no more."""
-        if self.inotify is not None:
-            self.poller.remove_reader(self.inotify.fd)
-            self.inotify.close()
+        """Check no more."""
+        self._timer.cancel()
 
 
 def _directories_in(state: str) -> list[str]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from stoker.executors.launch import training_library as library
+from stoker.executors.launch.paths import SLURM_TOOLS
 
-TOOLS = Path(library.__file__).parents[3] / library.SLURM_TOOLS
+TOOLS = Path(library.__file__).parents[3] / SLURM_TOOLS
 SHELLS = (["dash"], ["bash"], ["busybox", "sh"])
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from statistics import median
 from typing import TypeVar
 
 from msgspec import Struct
@@ -65,6 +64,8 @@ def usual(families: Iterable[Seconds]) -> dict[str, float]:
             counts[model] = counts.get(model, 0) + 1
     if not counts:
         return {}
+    from statistics import median  # most daemons never get here, and it is slow to import
+
     common = min(counts, key=lambda model: (-counts[model], model))
     found = {}
     for model in sorted(counts):
@@ -83,6 +84,8 @@ def expected(measured: Seconds, typical: Seconds, models: Iterable[str]) -> dict
     """
     if not measured:
         return {}
+    from statistics import median
+
     scales = [measured[model] / typical[model] for model in measured if model in typical]
     scale = median(scales) if scales else None
     fastest = min(measured.values())

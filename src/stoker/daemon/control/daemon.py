@@ -171,8 +171,6 @@ class Daemon:
 
     def _run_timers(self) -> None:
         boot, contain = system_clock().boot, self.faults.contain
-        if self._files is not None:
-            contain("state files", None, self._files.check_if_due)
         contain("timers of the local executor", None, self.local.tick, boot)
         contain("timers of the fleet", None, self.registry.tick, boot)
 
@@ -194,7 +192,6 @@ class Daemon:
             self.job_source.next_wakeup(),
             RETRY_SECONDS if self.engine.unwritten_events else None,
             self.sync.seconds_left(),
-            self._files.seconds_left() if self._files is not None else None,
             self.lifecycle.seconds_until_idle_exit(self._is_busy()),
         ]
         return min((wait for wait in waits if wait is not None), default=None)

@@ -10,8 +10,7 @@ from stoker.core import contract
 from stoker.core.launch import Launch, filled_in
 from stoker.core.slurm_env import SLURM_MARK
 from stoker.executors.launch import container
-from stoker.executors.launch import training_library as library
-from stoker.executors.launch.paths import ExecutorPaths, terminal_path
+from stoker.executors.launch.paths import SLURM_TOOLS, ExecutorPaths, terminal_path
 
 
 class NoContainer(Exception):
@@ -59,12 +58,14 @@ class CommandBuilder:
     def _with_slurm_tools(self, launch: Launch) -> dict[str, str]:
         """Put `srun` of stoker first on the PATH, since the SLURM_* variables are set by stoker."""
         own = self.environment(launch.environment).get("PATH") or os.defpath
-        return {"PATH": f"{self._library(launch)}/{library.SLURM_TOOLS}{os.pathsep}{own}"}
+        return {"PATH": f"{self._library(launch)}/{SLURM_TOOLS}{os.pathsep}{own}"}
 
     def _library(self, launch: Launch) -> str:
         home = os.path.dirname(os.path.dirname(launch.reports))
         if self.library is None or not os.path.isdir(self.library):
-            self.library = library.provide(home)
+            from stoker.executors.launch import training_library
+
+            self.library = training_library.provide(home)
         return self.library
 
     def _contained(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:

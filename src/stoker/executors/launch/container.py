@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
 import signal
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from stoker.core.job import Container, Mount
 from stoker.core.launch import Launch
 from stoker.core.slurm_env import SLURM_MARK
-from stoker.executors.launch.training_library import SLURM_TOOLS
+from stoker.executors.launch.paths import SLURM_TOOLS
 from stoker.executors.linux.procfs import read_environ
 
 ENGINES = ("podman", "docker")
@@ -84,7 +82,8 @@ def command(
 @functools.cache
 def wrapper() -> str:
     """The part of the shell; short, since lists of processes show it."""
-    lines = Path(__file__).with_suffix(".sh").read_text().splitlines()
+    with open(f"{os.path.splitext(__file__)[0]}.sh") as file:
+        lines = file.read().splitlines()
     return "\n".join(line for line in map(str.strip, lines) if line and not line.startswith("#"))
 
 
@@ -103,6 +102,8 @@ def looked_after_by(pid: int, token: str) -> bool:
 
 def absent(environment: Mapping[str, str], engine: str, asked: Iterable[str] = ()) -> str | None:
     """Return why this node cannot run containers; None if it may. Nothing is started."""
+    import shutil
+
     path = environment.get("PATH") or os.defpath
     if "PATH" in asked:
         path += os.pathsep + USUAL_PATH  # that one is for the inside

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+SLURM_TOOLS = "stoker/executors/slurm_tools"
+"""The directory of `srun` and `scontrol` in the training library, for jobs of Slurm scripts."""
+
 
 class ExecutorPaths(Struct, frozen=True):
     """The directories that the local executor uses."""

@@ -10,11 +10,10 @@ import tempfile
 from pathlib import Path
 
 from stoker import __version__
+from stoker.executors.launch.paths import SLURM_TOOLS
 
 PACKAGES = ("stoker/training", "kubernetesdlprofile")
 """Its files, and no others: an image may have the whole of `stoker` itself."""
-SLURM_TOOLS = "stoker/executors/slurm_tools"
-"""The directory of `srun` and `scontrol` in it, for jobs with SLURM_* variables."""
 _SOURCE = Path(__file__).parents[3]
 
 

@@ -9,8 +9,7 @@ import os
 import struct
 from typing import Any
 
-MODIFY, ATTRIB, MOVED_FROM, MOVED_TO, CREATE = 0x2, 0x4, 0x40, 0x80, 0x100
-DELETE, DELETE_SELF, MOVE_SELF = 0x200, 0x400, 0x800
+MODIFY, MOVED_TO, CREATE = 0x2, 0x80, 0x100
 OVERFLOW, IGNORED = 0x4000, 0x8000
 ONLY_DIRECTORY, DONT_FOLLOW, ONCE = 0x0100_0000, 0x0200_0000, 0x8000_0000
 
@@ -49,15 +48,6 @@ class Inotify:
     def watch_file(self, path: str) -> int:
         """Watch a file until it grows once: frequent writes then cost one event."""
         return self._add(path, MODIFY | DONT_FOLLOW | ONCE)
-
-    def watch_removal(self, path: str, inside: bool = False) -> int:
-        """Report that a file or directory may have been deleted or moved, or something `inside`.
-
-        Of a file that is open, the kernel reports at first only that its link count changed; of
-        a directory in which a deleted file is open, nothing.
-        """
-        more = DELETE | MOVED_FROM if inside else 0
-        return self._add(path, ATTRIB | DELETE_SELF | MOVE_SELF | DONT_FOLLOW | more)
 
     def _add(self, path: str, mask: int) -> int:
         name = os.fsencode(path)
