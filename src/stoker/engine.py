@@ -20,6 +20,7 @@ from stoker.core.instructions import Instruction
 from stoker.core.job import Spec
 from stoker.core.restore import restore
 from stoker.core.state import State
+from stoker.core.units import BadValue
 from stoker.faults import FaultTracker
 from stoker.store.port import Batch, Store, StoreError, StoreFull
 
@@ -262,7 +263,7 @@ class Engine:
             batch.apply(event)
         for command in commands:
             try:
-                decision = command.handle(state, now)
+                decision = _handle(command, state, now)
             except CommandRejected as rejection:
                 batch.outcomes.append((command, rejection))
                 continue
@@ -423,7 +424,7 @@ class Engine:
     ) -> None:
         """Reply to a command that changes nothing: it needs no space."""
         try:
-            decision = command.handle(self.state, self.clock())
+            decision = _handle(command, self.state, self.clock())
         except CommandRejected as rejection:
             result.reject([command], rejection)
             return
@@ -446,6 +447,14 @@ class Engine:
 
 _Part = tuple[list[Event], list[Command], list[str]]
 """Some events, commands and stages of a cycle."""
+
+
+def _handle(command: Command, state: State, now: Instant) -> CommandResult:
+    """Return what a command decides; reject one with a value that cannot be read."""
+    try:
+        return command.handle(state, now)
+    except BadValue as error:
+        raise CommandRejected(str(error), "usage") from None
 
 
 def _internal(

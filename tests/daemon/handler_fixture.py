@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 from stoker.daemon.context import CommandHandler, RequestContext
-from stoker.daemon.submission.submit import handle_submit
+from stoker.daemon.submission.submit import submit_jobs
 from stoker.engine import Command, CommandRejected, CommandResult, Engine, Instant
 from stoker.schema import requests as r
 
@@ -89,7 +90,7 @@ class HandlerFixture:
 
     def submit(self, line: str = "true", **options: Any) -> int:
         """Submit a job; return its id (of an array: the first)."""
-        receipt = self.ask(handle_submit(self.context, self.submission(line, **options)))
+        receipt = self.ask(partial(submit_jobs, self.context, self.submission(line, **options)))
         return int(receipt["first"])
 
     def job(self, id: int) -> Job:

@@ -261,10 +261,9 @@ def test_a_reader_that_leaves_before_it_was_put_on_the_list_is_never_on_it() -> 
     async def scenario() -> None:
         journal = Journal(3)
         reader = journal.reader()
-        decide = reader._page(0)
         reader.close()
         this: Any = None
-        decide(this, this)
+        reader._page(0, this, this)
         assert journal.readers == []
         journal.readers.append(reader)  # the loop was in the middle of it
         journal.write()

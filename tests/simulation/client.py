@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.handlers import drain as devices_handlers
 from stoker.daemon.handlers import edit as edit_handlers
 from stoker.daemon.handlers import job_actions, nodes, policies, queues, reorder
-from stoker.daemon.submission.submit import handle_submit
+from stoker.daemon.submission.submit import submit_jobs
 from stoker.daemon.sweeps import queries
 from stoker.daemon.sweeps.controller import AddTrials, SweepController
 from stoker.daemon.sweeps.submit import handle_submit_sweep
@@ -66,50 +67,52 @@ def submit(options: dict[str, Any], key: str, count: int = 1) -> MakeHandler:
         r.What(line="true") if count == 1 or "array" in options else r.What(lines=["true"] * count)
     )
     body = r.Submit(what=what, directory="/tmp", options=options, key=key)
-    return lambda context: handle_submit(context, body)
+    return lambda context: partial(submit_jobs, context, body)
 
 
 def cancel(id: int, at_once: bool = False) -> MakeHandler:
     """End a job, or a whole sweep, for good."""
     if at_once:
-        return lambda context: job_actions.kill(context, r.Kill([str(id)]))
-    return lambda context: job_actions.cancel(context, r.Cancel([str(id)]))
+        return lambda context: partial(job_actions.kill, context, r.Kill([str(id)]))
+    return lambda context: partial(job_actions.cancel, context, r.Cancel([str(id)]))
 
 
 def hold(id: int) -> MakeHandler:
     """Keep a pending job from starting."""
-    return lambda context: job_actions.hold(context, r.Hold([str(id)]))
+    return lambda context: partial(job_actions.hold, context, r.Hold([str(id)]))
 
 
 def release(id: int) -> MakeHandler:
     """Let a held job start."""
-    return lambda context: job_actions.release(context, r.Release([str(id)]))
+    return lambda context: partial(job_actions.release, context, r.Release([str(id)]))
 
 
 def pause(id: int) -> MakeHandler:
     """Suspend a running job."""
-    return lambda context: job_actions.pause(context, r.Pause([str(id)]))
+    return lambda context: partial(job_actions.pause, context, r.Pause([str(id)]))
 
 
 def resume(id: int) -> MakeHandler:
     """Continue a suspended job."""
-    return lambda context: job_actions.resume(context, r.Resume([str(id)]))
+    return lambda context: partial(job_actions.resume, context, r.Resume([str(id)]))
 
 
 def retry(id: int, same_gpus: bool = False) -> MakeHandler:
     """Requeue a finished job."""
-    return lambda context: job_actions.retry(context, r.Retry([str(id)], same_gpus=same_gpus))
+    return lambda context: partial(
+        job_actions.retry, context, r.Retry([str(id)], same_gpus=same_gpus)
+    )
 
 
 def move(id: int, where: str = "first", other: int | None = None) -> MakeHandler:
     """Change the queue position of a pending job."""
     name = None if other is None else str(other)
-    return lambda context: reorder.move(context, r.Move([str(id)], where, name))
+    return lambda context: partial(reorder.move, context, r.Move([str(id)], where, name))
 
 
 def edit(id: int, **options: Any) -> MakeHandler:
     """Change what a pending job requests, or the time limit and priority of a running one."""
-    return lambda context: edit_handlers.edit(context, r.Edit([str(id)], options))
+    return lambda context: partial(edit_handlers.edit, context, r.Edit([str(id)], options))
 
 
 # -- sweeps -------------------------------------------------------------------------------
@@ -154,7 +157,7 @@ def add_trials(id: int, points: Sequence[int], done: bool = False) -> MakeHandle
 
 def change_sweep(id: int, **changes: int) -> MakeHandler:
     """Change how a sweep continues."""
-    return lambda context: queries.change_sweep(context, str(id), r.ChangeSweep(**changes))
+    return lambda context: partial(queries.change_sweep, context, str(id), r.ChangeSweep(**changes))
 
 
 # -- nodes, devices, queues, policies -----------------------------------------------------
@@ -163,39 +166,41 @@ def change_sweep(id: int, **changes: int) -> MakeHandler:
 def add_node(name: str, user: str = "ada") -> MakeHandler:
     """Add a node over SSH, or change its address whatever runs there."""
     body = r.AddNode(name, f"ssh://{user}@{name}", force=True)
-    return lambda context: nodes.add(context, body)
+    return lambda context: partial(nodes.add, context, body)
 
 
 def remove_node(name: str, force: bool = False) -> MakeHandler:
     """Remove a node over SSH; with `force`, the attempts there are abandoned."""
-    return lambda context: nodes.remove(context, r.RemoveNode(name, force))
+    return lambda context: partial(nodes.remove, context, r.RemoveNode(name, force))
 
 
 def drain(*devices: str) -> MakeHandler:
     """Close devices to new jobs."""
-    return lambda context: devices_handlers.drain(context, r.Drain(list(devices), "maintenance"))
+    return lambda context: partial(
+        devices_handlers.drain, context, r.Drain(list(devices), "maintenance")
+    )
 
 
 def undrain(*devices: str) -> MakeHandler:
     """Open devices again."""
-    return lambda context: devices_handlers.undrain(context, r.Undrain(list(devices)))
+    return lambda context: partial(devices_handlers.undrain, context, r.Undrain(list(devices)))
 
 
 def define_queue(name: str, **limits: Any) -> MakeHandler:
     """Make or change a named queue."""
     body = r.Queue(name, **limits)
-    return lambda context: queues.define_queue(context, body)
+    return lambda context: partial(queues.define_queue, context, body)
 
 
 def delete_queue(name: str) -> MakeHandler:
     """Delete a named queue."""
-    return lambda context: queues.delete_queue(context, name)
+    return lambda context: partial(queues.delete_queue, context, name)
 
 
 def choose_policy(name: str, queue: str = "*", **parameters: float) -> MakeHandler:
     """Have queues scheduled by another policy."""
     body = r.Policy(queue, name, dict(parameters))
-    return lambda context: policies.choose(context, body)
+    return lambda context: partial(policies.choose, context, body)
 
 
 # -- options ------------------------------------------------------------------------------

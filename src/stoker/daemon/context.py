@@ -13,7 +13,6 @@ from stoker.core.outlook import Told
 from stoker.core.selectors import NotFound, select, sweep_meant
 from stoker.core.state import State
 from stoker.core.sweep import Sweep, Trial, trial_of
-from stoker.core.units import BadValue
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.faults import FaultTracker
 from stoker.schema.job import UploadView
@@ -85,8 +84,6 @@ class RequestContext(Struct):
             return select(selectors, state, self.load_job, self.by_name, self.store.members)
         except NotFound as error:
             raise CommandRejected(str(error), "not_found") from None
-        except BadValue as error:
-            raise CommandRejected(str(error), "usage") from None
 
     def resolve_one(self, selector: str, state: State) -> int:
         """Return the first job that a selector names; reject a sweep without trials."""

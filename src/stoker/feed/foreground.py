@@ -23,7 +23,7 @@ from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.runtime.command_queue import QueuedCommand
 from stoker.daemon.state_lock import Locked, StateLock
-from stoker.daemon.submission.submit import handle_submit, resubmit_line
+from stoker.daemon.submission.submit import resubmit_line, submit_jobs
 from stoker.daemon.views.job import job_view
 from stoker.engine import Command, CommandRejected, CommandResult, Instant
 from stoker.executors.linux.subreaper import become_subreaper
@@ -188,7 +188,7 @@ class ForegroundSource(JobSource):
             environment=self.environment.environment,
             umask=self.environment.umask,
         )
-        decision = handle_submit(loop.context, body, durable=False)(state, now)
+        decision = submit_jobs(loop.context, body, state, now, durable=False)
         if line is not None:
             event = decision.events[-1]
             assert type(event) is JobsSubmitted
@@ -292,7 +292,8 @@ class ForegroundSource(JobSource):
         self._watch_input(False)
         ids = [str(id) for id in sorted(self.unfinished)]
         if ids:
-            handler = kill(loop.context, Kill(ids)) if again else cancel(loop.context, Cancel(ids))
+            cancel_all = partial(cancel, loop.context, Cancel(ids))
+            handler = partial(kill, loop.context, Kill(ids)) if again else cancel_all
             loop.commands.put(QueuedCommand(handler, lambda *_: None))
         else:
             loop.lifecycle.stop()
@@ -311,7 +312,8 @@ class ForegroundSource(JobSource):
         ]
         self.work.on_drain()
         if ids:
-            loop.commands.put(QueuedCommand(cancel(loop.context, Cancel(ids)), lambda *_: None))
+            handler = partial(cancel, loop.context, Cancel(ids))
+            loop.commands.put(QueuedCommand(handler, lambda *_: None))
 
     def exit_code(self) -> int:
         """Return 0 if all lines succeeded, 1 if some did not, 128+N after a signal."""

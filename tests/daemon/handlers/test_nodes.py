@@ -1,6 +1,7 @@
 """Nodes: added, removed, refreshed, listed."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ def registry(**machines: RemoteStub) -> Any:
 @pytest.fixture
 def ant(handlers: HandlerFixture) -> HandlerFixture:
     """With the node `ant`, which is up."""
-    handlers.ask(nodes.add(handlers.context, AddNode("ant", "ssh://me@ant")))
+    handlers.ask(partial(nodes.add, handlers.context, AddNode("ant", "ssh://me@ant")))
     handlers.apply(
         e.NodeJoined(at=handlers.now, facts=node(4, name="ant")),
         e.NodeReached(at=handlers.now, node="ant"),
@@ -61,12 +62,12 @@ def test_a_node_is_added_changed_and_removed(handlers: HandlerFixture) -> None:
     context = handlers.context
     context.configured_nodes = lambda: ["ant"]
     body = AddNode("ant", "ssh://me@ant")
-    reply = handlers.ask(nodes.add(context, body))
+    reply = handlers.ask(partial(nodes.add, context, body))
     assert (reply["new"], reply["changed"], reply["configured"]) == (True, True, True)
-    reply = handlers.ask(nodes.add(context, body))
+    reply = handlers.ask(partial(nodes.add, context, body))
     assert (reply["new"], reply["changed"], handlers.kinds()) == (False, False, [])
-    assert handlers.ask(nodes.add(context, AddNode("ant", "ssh://me@new")))["changed"]
-    reply = handlers.ask(nodes.remove(context, RemoveNode("ant")))
+    assert handlers.ask(partial(nodes.add, context, AddNode("ant", "ssh://me@new")))["changed"]
+    reply = handlers.ask(partial(nodes.remove, context, RemoveNode("ant")))
     assert (reply["lost"], reply["configured"]) == ([], True)
     assert handlers.state.rest.remotes == {}
 
@@ -85,39 +86,43 @@ def test_a_node_is_added_changed_and_removed(handlers: HandlerFixture) -> None:
 def test_a_node_that_cannot_be_meant_is_rejected(
     ant: HandlerFixture, body: AddNode, code: str, word: str
 ) -> None:
-    ant.rejects(nodes.add(ant.context, body), code, word)
+    ant.rejects(partial(nodes.add, ant.context, body), code, word)
 
 
 def test_another_user_or_port_is_another_node(ant: HandlerFixture) -> None:
     for name, address in (("bee", "ssh://you@ant"), ("cat", "ssh://me@ant:2222")):
-        assert ant.ask(nodes.add(ant.context, AddNode(name, address)))["new"]
+        assert ant.ask(partial(nodes.add, ant.context, AddNode(name, address)))["new"]
 
 
 def test_a_node_with_running_jobs_is_moved_or_removed_only_with_force(ant: HandlerFixture) -> None:
     job = ant.submit(gpus="4")
     moved = AddNode("ant", "ssh://me@new")
-    ant.rejects(nodes.add(ant.context, moved), "failed", "--force")
-    ant.rejects(nodes.remove(ant.context, RemoveNode("ant")), "failed", "--force")
-    assert ant.ask(nodes.add(ant.context, AddNode("ant", "ssh://me@new", force=True)))["changed"]
-    reply = ant.ask(nodes.remove(ant.context, RemoveNode("ant", force=True)))
+    ant.rejects(partial(nodes.add, ant.context, moved), "failed", "--force")
+    ant.rejects(partial(nodes.remove, ant.context, RemoveNode("ant")), "failed", "--force")
+    assert ant.ask(partial(nodes.add, ant.context, AddNode("ant", "ssh://me@new", force=True)))[
+        "changed"
+    ]
+    reply = ant.ask(partial(nodes.remove, ant.context, RemoveNode("ant", force=True)))
     assert reply["lost"] == [job]
     assert ant.kinds()[:2] == ["AttemptLost", "NodeRemoved"]
 
 
 def test_the_local_node_and_unknown_nodes_cannot_be_removed(handlers: HandlerFixture) -> None:
-    handlers.rejects(nodes.remove(handlers.context, RemoveNode("box")), "usage", "this node")
-    handlers.rejects(nodes.remove(handlers.context, RemoveNode("bee")), "not_found", "bee")
+    handlers.rejects(
+        partial(nodes.remove, handlers.context, RemoveNode("box")), "usage", "this node"
+    )
+    handlers.rejects(partial(nodes.remove, handlers.context, RemoveNode("bee")), "not_found", "bee")
 
 
 def test_a_refresh_covers_the_named_nodes_or_all(ant: HandlerFixture) -> None:
     remote = registry(ant=RemoteStub(), bee=RemoteStub(is_up=False))
     replies: list[str] = []
-    ant.ask(nodes.refresh(remote, ["ant"], lambda: replies.append("ant")))
+    ant.ask(partial(nodes.refresh, remote, ["ant"], lambda: replies.append("ant")))
     assert (remote.refreshed, replies) == (["ant"], ["ant"])
-    ant.ask(nodes.refresh(remote, [], lambda: replies.append("all")))
+    ant.ask(partial(nodes.refresh, remote, [], lambda: replies.append("all")))
     assert remote.refreshed == ["ant", "ant", "bee"]
     assert replies == ["ant"], "bee has not answered"
-    ant.rejects(nodes.refresh(remote, ["cat"], replies.clear), "not_found", "cat")
+    ant.rejects(partial(nodes.refresh, remote, ["cat"], replies.clear), "not_found", "cat")
     remote.refreshed.clear()
     nodes.refresh_reachable(remote)
     assert remote.refreshed == ["ant"]
@@ -141,7 +146,7 @@ def test_nodes_are_listed_with_their_state(ant: HandlerFixture) -> None:
             use = ()
 
     remote = registry(ant=RemoteStub(reading=Reading, error="driver gone"))
-    box, view = ant.ask(nodes.list_nodes(remote, 500.0))["nodes"]
+    box, view = ant.ask(partial(nodes.list_nodes, remote, 500.0))["nodes"]
     assert (box["name"], box["state"], box["address"], box["measured"]) == ("box", "up", None, None)
     assert (view["name"], view["state"], view["measured"]["cores"]) == ("ant", "up", 8)
     assert [word for note in view["notes"] for word in ("bash", "driver") if word in note] == [
@@ -157,7 +162,7 @@ def test_a_node_that_cannot_be_reached_says_why(
 ) -> None:
     ant.apply(e.NodeUnreachable(at=ant.now, node="ant", why="no route", boot=ant.now))
     remote = registry(ant=RemoteStub(why=why))
-    _, view = ant.ask(nodes.list_nodes(remote, 500.0))["nodes"]
+    _, view = ant.ask(partial(nodes.list_nodes, remote, 500.0))["nodes"]
     assert (view["state"], view["why"]) == (state, "no route")
     assert nodes.summary(remote, ant.state)[state] == ["ant"]
 
@@ -170,7 +175,7 @@ def test_a_drained_and_a_closed_node_are_shown_so(ant: HandlerFixture) -> None:
         e.DevicesDrained(at=ant.now, devices=devices, reason=""),
         e.NodeClosed(at=ant.now, node="ant", why="disk full"),
     )
-    _, view = ant.ask(nodes.list_nodes(registry(ant=RemoteStub()), 500.0))["nodes"]
+    _, view = ant.ask(partial(nodes.list_nodes, registry(ant=RemoteStub()), 500.0))["nodes"]
     assert view["state"] == "drained"
     assert "disk full" in view["notes"][0]
 

@@ -1,5 +1,6 @@
 """Scheduling policies: shown, chosen, reset."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,29 +29,29 @@ def test_a_queue_gets_a_policy_of_its_own_and_gives_it_up(handlers: HandlerFixtu
     handlers.submit(gpus="2", queue="night")
     handlers.submit(gpus="2", queue="night")
     chosen = Policy("night", PLANNER.name, {"quantum": "20m"})
-    reply = handlers.ask(choose(handlers.context, chosen))
+    reply = handlers.ask(partial(choose, handlers.context, chosen))
     assert (reply["changed"], reply["waiting"], reply["known"]) == (True, 1, True)
     assert (reply["before"]["policy"], reply["after"]["policy"]) == (USUAL.name, PLANNER.name)
     assert reply["preempts"] is PLANNER.preempts
     assert shown(handlers, "night")["parameters"]["quantum"] == 1200
     assert "night" in summary(handlers.state)
-    assert not handlers.ask(choose(handlers.context, chosen))["changed"]
-    handlers.ask(choose(handlers.context, Policy("night")))
+    assert not handlers.ask(partial(choose, handlers.context, chosen))["changed"]
+    handlers.ask(partial(choose, handlers.context, Policy("night")))
     assert not shown(handlers, "night")["own"]
 
 
 def test_a_policy_of_all_queues_leaves_those_with_their_own(handlers: HandlerFixture) -> None:
-    handlers.ask(choose(handlers.context, Policy("night", "fifo")))
-    reply = handlers.ask(choose(handlers.context, Policy("*", PLANNER.name)))
+    handlers.ask(partial(choose, handlers.context, Policy("night", "fifo")))
+    reply = handlers.ask(partial(choose, handlers.context, Policy("*", PLANNER.name)))
     assert (reply["kept"], reply["known"]) == (["night"], True)
     assert shown(handlers)["policy"] == PLANNER.name
     assert shown(handlers, "night")["policy"] == "fifo"
-    assert handlers.ask(choose(handlers.context, Policy()))["after"]["chosen"] == AUTO
+    assert handlers.ask(partial(choose, handlers.context, Policy()))["after"]["chosen"] == AUTO
     assert shown(handlers)["why"] is not None
 
 
 def test_a_queue_without_jobs_is_unknown_but_accepted(handlers: HandlerFixture) -> None:
-    assert not handlers.ask(choose(handlers.context, Policy("nowhere", "fifo")))["known"]
+    assert not handlers.ask(partial(choose, handlers.context, Policy("nowhere", "fifo")))["known"]
 
 
 @pytest.mark.parametrize(
@@ -64,4 +65,4 @@ def test_a_queue_without_jobs_is_unknown_but_accepted(handlers: HandlerFixture) 
 def test_an_unknown_policy_or_parameter_is_rejected(
     handlers: HandlerFixture, body: Policy, word: str
 ) -> None:
-    handlers.rejects(choose(handlers.context, body), "usage", word)
+    handlers.rejects(partial(choose, handlers.context, body), "usage", word)

@@ -1,5 +1,6 @@
 """Queries: lists of jobs, explanations, history, logs, GPUs, counts."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ def listing(handlers: HandlerFixture, *selectors: str, limit: int = 100, **more:
     fields = {"states": [], "user": "", "queue": "", "client": "", "tail": 0, **more}
     job_filter = JobFilter(limit=limit, **fields)
     return handlers.ask(
-        queries.list_ids(handlers.context, list(selectors), job_filter, lambda: {"general": 1})
+        partial(
+            queries.list_ids, handlers.context, list(selectors), job_filter, lambda: {"general": 1}
+        )
     )
 
 
@@ -90,15 +93,15 @@ def test_views_show_uploads_while_a_job_is_being_started(handlers: HandlerFixtur
     job = handlers.submit()
     upload = UploadView(node="gpu1", sent_bytes=1, text="sends 3 files")
     handlers.context.uploads = lambda _: [upload]
-    (view,) = handlers.ask(queries.list_views(handlers.context, [job], 0))
+    (view,) = handlers.ask(partial(queries.list_views, handlers.context, [job], 0))
     assert (view["uploads"][0]["node"], view["reason_text"]) == ("gpu1", "sends 3 files")
     handlers.run(job)
-    (view,) = handlers.ask(queries.list_views(handlers.context, [job], 0))
+    (view,) = handlers.ask(partial(queries.list_views, handlers.context, [job], 0))
     assert "uploads" not in view
 
 
 def test_explain_says_why_a_job_is_pending(mixed: HandlerFixture) -> None:
-    reply = mixed.ask(queries.explain(mixed.context, "4"))
+    reply = mixed.ask(partial(queries.explain, mixed.context, "4"))
     assert (reply["state"], reply["position"], reply["ahead"]) == ("PENDING", 1, [])
     assert "foreseen" not in reply
     (view,) = reply["nodes"]
@@ -108,15 +111,15 @@ def test_explain_says_why_a_job_is_pending(mixed: HandlerFixture) -> None:
 
 def test_explain_of_a_job_in_the_store_says_how_it_ended(mixed: HandlerFixture) -> None:
     mixed.unload(2)
-    reply = mixed.ask(queries.explain(mixed.context, "2"))
+    reply = mixed.ask(partial(queries.explain, mixed.context, "2"))
     assert (reply["state"], reply["reason"], reply["nodes"]) == ("COMPLETED", None, [])
-    mixed.rejects(queries.explain(mixed.context, "77"), "not_found", "77")
+    mixed.rejects(partial(queries.explain, mixed.context, "77"), "not_found", "77")
 
 
 def test_explain_names_the_error_that_stops_the_planner(mixed: HandlerFixture) -> None:
     faults = mixed.context.faults = FaultTracker(mixed.engine.clock)
     faults.contain(PLANNING, None, int, "boom")
-    reply = mixed.ask(queries.explain(mixed.context, "4"))
+    reply = mixed.ask(partial(queries.explain, mixed.context, "4"))
     assert reply["reason"] == "PlanningFailed"
     assert "boom" in reply["text"]
 
@@ -124,13 +127,13 @@ def test_explain_names_the_error_that_stops_the_planner(mixed: HandlerFixture) -
 def test_the_log_is_that_of_the_last_attempt_that_started(handlers: HandlerFixture) -> None:
     job = handlers.submit()
     handlers.run(job)
-    files = handlers.ask(queries.jobs_for_log(handlers.context, str(job), None, 0))
+    files = handlers.ask(partial(queries.jobs_for_log, handlers.context, str(job), None, 0))
     assert (files.job, files.attempt, files.err) == (job, 0, None)
     assert files.out.startswith(handlers.context.logs)
-    other = handlers.ask(queries.jobs_for_log(handlers.context, "last", 3, 0))
+    other = handlers.ask(partial(queries.jobs_for_log, handlers.context, "last", 3, 0))
     assert other.attempt == 3
     handlers.rejects(
-        queries.jobs_for_log(handlers.context, str(job), None, 1), "not_found", "one part"
+        partial(queries.jobs_for_log, handlers.context, str(job), None, 1), "not_found", "one part"
     )
 
 
@@ -147,25 +150,31 @@ class FollowedRegistry:
 def test_an_attempt_is_over_when_it_ended_or_another_began(handlers: HandlerFixture) -> None:
     registry: Any = FollowedRegistry()
     job = handlers.submit()
-    assert not handlers.ask(queries.is_attempt_over(job, 0, registry))
-    assert handlers.ask(queries.is_attempt_over(99, 0, registry))
+    assert not handlers.ask(partial(queries.is_attempt_over, job, 0, registry))
+    assert handlers.ask(partial(queries.is_attempt_over, 99, 0, registry))
     handlers.exit(job)
-    assert handlers.ask(queries.is_attempt_over(job, 0, registry))
+    assert handlers.ask(partial(queries.is_attempt_over, job, 0, registry))
     assert registry.followed == [job]
 
 
 def test_metrics_need_a_single_job(handlers: HandlerFixture) -> None:
     job = handlers.submit(array="0-1")
     context = handlers.context
-    assert handlers.ask(queries.job_for_metrics(context, f"{job}_0")) == (job, f"{job}_0", 0)
-    handlers.rejects(queries.job_for_metrics(context, str(job)), "usage", "2 jobs")
+    assert handlers.ask(partial(queries.job_for_metrics, context, f"{job}_0")) == (
+        job,
+        f"{job}_0",
+        0,
+    )
+    handlers.rejects(partial(queries.job_for_metrics, context, str(job)), "usage", "2 jobs")
 
 
 def test_history_lists_finished_jobs_by_selector_or_query(mixed: HandlerFixture) -> None:
     mixed.unload(2)
 
     def ids(*selectors: str, **query: Any) -> tuple[list[int], int]:
-        reply = mixed.ask(queries.history(mixed.context, list(selectors), JobQuery(**query)))
+        reply = mixed.ask(
+            partial(queries.history, mixed.context, list(selectors), JobQuery(**query))
+        )
         return [view["id"] for view in reply["jobs"]], reply["more"]
 
     assert ids(limit=10) == ([1, 2], 0)
@@ -178,7 +187,7 @@ def test_gpus_are_listed_with_readings_and_jobs(handlers: HandlerFixture) -> Non
     job = handlers.submit(gpus="1")
     handlers.run(job)
     handlers.now += 5
-    reply = handlers.ask(queries.list_gpus(lambda _: {}, lambda: ["driver gone"]))
+    reply = handlers.ask(partial(queries.list_gpus, lambda _: {}, lambda: ["driver gone"]))
     busy, free = reply["gpus"]
     assert (busy["jobs"][0]["id"], busy["jobs"][0]["elapsed"], free["jobs"]) == (job, 5.0, [])
     assert (reply["machines"], reply["note"]) == (["box"], "driver gone")
@@ -186,9 +195,12 @@ def test_gpus_are_listed_with_readings_and_jobs(handlers: HandlerFixture) -> Non
 
 def test_nodes_that_were_not_reached_yet_are_named_with_the_gpus(handlers: HandlerFixture) -> None:
     handlers.apply(e.NodeAdded(at=handlers.now, name="ant", address="ssh://ant"))
-    assert handlers.ask(queries.list_gpus(lambda _: {}, list))["machines"] == ["box", "ant"]
+    assert handlers.ask(partial(queries.list_gpus, lambda _: {}, list))["machines"] == [
+        "box",
+        "ant",
+    ]
     handlers.apply(e.NodeJoined(at=handlers.now, facts=node(1, name="ant")))
-    assert len(handlers.ask(queries.list_gpus(lambda _: {}, list))["gpus"]) == 3
+    assert len(handlers.ask(partial(queries.list_gpus, lambda _: {}, list))["gpus"]) == 3
 
 
 def test_times_are_iso() -> None:

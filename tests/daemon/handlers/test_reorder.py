@@ -1,5 +1,7 @@
 """Moves of pending jobs in the queue."""
 
+from functools import partial
+
 import pytest
 
 from daemon.handler_fixture import HandlerFixture
@@ -21,7 +23,7 @@ def order(handlers: HandlerFixture) -> list[int]:
 
 def moved(handlers: HandlerFixture, job: int, where: str, other: int | None = None) -> list[int]:
     body = Move([str(job)], where=where, other=None if other is None else str(other))
-    handlers.ask(move(handlers.context, body))
+    handlers.ask(partial(move, handlers.context, body))
     return order(handlers)
 
 
@@ -51,12 +53,12 @@ def test_a_move_without_a_pending_job_is_rejected_or_skipped(
 ) -> None:
     a, b, _ = queue
     context = handlers.context
-    handlers.rejects(move(context, Move()), "usage", "named")
-    handlers.rejects(move(context, Move(["99"])), "not_found", "99")
+    handlers.rejects(partial(move, context, Move()), "usage", "named")
+    handlers.rejects(partial(move, context, Move(["99"])), "not_found", "99")
     for other in (None, str(a), "1", f"{a},{b}"):
         body = Move([str(a)], where="before", other=other)
-        handlers.rejects(move(context, body), "usage", "another pending job")
-    reply = handlers.ask(move(context, Move(["1"])))
+        handlers.rejects(partial(move, context, body), "usage", "another pending job")
+    reply = handlers.ask(partial(move, context, Move(["1"])))
     assert (reply["done"], reply["skipped"][0]["why"]) == ([], "it is not pending")
 
 
@@ -68,5 +70,7 @@ def test_a_move_into_a_used_up_gap_is_rejected(handlers: HandlerFixture, queue: 
             break
         b, c = c, b
     handlers.rejects(
-        move(handlers.context, Move([str(b)], where="after", other=str(a))), "failed", "--first"
+        partial(move, handlers.context, Move([str(b)], where="after", other=str(a))),
+        "failed",
+        "--first",
     )

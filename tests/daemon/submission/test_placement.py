@@ -1,5 +1,6 @@
 """From a submission to its devices: what starts at once, in which order, and what stays pending."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from daemon.handler_fixture import HandlerFixture, assert_rejection
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.daemon.handlers import job_actions, queries
-from stoker.daemon.submission.submit import handle_submit
+from stoker.daemon.submission.submit import submit_jobs
 from stoker.engine import CommandRejected
 from stoker.schema import requests as r
 
@@ -42,18 +43,18 @@ def pending(handlers: HandlerFixture, **options: Any) -> int:
 
 
 def devices(handlers: HandlerFixture, job: int) -> list[str]:
-    (view,) = handlers.ask(queries.list_views(handlers.context, [job], 0))
+    (view,) = handlers.ask(partial(queries.list_views, handlers.context, [job], 0))
     names: list[str] = view["devices"]["gpu"]
     return names
 
 
 def free(handlers: HandlerFixture) -> list[str]:
-    reply = handlers.ask(queries.list_gpus(lambda _: {}, list))
+    reply = handlers.ask(partial(queries.list_gpus, lambda _: {}, list))
     return [gpu["free"] for gpu in reply["gpus"]]
 
 
 def reason(handlers: HandlerFixture, job: int) -> str:
-    text: str = handlers.ask(queries.explain(handlers.context, str(job)))["reason"]
+    text: str = handlers.ask(partial(queries.explain, handlers.context, str(job)))["reason"]
     return text
 
 
@@ -84,7 +85,7 @@ def test_ten_tenths_fill_a_gpu_and_the_eleventh_waits(one: HandlerFixture) -> No
     body = r.Submit(
         what=r.What(lines=["true"] * 11), directory=str(one.directory), options={"gpus": "0.1"}
     )
-    one.ask(handle_submit(one.context, body))
+    one.ask(partial(submit_jobs, one.context, body))
     assert [one.status(id) for id in range(1, 12)] == ["CONFIGURING"] * 10 + ["PENDING"]
 
 
@@ -99,7 +100,7 @@ def test_jobs_of_one_cycle_never_share_a_gpu_by_accident(four: HandlerFixture) -
     body = r.Submit(
         what=r.What(lines=["true"] * 6), directory=str(four.directory), options={"gpus": "1"}
     )
-    four.ask(handle_submit(four.context, body))
+    four.ask(partial(submit_jobs, four.context, body))
     used = [devices(four, id) for id in four.state.running]
     assert sorted(used) == [["0"], ["1"], ["2"], ["3"]]
 
@@ -112,7 +113,7 @@ def test_named_resources_are_counted(handlers: HandlerFixture) -> None:
     for _ in range(2):
         started(handlers, resources="licence=1")
     third = pending(handlers, resources="licence=1")
-    assert "licence" in str(handlers.ask(queries.explain(handlers.context, str(third))))
+    assert "licence" in str(handlers.ask(partial(queries.explain, handlers.context, str(third))))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ def test_an_array_runs_no_more_members_at_once_than_it_may(handlers: HandlerFixt
     assert sorted(handlers.state.running) == [array, array + 1]
     handlers.exit(array)
     assert sorted(handlers.state.running) == [array + 1, array + 2]
-    handlers.ask(job_actions.cancel(handlers.context, r.Cancel([str(array)])))
+    handlers.ask(partial(job_actions.cancel, handlers.context, r.Cancel([str(array)])))
     assert {handlers.status(array + n) for n in (3, 4, 5)} == {"CANCELLED"}
 
 
@@ -201,11 +202,11 @@ def test_dependencies_depend_on_how_the_other_job_ended(handlers: HandlerFixture
         for kind in ("afterok", "afterany", "afternotok")
     )
     assert {reason(handlers, job) for job in (ok, always, failed)} == {"Dependency"}
-    handlers.ask(job_actions.release(handlers.context, r.Release([str(failing)])))
+    handlers.ask(partial(job_actions.release, handlers.context, r.Release([str(failing)])))
     handlers.exit(failing, 1)
     assert [handlers.status(job) for job in (always, failed)] == ["CONFIGURING", "CONFIGURING"]
     assert reason(handlers, ok) == "DependencyNeverSatisfied"
-    handlers.ask(job_actions.retry(handlers.context, r.Retry(failed=True)))
+    handlers.ask(partial(job_actions.retry, handlers.context, r.Retry(failed=True)))
     handlers.exit(failing)
     assert handlers.status(ok) == "CONFIGURING", "a retry that succeeds revives it"
 
@@ -232,7 +233,7 @@ def test_a_job_does_not_begin_before_its_time(handlers: HandlerFixture) -> None:
 def test_a_held_job_waits_until_it_is_released(handlers: HandlerFixture) -> None:
     job = pending(handlers, hold=True)
     assert reason(handlers, job) == "JobHeldUser"
-    handlers.ask(job_actions.release(handlers.context, r.Release([str(job)])))
+    handlers.ask(partial(job_actions.release, handlers.context, r.Release([str(job)])))
     assert handlers.status(job) == "CONFIGURING"
 
 
@@ -240,7 +241,7 @@ def test_an_explanation_names_the_node_the_constraint_and_the_job_in_the_way(
     one: HandlerFixture,
 ) -> None:
     running = started(one, gpus="1")
-    view = one.ask(queries.explain(one.context, str(pending(one, gpus="1"))))
+    view = one.ask(partial(queries.explain, one.context, str(pending(one, gpus="1"))))
     (constraint,) = [c for c in view["nodes"][0]["constraints"] if c["name"] == "gpus"]
     assert (view["reason"], constraint["needs"], constraint["free"]) == ("Resources", "1", "0")
     assert f"job {running}" in str(constraint)

@@ -1,5 +1,6 @@
 """POST /jobs in process: what is accepted, with which warnings, and what is rejected."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from daemon.handler_fixture import HandlerFixture, assert_rejection
 from stoker.core import events as e
 from stoker.core.outlook import Kind, Span, Told
 from stoker.daemon.handlers.queues import define_queue
-from stoker.daemon.submission.submit import handle_submit, resubmit_line
+from stoker.daemon.submission.submit import resubmit_line, submit_jobs
 from stoker.engine import CommandRejected, Instant
 from stoker.schema import requests as r
 
@@ -19,7 +20,7 @@ def send(handlers: HandlerFixture, what: r.What, **more: Any) -> Any:
     options = more.pop("options", {})
     fields = {"directory": str(handlers.directory), "environment": {"PATH": "/bin"}, **more}
     body = r.Submit(what=what, options=options, **fields)
-    return handlers.ask(handle_submit(handlers.context, body))
+    return handlers.ask(partial(submit_jobs, handlers.context, body))
 
 
 def spec_of(handlers: HandlerFixture, job: int) -> Any:
@@ -137,7 +138,7 @@ def test_a_job_for_unreachable_nodes_only_gets_a_warning(handlers: HandlerFixtur
 
 def test_limits_of_a_queue_are_enforced(handlers: HandlerFixture) -> None:
     queue = r.Queue("small", max_job_gpus="1", max_waiting=1, priority=4)
-    handlers.ask(define_queue(handlers.context, queue))
+    handlers.ask(partial(define_queue, handlers.context, queue))
     options = {"queue": "small", "gpus": "2"}
     with pytest.raises(CommandRejected) as error:
         send(handlers, r.What(line="true"), options=options)

@@ -1,5 +1,6 @@
 """Supply of trials: messages to the sampler, scores over attempts, the controller."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -194,7 +195,7 @@ def test_a_sweep_with_failures_only_gets_no_more_trials_until_released(
             break
     assert "release" in (sweeps.sweep.note or "")
     failed = sweeps.sweep.counts["failed"]
-    sweeps.handlers.ask(release(sweeps.handlers.context, r.Release(["1"])))
+    sweeps.handlers.ask(partial(release, sweeps.handlers.context, r.Release(["1"])))
     sweeps.supply()
     assert sweeps.sweep.issued > failed
 
@@ -202,7 +203,7 @@ def test_a_sweep_with_failures_only_gets_no_more_trials_until_released(
 def test_a_command_for_a_sweep_that_has_ended_does_nothing(sweeps: ControlledSweeps) -> None:
     sweeps.send(method="random")
     sweeps.controller.supply_trials(sweeps.handlers.state)
-    sweeps.handlers.ask(cancel(sweeps.handlers.context, r.Cancel(["1"])))
+    sweeps.handlers.ask(partial(cancel, sweeps.handlers.context, r.Cancel(["1"])))
     sweeps.handlers.cycle([], sweeps.commands)
     assert sweeps.sweep.issued == 0
     assert sweeps.controller.awaiting_trials == set()

@@ -1,5 +1,6 @@
 """POST and GET /sweeps in process: created, resumed, shown, changed, rejected."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -147,7 +148,9 @@ def test_a_dry_run_shows_the_first_commands(handlers: HandlerFixture) -> None:
 def test_a_held_sweep_is_released_when_it_is_submitted_again(handlers: HandlerFixture) -> None:
     send(handlers, options={"hold": True})
     assert [handlers.status(id) for id in (2, 3)] == ["PENDING", "PENDING"]
-    assert handlers.ask(list_sweeps(handlers.context, False))["sweeps"][0]["state"] == "HELD"
+    assert (
+        handlers.ask(partial(list_sweeps, handlers.context, False))["sweeps"][0]["state"] == "HELD"
+    )
     send(handlers)
     assert [handlers.status(id) for id in (2, 3)] == ["CONFIGURING", "CONFIGURING"]
 
@@ -155,51 +158,53 @@ def test_a_held_sweep_is_released_when_it_is_submitted_again(handlers: HandlerFi
 def test_sweeps_are_listed_and_shown_with_their_trials(handlers: HandlerFixture) -> None:
     send(handlers, {**GRID, "metric": LOSS})
     handlers.run(2)
-    (view,) = handlers.ask(list_sweeps(handlers.context, False))["sweeps"]
+    (view,) = handlers.ask(partial(list_sweeps, handlers.context, False))["sweeps"]
     assert (view["state"], view["counts"]["running"], view["best"]) == ("RUNNING", 2, None)
     handlers.apply(
         e.TrialMeasured(at=handlers.now, job=2, attempt=0, value=0.1, final=True, step=1.0)
     )
     for job in (2, 3):
         handlers.exit(job)
-    shown = handlers.ask(show_sweep(handlers.context, "1"))
+    shown = handlers.ask(partial(show_sweep, handlers.context, "1"))
     assert (shown["sweep"]["state"], shown["definition"]["method"]) == ("DONE", "grid")
     assert [trial["value"] for trial in shown["trials"]] == [0.1, None]
     assert (shown["sweep"]["best"]["id"], shown["sweep"]["best"]["params"]) == (2, {"x": 1})
-    assert handlers.ask(list_sweeps(handlers.context, False))["sweeps"] == []
-    assert len(handlers.ask(list_sweeps(handlers.context, True))["sweeps"]) == 1
-    handlers.rejects(show_sweep(handlers.context, "2"), "not_found", "sweep 2")
+    assert handlers.ask(partial(list_sweeps, handlers.context, False))["sweeps"] == []
+    assert len(handlers.ask(partial(list_sweeps, handlers.context, True))["sweeps"]) == 1
+    handlers.rejects(partial(show_sweep, handlers.context, "2"), "not_found", "sweep 2")
 
 
 def test_a_sweep_whose_definition_is_lost_is_rejected(handlers: HandlerFixture) -> None:
     send(handlers)
     handlers.store.rows.blobs.clear()
-    handlers.rejects(show_sweep(handlers.context, "1"), "failed", "lost")
+    handlers.rejects(partial(show_sweep, handlers.context, "1"), "failed", "lost")
 
 
 def test_a_change_reaches_the_sweep_and_its_unfinished_trials(handlers: HandlerFixture) -> None:
     send(handlers)
     handlers.exit(2)
     change = r.ChangeSweep(max_running=1, priority=7)
-    view = handlers.ask(change_sweep(handlers.context, "1", change))
+    view = handlers.ask(partial(change_sweep, handlers.context, "1", change))
     assert (view["max_running"], view["priority"]) == (1, 7)
     assert [handlers.job(id).priority for id in (2, 3)] == [0, 7]
-    handlers.rejects(change_sweep(handlers.context, "1", r.ChangeSweep()), "usage", "Nothing")
-    handlers.rejects(change_sweep(handlers.context, "9", change), "not_found", "sweep 9")
+    handlers.rejects(
+        partial(change_sweep, handlers.context, "1", r.ChangeSweep()), "usage", "Nothing"
+    )
+    handlers.rejects(partial(change_sweep, handlers.context, "9", change), "not_found", "sweep 9")
 
 
 def test_actions_on_a_sweep_reach_the_trials_to_come(handlers: HandlerFixture) -> None:
     context = handlers.context
     send(handlers, RANDOM)
     assert handlers.state.sweeps[1].asks
-    assert handlers.ask(job_actions.hold(context, r.Hold(["1"])))["sweeps"] == [1]
+    assert handlers.ask(partial(job_actions.hold, context, r.Hold(["1"])))["sweeps"] == [1]
     assert handlers.state.sweeps[1].held
-    handlers.ask(job_actions.release(context, r.Release(["1"])))
+    handlers.ask(partial(job_actions.release, context, r.Release(["1"])))
     assert not handlers.state.sweeps[1].held
-    handlers.ask(edit(context, r.Edit(["1"], options={"priority": "4"})))
+    handlers.ask(partial(edit, context, r.Edit(["1"], options={"priority": "4"})))
     assert handlers.state.sweeps[1].priority == 4
-    handlers.rejects(queries.explain(context, "1"), "not_found", "no trials")
-    handlers.ask(job_actions.cancel(context, r.Cancel(["all"])))
+    handlers.rejects(partial(queries.explain, context, "1"), "not_found", "no trials")
+    handlers.ask(partial(job_actions.cancel, context, r.Cancel(["all"])))
     assert handlers.state.sweeps[1].ended
 
 
@@ -207,7 +212,7 @@ def test_a_retry_of_a_sweep_leaves_what_succeeded(handlers: HandlerFixture) -> N
     send(handlers)
     handlers.exit(2)
     handlers.exit(3, 1)
-    reply = handlers.ask(job_actions.retry(handlers.context, r.Retry(["1"])))
+    reply = handlers.ask(partial(job_actions.retry, handlers.context, r.Retry(["1"])))
     assert [view["id"] for view in reply["done"]] == [3]
     assert "succeeded" in reply["skipped"][0]["why"]
 
@@ -217,7 +222,7 @@ def test_a_folded_list_has_sweeps_instead_of_trials(handlers: HandlerFixture) ->
     job = handlers.submit()
     job_filter = queries.JobFilter([], "", "", "", 100, 0, fold=True)
     for fold in (job_filter, queries.JobFilter([], "", "", "", 100, 0, fold=True, arrays=True)):
-        reply = handlers.ask(queries.list_ids(handlers.context, [], fold, dict))
+        reply = handlers.ask(partial(queries.list_ids, handlers.context, [], fold, dict))
         assert reply["ids"] == [job]
         assert [sweep["id"] for sweep in reply["sweeps"]] == [1]
         assert reply["more"] == 0

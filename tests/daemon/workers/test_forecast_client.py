@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_a_killed_forecast_is_started_again_and_the_reply_says_so(
     settle(forecasts)
     assert forecasts.latest is first
 
-    decide = forecast_client.handle_eta(forecasts, forecasts.context, [], 10)
+    decide = partial(forecast_client.handle_eta, forecasts, [], 10)
     reply = decide(state, system_clock()).reply
     assert reply is not None
     said = reply(state)
@@ -142,9 +143,7 @@ def test_a_forecast_that_fails_repeatedly_is_not_restarted_by_replies(
         forecasts.refresh(state, system_clock())
         settle(forecasts)
         assert forecasts.restarts.failures == times
-    reply = forecast_client.handle_eta(forecasts, forecasts.context, [], 10)(
-        state, system_clock()
-    ).reply
+    reply = partial(forecast_client.handle_eta, forecasts, [], 10)(state, system_clock()).reply
     assert reply is not None
     assert not reply(state).newer
     forecasts.refresh(state, system_clock())
@@ -190,21 +189,22 @@ def test_queue_show_why_and_eta_have_one_estimate(
     scenario.run(first)
     now, context = estimated(forecasts, scenario), forecasts.context
     listed = {
-        each["id"]: each for each in reply(queries.list_views(context, [1, 2, 3], 0), scenario, now)
+        each["id"]: each
+        for each in reply(partial(queries.list_views, context, [1, 2, 3], 0), scenario, now)
     }
-    all_of_them = reply(forecast_client.handle_eta(forecasts, context, [], 10), scenario, now)[
+    all_of_them = reply(partial(forecast_client.handle_eta, forecasts, [], 10), scenario, now)[
         "jobs"
     ]
     assert [each["id"] for each in all_of_them] == [first, second, third]
     for each in all_of_them:
         view = listed[each["id"]]
         assert view["foreseen"] == {key: each[key] for key in ("at", "start", "end", "never")}
-        why = reply(queries.explain(context, str(each["id"])), scenario, now)
+        why = reply(partial(queries.explain, context, str(each["id"])), scenario, now)
         assert why["foreseen"] == view["foreseen"]
         assert why["expected_end"] == view["expected_end"] == each["end"]["likely"]
     assert listed[third]["expected_start"] == views.iso(scenario.now + 150)
     assert listed[third]["foreseen"]["start"]["kind"] == "limit"
-    why = reply(queries.explain(context, str(second)), scenario, now)
+    why = reply(partial(queries.explain, context, str(second)), scenario, now)
     assert why["unblocks"] == [f"job {first} ends in at most 2 min"], "from the same estimate"
 
 
@@ -216,7 +216,7 @@ def test_a_pending_job_never_starts_now(forecasts: forecast_client.ForecastClien
     estimated(forecasts, scenario)
     for later in (0.0, 50.0, 99.5, 100.0, 150.0, 599.0):
         now = Instant(scenario.now + later, scenario.now + later)
-        (view,) = reply(queries.list_views(forecasts.context, [second], 0), scenario, now)
+        (view,) = reply(partial(queries.list_views, forecasts.context, [second], 0), scenario, now)
         start = view["expected_start"]
         assert start is None or start >= (views.iso(now.wall + 0.99) or "")
     assert view["foreseen"]["never"] is not None

@@ -8,7 +8,7 @@ from stoker.core import events as e
 from stoker.core.cluster import Node
 from stoker.core.job import Job
 from stoker.core.state import State
-from stoker.daemon.context import CommandHandler, RequestContext
+from stoker.daemon.context import RequestContext
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 from stoker.schema.node import DrainReply
@@ -17,26 +17,18 @@ DeviceId = tuple[str, str, str]
 """Node, type and name of a device."""
 
 
-def drain(context: RequestContext, body: r.Drain) -> CommandHandler:
+def drain(context: RequestContext, body: r.Drain, state: State, now: Instant) -> CommandResult:
     """Start no more jobs on these devices; running jobs continue."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        devices = _parse_devices(state, body.devices)
-        event = e.DevicesDrained(at=now.wall, devices=tuple(devices), reason=body.reason)
-        return _result(event, state, devices, _running_on(state, devices))
-
-    return handle
+    devices = _parse_devices(state, body.devices)
+    event = e.DevicesDrained(at=now.wall, devices=tuple(devices), reason=body.reason)
+    return _result(event, state, devices, _running_on(state, devices))
 
 
-def undrain(context: RequestContext, body: r.Undrain) -> CommandHandler:
+def undrain(context: RequestContext, body: r.Undrain, state: State, now: Instant) -> CommandResult:
     """Start jobs on these devices again."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        devices = _parse_devices(state, body.devices)
-        event = e.DevicesUndrained(at=now.wall, devices=tuple(devices))
-        return _result(event, state, devices, [])
-
-    return handle
+    devices = _parse_devices(state, body.devices)
+    event = e.DevicesUndrained(at=now.wall, devices=tuple(devices))
+    return _result(event, state, devices, [])
 
 
 def _result(

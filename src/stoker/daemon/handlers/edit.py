@@ -12,7 +12,7 @@ from stoker.core.lifecycle import JobState
 from stoker.core.options import read
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon.context import CommandHandler, RequestContext, reply_only
+from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.handlers.job_actions import for_each_job
 from stoker.daemon.submission.checks import check_satisfiable, check_upload_paths
 from stoker.daemon.submission.spec import content_hash
@@ -31,40 +31,33 @@ CLEARABLE_FIELDS = {"limit", "dependency", "comment", "group", "on_end", "output
 """Fields of a Spec that an option can set back to none."""
 
 
-def edit(context: RequestContext, body: r.Edit) -> CommandHandler:
+def edit(context: RequestContext, body: r.Edit, state: State, now: Instant) -> CommandResult:
     """Change what pending jobs request, or the time limit and priority of running ones."""
     fixed = FIXED_OPTIONS & set(body.options)
     if fixed:
         raise CommandRejected(f"--{fixed.pop()} cannot be changed after submission.", "usage")
+    if not body.options:
+        raise CommandRejected(
+            "Nothing to change. Name what to change, such as --priority 5.", "usage"
+        )
+    overdue: list[str] = []
 
-    def handle(state: State, now: Instant) -> CommandResult:
-        if not body.options:
-            raise CommandRejected(
-                "Nothing to change. Name what to change, such as --priority 5.", "usage"
-            )
-        overdue: list[str] = []
+    def step(job: Job) -> list[e.Event] | str:
+        if job.finished:
+            return f"it has ended ({job.state.value.lower()})"
+        if job.state is JobState.COMPLETING:
+            return "it is being ended"
+        if job.holding:
+            return _edit_running(context, body, state, job, now, overdue)
+        return _edit_pending(context, body, state, job, now)
 
-        def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
-            if job.finished:
-                return f"it has ended ({job.state.value.lower()})"
-            if job.state is JobState.COMPLETING:
-                return "it is being ended"
-            if job.holding:
-                return _edit_running(context, body, state, job, now, overdue)
-            return _edit_pending(context, body, state, job, now)
+    def sweep_step(sweep: int) -> e.Event:
+        text = str(body.options.get("priority"))
+        priority = int(text) if text.lstrip("-").isdecimal() else None
+        return e.SweepChanged(at=now.wall, sweep=sweep, priority=priority)
 
-        try:
-            result = for_each_job(context, body.select, step, sweep_step)(state, now)
-        except BadValue as error:
-            raise CommandRejected(str(error), "usage") from None
-        return reply_only(ActionReply(overdue=overdue)) if body.dry_run else result
-
-    def sweep_step(sweep: int, at: float) -> e.Event:
-        priority = body.options.get("priority")
-        given = isinstance(priority, int | str) and str(priority).lstrip("-").isdecimal()
-        return e.SweepChanged(at=at, sweep=sweep, priority=int(str(priority)) if given else None)
-
-    return handle
+    result = for_each_job(context, body.select, state, now, step, sweep_step)
+    return reply_only(ActionReply(overdue=overdue)) if body.dry_run else result
 
 
 def _edit_pending(

@@ -13,8 +13,7 @@ from stoker.core.lifecycle import HOLDING, UNHAPPY, JobState
 from stoker.core.options import parse_signal
 from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
-from stoker.core.units import BadValue
-from stoker.daemon.context import CommandHandler, RequestContext, reply_only
+from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.handlers.queries import parse_iso_time
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
@@ -23,33 +22,25 @@ from stoker.store.port import JobQuery
 
 MAX_FAILURES_RETRIED = 100_000
 
-JobStep = Callable[[State, Job, Instant], list[e.Event] | str]
+JobStep = Callable[[Job], list[e.Event] | str]
 """Returns the events for one job, or why the action does not apply to it."""
-SweepStep = Callable[[int, float], e.Event]
+SweepStep = Callable[[int], e.Event]
 """Returns the event for a sweep that is selected as a whole."""
 
 
 def for_each_job(
-    context: RequestContext,
-    selectors: list[str],
-    step: JobStep,
+    context: RequestContext, selectors: list[str], state: State, now: Instant, step: JobStep,
     sweep_step: SweepStep | None = None,
-) -> CommandHandler:
+) -> CommandResult:  # fmt: skip
     """Apply a step to each selected job; jobs that it does not apply to are skipped."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        if not selectors:
-            raise CommandRejected(
-                "No job was named. Use an id, a range, a name, last or all.", "usage"
-            )
-        sweeps = _selected_sweeps(selectors, state) if sweep_step is not None else []
-        ids = context.resolve(selectors, state)
-        result = _apply_to_jobs(context, ids, step, state, now, sweeps=sweeps)
-        if sweep_step is not None:
-            result.events += [sweep_step(sweep, now.wall) for sweep in sweeps]
-        return result
-
-    return handle
+    if not selectors:
+        raise CommandRejected("No job was named. Use an id, a range, a name, last or all.", "usage")
+    sweeps = _selected_sweeps(selectors, state) if sweep_step is not None else []
+    ids = context.resolve(selectors, state)
+    result = _apply_to_jobs(context, ids, state, now, step, sweeps=sweeps)
+    if sweep_step is not None:
+        result.events += [sweep_step(sweep) for sweep in sweeps]
+    return result
 
 
 def _selected_sweeps(selectors: list[str], state: State) -> list[int]:
@@ -62,7 +53,7 @@ def _selected_sweeps(selectors: list[str], state: State) -> list[int]:
 
 
 def _apply_to_jobs(
-    context: RequestContext, ids: list[int], step: JobStep, state: State, now: Instant,
+    context: RequestContext, ids: list[int], state: State, now: Instant, step: JobStep,
     restore: bool = False, sweeps: Sequence[int] = (),
 ) -> CommandResult:  # fmt: skip
     """Apply a step to jobs; with `restore`, finished jobs are loaded from the store for it."""
@@ -72,7 +63,7 @@ def _apply_to_jobs(
     boards: dict[int | None, None] = {}
     for id in ids:
         job, spec = context.job_and_spec(id, state)
-        outcome = step(state, job, now)
+        outcome = step(job)
         if id not in state.jobs and not restore and not isinstance(outcome, str):
             outcome = "it has ended"
         if isinstance(outcome, str):
@@ -112,31 +103,28 @@ def _skip_reason(state: State, job: Job, body: r.End) -> str | None:
     return None
 
 
-def cancel(context: RequestContext, body: r.Cancel) -> CommandHandler:
+def cancel(context: RequestContext, body: r.Cancel, state: State, now: Instant) -> CommandResult:
     """Cancel jobs."""
 
-    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
+    def step(job: Job) -> list[e.Event] | str:
         if not job.finished and (excluded := _skip_reason(state, job, body)):
             return excluded
         if job.finished:
             return f"it has already ended ({job.cause or job.state.value.lower()})"
         return [e.JobCancelled(at=now.wall, job=job.id)]
 
-    def sweep_step(sweep: int, at: float) -> e.Event:
-        return e.SweepChanged(at=at, sweep=sweep, ended=True)
+    def sweep_step(sweep: int) -> e.Event:
+        return e.SweepChanged(at=now.wall, sweep=sweep, ended=True)
 
     has_filter = body.only is not None or body.client is not None
-    return for_each_job(context, body.select, step, None if has_filter else sweep_step)
+    return for_each_job(context, body.select, state, now, step, None if has_filter else sweep_step)
 
 
-def kill(context: RequestContext, body: r.Kill) -> CommandHandler:
+def kill(context: RequestContext, body: r.Kill, state: State, now: Instant) -> CommandResult:
     """Send a signal to running jobs; without a signal, end jobs at once."""
-    try:
-        number = parse_signal(body.signal) if body.signal else None
-    except BadValue as error:
-        raise CommandRejected(str(error), "usage") from None
+    number = parse_signal(body.signal) if body.signal else None
 
-    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
+    def step(job: Job) -> list[e.Event] | str:
         if not job.finished and (excluded := _skip_reason(state, job, body)):
             return excluded
         if number is None:
@@ -147,87 +135,83 @@ def kill(context: RequestContext, body: r.Kill) -> CommandHandler:
             return "it is not running"
         return [e.JobSignalled(at=now.wall, job=job.id, signal=number)]
 
-    return for_each_job(context, body.select, step)
+    return for_each_job(context, body.select, state, now, step)
 
 
-def pause(context: RequestContext, body: r.Pause) -> CommandHandler:
+def pause(context: RequestContext, body: r.Pause, state: State, now: Instant) -> CommandResult:
     """Suspend running jobs."""
 
-    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
+    def step(job: Job) -> list[e.Event] | str:
         if job.state is not JobState.RUNNING:
             return f"it is not running ({job.state.value.lower()}); to keep it from starting: hold"
         return [e.JobPaused(at=now.wall, job=job.id, boot=now.boot)]
 
-    return for_each_job(context, body.select, step)
+    return for_each_job(context, body.select, state, now, step)
 
 
-def resume(context: RequestContext, body: r.Resume) -> CommandHandler:
+def resume(context: RequestContext, body: r.Resume, state: State, now: Instant) -> CommandResult:
     """Continue suspended jobs."""
 
-    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
+    def step(job: Job) -> list[e.Event] | str:
         if job.state is not JobState.SUSPENDED:
             return f"it is not paused ({job.state.value.lower()})"
         return [e.JobResumed(at=now.wall, job=job.id, boot=now.boot)]
 
-    return for_each_job(context, body.select, step)
+    return for_each_job(context, body.select, state, now, step)
 
 
-def hold(context: RequestContext, body: r.Hold) -> CommandHandler:
+def hold(context: RequestContext, body: r.Hold, state: State, now: Instant) -> CommandResult:
     """Hold pending jobs."""
 
-    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
+    def step(job: Job) -> list[e.Event] | str:
         if job.state is not JobState.PENDING:
             return f"it is not pending ({job.state.value.lower()})"
         return [] if job.held else [e.JobHeld(at=now.wall, job=job.id)]
 
-    def sweep_step(sweep: int, at: float) -> e.Event:
-        return e.SweepChanged(at=at, sweep=sweep, held=True)
+    def sweep_step(sweep: int) -> e.Event:
+        return e.SweepChanged(at=now.wall, sweep=sweep, held=True)
 
-    return for_each_job(context, body.select, step, sweep_step)
+    return for_each_job(context, body.select, state, now, step, sweep_step)
 
 
-def release(context: RequestContext, body: r.Release) -> CommandHandler:
+def release(context: RequestContext, body: r.Release, state: State, now: Instant) -> CommandResult:
     """Release held jobs."""
 
-    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
+    def step(job: Job) -> list[e.Event] | str:
         if not job.held or job.state is not JobState.PENDING:
             return "it is not held"
         return [e.JobReleased(at=now.wall, job=job.id)]
 
-    def sweep_step(sweep: int, at: float) -> e.Event:
-        return e.SweepChanged(at=at, sweep=sweep, held=False, note="")
+    def sweep_step(sweep: int) -> e.Event:
+        return e.SweepChanged(at=now.wall, sweep=sweep, held=False, note="")
 
-    return for_each_job(context, body.select, step, sweep_step)
+    return for_each_job(context, body.select, state, now, step, sweep_step)
 
 
-def retry(context: RequestContext, body: r.Retry) -> CommandHandler:
+def retry(context: RequestContext, body: r.Retry, state: State, now: Instant) -> CommandResult:
     """Requeue finished jobs; of a sweep that is selected as a whole, only those that failed."""
+    sweeps: list[int] = []
+    if body.select:
+        ids = context.resolve(body.select, state)
+        sweeps = _selected_sweeps(body.select, state)
+    elif body.failed:
+        ids = _failed_jobs(context, state, body)
+    else:
+        raise CommandRejected(
+            "No job was named. Use an id, a range, a name, last or --failed.", "usage"
+        )
 
-    def handle(state: State, now: Instant) -> CommandResult:
-        sweeps: list[int] = []
-        if body.select:
-            ids = context.resolve(body.select, state)
-            sweeps = _selected_sweeps(body.select, state)
-        elif body.failed:
-            ids = _failed_jobs(context, state, body)
-        else:
-            raise CommandRejected(
-                "No job was named. Use an id, a range, a name, last or --failed.", "usage"
-            )
+    def step(job: Job) -> list[e.Event] | str:
+        if not job.finished:
+            return f"it has not ended ({job.state.value.lower()})"
+        if body.failed and job.state is JobState.COMPLETED:
+            return "it succeeded"
+        if job.array in sweeps and job.state is JobState.COMPLETED:
+            return "it succeeded; to requeue it, name it"
+        return [e.JobRetried(at=now.wall, job=job.id, same_devices=body.same_gpus)]
 
-        def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
-            if not job.finished:
-                return f"it has not ended ({job.state.value.lower()})"
-            if body.failed and job.state is JobState.COMPLETED:
-                return "it succeeded"
-            if job.array in sweeps and job.state is JobState.COMPLETED:
-                return "it succeeded; to requeue it, name it"
-            return [e.JobRetried(at=now.wall, job=job.id, same_devices=body.same_gpus)]
-
-        result = _apply_to_jobs(context, ids, step, state, now, restore=True)
-        return reply_only(ActionReply(count=len(ids))) if body.dry_run else result
-
-    return handle
+    result = _apply_to_jobs(context, ids, state, now, step, restore=True)
+    return reply_only(ActionReply(count=len(ids))) if body.dry_run else result
 
 
 def _failed_jobs(context: RequestContext, state: State, body: r.Retry) -> list[int]:
@@ -246,15 +230,11 @@ def _failed_jobs(context: RequestContext, state: State, body: r.Retry) -> list[i
     )
 
 
-def dismiss(context: RequestContext, body: r.Dismiss) -> CommandHandler:
+def dismiss(context: RequestContext, body: r.Dismiss, state: State, now: Instant) -> CommandResult:
     """Dismiss failures; without a selector, all of them."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        ids = context.resolve(body.select, state) if body.select else list(state.unseen)
-        failures = tuple(id for id in ids if id in state.unseen)
-        jobs = [state.jobs[id] for id in failures]
-        done = [ActionView(id=job.id, label=job.label, state=job.state.value) for job in jobs]
-        events: list[e.Event] = [e.JobsSeen(at=now.wall, jobs=failures)] if failures else []
-        return CommandResult(events=events, reply=lambda _: ActionReply(done=done, skipped=[]))
-
-    return handle
+    ids = context.resolve(body.select, state) if body.select else list(state.unseen)
+    failures = tuple(id for id in ids if id in state.unseen)
+    jobs = [state.jobs[id] for id in failures]
+    done = [ActionView(id=job.id, label=job.label, state=job.state.value) for job in jobs]
+    events: list[e.Event] = [e.JobsSeen(at=now.wall, jobs=failures)] if failures else []
+    return CommandResult(events=events, reply=lambda _: ActionReply(done=done, skipped=[]))

@@ -8,8 +8,7 @@ from typing import Any
 
 from stoker.core import events as e
 from stoker.core.state import State
-from stoker.core.units import BadValue
-from stoker.daemon.context import CommandHandler, RequestContext, reply_only
+from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.nodes.configured import is_same_node, jobs_on_node, still_running
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.nodes.remote_node import RemoteNode
@@ -29,48 +28,41 @@ from stoker.schema.node import (
 )
 
 
-def add(context: RequestContext, body: r.AddNode) -> CommandHandler:
+def add(context: RequestContext, body: r.AddNode, state: State, now: Instant) -> CommandResult:
     """Add a node over SSH, or change the address of one."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        if body.name == context.node:
-            raise CommandRejected(f"'{body.name}' is this node; choose another name.", "usage")
-        try:
-            check_name(body.name)
-            address = parse_address(body.address, body.key)
-        except BadValue as error:
-            raise CommandRejected(str(error), "usage") from None
-        if body.key is not None and not os.path.isfile(os.path.expanduser(body.key)):
-            raise CommandRejected(f"There is no key at {body.key}.", "not_found")
-        event = e.NodeAdded(
-            at=now.wall, name=body.name, address=body.address, key=body.key, shared=body.shared
+    if body.name == context.node:
+        raise CommandRejected(f"'{body.name}' is this node; choose another name.", "usage")
+    check_name(body.name)
+    address = parse_address(body.address, body.key)
+    if body.key is not None and not os.path.isfile(os.path.expanduser(body.key)):
+        raise CommandRejected(f"There is no key at {body.key}.", "not_found")
+    event = e.NodeAdded(
+        at=now.wall, name=body.name, address=body.address, key=body.key, shared=body.shared
+    )
+    before = state.rest.remotes.get(body.name)
+    known = before is not None and is_same_node(before, event)
+    twin = _name_of_same_host(state, body.name, address)
+    if twin is not None and not known:
+        raise CommandRejected(
+            f"{address.url} is already node '{twin}'; with two names its GPUs would be"
+            " allocated twice.",
+            "failed",
         )
-        before = state.rest.remotes.get(body.name)
-        known = before is not None and is_same_node(before, event)
-        twin = _name_of_same_host(state, body.name, address)
-        if twin is not None and not known:
-            raise CommandRejected(
-                f"{address.url} is already node '{twin}'; with two names its GPUs would be"
-                " allocated twice.",
-                "failed",
-            )
-        running = jobs_on_node(state, body.name)
-        if before is not None and before.address != body.address and running and not body.force:
-            raise CommandRejected(
-                f"{still_running(running)} on {body.name}, which is {before.address}; if that is"
-                " the same machine at another address, say --force, otherwise choose another name.",
-                "failed",
-            )
-        reply = NodeAdded(
-            name=body.name,
-            address=body.address,
-            new=before is None,
-            changed=not known,
-            configured=body.name in context.configured_nodes(),
+    running = jobs_on_node(state, body.name)
+    if before is not None and before.address != body.address and running and not body.force:
+        raise CommandRejected(
+            f"{still_running(running)} on {body.name}, which is {before.address}; if that is"
+            " the same machine at another address, say --force, otherwise choose another name.",
+            "failed",
         )
-        return CommandResult(events=[] if known else [event], reply=lambda _: reply)
-
-    return handle
+    reply = NodeAdded(
+        name=body.name,
+        address=body.address,
+        new=before is None,
+        changed=not known,
+        configured=body.name in context.configured_nodes(),
+    )
+    return CommandResult(events=[] if known else [event], reply=lambda _: reply)
 
 
 def _name_of_same_host(state: State, name: str, address: Address) -> str | None:
@@ -85,58 +77,53 @@ def _name_of_same_host(state: State, name: str, address: Address) -> str | None:
     return None
 
 
-def remove(context: RequestContext, body: r.RemoveNode) -> CommandHandler:
+def remove(
+    context: RequestContext, body: r.RemoveNode, state: State, now: Instant
+) -> CommandResult:
     """Remove a node over SSH; with `force`, abandon the jobs that run on it."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        if body.name == context.node:
-            raise CommandRejected(f"'{body.name}' is this node; it cannot be removed.", "usage")
-        if body.name not in state.rest.remotes:
-            raise CommandRejected(f"There is no node '{body.name}'; see stoker nodes.", "not_found")
-        running = jobs_on_node(state, body.name)
-        if running and not body.force:
-            raise CommandRejected(
-                f"{still_running(running)} on {body.name}; wait for them to end, cancel them, or"
-                " abandon them with --force.",
-                "failed",
-            )
-        why = f"{body.name} was removed"
-        events: list[e.Event] = []
-        for job in running:
-            assert job.placement is not None
-            rank = [part.node for part in job.placement.parts].index(body.name)
-            part = rank if job.placement.more else None
-            lost = e.AttemptLost(
-                at=now.wall, job=job.id, attempt=job.attempt, why=why, part=part,
-                with_files=not state.rest.remotes[body.name].shared,
-            )  # fmt: skip
-            events.append(lost)
-        events.append(e.NodeRemoved(at=now.wall, name=body.name))
-        reply = NodeRemoved(
-            name=body.name,
-            lost=[job.id for job in running],
-            configured=body.name in context.configured_nodes(),
+    if body.name == context.node:
+        raise CommandRejected(f"'{body.name}' is this node; it cannot be removed.", "usage")
+    if body.name not in state.rest.remotes:
+        raise CommandRejected(f"There is no node '{body.name}'; see stoker nodes.", "not_found")
+    running = jobs_on_node(state, body.name)
+    if running and not body.force:
+        raise CommandRejected(
+            f"{still_running(running)} on {body.name}; wait for them to end, cancel them, or"
+            " abandon them with --force.",
+            "failed",
         )
-        return CommandResult(events=events, reply=lambda _: reply)
-
-    return handle
+    why = f"{body.name} was removed"
+    events: list[e.Event] = []
+    for job in running:
+        assert job.placement is not None
+        rank = [part.node for part in job.placement.parts].index(body.name)
+        part = rank if job.placement.more else None
+        lost = e.AttemptLost(
+            at=now.wall, job=job.id, attempt=job.attempt, why=why, part=part,
+            with_files=not state.rest.remotes[body.name].shared,
+        )  # fmt: skip
+        events.append(lost)
+    events.append(e.NodeRemoved(at=now.wall, name=body.name))
+    reply = NodeRemoved(
+        name=body.name,
+        lost=[job.id for job in running],
+        configured=body.name in context.configured_nodes(),
+    )
+    return CommandResult(events=events, reply=lambda _: reply)
 
 
 def refresh(
-    registry: ExecutorRegistry, names: list[str], on_refreshed: Callable[[], None]
-) -> CommandHandler:
+    registry: ExecutorRegistry, names: list[str], on_refreshed: Callable[[], None],
+    state: State, now: Instant,
+) -> CommandResult:  # fmt: skip
     """Request fresh readings of nodes; call back when all were read or found unreachable."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        for name in names:
-            if name not in state.rest.remotes and name not in state.cluster.nodes:
-                raise CommandRejected(f"There is no node '{name}'; see stoker nodes.", "not_found")
-        remote = [name for name in registry.nodes if not names or name in names]
-        registry.refresh(remote)
-        registry.when_refreshed(remote, on_refreshed)
-        return reply_only(None)
-
-    return handle
+    for name in names:
+        if name not in state.rest.remotes and name not in state.cluster.nodes:
+            raise CommandRejected(f"There is no node '{name}'; see stoker nodes.", "not_found")
+    remote = [name for name in registry.nodes if not names or name in names]
+    registry.refresh(remote)
+    registry.when_refreshed(remote, on_refreshed)
+    return reply_only(None)
 
 
 def refresh_reachable(registry: ExecutorRegistry) -> None:
@@ -167,22 +154,18 @@ def summary(registry: ExecutorRegistry, state: State) -> dict[str, list[str]]:
     return by_state
 
 
-def list_nodes(registry: ExecutorRegistry, since: float) -> CommandHandler:
+def list_nodes(
+    registry: ExecutorRegistry, since: float, state: State, now: Instant
+) -> CommandResult:
     """Return every node and its free resources; `since`: when the daemon started."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        remotes = state.rest.remotes
-        local = [
-            name
-            for name, node in state.cluster.nodes.items()
-            if name not in remotes and not node.removed
-        ]
-        names = [*local, *remotes]
-        return reply_only(
-            NodeList(nodes=[_node_view(name, state, registry, since) for name in names])
-        )
-
-    return handle
+    remotes = state.rest.remotes
+    local = [
+        name
+        for name, node in state.cluster.nodes.items()
+        if name not in remotes and not node.removed
+    ]
+    names = [*local, *remotes]
+    return reply_only(NodeList(nodes=[_node_view(name, state, registry, since) for name in names]))
 
 
 def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float) -> NodeView:

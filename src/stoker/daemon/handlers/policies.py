@@ -11,9 +11,9 @@ from stoker.core.policy.parameters import counts_for, read_parameters
 from stoker.core.policy.rules import ABOUT_AUTO, AUTO, PLANNER, POLICIES, USUAL, Policy, policy
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon.context import CommandHandler, RequestContext, reply_only
+from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.views.format import iso
-from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.engine import CommandResult, Instant
 from stoker.schema import requests as r
 from stoker.schema.queue import ChosenPolicy, PolicyChange, PolicyList, PolicyView, QueuePolicy
 
@@ -106,40 +106,33 @@ def summary(state: State) -> str:
     return "; ".join([general, *own])
 
 
-def choose(context: RequestContext, body: r.Policy) -> CommandHandler:
+def choose(context: RequestContext, body: r.Policy, state: State, now: Instant) -> CommandResult:
     """Set the policy of a queue; without a name, reset it to that of all queues."""
+    parameters = _read_parameters(body)
+    queue = body.queue
+    # A reset of all queues chooses what a new state directory starts with.
+    chosen = body.name or (AUTO if queue == ALL_QUEUES else "")
+    setting = (chosen, parameters) if chosen else None
+    before, same = _chosen(state, queue), state.rest.policies.get(queue) == setting
+    events: list[Event] = []
+    if not same:
+        events = [PolicyChosen(at=now.wall, queue=queue, name=chosen, parameters=parameters)]
 
-    def handle(state: State, now: Instant) -> CommandResult:
-        try:
-            parameters = _read_parameters(body)
-        except BadValue as error:
-            raise CommandRejected(str(error), "usage") from None
-        queue = body.queue
-        # A reset of all queues chooses what a new state directory starts with.
-        chosen = body.name or (AUTO if queue == ALL_QUEUES else "")
-        setting = (chosen, parameters) if chosen else None
-        before, same = _chosen(state, queue), state.rest.policies.get(queue) == setting
-        events: list[Event] = []
-        if not same:
-            events = [PolicyChosen(at=now.wall, queue=queue, name=chosen, parameters=parameters)]
+    def reply(after: State) -> PolicyChange:
+        own = [name for name in after.rest.policies if name != ALL_QUEUES]
+        others = own if queue == ALL_QUEUES else []
+        return PolicyChange(
+            queue=queue,
+            before=before,
+            after=_chosen(after, queue),
+            changed=not same,
+            waiting=_reordered(after, queue, others),
+            preempts=_preempts(after, queue),
+            kept=others,
+            known=queue == ALL_QUEUES or _is_known(after, queue),
+        )
 
-        def reply(after: State) -> PolicyChange:
-            own = [name for name in after.rest.policies if name != ALL_QUEUES]
-            others = own if queue == ALL_QUEUES else []
-            return PolicyChange(
-                queue=queue,
-                before=before,
-                after=_chosen(after, queue),
-                changed=not same,
-                waiting=_reordered(after, queue, others),
-                preempts=_preempts(after, queue),
-                kept=others,
-                known=queue == ALL_QUEUES or _is_known(after, queue),
-            )
-
-        return CommandResult(events=events, reply=reply)
-
-    return handle
+    return CommandResult(events=events, reply=reply)
 
 
 def _reordered(state: State, queue: str, others: list[str]) -> int:

@@ -18,7 +18,7 @@ from stoker.core.outlook import Span, Told
 from stoker.core.policy.order import in_order, in_rows
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
-from stoker.daemon.context import CommandHandler, RequestContext, reply_only
+from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.sweeps.views import sweep_view
 from stoker.daemon.views import array_rows
@@ -64,44 +64,34 @@ def check_states(states: list[str]) -> list[str]:
 
 
 def list_ids(
-    context: RequestContext,
-    selectors: list[str],
-    job_filter: JobFilter,
-    general: Callable[[], dict[str, Any]],
-) -> CommandHandler:
+    context: RequestContext, selectors: list[str], job_filter: JobFilter,
+    general: Callable[[], dict[str, Any]], state: State, now: Instant,
+) -> CommandResult:  # fmt: skip
     """Return the ids that a listing shows, how many more there are, and the `general` fields."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        filtered = bool(
-            job_filter.states or job_filter.user or job_filter.queue or job_filter.client
-        )
-        limit = MAX_JOBS_LISTED if filtered else job_filter.limit
-        fold = job_filter.fold and not selectors
-        arrays = job_filter.arrays and not selectors
-        if selectors:
-            rows = [[id] for id in context.resolve(selectors, state)]
-        else:
-            rows = _current_rows(state, limit, fold, arrays and not filtered)
-        if filtered:
-            ids = [id for (id,) in rows]
-            ids = [id for id in ids if _matches(*context.job_and_spec(id, state), job_filter)]
-            rows = (
-                array_rows.rows([state.jobs[id] for id in ids]) if arrays else [[id] for id in ids]
-            )
-        total = sum(map(len, rows))
-        if not (filtered or selectors):
-            total = state.live + len(state.unseen) - (_folded(state) if fold else 0)
-        rows = rows[: job_filter.limit]
-        more = max(total - sum(map(len, rows)), 0)
-        members = {row[0]: array_rows.summary(row, state) for row in rows if len(row) > 1}
-        sweeps = [sweep_view(context, state, state.sweeps[id], now) for id in state.boards
-                  if fold and state.sweeps[id].open]  # fmt: skip
-        return reply_only(
-            {"ids": [row[0] for row in rows], "members": members, "more": more,
-             "counts": counts(state), "now": iso(now.wall), "sweeps": sweeps, **general()}
-        )  # fmt: skip
-
-    return handle
+    filtered = bool(job_filter.states or job_filter.user or job_filter.queue or job_filter.client)
+    limit = MAX_JOBS_LISTED if filtered else job_filter.limit
+    fold = job_filter.fold and not selectors
+    arrays = job_filter.arrays and not selectors
+    if selectors:
+        rows = [[id] for id in context.resolve(selectors, state)]
+    else:
+        rows = _current_rows(state, limit, fold, arrays and not filtered)
+    if filtered:
+        ids = [id for (id,) in rows]
+        ids = [id for id in ids if _matches(*context.job_and_spec(id, state), job_filter)]
+        rows = array_rows.rows([state.jobs[id] for id in ids]) if arrays else [[id] for id in ids]
+    total = sum(map(len, rows))
+    if not (filtered or selectors):
+        total = state.live + len(state.unseen) - (_folded(state) if fold else 0)
+    rows = rows[: job_filter.limit]
+    more = max(total - sum(map(len, rows)), 0)
+    members = {row[0]: array_rows.summary(row, state) for row in rows if len(row) > 1}
+    sweeps = [sweep_view(context, state, state.sweeps[id], now) for id in state.boards
+              if fold and state.sweeps[id].open]  # fmt: skip
+    return reply_only(
+        {"ids": [row[0] for row in rows], "members": members, "more": more,
+         "counts": counts(state), "now": iso(now.wall), "sweeps": sweeps, **general()}
+    )  # fmt: skip
 
 
 def _matches(job: Job, spec: Spec, job_filter: JobFilter) -> bool:
@@ -113,22 +103,20 @@ def _matches(job: Job, spec: Spec, job_filter: JobFilter) -> bool:
     )
 
 
-def list_views(context: RequestContext, ids: list[int], tail: int) -> CommandHandler:
+def list_views(
+    context: RequestContext, ids: list[int], tail: int, state: State, now: Instant
+) -> CommandResult:
     """Return the views of jobs, with their estimates if there is a forecast."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        job_views = []
-        for id in ids:
-            job, spec = context.job_and_spec(id, state)
-            view = job_view(job, spec, state, now, context.logs, tail, context.live)
-            if uploads := _uploads(context, job):
-                view = replace(view, uploads=uploads, reason_text=_upload_text(uploads))
-            if forecast := context.forecast(id, state, now):
-                view = replace(view, **_estimate(forecast))
-            job_views.append(view)
-        return reply_only(job_views)
-
-    return handle
+    job_views = []
+    for id in ids:
+        job, spec = context.job_and_spec(id, state)
+        view = job_view(job, spec, state, now, context.logs, tail, context.live)
+        if uploads := _uploads(context, job):
+            view = replace(view, uploads=uploads, reason_text=_upload_text(uploads))
+        if forecast := context.forecast(id, state, now):
+            view = replace(view, **_estimate(forecast))
+        job_views.append(view)
+    return reply_only(job_views)
 
 
 def _estimate(forecast: Told) -> dict[str, Any]:
@@ -203,36 +191,32 @@ def counts(state: State) -> dict[str, int]:
     return numbers
 
 
-def explain(context: RequestContext, selector: str) -> CommandHandler:
+def explain(context: RequestContext, selector: str, state: State, now: Instant) -> CommandResult:
     """Return why a job is pending or in its current state."""
+    id = context.resolve_one(selector, state)
+    job, _ = context.job_and_spec(id, state)
+    fields: dict[str, Any] = {
+        "id": job.id, "label": job.label, "state": job.state.value, "name": job.name,
+    }  # fmt: skip
+    view = WhyView[str](**fields)
+    if id not in state.jobs:
+        return reply_only(replace(view, text=how_it_ended(job)))
+    failing = context.faults.sentence(PLANNING) if context.faults is not None else None
+    if failing is not None and job.state is JobState.PENDING:
+        # An explanation would run the planner code that fails.
+        text = f"no job is started because of an internal error: {failing}"
+        return reply_only(replace(view, reason="PlanningFailed", text=text))
 
-    def handle(state: State, now: Instant) -> CommandResult:
-        id = context.resolve_one(selector, state)
-        job, _ = context.job_and_spec(id, state)
-        fields: dict[str, Any] = {
-            "id": job.id, "label": job.label, "state": job.state.value, "name": job.name,
-        }  # fmt: skip
-        view = WhyView[str](**fields)
-        if id not in state.jobs:
-            return reply_only(replace(view, text=how_it_ended(job)))
-        failing = context.faults.sentence(PLANNING) if context.faults is not None else None
-        if failing is not None and job.state is JobState.PENDING:
-            # An explanation would run the planner code that fails.
-            text = f"no job is started because of an internal error: {failing}"
-            return reply_only(replace(view, reason="PlanningFailed", text=text))
+    def ends(other: Job) -> Span | None:
+        forecast = context.forecast(other.id, state, now)
+        return forecast.end if forecast is not None else None
 
-        def ends(other: Job) -> Span | None:
-            forecast = context.forecast(other.id, state, now)
-            return forecast.end if forecast is not None else None
-
-        fields |= asdict(why(state, job, now.wall, now.boot, ends))
-        if uploads := _uploads(context, job):
-            fields["text"] = _upload_text(uploads)
-        view = convert(fields, WhyView[str], from_attributes=True)
-        forecast = context.forecast(id, state, now)
-        return reply_only(replace(view, **_estimate(forecast)) if forecast else view)
-
-    return handle
+    fields |= asdict(why(state, job, now.wall, now.boot, ends))
+    if uploads := _uploads(context, job):
+        fields["text"] = _upload_text(uploads)
+    view = convert(fields, WhyView[str], from_attributes=True)
+    forecast = context.forecast(id, state, now)
+    return reply_only(replace(view, **_estimate(forecast)) if forecast else view)
 
 
 class LogFiles(Struct, frozen=True):
@@ -245,18 +229,15 @@ class LogFiles(Struct, frozen=True):
 
 
 def jobs_for_log(
-    context: RequestContext, selector: str, attempt: int | None, part: int
-) -> CommandHandler:
+    context: RequestContext, selector: str, attempt: int | None, part: int,
+    state: State, now: Instant,
+) -> CommandResult:  # fmt: skip
     """Return the log files of the first selected job; by default of its last attempt."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        job, spec = context.job_and_spec(context.resolve_one(selector, state), state)
-        number = _last_begun(job) if attempt is None else attempt
-        node = _node_of(job, part) or context.node
-        out, err = log_paths(replace(job, attempt=number), spec, node, context.logs, part)
-        return reply_only(LogFiles(job.id, number, out, err))
-
-    return handle
+    job, spec = context.job_and_spec(context.resolve_one(selector, state), state)
+    number = _last_begun(job) if attempt is None else attempt
+    node = _node_of(job, part) or context.node
+    out, err = log_paths(replace(job, attempt=number), spec, node, context.logs, part)
+    return reply_only(LogFiles(job.id, number, out, err))
 
 
 def _node_of(job: Job, part: int) -> str | None:
@@ -274,57 +255,49 @@ def _last_begun(job: Job) -> int:
     return job.past[-1].attempt if is_requeued else job.attempt
 
 
-def is_attempt_over(id: int, attempt: int, registry: ExecutorRegistry) -> CommandHandler:
+def is_attempt_over(
+    id: int, attempt: int, registry: ExecutorRegistry, state: State, now: Instant
+) -> CommandResult:
     """Return whether an attempt has ended; if not, have its output copied here more often."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        job = state.jobs.get(id)
-        over = job is None or job.finished or job.attempt > attempt
-        if not over:
-            registry.follow_log(id)
-        return reply_only(over)
-
-    return handle
+    job = state.jobs.get(id)
+    over = job is None or job.finished or job.attempt > attempt
+    if not over:
+        registry.follow_log(id)
+    return reply_only(over)
 
 
-def job_for_metrics(context: RequestContext, selector: str) -> CommandHandler:
+def job_for_metrics(
+    context: RequestContext, selector: str, state: State, now: Instant
+) -> CommandResult:
     """Return id, label and attempt of the only job that a selector names."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        job, _ = context.job_and_spec(context.resolve_one(selector, state), state)
-        count = len(context.resolve([selector], state))
-        if count > 1:
-            text = f"'{selector}' selects {count} jobs; name one of them, such as {job.label}."
-            raise CommandRejected(text, "usage")
-        return reply_only((job.id, job.label, job.attempt))
-
-    return handle
+    job, _ = context.job_and_spec(context.resolve_one(selector, state), state)
+    count = len(context.resolve([selector], state))
+    if count > 1:
+        text = f"'{selector}' selects {count} jobs; name one of them, such as {job.label}."
+        raise CommandRejected(text, "usage")
+    return reply_only((job.id, job.label, job.attempt))
 
 
-def history(context: RequestContext, selectors: list[str], query: JobQuery) -> CommandHandler:
+def history(
+    context: RequestContext, selectors: list[str], query: JobQuery, state: State, now: Instant
+) -> CommandResult:
     """Return finished jobs, oldest first."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        if selectors:
-            ids = context.resolve(selectors, state)
-            rows = [context.job_and_spec(id, state) for id in ids[: query.limit]]
-            return reply_only(
-                History(jobs=[job_view(j, s, state, now, context.logs) for j, s in rows])
-            )
-        visible = query
-        if query.door in state.rest.cleared:
-            hidden_until = state.rest.cleared[query.door]
-            visible = replace(query, since=max(query.since or 0.0, hidden_until))
-        stored = context.store.find_jobs(visible)
-        more = context.store.count_jobs(visible) - len(stored)
-        return reply_only(
-            History(
-                jobs=[job_view(row.job, row.spec, None, now, context.logs) for row in stored],
-                more=more,
-            )
+    if selectors:
+        ids = context.resolve(selectors, state)
+        rows = [context.job_and_spec(id, state) for id in ids[: query.limit]]
+        return reply_only(History(jobs=[job_view(j, s, state, now, context.logs) for j, s in rows]))
+    visible = query
+    if query.door in state.rest.cleared:
+        hidden_until = state.rest.cleared[query.door]
+        visible = replace(query, since=max(query.since or 0.0, hidden_until))
+    stored = context.store.find_jobs(visible)
+    more = context.store.count_jobs(visible) - len(stored)
+    return reply_only(
+        History(
+            jobs=[job_view(row.job, row.spec, None, now, context.logs) for row in stored],
+            more=more,
         )
-
-    return handle
+    )
 
 
 def check_finished_states(states: list[str]) -> list[str] | None:
@@ -342,21 +315,19 @@ GpuReadings = Callable[[str], dict[str, dict[str, Any]]]
 """Returns the last readings of a node's GPUs, by UUID."""
 
 
-def list_gpus(readings: GpuReadings, notes: Callable[[], list[str]]) -> CommandHandler:
+def list_gpus(
+    readings: GpuReadings, notes: Callable[[], list[str]], state: State, now: Instant
+) -> CommandResult:
     """Return every GPU with its use."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        views = []
-        for node in state.cluster.nodes.values():
-            use = readings(node.name)
-            for device in node.types.get("gpu", ()):
-                reading = use.get(device.facts.uuid or "", {})
-                views.append(gpu_view(node, device, state, now.boot, reading))
-        nodes = list(dict.fromkeys([*state.cluster.nodes, *state.rest.remotes]))
-        note = "; ".join(notes()) or None
-        return reply_only(GpuList(gpus=views, machines=nodes, note=note))
-
-    return handle
+    views = []
+    for node in state.cluster.nodes.values():
+        use = readings(node.name)
+        for device in node.types.get("gpu", ()):
+            reading = use.get(device.facts.uuid or "", {})
+            views.append(gpu_view(node, device, state, now.boot, reading))
+    nodes = list(dict.fromkeys([*state.cluster.nodes, *state.rest.remotes]))
+    note = "; ".join(notes()) or None
+    return reply_only(GpuList(gpus=views, machines=nodes, note=note))
 
 
 def list_queues(state: State, now: Instant) -> CommandResult:

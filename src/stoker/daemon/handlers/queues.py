@@ -8,7 +8,7 @@ from stoker.core.request import CPU, GPU, MEMORY
 from stoker.core.rest import counted_gpus
 from stoker.core.state import State
 from stoker.core.units import BadValue, format_amount, parse_amount
-from stoker.daemon.context import CommandHandler, RequestContext
+from stoker.daemon.context import RequestContext
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 from stoker.schema.queue import HiddenHistory, QueueName
@@ -17,28 +17,23 @@ ANY_CAPACITY = -1
 """Capacity of a device that no node and no other queue has defined."""
 
 
-def define_queue(context: RequestContext, body: r.Queue) -> CommandHandler:
+def define_queue(
+    context: RequestContext, body: r.Queue, state: State, now: Instant
+) -> CommandResult:
     """Create or change a named queue."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        if body.new and body.name in state.rest.queues:
-            raise CommandRejected(f"Queue '{body.name}' already exists.", "failed")
-        for name in body.devices or ():
-            if not state.cluster.find(name):
-                raise CommandRejected(f"There is no device '{name}'; see stoker gpus.", "not_found")
-        try:
-            event = e.QueueDefined(
-                at=now.wall, name=body.name, max_running=body.max_running,
-                max_gpus=_amount(body.max_gpus, "max_gpus"), priority=body.priority,
-                strict=body.strict, devices=tuple(body.devices or ()),
-                resources=_resources(state, body), max_waiting=body.max_waiting,
-                max_job_gpus=_amount(body.max_job_gpus, "max_job_gpus"),
-            )  # fmt: skip
-        except BadValue as error:
-            raise CommandRejected(str(error), "usage") from None
-        return CommandResult(events=[event], reply=lambda _: QueueName(name=body.name))
-
-    return handle
+    if body.new and body.name in state.rest.queues:
+        raise CommandRejected(f"Queue '{body.name}' already exists.", "failed")
+    for name in body.devices or ():
+        if not state.cluster.find(name):
+            raise CommandRejected(f"There is no device '{name}'; see stoker gpus.", "not_found")
+    event = e.QueueDefined(
+        at=now.wall, name=body.name, max_running=body.max_running,
+        max_gpus=_amount(body.max_gpus, "max_gpus"), priority=body.priority,
+        strict=body.strict, devices=tuple(body.devices or ()),
+        resources=_resources(state, body), max_waiting=body.max_waiting,
+        max_job_gpus=_amount(body.max_job_gpus, "max_job_gpus"),
+    )  # fmt: skip
+    return CommandResult(events=[event], reply=lambda _: QueueName(name=body.name))
 
 
 def _amount(text: str | None, what: str) -> int | None:
@@ -90,33 +85,27 @@ def _known_capacity(state: State, queue: str, type: str, device: str) -> int | N
     return ANY_CAPACITY
 
 
-def hide_history(context: RequestContext, body: r.HideHistory) -> CommandHandler:
+def hide_history(
+    context: RequestContext, body: r.HideHistory, state: State, now: Instant
+) -> CommandResult:
     """Hide finished jobs from the history of a compat command; the store keeps them."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        event = e.RecordsCleared(at=now.wall, door=body.client)
-        return CommandResult(events=[event], reply=lambda _: HiddenHistory(client=body.client))
-
-    return handle
+    event = e.RecordsCleared(at=now.wall, door=body.client)
+    return CommandResult(events=[event], reply=lambda _: HiddenHistory(client=body.client))
 
 
-def delete_queue(context: RequestContext, name: str) -> CommandHandler:
+def delete_queue(name: str, state: State, now: Instant) -> CommandResult:
     """Delete a named queue; its running jobs continue and keep their devices."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        if name not in state.rest.queues:
-            raise CommandRejected(f"There is no queue '{name}'.", "not_found")
-        pending = sum(
-            job.state is JobState.PENDING and state.spec(job).queue == name
-            for job in state.jobs.values()
+    if name not in state.rest.queues:
+        raise CommandRejected(f"There is no queue '{name}'.", "not_found")
+    pending = sum(
+        job.state is JobState.PENDING and state.spec(job).queue == name
+        for job in state.jobs.values()
+    )
+    if pending:
+        raise CommandRejected(
+            f"In queue '{name}' {pending} job{'s are' * (pending > 1) or ' is'} pending;"
+            f" cancel {'them' if pending > 1 else 'it'} first.",
+            "failed",
         )
-        if pending:
-            raise CommandRejected(
-                f"In queue '{name}' {pending} job{'s are' * (pending > 1) or ' is'} pending;"
-                f" cancel {'them' if pending > 1 else 'it'} first.",
-                "failed",
-            )
-        event = e.QueueDeleted(at=now.wall, name=name)
-        return CommandResult(events=[event], reply=lambda _: QueueName(name=name))
-
-    return handle
+    event = e.QueueDeleted(at=now.wall, name=name)
+    return CommandResult(events=[event], reply=lambda _: QueueName(name=name))

@@ -6,32 +6,28 @@ from stoker.core import events as e
 from stoker.core.job import RANK_STEP, Job
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
-from stoker.daemon.context import CommandHandler, RequestContext
+from stoker.daemon.context import RequestContext
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 from stoker.schema.job import ActionReply, ActionView
 
 
-def move(context: RequestContext, body: r.Move) -> CommandHandler:
+def move(context: RequestContext, body: r.Move, state: State, now: Instant) -> CommandResult:
     """Move pending jobs to the front, to the back, or next to another job."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        ids = context.resolve(body.select, state) if body.select else []
-        if not ids:
-            raise CommandRejected("No job was named. Use an id, a range or a name.", "usage")
-        pending: list[Job] = []
-        done, skipped = [], []
-        for id in ids:
-            job, _ = context.job_and_spec(id, state)
-            if job.state is JobState.PENDING:
-                pending.append(job)
-                done.append(ActionView(id=id, label=job.label, state=job.state.value))
-            else:
-                skipped.append(ActionView(id=id, label=job.label, why="it is not pending"))
-        events = _moves(context, body, pending, state, now) if pending else []
-        return CommandResult(events=events, reply=lambda _: ActionReply(done=done, skipped=skipped))
-
-    return handle
+    ids = context.resolve(body.select, state) if body.select else []
+    if not ids:
+        raise CommandRejected("No job was named. Use an id, a range or a name.", "usage")
+    pending: list[Job] = []
+    done, skipped = [], []
+    for id in ids:
+        job, _ = context.job_and_spec(id, state)
+        if job.state is JobState.PENDING:
+            pending.append(job)
+            done.append(ActionView(id=id, label=job.label, state=job.state.value))
+        else:
+            skipped.append(ActionView(id=id, label=job.label, why="it is not pending"))
+    events = _moves(context, body, pending, state, now) if pending else []
+    return CommandResult(events=events, reply=lambda _: ActionReply(done=done, skipped=skipped))
 
 
 def _moves(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -110,7 +111,7 @@ async def _cancel_all(api: RouteContext) -> None:
 
     running = await api.ask(stop_starting)
     if running:
-        await api.ask(job_actions.cancel(api.context, requests.Cancel(select=running)))
+        await api.ask(partial(job_actions.cancel, api.context, requests.Cancel(select=running)))
 
 
 def _stop_text(running: int, mode: str) -> str:

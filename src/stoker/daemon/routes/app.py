@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.applications import Starlette
@@ -11,7 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stoker import wire
-from stoker.daemon.context import CommandHandler, RequestContext
+from stoker.core.state import State
+from stoker.daemon.context import RequestContext
 from stoker.daemon.handlers import drain, edit, job_actions, nodes, policies, queues, reorder
 from stoker.daemon.http.auth import abort_connection
 from stoker.daemon.http.codec import (
@@ -26,6 +28,7 @@ from stoker.daemon.http.codec import (
 from stoker.daemon.routes import admin, cluster, jobs
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.event_stream import EventSubscriber
+from stoker.engine import CommandResult, Instant
 from stoker.schema import daemon as d
 from stoker.schema import estimate as e
 from stoker.schema import gpu as g
@@ -61,11 +64,13 @@ class ApiRoute(NamedTuple):
     query: dict[str, type] = {}  # noqa: RUF012
 
 
-def command(handler: Callable[[RequestContext, Any], CommandHandler]) -> RouteHandler:
+def command(
+    handler: Callable[[RequestContext, Any, State, Instant], CommandResult],
+) -> RouteHandler:
     """Return the route handler of a command that needs only its body."""
 
     async def handle(api: RouteContext, request: Request, body: Any) -> Any:
-        return await api.ask(handler(api.context, body))
+        return await api.ask(partial(handler, api.context, body))
 
     return handle
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -39,7 +40,7 @@ async def list_gpus(api: RouteContext, request: Request) -> Any:
 
     await api.ask(refresh)
     await asyncio.wait([fresh], timeout=MAX_PROBE_SECONDS)
-    return await api.ask(queries.list_gpus(readings, notes))
+    return await api.ask(partial(queries.list_gpus, readings, notes))
 
 
 async def set_thresholds(api: RouteContext, request: Request, body: requests.Thresholds) -> Any:
@@ -56,13 +57,13 @@ async def set_thresholds(api: RouteContext, request: Request, body: requests.Thr
 
 async def list_nodes(api: RouteContext, request: Request) -> Any:
     """Return every node."""
-    return await api.ask(nodes.list_nodes(api.daemon.registry, api.daemon.since))
+    return await api.ask(partial(nodes.list_nodes, api.daemon.registry, api.daemon.since))
 
 
 async def refresh_nodes(api: RouteContext, request: Request, body: requests.RefreshNodes) -> Any:
     """Measure nodes, then return all; nodes that take too long are shown as they were."""
     refreshed, on_refreshed = signal_future()
-    await api.ask(nodes.refresh(api.daemon.registry, body.names, on_refreshed))
+    await api.ask(partial(nodes.refresh, api.daemon.registry, body.names, on_refreshed))
     await asyncio.wait([refreshed], timeout=MAX_REFRESH_SECONDS)
     return await list_nodes(api, request)
 
@@ -74,7 +75,7 @@ async def list_queues(api: RouteContext, request: Request) -> Any:
 
 async def delete_queue(api: RouteContext, request: Request) -> Any:
     """Delete a named queue."""
-    return await api.ask(queues.delete_queue(api.context, request.path_params["name"]))
+    return await api.ask(partial(queues.delete_queue, request.path_params["name"]))
 
 
 async def list_policies(api: RouteContext, request: Request) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from stoker.core.events import Event
@@ -88,16 +89,12 @@ class EventSubscriber:
         self._has_unsent.set()
         self._publisher.remove_stream(self)
 
-    def _page(self, after: int | None) -> CommandHandler:
+    def _page(self, after: int | None, state: State, now: Instant) -> CommandResult:
         """Return a page of missed events; with the last page, subscribe to new ones."""
-
-        def handle(state: State, now: Instant) -> CommandResult:
-            page = [] if after is None else list(self._store.events(after, PAGE_SIZE))
-            if len(page) < PAGE_SIZE and not self._is_closed:
-                self._publisher.add_stream(self)
-            return reply_only(page)
-
-        return handle
+        page = [] if after is None else list(self._store.events(after, PAGE_SIZE))
+        if len(page) < PAGE_SIZE and not self._is_closed:
+            self._publisher.add_stream(self)
+        return reply_only(page)
 
     async def stream(self, after: int | None) -> AsyncIterator[bytes]:
         """Yield the events after a sequence number (None: from now on) until the client closes."""
@@ -115,7 +112,7 @@ class EventSubscriber:
     async def _batches(self, after: int | None) -> AsyncIterator[bytes]:
         is_full = True
         while is_full:
-            page = await self._ask(self._page(after))
+            page = await self._ask(partial(self._page, after))
             is_full = len(page) == PAGE_SIZE
             if page:
                 after, missed = page[-1][0], _as_text(page)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ from stoker.daemon.http.codec import (
 from stoker.daemon.metrics.store import DEFAULT_POINTS, MAX_POINTS
 from stoker.daemon.routes.bridge import RouteContext, reply_future, signal_future
 from stoker.daemon.routes.log_stream import follow, start_of_tail, start_since, whole
-from stoker.daemon.submission.submit import handle_submit
+from stoker.daemon.submission.submit import submit_jobs
 from stoker.daemon.sweeps import queries as sweep_queries
 from stoker.daemon.sweeps.submit import handle_submit_sweep
 from stoker.engine import CommandResult, Instant
@@ -44,7 +45,7 @@ async def submit(api: RouteContext, request: Request, body: requests.Submit) -> 
     """Submit jobs."""
     if body.dry_run:
         await _forecast(api, only_if_pending=True)
-    return await api.ask(handle_submit(api.context, _with_environment(body)))
+    return await api.ask(partial(submit_jobs, api.context, _with_environment(body)))
 
 
 def _with_environment(body: SubmissionBody) -> SubmissionBody:
@@ -75,12 +76,12 @@ async def list_jobs(api: RouteContext, request: Request) -> Any:
 
     if is_set(query.get("estimate")):
         await _forecast(api, only_if_pending=not selectors)
-    listing = await api.ask(queries.list_ids(api.context, selectors, job_filter, general))
+    listing = await api.ask(partial(queries.list_ids, api.context, selectors, job_filter, general))
     ids, members = listing.pop("ids"), listing.pop("members")
     jobs: list[JobView[str]] = []
     for start in range(0, len(ids), queries.VIEWS_PER_TURN):
         page = ids[start : start + queries.VIEWS_PER_TURN]
-        jobs += await api.ask(queries.list_views(api.context, page, job_filter.tail))
+        jobs += await api.ask(partial(queries.list_views, api.context, page, job_filter.tail))
     jobs = [replace(job, members=members[job.id]) if job.id in members else job for job in jobs]
     if is_set(query.get("hook")):
         jobs = [replace(job, hook=_hook(job, api.context.logs)) for job in jobs]
@@ -124,13 +125,13 @@ async def history(api: RouteContext, request: Request) -> Any:
         until=queries.parse_iso_time(query.get("until"), "until"),
         limit=min(size, queries.MAX_JOBS_LISTED),
     )
-    return await api.ask(queries.history(api.context, query.getlist("select"), job_query))
+    return await api.ask(partial(queries.history, api.context, query.getlist("select"), job_query))
 
 
 async def why(api: RouteContext, request: Request) -> Any:
     """Return why a job is pending or in its current state."""
     await _forecast(api)
-    return await api.ask(queries.explain(api.context, request.path_params["selector"]))
+    return await api.ask(partial(queries.explain, api.context, request.path_params["selector"]))
 
 
 async def eta(api: RouteContext, request: Request) -> Any:
@@ -145,7 +146,7 @@ async def eta(api: RouteContext, request: Request) -> Any:
         return reply_only(api.daemon.forecasts.get().refresh(state, now, on_ready))
 
     def estimate(state: State, now: Instant) -> CommandResult:
-        return handle_eta(api.daemon.forecasts.get(), api.context, selectors, limit)(state, now)
+        return handle_eta(api.daemon.forecasts.get(), selectors, limit, state, now)
 
     await asyncio.wait([ready], timeout=await api.ask(refresh))
     return await api.ask(estimate)
@@ -157,7 +158,7 @@ async def log(api: RouteContext, request: Request) -> Response:
     selector, number = request.path_params["selector"], query.get("attempt")
     attempt = parse_number(number, "attempt") if number else None
     part = parse_number(query.get("part"), "part")
-    files = await api.ask(queries.jobs_for_log(api.context, selector, attempt, part))
+    files = await api.ask(partial(queries.jobs_for_log, api.context, selector, attempt, part))
     path = files.err if query.get("stream") == "err" and files.err else files.out
     start = 0
     if query.get("tail"):
@@ -169,7 +170,7 @@ async def log(api: RouteContext, request: Request) -> Response:
     body = whole(path, start)
     if is_set(query.get("follow")):
         # The registry is used by the handler only, in the daemon's thread.
-        is_over = queries.is_attempt_over(files.job, files.attempt, api.daemon.registry)
+        is_over = partial(queries.is_attempt_over, files.job, files.attempt, api.daemon.registry)
         body = follow(path, start, lambda: api.ask(is_over))
     return StreamedReply(body, headers=HEADERS, media_type="application/octet-stream")
 
@@ -178,7 +179,7 @@ async def metrics(api: RouteContext, request: Request) -> Any:
     """Return the metrics that a job has reported, downsampled."""
     query = request.query_params
     selector = request.path_params["selector"]
-    job, label, attempt = await api.ask(queries.job_for_metrics(api.context, selector))
+    job, label, attempt = await api.ask(partial(queries.job_for_metrics, api.context, selector))
     names = [name for name in (query.get("names") or "").split(",") if name]
     points = parse_number(query.get("points"), "points") or DEFAULT_POINTS
     points = min(max(points, MIN_POINTS), MAX_POINTS)
@@ -213,16 +214,18 @@ async def list_sweeps(api: RouteContext, request: Request) -> Any:
     """Return the unfinished sweeps, or all."""
     await _forecast(api, only_if_pending=True)
     all = is_set(request.query_params.get("all"))
-    return await api.ask(sweep_queries.list_sweeps(api.context, all))
+    return await api.ask(partial(sweep_queries.list_sweeps, api.context, all))
 
 
 async def show_sweep(api: RouteContext, request: Request) -> Any:
     """Return a sweep with all its trials."""
     await _forecast(api, only_if_pending=True)
-    return await api.ask(sweep_queries.show_sweep(api.context, request.path_params["sweep"]))
+    return await api.ask(
+        partial(sweep_queries.show_sweep, api.context, request.path_params["sweep"])
+    )
 
 
 async def change_sweep(api: RouteContext, request: Request, body: requests.ChangeSweep) -> Any:
     """Change a sweep."""
     selector = request.path_params["sweep"]
-    return await api.ask(sweep_queries.change_sweep(api.context, selector, body))
+    return await api.ask(partial(sweep_queries.change_sweep, api.context, selector, body))

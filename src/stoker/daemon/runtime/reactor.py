@@ -199,4 +199,5 @@ class EpollReactor:
 
 def name_of(function: Callable[..., object]) -> str:
     """Return the name of a function; of a nested one, the name of the outer function."""
+    function = getattr(function, "func", function)  # of a partial
     return str(getattr(function, "__qualname__", function)).partition(".<locals>")[0]

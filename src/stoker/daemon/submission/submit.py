@@ -15,7 +15,7 @@ from stoker.core.request import GPU, Request
 from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon.context import CommandHandler, RequestContext
+from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.submission.checks import (
     check_command,
     check_program,
@@ -33,33 +33,27 @@ from stoker.daemon.submission.training import (
     without_gpus,
 )
 from stoker.daemon.views.format import iso
-from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.engine import CommandResult, Instant
 from stoker.schema import requests as r
 from stoker.schema.job import SubmitReply
 
 
-def handle_submit(context: RequestContext, body: r.Submit, durable: bool = True) -> CommandHandler:
+def submit_jobs(
+    context: RequestContext, body: r.Submit, state: State, now: Instant, durable: bool = True
+) -> CommandResult:
     """Accept all jobs of a submission or none.
 
     Without `durable`, the reply does not wait for the journal: `feed` submits its lines so.
     """
     check_command(body.what)
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        if body.key:
-            submitted = context.store.find_key(body.key)
-            if submitted is not None:
-                first, count = submitted
-                array = context.job_and_spec(first, state)[0].array is not None
-                return CommandResult(reply=lambda _: _receipt(first, count, array, []))
-        try:
-            result = _build_result(context, body, state, now)
-            result.durable = durable
-            return result
-        except BadValue as error:
-            raise CommandRejected(str(error), "usage") from None
-
-    return handle
+    submitted = context.store.find_key(body.key) if body.key else None
+    if submitted is not None:
+        first, count = submitted
+        array = context.job_and_spec(first, state)[0].array is not None
+        return reply_only(_receipt(first, count, array, []))
+    result = _build_result(context, body, state, now)
+    result.durable = durable
+    return result
 
 
 def resubmit_line(like: JobsSubmitted, line: str, state: State, now: Instant) -> CommandResult:

@@ -6,7 +6,7 @@ from stoker.core import events as e
 from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
-from stoker.daemon.context import CommandHandler, RequestContext, reply_only
+from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.sweeps.stored import load_sweep
 from stoker.daemon.sweeps.views import sweep_view, trial_view
 from stoker.engine import CommandRejected, CommandResult, Instant
@@ -15,35 +15,27 @@ from stoker.schema.sweep import SweepDetail, SweepList
 from stoker.store.port import JobQuery
 
 
-def list_sweeps(context: RequestContext, all: bool) -> CommandHandler:
+def list_sweeps(context: RequestContext, all: bool, state: State, now: Instant) -> CommandResult:
     """Return all sweeps, or only the open ones."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        sweeps = [sweep for sweep in state.sweeps.values() if all or sweep.open]
-        return reply_only(
-            SweepList(sweeps=[sweep_view(context, state, sweep, now) for sweep in sweeps])
-        )
-
-    return handle
+    sweeps = [sweep for sweep in state.sweeps.values() if all or sweep.open]
+    return reply_only(
+        SweepList(sweeps=[sweep_view(context, state, sweep, now) for sweep in sweeps])
+    )
 
 
-def show_sweep(context: RequestContext, selector: str) -> CommandHandler:
+def show_sweep(context: RequestContext, selector: str, state: State, now: Instant) -> CommandResult:
     """Return a sweep with its definition and all of its trials, by number."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        sweep = find_sweep(state, selector)
-        query = JobQuery(array=sweep.id, limit=max(sweep.issued, 1))
-        stored = [row.job for row in context.store.find_jobs(query)]
-        trials = [state.jobs.get(job.id, job) for job in stored]
-        return reply_only(
-            SweepDetail(
-                sweep=sweep_view(context, state, sweep, now),
-                definition=load_sweep(context, sweep).definition,
-                trials=[trial_view(job, now) for job in trials],
-            )
+    sweep = find_sweep(state, selector)
+    query = JobQuery(array=sweep.id, limit=max(sweep.issued, 1))
+    stored = [row.job for row in context.store.find_jobs(query)]
+    trials = [state.jobs.get(job.id, job) for job in stored]
+    return reply_only(
+        SweepDetail(
+            sweep=sweep_view(context, state, sweep, now),
+            definition=load_sweep(context, sweep).definition,
+            trials=[trial_view(job, now) for job in trials],
         )
-
-    return handle
+    )
 
 
 def find_sweep(state: State, selector: str) -> Sweep:
@@ -54,31 +46,29 @@ def find_sweep(state: State, selector: str) -> Sweep:
     return state.sweeps[id]
 
 
-def change_sweep(context: RequestContext, selector: str, body: r.ChangeSweep) -> CommandHandler:
+def change_sweep(
+    context: RequestContext, selector: str, body: r.ChangeSweep, state: State, now: Instant
+) -> CommandResult:
     """Change the parallelism or the priority of a sweep, and of its unfinished trials."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        sweep = find_sweep(state, selector)
-        if body.max_running is None and body.priority is None:
-            raise CommandRejected("Nothing to change: give max_running or priority.", "usage")
-        events: list[e.Event] = [
-            e.SweepChanged(
-                at=now.wall, sweep=sweep.id, max_running=body.max_running, priority=body.priority
-            )
-        ]
-        board = state.boards.get(sweep.id)
-        for id in board.trials if board is not None and body.priority is not None else ():
-            job = state.jobs.get(id)
-            if job is not None and not job.finished and body.priority is not None:
-                events.append(
-                    e.JobEdited(
-                        at=now.wall, job=id, spec=job.spec, name=job.name, priority=body.priority,
-                        begin_at=job.begin_at,
-                    )
-                )  # fmt: skip
-        return CommandResult(
-            events=events,
-            reply=lambda after: sweep_view(context, after, after.sweeps[sweep.id], now),
+    sweep = find_sweep(state, selector)
+    if body.max_running is None and body.priority is None:
+        raise CommandRejected("Nothing to change: give max_running or priority.", "usage")
+    events: list[e.Event] = [
+        e.SweepChanged(
+            at=now.wall, sweep=sweep.id, max_running=body.max_running, priority=body.priority
         )
-
-    return handle
+    ]
+    board = state.boards.get(sweep.id)
+    for id in board.trials if board is not None and body.priority is not None else ():
+        job = state.jobs.get(id)
+        if job is not None and not job.finished and body.priority is not None:
+            events.append(
+                e.JobEdited(
+                    at=now.wall, job=id, spec=job.spec, name=job.name, priority=body.priority,
+                    begin_at=job.begin_at,
+                )
+            )  # fmt: skip
+    return CommandResult(
+        events=events,
+        reply=lambda after: sweep_view(context, after, after.sweeps[sweep.id], now),
+    )

@@ -58,9 +58,11 @@ def handle_submit_sweep(context: RequestContext, body: r.Sweep) -> CommandHandle
     """
     try:
         definition = check(body.definition)
-    except InvalidSweep as error:
+        on_demand = definition["method"] in ADAPTIVE_METHODS or _is_unbounded(definition)
+        points = [] if on_demand else _all_points(definition)
+        trials = dict(trial_command(definition, params) for params in points)
+    except (BadValue, InvalidSweep) as error:
         raise CommandRejected(str(error), "usage") from None
-
     required = REQUIRED_MODULES.get(definition["method"], ())
     missing = [name for name in required if find_spec(name) is None]
     if missing:
@@ -71,21 +73,14 @@ def handle_submit_sweep(context: RequestContext, body: r.Sweep) -> CommandHandle
             "usage",
         )
 
-    on_demand = definition["method"] in ADAPTIVE_METHODS or _is_unbounded(definition)
-    try:
-        points = [] if on_demand else _all_points(definition)
-        trials = dict(trial_command(definition, params) for params in points)
-    except (BadValue, InvalidSweep) as error:
-        raise CommandRejected(str(error), "usage") from None
-
     def handle(state: State, now: Instant) -> CommandResult:
         submitted = context.store.find_key(body.key) if body.key else None
         if submitted is not None:
             return CommandResult(reply=lambda after: _receipt(after.sweeps[submitted[0]], 0, 0, []))
         try:
             return _Submission(context, body, definition, on_demand, trials, state, now).result()
-        except (BadValue, InvalidSweep) as error:
-            raise CommandRejected(str(error), "usage") from None
+        except InvalidSweep as error:
+            raise BadValue(str(error)) from None
 
     return handle
 

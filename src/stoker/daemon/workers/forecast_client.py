@@ -31,7 +31,7 @@ from stoker.core.outlook import (
 from stoker.core.policy.order import in_order
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
-from stoker.daemon.context import CommandHandler, RequestContext, reply_only
+from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.views.format import estimate_view, iso
 from stoker.daemon.workers.restart_policy import RestartPolicy
@@ -244,46 +244,40 @@ def _is_over(state: State, id: int) -> bool:
 
 
 def handle_eta(
-    forecasts: ForecastClient, context: RequestContext, selectors: list[str], limit: int
-) -> CommandHandler:
+    forecasts: ForecastClient, selectors: list[str], limit: int, state: State, now: Instant
+) -> CommandResult:
     """Return the estimates of all jobs or some: running jobs first, then by their start."""
-
-    def handle(state: State, now: Instant) -> CommandResult:
-        error, latest = forecasts.error, forecasts.latest
-        if latest is None:
-            text = error or "the forecast is being computed; try again in a moment"
-            code = "failed" if error else "unavailable"
-            raise CommandRejected(f"There is no forecast yet: {text}.", code)
-        if forecasts.restarts.may_restart:
-            forecasts.refresh(state, now)
-        if selectors:
-            ids = context.resolve(selectors, state)
-        else:
-            ids = [id for id in forecasts.jobs if id in state.jobs and not state.jobs[id].finished]
-        shown = [_view(forecasts, context, id, state, now) for id in ids]
-        if not selectors:
-            shown.sort(key=_sort_key)
-        more = max((len(ids) if selectors else state.live) - limit, 0)
-        return reply_only(
-            EstimateList(
-                jobs=shown[:limit],
-                more=more if selectors else max(more, state.live - len(shown)),
-                at=iso(latest.at),
-                age=round(max(now.wall - latest.at, 0.0), 3),
-                futures=latest.plays,
-                horizon=iso(latest.horizon),
-                newer=forecasts.process.is_running,
-                trouble=error,
-            )
+    error, latest = forecasts.error, forecasts.latest
+    if latest is None:
+        text = error or "the forecast is being computed; try again in a moment"
+        code = "failed" if error else "unavailable"
+        raise CommandRejected(f"There is no forecast yet: {text}.", code)
+    if forecasts.restarts.may_restart:
+        forecasts.refresh(state, now)
+    if selectors:
+        ids = forecasts.context.resolve(selectors, state)
+    else:
+        ids = [id for id in forecasts.jobs if id in state.jobs and not state.jobs[id].finished]
+    shown = [_view(forecasts, id, state, now) for id in ids]
+    if not selectors:
+        shown.sort(key=_sort_key)
+    more = max((len(ids) if selectors else state.live) - limit, 0)
+    return reply_only(
+        EstimateList(
+            jobs=shown[:limit],
+            more=more if selectors else max(more, state.live - len(shown)),
+            at=iso(latest.at),
+            age=round(max(now.wall - latest.at, 0.0), 3),
+            futures=latest.plays,
+            horizon=iso(latest.horizon),
+            newer=forecasts.process.is_running,
+            trouble=error,
         )
+    )
 
-    return handle
 
-
-def _view(
-    forecasts: ForecastClient, context: RequestContext, id: int, state: State, now: Instant
-) -> JobEstimate:
-    job, _ = context.job_and_spec(id, state)
+def _view(forecasts: ForecastClient, id: int, state: State, now: Instant) -> JobEstimate:
+    job, _ = forecasts.context.job_and_spec(id, state)
     forecast = forecasts.forecast(id, state, now)
     estimate = estimate_view(forecast or Told(now.wall))
     if job.finished:
