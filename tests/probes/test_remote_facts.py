@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import stoker.executors.agent.session
 from e2e.daemon_fixture import state_of, until
 from stoker.core.units import THOUSAND
+from stoker.executors.linux.procfs import read_stat
 from stoker.probes import host
 from stoker.probes.gpu_samples import UNKNOWN_ATTEMPT, build_samples, parse_token
 from stoker.probes.remote_facts import BadReport, ProcessOwner, RemoteFacts, parse
@@ -179,12 +180,12 @@ def test_a_driver_that_hangs_is_given_up_on_and_its_asker_ended(machine: Machine
 
 def test_while_one_asker_is_stuck_the_driver_is_not_asked_again(machine: Machine) -> None:
     machine.driver(GPUS, first=f"touch '{machine.bin}/asked'")
-    me = host.process_info(os.getpid())
-    assert me is not None
-    (machine.run / "stuck").write_text(f"{me.pid} {me.start_time}\n")
+    stat = read_stat(os.getpid())
+    assert stat is not None
+    (machine.run / "stuck").write_text(f"{os.getpid()} {stat.start_ticks}\n")
     assert machine.measured().hung
     assert not (machine.bin / "asked").exists()
-    (machine.run / "stuck").write_text(f"{me.pid} {me.start_time + 1}\n")  # another of that pid
+    (machine.run / "stuck").write_text(f"{os.getpid()} {stat.start_ticks + 1}\n")
     assert len(machine.measured().reading.facts) == 2
 
 

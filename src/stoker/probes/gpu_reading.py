@@ -60,20 +60,6 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong, for users; what could be read is present nevertheless."""
 
 
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Reading)
-
-
-def encode(reading: Reading) -> bytes:
-    """Write a reading as one line of JSON, without the line end."""
-    return _encoder.encode(reading)
-
-
-def decode(line: bytes) -> Reading:
-    """Decode a line of `encode`; raise msgspec.DecodeError for anything else."""
-    return _decoder.decode(line)
-
-
 def merge(*readings: Reading) -> Reading:
     """Merge the readings of several vendors."""
     errors = [reading.error for reading in readings if reading.error]

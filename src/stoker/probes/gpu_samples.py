@@ -49,8 +49,7 @@ def identify_local(pid: int) -> tuple[str, str] | None:
         return None
     except PermissionError:
         pass
-    info = process_info(pid)  # None where /proc hides other users' processes
-    return (info.user, info.command) if info else ("", "")
+    return process_info(pid) or ("", "")  # where /proc hides processes of other users
 
 
 def build_samples(

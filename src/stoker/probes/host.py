@@ -6,23 +6,9 @@ import os
 import pwd
 from functools import lru_cache
 
-import msgspec
-
 from stoker.executors.linux import procfs
 
 _MAX_COMMAND = 4096
-
-
-class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of a process."""
-
-    pid: int
-    user: str
-    command: str
-    session: int
-    start_time: int
-    """Clock ticks since boot: with pid and boot id, this identifies a process uniquely."""
-    ppid: int
 
 
 def boot_id() -> str:
@@ -49,8 +35,8 @@ def memory_mib() -> int:
     return _meminfo("MemTotal")
 
 
-def process_info(pid: int) -> ProcessInfo | None:
-    """Return the identity of a process; None if it is gone or hidden."""
+def process_info(pid: int) -> tuple[str, str] | None:
+    """Return user and command of a process; None if it is gone or hidden."""
     try:
         status = procfs.read_file(pid, "status")
         line = procfs.read_file(pid, "cmdline", _MAX_COMMAND)
@@ -61,14 +47,7 @@ def process_info(pid: int) -> ProcessInfo | None:
     if stat is None:
         return None
     command = line.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
-    return ProcessInfo(
-        pid=pid,
-        user=user_name(uid),
-        command=command or f"[{stat.name.decode(errors='replace')}]",
-        session=stat.session,
-        start_time=stat.start_ticks,
-        ppid=stat.parent,
-    )
+    return user_name(uid), command or f"[{stat.name.decode(errors='replace')}]"
 
 
 @lru_cache(maxsize=1024)

@@ -92,14 +92,13 @@ class Nvml:
             uuid = str(nvml.nvmlDeviceGetUUID(handle))
             instances = self._mig_instances(handle)
             if instances is None:
-                pairs = [self._read_whole_gpu(handle, index, uuid)]
+                pairs = [self._read_device(handle, handle, index, uuid)]
             else:
-                temperature = self._temperature(handle)
-                pairs = []
-                for instance in instances:
-                    pair = self._read_instance(instance, handle, index, uuid, temperature)
-                    if pair:
-                        pairs.append(pair)
+                pairs = [
+                    self._read_device(instance, handle, index, instance_uuid, parent=uuid)
+                    for instance in instances
+                    if (instance_uuid := self._uuid(instance)) is not None
+                ]
         except nvml.NVMLError as error:
             if error.value in {nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_DRIVER_NOT_LOADED}:
                 raise _SessionLost(str(error)) from error
@@ -107,25 +106,37 @@ class Nvml:
             return Reading(error=f"GPU {index} cannot be read: {error}")
         return Reading(facts=tuple(facts for facts, _ in pairs), use=tuple(use for _, use in pairs))
 
-    def _read_whole_gpu(self, handle: Any, index: int, uuid: str) -> tuple[GpuFacts, GpuUse]:
+    def _uuid(self, instance: Any) -> str | None:
+        """Return the UUID of a MIG instance; None if it was destroyed since it was listed."""
+        return self._query(lambda: str(self._nvml.nvmlDeviceGetUUID(instance)))
+
+    def _read_device(
+        self, handle: Any, board: Any, index: int, uuid: str, parent: str | None = None
+    ) -> tuple[GpuFacts, GpuUse]:
+        """Read a GPU, or a MIG instance: then `parent` is the UUID of its GPU, `board`."""
         nvml = self._nvml
+        utilization = power = None
+        if parent is None:  # NVML measures the load of no instance, and the power of the board
+            utilization = self._query(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+            power = self._query(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
         total, used = self._memory(handle)
-        utilization = self._query(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
-        power = self._query(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
         processes = self._processes(handle)
+        name = self._query(lambda: str(nvml.nvmlDeviceGetName(handle)))
         facts = GpuFacts(
             index=index,
             uuid=uuid,
-            model=self._query(lambda: str(nvml.nvmlDeviceGetName(handle))) or "NVIDIA GPU",
+            model=name or ("NVIDIA GPU" if parent is None else "NVIDIA MIG"),
             memory=total,
             vendor="nvidia",
-            pci=self._pci(handle),
+            pci=self._pci(board),
+            mig=parent is not None,
+            parent=parent,
         )
         use = GpuUse(
             uuid=uuid,
             memory_used=used,
             utilization=_percent(utilization),
-            temperature=self._temperature(handle),
+            temperature=self._temperature(board),
             power=power,
             processes=processes or (),
             processes_known=processes is not None,
@@ -139,9 +150,8 @@ class Nvml:
         if mode != nvml.NVML_DEVICE_MIG_ENABLE:
             return None
         instances = []
-        for position in range(
-            self._query(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
-        ):
+        count = self._query(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
+        for position in range(count):
             # Positions have gaps: an empty one returns "not found".
             instance = self._query(
                 partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, position)
@@ -149,36 +159,6 @@ class Nvml:
             if instance is not None:
                 instances.append(instance)
         return instances
-
-    def _read_instance(
-        self, handle: Any, parent_handle: Any, index: int, parent: str, temperature: int | None
-    ) -> tuple[GpuFacts, GpuUse] | None:
-        nvml = self._nvml
-        uuid = self._query(lambda: str(nvml.nvmlDeviceGetUUID(handle)))
-        if uuid is None:  # destroyed since it was listed
-            return None
-        total, used = self._memory(handle)
-        processes = self._processes(handle)
-        facts = GpuFacts(
-            index=index,
-            uuid=uuid,
-            model=self._query(lambda: str(nvml.nvmlDeviceGetName(handle))) or "NVIDIA MIG",
-            memory=total,
-            vendor="nvidia",
-            pci=self._pci(parent_handle),
-            mig=True,
-            parent=parent,
-        )
-        use = GpuUse(
-            uuid=uuid,
-            memory_used=used,
-            utilization=None,  # NVML does not measure it per instance
-            temperature=temperature,  # one chip, one temperature
-            power=None,  # that of the board: a sum over instances would count it several times
-            processes=processes or (),
-            processes_known=processes is not None,
-        )
-        return facts, use
 
     def _query(self, query: Callable[[], T]) -> T | None:
         """Read one field; return None if this GPU or driver does not have it."""
@@ -227,17 +207,8 @@ class Nvml:
 
     def _processes(self, handle: Any) -> tuple[GpuProcess, ...] | None:
         """Return the compute and graphics processes on a GPU; None if they are not listed."""
-        nvml = self._nvml
-        compute = self._list(
-            handle,
-            nvml.nvmlDeviceGetComputeRunningProcesses,
-            nvml.nvmlDeviceGetComputeRunningProcesses_v2,
-        )
-        graphics_list = self._list(
-            handle,
-            nvml.nvmlDeviceGetGraphicsRunningProcesses,
-            nvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
-        )
+        compute = self._list(handle, "nvmlDeviceGetComputeRunningProcesses")
+        graphics_list = self._list(handle, "nvmlDeviceGetGraphicsRunningProcesses")
         if compute is None:
             return None
         processes: dict[int, GpuProcess] = {}
@@ -255,14 +226,15 @@ class Nvml:
                 )
         return tuple(processes[pid] for pid in sorted(processes) if pid > 0)
 
-    def _list(
-        self, handle: Any, newest: Callable[[Any], list[Any]], older: Callable[[Any], list[Any]]
-    ) -> list[Any] | None:
-        entries = self._query(lambda: newest(handle))
-        if entries is None:
-            # An old driver without this version, or the list has grown meanwhile.
-            entries = self._query(lambda: older(handle))
-        return entries if entries is not None else self._query(lambda: newest(handle))
+    def _list(self, handle: Any, function: str) -> list[Any] | None:
+        """Return a list of processes, by the newest version of a function that works."""
+        newest, older = getattr(self._nvml, function), getattr(self._nvml, f"{function}_v2")
+        # An old driver without this version, or the list has grown meanwhile.
+        for read in (newest, older, newest):
+            entries: list[Any] | None = self._query(partial(read, handle))
+            if entries is not None:
+                return entries
+        return None
 
 
 def _mebibytes(value: int | None) -> int | None:
@@ -271,16 +243,3 @@ def _mebibytes(value: int | None) -> int | None:
 
 def _percent(value: int | None) -> int | None:
     return value if value is not None and 0 <= value <= 100 else None
-
-
-_session = Nvml()
-
-
-def read() -> Reading:
-    """Read all NVIDIA GPUs through the session of this process."""
-    return _session.read()
-
-
-def outdated() -> bool:
-    """Return True if only a new process can read the driver."""
-    return _session.outdated

@@ -10,8 +10,11 @@ import os
 import signal
 import time
 
-from stoker.probes import amd, nvidia
-from stoker.probes.gpu_reading import Reading, encode, merge
+import msgspec
+
+from stoker.probes import amd
+from stoker.probes.gpu_reading import Reading, merge
+from stoker.probes.nvidia import Nvml
 
 _READ_TIMEOUT_SECONDS = 120
 """After this time a read that hangs ends this process, in case the daemon is gone."""
@@ -20,14 +23,9 @@ _OUTDATED_SECONDS = 60.0
 """How often a library that does not match the driver is loaded again, in a new process."""
 
 
-def read() -> Reading:
-    """Read all GPUs of this node."""
-    return merge(nvidia.read(), amd.read())
-
-
 def main() -> None:
     """Answer requests until the daemon closes its end."""
-    started_at = time.monotonic()
+    started_at, nvml = time.monotonic(), Nvml()
     # The default action ends the process even inside a C call that never returns.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     partial = b""
@@ -36,16 +34,17 @@ def main() -> None:
         for line in lines:
             if line.strip() == b"read":
                 signal.alarm(_READ_TIMEOUT_SECONDS)
-                reading = _safe_read()
+                reading = read(nvml)
                 signal.alarm(0)
-                _write(encode(reading) + b"\n")
-        if nvidia.outdated() and time.monotonic() - started_at > _OUTDATED_SECONDS:
+                _write(msgspec.json.encode(reading) + b"\n")
+        if nvml.outdated and time.monotonic() - started_at > _OUTDATED_SECONDS:
             return  # the daemon starts another process, which loads the library again
 
 
-def _safe_read() -> Reading:
+def read(nvml: Nvml) -> Reading:
+    """Read all GPUs of this node."""
     try:
-        return read()
+        return merge(nvml.read(), amd.read())
     except Exception as error:  # noqa: BLE001 - the daemon always gets an answer
         return Reading(error=f"the GPUs cannot be read: {type(error).__name__}: {error}")
 

@@ -107,10 +107,14 @@ def parse(text: bytes) -> RemoteFacts:
     seen: set[bytes] = set()
     for line in text.split(b"\n"):
         key, _, value = line.partition(b" ")
-        read = _HANDLERS.get(key)
-        if read is not None and (key not in seen or key in _REPEATED):
-            seen.add(key)
-            read(parser, value)
+        if key in seen and key not in _REPEATED:
+            continue
+        seen.add(key)
+        if key in _FIELDS:
+            name, read = _FIELDS[key]
+            parser.values[name] = read(value)
+        elif key in _HANDLERS:
+            _HANDLERS[key](parser, value)
     return parser.result()
 
 
@@ -152,41 +156,13 @@ class _Parser:
 
     # -- one method per key -------------------------------------------------------------
 
-    def end(self, _: bytes) -> None:
-        self.values["complete"] = True
-
-    def boot(self, field: bytes) -> None:
-        self.values["boot"] = _text(field)
-
-    def home(self, field: bytes) -> None:
-        self.values["home"] = os.fsdecode(field)  # any bytes: it is only sent back to the node
-
     def connection(self, field: bytes) -> None:
         words = _text(field).split()
         if len(words) == 4:
             self.values["client"], self.values["address"] = _ip(words[0]), _ip(words[2])
 
-    def cores(self, field: bytes) -> None:
-        self.values["cores"] = max(_int(_text(field)) or 0, 0)
-
     def tool(self, field: bytes) -> None:
         self.tools |= {_text(field)} & _TOOLS
-
-    def memory_total(self, field: bytes) -> None:
-        self.values["memory_total"] = _kibibytes(field)
-
-    def memory_available(self, field: bytes) -> None:
-        self.values["memory_available"] = _kibibytes(field)
-
-    def cpu(self, field: bytes) -> None:
-        numbers = [_int(word) or 0 for word in _text(field).split()]
-        # The last two are time of guests, which `user` and `nice` include.
-        user, nice, system, idle, waiting, *more = (*numbers, 0, 0, 0, 0, 0)[: max(len(numbers), 5)]
-        busy = user + nice + system + sum(more[:3])
-        self.values["jiffies"] = (busy, busy + idle + waiting)
-
-    def load(self, field: bytes) -> None:
-        self.values["load1"] = _decimal(_text(field).partition(" ")[0]) or 0.0
 
     def disk(self, field: bytes) -> None:
         match = _DISK.search(_text(field) + " ")
@@ -267,25 +243,15 @@ class _Parser:
 
 
 _HANDLERS: dict[bytes, Callable[[_Parser, bytes], None]] = {
-    b"boot": _Parser.boot,
-    b"home": _Parser.home,
     b"connection": _Parser.connection,
-    b"cores": _Parser.cores,
     b"tool": _Parser.tool,
-    b"MemTotal:": _Parser.memory_total,
-    b"MemAvailable:": _Parser.memory_available,
-    b"cpu": _Parser.cpu,
-    b"load": _Parser.load,
     b"disk": _Parser.disk,
     b"gpu": _Parser.gpu,
     b"apps": _Parser.apps,
     b"app": _Parser.app,
     b"gpu-error": _Parser.gpu_error,
     b"owner": _Parser.owner,
-    b"end": _Parser.end,
 }
-
-
 _REPEATED = frozenset({b"tool", b"gpu", b"apps", b"app", b"gpu-error", b"owner"})
 """Keys that may occur several times; of the others the first line is used."""
 
@@ -336,3 +302,24 @@ def _ip(text: str) -> str | None:
             continue
         return text
     return None
+
+
+def _jiffies(field: bytes) -> tuple[int, int]:
+    numbers = [_int(word) or 0 for word in _text(field).split()]
+    # The last two are time of guests, which `user` and `nice` include.
+    user, nice, system, idle, waiting, *more = (*numbers, 0, 0, 0, 0, 0)[: max(len(numbers), 5)]
+    busy = user + nice + system + sum(more[:3])
+    return busy, busy + idle + waiting
+
+
+_FIELDS: dict[bytes, tuple[str, Callable[[bytes], object]]] = {
+    b"boot": ("boot", _text),
+    b"home": ("home", os.fsdecode),  # any bytes: it is only sent back to the node
+    b"cores": ("cores", lambda field: max(_int(_text(field)) or 0, 0)),
+    b"MemTotal:": ("memory_total", _kibibytes),
+    b"MemAvailable:": ("memory_available", _kibibytes),
+    b"cpu": ("jiffies", _jiffies),
+    b"load": ("load1", lambda field: _decimal(_text(field).partition(" ")[0]) or 0.0),
+    b"end": ("complete", lambda _: True),
+}
+"""Keys with a value of their own in the report: its name, and how it is read."""

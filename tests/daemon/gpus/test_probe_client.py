@@ -7,13 +7,16 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fakes.nvml import Gpu
 from probes.probe_loop import TIMEOUT, ProbeLoop
 from stoker.daemon.gpus import probe_client
 from stoker.daemon.gpus.probe_client import read_once
-from stoker.probes.gpu_reading import Reading, decode, encode
+from stoker.probes.gpu_reading import Reading
+
+decode_reading = msgspec.json.Decoder(Reading).decode
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def test_at_most_one_question_is_open(probe):
 
 
 def test_a_line_that_arrives_in_pieces_is_joined(probe, monkeypatch):
-    line = encode(Reading(error="joined")) + b"\n"
+    line = msgspec.json.encode(Reading(error="joined")) + b"\n"
     replace_child(
         probe, monkeypatch,
         f"sys.stdin.readline()\nfor byte in {list(line)!r}:\n"
@@ -178,8 +181,8 @@ def test_the_probe_ends_when_its_daemon_is_gone(nvml):
         timeout=TIMEOUT,
         check=True,
     )
-    assert [decode(line) for line in done.stdout.splitlines()] == [
-        decode(done.stdout.split()[0])
+    assert [decode_reading(line) for line in done.stdout.splitlines()] == [
+        decode_reading(done.stdout.split()[0])
     ] * 2
 
 
@@ -207,7 +210,7 @@ def test_a_probe_with_an_outdated_library_ends_for_a_new_one(nvml):
         process.stdin.write(b"read\n")
         process.stdin.flush()
         assert process.wait(TIMEOUT) == 0
-        assert "different versions" in (decode(process.stdout.read()).error or "")
+        assert "different versions" in (decode_reading(process.stdout.read()).error or "")
 
 
 def test_modules_in_the_working_directory_are_not_imported(nvml, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import msgspec
 from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.executors.reactor import Reactor
-from stoker.probes.gpu_reading import Reading, decode
+from stoker.probes.gpu_reading import Reading
 
 COMMAND = ("-P", "-m", "stoker.probes.probe_main")
 """-P: modules in the daemon's working directory must not be imported."""
@@ -51,7 +51,7 @@ class ProbeClient:
             self.process.stop()
             return
         try:
-            reading = decode(line)
+            reading = msgspec.json.decode(line, type=Reading)
         except msgspec.DecodeError as error:
             self.process.stop()
             reading = _failure(f"sent an invalid answer: {error}")
