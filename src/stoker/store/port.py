@@ -76,20 +76,6 @@ class JobQuery(Struct, kw_only=True):
     until: float | None = None
     limit: int = 100
 
-    def conditions(self, user_column: str) -> list[tuple[str, str, str | float]]:
-        """Return column, operator and value of each condition, for a WHERE clause."""
-        conditions = (
-            (user_column, "=", self.user),
-            ("jobs.name", "=", self.name),
-            ("specs.queue", "=", self.queue),
-            ("specs.door", "=", self.door),
-            ("ended_at", ">=", self.since),
-            ("ended_at", "<", self.until),
-        )
-        return [
-            (column, operator, value) for column, operator, value in conditions if value is not None
-        ]
-
 
 class Store(Protocol):
     """A journal of events plus row-wise projections, changed only in one transaction."""

@@ -12,14 +12,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import psycopg
 from msgspec import Struct
 
 from stoker.core.events import (
-    Event,
     ForeignUseChanged,
     JobsForgotten,
     ProcessExited,
@@ -31,16 +30,15 @@ from stoker.store import codec, migrations
 from stoker.store import postgres_server as server
 from stoker.store.port import (
     Batch,
-    JobQuery,
     Snapshot,
-    StoredJob,
     StoreError,
     StoreFenced,
     StoreFull,
 )
 from stoker.store.postgres_server import Connection, ConnectionLost, ServerUnreachable
-from stoker.store.postgres_sql import FINISHED_STATES, conditions, statements, storable
+from stoker.store.postgres_sql import statements, storable
 from stoker.store.select import StoreConfig
+from stoker.store.sql_reader import FINISHED_STATES, SqlReader
 from stoker.store.watermark import Watermark
 
 logger = logging.getLogger(__name__)
@@ -85,8 +83,11 @@ class _SentBatch(Struct):
     sent: bool = False
 
 
-class PostgresStore:
+class PostgresStore(SqlReader):
     """Commits in one round trip; `sync` waits for commits that are not on the server's disk."""
+
+    USER_COLUMN = "owner"
+    ID_CONDITION = "jobs.id IN (SELECT value::bigint FROM json_array_elements_text(?::json))"
 
     def __init__(
         self,
@@ -96,10 +97,10 @@ class PostgresStore:
         reconnect_timeout: float = 30.0,
     ) -> None:
         """`watermark` is the path of the watermark file."""
+        super().__init__()
         self.config, self.reconnect_timeout = config, reconnect_timeout
         self.path = config.shown
         self._name = server.SessionName.create()
-        self._warnings: list[str] = []
         self._term = 0
         self._seq = 0
         self._lock = threading.RLock()
@@ -111,7 +112,6 @@ class PostgresStore:
         self._durable = 0
         """The last event that is known to be on the server's disk."""
         self._next_id = 1
-        self._lost_events = 0
         self._watermark: Watermark | None = None
         self._db = server.connect(config, self._name)
         try:
@@ -169,10 +169,6 @@ class PostgresStore:
     def id_floor(self) -> int:
         """Return the lowest id that may be new; see the port."""
         return self._watermark.next_id if self._watermark is not None else 1
-
-    def lost_events(self) -> int:
-        """Return the number of synced events that are missing; see the port."""
-        return self._lost_events
 
     def _note_synced(self, seq: int) -> None:
         self._durable = max(self._durable, seq)
@@ -255,6 +251,9 @@ class PostgresStore:
                         raise failed from error
                 self._reconnect()
             raise ServerUnreachable(f"{self.path} closes every connection.")
+
+    def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        return self._read(sql.replace("?", "%s"), tuple(map(storable, values)))
 
     # -- the port -----------------------------------------------------------------------
 
@@ -382,58 +381,6 @@ class PostgresStore:
         if row is None:
             raise StoreFenced("Another daemon has taken over this state; this one stops.")
         return int(row[0])
-
-    def events(self, after: int, limit: int) -> Iterator[tuple[int, Event]]:
-        """Yield events after a sequence number, in order."""
-        rows = self._read(
-            "SELECT seq, kind, version, data FROM events WHERE seq > %s ORDER BY seq LIMIT %s",
-            (after, limit),
-        )
-        for seq, kind, version, data in rows:
-            yield seq, codec.decode_event(kind, version, data)
-
-    def blob(self, hash: str) -> bytes | None:
-        """Return a script by its hash."""
-        return self._read_blob("SELECT data FROM blobs WHERE hash = %s", hash)
-
-    def secret(self, hash: str) -> bytes | None:
-        """Return an environment by its hash."""
-        return self._read_blob("SELECT data FROM secrets WHERE hash = %s", hash)
-
-    def _read_blob(self, sql: str, key: str) -> bytes | None:
-        rows = self._read(sql, (key,))
-        return bytes(rows[0][0]) if rows else None
-
-    def find_key(self, key: str) -> tuple[int, int] | None:
-        """Return the ids that a submission key was given."""
-        rows = self._read("SELECT first, count FROM submissions WHERE key = %s", (storable(key),))
-        return (rows[0][0], rows[0][1]) if rows else None
-
-    def find_jobs(self, query: JobQuery) -> list[StoredJob]:
-        """Return jobs by id, of an array, or finished ones by other criteria; oldest first."""
-        where, values = conditions(query)
-        order = "ended_at DESC NULLS LAST, id DESC" if query.array is None else "id DESC"
-        rows = self._read(
-            "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec"
-            f" WHERE {where} ORDER BY {order} LIMIT %s",
-            (*values, max(query.limit, len(query.ids or ()))),
-        )
-        return codec.decode_jobs(rows[::-1], self._warnings)
-
-    def count_jobs(self, query: JobQuery) -> int:
-        """Return the number of matching jobs, regardless of the limit."""
-        where, values = conditions(query)
-        sql = f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}"
-        return int(self._read(sql, tuple(values))[0][0])
-
-    def members(self, array: int) -> list[int]:
-        """Return the ids of all jobs of an array or a sweep, in order."""
-        rows = self._read("SELECT id FROM jobs WHERE member_of = %s ORDER BY id", (array,))
-        return [row[0] for row in rows]
-
-    def warnings(self) -> list[str]:
-        """Return the problems that were found when the store was opened."""
-        return self._warnings
 
     def backup(self, path: str) -> int:
         """Write a consistent copy as SQL, by pg_dump."""

@@ -1,14 +1,11 @@
-"""SQL for PostgreSQL: a batch as statements, a query as conditions."""
+"""SQL for PostgreSQL: a batch as statements."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from stoker.core.lifecycle import FINISHED, JobState
 from stoker.store import codec
-from stoker.store.port import Batch, JobQuery
-
-FINISHED_STATES = [state.value for state in FINISHED]
+from stoker.store.port import Batch
 
 _SPECS = """
     INSERT INTO specs (hash, queue, door, environment, data)
@@ -99,23 +96,3 @@ def statements(batch: Batch, first: int) -> list[tuple[str, tuple[Any, ...]]]:
 def storable(value: Any) -> Any:
     """Replace zero bytes, which PostgreSQL's text cannot hold; the row's data has them."""
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
-
-
-def conditions(query: JobQuery) -> tuple[str, list[Any]]:
-    """Return the conditions of a query, for a WHERE clause, and their values."""
-    if query.ids is not None:
-        return "jobs.id = ANY(%s::bigint[])", [query.ids]
-    parts, states = ["member_of = %s"], query.states
-    values: list[Any] = [query.array]
-    if query.array is None:
-        parts, values = ["ended_at IS NOT NULL"], []
-        states = [state for state in FINISHED_STATES if states is None or state in states]
-    if states == [JobState.COMPLETED.value]:
-        parts.append("state = 'COMPLETED'")  # a literal: only then jobs_done_by_name is used
-    elif states is not None:
-        parts.append("state = ANY(%s)")
-        values.append(states)
-    for column, operator, value in query.conditions("owner"):
-        parts.append(f"{column} {operator} %s")
-        values.append(storable(value))
-    return " AND ".join(parts), values

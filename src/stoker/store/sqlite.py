@@ -12,19 +12,16 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from stoker import places
-from stoker.core.events import Event
-from stoker.core.lifecycle import FINISHED, JobState
 from stoker.store import codec, replacement
 from stoker.store.migrations import SCHEMA, create, migrate
 from stoker.store.port import (
     Batch,
-    JobQuery,
     Snapshot,
-    StoredJob,
     StoreError,
     StoreFenced,
     StoreFull,
 )
+from stoker.store.sql_reader import FINISHED_STATES, SqlReader
 from stoker.store.watermark import Watermark
 
 RESERVE_BYTES = 4 << 20
@@ -45,8 +42,6 @@ _MEMBERS = """
 """CROSS forces the join order: otherwise SQLite may read every job."""
 _WAS_USED = "SELECT EXISTS (SELECT 1 FROM events WHERE kind = 'DaemonStarted')"
 """The first event of every daemon comes with the state summary."""
-_FINISHED = [state.value for state in FINISHED]
-_COMPLETED = [JobState.COMPLETED.value]
 _ENVIRONMENT_ERRORS = frozenset(
     {
         sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM,
@@ -62,16 +57,18 @@ MAX_NEWER_LAYOUTS = 50
 logger = logging.getLogger(__name__)
 
 
-class SqliteStore:
+class SqliteStore(SqlReader):
     """The journal in WAL mode; `sync` puts commits on disk, off the hot path."""
 
+    USER_COLUMN = "user"
+    ID_CONDITION = "jobs.id IN (SELECT value FROM json_each(?))"
+
     def __init__(self, path: str, *, shared_file_system: bool = False) -> None:
+        super().__init__()
         self.path = path
-        self._warnings: list[str] = []
         self._term = 0
         self._seq = 0
         self._next_id = 1
-        self._lost_events = 0
         self._damage: Exception | None = None
         """Damage that is not repaired yet: the next load repairs it."""
         self._repaired = False
@@ -267,10 +264,6 @@ class SqliteStore:
     def id_floor(self) -> int:
         """Return the lowest id that may be new; see the port."""
         return self._watermark.next_id
-
-    def lost_events(self) -> int:
-        """Return the number of synced events that are missing; see the port."""
-        return self._lost_events
 
     def reserve_space(self) -> None:
         """Reserve disk space if it is not reserved and there is enough."""
@@ -474,23 +467,6 @@ class SqliteStore:
             raise StoreError(f"{self.path} is locked by another program; stoker retries.")
         self._wal_is_suspect = False
 
-    def events(self, after: int, limit: int) -> Iterator[tuple[int, Event]]:
-        """Yield events after a sequence number, in order."""
-        rows = self._rows(
-            "SELECT seq, kind, version, data FROM events WHERE seq > ? ORDER BY seq LIMIT ?",
-            (after, limit),
-        )
-        for seq, kind, version, data in rows:
-            yield seq, codec.decode_event(kind, version, data)
-
-    def blob(self, hash: str) -> bytes | None:
-        """Return a script by its hash."""
-        return self._read_blob("SELECT data FROM blobs WHERE hash = ?", hash)
-
-    def secret(self, hash: str) -> bytes | None:
-        """Return an environment by its hash."""
-        return self._read_blob("SELECT data FROM secrets WHERE hash = ?", hash)
-
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """Read rows; if the file is damaged, repair it and read again."""
         try:
@@ -503,41 +479,6 @@ class SqliteStore:
             return self._db.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise _translate(error, self.path) from error
-
-    def _read_blob(self, sql: str, key: str) -> bytes | None:
-        rows = self._rows(sql, (key,))
-        return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
-
-    def find_key(self, key: str) -> tuple[int, int] | None:
-        """Return the ids that a submission key was given."""
-        rows = self._rows("SELECT first, count FROM submissions WHERE key = ?", (key,))
-        return (rows[0][0], rows[0][1]) if rows else None
-
-    def find_jobs(self, query: JobQuery) -> list[StoredJob]:
-        """Return jobs by id, of an array, or finished ones by other criteria; oldest first."""
-        where, values = _conditions(query)
-        order = "ended_at DESC, id DESC" if query.array is None else "id DESC"
-        rows = self._rows(
-            "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec"
-            f" WHERE {where} ORDER BY {order} LIMIT ?",
-            (*values, max(query.limit, len(query.ids or ()))),
-        )
-        return codec.decode_jobs(rows[::-1], self._warnings)
-
-    def count_jobs(self, query: JobQuery) -> int:
-        """Return the number of matching jobs, regardless of the limit."""
-        where, values = _conditions(query)
-        sql = f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}"
-        return int(self._rows(sql, values)[0][0])
-
-    def members(self, array: int) -> list[int]:
-        """Return the ids of all jobs of an array or a sweep, in order."""
-        rows = self._rows("SELECT id FROM jobs WHERE member_of = ? ORDER BY id", (array,))
-        return [row[0] for row in rows]
-
-    def warnings(self) -> list[str]:
-        """Return the problems that were found and repaired."""
-        return self._warnings
 
     def backup(self, path: str) -> int:
         """Write a consistent copy, page by page."""
@@ -564,7 +505,7 @@ class SqliteStore:
                 "SELECT CAST(specs.data AS TEXT) ->> '$.environment' FROM specs WHERE hash IN ("
                 "SELECT spec FROM jobs WHERE ended_at IS NULL OR ended_at >= ?"
                 " OR state NOT IN (SELECT value FROM json_each(?))))",
-                (codec.encode(list(kept)).decode(), before, codec.encode(_FINISHED).decode()),
+                (codec.encode(list(kept)).decode(), before, codec.encode(FINISHED_STATES).decode()),
             )
 
     def close(self) -> None:
@@ -606,25 +547,6 @@ def _check(db: sqlite3.Connection) -> None:
     term = "SELECT count(*) FROM meta WHERE key = 'term' AND typeof(value) = 'integer'"
     if db.execute(term).fetchone()[0] != 1:
         raise sqlite3.DatabaseError("the term of the journal is missing")
-
-
-def _conditions(query: JobQuery) -> tuple[str, list[Any]]:
-    if query.ids is not None:
-        return "jobs.id IN (SELECT value FROM json_each(?))", [codec.encode(query.ids).decode()]
-    parts, states = ["member_of = ?"], query.states
-    values: list[Any] = [query.array]
-    if query.array is None:
-        parts, values = ["ended_at IS NOT NULL"], []
-        states = [state for state in _FINISHED if states is None or state in states]
-    if states == _COMPLETED:
-        parts.append("state = 'COMPLETED'")  # a literal: only then jobs_done_by_name is used
-    elif states is not None:
-        parts.append(f"state IN ({', '.join('?' * len(states))})")
-        values += states
-    for column, operator, value in query.conditions("user"):
-        parts.append(f"{column} {operator} ?")
-        values.append(value)
-    return " AND ".join(parts), values
 
 
 def _translate(error: Exception, path: str) -> StoreError:
