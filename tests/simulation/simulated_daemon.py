@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Thread
 from typing import Any, cast
 
 from simulation.client import ClientRequest, MakeHandler
@@ -36,15 +35,9 @@ GRACE_SECONDS = 10.0
 """Time between TERM and KILL."""
 
 
-class InlineThread(Thread):
-    """Runs its target when it is started: no simulation depends on the order of threads."""
-
-    def start(self) -> None:
-        """Run the target."""
-        self.run()
-
-    def join(self, timeout: float | None = None) -> None:
-        """Do nothing: the target has returned."""
+def run_inline(target: Callable[[], None], _: tuple[()]) -> None:
+    """Run a thread's target at once: no simulation depends on the order of threads."""
+    target()
 
 
 class SimulatedStops:
@@ -142,7 +135,7 @@ class SimulatedDaemon:
         self.engine = Engine(cast("Store", FusedStore(self.store, self.fuse)), self.world.moment)
         self.registry = self._build_registry()
         self.sync = JournalSync(
-            self.store, lambda: None, lambda: self.world.moment().boot, InlineThread
+            self.store, lambda: None, lambda: self.world.moment().boot, run_inline
         )
         self.dispatcher = self._build_dispatcher()
         state, now, boot = self.engine.state, self.world.moment(), self.world.boot_id

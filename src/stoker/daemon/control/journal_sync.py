@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
 import logging
-import threading
 import time
 from collections.abc import Callable
 
@@ -50,10 +50,13 @@ class JournalSync:
         store: Store,
         wake: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
-        thread: Callable[..., threading.Thread] = threading.Thread,
+        start_thread: Callable[[Callable[[], None], tuple[()]], object] = _thread.start_new_thread,
     ) -> None:
-        """`wake` is called from the thread when a sync has ended; tests replace `thread`."""
-        self._create_thread = thread
+        """`wake` is called from the thread when a sync has ended.
+
+        A thread of `threading` would make the loop wait until it runs.
+        """
+        self._start_thread = start_thread
         self.store, self.wake, self.clock = store, wake, clock
         self.error: str | None = None
         """Why commits are not on disk; None while syncs succeed."""
@@ -62,8 +65,9 @@ class JournalSync:
         self._failures = 0
         self._waiting = AfterSync()
         """Kept through failures: it is handed out only after a sync that succeeded."""
-        self._thread: threading.Thread | None = None
-        self._ended = False
+        self._is_running = self._ended = False
+        self._lock = _thread.allocate_lock()
+        """Held while a sync runs."""
         self._outcome: Exception | None = None
 
     def request(self, delay: float = SYNC_SECONDS) -> None:
@@ -78,7 +82,7 @@ class JournalSync:
 
     def seconds_left(self) -> float | None:
         """Return the time until the next sync; None while one runs or none is wanted."""
-        if self._due is None or self._thread is not None:
+        if self._due is None or self._is_running:
             return None
         return max(self._due, self._not_before) - self.clock()
 
@@ -92,9 +96,17 @@ class JournalSync:
         """Start a sync of all that is committed; what is given waits for it."""
         self._due = None
         self._waiting.add(more)
-        self._ended = False
-        self._thread = self._create_thread(target=self._sync, name="sync", daemon=True)
-        self._thread.start()
+        self._is_running, self._ended = True, False
+        self._lock.acquire()
+        self._start_thread(self._sync_in_thread, ())
+
+    def _sync_in_thread(self) -> None:
+        try:
+            self._sync()
+        finally:
+            self._ended = True
+            self._lock.release()
+        self.wake()
 
     def _sync(self) -> None:
         began = self.clock()
@@ -108,8 +120,6 @@ class JournalSync:
         took = self.clock() - began
         if took > SLOW_SECONDS:
             self._not_before = self.clock() + 4 * took
-        self._ended = True
-        self.wake()
 
     def _clean_up(self) -> None:
         """Delete training reports of ends that are on disk now."""
@@ -123,10 +133,9 @@ class JournalSync:
 
         Raise StoreFenced if another daemon has taken the journal over.
         """
-        if self._thread is None or not self._ended:
+        if not (self._is_running and self._ended):
             return None
-        self._thread.join()
-        self._thread = None
+        self._is_running = False
         if self._outcome is not None:
             self._failed(self._outcome)
             return None
@@ -149,10 +158,9 @@ class JournalSync:
 
     def close(self, more: AfterSync) -> AfterSync | None:
         """Sync a last time; return what may be done then, None if it failed."""
-        if self._thread is not None:
-            self._thread.join()
-        self._waiting.add(more)
-        self._sync()
+        with self._lock:
+            self._waiting.add(more)
+            self._sync()
         if self._outcome is not None:
             logger.error("the journal cannot be synced: %s", self._outcome)
             return None
