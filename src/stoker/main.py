@@ -39,12 +39,12 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _run(verb: str, args: list[str]) -> int:
-    from stoker.cli.verbs import module_of
+    from stoker.cli.verbs import MODULES
 
     if args and args[0] in {"--help", "-h"} and verb not in {"feed", "compat"}:
         return _help(verb)
     # __import__ with a list of names returns the module itself, without importing importlib.
-    module = __import__(module_of(verb), fromlist=["main"])
+    module = __import__(MODULES[verb], fromlist=["main"])
     return int(module.main(args))
 
 

@@ -10,7 +10,7 @@ import pytest
 from stoker.cli.options import Option, parse
 from stoker.cli.options.directives import read_directives
 from stoker.cli.options.job import JOB, SUBMIT, job_options
-from stoker.cli.verbs import ALIASES, OTHER_TOOLS, VERBS, module_of
+from stoker.cli.verbs import ALIASES, MODULES, OTHER_TOOLS, VERBS
 from stoker.client.errors import UsageError
 from stoker.core import options, units
 from stoker.main import _resolve_verb
@@ -58,7 +58,7 @@ def test_commands_of_the_documentation_can_be_typed(line: str) -> None:
     if verb == "help" or verb in OWN_PARSER:
         return
     job = verb in ("submit", "run")
-    known = (*JOB, *SUBMIT) if job else import_module(module_of(verb)).OPTIONS
+    known = (*JOB, *SUBMIT) if job else import_module(MODULES[verb]).OPTIONS
     args = parse(known, words[2:], command=job, verb=verb)
     if job or verb == "edit":
         values = {key: value for key, value in job_options(args).items() if key != "dependency"}
@@ -98,7 +98,7 @@ def test_verbs_of_other_tools_are_answered_with_ours(word: str) -> None:
     answer = error.value.message.partition("Use: stoker ")[2].split()
     assert answer[0] in VERBS
     if len(answer) > 1:
-        known = import_module(module_of(answer[0])).OPTIONS
+        known = import_module(MODULES[answer[0]]).OPTIONS
         assert any(answer[1] in each.names for each in known)
 
 
@@ -111,4 +111,4 @@ def test_the_help_says_which_options_have_no_effect(name: str) -> None:
 @pytest.mark.parametrize("verb", ["daemon", "nodes"])
 def test_an_unknown_action_is_answered_with_those_that_exist(verb: str) -> None:
     with pytest.raises(UsageError, match=r"There is no action 'nosuch'.* Use "):
-        import_module(module_of(verb)).main(["nosuch"])
+        import_module(MODULES[verb]).main(["nosuch"])

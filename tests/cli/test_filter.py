@@ -24,7 +24,7 @@ def is_harmless(text: str) -> bool:
 @given(st.text())
 def test_nothing_but_colours_passes_the_filter(text: str) -> None:
     assert is_harmless(filtered(text, coloured=False))
-    painted = filtered(f"{colour.paint('x', 'red', 'bold')}{text}", coloured=True)
+    painted = filtered(f"{colour.coded('x', 'red', 'bold')}{text}", coloured=True)
     assert painted.startswith("\x1b[31;1mx\x1b[0m")
     rest = painted.removeprefix("\x1b[31;1mx\x1b[0m")
     for code in ("0", "1", "2", *map(str, range(31, 37))):

@@ -7,7 +7,7 @@ import pytest
 
 from client.fake_daemon import FakeDaemon
 from stoker import __version__, places
-from stoker.cli.verbs import ALIASES, VERBS, module_of
+from stoker.cli.verbs import ALIASES, MODULES, VERBS
 from stoker.main import main
 
 Captured = pytest.CaptureFixture[str]
@@ -38,7 +38,7 @@ def test_every_verb_has_help(verb: str, capsys: Captured) -> None:
 def test_the_verb_is_the_address() -> None:
     for verb in VERBS:
         if verb not in {"feed", "compat"}:
-            assert module_of(verb).endswith(f".{verb.replace('-', '_')}")
+            assert MODULES[verb].endswith(f".{verb.replace('-', '_')}")
 
 
 def test_a_mistyped_verb_gets_a_guess(capsys: Captured) -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from stoker.cli.options import submission
 from stoker.cli.options.submission import build_submission
+from stoker.client import submit_environment
 from stoker.client import submit_environment as surroundings
 from stoker.client.errors import UsageError
 from stoker.core import contract
@@ -206,12 +207,12 @@ def test_a_linked_directory_keeps_its_name(here: Path, monkeypatch: pytest.Monke
     (here / "link").symlink_to(here / "real")
     monkeypatch.chdir(here / "link")
     monkeypatch.setenv("PWD", str(here / "link"))
-    assert submission.current_directory() == str(here / "link")
+    assert submit_environment.current_directory() == str(here / "link")
 
 
 def test_a_shell_that_is_not_there_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/bin/nosuchshell")
-    assert submission.shell() == "/bin/sh"
+    assert submit_environment.shell() == "/bin/sh"
 
 
 def test_variables_that_are_not_text_are_left_out_and_named(

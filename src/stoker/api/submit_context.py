@@ -14,12 +14,7 @@ def submission(options: Mapping[str, object]) -> dict[str, object]:
     job_options = as_options(options)
     directory = job_options.get("chdir")
     environment, _ = submit_environment.environment(os.environ)
-    return {
-        "options": job_options,
-        "directory": submit_environment.current_directory(
-            directory if isinstance(directory, str) else None
-        ),
-        "environment": environment,
-        "shell": submit_environment.shell(),
-        "umask": submit_environment.umask(),
-    }
+    fields = submit_environment.submit_fields(
+        environment, directory if isinstance(directory, str) else None
+    )
+    return {"options": job_options, **fields}

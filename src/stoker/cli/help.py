@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.cli.verbs import ALIASES, GROUPS, VERBS
+from stoker.cli.verbs import ALIASES, GROUPS, MODULES, VERBS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ SELECTORS = (
 def overview() -> str:
     """Return the list of verbs, in groups."""
     lines = ["stoker keeps your GPUs fed.", "", "  stoker [VERB] [OPTIONS] ...", ""]
-    for title, verbs in GROUPS:
+    for title, verbs in GROUPS.items():
         lines.append(title)
-        lines += [f"  {verb:<11}{text}" for verb, text in verbs]
+        lines += [f"  {verb:<11}{text}" for verb, text in verbs.items()]
         lines.append("")
     lines += [
         SELECTORS,
@@ -53,10 +53,8 @@ def show(verb: str) -> int:
     """Print the help of a verb."""
     from importlib import import_module
 
-    from stoker.cli.verbs import module_of
-
     verb = ALIASES.get(verb, verb)
-    module = import_module(module_of(verb))
+    module = import_module(MODULES[verb])
     if verb == "feed":
         return int(module.main(["--help"]))
     print(verb_help(module.USAGE, module.__doc__ or VERBS[verb], module.OPTIONS))

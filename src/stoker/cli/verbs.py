@@ -2,65 +2,51 @@
 
 from __future__ import annotations
 
-GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
-    (
-        "Submit",
-        (
-            ("feed", "run the commands on stdin, one per line, in the foreground"),
-            ("submit", "submit a command, a script, an array or many lines; print the id"),
-            ("run", "submit a command, follow its output, return its exit code"),
-            ("sweep", "submit a parameter sweep; show, list and edit sweeps"),
-        ),
-    ),
-    (
-        "Inspect",
-        (
-            ("queue", "list running, pending and newly failed jobs (also: plain `stoker`)"),
-            ("show", "show all details of a job or sweep"),
-            ("why", "explain why a job is pending and when it is expected to start"),
-            ("eta", "estimate when jobs start and end"),
-            ("logs", "print a job's output; -f follows it"),
-            ("metrics", "plot the metrics that a job reports"),
-            ("wait", "wait for jobs to end; return their exit code"),
-            ("history", "list finished jobs"),
-            ("gpus", "list GPUs: utilisation, memory, jobs, other processes"),
-            ("nodes", "list, add and remove nodes"),
-        ),
-    ),
-    (
-        "Control",
-        (
-            ("cancel", "cancel pending and running jobs"),
-            ("kill", "send a signal to running jobs; default: end them at once"),
-            ("pause", "suspend running jobs; they keep their GPUs"),
-            ("resume", "continue paused jobs"),
-            ("hold", "hold pending jobs"),
-            ("release", "release held jobs"),
-            ("retry", "requeue finished jobs"),
-            ("edit", "change pending jobs; of running jobs, time limit and priority"),
-            ("move", "change the order of pending jobs"),
-        ),
-    ),
-    (
-        "Plan",
-        (
-            ("simulate", "replay recorded jobs under several policies and compare them"),
-            ("what-if", "predict the effect of another policy, more GPUs or a priority"),
-        ),
-    ),
-    (
-        "Manage",
-        (
-            ("policy", "show or set the scheduling policy of a queue"),
-            ("drain", "start no more jobs on a GPU or node"),
-            ("undrain", "use a drained GPU or node again"),
-            ("daemon", "start, stop, restart or inspect the daemon"),
-            ("db", "back up the database"),
-            ("compat", "commands of other tools, run by stoker: grass, auto, simple_gpu_..."),
-            ("completion", "print the completion script for bash, zsh or fish"),
-        ),
-    ),
-)
+GROUPS = {
+    "Submit": {
+        "feed": "run the commands on stdin, one per line, in the foreground",
+        "submit": "submit a command, a script, an array or many lines; print the id",
+        "run": "submit a command, follow its output, return its exit code",
+        "sweep": "submit a parameter sweep; show, list and edit sweeps",
+    },
+    "Inspect": {
+        "queue": "list running, pending and newly failed jobs (also: plain `stoker`)",
+        "show": "show all details of a job or sweep",
+        "why": "explain why a job is pending and when it is expected to start",
+        "eta": "estimate when jobs start and end",
+        "logs": "print a job's output; -f follows it",
+        "metrics": "plot the metrics that a job reports",
+        "wait": "wait for jobs to end; return their exit code",
+        "history": "list finished jobs",
+        "gpus": "list GPUs: utilisation, memory, jobs, other processes",
+        "nodes": "list, add and remove nodes",
+    },
+    "Control": {
+        "cancel": "cancel pending and running jobs",
+        "kill": "send a signal to running jobs; default: end them at once",
+        "pause": "suspend running jobs; they keep their GPUs",
+        "resume": "continue paused jobs",
+        "hold": "hold pending jobs",
+        "release": "release held jobs",
+        "retry": "requeue finished jobs",
+        "edit": "change pending jobs; of running jobs, time limit and priority",
+        "move": "change the order of pending jobs",
+    },
+    "Plan": {
+        "simulate": "replay recorded jobs under several policies and compare them",
+        "what-if": "predict the effect of another policy, more GPUs or a priority",
+    },
+    "Manage": {
+        "policy": "show or set the scheduling policy of a queue",
+        "drain": "start no more jobs on a GPU or node",
+        "undrain": "use a drained GPU or node again",
+        "daemon": "start, stop, restart or inspect the daemon",
+        "db": "back up the database",
+        "compat": "commands of other tools, run by stoker: grass, auto, simple_gpu_...",
+        "completion": "print the completion script for bash, zsh or fish",
+    },
+}
+"""The verbs with their one-line help, by group."""
 
 ALIASES = {
     "ls": "queue",
@@ -87,7 +73,7 @@ OTHER_TOOLS = {
 }  # fmt: skip
 """Commands of other tools with other arguments: the error message names our verb."""
 
-VERBS = {verb: text for _, verbs in GROUPS for verb, text in verbs}
+VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 HIDDEN = frozenset({"__complete"})
 
 
@@ -105,8 +91,4 @@ MODULES = {
     for package, verbs in PACKAGES.items()
     for verb in verbs
 } | {"feed": "stoker.feed.main", "compat": "stoker.compat.command"}
-
-
-def module_of(verb: str) -> str:
-    """Return the name of the module with a verb's `main(argv)`."""
-    return MODULES[verb]
+"""Verb -> the module with its `main(argv)`."""

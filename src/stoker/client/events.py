@@ -6,11 +6,8 @@ import select
 
 from stoker import wire
 from stoker.client import fast_json, transport
+from stoker.client.client import Client
 from stoker.wire import JsonObject
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from stoker.client.client import Client
 
 
 class EventStream:

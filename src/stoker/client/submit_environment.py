@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from stoker.client.errors import UsageError
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +22,16 @@ TRAINING = frozenset({
     "PL_TORCH_DISTRIBUTED_BACKEND",
 })  # fmt: skip
 """Variables about a training job, which do not apply to a job that it submits."""
+
+
+def submit_fields(environment: Mapping[str, str], directory: str | None = None) -> JsonObject:
+    """Return the fields of a submission that describe this process; see current_directory."""
+    return {
+        "directory": current_directory(directory),
+        "environment": environment,
+        "shell": shell(),
+        "umask": umask(),
+    }
 
 
 def environment(

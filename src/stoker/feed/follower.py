@@ -12,7 +12,7 @@ from stoker.client.client import Client, connect
 from stoker.client.errors import NotFound, StokerError
 from stoker.client.events import EventStream
 from stoker.feed.job_stream import FinishedJob, JobStream
-from stoker.feed.submit_environment import SubmitEnvironment, in_use_warning
+from stoker.feed.submit_environment import in_use_warning
 from stoker.wire import JsonObject
 
 PAGE = 500
@@ -22,7 +22,7 @@ ENDINGS = frozenset(
 """Events after which a job may have finished."""
 
 
-def follow(work: JobStream, environment: SubmitEnvironment) -> int:
+def follow(work: JobStream, environment: JsonObject) -> int:
     """Submit the lines to the daemon and follow them until they have finished."""
     return QueueFollower(connect(), work, environment).run()
 
@@ -30,7 +30,7 @@ def follow(work: JobStream, environment: SubmitEnvironment) -> int:
 class QueueFollower:
     """Keeps a bounded number of lines in the daemon's queue, and counts their outcomes."""
 
-    def __init__(self, client: Client, work: JobStream, environment: SubmitEnvironment) -> None:
+    def __init__(self, client: Client, work: JobStream, environment: JsonObject) -> None:
         self.client, self.work, self.environment = client, work, environment
         self.lines = work.lines
         self.unfinished: set[int] = set()
@@ -117,14 +117,7 @@ class QueueFollower:
                 return
             try:
                 receipt = self.client.submit(
-                    {
-                        "what": batch.what,
-                        "options": batch.options,
-                        "directory": self.environment.directory,
-                        "environment": self.environment.environment,
-                        "shell": self.environment.shell,
-                        "umask": self.environment.umask,
-                    }
+                    {"what": batch.what, "options": batch.options, **self.environment}
                 )
             except StokerError as error:
                 self.error = self.work.on_rejected(batch, error)

@@ -28,7 +28,7 @@ from stoker.daemon.views.job import job_view
 from stoker.engine import Command, CommandRejected, CommandResult, Instant
 from stoker.executors.linux.subreaper import become_subreaper
 from stoker.feed.job_stream import Batch, FinishedJob, JobStream
-from stoker.feed.submit_environment import SubmitEnvironment, in_use_warning
+from stoker.feed.submit_environment import in_use_warning
 from stoker.schema.job import SubmitReply
 from stoker.schema.requests import Cancel, Kill, Submit, What
 from stoker.store.port import StoreError
@@ -39,7 +39,7 @@ class StateTaken(Exception):
     """Another daemon locked the state first."""
 
 
-def run_foreground(work: JobStream, environment: SubmitEnvironment, resources: str | None) -> int:
+def run_foreground(work: JobStream, environment: JsonObject, resources: str | None) -> int:
     """Run a daemon until the input has ended and its jobs have finished."""
     try:
         return _run(work, environment, resources)
@@ -48,7 +48,7 @@ def run_foreground(work: JobStream, environment: SubmitEnvironment, resources: s
         raise StokerError(str(error), getattr(error, "exit_code", usual)) from None
 
 
-def _run(work: JobStream, environment: SubmitEnvironment, resources: str | None) -> int:
+def _run(work: JobStream, environment: JsonObject, resources: str | None) -> int:
     state = places.secure_dir(places.state_dir())
     try:
         lock = StateLock(state)
@@ -119,7 +119,7 @@ class SubmitBatch:
 class ForegroundSource(JobSource):
     """Turns lines into jobs, a few at a time, and counts their outcomes."""
 
-    def __init__(self, work: JobStream, environment: SubmitEnvironment) -> None:
+    def __init__(self, work: JobStream, environment: JsonObject) -> None:
         self.work, self.environment = work, environment
         self.lines = work.lines
         self.loop: Daemon | None = None
@@ -180,14 +180,7 @@ class ForegroundSource(JobSource):
             and previous.spec in state.specs
         ):
             return resubmit_line(previous, line, state, now)
-        body = Submit(
-            what=What(**batch.what),
-            directory=self.environment.directory,
-            shell=self.environment.shell,
-            options=batch.options,
-            environment=self.environment.environment,
-            umask=self.environment.umask,
-        )
+        body = Submit(what=What(**batch.what), options=batch.options, **self.environment)
         decision = submit_jobs(loop.context, body, state, now, durable=False)
         if line is not None:
             event = decision.events[-1]

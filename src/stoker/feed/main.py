@@ -15,17 +15,13 @@ import sys
 
 from stoker import places
 from stoker.cli import output
-from stoker.cli.options import Option, parse
+from stoker.cli.options import Args, Option, parse
 from stoker.client.errors import UsageError
 from stoker.feed.line_reader import LineReader
 from stoker.feed.progress import Progress
 from stoker.feed.read_ahead import ReadAheadStream
 from stoker.feed.run import run
-from stoker.feed.submit_environment import SubmitEnvironment
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from stoker.cli.options import Args
+from stoker.feed.submit_environment import submit_environment
 
 USAGE = ("feed [OPTIONS] < commands.txt", "feed [OPTIONS] commands.txt")
 OPTIONS = (
@@ -55,10 +51,9 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="feed")
     options = job_options(args)
     lines = LineReader(_input(args))
-    environment = SubmitEnvironment()
     progress = Progress(lines.expected(), quiet=args.flag("quiet"))
     work = ReadAheadStream(lines, named_devices(args), progress, options)
-    code = run(work, environment, args.text("resources"))
+    code = run(work, submit_environment(), args.text("resources"))
     logs = places.logs_dir()
     progress.finish(logs)
     if args.flag("json"):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from stoker import places
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from stoker.feed.job_stream import JobStream
-    from stoker.feed.submit_environment import SubmitEnvironment
+from stoker.feed.job_stream import JobStream
+from stoker.wire import JsonObject
 
 
-def run(work: JobStream, environment: SubmitEnvironment, resources: str | None = None) -> int:
+def run(work: JobStream, environment: JsonObject, resources: str | None = None) -> int:
     """Run a stream of jobs to its end; return the exit code."""
     if not _daemon_answers():
         from stoker.feed.foreground import StateTaken, run_foreground

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from stoker.cli.options.submission import job_environment
-from stoker.client.submit_environment import current_directory, shell, umask
+from stoker.client.submit_environment import submit_fields
+from stoker.wire import JsonObject
 
 NO_GPU = "this machine has no GPU: one core per line (name devices with --gpus)"
 DRAINING = "stoker: draining: running lines finish, no more are started"
@@ -18,11 +19,6 @@ def in_use_warning(name: str, foreign_user: str) -> str:
     return f"GPU {name} {in_words(foreign_user)}; it is used anyway because --gpus names it"
 
 
-class SubmitEnvironment:
-    """Directory, environment, shell and umask of the user."""
-
-    def __init__(self) -> None:
-        self.directory = current_directory()
-        self.environment = job_environment(os.environ)
-        self.shell = shell()
-        self.umask = umask()
+def submit_environment() -> JsonObject:
+    """Return directory, environment, shell and umask of the user, as in a submission."""
+    return submit_fields(job_environment(os.environ))

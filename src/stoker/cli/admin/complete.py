@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from stoker.cli.output import clean
-from stoker.cli.verbs import ALIASES, VERBS, module_of
-from stoker.client.client import connect
+from stoker.cli.verbs import ALIASES, MODULES, VERBS
+from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError
+from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from stoker.cli.options import Option
 
@@ -42,7 +43,7 @@ def candidates(words: list[str]) -> list[str]:
     current = words[-1]
     if verb not in VERBS or verb == "feed":
         return [FILES]
-    module = __import__(module_of(verb), fromlist=["OPTIONS"])
+    module = __import__(MODULES[verb], fromlist=["OPTIONS"])
     if verb == "compat":
         return module.complete(words[1:]) or [FILES]
     subcommand = verb == "sweep" and len(words) > 2 and module.SUBCOMMANDS.get(words[1])
@@ -76,11 +77,8 @@ def candidates(words: list[str]) -> list[str]:
 
 def jobs() -> list[str]:
     """Return ids and names of jobs, with descriptions; none if no daemon runs."""
-    try:
-        reply = connect(autostart=False).jobs(limit=200, fold="1")
-    except StokerError:
-        reply = {"jobs": []}
-    views = reply["jobs"]
+    reply = _request(lambda client: client.jobs(limit=200, fold="1"))
+    views = reply.get("jobs") or []
     lines = [
         f"{sweep['label']}\t{clean(sweep['name'])} sweep" for sweep in reply.get("sweeps") or ()
     ]
@@ -92,17 +90,19 @@ def jobs() -> list[str]:
 
 def policies() -> list[str]:
     """Return the policies, with descriptions."""
-    try:
-        views = connect(autostart=False).policies()["policies"]
-    except StokerError:
-        views = []
+    views = _request(lambda client: client.policies()).get("policies") or ()
     return [f"{view['name']}\t{clean(view['about'])}" for view in views]
 
 
 def sweeps() -> list[str]:
     """Return the ids of sweeps, with names and states."""
-    try:
-        views = connect(autostart=False).sweeps(all=True)["sweeps"]
-    except StokerError:
-        views = []
+    views = _request(lambda client: client.sweeps(all=True)).get("sweeps") or ()
     return [f"{view['label']}\t{clean(view['name'])} {view['state']}" for view in views]
+
+
+def _request(send: Callable[[Client], JsonObject]) -> JsonObject:
+    """Return the reply to a request; an empty one if no daemon runs."""
+    try:
+        return send(connect(autostart=False))
+    except StokerError:
+        return {}

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 
 from stoker.cli import output
-from stoker.cli.options import Option, parse
+from stoker.cli.options import parse
 from stoker.client.errors import UsageError
 
 USAGE = ("completion bash | zsh | fish",)
-OPTIONS: tuple[Option, ...] = ()
+OPTIONS = ()
 SHELLS = ("bash", "zsh", "fish")
 
 

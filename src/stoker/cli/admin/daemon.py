@@ -43,6 +43,7 @@ OPTIONS = (
 )
 STOP_SECONDS = 60.0
 """Time limit for a daemon to end."""
+NOT_RUNNING = "no daemon is running"
 
 
 def main(argv: list[str]) -> int:
@@ -74,11 +75,15 @@ def start(args: Args) -> int:
                 f"A daemon is already running (pid {running['pid']}). To change its options: "
                 f"stoker daemon restart {' '.join(arguments)}"
             )
-        return _print_reply(running, args, f"the daemon is already running (pid {running['pid']})")
+        return output.report(
+            running, f"stoker: the daemon is already running (pid {running['pid']})"
+        )
     from stoker.client.autostart import start_daemon
 
     pid = start_daemon([*_daemon_arguments(args), *_pass_store(args)])
-    return _print_reply(_daemon_status() or {"pid": pid}, args, f"started the daemon (pid {pid})")
+    return output.report(
+        _daemon_status() or {"pid": pid}, f"stoker: started the daemon (pid {pid})"
+    )
 
 
 def stop(args: Args) -> int:
@@ -89,18 +94,14 @@ def stop(args: Args) -> int:
     running = _daemon_status()
     if running is None:
         holder = lock_holder()
-        if holder is not None:
-            text = _stop_by_signal(holder, mode)
-            return _print_reply({"running": [], "pid": holder, "text": text}, args, text)
-        return _print_reply(
-            {"running": [], "text": "no daemon is running"}, args, "no daemon is running"
-        )
+        text = NOT_RUNNING if holder is None else _stop_by_signal(holder, mode)
+        stopped = {} if holder is None else {"pid": holder}
+        return output.report({"running": [], **stopped, "text": text}, f"stoker: {text}")
     pid = int(running["pid"])
     reply = _stop_and_wait(pid, mode, quiet=args.flag("json"))
     count = len(reply.get("running") or ())
-    return _print_reply(
-        {**reply, "pid": pid}, args, f"stopped the daemon (pid {pid}){_jobs_text(mode, count)}"
-    )
+    text = f"stoker: stopped the daemon (pid {pid}){_jobs_text(mode, count)}"
+    return output.report({**reply, "pid": pid}, text)
 
 
 def _stop_by_signal(pid: int, mode: str = "leave") -> str:
@@ -112,7 +113,7 @@ def _stop_by_signal(pid: int, mode: str = "leave") -> str:
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
-        return "no daemon is running"
+        return NOT_RUNNING
     try:
         signal.pidfd_send_signal(fd, signal.SIGTERM)
         _wait_for_end(fd, pid, STOP_SECONDS)
@@ -179,9 +180,11 @@ def status(args: Args) -> int:
     running = _daemon_status()
     if running is None:
         holder = lock_holder()
-        if holder is not None:
-            raise DaemonUnreachable(_not_answering_text(holder))
-        raise DaemonUnreachable("No daemon is running. Submitting a job starts it.")
+        raise DaemonUnreachable(
+            "No daemon is running. Submitting a job starts it."
+            if holder is None
+            else _not_answering_text(holder)
+        )
     if args.flag("json"):
         output.emit(running)
         return 0
@@ -291,14 +294,6 @@ def _pass_store(args: Args) -> list[str]:
         return []
     os.environ[wire.STORE_OPTION_VARIABLE] = value
     return ["--db", "-"]
-
-
-def _print_reply(reply: JsonObject, args: Args, text: str) -> int:
-    if args.flag("json"):
-        output.emit(reply)
-    else:
-        output.say(f"stoker: {text}")
-    return 0
 
 
 def _stop_and_wait(pid: int, mode: str, *, quiet: bool, **check: object) -> JsonObject:

@@ -9,13 +9,13 @@ import os
 
 from stoker import places
 from stoker.cli import output
-from stoker.cli.options import Option, parse
+from stoker.cli.options import parse
 from stoker.cli.session import connect_existing
 from stoker.client.client import Client
 from stoker.client.errors import StokerError, UsageError
 
 USAGE = ("db backup FILE", "db path")
-OPTIONS: tuple[Option, ...] = ()
+OPTIONS = ()
 
 
 def main(argv: list[str]) -> int:
@@ -32,11 +32,7 @@ def main(argv: list[str]) -> int:
         raise UsageError("Use: stoker db backup FILE, or: stoker db path")
     path = os.path.abspath(os.path.expanduser(args.words[1]))
     reply = connect_existing().backup(path)
-    if args.flag("json"):
-        output.emit(reply)
-    else:
-        output.say(f"stoker: wrote {reply['path']} ({reply['bytes']:,} bytes)")
-    return 0
+    return output.report(reply, f"stoker: wrote {reply['path']} ({reply['bytes']:,} bytes)")
 
 
 def _path() -> str:

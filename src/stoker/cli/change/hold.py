@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from stoker.cli.options import Option, parse
-from stoker.cli.session import connect_existing, print_result, require_selectors
+from stoker.cli.session import change_jobs
 
 USAGE = ("hold [OPTIONS] JOB ...",)
-OPTIONS: tuple[Option, ...] = ()
+OPTIONS = ()
 
 
 def main(argv: list[str]) -> int:
     """Hold the selected jobs."""
-    args = parse(OPTIONS, argv, verb="hold")
-    select = require_selectors(args, "hold")
-    client = connect_existing()
-    return print_result(client.hold(select), args, "held")
+    return change_jobs("hold", argv, "held")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from stoker.cli.options import Option, parse
-from stoker.cli.session import connect_existing, print_result, require_selectors
+from stoker.cli.session import change_jobs
 
 USAGE = ("release [OPTIONS] JOB ...",)
-OPTIONS: tuple[Option, ...] = ()
+OPTIONS = ()
 
 
 def main(argv: list[str]) -> int:
     """Release the selected jobs."""
-    args = parse(OPTIONS, argv, verb="release")
-    select = require_selectors(args, "release")
-    client = connect_existing()
-    return print_result(client.release(select), args, "released")
+    return change_jobs("release", argv, "released")

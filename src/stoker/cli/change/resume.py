@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from stoker.cli.options import Option, parse
-from stoker.cli.session import connect_existing, print_result, require_selectors
+from stoker.cli.session import change_jobs
 
 USAGE = ("resume [OPTIONS] JOB ...",)
-OPTIONS: tuple[Option, ...] = ()
+OPTIONS = ()
 
 
 def main(argv: list[str]) -> int:
     """Resume the selected jobs."""
-    args = parse(OPTIONS, argv, verb="resume")
-    select = require_selectors(args, "resume")
-    client = connect_existing()
-    return print_result(client.resume(select), args, "resumed")
+    return change_jobs("resume", argv, "resumed")

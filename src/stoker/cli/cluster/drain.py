@@ -20,13 +20,9 @@ def main(argv: list[str]) -> int:
     """Drain the named devices."""
     args = parse(OPTIONS, argv, verb="drain")
     reply = connect().drain(split_devices(args.words, "drain"), args.text("reason"))
-    if args.flag("json"):
-        output.emit(reply)
-        return 0
     running = reply.get("labels") or []
     still = f"; jobs still running there: {', '.join(running)}" if running else ""
-    output.say(f"stoker: draining {drained_names(reply)}{still}")
-    return 0
+    return output.report(reply, f"stoker: draining {drained_names(reply)}{still}")
 
 
 def drained_names(reply: JsonObject) -> str:

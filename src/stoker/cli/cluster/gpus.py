@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.cli import output
 from stoker.cli.options import WATCH, Args, Option, parse
-from stoker.cli.output import colour, sizes, table
+from stoker.cli.output import sizes, table
 from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import connect_without_start
 from stoker.client.errors import NotFound
@@ -43,11 +43,9 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="gpus")
     client = connect_without_start()
     if args.flag("watch"):
-        from stoker.cli.session.live import watch, watch_interval
+        from stoker.cli.session.live import watch
 
-        return watch(
-            watch_interval(args) or 2.0, client.gpus, lambda reply, _: gpu_lines(reply, args)
-        )
+        return watch(args, client.gpus, lambda reply, _: gpu_lines(reply, args))
     reply = client.gpus()
     if args.flag("json"):
         output.emit({**reply, "gpus": select_gpus(reply["gpus"], args.text("id"))})
@@ -86,15 +84,15 @@ def gpu_lines(reply: JsonObject, args: Args) -> list[str]:
     gpus = select_gpus(reply["gpus"], args.text("id"))
     if not gpus:
         return []
-    coloured, width = colour.is_enabled(), table.terminal_width()
+    width = table.terminal_width()
     has_nodes = len({*(reply.get("machines") or ()), *(gpu["node"] for gpu in reply["gpus"])}) > 1
     header = not args.flag("no_header")
     lines: list[str] = []
     for short in (False, True):
         rows = [_row(gpu, args, has_nodes, short, bars=width is not None) for gpu in gpus]
-        full_lines = table.render(COLUMNS, rows, header=header)
+        full_lines = table.render(COLUMNS, rows, header=header, coloured=False)
         if width is None or short or max(map(table.display_width, full_lines)) <= width:
-            lines = table.render(COLUMNS, rows, header=header, width=width, coloured=coloured)
+            lines = table.render(COLUMNS, rows, header=header, width=width)
             break
     return lines
 

@@ -11,7 +11,7 @@ import os
 
 from stoker.cli import output
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
-from stoker.cli.output import colour, table, times
+from stoker.cli.output import table, times
 from stoker.cli.output.progress import elapsed
 from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import connect_without_start
@@ -56,11 +56,9 @@ def main(argv: list[str]) -> int:
         )
     client = connect_without_start()
     if args.flag("watch"):
-        from stoker.cli.session.live import watch, watch_interval
+        from stoker.cli.session.live import watch
 
-        return watch(
-            watch_interval(args) or 2.0, client.nodes, lambda reply, _: _node_lines(reply, args)
-        )
+        return watch(args, client.nodes, lambda reply, _: _node_lines(reply, args))
     if args.flag("json"):
         output.emit(client.nodes())
     else:
@@ -172,16 +170,13 @@ def _remove(names: list[str], args: Args) -> int:
 def _node_lines(reply: JsonObject, args: Args) -> list[str]:
     """Return the lines of the table, with address and note if they fit."""
     nodes, verbose = reply["nodes"], args.flag("verbose")
-    header, coloured = not args.flag("no_header"), colour.is_enabled()
-    width = table.terminal_width()
+    header, width = not args.flag("no_header"), table.terminal_width()
     for more in (("ADDRESS", "NOTE"), ("NOTE",), ()):
         columns, rows = node_table(nodes, more, verbose=verbose)
-        needed = max(
-            map(table.display_width, table.render(columns, rows, header=header)), default=0
-        )
-        if width is None or needed <= width:
+        full_lines = table.render(columns, rows, header=header, coloured=False)
+        if width is None or max(map(table.display_width, full_lines), default=0) <= width:
             break
-    lines = table.render(columns, rows, header=header, width=width, coloured=coloured)
+    lines = table.render(columns, rows, header=header, width=width)
     if more:
         return lines
     notes = [f"{node['name']}: {note}" for node in nodes if (note := _note(node, verbose))]

@@ -84,12 +84,7 @@ def _parse_policy(words: list[str]) -> tuple[str, dict[str, object]]:
 
 def _set_policy(name: str, parameters: dict[str, object], args: Args) -> int:
     reply = connect().choose_policy(name, parameters, args.text("queue") or DEFAULT)
-    if args.flag("json"):
-        output.emit(reply)
-        return 0
-    for line in change_lines(reply):
-        output.say(f"stoker: {line}")
-    return 0
+    return output.report(reply, "\n".join(f"stoker: {line}" for line in change_lines(reply)))
 
 
 def change_lines(reply: JsonObject) -> list[str]:
@@ -149,7 +144,7 @@ def _queue_lines(reply: JsonObject, args: Args) -> list[str]:
     lines = _table(columns, rows, args)
     if not args.flag("no_header") and not args.flag("verbose") and output.is_terminal(1):
         hint = "All policies: stoker policy --list   Set one: stoker policy NAME [--queue QUEUE]"
-        lines += ["", colour.paint(hint, "dim") if colour.is_enabled() else hint]
+        lines += ["", colour.paint(hint, "dim")]
     return lines
 
 
@@ -181,8 +176,8 @@ def _policy_lines(reply: JsonObject, args: Args) -> list[str]:
 
 
 def _table(columns: list[Column], rows: list[list[str]], args: Args) -> list[str]:
-    header, width = not args.flag("no_header"), table.terminal_width()
-    return table.render(columns, rows, header=header, width=width, coloured=colour.is_enabled())
+    header = not args.flag("no_header")
+    return table.render(columns, rows, header=header, width=table.terminal_width())
 
 
 def _parameters(values: dict[str, float]) -> str:

@@ -10,13 +10,12 @@ trace, or a table with columns such as submit_time,duration,num_gpus; - reads st
 
 from __future__ import annotations
 
-from stoker.cli.options import Option, parse
+from stoker.cli.options import Args, Option, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from stoker.cli.options import Args
 
 USAGE = ("simulate TRACE ... [--policy A,B,C] [OPTIONS]", "simulate --list-policies")
 OPTIONS = (

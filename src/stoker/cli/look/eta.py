@@ -49,9 +49,9 @@ def main(argv: list[str]) -> int:
         return client.eta(args.words, limit=limit)
 
     if args.flag("watch"):
-        from stoker.cli.session.live import watch, watch_interval
+        from stoker.cli.session.live import watch
 
-        return watch(watch_interval(args) or 10.0, request, lambda reply, _: eta_lines(reply, args))
+        return watch(args, request, lambda reply, _: eta_lines(reply, args))
     reply = request()
     if args.flag("json"):
         output.emit(reply)
@@ -75,13 +75,8 @@ def eta_lines(reply: JsonObject, args: Args) -> list[str]:
         return []
     verbose = args.flag("verbose")
     rows = [_row(view, reply, verbose) for view in views]
-    lines = table.render(
-        COLUMNS,
-        rows,
-        header=not args.flag("no_header"),
-        width=table.terminal_width(),
-        coloured=colour.is_enabled(),
-    )
+    header = not args.flag("no_header")
+    lines = table.render(COLUMNS, rows, header=header, width=table.terminal_width())
     if reply.get("more"):
         lines.append(f"... and {output.counted(int(reply['more']), 'more job')}")
     return lines
@@ -89,10 +84,8 @@ def eta_lines(reply: JsonObject, args: Args) -> list[str]:
 
 def _row(view: JsonObject, reply: JsonObject, verbose: bool) -> list[str]:
     is_pending = view["state"] == "PENDING"
-    starts, ends = (
-        estimate_cell(view["start"], verbose=verbose),
-        estimate_cell(view["end"], verbose=verbose),
-    )
+    starts = estimate_cell(view["start"], verbose=verbose)
+    ends = estimate_cell(view["end"], verbose=verbose)
     if is_pending and not starts:
         starts = "-" if view.get("never") else _beyond_horizon(reply)
     basis = view.get("never") or ((view["start"] if is_pending else view["end"]) or {}).get(
@@ -117,9 +110,8 @@ def _beyond_horizon(reply: JsonObject) -> str:
 
 def job_sentences(view: JsonObject, reply: JsonObject) -> list[str]:
     """Return the estimates of one job in sentences."""
-    bold = ("bold",) if colour.is_enabled() else ()
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
-    head = colour.paint(f"Job {view['label']}{name}", *bold)
+    head = colour.paint(f"Job {view['label']}{name}", "bold")
     lines = [f"{head} is {view['state']}."]
     is_pending = view["state"] == "PENDING"
     if is_pending and (view["start"] or not view.get("never")):

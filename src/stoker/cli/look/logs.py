@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
         for piece in client.log(str(view["label"]), follow=False, **_query(args)):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
-    _dismiss(client, views)
+    dismiss_failures(client, views)
     return 0
 
 
@@ -143,12 +143,3 @@ def _heading(view: JsonObject, count: int, number: int) -> None:
         gap = "\n" if number else ""
         sys.stdout.write(f"{gap}==> {view['label']} {name} <==\n")
         sys.stdout.flush()
-
-
-def _dismiss(client: Client, views: list[JsonObject]) -> None:
-    """Dismiss failures after their log was printed."""
-    failed = [
-        str(view["label"]) for view in views if view.get("result") and not view.get("dismissed")
-    ]
-    if failed:
-        dismiss_failures(client, failed)

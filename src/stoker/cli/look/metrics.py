@@ -7,12 +7,9 @@ from stoker.cli.options import WATCH, Args, Option, parse
 from stoker.cli.output import colour
 from stoker.cli.output.table import Column, display_width, render, shorten, terminal_width
 from stoker.cli.session import connect_existing
+from stoker.client.client import Client
 from stoker.client.errors import NotFound, UsageError
 from stoker.wire import JsonObject
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from stoker.client.client import Client
 
 USAGE = ("metrics [OPTIONS] JOB [NAME ...]",)
 OPTIONS = (
@@ -46,11 +43,10 @@ def main(argv: list[str]) -> int:
     client = connect_existing(autostart=False)
     job, names = (args.words or ["last"])[0], args.words[1:]
     if args.flag("watch"):
-        from stoker.cli.session.live import watch, watch_interval
+        from stoker.cli.session.live import watch
 
-        every = watch_interval(args) or 2.0
         return watch(
-            every,
+            args,
             lambda: _request_metrics(client, job, names, args),
             lambda reply, _: metric_lines(reply, names, args),
         )
@@ -103,7 +99,7 @@ def metric_lines(reply: JsonObject, names: list[str], args: Args) -> list[str]:
     rows = [_row(name, summary) for name, summary in reply["summary"].items()]
     header = not args.flag("no_header")
     if rows:
-        lines += render(COLUMNS, rows, header=header, width=width, coloured=colour.is_enabled())
+        lines += render(COLUMNS, rows, header=header, width=width)
     return lines
 
 
@@ -116,15 +112,13 @@ def _curve(name: str, points: list[list[float | None]], width: int, logarithmic:
     steps = [step for step, _, _ in points if step is not None]
     room = max(width - LABEL_WIDTH - 2, 10)
     title = shorten(output.clean(name) + (" (log)" if logarithmic else ""), room)
-    bold = ("bold",) if colour.is_enabled() else ()
-    lines = [" " * (LABEL_WIDTH + 1) + colour.paint(title, *bold)]
+    lines = [" " * (LABEL_WIDTH + 1) + colour.paint(title, "bold")]
     if not values:
         return [*lines, " " * (LABEL_WIDTH + 1) + "no numbers"]
-    tint = ("cyan",) if colour.is_enabled() else ()
     for index, row in enumerate(plot(points, room, CURVE_HEIGHT)):
         label = number_text(max(values)) if not index else ""
         label = number_text(min(values)) if index == CURVE_HEIGHT - 1 else label
-        lines.append(f"{label:>{LABEL_WIDTH}} {colour.paint(row.rstrip(chr(0x2800)), *tint)}")
+        lines.append(f"{label:>{LABEL_WIDTH}} {colour.paint(row.rstrip(chr(0x2800)), 'cyan')}")
     first, last = number_text(min(steps, default=0.0)), number_text(max(steps, default=0.0))
     gap = max(room - display_width(first) - display_width(last), 1)
     return [*lines, f"{'':>{LABEL_WIDTH}} {first}{' ' * gap}{last}"]

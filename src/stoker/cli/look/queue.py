@@ -48,17 +48,13 @@ def main(argv: list[str]) -> int:
         return _print_empty(args)
     client = connect_without_start()
     if args.flag("watch"):
-        from stoker.cli.session.live import watch, watch_interval
+        from stoker.cli.session.live import watch
 
         def request() -> tuple[JsonObject, list[JsonObject]]:
             gpus = client.gpus()["gpus"] if _is_watch_screen(args) else []
             return _request_jobs(client, args), gpus
 
-        return watch(
-            watch_interval(args) or 2.0,
-            request,
-            lambda replies, height: _screen_lines(replies, args, height),
-        )
+        return watch(args, request, lambda replies, height: _screen_lines(args, replies, height))
     reply = _request_jobs(client, args)
     if args.flag("json"):
         output.emit(reply)
@@ -73,11 +69,11 @@ def main(argv: list[str]) -> int:
         for warning in reply.get("warnings") or ():
             output.say(f"stoker: warning: {output.clean(warning)}")
     if args.flag("seen"):
-        from stoker.cli.session.follow import dismiss_failures
+        from stoker.cli.session.follow import dismiss_jobs
 
         args.values["expand"] = "1"  # one label per failure
         views = _request_failures(client, args, NO_LIMIT)
-        dismiss_failures(client, [str(view["label"]) for view in views if is_failure(view)])
+        dismiss_jobs(client, [str(view["label"]) for view in views if is_failure(view)])
     return 0
 
 
@@ -165,7 +161,7 @@ def queue_lines(reply: JsonObject, args: Args) -> list[str]:
     if lines is not None:
         return lines
     header = not args.flag("no_header")
-    coloured, width = colour.is_enabled(), table.terminal_width()
+    width = table.terminal_width()
     custom = select_columns(args, views)
     failures: list[JsonObject] = []
     if custom is None and not args.words and args.text("state") is None:
@@ -177,9 +173,9 @@ def queue_lines(reply: JsonObject, args: Args) -> list[str]:
     )
     lines = []
     if rows or (custom and header):
-        lines = table.render(columns, rows, header=header, width=width, coloured=coloured)
+        lines = table.render(columns, rows, header=header, width=width)
     for view in failures if width is None else failures[:MAX_FAILURES]:
-        failure = _failure_lines(view, coloured, width)
+        failure = _failure_lines(view, width)
         lines += ["", *failure] if lines else failure
     if width is not None and len(failures) > MAX_FAILURES:
         lines.append(f"... and {len(failures) - MAX_FAILURES} more: stoker queue --state failed")
@@ -190,8 +186,7 @@ def queue_lines(reply: JsonObject, args: Args) -> list[str]:
     if width is not None and reply.get("more"):
         lines.append(_more_text(reply))
     if width is not None and lines and header and reply.get("counts"):
-        text = counts_text(reply["counts"])
-        lines += ["", colour.paint(text, "dim") if coloured else text]
+        lines += ["", colour.paint(counts_text(reply["counts"]), "dim")]
     return lines
 
 
@@ -201,7 +196,7 @@ def _is_watch_screen(args: Args) -> bool:
 
 
 def _screen_lines(
-    replies: tuple[JsonObject, list[JsonObject]], args: Args, height: int | None
+    args: Args, replies: tuple[JsonObject, list[JsonObject]], height: int | None
 ) -> list[str]:
     """Return one screen of --watch."""
     reply, gpus = replies
@@ -217,7 +212,6 @@ def _screen_lines(
         clock=strftime("%H:%M:%S"),
         width=table.terminal_width() or 80,
         height=height,
-        coloured=colour.is_enabled(),
         verbose=args.flag("verbose"),
     )
 
@@ -243,11 +237,9 @@ def is_failure(view: JsonObject) -> bool:
     return view.get("result") is not None
 
 
-def _failure_lines(view: JsonObject, coloured: bool, width: int | None) -> list[str]:
+def _failure_lines(view: JsonObject, width: int | None) -> list[str]:
     """Return heading, last output lines and suggested commands of a failure."""
-    heading, state = failure_heading(view)
-    cut = heading if width is None else table.shorten(heading, width)
-    lines = [cut.replace(state, colour.paint(state, "red", "bold"), 1) if coloured else cut]
+    lines = [failure_heading(view, width)]
     for line in view.get("tail") or ():
         text = f"    | {output.clean(line)}"
         lines.append(text if width is None else table.shorten(text, width))
@@ -256,13 +248,11 @@ def _failure_lines(view: JsonObject, coloured: bool, width: int | None) -> list[
     if members:
         is_complete = "..." not in members["label"]
         again = f"stoker retry '{members['label']}'" if is_complete else "stoker retry --failed"
-    hint = f"    stoker logs {label}   {again}"
-    lines.append(colour.paint(hint, "dim") if coloured else hint)
-    return lines
+    return [*lines, colour.paint(f"    stoker logs {label}   {again}", "dim")]
 
 
-def failure_heading(view: JsonObject) -> tuple[str, str]:
-    """Return `15_[0-299] evaluate  300 FAILED: exit 3, 2 min ago`, and the state in it."""
+def failure_heading(view: JsonObject, width: int | None) -> str:
+    """Return `15_[0-299] evaluate  300 FAILED: exit 3, 2 min ago`."""
     members = view.get("members") or {}
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
     causes = members.get("causes") or {view.get("cause") or "": 1}
@@ -275,4 +265,6 @@ def failure_heading(view: JsonObject) -> tuple[str, str]:
     cause = f": {', '.join(texts)}" if texts else ""
     ended = times.relative(view.get("ended_at"))
     label = members.get("label") or view["label"]
-    return f"{label}{name}  {state}{cause}" + (f", {ended}" if ended else ""), state
+    heading = f"{label}{name}  {state}{cause}" + (f", {ended}" if ended else "")
+    cut = heading if width is None else table.shorten(heading, width)
+    return cut.replace(state, colour.paint(state, "red", "bold"), 1)

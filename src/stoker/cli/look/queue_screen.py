@@ -23,20 +23,18 @@ def watch_screen(
     clock: str,
     width: int,
     height: int,
-    coloured: bool = False,
     verbose: bool = False,
 ) -> list[str]:
     """Return the lines of the screen, `height` of them at most."""
     views: list[JsonObject] = reply["jobs"]
-    top = [table.shorten(f"{clock}  {counts_text(reply.get('counts') or {})}", width)]
-    if coloured:
-        top = [colour.paint(top[0], "bold")]
+    title = table.shorten(f"{clock}  {counts_text(reply.get('counts') or {})}", width)
+    top = [colour.paint(title, "bold")]
     if gpus:
         top.append(table.shorten(gpu_line(gpus), width))
     max_lines = max(height - len(top) - MIN_JOB_LINES, 0)
-    top += _failure_lines([view for view in views if is_failure(view)], width, max_lines, coloured)
+    top += _failure_lines([view for view in views if is_failure(view)], width, max_lines)
     jobs = [view for view in views if not is_failure(view)]
-    rows = _job_lines(jobs, reply, width, height - len(top) - 1, coloured, verbose)
+    rows = _job_lines(jobs, reply, width, height - len(top) - 1, verbose)
     return [*top, "", *rows][:height] if rows else top[:height]
 
 
@@ -65,17 +63,12 @@ def _gpu_ids(gpus: list[JsonObject]) -> str:
     return format_labels([str(gpu["id"]) for gpu in gpus]).replace(", ", ",")
 
 
-def _failure_lines(
-    failures: list[JsonObject], width: int, max_lines: int, coloured: bool
-) -> list[str]:
+def _failure_lines(failures: list[JsonObject], width: int, max_lines: int) -> list[str]:
     """Return the newest failures, each with the last line of its output, and count the others."""
     lines: list[str] = []
     shown = 0
     for view in failures[:MAX_FAILURES]:
-        heading, state = failure_heading(view)
-        failure = [table.shorten(heading, width)]
-        if coloured:
-            failure[0] = failure[0].replace(state, colour.paint(state, "red", "bold"), 1)
+        failure = [failure_heading(view, width)]
         tail = [line for line in view.get("tail") or () if line.strip()]
         failure += [table.shorten(f"    | {output.clean(line)}", width) for line in tail[-1:]]
         if len(lines) + len(failure) + (len(failures) > shown + 1) > max_lines:
@@ -92,7 +85,6 @@ def _job_lines(
     reply: JsonObject,
     width: int,
     max_lines: int,
-    coloured: bool,
     verbose: bool,
 ) -> list[str]:
     """Return the table of the jobs that fit, and count the others."""
@@ -104,5 +96,5 @@ def _job_lines(
         more += sum(map(job_count, jobs[kept:])) + len(sweeps[max(max_lines - 2, 0) :])
         jobs, sweeps = jobs[:kept], sweeps[: max(max_lines - 2, 0)]
     columns, rows = queue_table(jobs, verbose=verbose, sweeps=sweeps, width=width)
-    lines = table.render(columns, rows, width=width, coloured=coloured) if rows else []
+    lines = table.render(columns, rows, width=width) if rows else []
     return [*lines, f"… {output.counted(more, 'more job')}"] if more else lines

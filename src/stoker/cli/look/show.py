@@ -53,14 +53,12 @@ def main(argv: list[str]) -> int:
         output.emit(views[0] if len(views) == 1 else views)
         return 0
     if lines is None:
+        from stoker.cli.session.follow import dismiss_failures
+
         lines = "\n\n".join(
             "\n".join(job_lines(view, args.flag("verbose"))) for view in views
         ).split("\n")
-        failed = [str(v["label"]) for v in views if v.get("result") and not v.get("dismissed")]
-        if failed:
-            from stoker.cli.session.follow import dismiss_failures
-
-            dismiss_failures(client, failed)
+        dismiss_failures(client, views)
     print("\n".join(lines))
     return 0
 
@@ -89,10 +87,8 @@ def _is_sweep(selector: str, view: JsonObject) -> bool:
 
 def job_lines(view: JsonObject, verbose: bool) -> list[str]:
     """Return the details of a job, one per line."""
-    coloured = colour.is_enabled()
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
-    head = f"Job {view['label']}{name}"
-    lines = [colour.paint(head, "bold") if coloured else head]
+    lines = [colour.paint(f"Job {view['label']}{name}", "bold")]
     for key, value in job_rows(view, verbose):
         lines.append(f"  {key:<15} {value}")
     lines += [f"  | {output.clean(line)}" for line in view.get("tail") or ()]

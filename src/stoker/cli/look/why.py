@@ -57,7 +57,7 @@ def _sweep_line(sweep: JsonObject) -> str:
     """Return state and progress of a sweep in one line."""
     from stoker.cli.output.sweep_text import progress_text
 
-    head = colour.paint(f"Sweep {sweep['label']}", *(("bold",) if colour.is_enabled() else ()))
+    head = colour.paint(f"Sweep {sweep['label']}", "bold")
     note = f": {output.clean(sweep['note'])}" if sweep.get("note") else ""
     return f"{head} is {sweep['state']} ({progress_text(sweep)}){note}."
 
@@ -71,8 +71,7 @@ def explanation_lines(reply: JsonObject) -> list[str]:
             _sweep_line(sweep),
             *(explanation_lines(trial) if reply["label"] != sweep["label"] else ()),
         ]
-    bold = ("bold",) if colour.is_enabled() else ()
-    head = colour.paint(f"Job {reply['label']}", *bold) + f" is {reply['state']}"
+    head = colour.paint(f"Job {reply['label']}", "bold") + f" is {reply['state']}"
     if reply.get("reason"):
         head += f" ({reply['reason']})"
     text = output.clean(reply.get("text") or "")

@@ -11,13 +11,7 @@ from stoker.cli.options.job import JOB, SUBMIT, job_options
 from stoker.client import submit_environment
 from stoker.client.client import new_key
 from stoker.client.errors import UsageError
-from stoker.client.submit_environment import (
-    NO_DIRECTORY,
-    current_directory,
-    shell,
-    umask,
-    utf8_path,
-)
+from stoker.client.submit_environment import NO_DIRECTORY, utf8_path
 from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
@@ -45,21 +39,21 @@ def build_submission(argv: Sequence[str], verb: str) -> tuple[JsonObject, Args]:
             output.say(f"stoker: #SBATCH options without effect: {names}")
         layers.insert(0, directives.values)
     args = Args(merge_options([*layers, given.values]), given.words)
-    options = job_options(args)
+    return {**submission_fields(job_options(args), args), "what": what}, args
+
+
+def submission_fields(options: dict[str, object], args: Args) -> JsonObject:
+    """Return what submissions of jobs and of sweeps have in common; --chdir becomes absolute."""
     directory = None
     if "chdir" in options:
         directory = options["chdir"] = absolute_path(os.path.expanduser(str(options["chdir"])))
-    submission = {
+    environment = job_environment(os.environ, keep_terminal=bool(options.get("pty")))
+    return {
         "key": new_key(),
         "options": options,
-        "what": what,
-        "directory": current_directory(directory),
-        "environment": job_environment(os.environ, keep_terminal=bool(options.get("pty"))),
-        "shell": shell(),
-        "umask": umask(),
+        **submit_environment.submit_fields(environment, directory),
         "dry_run": args.flag("dry_run"),
     }
-    return submission, args
 
 
 def what_to_run(args: Args) -> JsonObject:

@@ -8,7 +8,7 @@ import sys
 from stoker.client import fast_json
 from stoker.terminal import clean, write_raw
 
-__all__ = ["clean", "counted", "emit", "is_terminal", "say", "show_progress"]
+__all__ = ["clean", "counted", "emit", "is_terminal", "report", "say", "show_progress"]
 
 wants_json = False
 """Set by the option parser for --json, so that errors are JSON as well."""
@@ -34,6 +34,15 @@ def emit(value: object) -> None:
     """Print one JSON value, indented on a terminal."""
     text = fast_json.pretty(value) if sys.stdout.isatty() else fast_json.dumps(value)
     print(text)
+
+
+def report(value: object, text: str) -> int:
+    """Print the JSON value with --json, else the text on stderr; return exit code 0."""
+    if wants_json:
+        emit(value)
+    else:
+        say(text)
+    return 0
 
 
 def is_terminal(fd: int) -> bool:

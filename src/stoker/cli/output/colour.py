@@ -37,6 +37,11 @@ def is_enabled(fd: int = 1) -> bool:
 
 
 def paint(text: str, *names: str) -> str:
-    """Return text in these colours."""
+    """Return text in these colours, if output to stdout is coloured."""
+    return coded(text, *names) if is_enabled() else text
+
+
+def coded(text: str, *names: str) -> str:
+    """Return text with the codes of these colours."""
     codes = ";".join(COLOURS[name] for name in names if name)
     return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text

@@ -62,33 +62,28 @@ def render(
     *,
     header: bool = True,
     width: int | None = None,
-    coloured: bool = False,
+    coloured: bool | None = None,
 ) -> list[str]:
     """Return the lines of a table, at most `width` wide; None for no limit."""
     texts = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    titles = [[Cell(column.title, "bold") for column in columns]] if header else []
     widths = [
-        max(
-            [
-                display_width(column.title) if header else 0,
-                *(display_width(row[i]) for row in texts),
-            ]
-        )
-        for i, column in enumerate(columns)
+        max((display_width(row[i]) for row in titles + texts), default=0)
+        for i in range(len(columns))
     ]
     shown = _visible_columns(columns, widths, width)
     columns, widths = [columns[i] for i in shown], [widths[i] for i in shown]
     if width is not None:
         _shrink(columns, widths, width)
-    titles = [[Cell(column.title, "bold") for column in columns]] if header else []
-    cells = [[row[i] for i in shown] for row in texts]
-    return [_line(columns, widths, row, coloured) for row in titles + cells]
+    if coloured is None:
+        coloured = colour.is_enabled()
+    cells = ([row[i] for i in shown] for row in titles + texts)
+    return [_line(columns, widths, row, coloured) for row in cells]
 
 
 def write(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, header: bool = True) -> None:
     """Print a table, fitted and coloured if stdout is a terminal."""
-    lines = render(
-        columns, rows, header=header, width=terminal_width(), coloured=colour.is_enabled()
-    )
+    lines = render(columns, rows, header=header, width=terminal_width())
     if lines:
         print("\n".join(lines))
 
@@ -184,7 +179,7 @@ def _line(columns: Sequence[Column], widths: list[int], row: Sequence[Cell], col
         text = shorten(cell, widths[i]) if display_width(cell) > widths[i] else str(cell)
         space = " " * (widths[i] - display_width(text))
         if coloured:
-            text = colour.paint(text, *cell.colours)
+            text = colour.coded(text, *cell.colours)
         if column.right:
             text = space + text
         elif i < last:

@@ -11,7 +11,7 @@ import sys
 from stoker.cli import output
 from stoker.cli.options.job import JOB, SUBMIT
 from stoker.cli.options.submission import build_submission
-from stoker.cli.run.submit import print_warnings, start_text
+from stoker.cli.run.submit import print_warnings, report_dry_run
 from stoker.client import reconnect
 from stoker.client.client import Client, connect
 from stoker.client.errors import UsageError
@@ -30,11 +30,7 @@ def main(argv: list[str]) -> int:
     reply = client.submit(submission)
     print_warnings(reply, args)
     if args.flag("dry_run"):
-        if args.flag("json"):
-            output.emit({"id": reply.get("first"), **reply})
-        else:
-            output.say(f"stoker: this would {start_text(reply)}")
-        return 0
+        return report_dry_run(reply)
     label = str(reply["label"])
     if args.flag("json"):
         return _wait_and_print_json(client, label)

@@ -9,15 +9,12 @@ SBATCH_* variables, script lines.
 from __future__ import annotations
 
 from stoker.cli import output
+from stoker.cli.options import Args
 from stoker.cli.options.job import JOB, SUBMIT
 from stoker.cli.options.submission import build_submission
 from stoker.cli.output.progress import elapsed
 from stoker.client.client import Client, connect
 from stoker.wire import JsonObject
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from stoker.cli.options import Args
 
 USAGE = (
     "submit [OPTIONS] COMMAND [ARG ...]",
@@ -35,14 +32,12 @@ def main(argv: list[str]) -> int:
     with elapsed(_progress_text(submission)):
         reply = client.submit(submission)
     print_warnings(reply, args)
+    if args.flag("dry_run"):
+        return report_dry_run(reply)
     if args.flag("json"):
         output.emit({"id": reply.get("first"), **reply})
-    elif args.flag("dry_run"):
-        output.say(f"stoker: this would {start_text(reply)}")
     else:
         print(reply["label"], flush=True)
-    if args.flag("dry_run"):
-        return 0
     return wait_or_follow(client, reply, args)
 
 
@@ -70,6 +65,12 @@ def print_warnings(reply: JsonObject, args: Args) -> None:
     if not args.flag("quiet"):
         for text in reply.get("warnings") or ():
             output.say(f"stoker: {text}")
+
+
+def report_dry_run(reply: JsonObject) -> int:
+    """Print when a job would start."""
+    text = f"stoker: this would {start_text(reply)}"
+    return output.report({"id": reply.get("first"), **reply}, text)
 
 
 def start_text(reply: JsonObject) -> str:

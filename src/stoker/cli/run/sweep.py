@@ -12,13 +12,10 @@ from __future__ import annotations
 import os
 
 from stoker.cli import output
+from stoker.cli.options import Args
 from stoker.cli.options.sweep import OPTIONS, SWEEP_KEYS, build_definition, parse_sweep
-from stoker.client.client import connect, new_key
+from stoker.client.client import connect
 from stoker.wire import JsonObject
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from stoker.cli.options import Args
 
 USAGE = (
     "sweep [OPTIONS] COMMAND [ARG ...] NAME=VALUE,VALUE ...",
@@ -73,9 +70,8 @@ def main(argv: list[str]) -> int:
 
 def build_sweep(argv: list[str]) -> tuple[JsonObject, Args, list[str]]:
     """Return the request body, the merged options, and warnings."""
-    from stoker.cli.options import Args, submission
+    from stoker.cli.options import submission
     from stoker.cli.options.job import job_options
-    from stoker.client import submit_environment
 
     given = parse_sweep(argv)
     warnings: list[str] = []
@@ -87,23 +83,8 @@ def build_sweep(argv: list[str]) -> tuple[JsonObject, Args, list[str]]:
     options = {
         key: value for key, value in job_options(args).items() if key not in SWEEP_KEYS | {"name"}
     }
-    directory = None
-    if "chdir" in options:
-        directory = options["chdir"] = submission.absolute_path(
-            os.path.expanduser(str(options["chdir"]))
-        )
-    body = {
-        "key": new_key(),
-        "definition": definition,
-        "options": options,
-        "directory": submit_environment.current_directory(directory),
-        "environment": submission.job_environment(os.environ),
-        "shell": submit_environment.shell(),
-        "umask": submit_environment.umask(),
-        "new": args.flag("new"),
-        "dry_run": args.flag("dry_run"),
-    }
-    return body, args, warnings
+    fields = submission.submission_fields(options, args)
+    return {**fields, "definition": definition, "new": args.flag("new")}, args, warnings
 
 
 def receipt_text(reply: JsonObject, definition: JsonObject) -> str:

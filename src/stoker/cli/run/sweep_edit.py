@@ -28,16 +28,13 @@ def main(argv: list[str]) -> int:
     if not changes:
         raise UsageError("What should change? Give --max-running N or --priority N.")
     view = connect_existing().change_sweep(args.words[0], **changes)
-    if args.flag("json"):
-        output.emit(view)
-        return 0
     maximum = view.get("max_running")
     at_once = f"at most {maximum} at a time" if maximum else "no limit of running trials"
-    output.say(
+    return output.report(
+        view,
         f"stoker: sweep {view['label']} ({output.clean(view['name'])}): {at_once}, "
-        f"priority {view['priority']}; {progress_text(view)}"
+        f"priority {view['priority']}; {progress_text(view)}",
     )
-    return 0
 
 
 def _priority(args: Args) -> int:

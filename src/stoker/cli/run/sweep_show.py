@@ -51,12 +51,10 @@ def main(argv: list[str]) -> int:
         file = args.text("html") or next((w for w in args.words if w.endswith(".html")), None)
         return _write_html(client, name, file, args)
     if args.flag("watch"):
-        from stoker.cli.session.live import watch, watch_interval
+        from stoker.cli.session.live import watch
 
         return watch(
-            watch_interval(args) or 2.0,
-            lambda: client.get_sweep(name),
-            lambda reply, _: sweep_lines(reply, args),
+            args, lambda: client.get_sweep(name), lambda reply, _: sweep_lines(reply, args)
         )
     return show_sweep(client, name, args)
 
@@ -72,9 +70,9 @@ def show_sweep(client: Client, name: str, args: Args) -> int:
         print("\n".join(sweep_lines(reply, args)))
         failed = [str(trial["label"]) for trial in reply["trials"] if _has_failed(trial)]
         if failed:
-            from stoker.cli.session.follow import dismiss_failures
+            from stoker.cli.session.follow import dismiss_jobs
 
-            dismiss_failures(client, failed)
+            dismiss_jobs(client, failed)
     return 0
 
 
@@ -88,16 +86,16 @@ def newest_sweep(client: Client) -> str:
 
 def sweep_lines(reply: JsonObject, args: Args) -> list[str]:
     """Return the summary of a sweep and the table of its trials."""
-    width, coloured = table.terminal_width(), colour.is_enabled()
+    width = table.terminal_width()
     trials = ranked_trials(reply)
     columns, rows = trial_table(reply, trials)
     header = not args.flag("no_header")
-    lines = summary_lines(reply, coloured, width) if header else []
+    lines = summary_lines(reply, width) if header else []
     cut = width is not None and not args.flag("all") and len(rows) > MAX_ROWS
-    show_sweep = rows[:MAX_ROWS] if cut else rows
-    if show_sweep:
+    if rows:
         lines += [""] if header else []
-        lines += table.render(columns, show_sweep, header=header, width=width, coloured=coloured)
+        shown = rows[:MAX_ROWS] if cut else rows
+        lines += table.render(columns, shown, header=header, width=width)
     if cut:
         lines.append(f"... and {len(rows) - MAX_ROWS:,} more (stoker sweep show -a)")
     return lines
@@ -106,12 +104,11 @@ def sweep_lines(reply: JsonObject, args: Args) -> list[str]:
 # ---------------------------------------------------------------------------- the head
 
 
-def summary_lines(reply: JsonObject, coloured: bool, width: int | None) -> list[str]:
+def summary_lines(reply: JsonObject, width: int | None) -> list[str]:
     """Return the lines about the whole sweep."""
     sweep = reply["sweep"]
-    head = f"Sweep {sweep['label']} {output.clean(sweep['name'])}"
+    head = colour.paint(f"Sweep {sweep['label']} {output.clean(sweep['name'])}", "bold")
     goal = f", {sweep['goal']}s {output.clean(sweep['metric'])}" if sweep.get("metric") else ""
-    head = colour.paint(head, "bold") if coloured else head
     lines = [f"{head}  {sweep['state']}  {sweep['method']}{goal}"]
     lines.append(f"  trials      {counts_line(sweep)}")
     if (sweep.get("foreseen") or {}).get("end"):
@@ -123,7 +120,7 @@ def summary_lines(reply: JsonObject, coloured: bool, width: int | None) -> list[
         )
     if sweep.get("note"):
         lines.append(f"  note        {output.clean(sweep['note'])}")
-    lines += importance_lines(parameter_importance(reply), coloured)
+    lines += importance_lines(parameter_importance(reply))
     lines = [line if width is None else shorten_plain(line, width) for line in lines]
     if missing_metric_text(reply):
         lines.append(f"  metric      {missing_metric_text(reply)}")
@@ -194,7 +191,7 @@ def parameter_importance(reply: JsonObject) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
 
 
-def importance_lines(shares: dict[str, float], coloured: bool) -> list[str]:
+def importance_lines(shares: dict[str, float]) -> list[str]:
     """Return one line with a bar per parameter."""
     lines: list[str] = []
     longest = max((table.display_width(output.clean(name)) for name in shares), default=0)
@@ -204,8 +201,8 @@ def importance_lines(shares: dict[str, float], coloured: bool) -> list[str]:
         bar = "█" * full + (EIGHTHS[part] if part else "")
         text = output.clean(name)
         space = " " * (longest - table.display_width(text))
-        painted = colour.paint(bar, "cyan") if coloured else bar
-        lines.append(f"  {title:<10}  {text}{space}  {share:4.2f}  {painted}".rstrip())
+        bar = colour.paint(bar, "cyan")
+        lines.append(f"  {title:<10}  {text}{space}  {share:4.2f}  {bar}".rstrip())
     return lines
 
 

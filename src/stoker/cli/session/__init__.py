@@ -7,7 +7,7 @@ import sys
 
 from stoker import places, wire
 from stoker.cli import output
-from stoker.cli.options import Args
+from stoker.cli.options import Args, parse
 from stoker.client.client import Client, connect
 from stoker.client.errors import NotFound, UsageError
 from stoker.wire import JsonObject
@@ -41,6 +41,13 @@ def require_selectors(args: Args, verb: str) -> list[str]:
     if not args.words:
         raise UsageError(f"No job given. For example: stoker {verb} 42, stoker {verb} last")
     return args.words
+
+
+def change_jobs(verb: str, argv: list[str], participle: str) -> int:
+    """Run a verb without options on the selected jobs; return the exit code."""
+    args = parse((), argv, verb=verb)
+    select = require_selectors(args, verb)
+    return print_result(connect_existing().act(verb, select), args, participle)
 
 
 def confirm(args: Args, client: Client, action: str) -> bool:

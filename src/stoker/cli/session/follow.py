@@ -45,19 +45,14 @@ def wait_to_end(client: Client, label: str) -> int:
 
 def report_failures(client: Client, views: Sequence[JsonObject]) -> int:
     """Print which jobs failed; return the highest exit code."""
-    code = 0
-    for view in views:
-        result = view.get("result")
-        if result:
-            code = max(code, int(result))
     failed = [view for view in views if view.get("result")]
     for view in failed[:10]:
         output.say(f"stoker: {failure_line(view)}")
     if len(failed) > 10:
         output.say(f"stoker: ... and {output.counted(len(failed) - 10, 'more job')} failed")
-    if failed and output.is_terminal(2):
-        dismiss_failures(client, [str(view["label"]) for view in failed])
-    return code
+    if output.is_terminal(2):
+        dismiss_failures(client, failed)
+    return max((int(view["result"]) for view in failed), default=0)
 
 
 def failure_line(view: JsonObject) -> str:
@@ -81,8 +76,15 @@ def is_stuck(reply: JsonObject) -> bool:
     return bool(reply.get("stuck") or (reply.get("notes") and not reply["finished"]))
 
 
-def dismiss_failures(client: Client, labels: Sequence[str]) -> None:
-    """Dismiss failures that were displayed; `queue` no longer lists them."""
+def dismiss_failures(client: Client, views: Sequence[JsonObject]) -> None:
+    """Dismiss the failures among jobs that were displayed; `queue` no longer lists them."""
+    failed = [view for view in views if view.get("result") and not view.get("dismissed")]
+    if failed:
+        dismiss_jobs(client, [str(view["label"]) for view in failed])
+
+
+def dismiss_jobs(client: Client, labels: Sequence[str]) -> None:
+    """Dismiss failed jobs; an error is only reported."""
     from stoker.client.errors import StokerError
 
     try:

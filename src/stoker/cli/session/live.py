@@ -27,26 +27,19 @@ BEGIN_UPDATE, END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
 """Terminals with synchronised updates show the text in between at once."""
 
 
-def watch_interval(args: Args) -> float | None:
-    """Return the seconds between updates, None without --watch."""
-    if not args.flag("watch"):
-        return None
-    if args.flag("json"):
-        raise UsageError("--json and --watch cannot be combined.")
-    every = args.number("watch", 2.0)
-    if every is None or not 0.05 <= every < 1e6:
-        raise UsageError("--watch takes a number of seconds, 0.1 or more.")
-    return every
-
-
 def watch(
-    every: float, request: Callable[[], Data], draw: Callable[[Data, int | None], list[str]]
+    args: Args, request: Callable[[], Data], draw: Callable[[Data, int | None], list[str]]
 ) -> int:
     """Request and draw repeatedly: in place on a terminal, else one list after another.
 
     `draw` gets the height of the screen, None without a terminal. A resize is drawn at once.
     While the daemon is unreachable, the last list stays, with a note on top.
     """
+    if args.flag("json"):
+        raise UsageError("--json and --watch cannot be combined.")
+    every = args.number("watch", 2.0) or 0.0
+    if not 0.05 <= every < 1e6:
+        raise UsageError("--watch takes a number of seconds, 0.1 or more.")
     if not output.is_terminal(1):
         while True:
             print("\n".join(draw(request(), None)), flush=True)

@@ -45,10 +45,9 @@ def main(argv: list[str]) -> int:
         output.say(f"{NAME}: {jobs.full_id(view)} has not started yet{why}")
         return 0
     _copy(client, view)
-    if view.get("result") and not view.get("dismissed"):
-        from stoker.cli.session.follow import dismiss_failures
+    from stoker.cli.session.follow import dismiss_failures
 
-        dismiss_failures(client, [label])
+    dismiss_failures(client, [view])
     return 0
 
 

@@ -43,13 +43,13 @@ def _run(slots: list[Slot]) -> int:
     from stoker.compat.simple_gpu_scheduler.work import SlotStream
     from stoker.feed.line_reader import LineReader
     from stoker.feed.run import run
-    from stoker.feed.submit_environment import SubmitEnvironment
+    from stoker.feed.submit_environment import submit_environment
     from stoker.places import logs_dir
 
     outputs = OutputCopier(logs_dir())
     work = SlotStream(LineReader(_stdin(), joins_lines=True), slots, outputs)
     try:
-        return run(work, SubmitEnvironment())
+        return run(work, submit_environment())
     finally:
         outputs.finish()
 
