@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -119,6 +118,8 @@ class SqliteStore(SqlReader):
             return
         part = path + ".repair"
         replacement.discard(part)
+        import shutil
+
         shutil.copyfile(newest, part)
         replacement.replace(path, part, replacement.new_stamp(path))
         for copy in copies:

@@ -54,7 +54,7 @@ class HttpServer:
         if lazy:
             reactor.add_reader(self.socket.fileno(), self.start)
         else:
-            self.start()  # the client that started the daemon is about to connect
+            reactor.call_later(0.0, self.start)  # after the daemon has reported that it is ready
 
     def _bind(self) -> None:
         """Listen on a new socket file."""
@@ -108,6 +108,8 @@ class HttpServer:
 
     def start(self) -> None:
         """Load and run HTTP in a thread of its own."""
+        if self._thread is not None:
+            return
         self._reactor.remove_reader(self.socket.fileno())
         self._thread = threading.Thread(target=self._serve, name="api", daemon=True)
         self._thread.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 from msgspec.structs import replace
 
@@ -75,6 +74,8 @@ def _is_program(name: str, path: str, directory: str) -> bool:
     if "/" in name:
         return os.path.isfile(os.path.join(directory, name))
     folders = (os.path.join(directory, folder) for folder in path.split(os.pathsep))
+    import shutil
+
     return shutil.which(name, path=os.pathsep.join(folders)) is not None
 
 
