@@ -37,7 +37,9 @@ from stoker.faults import FaultTracker
 from stoker.probes import remote_facts
 from stoker.probes.gpu_reading import Reading
 
-NAME, INSTALL = "gpu1", "0123456789ab"
+NAME = "gpu1"
+INSTALL = f"{os.getpid():012x}"
+"""Unique on this host: agents find the processes of an attempt by it."""
 FACTS = """boot 11-22
 home /home/me
 connection 10.0.0.1 50000 10.0.0.2 22
@@ -88,18 +90,18 @@ def build_loop(place: Path, store: MemoryStore) -> Daemon:
     """A loop that has taken a store over, without supervisors: nothing is to run here."""
     for name in ("run", "exits", "scripts", "logs", "notes", "work"):
         (place / name).mkdir(exist_ok=True)
-    poller = EpollReactor()
+    reactor = EpollReactor()
     store.acquire_term()
     local = LocalExecutor(
         ExecutorPaths(str(place / "run"), str(place / "exits"), str(place / "scripts"), str(place)),
-        INSTALL, [], poller, lambda _: b"", lambda _: None,
+        INSTALL, [], reactor, lambda _: b"", lambda _: None,
     )  # fmt: skip
-    watch = GpuMonitor("here", Reading(), INSTALL, Thresholds(), local.gpu_locks, poller)
+    watch = GpuMonitor("here", Reading(), INSTALL, Thresholds(), local.gpu_locks, reactor)
     agents = AgentEnvironment(
-        INSTALL, str(place / "notes"), poller, lambda _: b"", lambda _: None, remote_facts.parse
+        INSTALL, str(place / "notes"), reactor, lambda _: b"", lambda _: None, remote_facts.parse
     )
     return assemble_daemon(
-        store, local, {"ssh": SshExecutorFactory(str(place / "run"), agents)}, watch, poller,
+        store, local, {"ssh": SshExecutorFactory(str(place / "run"), agents)}, watch, reactor,
         Settings(), "here", str(place / "logs"), str(place), FaultTracker(system_clock),
         JobSource(),
     )  # fmt: skip

@@ -139,8 +139,8 @@ POINTS = [
     f"{when} {what}"
     for when in ("before", "after")
     for what in (
-        "hello message", "keys request", "facts message", "commit of AttemptPlanned",
-        "_on_snapshot", "have request", "_finish", "start request", "started message",
+        "hello message", "list_attempts request", "reading-end message", "commit of AttemptPlanned",
+        "_on_snapshot", "has_tree request", "_finish", "start request", "started message",
         "commit of ProcessStarted", "exited message", "collect request",
         "_on_collected", "_on_installed",
         "commit of ProcessExited", "acknowledge", "forget request",
@@ -161,7 +161,7 @@ def test_a_daemon_killed_anywhere_loses_nothing_and_runs_nothing_twice(
     steps = Steps(monkeypatch, point)
     job = run(tmp_path)
     assert steps.kills > 0
-    assert (job.state, job.code, job.requeues) == (JobState.COMPLETED, 0, 0)
+    assert (job.state, job.code, job.requeues) == (JobState.COMPLETED, 0, 0), job
     assert (tmp_path / "home/ran").read_text() == "1\n"
     logs = "".join(path.read_text() for path in sorted((tmp_path / "logs").glob("1*.out")))
     assert logs == "begin\ninput\nend\n"
