@@ -50,9 +50,9 @@ class MonitorFixture:
 
     def listen(self) -> None:
         """What a new daemon does."""
-        self.poller = EpollReactor()
+        self.reactor = EpollReactor()
         self.trainings = TrainingMonitor(
-            str(self.home), self.poller, self.couriers, lambda: self.state,
+            str(self.home), self.reactor, self.couriers, lambda: self.state,
             TrialScorer(lambda: self.state),
         )  # fmt: skip
         self.trainings.start()
@@ -66,7 +66,7 @@ class MonitorFixture:
 
     def heed(self, *facts: e.Event) -> list[e.Event]:
         """One turn of the loop, with its facts applied to the job's progress."""
-        self.poller.wait(0)
+        self.reactor.wait(0)
         told = self.trainings.enrich_events(list(facts))
         for fact in told:
             if isinstance(fact, e.TrainingBegan):

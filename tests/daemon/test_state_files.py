@@ -200,12 +200,12 @@ def test_reports_are_read_now_and_then_once_their_directory_is_deleted(tmp_path:
         def on_overflow(self) -> None:
             self.looked += 1
 
-    poller, listener = EpollReactor(), Looks()
-    watcher = ReportWatcher(str(tmp_path / "training"), poller, cast("Any", listener))
+    reactor, listener = EpollReactor(), Looks()
+    watcher = ReportWatcher(str(tmp_path / "training"), reactor, cast("Any", listener))
     watcher.start()
     assert watcher.seconds_until_poll() is None
     (tmp_path / "training").rmdir()
-    poller.wait(1.0)
+    reactor.wait(1.0)
     watcher.poll_if_due()
     assert listener.looked == 1
     assert watcher.seconds_until_poll() is not None

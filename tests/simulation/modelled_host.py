@@ -125,7 +125,7 @@ class Host:
         """Do what a daemon does when it starts (see `daemon/recovery.py`)."""
         self.kernel.new_daemon()
         os.makedirs(self.run, exist_ok=True)
-        self.poller = Poller()
+        self.reactor = Poller()
         self.store = self._open_store()
         term = self.store.acquire_term()
         places = ExecutorPaths(
@@ -133,7 +133,7 @@ class Host:
         )
         holds = GpuLocks(str(self.place / "locks"), report=lambda _: None)
         self.executor = executor = LocalExecutor(
-            places, "sim", spawn_supervisors(places.exits), self.poller,
+            places, "sim", spawn_supervisors(places.exits), self.reactor,
             lambda _: b"", lambda _: b"",
             grace=2.0, gpu_locks=holds,
         )  # fmt: skip
@@ -225,7 +225,7 @@ class Host:
             self._until_up(self._turn)
 
     def _turn(self) -> None:
-        self.poller.poll()
+        self.reactor.poll()
         self.executor.tick(self.world.moment().boot)
         self._look_at_locks()
         self._cycle()

@@ -446,7 +446,7 @@ class Kernel:
             boot = mock.patch.object(setup.host, "boot_id", return_value=self.world.boot_id)
             stack.enter_context(boot)
             contained = mock.patch.object(
-                termination.container, "looked_after_by", return_value=False
+                termination.container, "is_supervisor_of", return_value=False
             )
             stack.enter_context(contained)
             yield

@@ -46,9 +46,9 @@ class Trial(MonitorFixture):
     def listen(self) -> None:
         self.job.params = '{"lr":0.1}'
         self.board = Board()
-        self.poller = EpollReactor()
+        self.reactor = EpollReactor()
         self.trainings = TrainingMonitor(
-            str(self.home), self.poller, self.couriers, lambda: self.state, self.board
+            str(self.home), self.reactor, self.couriers, lambda: self.state, self.board
         )
         self.trainings.start()
 

@@ -53,7 +53,7 @@ def settle(forecasts: forecast_client.ForecastClient) -> None:
     for _ in range(1000):
         if not forecasts.process.is_running:
             return
-        forecasts.process.poller.wait(0.05)  # type: ignore[attr-defined]
+        forecasts.process.reactor.wait(0.05)  # type: ignore[attr-defined]
     pytest.fail("it does not end")
 
 

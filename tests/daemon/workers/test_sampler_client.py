@@ -36,11 +36,11 @@ for line in sys.stdin:
 
 
 class SamplerFixture:
-    """A sampler, its poller, and the answers that came."""
+    """A sampler, its reactor, and the answers that came."""
 
     def __init__(self) -> None:
-        self.poller = EpollReactor()
-        self.sampler = SamplerClient(self.poller)
+        self.reactor = EpollReactor()
+        self.sampler = SamplerClient(self.reactor)
         self.answers: dict[int, list[tuple[list[dict[str, Any]], str | None, bool]]] = {}
 
     def ask(
@@ -59,7 +59,7 @@ class SamplerFixture:
         while not there():
             assert time.monotonic() < deadline
             wait = self.sampler.tick()
-            self.poller.wait(0.1 if wait is None else min(wait, 0.1))
+            self.reactor.wait(0.1 if wait is None else min(wait, 0.1))
 
     def heard(
         self, sweep: int = 1, trials: list[dict[str, Any]] | None = None, **changes: Any
@@ -84,8 +84,8 @@ def fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[SamplerFixture]:
     yield fixture
     fixture.sampler.close()
     fixture.until(lambda: fixture.sampler.tick() is None and fixture.sampler.process.reap())
-    assert not fixture.poller.callbacks
-    fixture.poller.close()
+    assert not fixture.reactor.callbacks
+    fixture.reactor.close()
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_it_never_waits_for_a_child_that_does_not_read(
     trials = [running(number, note="x") for number in range(20_000)]
     fixture.ask(trials=trials)
     assert len(fixture.sampler.process._unsent) > 500_000
-    fixture.poller.wait(0.05)
+    fixture.reactor.wait(0.05)
     assert not fixture.answers[1]
     gate.touch()
     fixture.until(lambda: fixture.answers[1])
@@ -297,4 +297,4 @@ def test_the_process_ends_with_the_last_sweep(
 def test_nothing_is_started_before_the_first_question(fixture: SamplerFixture) -> None:
     assert not fixture.sampler.process.is_running
     assert fixture.sampler.tick() is None
-    assert not fixture.poller.callbacks
+    assert not fixture.reactor.callbacks

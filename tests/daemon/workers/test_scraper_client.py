@@ -306,9 +306,9 @@ class Searched(MonitorFixture):
         self.job.params = "{}"
         (self.home / "logs").mkdir(exist_ok=True)
         self.log = self.home / "logs" / "7.out"
-        self.board, self.poller = Board(), EpollReactor()
+        self.board, self.reactor = Board(), EpollReactor()
         self.trainings = TrainingMonitor(
-            str(self.home), self.poller, self.couriers, lambda: self.state, self.board
+            str(self.home), self.reactor, self.couriers, lambda: self.state, self.board
         )
         self.trainings.start()
 
@@ -318,7 +318,7 @@ class Searched(MonitorFixture):
         while not what():
             assert time.monotonic() < deadline, "not in time"
             wait = self.trainings.tick()
-            self.poller.wait(0.05 if wait is None else min(wait, 0.05))
+            self.reactor.wait(0.05 if wait is None else min(wait, 0.05))
             self.heed()
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.executors.agent.session.framing import (
-    LONGEST_ANNOUNCEMENT,
-    LONGEST_LINE,
+    MAX_HEADER_BYTES,
+    MAX_LINE_BYTES,
     Bulks,
     Lines,
     ProtocolError,
@@ -55,7 +55,7 @@ def test_lines_are_heard_whole_and_noise_is_not(
 def test_a_line_without_end_is_noise_and_what_follows_is_heard() -> None:
     lines = Lines(NONCE)
     for _ in range(3):
-        assert lines.feed(b"x" * LONGEST_LINE) == []
+        assert lines.feed(b"x" * MAX_LINE_BYTES) == []
     assert lines.feed(f"{NONCE} - hello\n".encode()) == [["-", "hello"]]
 
 
@@ -132,7 +132,7 @@ def test_a_line_of_ours_without_end_is_refused() -> None:
     lines = Lines(NONCE)
     lines.feed(f"{NONCE} - reading ".encode())
     with pytest.raises(ProtocolError, match="a line of more than"):
-        lines.feed(b"x" * LONGEST_LINE)
+        lines.feed(b"x" * MAX_LINE_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_any_bytes_are_read_or_refused_and_little_is_kept(data: bytes, at: list[
         with contextlib.suppress(ProtocolError):
             for portion in portions(data, at):
                 take(portion)
-    assert len(lines._rest) <= LONGEST_LINE
-    assert len(bulks._rest) <= LONGEST_ANNOUNCEMENT
+    assert len(lines._rest) <= MAX_LINE_BYTES
+    assert len(bulks._rest) <= MAX_HEADER_BYTES
     assert len(bulks._body) <= 100
 
 

@@ -218,9 +218,9 @@ def test_too_much_says_how_much_whose_fault_and_what_to_do(tmp_path: Path) -> No
     for name, size in (("data/a", 3000), ("data/b", 3000), ("w.pt", 5000), ("x", 10), ("y", 9)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(bytes(size))
-    assert take_snapshot(str(tmp_path), most=11_019).size == 11_019
+    assert take_snapshot(str(tmp_path), max_bytes=11_019).size == 11_019
     with pytest.raises(TooLarge) as caught:
-        take_snapshot(str(tmp_path), most=11_018)
+        take_snapshot(str(tmp_path), max_bytes=11_018)
     assert str(caught.value) == (
         f"{tmp_path} has 10.8 KiB to send, more than 10.8 KiB; the largest are "
         "data/ (5.9 KiB), w.pt (4.9 KiB), x (10 bytes): exclude unneeded files in "
@@ -228,7 +228,7 @@ def test_too_much_says_how_much_whose_fault_and_what_to_do(tmp_path: Path) -> No
         "the node share."
     )
     with pytest.raises(TooLarge, match=r"the largest are data/a \(2.9 KiB\), data/b"):
-        take_snapshot(str(tmp_path), ["data"], most=1)
+        take_snapshot(str(tmp_path), ["data"], max_bytes=1)
 
 
 # ------------------------------------------------------------------------------ the cache
@@ -298,7 +298,7 @@ def test_a_file_that_was_written_just_now_is_not_trusted(
 
 
 def test_the_cache_is_bounded() -> None:
-    cache = Hashes(most=3)
+    cache = Hashes(max_entries=3)
     for number in range(10):
         cache.keep((number,), b"")
     assert [number for number in range(10) if cache.find((number,)) is not None] == [7, 8, 9]

@@ -385,9 +385,9 @@ def test_who_looks_after_a_container_is_known_by_its_mark() -> None:
     try:
         print("there", file=process.stdin)
         process.stdout.readline()  # not before then does the kernel show its environment
-        assert container.looked_after_by(process.pid, "here.7.1")
-        assert not container.looked_after_by(process.pid, "here.7.2")
-        assert not container.looked_after_by(os.getpid(), "here.7.1")
+        assert container.is_supervisor_of(process.pid, "here.7.1")
+        assert not container.is_supervisor_of(process.pid, "here.7.2")
+        assert not container.is_supervisor_of(os.getpid(), "here.7.1")
     finally:
         process.communicate(timeout=30)
-    assert not container.looked_after_by(process.pid, "here.7.1")
+    assert not container.is_supervisor_of(process.pid, "here.7.1")

@@ -90,10 +90,10 @@ class World:
         self.script = list(zip(moments, steps, strict=True))
         self.observed = 0
         self.job, self.supervisor = "S", "S"
-        self.poller = Watched()
+        self.reactor = Watched()
         places = ExecutorPaths(str(self.run), str(self.exits), str(place), str(place))
         self.executor = LocalExecutor(
-            places, "install", [], self.poller, lambda _: None, lambda _: None
+            places, "install", [], self.reactor, lambda _: None, lambda _: None
         )
         self.sink = opened(self.executor)
 
@@ -176,7 +176,7 @@ class World:
             self.observe()
             if not self.executor.attempts:
                 break
-            for callback in list(self.poller.callbacks.values()):
+            for callback in list(self.reactor.callbacks.values()):
                 if self.job in ("Z", ""):
                     callback()
             now += 1  # seconds: patience ends, too

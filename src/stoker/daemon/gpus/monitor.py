@@ -38,11 +38,11 @@ class GpuMonitor:
         install: str,
         thresholds: Thresholds,
         locks: GpuLocks,
-        poller: Reactor,
+        reactor: Reactor,
     ) -> None:
         self.owners = ProcessOwners(install)
         self.enabled = bool(first.facts)
-        self.probe = ProbeClient(poller, self._on_reading)
+        self.probe = ProbeClient(reactor, self._on_reading)
         self.thresholds = ForeignUsageThresholds(thresholds)
         self.memory = GpuMemoryTracker()
         """GPU memory of attempts on all nodes."""

@@ -24,12 +24,12 @@ class ProbeClient:
 
     def __init__(
         self,
-        poller: Reactor,
+        reactor: Reactor,
         on_reading: Callable[[Reading], None],
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.on_reading = on_reading
-        self.process = LineSubprocess(poller, self._on_line, self._on_exit, env)
+        self.process = LineSubprocess(reactor, self._on_line, self._on_exit, env)
         self.requested_at: float | None = None
         """When the pending reading was requested (monotonic); None without one."""
 

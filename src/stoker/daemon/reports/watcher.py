@@ -35,8 +35,8 @@ class ReportListener(Protocol):
 class ReportWatcher:
     """Watches the directory of all reports, and each report that is being written."""
 
-    def __init__(self, root: str, poller: Reactor, listener: ReportListener) -> None:
-        self.root, self.poller, self.listener = root, poller, listener
+    def __init__(self, root: str, reactor: Reactor, listener: ReportListener) -> None:
+        self.root, self.reactor, self.listener = root, reactor, listener
         self.inotify: Inotify | None = None
         self.jobs: dict[int, int] = {}
         """Job by inotify watch descriptor."""
@@ -51,7 +51,7 @@ class ReportWatcher:
         try:
             self.inotify = Inotify()
             self.jobs[self.inotify.watch_directory(self.root)] = ROOT
-            self.poller.add_reader(self.inotify.fd, self._read_changes)
+            self.reactor.add_reader(self.inotify.fd, self._read_changes)
         except OSError:
             self.close()
 
@@ -59,7 +59,7 @@ class ReportWatcher:
         """Stop using inotify; `poll_if_due` polls from now on."""
         inotify, self.inotify = self.inotify, None
         if inotify is not None:
-            self.poller.remove_reader(inotify.fd)
+            self.reactor.remove_reader(inotify.fd)
             inotify.close()
         self.jobs, self.directories = {}, {}
 

@@ -26,13 +26,13 @@ class LineSubprocess:
 
     def __init__(
         self,
-        poller: Reactor,
+        reactor: Reactor,
         on_line: Callable[[bytes], None],
         on_exit: Callable[[str], None],
         env: Mapping[str, str] | None = None,
     ) -> None:
         """`on_line` gets every line; `on_exit` the reason when the child ends by itself."""
-        self.poller, self.on_line, self.on_exit, self.env = poller, on_line, on_exit, env
+        self.reactor, self.on_line, self.on_exit, self.env = reactor, on_line, on_exit, env
         self.pid = 0
         self._stdin = self._stdout = self._stderr = -1
         self._unsent = b""
@@ -79,8 +79,8 @@ class LineSubprocess:
             for fd in (child_stdin, child_stdout, child_stderr):
                 os.close(fd)
         self._unsent, self._line, self._errors = b"", bytearray(), b""
-        self.poller.add_reader(self._stdout, self._read_stdout)
-        self.poller.add_reader(self._stderr, self._read_stderr)
+        self.reactor.add_reader(self._stdout, self._read_stdout)
+        self.reactor.add_reader(self._stderr, self._read_stderr)
         return True
 
     def send(self, data: bytes) -> bool:
@@ -100,7 +100,7 @@ class LineSubprocess:
             return False  # the end of its stdout gives the reason
         self._unsent = self._unsent[sent:]
         if self._unsent:
-            self.poller.add_writer(self._stdin, self._write)
+            self.reactor.add_writer(self._stdin, self._write)
         return True
 
     def _read_stdout(self) -> None:
@@ -130,7 +130,7 @@ class LineSubprocess:
         except BlockingIOError:
             return False
         if not chunk:
-            self.poller.remove_reader(self._stderr)
+            self.reactor.remove_reader(self._stderr)
         self._errors = (self._errors + chunk)[-MAX_STDERR:]
         return bool(chunk)
 
@@ -174,7 +174,7 @@ class LineSubprocess:
 
     def _close_pipes(self) -> None:
         for fd in (self._stdin, self._stdout, self._stderr):
-            self.poller.remove_reader(fd)
+            self.reactor.remove_reader(fd)
             os.close(fd)
         self._stdin = self._stdout = self._stderr = -1
 

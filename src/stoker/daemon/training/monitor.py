@@ -39,7 +39,7 @@ class TrainingMonitor:
     def __init__(
         self,
         home: str,
-        poller: Reactor,
+        reactor: Reactor,
         remote: RemoteControl,
         state: Callable[[], State],
         trial_metrics: TrialScorer,
@@ -50,8 +50,8 @@ class TrainingMonitor:
         """By job: only the current attempt is read."""
         self.dirty: set[int] = set()
         """Jobs with reports that may have grown."""
-        self.watcher = ReportWatcher(root, poller, self)
-        self.scraper = ScraperClient(home, poller, state)
+        self.watcher = ReportWatcher(root, reactor, self)
+        self.scraper = ScraperClient(home, reactor, state)
         self.metrics = MetricsReader(
             home, state, self.scraper, trial_metrics, self._on_metrics_complete
         )

@@ -67,7 +67,7 @@ IRRELEVANT_EVENTS = (
 class ForecastClient:
     """The latest forecast, and the process that computes the next one."""
 
-    def __init__(self, context: RequestContext, poller: Reactor) -> None:
+    def __init__(self, context: RequestContext, reactor: Reactor) -> None:
         self.context = context
         self.latest: Outlook | None = None
         self.jobs: dict[int, Foreseen] = {}
@@ -80,7 +80,7 @@ class ForecastClient:
         self.error: str | None = None
         """Why the last process gave no forecast."""
         self.restarts = RestartPolicy(RESTART_DELAYS)
-        self.process = LineSubprocess(poller, self._on_reply, self._on_exit)
+        self.process = LineSubprocess(reactor, self._on_reply, self._on_exit)
         self.started_at = self.ended_at = self.duration = 0.0
         self.waiting: list[Callable[[], None]] = []
         """Called when the process has answered or failed."""

@@ -64,9 +64,9 @@ class SweepSession(msgspec.Struct):
 class SamplerClient:
     """Asks one process for parameter sets of all sweeps that need a model."""
 
-    def __init__(self, poller: Reactor) -> None:
+    def __init__(self, reactor: Reactor) -> None:
         self.sessions: dict[int, SweepSession] = {}
-        self.process = LineSubprocess(poller, self._on_reply, self._on_exit)
+        self.process = LineSubprocess(reactor, self._on_reply, self._on_exit)
         self.restarts = RestartPolicy(RESTART_DELAYS)
         self.restart_at: float | None = None
         self._last_question = 0

@@ -43,12 +43,12 @@ FILE_CLOCK_LAG_SECONDS = 0.02
 class ScraperClient:
     """Has the metrics of all attempts extracted for which the job names a source."""
 
-    def __init__(self, home: str, poller: Reactor, state: Callable[[], State]) -> None:
+    def __init__(self, home: str, reactor: Reactor, state: Callable[[], State]) -> None:
         self.home, self.state = home, state
         self.orders: dict[AttemptId, dict[str, Any]] = {}
         """Attempts that are scraped, with what the process is sent for each."""
         self.finishing: set[AttemptId] = set()
-        self.process = LineSubprocess(poller, self._on_reply, self._on_exit)
+        self.process = LineSubprocess(reactor, self._on_reply, self._on_exit)
         self.restarts = RestartPolicy(RESTART_DELAYS)
         self.restart_at: float | None = None
         self.last_reply_at = 0.0

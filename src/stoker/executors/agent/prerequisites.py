@@ -122,7 +122,7 @@ class Prerequisites:
         checkpoints = launch.checkpoints
         if self.copies_checkpoints(launch):
             name = checkpoint_sync.name_of(launch.checkpoints)
-            checkpoints = f"{shell.root}/{checkpoint_sync.PLACE}/{name}"
+            checkpoints = f"{shell.root}/{checkpoint_sync.REMOTE_DIR}/{name}"
         extra = launch.extra | {
             "STOKER_REPORTS": reports, "STOKER_CHECKPOINT_DIR": checkpoints,
         }  # fmt: skip

@@ -52,13 +52,13 @@ class CommandBuilder:
 
     def _with_library(self, launch: Launch) -> dict[str, str]:
         """Put the training library first, before any version that the interpreter has installed."""
-        own = self.environment(launch.environment).get("PYTHONPATH")
-        return {"PYTHONPATH": os.pathsep.join(filter(None, (self._library(launch), own)))}
+        inherited = self.environment(launch.environment).get("PYTHONPATH")
+        return {"PYTHONPATH": os.pathsep.join(filter(None, (self._library(launch), inherited)))}
 
     def _with_slurm_tools(self, launch: Launch) -> dict[str, str]:
         """Put `srun` of stoker first on the PATH, since the SLURM_* variables are set by stoker."""
-        own = self.environment(launch.environment).get("PATH") or os.defpath
-        return {"PATH": f"{self._library(launch)}/{SLURM_TOOLS}{os.pathsep}{own}"}
+        inherited = self.environment(launch.environment).get("PATH") or os.defpath
+        return {"PATH": f"{self._library(launch)}/{SLURM_TOOLS}{os.pathsep}{inherited}"}
 
     def _library(self, launch: Launch) -> str:
         home = os.path.dirname(os.path.dirname(launch.reports))

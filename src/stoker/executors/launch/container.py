@@ -81,7 +81,7 @@ def command(
 
 @functools.cache
 def wrapper() -> str:
-    """The part of the shell; short, since lists of processes show it."""
+    """Return the text of container.sh without comments: lists of processes show it."""
     with open(f"{os.path.splitext(__file__)[0]}.sh") as file:
         lines = file.read().splitlines()
     return "\n".join(line for line in map(str.strip, lines) if line and not line.startswith("#"))
@@ -93,7 +93,7 @@ def name_of(token: str, rank: int = 0) -> str:
     return f"stoker-{safe}" + (f"-{rank}" if rank else "")
 
 
-def looked_after_by(pid: int, token: str) -> bool:
+def is_supervisor_of(pid: int, token: str) -> bool:
     """Return whether a process is in charge of the container of an attempt."""
     mark = f"{MARK}={name_of(token)}".encode()
     entries = read_environ(pid)
@@ -106,9 +106,9 @@ def absent(environment: Mapping[str, str], engine: str, asked: Iterable[str] = (
 
     path = environment.get("PATH") or os.defpath
     if "PATH" in asked:
-        path += os.pathsep + USUAL_PATH  # that one is for the inside
+        path += os.pathsep + USUAL_PATH  # the job's PATH is for the inside
     if not engine:
-        return None if any(shutil.which(each, path=path) for each in ENGINES) else ABSENT
+        return None if any(shutil.which(program, path=path) for program in ENGINES) else ABSENT
     if shutil.which(engine, path=path):
         return None
     return f"{engine} is not installed on this node; leave --image out to run the command directly"
@@ -159,7 +159,7 @@ def _has_peers(launch: Launch) -> bool:
 
 def _network(launch: Launch, container: Container) -> Iterable[str]:
     if _has_peers(launch):
-        yield "--network=host"  # its parts on other machines must find it
+        yield "--network=host"  # its parts on other nodes connect to it
         return
     for outside, inside in container.ports:
         yield f"--publish={outside}:{inside}"
@@ -172,8 +172,8 @@ def _inner(launch: Launch, script: str | None) -> tuple[str, ...]:
     if launch.script is None or script is None:
         return launch.argv
     at = next(n for n, word in enumerate(launch.argv) if word.endswith(launch.script))
-    rest = launch.argv[at + 1 :]
-    return _shell(launch.argv[0], SCRIPT, *rest) if at else (SCRIPT, *rest)
+    arguments = launch.argv[at + 1 :]
+    return _shell(launch.argv[0], SCRIPT, *arguments) if at else (SCRIPT, *arguments)
 
 
 def _with_slurm_tools(launch: Launch, library: str | None) -> tuple[str, ...]:

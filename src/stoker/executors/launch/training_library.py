@@ -23,21 +23,23 @@ def provide(home: str, source: Path = _SOURCE) -> str:
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.relative_to(source)}\0".encode() + file.read_bytes() + b"\0")
-    there = f"{home}/library/{__version__}-{digest.hexdigest()[:12]}"
-    if not os.path.isdir(there):
+    directory = f"{home}/library/{__version__}-{digest.hexdigest()[:12]}"
+    if not os.path.isdir(directory):
         os.makedirs(f"{home}/library", exist_ok=True)
-        part = tempfile.mkdtemp(prefix="part-", dir=f"{home}/library")  # threads come here, too
+        part = tempfile.mkdtemp(
+            prefix="part-", dir=f"{home}/library"
+        )  # also called by other threads
         try:
             for file in files:
                 copy = Path(part, file.relative_to(source))
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(file.read_bytes())
             _open_to_all(part)
-            with contextlib.suppress(OSError):  # another was quicker
-                os.rename(part, there)
+            with contextlib.suppress(OSError):  # another thread created it
+                os.rename(part, directory)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-    return there
+    return directory
 
 
 def _files(source: Path) -> list[Path]:

@@ -20,13 +20,13 @@ class Cgroups:
         """Return the group of the daemon, if it is not the root and may have children."""
         try:
             with open("/proc/self/cgroup") as file:
-                own = next((line[3:].strip() for line in file if line.startswith("0::")), "/")
+                group = next((line[3:].strip() for line in file if line.startswith("0::")), "/")
         except OSError:
             return cls(None)
-        if own == "/":
+        if group == "/":
             return cls(None)
         for mount in mounts:
-            path = mount + own
+            path = mount + group
             if os.path.exists(f"{path}/cgroup.procs") and os.access(path, os.W_OK | os.X_OK):
                 return cls(path)
         return cls(None)
@@ -80,11 +80,11 @@ def _write(path: str, text: str) -> bool:
 
 def pids(path: str) -> list[int]:
     """Return the processes in a group and in groups that the job created below it."""
-    found: list[int] = []
-    for place, _, _ in os.walk(path):
-        with contextlib.suppress(OSError), open(f"{place}/cgroup.procs") as file:
-            found += [int(line) for line in file]
-    return found
+    members: list[int] = []
+    for directory, _, _ in os.walk(path):
+        with contextlib.suppress(OSError), open(f"{directory}/cgroup.procs") as file:
+            members += [int(line) for line in file]
+    return members
 
 
 def killed_for_memory(path: str) -> bool:
@@ -99,6 +99,6 @@ def killed_for_memory(path: str) -> bool:
 
 def remove(path: str) -> None:
     """Remove an empty group, and those below it."""
-    for place, _, _ in os.walk(path, topdown=False):
+    for directory, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):
-            os.rmdir(place)
+            os.rmdir(directory)

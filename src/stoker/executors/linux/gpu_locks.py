@@ -162,7 +162,7 @@ class GpuLocks:
         except FileExistsError:  # another daemon of ours was faster
             return self._open(directory, name, self.uid)
         except OSError as error:
-            raise self._judged(name, error) from None
+            raise self._error_to_raise(name, error) from None
         os.fchmod(fd, 0o644)  # whatever our umask is, others must see whether it is locked
         return fd
 
@@ -173,18 +173,18 @@ class GpuLocks:
         try:
             fd = os.open(name, flags, dir_fd=directory)
         except OSError as error:
-            raise self._judged(name, error) from None
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise self._error_to_raise(name, error) from None
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             os.close(fd)
             raise UntrustedError(f"{path} is not a lock file")
-        if not self._belongs_to(found, uid):
+        if not self._belongs_to(status, uid):
             os.close(fd)
             # Not by name: there may be thousands of them, and each lookup reads a file.
-            raise UntrustedError(f"{path} belongs to user {found.st_uid}, not {uid}")
+            raise UntrustedError(f"{path} belongs to user {status.st_uid}, not {uid}")
         return fd
 
-    def _judged(self, name: str, error: OSError) -> Exception:
+    def _error_to_raise(self, name: str, error: OSError) -> Exception:
         """Return the error to raise: only one that may pass is a reason to try again."""
         if error.errno not in _HINDRANCES:
             return error
@@ -192,8 +192,8 @@ class GpuLocks:
         return UntrustedError(f"{path} cannot be used ({error.strerror})")
 
     @staticmethod
-    def _belongs_to(found: os.stat_result, uid: int) -> bool:
-        return found.st_uid == uid
+    def _belongs_to(status: os.stat_result, uid: int) -> bool:
+        return status.st_uid == uid
 
     @contextlib.contextmanager
     def _opened(self):  # type: ignore[no-untyped-def]
@@ -213,10 +213,10 @@ class GpuLocks:
                 ) from None
             raise
         try:
-            found = os.fstat(fd)
-            if found.st_mode & _SHARED_MODE != _SHARED_MODE:
-                if found.st_uid != os.getuid():
-                    text = f"{self.directory} of user {found.st_uid} does not have mode 1777"
+            status = os.fstat(fd)
+            if status.st_mode & _SHARED_MODE != _SHARED_MODE:
+                if status.st_uid != os.getuid():
+                    text = f"{self.directory} of user {status.st_uid} does not have mode 1777"
                     raise UntrustedError(text)
                 os.fchmod(fd, _SHARED_MODE)
             self._solved("directory")
@@ -226,7 +226,7 @@ class GpuLocks:
 
     def _names(self, directory: int) -> Names:
         """Return which other users have lock files, by GPU."""
-        found: Names = {}
+        users: Names = {}
         with os.scandir(directory) as entries:
             for count, entry in enumerate(entries):
                 if count >= MAX_FILES:
@@ -235,9 +235,9 @@ class GpuLocks:
                     return {}
                 uuid, _, uid = entry.name.rpartition(".")
                 if uid.isascii() and uid.isdigit() and uid == str(int(uid)):
-                    found.setdefault(uuid, []).append(int(uid))
+                    users.setdefault(uuid, []).append(int(uid))
         self._solved("count")
-        return found
+        return users
 
     def _other_owner(self, directory: int, uuid: str, names: Names) -> str | None:
         """Return the other user that has locked a GPU, if any."""

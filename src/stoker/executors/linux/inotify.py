@@ -63,14 +63,14 @@ class Inotify:
             data = os.read(self.fd, BUFFER)
         except BlockingIOError:
             return []
-        found, at = [], 0
+        changes, at = [], 0
         while at < len(data):
             watch, mask, _, length = HEAD.unpack_from(data, at)
             at += HEAD.size
             name = data[at : at + length].rstrip(b"\0")
             at += length
-            found.append(Change(watch, mask, os.fsdecode(name)))
-        return found
+            changes.append(Change(watch, mask, os.fsdecode(name)))
+        return changes
 
     def close(self) -> None:
         """Remove all watches; safe to repeat."""

@@ -59,9 +59,9 @@ class Snapshot:
     """All processes at one moment, and to which attempts they belong."""
 
     def __init__(self, spare: Collection[int] = (), stop: Iterable[str] = ()) -> None:
-        """Look at all processes; those with the mark of one of these tokens are stopped at once.
+        """Read all processes; those with the mark of one of these tokens are stopped at once.
 
-        `spare` are processes that belong to no attempt, whatever they look like.
+        `spare` are processes that belong to no attempt.
         """
         others = {os.getpid(), *spare}
         limits = {b"%d" % mark_of(token) for token in stop}
@@ -69,12 +69,12 @@ class Snapshot:
         def read(pid: int) -> Process:
             limit = _limit(pid)
             if limit in limits and pid not in others:
-                signal_all([pid], signal.SIGSTOP)  # before it is gone, with a child in its place
+                signal_all([pid], signal.SIGSTOP)  # before it forks and exits
             return _process(pid, limit)
 
-        found, self.complete = _processes(read)
-        """Complete: nothing can have been missed."""
-        self.processes = {pid: process for pid, process in found.items() if pid not in others}
+        processes, self.complete = _processes(read)
+        """Whether no process can have been missed."""
+        self.processes = {pid: process for pid, process in processes.items() if pid not in others}
         self._index: dict[tuple[str, int | bytes | str], set[int]] = {}
         for pid, process in self.processes.items():
             if process.ended:
@@ -89,31 +89,31 @@ class Snapshot:
                 self._index.setdefault(key, set()).add(pid)
 
     def members(self, token: str, session: int | None = None, ticks: int = 0) -> list[int]:
-        """Every living process of an attempt: its session, its marks, and their descendants.
+        """Return the live processes of an attempt: its session, its marks, and their descendants.
 
         `ticks` is the start time of the session's leader, where that is known.
         """
         first = self.processes.get(session or 0)
         if first is not None and ticks and first.ticks != ticks:
-            session = None  # the pid means another process by now
+            session = None  # the pid was reused
         new = self._of("limit", b"%d" % mark_of(token)) | self._of("token", token)
         if session is not None:
             new |= self._of("session", session)
-        found: set[int] = set()
+        members: set[int] = set()
         while new:
-            found |= new
-            new = {child for pid in new for child in self._of("parent", pid)} - found
-        return sorted(found)
+            members |= new
+            new = {child for pid in new for child in self._of("parent", pid)} - members
+        return sorted(members)
 
     def leader(self, token: str) -> tuple[int, int] | None:
-        """Pid and start time of the first process of an attempt, be it a zombie; None if gone."""
+        """Return pid and start time of the first process, also of a zombie; None if reaped."""
         limit = b"%d" % mark_of(token)
-        found = [
+        candidates = [
             (process.session != pid, process.ticks, pid)
             for pid, process in self.processes.items()
             if process.limit == limit or process.token == token
         ]
-        return (min(found)[2], min(found)[1]) if found else None
+        return (min(candidates)[2], min(candidates)[1]) if candidates else None
 
     def zombies(self) -> list[tuple[int, bytes]]:
         """Return pid and mark of the ended processes of attempts that this process must reap."""
@@ -126,7 +126,7 @@ class Snapshot:
         ]
 
     def tokens(self, prefix: str) -> set[str]:
-        """The tokens with this prefix that living processes carry."""
+        """Return the tokens with this prefix in the environments of live processes."""
         return {
             str(value)
             for kind, value in self._index
@@ -138,23 +138,23 @@ class Snapshot:
 
 
 def _processes(read: Callable[[int], Process]) -> tuple[dict[int, Process], bool]:
-    """All processes, also those that were created while the others were read.
+    """Return all processes, also those created while the others were read, and a flag.
 
-    Otherwise a process that forks and exits faster than we read could be missed. False beside
-    them means that such processes kept coming.
+    Otherwise a process that forks and exits faster than we read could be missed. The flag is
+    False if new processes kept appearing.
     """
-    found: dict[int, Process] = {}
+    processes: dict[int, Process] = {}
     last = _last_pid()
     pids: Iterable[int] = _pids()
     for _ in range(ROUNDS):
         for pid in pids:
             with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended
-                found[pid] = read(pid)
+                processes[pid] = read(pid)
         before, last = last, _last_pid()
         if last == before:
-            return found, True
+            return processes, True
         pids = range(before + 1, last + 1) if last > before else _pids()
-    return found, False
+    return processes, False
 
 
 def _pids() -> list[int]:
@@ -176,7 +176,7 @@ def _process(pid: int, limit: bytes) -> Process:
 
 
 def _last_pid() -> int:
-    """The pid that was given out last; always the same number where it cannot be had."""
+    """Return the pid that was allocated last; a constant if the kernel does not report it."""
     for path in ("/proc/sys/kernel/ns_last_pid", "/proc/loadavg"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             return int(procfs.read_path(path).split()[-1])
@@ -189,7 +189,7 @@ def token_of(pid: int) -> str | None:
 
 
 def group_alive(session: int) -> bool:
-    """Whether any process is left in the job's own group. One system call."""
+    """Return whether a process of the job's group lives. One system call."""
     try:
         os.killpg(session, 0)
     except ProcessLookupError:
@@ -201,16 +201,16 @@ def group_alive(session: int) -> bool:
 
 def in_other_namespaces(pids: Iterable[int]) -> list[int]:
     """Return the processes that are in another pid namespace, such as those in a container."""
-    own, found = os.readlink("/proc/self/ns/pid"), []
+    own_namespace, others = os.readlink("/proc/self/ns/pid"), []
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended
-            if os.readlink(f"/proc/{pid}/ns/pid") != own:
-                found.append(pid)
-    return found
+            if os.readlink(f"/proc/{pid}/ns/pid") != own_namespace:
+                others.append(pid)
+    return others
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:
-    """Send a signal to each; those that are gone do not matter."""
+    """Send a signal to each process; ignore those that have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

@@ -54,11 +54,11 @@ def _pass_on(pid: int, number: int) -> None:
 
 def _shuttle(listener: socket.socket, terminal: int) -> None:
     """Copy between the terminal, the log and an attached client, until the program ends."""
-    guest: socket.socket | None = None
+    client: socket.socket | None = None
     greeting: bytes | None = b""
-    kept = b""
+    recent = b""
     while True:
-        watched: list[int | socket.socket] = [terminal, listener if guest is None else guest]
+        watched: list[int | socket.socket] = [terminal, listener if client is None else client]
         ready = select.select(watched, [], [])[0]
         if terminal in ready:
             try:
@@ -66,32 +66,32 @@ def _shuttle(listener: socket.socket, terminal: int) -> None:
             except OSError:
                 shown = b""  # the last program on this terminal has ended
             if not shown:
-                if guest is not None:
-                    guest.close()
+                if client is not None:
+                    client.close()
                 return
             os.write(1, shown)
-            kept = (kept + shown)[-65536:]
-            if guest is not None and greeting is None:
-                guest = _send(guest, shown)
-        if listener in ready and guest is None:
-            guest, _ = listener.accept()
+            recent = (recent + shown)[-65536:]
+            if client is not None and greeting is None:
+                client = _send(client, shown)
+        if listener in ready and client is None:
+            client, _ = listener.accept()
             greeting = b""
-        elif guest is not None and guest in ready:
-            typed = _receive(guest)
+        elif client is not None and client in ready:
+            typed = _receive(client)
             if not typed:
-                guest.close()
-                guest = None
+                client.close()
+                client = None
             elif greeting is None:
                 os.write(terminal, typed)
             else:
                 greeting += typed
-                line, newline, rest = greeting.partition(b"\n")
+                line, newline, typed_ahead = greeting.partition(b"\n")
                 if newline:
                     _resize(terminal, line)
                     greeting = None
-                    guest = _send(guest, kept)  # output from before a client attached
-                    if rest:
-                        os.write(terminal, rest)
+                    client = _send(client, recent)  # output from before a client attached
+                    if typed_ahead:
+                        os.write(terminal, typed_ahead)
 
 
 def _send(guest: socket.socket, data: bytes) -> socket.socket | None:

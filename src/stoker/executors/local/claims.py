@@ -201,13 +201,13 @@ class ExitLog:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
                 os.close(os.open(f"{self.directory}/{pid}", flags, 0o600))
 
-    def remove_ended(self, own: set[int], unfinished: Collection[AttemptId] = ()) -> None:
+    def remove_ended(self, current: set[int], unfinished: Collection[AttemptId] = ()) -> None:
         """Remove the files of supervisors that have ended, once their exits are in the journal.
 
         A supervisor may have recorded an exit and ended a moment ago: a file with the exit of an
         unfinished attempt stays.
         """
-        running = {*own, *self.supervisors()}
+        running = {*current, *self.supervisors()}
         names = {str(attempt) for attempt in unfinished}
         self.read()
         for name in self._names():

@@ -119,4 +119,4 @@ class Termination:
 
 def is_contained(attempt: LocalAttempt) -> bool:
     """Return whether the main process of an attempt is in charge of a container."""
-    return attempt.pid is not None and container.looked_after_by(attempt.pid, attempt.token)
+    return attempt.pid is not None and container.is_supervisor_of(attempt.pid, attempt.token)

@@ -1,6 +1,6 @@
 """Parse what a node sends over its connection: lines and bulk data, both bounded. Pure.
 
-Login scripts print, and so may anything that sshd runs before our shell. Our own lines begin
+Login scripts print, and so may other programs that sshd runs before our shell. Our lines begin
 with a nonce that no job has seen. Nothing else about them is trusted: a node may send any bytes.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections import deque
 
-LONGEST_LINE = 1 << 16
+MAX_LINE_BYTES = 1 << 16
 """Bytes of a line; the agent's own lines are far shorter."""
-LONGEST_ANNOUNCEMENT = 128
-"""Bytes of a line that announces bulk data."""
-MOST_DIGITS = 18
+MAX_HEADER_BYTES = 128
+"""Bytes of a header of bulk data."""
+MAX_DIGITS = 18
 """More digits do not fit into the integers of the journal."""
 
 
@@ -21,15 +21,15 @@ class ProtocolError(ValueError):
     """A node sent what the protocol does not allow; the message says what."""
 
 
-def number(word: str, most: int = 10**MOST_DIGITS - 1) -> int:
+def number(word: str, maximum: int = 10**MAX_DIGITS - 1) -> int:
     """Return a word as a number from 0 to `most`; only ASCII digits count."""
-    if not (word.isascii() and word.isdigit()) or len(word) > MOST_DIGITS or int(word) > most:
-        raise ProtocolError(f"{word[:40]!a} where a number up to {most} was expected")
+    if not (word.isascii() and word.isdigit()) or len(word) > MAX_DIGITS or int(word) > maximum:
+        raise ProtocolError(f"{word[:40]!a} where a number up to {maximum} was expected")
     return int(word)
 
 
 class Lines:
-    """Answers and news: short lines, complete when their newline has arrived."""
+    """Replies and notifications: short lines, complete when their newline has arrived."""
 
     def __init__(self, nonce: str) -> None:
         self._mark = f"{nonce} ".encode()
@@ -39,34 +39,34 @@ class Lines:
 
     def feed(self, chunk: bytes) -> list[list[str]]:
         """Return the words of every line of ours that is complete now."""
-        *lines, rest = (self._rest + chunk).split(b"\n")
-        if len(rest) > LONGEST_LINE:
-            if self._mark in rest:
-                raise ProtocolError(f"a line of more than {LONGEST_LINE} bytes")
+        *lines, unfinished = (self._rest + chunk).split(b"\n")
+        if len(unfinished) > MAX_LINE_BYTES:
+            if self._mark in unfinished:
+                raise ProtocolError(f"a line of more than {MAX_LINE_BYTES} bytes")
             # The end of a long noise may be the beginning of our mark.
-            self.noise += len(rest) - len(self._mark)
-            rest = rest[-len(self._mark) :]
-        self._rest = rest
-        found = []
+            self.noise += len(unfinished) - len(self._mark)
+            unfinished = unfinished[-len(self._mark) :]
+        self._rest = unfinished
+        received = []
         for line in lines:
             before, mark, words = line.partition(self._mark)  # noise need not end with a newline
             self.noise += len(before) + (not mark)
             if mark:
-                found.append(os.fsdecode(words).split(" "))
-        return found
+                received.append(os.fsdecode(words).split(" "))
+        return received
 
 
 class Bulks:
     """Bulk data in portions: `NONCE NUMBER LENGTH`, that many bytes, and a length of 0 at the end.
 
-    Only what was asked for is accepted, in the order in which it was asked for.
+    Only what was requested is accepted, in the order of the requests.
     """
 
     def __init__(self, nonce: str) -> None:
         self._mark = f"{nonce} ".encode()
         self._rest = bytearray()
         self._expected: deque[tuple[str, int]] = deque()
-        """Numbers of the requests that are not answered yet, and the most bytes of each answer."""
+        """Numbers of the requests without a reply, and the maximum bytes of each reply."""
         self._body = bytearray()
         """What has arrived of the first of them."""
         self._missing = 0
@@ -76,14 +76,14 @@ class Bulks:
         self.received = 0
         """Bytes of answers, in all."""
 
-    def expect(self, request: str, most: int) -> None:
+    def expect(self, request: str, maximum: int) -> None:
         """Expect a reply of at most this number of bytes."""
-        self._expected.append((request, most))
+        self._expected.append((request, maximum))
 
     def feed(self, chunk: bytes) -> list[tuple[str, bytes]]:
         """Return every answer that is complete now, with the number of its request."""
         self._rest += chunk
-        found = []
+        complete = []
         while self._rest:
             if self._missing:
                 portion = self._rest[: self._missing]
@@ -91,23 +91,23 @@ class Bulks:
                 self._missing -= len(portion)
                 self.received += len(portion)
                 del self._rest[: len(portion)]
-            elif not self._announced():
+            elif not self._read_header():
                 break
             elif not self._missing:
                 request, _ = self._expected.popleft()
                 body, self._body = bytes(self._body), bytearray()
-                found.append((request, body))
-        return found
+                complete.append((request, body))
+        return complete
 
-    def _announced(self) -> bool:
-        """Read the next announcement if it is complete; drop noise in front of it."""
+    def _read_header(self) -> bool:
+        """Read the next header if it is complete; drop noise in front of it."""
         start = self._rest.find(self._mark)
         noise = start if start >= 0 else max(len(self._rest) - len(self._mark) + 1, 0)
         del self._rest[:noise]
         self.noise += noise
-        end = self._rest.find(b"\n", 0, LONGEST_ANNOUNCEMENT) if start >= 0 else -1
+        end = self._rest.find(b"\n", 0, MAX_HEADER_BYTES) if start >= 0 else -1
         if end < 0:
-            if start >= 0 and len(self._rest) >= LONGEST_ANNOUNCEMENT:
+            if start >= 0 and len(self._rest) >= MAX_HEADER_BYTES:
                 raise ProtocolError("an unterminated header of bulk data")
             return False
         words = self._rest[len(self._mark) : end].decode("ascii", "replace").split(" ")

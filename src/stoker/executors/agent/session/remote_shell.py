@@ -97,7 +97,7 @@ class StderrReader:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None
-        self._kept = b""
+        self._stderr_tail = b""
         # Duplicated: the process closes its descriptor while the thread may still read.
         fd = os.dup(process.stderr.fileno())
         self._thread = threading.Thread(target=self._read, args=(fd,), daemon=True)
@@ -106,12 +106,12 @@ class StderrReader:
     def _read(self, fd: int) -> None:
         with open(fd, "rb", buffering=0) as pipe:
             while piece := pipe.read(4096):
-                self._kept = (self._kept + piece)[-MAX_STDERR_BYTES:]
+                self._stderr_tail = (self._stderr_tail + piece)[-MAX_STDERR_BYTES:]
 
     def text(self) -> bytes:
         """Return what was read, once the command has ended; other processes may hold the pipe."""
         self._thread.join(1.0)
-        return self._kept
+        return self._stderr_tail
 
 
 def run(shell: RemoteShell, script: str, *words: str, max_bytes: int = MAX_OUTPUT_BYTES) -> bytes:

@@ -39,8 +39,8 @@ class TimeoutPipe:
             if not piece:
                 return False
             seen += piece
-        _, found, self._ahead = seen.partition(mark)
-        return bool(found)
+        _, separator, self._ahead = seen.partition(mark)
+        return bool(separator)
 
     def more(self) -> bool:
         """Return whether the stream has more data; waits for it."""

@@ -33,18 +33,18 @@ class Piece(Struct, frozen=True):
 
 def pieces(bulk: bytes) -> list[Piece]:
     """Split bulk data into pieces: a heading `KEY WHAT OFFSET LENGTH`, then that many bytes."""
-    found: dict[tuple[str, str], Piece] = {}
+    received: dict[tuple[str, str], Piece] = {}
     at = 0
     while at < len(bulk):
         end = bulk.find(b"\n", at, at + LONGEST_HEADING)
         words = bulk[at : max(end, at)].decode("ascii", "replace").split(" ")
-        if len(words) != 4 or words[1] not in KINDS or (words[0], words[1]) in found:
+        if len(words) != 4 or words[1] not in KINDS or (words[0], words[1]) in received:
             raise ProtocolError(f"a piece with the header {bulk[at : at + 40]!r}")
         key, what, offset, size = words
         start = end + 1
         at = start + number(size, len(bulk) - start)
-        found[key, what] = Piece(key, what, number(offset), bulk[start:at])
-    return list(found.values())
+        received[key, what] = Piece(key, what, number(offset), bulk[start:at])
+    return list(received.values())
 
 
 class LogMirror(Struct):

@@ -25,7 +25,7 @@ from stoker.executors.agent.session.remote_shell import (
 )
 from stoker.executors.agent.session.timeout_pipe import TimeoutPipe
 from stoker.executors.agent.transfer.ignore_rules import IgnoreRules
-from stoker.executors.agent.transfer.safe_untar import Wanted, parts_of, receive
+from stoker.executors.agent.transfer.safe_untar import PathFilter, parts_of, receive
 from stoker.executors.agent.transfer.staging import AttemptWorkspace, StagedResults
 from stoker.executors.agent.transfer.tar_reader import Refused, TruncatedArchive
 
@@ -65,14 +65,14 @@ def download(
     """
     try:
         os.makedirs(into, exist_ok=True)
-        listed = listed_there(shell, remote) if names is None else _split(names)
-        wanted = _kept(listed, exclude)
-        for name in wanted:
+        listed = list_remote(shell, remote) if names is None else _split(names)
+        names_to_fetch = _filtered(listed, exclude)
+        for name in names_to_fetch:
             _refuse_links(into, parts_of(name)[:-1])
-        if not wanted:
+        if not names_to_fetch:
             return None
         with StagedResults(into, workspace) as staged:
-            _fetch(shell, remote, wanted, staged)
+            _fetch(shell, remote, names_to_fetch, staged)
             staged.install()
             return staged.remark()
     except Refused as error:
@@ -81,21 +81,21 @@ def download(
         raise CarryError(f"cannot write to {into}: {error.strerror}.") from None
 
 
-def _fetch(shell: RemoteShell, remote: str, wanted: list[str], staged: StagedResults) -> None:
+def _fetch(shell: RemoteShell, remote: str, names: list[str], staged: StagedResults) -> None:
     if shell.uses_rsync:
         with contextlib.suppress(NoRsync):
             # rsync starts from the files here, but size and time do not show that a file is the
             # same: two jobs may write as much in the same second. Links are disabled (munged):
             # rsync itself must not follow one.
             rsync(
-                shell, wanted, staged.into,
+                shell, names, staged.into,
                 "--recursive", "--links", "--munge-links", "--times", "--perms",
                 "--chmod=Du+rwx,F-s", "--ignore-missing-args", "--ignore-times",
                 f"--compare-dest={os.path.abspath(staged.into)}",
                 shell.rsync_path(f"{remote.rstrip('/')}/"), f"{staged.stage}/",
             )  # fmt: skip
             return
-    _download_by_tar(shell, remote, wanted, staged)
+    _download_by_tar(shell, remote, names, staged)
 
 
 def unpack(
@@ -104,7 +104,7 @@ def unpack(
     """Install a small tar archive that came through the agent's connection."""
     try:
         with StagedResults(into, workspace) as staged:
-            receive(io.BytesIO(data), staged.stage, _wanted(exclude), staged.link)
+            receive(io.BytesIO(data), staged.stage, _not_excluded(exclude), staged.link)
             staged.install()
             return staged.remark()
     except Refused as error:
@@ -118,7 +118,7 @@ def _split(names: bytes) -> list[str]:
     return [os.fsdecode(name) for name in names.split(end) if name]
 
 
-def listed_there(shell: RemoteShell, remote: str) -> list[str]:
+def list_remote(shell: RemoteShell, remote: str) -> list[str]:
     """Return everything in a directory on the node: files, links and empty directories."""
     listed = run(shell, LIST, remote, max_bytes=MAX_LISTING_BYTES)
     raw_directories, _, raw_files = listed.partition(b"\0\0")
@@ -127,12 +127,12 @@ def listed_there(shell: RemoteShell, remote: str) -> list[str]:
     return [*files, *(name for name in directories if name not in full and name != ".")]
 
 
-def _kept(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
-    wanted = _wanted(exclude)
-    return [name for name in names if wanted(name, name.endswith("/"))]
+def _filtered(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
+    is_wanted = _not_excluded(exclude)
+    return [name for name in names if is_wanted(name, name.endswith("/"))]
 
 
-def _wanted(exclude: Sequence[str]) -> Wanted:
+def _not_excluded(exclude: Sequence[str]) -> PathFilter:
     """Return a filter: neither a path nor a directory above it may be excluded."""
     rules = IgnoreRules.always(exclude)
     known: dict[str, bool] = {}

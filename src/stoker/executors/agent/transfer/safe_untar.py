@@ -17,7 +17,7 @@ LONGEST_PATH, LONGEST_NAME, DEEPEST_PATH = 4096, 255, 256
 """Characters of a path and of a name in it, and names in a path."""
 
 
-Wanted = Callable[[str, bool], bool]
+PathFilter = Callable[[str, bool], bool]
 """Returns whether a path, of a directory or not, is extracted."""
 Link = Callable[[str, str], str | None]
 """Returns the target for a link with this name and target; None: the link is left out."""
@@ -33,14 +33,16 @@ def safe_link(name: str, target: str) -> str | None:
     return target if stays_inside(name, target) else None
 
 
-def receive(source: Source, into: str, wanted: Wanted = everything, link: Link = safe_link) -> None:
+def receive(
+    source: Source, into: str, is_wanted: PathFilter = everything, link: Link = safe_link
+) -> None:
     """Extract a stream of tar archives into an existing directory."""
     base = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
     try:
         archive = Archive(source)
         for member in archive:
-            if wanted(member.name, member.kind is Kind.DIRECTORY):
-                _put(archive, member, base, link)
+            if is_wanted(member.name, member.kind is Kind.DIRECTORY):
+                _extract(archive, member, base, link)
     finally:
         os.close(base)
 
@@ -67,7 +69,7 @@ def stays_inside(name: str, target: str) -> bool:
     return not target.startswith("/")
 
 
-def _put(archive: Archive, member: Member, base: int, link: Link) -> None:
+def _extract(archive: Archive, member: Member, base: int, link: Link) -> None:
     parts = parts_of(member.name)
     if not parts:
         return
@@ -79,55 +81,55 @@ def _put(archive: Archive, member: Member, base: int, link: Link) -> None:
     target = link(member.name, member.target) if member.kind is Kind.LINK else ""
     if target is None:
         return
-    place = directory(base, parts[:-1])
+    directory_fd = directory(base, parts[:-1])
     new = f".stoker-{secrets.token_hex(6)}"
     try:
         if member.kind is Kind.LINK:
-            os.symlink(target, new, dir_fd=place)
+            os.symlink(target, new, dir_fd=directory_fd)
         elif member.kind is Kind.SECOND_NAME:
-            _link(base, parts_of(member.target), place, new)
+            _link(base, parts_of(member.target), directory_fd, new)
         else:
-            _write(archive, member, place, new)
-        os.rename(new, parts[-1], src_dir_fd=place, dst_dir_fd=place)
+            _write(archive, member, directory_fd, new)
+        os.rename(new, parts[-1], src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(new, dir_fd=place)
-        os.close(place)
+            os.unlink(new, dir_fd=directory_fd)
+        os.close(directory_fd)
 
 
 def directory(base: int, parts: list[str], mode: int | None = None) -> int:
     """Open a directory below `base`; create missing ones, with this mode if one is given."""
-    here = os.dup(base)
+    current = os.dup(base)
     for depth, part in enumerate(parts):
         with contextlib.suppress(FileExistsError):
-            os.mkdir(part, dir_fd=here)
+            os.mkdir(part, dir_fd=current)
             if mode is not None:
-                os.chmod(part, mode, dir_fd=here)
+                os.chmod(part, mode, dir_fd=current)
         try:
-            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=current)
         except NotADirectoryError:
             name = "/".join(parts[: depth + 1])
             raise Refused(f"'{name}' is a link or a file on this machine; move it away.") from None
         finally:
-            os.close(here)
-        here = below
-    return here
+            os.close(current)
+        current = below
+    return current
 
 
-def _link(base: int, parts: list[str], place: int, new: str) -> None:
+def _link(base: int, parts: list[str], directory_fd: int, new: str) -> None:
     """Create a hard link to a file that was extracted before."""
     if not parts:
         raise Refused("a hard link refers to the directory itself.")
     other = directory(base, parts[:-1])
     try:
-        os.link(parts[-1], new, src_dir_fd=other, dst_dir_fd=place, follow_symlinks=False)
+        os.link(parts[-1], new, src_dir_fd=other, dst_dir_fd=directory_fd, follow_symlinks=False)
     finally:
         os.close(other)
 
 
-def _write(archive: Archive, member: Member, place: int, new: str) -> None:
+def _write(archive: Archive, member: Member, directory_fd: int, new: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with open(os.open(new, flags, 0o600, dir_fd=place), "wb", buffering=0) as file:
+    with open(os.open(new, flags, 0o600, dir_fd=directory_fd), "wb", buffering=0) as file:
         for piece in archive.content():
             left = memoryview(piece)
             while left:

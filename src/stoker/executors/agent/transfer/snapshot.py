@@ -57,8 +57,8 @@ class DirectorySnapshot(Struct, frozen=True):
 class Hashes:
     """A cache of file hashes, for any number of threads."""
 
-    def __init__(self, most: int = 200_000) -> None:
-        self._most = most
+    def __init__(self, max_entries: int = 200_000) -> None:
+        self._max_entries = max_entries
         self._known: dict[tuple[int, ...], bytes] = {}
         self._lock = threading.Lock()
 
@@ -70,11 +70,11 @@ class Hashes:
         """Store a hash; drop the oldest one if there are too many."""
         with self._lock:
             self._known[key] = digest
-            while len(self._known) > self._most:
+            while len(self._known) > self._max_entries:
                 del self._known[next(iter(self._known))]
 
 
-class _Found(Struct):
+class _Entry(Struct):
     """One file, link or empty directory."""
 
     name: str
@@ -87,7 +87,7 @@ def take_snapshot(
     base: str,
     paths: Sequence[str] = (".",),
     exclude: Sequence[str] = (),
-    most: int | None = None,
+    max_bytes: int | None = None,
     cache: Hashes | None = None,
 ) -> DirectorySnapshot:
     """Read everything below `paths`, which are in `base`, and return the snapshot.
@@ -95,15 +95,15 @@ def take_snapshot(
     What `.stokerignore` files and `exclude` name stays out, but not a path that is given.
     """
     at, base = time.time(), os.path.abspath(base)
-    found: dict[str, _Found] = {}
+    entries: dict[str, _Entry] = {}
     for path in paths:
-        for each in _below(base, path, IgnoreRules.always(exclude)):
-            found[each.name] = each
-    there = [found[name] for name in sorted(found)]
-    size = sum(each.stat.st_size for each in there if each.stat and each.kind != b"l")
-    if most is not None and size > most:
-        raise TooLarge(_too_large(base, there, size, most))
-    return _named(base, there, _digests(base, there, cache or Hashes()), at)
+        for entry in _below(base, path, IgnoreRules.always(exclude)):
+            entries[entry.name] = entry
+    ordered = [entries[name] for name in sorted(entries)]
+    size = sum(entry.stat.st_size for entry in ordered if entry.stat and entry.kind != b"l")
+    if max_bytes is not None and size > max_bytes:
+        raise TooLarge(_too_large(base, ordered, size, max_bytes))
+    return _named(base, ordered, _digests(base, ordered, cache or Hashes()), at)
 
 
 def changed(tree: DirectorySnapshot) -> str | None:
@@ -123,7 +123,7 @@ def changed(tree: DirectorySnapshot) -> str | None:
 # ------------------------------------------------------------------------------- walking
 
 
-def _below(base: str, path: str, rules: IgnoreRules) -> Iterator[_Found]:
+def _below(base: str, path: str, rules: IgnoreRules) -> Iterator[_Entry]:
     """Yield a given path: a file itself, a directory with its content."""
     whole = os.path.normpath(os.path.join(base, path))
     if whole != base and not whole.startswith(base.rstrip("/") + "/"):
@@ -142,26 +142,26 @@ def _below(base: str, path: str, rules: IgnoreRules) -> Iterator[_Found]:
     if stat.S_ISDIR(entry.st_mode):
         yield from _walk(base, name, rules)
     elif (kind := _kind(entry)) is not None and name:
-        yield _Found(name, kind, entry)
+        yield _Entry(name, kind, entry)
     else:
         raise BadPath(f"'{path}' is neither a file nor a directory: {whole}.")
 
 
-def _walk(base: str, name: str, rules: IgnoreRules) -> Iterator[_Found]:
+def _walk(base: str, name: str, rules: IgnoreRules) -> Iterator[_Entry]:
     """Yield everything in a directory that no rule excludes; links are never followed."""
     waiting = [(name, rules)]
     while waiting:
-        here, rules = waiting.pop()
-        start = f"{here}/" if here else ""
+        directory, rules = waiting.pop()
+        start = f"{directory}/" if directory else ""
         try:
-            with os.scandir(os.path.join(base, here)) as scan:
+            with os.scandir(os.path.join(base, directory)) as scan:
                 entries = list(scan)
         except FileNotFoundError:
-            continue  # it went away while we were looking
+            continue  # removed meanwhile
         except OSError as error:
-            raise BadPath(_unreadable(here or base, error)) from None
+            raise BadPath(_unreadable(directory or base, error)) from None
         if any(entry.name == excludes.NAME for entry in entries):
-            rules = _entered(rules, base, here)
+            rules = _entered(rules, base, directory)
         empty = True
         for entry in entries:
             inner = start + entry.name
@@ -179,9 +179,9 @@ def _walk(base: str, name: str, rules: IgnoreRules) -> Iterator[_Found]:
             kind = _kind(status)
             if kind is not None:
                 empty = False
-                yield _Found(inner, kind, status)
-        if empty and here:
-            yield _Found(here, b"d")
+                yield _Entry(inner, kind, status)
+        if empty and directory:
+            yield _Entry(directory, b"d")
 
 
 def _kind(status: os.stat_result) -> bytes | None:
@@ -211,35 +211,37 @@ def _unreadable(name: str, error: OSError) -> str:
 # ------------------------------------------------------------------------------- hashing
 
 
-def _digests(base: str, there: list[_Found], cache: Hashes) -> dict[str, bytes]:
+def _digests(base: str, entries: list[_Entry], cache: Hashes) -> dict[str, bytes]:
     """Return the hash of each content; files that were removed meanwhile have none."""
     digests: dict[str, bytes | None] = {}
     later: dict[str, Future[bytes | None]] = {}
     now = time.time_ns()
     pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1))
     try:
-        for each in there:
-            if each.stat is None:
-                digests[each.name] = b""
-            elif (known := cache.find(_key(each.stat))) is not None:
-                digests[each.name] = known
-            elif each.stat.st_size >= BIG and each.kind != b"l":
-                later[each.name] = pool.submit(_digest, base, each, cache, now)
+        for entry in entries:
+            if entry.stat is None:
+                digests[entry.name] = b""
+            elif (known := cache.find(_key(entry.stat))) is not None:
+                digests[entry.name] = known
+            elif entry.stat.st_size >= BIG and entry.kind != b"l":
+                later[entry.name] = pool.submit(_digest, base, entry, cache, now)
             else:
-                digests[each.name] = _digest(base, each, cache, now)
+                digests[entry.name] = _digest(base, entry, cache, now)
         digests.update({name: future.result() for name, future in later.items()})
     finally:
-        pool.shutdown(cancel_futures=True)  # those that are left, when one cannot be read
+        pool.shutdown(
+            cancel_futures=True
+        )  # hashes that are not needed if another file cannot be read
     return {name: digest for name, digest in digests.items() if digest is not None}
 
 
-def _digest(base: str, found: _Found, cache: Hashes, now: int) -> bytes | None:
+def _digest(base: str, entry: _Entry, cache: Hashes, now: int) -> bytes | None:
     """Return the hash of one content. `hashlib` lets other threads run meanwhile."""
-    assert found.stat is not None
-    path = os.path.join(base, found.name)
+    assert entry.stat is not None
+    path = os.path.join(base, entry.name)
     total = blake2b(digest_size=32)
     try:
-        if found.kind == b"l":
+        if entry.kind == b"l":
             total.update(os.fsencode(os.readlink(path)))
         else:
             # A pipe may have replaced the file: opening that would block.
@@ -249,9 +251,9 @@ def _digest(base: str, found: _Found, cache: Hashes, now: int) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise BadPath(_unreadable(found.name, error)) from None
-    if now - found.stat.st_ctime_ns > FRESH:
-        cache.keep(_key(found.stat), total.digest())
+        raise BadPath(_unreadable(entry.name, error)) from None
+    if now - entry.stat.st_ctime_ns > FRESH:
+        cache.keep(_key(entry.stat), total.digest())
     return total.digest()
 
 
@@ -264,20 +266,20 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 
 def _named(
-    base: str, there: list[_Found], digests: dict[str, bytes], at: float
+    base: str, entries: list[_Entry], digests: dict[str, bytes], at: float
 ) -> DirectorySnapshot:
-    there = [each for each in there if each.name in digests]
+    entries = [entry for entry in entries if entry.name in digests]
     total = blake2b(digest_size=20, person=b"stoker tree 1")
-    for each in there:
+    for entry in entries:
         # Paths have no zero byte and digests one length: different trees give different bytes.
-        total.update(each.kind + os.fsencode(each.name) + b"\0" + digests[each.name])
+        total.update(entry.kind + os.fsencode(entry.name) + b"\0" + digests[entry.name])
     return DirectorySnapshot(
         id=total.hexdigest(),
         base=base,
-        names=tuple(each.name for each in there),
-        size=sum(each.stat.st_size for each in there if each.stat and each.kind != b"l"),
-        links=tuple(each.name for each in there if each.kind == b"l"),
-        stamps=tuple(_stamp(each.stat) if each.stat else None for each in there),
+        names=tuple(entry.name for entry in entries),
+        size=sum(entry.stat.st_size for entry in entries if entry.stat and entry.kind != b"l"),
+        links=tuple(entry.name for entry in entries if entry.kind == b"l"),
+        stamps=tuple(_stamp(entry.stat) if entry.stat else None for entry in entries),
         at=at,
     )
 
@@ -285,27 +287,27 @@ def _named(
 # ------------------------------------------------------------------------------ messages
 
 
-def _too_large(base: str, there: list[_Found], size: int, most: int) -> str:
+def _too_large(base: str, entries: list[_Entry], size: int, max_bytes: int) -> str:
     """Return the message about a directory that is too large: its size, the cause, what to do."""
-    largest = sorted(_groups(there).items(), key=lambda group: (-group[1], group[0]))[:3]
+    largest = sorted(_groups(entries).items(), key=lambda group: (-group[1], group[0]))[:3]
     blame = ", ".join(f"{name} ({amount(bytes)})" for name, bytes in largest)
     return (
-        f"{base} has {amount(size)} to send, more than {amount(most)}; the largest are {blame}: "
-        f"exclude unneeded files in {excludes.NAME}, select files with --send, "
-        "or use a directory that this machine and the node share."
+        f"{base} has {amount(size)} to send, more than {amount(max_bytes)}; "
+        f"the largest are {blame}: exclude unneeded files in {excludes.NAME}, "
+        "select files with --send, or use a directory that this machine and the node share."
     )
 
 
-def _groups(there: list[_Found]) -> dict[str, int]:
+def _groups(entries: list[_Entry]) -> dict[str, int]:
     """Return the size of each entry of the base, or of the one directory that has everything."""
     start, groups = "", {"/": 0}
     while len(groups) == 1 and next(iter(groups)).endswith("/"):
         groups = {}
-        for each in there:
-            if each.stat is not None and each.name.startswith(start):
-                head, slash, _ = each.name[len(start) :].partition("/")
+        for entry in entries:
+            if entry.stat is not None and entry.name.startswith(start):
+                head, slash, _ = entry.name[len(start) :].partition("/")
                 group = start + head + slash
-                groups[group] = groups.get(group, 0) + each.stat.st_size
+                groups[group] = groups.get(group, 0) + entry.stat.st_size
         start = next(iter(groups))
     return groups
 

@@ -98,8 +98,8 @@ class StagedResults:
     def link(self, name: str, target: str) -> str | None:
         """Return the target of a link on this node; None if it is not among the results."""
         name = "/".join(parts_of(name))
-        head, own, inside = target.partition(self.workspace.work or "\0")
-        if own and head.startswith("/") and inside[:1] in ("", "/"):
+        head, separator, inside = target.partition(self.workspace.work or "\0")
+        if separator and head.startswith("/") and inside[:1] in ("", "/"):
             if ".." not in inside.split("/"):
                 return posixpath.relpath(f"/{inside}", f"/{posixpath.dirname(name)}")
         elif stays_inside(name, target):
@@ -119,21 +119,21 @@ class StagedResults:
         finally:
             os.close(base)
 
-    def _install_directory(self, base: int, here: str) -> list[str]:
+    def _install_directory(self, base: int, directory_name: str) -> list[str]:
         """Move the files of one directory to their places; return the directories in it."""
-        start = f"{here}/" if here else ""
-        place = directory(base, parts_of(here), 0o777 & ~self.workspace.umask)
+        start = f"{directory_name}/" if directory_name else ""
+        target = directory(base, parts_of(directory_name), 0o777 & ~self.workspace.umask)
         inner = []
         try:
-            for name in _names(os.path.join(self.stage, here)):
-                path = os.path.join(self.stage, here, name)
+            for name in _names(os.path.join(self.stage, directory_name)):
+                path = os.path.join(self.stage, directory_name, name)
                 mode = os.lstat(path).st_mode
                 if stat.S_ISDIR(mode):
                     inner.append(start + name)
                 elif not stat.S_ISLNK(mode) or self._unmunged(path, start + name):
-                    self._place(path, place, name, start)
+                    self._install_file(path, target, name, start)
         finally:
-            os.close(place)
+            os.close(target)
         return inner
 
     def _unmunged(self, path: str, name: str) -> bool:
@@ -147,36 +147,36 @@ class StagedResults:
             os.symlink(target, path)
         return target is not None
 
-    def _place(self, path: str, place: int, name: str, start: str) -> None:
+    def _install_file(self, path: str, directory_fd: int, name: str, start: str) -> None:
         try:
-            here = os.stat(name, dir_fd=place, follow_symlinks=False)
+            present = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
         except FileNotFoundError:
-            os.replace(path, name, dst_dir_fd=place)
+            os.replace(path, name, dst_dir_fd=directory_fd)
             return
-        if here.st_ctime <= self.workspace.since and not stat.S_ISDIR(here.st_mode):
-            os.replace(path, name, dst_dir_fd=place)
-        elif not _is_same(path, place, name):
-            self.beside.add(start + name, start + self._place_beside(path, place, name))
+        if present.st_ctime <= self.workspace.since and not stat.S_ISDIR(present.st_mode):
+            os.replace(path, name, dst_dir_fd=directory_fd)
+        elif not _is_same(path, directory_fd, name):
+            self.beside.add(start + name, start + self._install_beside(path, directory_fd, name))
 
-    def _place_beside(self, path: str, place: int, name: str) -> str:
+    def _install_beside(self, path: str, directory_fd: int, name: str) -> str:
         for other in self._other_names(name):
             try:
-                os.stat(other, dir_fd=place, follow_symlinks=False)
+                os.stat(other, dir_fd=directory_fd, follow_symlinks=False)
             except FileNotFoundError:
-                os.replace(path, other, dst_dir_fd=place)
+                os.replace(path, other, dst_dir_fd=directory_fd)
                 return other
-            if _is_same(path, place, other):
+            if _is_same(path, directory_fd, other):
                 return other  # by an earlier try
         raise Refused(
             f"'{name}' was changed locally, and all alternative names for the job's version exist."
         )
 
     def _other_names(self, name: str) -> Iterator[str]:
-        own = f"{name}.{self.workspace.label}"
-        yield own
-        yield f"{own}.{self.workspace.attempt}"
+        labelled = f"{name}.{self.workspace.label}"
+        yield labelled
+        yield f"{labelled}.{self.workspace.attempt}"
         yield from (
-            f"{own}.{self.workspace.attempt}.{number}" for number in range(2, MAX_OTHER_NAMES)
+            f"{labelled}.{self.workspace.attempt}.{number}" for number in range(2, MAX_OTHER_NAMES)
         )
 
     def remark(self) -> str | None:
@@ -217,20 +217,20 @@ def remove_tree(path: str) -> None:
         subprocess.run(["rm", "-rf", "--", path], check=False, stderr=subprocess.DEVNULL)
 
 
-def _is_same(path: str, place: int, name: str) -> bool:
+def _is_same(path: str, directory_fd: int, name: str) -> bool:
     """Return whether a staged file and one in the target directory have the same content."""
-    one, two = os.lstat(path), os.stat(name, dir_fd=place, follow_symlinks=False)
+    one, two = os.lstat(path), os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
     if stat.S_IFMT(one.st_mode) != stat.S_IFMT(two.st_mode):
         return False
     if stat.S_ISLNK(one.st_mode):
-        return os.readlink(path) == os.readlink(name, dir_fd=place)
+        return os.readlink(path) == os.readlink(name, dir_fd=directory_fd)
     if not stat.S_ISREG(one.st_mode) or one.st_size != two.st_size:
         return False
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         with (
             open(os.open(path, flags), "rb", buffering=0) as first,
-            open(os.open(name, flags, dir_fd=place), "rb", buffering=0) as second,
+            open(os.open(name, flags, dir_fd=directory_fd), "rb", buffering=0) as second,
         ):
             while True:
                 pieces = first.read(PIECE), second.read(PIECE)

@@ -105,12 +105,12 @@ class Archive:
 
     def _next(self) -> Member | None:
         extension: dict[str, bytes] = {}
-        room = MAX_EXTENSION
+        bytes_left = MAX_EXTENSION
         while (header := self._header()) is not None:
             type, size = header[156:157], _number(header[124:136])
             if type in (_GNU_NAME, _GNU_TARGET, _RECORDS, _GLOBAL_RECORDS):
-                room -= size + BLOCK
-                if room < 0:
+                bytes_left -= size + BLOCK
+                if bytes_left < 0:
                     raise TruncatedArchive(NOT_AN_ARCHIVE)
                 data = self._exactly(size + _padding(size))[:size]
                 if type == _RECORDS:
@@ -124,7 +124,7 @@ class Archive:
                     "the node."
                 )
             return self._member(header, type, size, extension)
-        if room < MAX_EXTENSION:
+        if bytes_left < MAX_EXTENSION:
             raise TruncatedArchive(NOT_AN_ARCHIVE)
         return None
 
@@ -205,15 +205,15 @@ def _time(field: bytes) -> int:
 
 def _decimal(digits: bytes) -> int:
     """Return a time of a record in whole seconds; 0 for times before 1970."""
-    found = _DECIMAL.fullmatch(digits.removeprefix(b"-"))
-    if found is None:
+    match = _DECIMAL.fullmatch(digits.removeprefix(b"-"))
+    if match is None:
         raise TruncatedArchive(NOT_AN_ARCHIVE)
-    return 0 if digits.startswith(b"-") else int(found[1])
+    return 0 if digits.startswith(b"-") else int(match[1])
 
 
 def _records(data: bytes) -> dict[str, bytes]:
     """Parse POSIX records `LENGTH KEY=VALUE`; the length includes itself and a newline."""
-    found: dict[str, bytes] = {}
+    records: dict[str, bytes] = {}
     at = 0
     while at < len(data) and data[at]:
         blank = data.find(b" ", at, at + 8)
@@ -224,6 +224,6 @@ def _records(data: bytes) -> dict[str, bytes]:
         key, equals, value = data[blank + 1 : end - 1].partition(b"=")
         if end > len(data) or end <= blank + 1 or data[end - 1] != 0x0A or not equals:
             raise TruncatedArchive(NOT_AN_ARCHIVE)
-        found[key.decode(errors="replace")] = value
+        records[key.decode(errors="replace")] = value
         at = end
-    return found
+    return records

@@ -48,7 +48,7 @@ UNPACK = """umask 077
 rm -rf "$1" && mkdir "$1" && cd "$1" && exec tar -xpof -"""
 
 
-class Restless(CarryError):
+class TreeChanged(CarryError):
     """The files were changed after the snapshot."""
 
 
@@ -63,29 +63,29 @@ def send(
 
     What a broken connection leaves is gone on from, with rsync; `reuse` names a tree that may
     be there already and is much like this one. `loose`: it may change meanwhile, for its name
-    says nothing about its content. The tree is not forced to the other disk. `progress` counts
+    does not identify its content. The tree is not forced to the other disk. `progress` counts
     the bytes.
     """
-    insist = (lambda _: None) if loose else _insist_on_rest
+    check_unchanged = (lambda _: None) if loose else _require_unchanged
     mark = blake2b(os.fsencode(shell.transport.key), digest_size=4).hexdigest()
-    part = f"{tree.id}.{mark}.part"  # two daemons that send the same never meet in one place
+    part = f"{tree.id}.{mark}.part"  # uploads of two daemons never share a directory
     words = (shell.root, tree.id, part, reuse or "")
     with exclusive(shell.transport.key, tree.id), RemoteCommand(shell, TAKE, *words) as command:
-        said = command.read_until(b"ready")
-        if b"there" in said:
+        answers = command.read_until(b"ready")
+        if b"there" in answers:
             return
         try:
-            _transfer(shell, tree, part, said, reuse, progress or UploadProgress(tree.size))
+            _transfer(shell, tree, part, answers, reuse, progress or UploadProgress(tree.size))
         except LinkLost:
-            raise  # what is there already is of use next time
+            raise  # the next try continues with what has arrived
         except CarryError:
             # Free a full disk; and the first error says more than that of the cleanup.
             with contextlib.suppress(CarryError):
                 command.finish("remove")
-            insist(tree)
+            check_unchanged(tree)
             raise
         try:
-            insist(tree)
+            check_unchanged(tree)
         except CarryError:
             command.finish("remove")
             raise
@@ -96,21 +96,21 @@ def _transfer(
     shell: RemoteShell,
     tree: DirectorySnapshot,
     part: str,
-    said: list[bytes],
+    answers: list[bytes],
     reuse: str | None,
     progress: UploadProgress,
 ) -> None:
     if shell.uses_rsync:
         with contextlib.suppress(NoRsync):
-            _send_by_rsync(shell, tree, part, said, reuse, progress)
+            _send_by_rsync(shell, tree, part, answers, reuse, progress)
             return
     _send_by_tar(shell, tree, part, progress)
 
 
-def _insist_on_rest(tree: DirectorySnapshot) -> None:
+def _require_unchanged(tree: DirectorySnapshot) -> None:
     name = changed(tree)
     if name is not None:
-        raise Restless(
+        raise TreeChanged(
             f"'{name}' in {tree.base} changed while it was being sent; "
             f"submit again when it no longer changes, or exclude it in {NAME}."
         )
@@ -120,15 +120,15 @@ def _send_by_rsync(
     shell: RemoteShell,
     tree: DirectorySnapshot,
     part: str,
-    said: list[bytes],
+    answers: list[bytes],
     reuse: str | None,
     progress: UploadProgress,
 ) -> None:
     trees = f"{shell.root}/trees"
     more = []
-    if b"reuse" in said:
+    if b"reuse" in answers:
         more.append(f"--link-dest={trees}/{reuse}")
-    if more or b"begun" in said:
+    if more or b"begun" in answers:
         # Size and time do not prove that a file on the node is the same: its content does.
         more.append("--checksum")
     # A file under shell lies in `rest`: what a kill leaves there must not be in the tree. One that

@@ -14,7 +14,7 @@ from stoker.core.job import Carry
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.agent.session.remote_shell import DiskFull, LinkLost, RemoteShell
 from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, Hashes, take_snapshot
-from stoker.executors.agent.transfer.tree_upload import Restless, send
+from stoker.executors.agent.transfer.tree_upload import TreeChanged, send
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
 from stoker.executors.linux.thread_pool import TransferPool
 
@@ -113,9 +113,9 @@ class TreeUploads:
         )
 
     def _on_snapshot(self, key: TreeKey, since: float, tree: DirectorySnapshot | Exception) -> None:
-        asked = self._snapshotting.pop(key, [])
-        waiting = [on_uploaded for moment, on_uploaded in asked if moment <= since]
-        if later := [each for each in asked if each[0] > since]:
+        requests = self._snapshotting.pop(key, [])
+        waiting = [on_uploaded for moment, on_uploaded in requests if moment <= since]
+        if later := [request for request in requests if request[0] > since]:
             self._snapshotting[key] = later
             self._snapshot(key, max(moment for moment, _ in later))
         if isinstance(tree, Exception):
@@ -149,7 +149,7 @@ class TreeUploads:
     def _on_sent(self, tree: DirectorySnapshot, result: Exception | None) -> None:
         """Send a directory that changed meanwhile again as it is: it may never come to rest."""
         shell = self.shell
-        if not isinstance(result, Restless) or shell is None:
+        if not isinstance(result, TreeChanged) or shell is None:
             self._finish(tree, result)
             return
         loose = replace(tree, id=f"{tree.id}-{secrets.token_hex(4)}")
@@ -166,7 +166,7 @@ class TreeUploads:
     def _forget_upload(self, name: str) -> list[TreeKey]:
         """Forget the upload of a tree; return the requests for it."""
         self._progress.pop(name, None)
-        keys = [key for key, each in self._names.items() if each == name]
+        keys = [key for key, upload_name in self._names.items() if upload_name == name]
         for key in keys:
             del self._names[key]
         return keys
