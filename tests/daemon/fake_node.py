@@ -20,6 +20,7 @@ from stoker.core.foreign import Thresholds
 from stoker.core.job import Spec
 from stoker.core.request import Request
 from stoker.daemon.bootstrap import assemble_daemon
+from stoker.daemon.context import content_hash
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.job_source import JobSource
 from stoker.daemon.control.journal_sync import AfterSync
@@ -27,7 +28,6 @@ from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.settings import Settings
-from stoker.daemon.submission.spec import content_hash
 from stoker.executors.agent.executor import AgentEnvironment, AgentExecutor
 from stoker.executors.agent.session.session import AgentSession
 from stoker.executors.launch.paths import ExecutorPaths

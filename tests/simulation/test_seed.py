@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.json import encode
 
 from specs import spec_of
-from stoker.daemon.submission.spec import content_hash
+from stoker.daemon.context import content_hash
 
 
 def drawn() -> list[int]:
@@ -45,7 +45,7 @@ def test_the_names_of_specs_do_not_depend_on_the_process() -> None:
     program = """
 from msgspec.json import encode
 from specs import spec_of
-from stoker.daemon.submission.spec import content_hash
+from stoker.daemon.context import content_hash
 print(content_hash(encode(spec_of())))
 """
     printed = [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from _blake2 import blake2b
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from msgspec import Struct
+from msgspec.json import encode
 
-from stoker.core.events import Event, JobRecalled, TrialsRecalled
+from stoker.core.events import Event, JobRecalled, SpecRecorded, TrialsRecalled
 from stoker.core.job import Job, Spec
 from stoker.core.outlook import Told
 from stoker.core.selectors import NotFound, select, sweep_meant
@@ -133,6 +135,17 @@ class RequestContext(Struct):
                 job, spec = self.job_and_spec(id, state)
                 events.append(JobRecalled(at=at, job=job, spec=spec))
         return events
+
+
+def content_hash(data: bytes) -> str:
+    """Return the hash under which specs, scripts and environments are stored."""
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def record_spec(state: State, spec: Spec, at: float) -> tuple[str, list[Event]]:
+    """Return the hash of a spec, and the event that records it unless it is known."""
+    hash = content_hash(encode(spec))
+    return hash, [] if hash in state.specs else [SpecRecorded(at=at, hash=hash, spec=spec)]
 
 
 def daemon_stopping() -> CommandRejected:

@@ -32,6 +32,7 @@ from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.nodes.configured import configured_node_events
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.settings import Settings
+from stoker.daemon.sweeps.stored import load_sweep
 from stoker.daemon.training.cleanup import expired_checkpoints, remove_in_background
 from stoker.executors.local.recovery import COMPLETE
 from stoker.probes import host
@@ -169,7 +170,7 @@ def _discard_old_mark(path: str, boot: str) -> None:
 def environments_in_use(daemon: Daemon) -> set[str]:
     """Return the environments of trials that are still to be submitted."""
     unfinished = [sweep for sweep in daemon.engine.state.sweeps.values() if sweep.wanting]
-    return {daemon.sweeps.get().stored(sweep).spec.environment for sweep in unfinished}
+    return {load_sweep(daemon.context, sweep).spec.environment for sweep in unfinished}
 
 
 def purge_leftovers(daemon: Daemon, at: float) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from _blake2 import blake2b
 from collections.abc import Callable
 
 from msgspec import DecodeError
-from msgspec.json import decode, encode
+from msgspec.json import decode
 
 from stoker.core import events as e
 from stoker.core.cluster import Placement, Take
@@ -15,7 +14,7 @@ from stoker.core.job import AttemptId, Job, Spec
 from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.state import State
 from stoker.core.units import THOUSAND
-from stoker.daemon.context import RequestContext
+from stoker.daemon.context import RequestContext, record_spec
 from stoker.daemon.runtime.clock import system_clock
 from stoker.executors.linux import procfs
 from stoker.executors.local.claims import Claim
@@ -165,8 +164,7 @@ def _submission(
             named=tuple(sorted(amounts.items())), machines=len(placement.parts),
         ),
     )  # fmt: skip
-    hash = blake2b(encode(spec), digest_size=16).hexdigest()
-    recorded = [] if hash in state.specs else [e.SpecRecorded(at=at, hash=hash, spec=spec)]
+    hash, recorded = record_spec(state, spec, at)
     return [*recorded, e.JobsSubmitted(at=at, first=id, count=1, spec=hash, argv=argv)]
 
 

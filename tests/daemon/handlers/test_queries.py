@@ -79,14 +79,11 @@ def test_members_of_an_array_that_are_alike_are_one_row(handlers: HandlerFixture
 
 def test_unknown_states_are_rejected() -> None:
     assert queries.check_states(["PENDING"]) == ["PENDING"]
-    assert queries.check_finished_states(["FAILED"]) == ["FAILED"]
-    assert queries.check_finished_states([]) is None
-    for check, states in (
-        (queries.check_states, ["NOPE"]), (queries.check_finished_states, ["PENDING"]),
-    ):  # fmt: skip
+    assert queries.check_states(["FAILED"], finished=True) == ["FAILED"]
+    for state, finished in (("NOPE", False), ("PENDING", True)):
         with pytest.raises(CommandRejected) as error:
-            check(states)
-        assert_rejection(error.value, "usage", states[0])
+            queries.check_states([state], finished)
+        assert_rejection(error.value, "usage", state)
 
 
 def test_views_show_uploads_while_a_job_is_being_started(handlers: HandlerFixture) -> None:

@@ -126,17 +126,16 @@ def test_the_real_process_suggests_new_points(fixture: SamplerFixture) -> None:
 
 def test_only_changed_trials_are_sent(fixture: SamplerFixture, echo: Callable[..., None]) -> None:
     echo()
-    begin, tell, ask = fixture.heard(trials=[running(0), running(1, steps=[[1, 0.5]])])
+    begin, tell, ask = fixture.heard(trials=[running(0), running(1)])
     assert begin["definition"]["parameters"] == DEFINITION["parameters"]
     assert begin["definition"]["metric"] == {"goal": "maximize"}
     assert tell["tell"] == [running(0), running(1)]
     assert ask["ask"] == 1
     over = {**running(0), "state": "complete", "value": 0.5}
-    stopped = {**running(1), "state": "pruned", "value": 0.25}
-    steps = [[1, 0.5], [3, 0.25], [2, 0.75]]
-    tell, _ = fixture.heard(trials=[over, {**stopped, "steps": steps}], samples=50)
-    assert tell["tell"] == [over, {**stopped, "steps": [[3, 0.25]]}]
-    (ask,) = fixture.heard(trials=[over, {**stopped, "steps": steps}])
+    stopped = {**running(1), "state": "pruned", "value": 0.25, "steps": [[3, 0.25]]}
+    tell, _ = fixture.heard(trials=[over, stopped], samples=50)
+    assert tell["tell"] == [over, stopped]
+    (ask,) = fixture.heard(trials=[over, stopped])
     assert ask["ask"] == 1
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from msgspec.json import encode
 from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.dependency import Dependency
-from stoker.core.job import Job, Spec
+from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.options import read
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon.context import RequestContext, reply_only
+from stoker.daemon.context import RequestContext, record_spec, reply_only
 from stoker.daemon.handlers.job_actions import for_each_job
 from stoker.daemon.submission.checks import check_satisfiable, check_upload_paths
-from stoker.daemon.submission.spec import content_hash
 from stoker.daemon.submission.submit import option_context
 from stoker.daemon.submission.training import check_directories, check_epochs
 from stoker.daemon.views.job import elapsed
@@ -74,7 +72,7 @@ def _edit_pending(
     check_upload_paths(changed.directory, fields.get("carry"))
     check_directories(fields)
     check_epochs(job, fields, spec.training)
-    hash, events = _record_spec(state, changed, now)
+    hash, events = record_spec(state, changed, now.wall)
     if changed.dependency is not None:
         events += context.restore_jobs(sorted(changed.dependency.jobs()), state, now.wall)
     sets_begin = {"begin", "delay"} & set(body.options)
@@ -101,17 +99,10 @@ def _edit_running(
     limit = options.fields.get("limit", spec.limit)
     if "limit" in options.fields and limit is not None and (elapsed(job, now) or 0) >= limit:
         overdue.append(job.label)
-    hash, events = _record_spec(state, replace(spec, limit=limit), now)
+    hash, events = record_spec(state, replace(spec, limit=limit), now.wall)
     priority = job.priority if options.priority is None else options.priority
     edited = e.JobEdited(at=now.wall, job=job.id, spec=hash, name=job.name, priority=priority)
     return [*events, edited]
-
-
-def _record_spec(state: State, spec: Spec, now: Instant) -> tuple[str, list[e.Event]]:
-    """Return the hash of a spec, and the event that records it unless it is known."""
-    hash = content_hash(encode(spec))
-    known = hash in state.specs
-    return hash, [] if known else [e.SpecRecorded(at=now.wall, hash=hash, spec=spec)]
 
 
 def _leads_to(state: State, dependency: Dependency | None, id: int) -> bool:

@@ -54,12 +54,14 @@ class JobFilter(Struct, frozen=True):
     """Show members of an array that are pending or failed alike as one row."""
 
 
-def check_states(states: list[str]) -> list[str]:
-    """Return names of job states; reject an unknown one."""
+def check_states(states: list[str], finished: bool = False) -> list[str]:
+    """Return names of job states; reject an unknown one, with `finished` also of other jobs."""
+    names = [state.value for state in JobState if not finished or state in FINISHED]
     for state in states:
-        if state not in JobState.__members__:
-            known = ", ".join(JobState.__members__)
-            raise CommandRejected(f"There is no state '{state}'; the states are {known}.", "usage")
+        if state not in names:
+            kind = "finished state" if finished else "state"
+            text = f"There is no {kind} '{state}'; the {kind}s are {', '.join(names)}."
+            raise CommandRejected(text, "usage")
     return states
 
 
@@ -298,17 +300,6 @@ def history(
             more=more,
         )
     )
-
-
-def check_finished_states(states: list[str]) -> list[str] | None:
-    """Return names of finished states, None if there are none; reject any other name."""
-    known = {state.value for state in FINISHED}
-    for state in states:
-        if state not in known:
-            raise CommandRejected(
-                f"'{state}' is not a finished state; one of {', '.join(sorted(known))}.", "usage"
-            )
-    return states or None
 
 
 GpuReadings = Callable[[str], dict[str, dict[str, Any]]]

@@ -29,16 +29,19 @@ encode = msgspec.json.Encoder().encode
 logger = logging.getLogger(__name__)
 
 
-def reply(value: Any, status: int = 200) -> Response:
+def reply(value: Any) -> Response:
     """Return a JSON reply."""
-    return Response(encode(value), status, HEADERS, "application/json")
+    return Response(encode(value), 200, HEADERS, "application/json")
 
 
-def error_reply(rejection: CommandRejected) -> Response:
-    """Return the reply to a rejected request."""
-    status, exit_code = wire.ERRORS.get(rejection.code, (500, 1))
+def error_reply(
+    rejection: CommandRejected, status: int | None = None, headers: dict[str, str] = HEADERS
+) -> Response:
+    """Return the reply to a rejected request; by default with the status of its code."""
+    usual_status, exit_code = wire.ERRORS.get(rejection.code, (500, 1))
     error = ErrorDetail(code=rejection.code, message=rejection.message, exit=exit_code)
-    return reply(ErrorReply(error=error), status)
+    body = encode(ErrorReply(error=error))
+    return Response(body, status or usual_status, headers, "application/json")
 
 
 class StreamedReply(StreamingResponse):
@@ -128,10 +131,9 @@ def _reject_unauthorised(scope: Scope) -> Response | None:
 
 def _unauthorised() -> Response:
     text = "This port requires a token: Authorization: Bearer TOKEN."
-    error = ErrorDetail(code="permission", message=text, exit=wire.EXIT_PERMISSION)
     # The rest of the request is not read, and the version is not disclosed.
     headers = {"WWW-Authenticate": "Bearer", "Connection": "close"}
-    return Response(encode(ErrorReply(error=error)), 401, headers, "application/json")
+    return error_reply(CommandRejected(text, "permission"), 401, headers)
 
 
 async def _rejected(request: Request, error: Exception) -> Response:
@@ -147,9 +149,7 @@ async def _bad_value(request: Request, error: Exception) -> Response:
 async def _missing(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     text = f"There is no route {request.method} {request.url.path}."
-    code = "not_found" if status == 404 else "usage"
-    detail = ErrorDetail(code=code, message=text, exit=wire.ERRORS[code][1])
-    return reply(ErrorReply(error=detail), status)
+    return error_reply(CommandRejected(text, "not_found" if status == 404 else "usage"), status)
 
 
 async def _disconnected(request: Request, error: Exception) -> Response:

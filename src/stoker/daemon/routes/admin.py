@@ -137,7 +137,7 @@ def _end(api: RouteContext, mode: str) -> None:
 
 
 async def listen(api: RouteContext, request: Request, body: requests.Listen) -> Any:
-    """Open a TCP port."""
+    """Open a TCP port; only over the socket."""
     _require_socket(request)
     if body.tls:
         # A new certificate takes a moment, in which other requests are served.
@@ -147,7 +147,7 @@ async def listen(api: RouteContext, request: Request, body: requests.Listen) -> 
 
 
 async def unlisten(api: RouteContext, request: Request) -> Any:
-    """Close a TCP port."""
+    """Close a TCP port; only over the socket."""
     _require_socket(request)
     return ListenerClosed(address=api.listeners.remove(request.path_params["address"]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.applications import Starlette
@@ -57,7 +57,7 @@ class ApiRoute(NamedTuple):
     method: str
     path: str
     handler: RouteHandler
-    summary: str
+    """Its docstring describes the route."""
     reply: Any
     """The type of the reply, or the media type of a stream."""
     body: Any = None
@@ -69,6 +69,7 @@ def command(
 ) -> RouteHandler:
     """Return the route handler of a command that needs only its body."""
 
+    @wraps(handler)
     async def handle(api: RouteContext, request: Request, body: Any) -> Any:
         return await api.ask(partial(handler, api.context, body))
 
@@ -99,87 +100,58 @@ JOB_FILTERS: dict[str, type] = {
 
 ROUTES = (
     # Jobs
-    ApiRoute("GET", "/jobs", jobs.list_jobs, "The queue, or selected jobs", j.JobList,
+    ApiRoute("GET", "/jobs", jobs.list_jobs, j.JobList,
              query=JOB_FILTERS | {"tail": int, "fold": str, "arrays": str, "hook": str,
-                                  "estimate": str}),
-    ApiRoute("POST", "/jobs", jobs.submit, "Submit jobs", j.SubmitReply, r.Submit),
-    ApiRoute("GET", "/history", jobs.history, "Finished jobs", j.History,
+                    "estimate": str}),
+    ApiRoute("POST", "/jobs", jobs.submit, j.SubmitReply, r.Submit),
+    ApiRoute("GET", "/history", jobs.history, j.History,
              query=JOB_FILTERS | {"name": str, "since": str, "until": str}),
-    ApiRoute("GET", "/eta", jobs.eta, "Expected start and end of jobs", e.EstimateList,
-             query={"select": list, "limit": int}),
-    ApiRoute("GET", "/jobs/{selector}/why", jobs.why,
-             "Why a job is pending or in its current state", j.WhyView[str]),
-    ApiRoute("GET", "/jobs/{selector}/log", jobs.log, "A job's output, raw", OCTETS,
+    ApiRoute("GET", "/eta", jobs.eta, e.EstimateList, query={"select": list, "limit": int}),
+    ApiRoute("GET", "/jobs/{selector}/why", jobs.why, j.WhyView[str]),
+    ApiRoute("GET", "/jobs/{selector}/log", jobs.log, OCTETS,
              query={"stream": str, "follow": str, "tail": int, "since": int, "offset": int,
                     "attempt": int, "part": int}),
-    ApiRoute("GET", "/jobs/{selector}/metrics", jobs.metrics,
-             "The metrics that a job has reported", j.MetricsReply,
+    ApiRoute("GET", "/jobs/{selector}/metrics", jobs.metrics, j.MetricsReply,
              query={"names": str, "points": int}),
-    ApiRoute("POST", "/wait", jobs.wait, "Wait until jobs have finished", j.WaitReply, r.Wait),
-    ApiRoute("POST", "/cancel", command(job_actions.cancel), "Cancel jobs", j.ActionReply,
-             r.Cancel),
-    ApiRoute("POST", "/kill", command(job_actions.kill),
-             "Send a signal to jobs, or end them at once", j.ActionReply, r.Kill),
-    ApiRoute("POST", "/pause", command(job_actions.pause), "Suspend running jobs", j.ActionReply,
-             r.Pause),
-    ApiRoute("POST", "/resume", command(job_actions.resume), "Continue suspended jobs",
-             j.ActionReply, r.Resume),
-    ApiRoute("POST", "/hold", command(job_actions.hold), "Hold pending jobs", j.ActionReply,
-             r.Hold),
-    ApiRoute("POST", "/release", command(job_actions.release), "Release held jobs",
-             j.ActionReply, r.Release),
-    ApiRoute("POST", "/retry", command(job_actions.retry), "Requeue finished jobs",
-             j.ActionReply, r.Retry),
-    ApiRoute("POST", "/edit", command(edit.edit), "Change pending jobs", j.ActionReply, r.Edit),
-    ApiRoute("POST", "/move", command(reorder.move), "Change the queue position", j.ActionReply,
-             r.Move),
-    ApiRoute("POST", "/jobs/dismiss", command(job_actions.dismiss), "Dismiss failures",
-             j.ActionReply, r.Dismiss),
-    ApiRoute("POST", "/history/hide", command(queues.hide_history),
-             "Hide earlier jobs from the history of a client", q.HiddenHistory, r.HideHistory),
+    ApiRoute("POST", "/wait", jobs.wait, j.WaitReply, r.Wait),
+    ApiRoute("POST", "/cancel", command(job_actions.cancel), j.ActionReply, r.Cancel),
+    ApiRoute("POST", "/kill", command(job_actions.kill), j.ActionReply, r.Kill),
+    ApiRoute("POST", "/pause", command(job_actions.pause), j.ActionReply, r.Pause),
+    ApiRoute("POST", "/resume", command(job_actions.resume), j.ActionReply, r.Resume),
+    ApiRoute("POST", "/hold", command(job_actions.hold), j.ActionReply, r.Hold),
+    ApiRoute("POST", "/release", command(job_actions.release), j.ActionReply, r.Release),
+    ApiRoute("POST", "/retry", command(job_actions.retry), j.ActionReply, r.Retry),
+    ApiRoute("POST", "/edit", command(edit.edit), j.ActionReply, r.Edit),
+    ApiRoute("POST", "/move", command(reorder.move), j.ActionReply, r.Move),
+    ApiRoute("POST", "/jobs/dismiss", command(job_actions.dismiss), j.ActionReply, r.Dismiss),
+    ApiRoute("POST", "/history/hide", command(queues.hide_history), q.HiddenHistory, r.HideHistory),
     # Sweeps
-    ApiRoute("GET", "/sweeps", jobs.list_sweeps, "Unfinished sweeps, or all of them", s.SweepList,
-             query={"all": str}),
-    ApiRoute("POST", "/sweeps", jobs.submit_sweep, "Create a sweep, or continue one",
-             s.SweepReply, r.Sweep),
-    ApiRoute("GET", "/sweeps/{sweep}", jobs.show_sweep, "A sweep with all its trials",
-             s.SweepDetail),
-    ApiRoute("POST", "/sweeps/{sweep}", jobs.change_sweep, "Change a sweep", s.SweepView[str],
-             r.ChangeSweep),
+    ApiRoute("GET", "/sweeps", jobs.list_sweeps, s.SweepList, query={"all": str}),
+    ApiRoute("POST", "/sweeps", jobs.submit_sweep, s.SweepReply, r.Sweep),
+    ApiRoute("GET", "/sweeps/{sweep}", jobs.show_sweep, s.SweepDetail),
+    ApiRoute("POST", "/sweeps/{sweep}", jobs.change_sweep, s.SweepView[str], r.ChangeSweep),
     # GPUs, nodes, queues
-    ApiRoute("GET", "/gpus", cluster.list_gpus, "GPUs and their use", g.GpuList),
-    ApiRoute("POST", "/thresholds", cluster.set_thresholds,
-             "Change when a GPU counts as used by other processes", g.Thresholds, r.Thresholds),
-    ApiRoute("GET", "/nodes", cluster.list_nodes, "Every node", n.NodeList),
-    ApiRoute("POST", "/nodes", command(nodes.add), "Add an SSH node, or change its address",
-             n.NodeAdded, r.AddNode),
-    ApiRoute("POST", "/nodes/remove", command(nodes.remove), "Remove an SSH node", n.NodeRemoved,
-             r.RemoveNode),
-    ApiRoute("POST", "/nodes/refresh", cluster.refresh_nodes, "Measure nodes and list all",
-             n.NodeList, r.RefreshNodes),
-    ApiRoute("POST", "/drain", command(drain.drain), "Drain devices", n.DrainReply, r.Drain),
-    ApiRoute("POST", "/undrain", command(drain.undrain), "Undrain devices", n.DrainReply,
-             r.Undrain),
-    ApiRoute("GET", "/queues", cluster.list_queues, "Named queues", q.QueueList),
-    ApiRoute("POST", "/queues", command(queues.define_queue), "Define a named queue",
-             q.QueueName, r.Queue),
-    ApiRoute("DELETE", "/queues/{name}", cluster.delete_queue, "Delete a named queue",
-             q.QueueName),
-    ApiRoute("GET", "/policies", cluster.list_policies,
-             "The policies of the queues, and all policies", q.PolicyList),
-    ApiRoute("POST", "/policies", command(policies.choose), "Set the policy of a queue, or of all",
-             q.PolicyChange, r.Policy),
+    ApiRoute("GET", "/gpus", cluster.list_gpus, g.GpuList),
+    ApiRoute("POST", "/thresholds", cluster.set_thresholds, g.Thresholds, r.Thresholds),
+    ApiRoute("GET", "/nodes", cluster.list_nodes, n.NodeList),
+    ApiRoute("POST", "/nodes", command(nodes.add), n.NodeAdded, r.AddNode),
+    ApiRoute("POST", "/nodes/remove", command(nodes.remove), n.NodeRemoved, r.RemoveNode),
+    ApiRoute("POST", "/nodes/refresh", cluster.refresh_nodes, n.NodeList, r.RefreshNodes),
+    ApiRoute("POST", "/drain", command(drain.drain), n.DrainReply, r.Drain),
+    ApiRoute("POST", "/undrain", command(drain.undrain), n.DrainReply, r.Undrain),
+    ApiRoute("GET", "/queues", cluster.list_queues, q.QueueList),
+    ApiRoute("POST", "/queues", command(queues.define_queue), q.QueueName, r.Queue),
+    ApiRoute("DELETE", "/queues/{name}", cluster.delete_queue, q.QueueName),
+    ApiRoute("GET", "/policies", cluster.list_policies, q.PolicyList),
+    ApiRoute("POST", "/policies", command(policies.choose), q.PolicyChange, r.Policy),
     # The daemon
-    ApiRoute("GET", "/daemon", admin.status, "Status of the daemon", d.DaemonStatus),
-    ApiRoute("POST", "/daemon/stop", admin.stop, "Stop the daemon", d.StopReply, r.Stop),
-    ApiRoute("POST", "/listen", admin.listen, "Open a TCP port; only over the socket",
-             d.ListenerView, r.Listen),
-    ApiRoute("DELETE", "/listen/{address}", admin.unlisten,
-             "Close a TCP port; only over the socket", d.ListenerClosed),
-    ApiRoute("POST", "/backup", admin.backup, "Copy the database", d.BackupReply, r.Backup),
-    ApiRoute("GET", "/events", _events, "All events, as server-sent events", EVENT_STREAM,
-             query={"after": int}),
-    ApiRoute("GET", "/openapi.json", _openapi, "This document", dict[str, Any]),
+    ApiRoute("GET", "/daemon", admin.status, d.DaemonStatus),
+    ApiRoute("POST", "/daemon/stop", admin.stop, d.StopReply, r.Stop),
+    ApiRoute("POST", "/listen", admin.listen, d.ListenerView, r.Listen),
+    ApiRoute("DELETE", "/listen/{address}", admin.unlisten, d.ListenerClosed),
+    ApiRoute("POST", "/backup", admin.backup, d.BackupReply, r.Backup),
+    ApiRoute("GET", "/events", _events, EVENT_STREAM, query={"after": int}),
+    ApiRoute("GET", "/openapi.json", _openapi, dict[str, Any]),
 )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def _with_environment(body: SubmissionBody) -> SubmissionBody:
 
 
 async def list_jobs(api: RouteContext, request: Request) -> Any:
-    """Return the queue or selected jobs; views are built in pages, between other requests."""
+    """Return the queue or selected jobs."""
     query = request.query_params
     job_filter = queries.JobFilter(
         states=queries.check_states(split_words(query.get("state"))),
@@ -79,7 +79,7 @@ async def list_jobs(api: RouteContext, request: Request) -> Any:
     listing = await api.ask(partial(queries.list_ids, api.context, selectors, job_filter, general))
     ids, members = listing.pop("ids"), listing.pop("members")
     jobs: list[JobView[str]] = []
-    for start in range(0, len(ids), queries.VIEWS_PER_TURN):
+    for start in range(0, len(ids), queries.VIEWS_PER_TURN):  # between other requests
         page = ids[start : start + queries.VIEWS_PER_TURN]
         jobs += await api.ask(partial(queries.list_views, api.context, page, job_filter.tail))
     jobs = [replace(job, members=members[job.id]) if job.id in members else job for job in jobs]
@@ -116,7 +116,7 @@ async def history(api: RouteContext, request: Request) -> Any:
     query = request.query_params
     size = parse_number(query.get("limit"), "limit") or DEFAULT_HISTORY_SIZE
     job_query = JobQuery(
-        states=queries.check_finished_states(split_words(query.get("state"))),
+        states=queries.check_states(split_words(query.get("state")), finished=True) or None,
         user=query.get("user"),
         name=query.get("name"),
         queue=query.get("queue"),

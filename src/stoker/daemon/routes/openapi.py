@@ -54,11 +54,12 @@ def _operation(route: ApiRoute, schema_of: dict[str, Any]) -> dict[str, Any]:
     }
     # 401: at a TCP port, without its token.
     statuses = sorted({"401", *(str(status) for status, _ in wire.ERRORS.values())})
+    summary = (route.handler.__doc__ or route.path).partition("\n")[0].rstrip(".")
     operation: dict[str, Any] = {
-        "summary": route.summary,
+        "summary": summary,
         "parameters": [*map(_query_parameter, route.query.items()), *_path_parameters(route.path)],
         "responses": {
-            "200": {"description": route.summary, "content": {media: content}},
+            "200": {"description": summary, "content": {media: content}},
             **dict.fromkeys(statuses, failure),
         },
     }

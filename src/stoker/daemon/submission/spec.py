@@ -1,23 +1,18 @@
-"""From a request body to a Spec and its content hash."""
+"""From a request body to a Spec."""
 
 from __future__ import annotations
 
 import os
-from _blake2 import blake2b
 
 from msgspec.structs import replace
 
 from stoker.core.job import Spec
 from stoker.core.options import Wanted
 from stoker.core.units import BadValue
+from stoker.daemon.context import content_hash
 from stoker.daemon.submission.checks import check_upload_paths
 from stoker.daemon.submission.training import check_directories
 from stoker.schema import requests as r
-
-
-def content_hash(data: bytes) -> str:
-    """Return the hash under which specs, scripts and environments are stored."""
-    return blake2b(data, digest_size=16).hexdigest()
 
 
 def build_spec(

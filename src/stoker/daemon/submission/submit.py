@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.json import encode
 from msgspec.structs import replace
 
 from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.events import Event, JobsSubmitted, NodeJoined, SpecRecorded
+from stoker.core.events import Event, JobsSubmitted, NodeJoined
 from stoker.core.job import Job, Spec
 from stoker.core.options import Context, Wanted, read
 from stoker.core.outlook import MOST
@@ -15,7 +14,7 @@ from stoker.core.request import GPU, Request
 from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon.context import RequestContext, reply_only
+from stoker.daemon.context import RequestContext, content_hash, record_spec, reply_only
 from stoker.daemon.submission.checks import (
     check_command,
     check_program,
@@ -25,7 +24,7 @@ from stoker.daemon.submission.checks import (
     whole_gpus_if_sizes_unknown,
 )
 from stoker.daemon.submission.environment import build_environment, uses_placeholders
-from stoker.daemon.submission.spec import build_spec, content_hash
+from stoker.daemon.submission.spec import build_spec
 from stoker.daemon.submission.training import (
     NO_GPU,
     keep_user_settings,
@@ -109,14 +108,13 @@ def prepare(
             wanted.warnings += unreachable_warnings(state, effective)
     check_queue_limits(state, spec)
     spec = limit_to_queue(state, spec)
-    hash = content_hash(encode(spec))
+    hash, recorded = record_spec(state, spec, now.wall)
     queue = state.rest.queues.get(spec.queue)
     if spec.queue != "default" and queue is None:
         wanted.warnings.append(f"queue '{spec.queue}' is not defined, so it has no limits")
     priority = wanted.priority if wanted.priority is not None else queue.priority if queue else 0
-    events: list[Event] = [*declared, *_restore_dependencies(context, spec, state, now)]
-    if hash not in state.specs:
-        events.append(SpecRecorded(at=now.wall, hash=hash, spec=spec))
+    depends_on = sorted(spec.dependency.jobs()) if spec.dependency is not None else []
+    events = [*declared, *context.restore_jobs(depends_on, state, now.wall), *recorded]
     return PreparedSubmission(spec, hash, wanted, priority, events, blobs, {env_hash: environment})
 
 
@@ -180,14 +178,6 @@ def _declare_named_gpus(
         return []
     types = {**facts.types, GPU: (*facts.types.get(GPU, ()), *missing)}
     return [NodeJoined(at=now.wall, facts=NodeFacts(facts.name, types))]
-
-
-def _restore_dependencies(
-    context: RequestContext, spec: Spec, state: State, now: Instant
-) -> list[Event]:
-    if spec.dependency is None:
-        return []
-    return context.restore_jobs(sorted(spec.dependency.jobs()), state, now.wall)
 
 
 def option_context(context: RequestContext, state: State, now: Instant) -> Context:

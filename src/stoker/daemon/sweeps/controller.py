@@ -13,7 +13,7 @@ from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.state import State
 from stoker.core.sweep import DONE, FAILED, STOPPED, WAITING, Sweep, Trial
 from stoker.daemon.context import RequestContext
-from stoker.daemon.sweeps.stored import StoredSweep, load_sweep
+from stoker.daemon.sweeps.stored import load_sweep, trial_command
 from stoker.daemon.sweeps.submit import ADAPTIVE_METHODS
 from stoker.daemon.workers.sampler_client import SamplerClient
 from stoker.engine import Command, CommandRejected, CommandResult, Instant
@@ -38,8 +38,6 @@ class SweepController:
         """Sweeps with an AddTrials command under way."""
         self.awaiting_sampler: set[int] = set()
         """Sweeps with a session in the sampler process."""
-        self._stored: dict[str, StoredSweep] = {}
-        """Definitions read from the store, by hash."""
 
     def supply_trials(self, state: State) -> None:
         """Request trials for every sweep that wants more and has none pending."""
@@ -66,7 +64,7 @@ class SweepController:
             self.submit(AddTrials(self, sweep.id, None))
             return
         try:
-            definition = self.stored(sweep).definition
+            definition = load_sweep(self.context, sweep).definition
         except CommandRejected:
             self.submit(AddTrials(self, sweep.id, None))  # it records the error as a note
             return
@@ -77,15 +75,6 @@ class SweepController:
         self.awaiting_sampler.add(sweep.id)
         trials = [trial_message(trial) for trial in state.boards[sweep.id].trials.values()]
         self.sampler.ask(sweep.id, definition, trials, 1, on_points)
-
-    def stored(self, sweep: Sweep) -> StoredSweep:
-        """Return a sweep as it was submitted."""
-        stored = self._stored.get(sweep.definition)
-        if stored is None:
-            if len(self._stored) > 64:
-                self._stored.clear()
-            stored = self._stored[sweep.definition] = load_sweep(self.context, sweep)
-        return stored
 
 
 class AddTrials:
@@ -108,7 +97,7 @@ class AddTrials:
             change = e.SweepChanged(at=now.wall, sweep=sweep.id, note=self.problem)
             return CommandResult(events=[change])
         try:
-            stored = self.controller.stored(sweep)
+            stored = load_sweep(self.controller.context, sweep)
         except CommandRejected as rejection:
             change = e.SweepChanged(at=now.wall, sweep=sweep.id, note=rejection.message)
             return CommandResult(events=[change])
@@ -120,7 +109,7 @@ class AddTrials:
         events: list[e.Event] = []
         if stored.hash not in state.specs:
             events.append(e.SpecRecorded(at=now.wall, hash=stored.hash, spec=stored.spec))
-        trials = tuple(stored.trial(params) for params in points)
+        trials = tuple(trial_command(stored.definition, params) for params in points)
         events.append(
             e.JobsSubmitted(
                 at=now.wall, first=state.rest.next_id, count=len(trials), spec=stored.hash,
@@ -169,12 +158,9 @@ def trial_message(trial: Trial) -> dict[str, Any]:
         state = "fail"
         if trial.state is JobState.COMPLETED and score is not None and score.value is not None:
             state = "pruned" if score.stopped else "complete"
-    message = {
-        "trial": trial.number,
-        "params": decode(trial.params),
-        "value": score.value if score is not None and state in ("complete", "pruned") else None,
-        "state": state,
-    }
-    if state == "pruned" and score is not None:
+    message = {"trial": trial.number, "params": decode(trial.params), "state": state}
+    if score is not None and state in ("complete", "pruned"):
+        message["value"] = score.value
+    if score is not None and state == "pruned":
         message["steps"] = [[score.step, score.value]]
     return message

@@ -23,10 +23,6 @@ class StoredSweep(Struct):
     hash: str
     """The hash under which the spec is recorded."""
 
-    def trial(self, params: dict[str, Any]) -> tuple[str, Command]:
-        """Return the key and the command of a trial with these parameters."""
-        return trial_command(self.definition, params)
-
 
 def trial_command(definition: dict[str, Any], params: dict[str, Any]) -> tuple[str, Command]:
     """Return the key and the command of a trial with these parameters."""

@@ -32,8 +32,7 @@ from stoker.core.sweep import (
     word_of,
 )
 from stoker.core.units import BadValue
-from stoker.daemon.context import CommandHandler, RequestContext, reply_only
-from stoker.daemon.submission.spec import content_hash
+from stoker.daemon.context import CommandHandler, RequestContext, content_hash, reply_only
 from stoker.daemon.submission.submit import PreparedSubmission, prepare
 from stoker.daemon.sweeps.stored import StoredSweep, trial_command
 from stoker.engine import CommandRejected, CommandResult, Instant

@@ -152,19 +152,13 @@ class SamplerClient:
         messages: list[dict[str, Any]] = []
         if session.sent is None:
             session.sent = {}
-            messages.append(
-                {
-                    "sweep": sweep,
-                    "generation": session.generation,
-                    "definition": session.definition,
-                }
-            )
+            session_begin = {"generation": session.generation, "definition": session.definition}
+            messages.append({"sweep": sweep, **session_begin})
         unsent = []
         for trial in question.trials:
-            brief = _sampler_view(trial)
-            if session.sent.get(brief["trial"]) != brief:
-                session.sent[brief["trial"]] = brief
-                unsent.append(brief)
+            if session.sent.get(trial["trial"]) != trial:
+                session.sent[trial["trial"]] = trial
+                unsent.append(trial)
         if unsent:
             messages.append({"sweep": sweep, "tell": unsent})
         messages.append({"sweep": sweep, "ask": question.count, "id": question.id})
@@ -221,14 +215,3 @@ class SamplerClient:
         error = f"the process that suggests parameters has failed: {reason}"
         for question in questions:
             question.on_answer([], error, False)
-
-
-def _sampler_view(trial: dict[str, Any]) -> dict[str, Any]:
-    """Return what a sampler uses of a trial: no value while it runs."""
-    state = trial["state"]
-    brief = {"trial": trial["trial"], "params": trial["params"], "state": state}
-    if state in {"complete", "pruned"}:
-        brief["value"] = trial.get("value")
-    if state == "pruned" and trial.get("steps"):
-        brief["steps"] = [max(trial["steps"], key=lambda pair: pair[0])]
-    return brief
