@@ -6,12 +6,8 @@ import sys
 
 from stoker.cli.errors import run_command
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     # After these verbs, --json may belong to the job's command; only the parser can tell.

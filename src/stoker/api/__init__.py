@@ -18,24 +18,7 @@ from stoker.client.errors import (
 )
 
 __all__ = [
-    "Client",
-    "DelayedSubmission",
-    "Event",
-    "Executor",
-    "Full",
-    "Future",
-    "Gpu",
-    "Impossible",
-    "Job",
-    "JobFailed",
-    "Node",
-    "NotFound",
-    "NotPicklable",
-    "PermissionDenied",
-    "StokerError",
-    "Sweep",
-    "Trial",
-    "UnknownOption",
-    "Unreachable",
-    "UsageError",
-]
+    "Client", "DelayedSubmission", "Event", "Executor", "Full", "Future", "Gpu", "Impossible",
+    "Job", "JobFailed", "Node", "NotFound", "NotPicklable", "PermissionDenied", "StokerError",
+    "Sweep", "Trial", "UnknownOption", "Unreachable", "UsageError",
+]  # fmt: skip

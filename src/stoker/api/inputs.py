@@ -135,12 +135,12 @@ def device_names(devices: Iterable[object]) -> list[str]:
     return names
 
 
-def timeout_seconds(given: object, name: str = "timeout") -> float | None:
+def timeout_seconds(given: object) -> float | None:
     """Return a timeout; None for no limit."""
     if given is None:
         return None
     if not isinstance(given, Real) or given != given:  # noqa: PLR0124 - NaN
-        raise UsageError(f"{name} must be a number of seconds, not {given!r}.")
+        raise UsageError(f"timeout must be a number of seconds, not {given!r}.")
     return float(given)
 
 

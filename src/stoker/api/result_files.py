@@ -7,11 +7,13 @@ import errno
 import hashlib
 import os
 import pickle
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -65,13 +67,7 @@ def default_folder() -> str:
 def fixed_folder(folder: str | os.PathLike[str]) -> str:
     """Return the folder up to the first part with a placeholder of submitit, such as `%j`."""
     parts = Path(os.path.abspath(os.path.expanduser(folder))).parts
-    kept = [part for part in parts if not any(f"%{letter}" in part for letter in "jtAa")]
-    return str(Path(*kept[: _first_difference(parts, kept)]))
-
-
-def _first_difference(one: Sequence[str], other: Sequence[str]) -> int:
-    same = [a == b for a, b in zip(one, other, strict=False)]
-    return same.index(False) if False in same else len(same)
+    return str(Path(*takewhile(lambda part: not re.search("%[jtAa]", part), parts)))
 
 
 def write_calls(

@@ -96,8 +96,8 @@ class Sweeps:
         name = options.pop("name", None)
         keywords = {
             "name": name, "method": method, "samples": samples, "seed": seed,
-            "metric": _metric(metric, goal), "stop": {"kind": stop} if _is_text(stop) else stop,
-            "max_running": max_running,
+            "metric": _metric(metric, goal), "max_running": max_running,
+            "stop": {"kind": stop} if isinstance(stop, str) else stop,
         }  # fmt: skip
         raw, where = _raw_definition(command, parameters, points, file, definition)
         raw.update({key: value for key, value in keywords.items() if value is not None})
@@ -147,10 +147,6 @@ def _check_names(options: Mapping[str, object]) -> None:
             if error.valid[0] in SWEEP_KEYWORDS:
                 error = UnknownOption(name, SWEEP_KEYWORDS, "keyword of a sweep")
             raise error
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _metric(

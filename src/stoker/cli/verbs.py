@@ -49,16 +49,12 @@ GROUPS = {
 """The verbs with their one-line help, by group."""
 
 ALIASES = {
-    "ls": "queue",
-    "status": "queue",
-    "ps": "queue",
-    "list": "queue",
+    **dict.fromkeys(("ls", "status", "ps", "list"), "queue"),
+    **dict.fromkeys(("restart", "requeue"), "retry"),
     "add": "submit",
     "log": "logs",
     "info": "show",
     "explain": "why",
-    "restart": "retry",
-    "requeue": "retry",
     "gpu": "gpus",
     "node": "nodes",
 }

@@ -201,15 +201,12 @@ def send(
         raise
 
 
-def quote(text: str, safe: str = "") -> str:
+def quote(text: str) -> str:
     """Percent-encode everything but letters, digits and `_.-~`."""
     if text.isascii() and text.isalnum():
         return text
-    keep = "_.-~" + safe
     return "".join(
-        chr(byte)
-        if (chr(byte).isascii() and chr(byte).isalnum()) or chr(byte) in keep
-        else f"%{byte:02X}"
+        chr(byte) if byte < 128 and (chr(byte).isalnum() or byte in b"_.-~") else f"%{byte:02X}"
         for byte in text.encode("utf-8", "surrogateescape")
     )
 

@@ -119,10 +119,13 @@ class SubmitBatch:
 class ForegroundSource(JobSource):
     """Turns lines into jobs, a few at a time, and counts their outcomes."""
 
+    loop: Daemon
+    """Set by `begin`: the daemon is built with its source."""
+
     def __init__(self, work: JobStream, environment: JsonObject) -> None:
         self.work, self.environment = work, environment
         self.lines = work.lines
-        self.loop: Daemon | None = None
+        self.has_begun = False
         self.unfinished: set[int] = set()
         """Jobs of this feed that have not finished."""
         self._validated: dict[int, tuple[JobsSubmitted, Node]] = {}
@@ -138,7 +141,7 @@ class ForegroundSource(JobSource):
     def begin(self, loop: Daemon) -> None:
         """Start submitting to a daemon; warn of GPUs that foreign processes use."""
         loop.turn()  # without lines: signals are handled only while the loop runs
-        self.loop = loop
+        self.loop, self.has_begun = loop, True
         state = loop.engine.state
         for name in self.work.gpu_names:
             for _, device in state.cluster.find(f"{loop.context.node}/{name}"):
@@ -151,15 +154,14 @@ class ForegroundSource(JobSource):
 
     def commands(self) -> list[Command]:
         """Return a command for each batch that may be submitted now."""
-        loop = self.loop
-        if loop is None:
+        if not self.has_begun:
             return []
         if self.stopping:
             self._stop_if_over()
             return []
-        pending = self.pending(loop.engine.state)
+        pending = self.pending(self.loop.engine.state)
         self._watch_input(self.work.wants_input(pending))
-        slots = self.work.free_slots(pending, loop.registry.pending_exits)
+        slots = self.work.free_slots(pending, self.loop.registry.pending_exits)
         return [SubmitBatch(self, number == 0) for number in range(slots)]
 
     def pending(self, state: State) -> int:
@@ -169,7 +171,6 @@ class ForegroundSource(JobSource):
     def submission(self, batch: Batch, state: State, now: Instant) -> CommandResult:
         """Return the result of submitting a batch."""
         loop = self.loop
-        assert loop is not None
         line = batch.what.get("line")
         node = state.cluster.nodes[loop.context.node]
         previous, previous_node = self._validated.get(id(batch.options), (None, None))
@@ -203,7 +204,6 @@ class ForegroundSource(JobSource):
         if self.error is None:
             return
         if rejection.code == "unavailable":
-            assert self.loop is not None
             self.stopping = self.lost = True
             self.loop.lifecycle.stop()
         else:
@@ -211,7 +211,6 @@ class ForegroundSource(JobSource):
 
     def _watch_input(self, enable: bool) -> None:
         """Wait for input only while more can be submitted."""
-        assert self.loop is not None
         enable = enable and not self.lines.is_regular and not self.lines.is_at_end
         if enable and not self.watching:
             try:
@@ -225,10 +224,9 @@ class ForegroundSource(JobSource):
 
     def on_events(self, events: Sequence[Event]) -> None:
         """Count the lines of this feed that have finished."""
-        loop = self.loop
-        if loop is None:
+        if not self.has_begun:
             return
-        state = loop.engine.state
+        state = self.loop.engine.state
         ids = (getattr(event, "job", None) for event in events)
         self.collect(state, {id for id in ids if type(id) is int and id in self.unfinished})
         self.work.show_progress(lambda: sum(id in self.unfinished for id in state.running))
@@ -246,14 +244,12 @@ class ForegroundSource(JobSource):
 
     def _view(self, job: Job) -> JsonObject:
         loop = self.loop
-        assert loop is not None
         spec = loop.engine.state.spec(job)
         view = job_view(job, spec, None, system_clock(), loop.context.logs, tail=5)
         return dict(to_builtins(view))
 
     def next_wakeup(self) -> float | None:
         """Return when progress is to be shown; 0 while more can be submitted."""
-        assert self.loop is not None
         if not self.stopping and self.work.free_slots(self.pending(self.loop.engine.state), 0):
             return 0.0
         return self.work.next_update()
@@ -261,13 +257,12 @@ class ForegroundSource(JobSource):
     # -- ending -------------------------------------------------------------------------
 
     def _stop_if_over(self) -> None:
-        assert self.loop is not None
         if (self.lines.is_done or self.stopping) and not self.unfinished:
             self.loop.lifecycle.stop()
 
     def on_signal(self, number: int) -> bool:
         """Drain or cancel the jobs of this feed; before it has begun, let the daemon stop."""
-        if self.loop is None:
+        if not self.has_begun:
             return False
         if number == signal.SIGUSR1:
             self._drain()
@@ -279,7 +274,6 @@ class ForegroundSource(JobSource):
     def _interrupt(self) -> None:
         """Cancel the lines of this feed; the second time, kill them."""
         loop = self.loop
-        assert loop is not None
         again, self.stopping, self.cancelling = self.cancelling, True, True
         self.work.on_interrupt()
         self._watch_input(False)
@@ -294,7 +288,6 @@ class ForegroundSource(JobSource):
     def _drain(self) -> None:
         """Let running lines finish, and cancel those that have not started."""
         loop = self.loop
-        assert loop is not None
         if self.stopping:
             return
         self.stopping = True

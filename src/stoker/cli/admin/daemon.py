@@ -235,15 +235,7 @@ def install(args: Args) -> int:
     return install_unit(_daemon_arguments(args), only_print=args.flag("print"))
 
 
-ACTIONS = {
-    "start": start,
-    "stop": stop,
-    "restart": restart,
-    "status": status,
-    "log": log,
-    "run": run,
-    "install": install,
-}
+ACTIONS = {action.__name__: action for action in (start, stop, restart, status, log, run, install)}
 
 
 def _client() -> Client:

@@ -7,10 +7,6 @@ import os
 from stoker.cli import output
 from stoker.client.autostart import daemon_command
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 UNIT = """\
 [Unit]
 Description=stoker keeps your GPUs fed
@@ -29,20 +25,18 @@ WantedBy=default.target
 """
 
 
-def install_unit(args: Sequence[str], *, only_print: bool) -> int:
+def install_unit(args: list[str], *, only_print: bool) -> int:
     """Print the unit, or write it and print how to enable it."""
     text, path = unit_text(args), unit_path()
+    if output.wants_json:
+        output.emit({"path": path, "unit": text, "written": not only_print})
+    elif only_print:
+        print(text, end="")
     if only_print:
-        if output.wants_json:
-            output.emit({"path": path, "unit": text, "written": False})
-        else:
-            print(text, end="")
         return 0
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
-    if output.wants_json:
-        output.emit({"path": path, "unit": text, "written": True})
     output.say(
         f"stoker: wrote {path}. Now:\n"
         "  systemctl --user daemon-reload\n"
@@ -58,7 +52,7 @@ def unit_path() -> str:
     return os.path.join(base, "systemd", "user", "stoker.service")
 
 
-def unit_text(args: Sequence[str]) -> str:
+def unit_text(args: list[str]) -> str:
     """Return the unit for this interpreter, STOKER_HOME and these arguments."""
     command = " ".join(_quoted(word) for word in daemon_command(*args))
     home = os.environ.get("STOKER_HOME")

@@ -13,6 +13,7 @@ from stoker.cli.output.job_table import epochs_text, field_text, gpus_text
 from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import connect_without_start, has_state
 from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
+from stoker.client import fast_json
 from stoker.wire import JsonObject
 
 USAGE = ("history [OPTIONS] [JOB ...]",)
@@ -47,18 +48,20 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="history")
     reply = _request_history(args)
     views: list[JsonObject] = reply["jobs"]
-    lines = format_lines(args, views)
+    lines, header = format_lines(args, views), not args.flag("no_header")
     if args.flag("json"):
         output.emit(reply)
     elif lines is not None:
         print("\n".join(lines))
     elif args.flag("csv"):
-        _csv(views, header=not args.flag("no_header"))
+        names = [name for name in (views[0] if views else ()) if name != "tail"]
+        rows = ([_csv_text(view.get(name)) for name in names] for view in views)
+        table.write_csv(names, rows, header=header)
     elif not views:
         output.say("stoker: no such jobs")
     else:
-        columns, rows = select_columns(args, views) or _table(views, args.flag("verbose"))
-        table.write(columns, rows, header=not args.flag("no_header"))
+        columns, cells = select_columns(args, views) or _table(views, args.flag("verbose"))
+        table.write(columns, cells, header=header)
         if reply.get("more"):
             output.say(f"stoker: {int(reply['more']):,} older jobs not shown; see --limit")
     return 0
@@ -105,17 +108,5 @@ def _row(view: JsonObject, verbose: bool) -> list[str]:
     ]
 
 
-def _csv(views: list[JsonObject], *, header: bool) -> None:
-    import csv
-    import sys
-
-    from stoker.client.fast_json import dumps
-
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    names = [name for name in (views[0] if views else ()) if name != "tail"]
-    if header and names:
-        writer.writerow(names)
-    for view in views:
-        values = (view.get(name) for name in names)
-        nested = (dict, list)
-        writer.writerow([dumps(v) if isinstance(v, nested) else field_text(v) for v in values])
+def _csv_text(value: object) -> str:
+    return fast_json.dumps(value) if isinstance(value, dict | list) else field_text(value)

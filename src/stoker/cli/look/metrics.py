@@ -5,7 +5,14 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import WATCH, Args, Option, parse
 from stoker.cli.output import colour
-from stoker.cli.output.table import Column, display_width, render, shorten, terminal_width
+from stoker.cli.output.table import (
+    Column,
+    display_width,
+    render,
+    shorten,
+    terminal_width,
+    write_csv,
+)
 from stoker.cli.session import connect_existing
 from stoker.client.client import Client
 from stoker.client.errors import NotFound, UsageError
@@ -55,7 +62,12 @@ def main(argv: list[str]) -> int:
         output.emit(reply)
         return 0
     if args.flag("csv"):
-        _csv(reply, header=not args.flag("no_header"))
+        rows = (
+            [name, _exact(step), _exact(value), at]
+            for name, points in reply["series"].items()
+            for step, value, at in points
+        )
+        write_csv(("name", "step", "value", "time"), rows, header=not args.flag("no_header"))
         return 0
     lines = metric_lines(reply, names, args)
     if lines:
@@ -145,18 +157,6 @@ def number_text(value: float | None) -> str:
     if value == int(value) and abs(value) < 1e7:
         return str(int(value))
     return f"{value:.4g}"
-
-
-def _csv(reply: JsonObject, *, header: bool) -> None:
-    import csv
-    import sys
-
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    if header:
-        writer.writerow(["name", "step", "value", "time"])
-    for name, points in reply["series"].items():
-        for step, value, at in points:
-            writer.writerow([name, _exact(step), _exact(value), at])
 
 
 def _exact(value: float | None) -> str:

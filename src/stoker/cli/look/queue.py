@@ -98,13 +98,8 @@ def _request_jobs(client: Client, args: Args) -> JsonObject:
         reply["sweeps"] = [sweep for sweep in reply["sweeps"] if sweep["user"] == user]
     cut = bool(reply.get("more")) and not any(is_failure(view) for view in reply["jobs"])
     is_table = not (args.flag("json") or args.flag("json_lines") or args.text("format"))
-    if (
-        cut
-        and is_table
-        and state is None
-        and not args.words
-        and _FAILED_STATES & set(reply.get("counts") or {})
-    ):
+    is_whole = state is None and not args.words
+    if cut and is_table and is_whole and _FAILED_STATES & set(reply.get("counts") or {}):
         # A long queue must not hide the failures.
         failed = _request_failures(client, args, MAX_FAILURES)
         reply["jobs"] += failed
@@ -127,10 +122,7 @@ def _query(args: Args) -> JsonObject:
 def _request_failures(client: Client, args: Args, limit: int) -> list[JsonObject]:
     """Return the newest failures among the selected jobs."""
     state = full_states(args.text("state")) or ",".join(sorted(_FAILED_STATES))
-    jobs: list[JsonObject] = client.jobs(args.words, state=state, limit=limit, **_query(args))[
-        "jobs"
-    ]
-    return jobs
+    return list(client.jobs(args.words, state=state, limit=limit, **_query(args))["jobs"])
 
 
 def _groups_arrays(args: Args) -> bool:

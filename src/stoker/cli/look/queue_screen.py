@@ -54,13 +54,14 @@ def gpu_line(gpus: list[JsonObject]) -> str:
     for gpu in gpus:
         if gpu["state"] != "free":
             used.setdefault(owners(gpu) or str(gpu["state"]), []).append(str(gpu["id"]))
-    parts = [head + (f" ({_gpu_ids(free)})" if free else "")]
-    parts += [f"{user}: {format_labels(ids).replace(', ', ',')}" for user, ids in used.items()]
+    free_ids = [str(gpu["id"]) for gpu in free]
+    parts = [head + (f" ({_gpu_ids(free_ids)})" if free else "")]
+    parts += [f"{user}: {_gpu_ids(ids)}" for user, ids in used.items()]
     return "; ".join(parts)
 
 
-def _gpu_ids(gpus: list[JsonObject]) -> str:
-    return format_labels([str(gpu["id"]) for gpu in gpus]).replace(", ", ",")
+def _gpu_ids(ids: list[str]) -> str:
+    return format_labels(ids).replace(", ", ",")
 
 
 def _failure_lines(failures: list[JsonObject], width: int, max_lines: int) -> list[str]:

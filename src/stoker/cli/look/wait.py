@@ -61,13 +61,9 @@ def wait(client: Client, args: Args) -> JsonObject:
     was_connected = False
     while True:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        step = (
-            left
-            if not progress
-            else PROGRESS_SECONDS
-            if left is None
-            else min(PROGRESS_SECONDS, left)
-        )
+        step = left
+        if progress:
+            step = PROGRESS_SECONDS if left is None else min(PROGRESS_SECONDS, left)
         reply = reconnect.wait(
             client, select, any_of=args.flag("any"), timeout=step, was_connected=was_connected
         )

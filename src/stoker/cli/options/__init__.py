@@ -22,24 +22,16 @@ class Option:
     `[N]` also takes the next word if that is a number.
     """
 
-    __slots__ = ("const", "key", "many", "names", "text", "value")
+    __slots__ = ("key", "many", "names", "text", "value")
 
     def __init__(
-        self,
-        names: str,
-        value: str | None,
-        text: str,
-        *,
-        key: str = "",
-        many: bool = False,
-        const: str | None = None,
+        self, names: str, value: str | None, text: str, *, key: str = "", many: bool = False
     ) -> None:
         self.names = names.split("/")
         self.value = value
         self.text = text
         self.key = key or self.names[-1].lstrip("-").replace("-", "_")
         self.many = many
-        self.const = const
 
 
 COMMON = (
@@ -80,7 +72,7 @@ class Args:
         try:
             return float(value)
         except ValueError:
-            raise UsageError(f"{_option_name(key)} takes a number, not {value!r}.") from None
+            raise UsageError(f"{option_name(key)} takes a number, not {value!r}.") from None
 
     def count(self, key: str, default: int | None = None, *, minimum: int = 0) -> int | None:
         """Return the value of an option as a whole number, at least `minimum`."""
@@ -88,15 +80,16 @@ class Args:
         if value is None:
             return default
         if not value.isdecimal():
-            raise UsageError(f"{_option_name(key)} takes a whole number, not {value!r}.")
+            raise UsageError(f"{option_name(key)} takes a whole number, not {value!r}.")
         if int(value) < minimum:
             raise UsageError(
-                f"{_option_name(key)} takes a whole number of at least {minimum}, not {value!r}."
+                f"{option_name(key)} takes a whole number of at least {minimum}, not {value!r}."
             )
         return int(value)
 
 
-def _option_name(key: str) -> str:
+def option_name(key: str) -> str:
+    """Return `--max-running` for the key `max_running`."""
     return f"--{key.replace('_', '-')}"
 
 
@@ -107,8 +100,7 @@ def parse(
     by_name = {name: option for option in (*options, *COMMON) for name in option.names}
     values: dict[str, Value] = {}
     words: list[str] = []
-    remaining = list(argv)
-    remaining.reverse()
+    remaining = list(reversed(argv))
     while remaining:
         word = remaining.pop()
         if word == "--":
@@ -169,7 +161,7 @@ def _read_option(
     if option.value is None:
         if attached is not None:
             raise UsageError(f"{name} takes no value.")
-        value: str | bool = True if option.const is None else option.const
+        value: str | bool = True
     elif attached is not None:
         value = attached
     elif option.value.startswith("["):
@@ -184,20 +176,16 @@ def _read_option(
         )
     else:
         raise UsageError(f"{name} needs a value: {name} {option.value}")
-    _store(option, value, values)
-    if option.key == "json":
-        output.wants_json = True
-    elif option.key in {"color", "no_color"}:
-        output.force_colour = option.key == "color"
-
-
-def _store(option: Option, value: str | bool, values: dict[str, Value]) -> None:
     if option.many:
         earlier = values.setdefault(option.key, [])
         assert isinstance(earlier, list)
         earlier.append(str(value))
     else:
         values[option.key] = value
+    if option.key == "json":
+        output.wants_json = True
+    elif option.key in {"color", "no_color"}:
+        output.force_colour = option.key == "color"
 
 
 def _is_number(token: str) -> bool:

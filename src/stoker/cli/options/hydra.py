@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 MULTIRUN_PREFIXES = ("hydra/launcher", "hydra/sweeper", "hydra.launcher.", "hydra.sweeper.")
 """Prefixes of overrides about how Hydra starts the jobs of a multirun."""
 
 
-def split_multirun_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_multirun_options(words: list[str]) -> tuple[list[str], list[str]]:
     """Split words into those of a trial and the multirun options of Hydra."""
     kept: list[str] = []
     ignored: list[str] = []
@@ -23,7 +19,7 @@ def split_multirun_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return kept, ignored
 
 
-def _is_multirun_switch(words: Sequence[str], index: int) -> bool:
+def _is_multirun_switch(words: list[str], index: int) -> bool:
     """Return True unless this -m is Python's, or an option of the script with a value."""
     before = words[:index]
     if not any(word.endswith(".py") or word == "-m" for word in before):
@@ -32,7 +28,7 @@ def _is_multirun_switch(words: Sequence[str], index: int) -> bool:
     return after.startswith("-") or "=" in after
 
 
-def ignored_note(ignored: Sequence[str]) -> str:
+def ignored_note(ignored: list[str]) -> str:
     """Return the message about ignored multirun options."""
     several = len(ignored) > 1
     named = f"{', '.join(ignored[:-1])} and {ignored[-1]}" if several else ignored[0]

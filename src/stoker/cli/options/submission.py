@@ -84,7 +84,7 @@ def what_to_run(args: Args) -> JsonObject:
 
 def read_script(path: str, *, alone: bool = True) -> str | None:
     """Return a script's text; None for a binary."""
-    data = _read_file(path)
+    data = read_bytes(path)
     if b"\0" in data[:4096]:
         return None
     try:
@@ -102,7 +102,7 @@ def read_script(path: str, *, alone: bool = True) -> str | None:
 def read_lines(path: str) -> list[str]:
     """Return the commands in a file, one per line, without blank and # lines."""
     name = "stdin" if path == "-" else path
-    data = _read_file(path)
+    data = read_bytes(path)
     try:
         lines = [line.strip() for line in data.decode().split("\n")]
     except UnicodeDecodeError as error:
@@ -117,10 +117,10 @@ def read_lines(path: str) -> list[str]:
     return commands
 
 
-def _read_file(path: str) -> bytes:
+def read_bytes(path: str) -> bytes:
     """Read a whole file, or stdin for `-`."""
     if path == "-" and sys.stdin is None:
-        raise UsageError("stdin is closed. Type: stoker submit --each-line - < commands.txt")
+        raise UsageError("stdin is closed.")
     try:
         if path == "-":
             return sys.stdin.buffer.read()

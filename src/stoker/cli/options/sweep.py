@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.options.job import JOB, SUBMIT
+from stoker.cli.options.submission import merge_options, read_bytes
 from stoker.client.errors import UsageError
 from stoker.wire import JsonObject
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SWEEP = (
     Option("--param", "NAME=VALUES", "lr=0.1,0.01 or 'lr=log_uniform(1e-5,0.1)'; repeatable",
@@ -50,10 +46,11 @@ SWEEP_KEYS = frozenset(option.key for option in SWEEP)
 SUFFIXES = (".yaml", ".yml", ".json")
 MAX_PROBE_BYTES = 100_000
 """How much of a file without suffix is searched for `parameters:`."""
+JOB_VERBS = frozenset({"cancel", "hold", "release", "retry", "wait", "logs", "why"})
 EXAMPLE = "stoker sweep python train.py lr=0.1,0.01 'seed=range(0,3)'"
 
 
-def parse_sweep(argv: Sequence[str]) -> Args:
+def parse_sweep(argv: list[str]) -> Args:
     """Parse the options, also those after the name of a sweep file."""
     args = parse(OPTIONS, argv, command=True, verb="sweep")
     if not args.words or not is_sweep_file(args.words[0]):
@@ -64,8 +61,6 @@ def parse_sweep(argv: Sequence[str]) -> Args:
             f"{args.words[0]} describes the whole sweep, including its command; "
             f"{more.words[0]!r} cannot follow it."
         )
-    from stoker.cli.options.submission import merge_options
-
     return Args(merge_options([args.values, more.values]), args.words[:1])
 
 
@@ -145,15 +140,7 @@ def _read_definition(args: Args, warnings: list[str]) -> tuple[str, JsonObject]:
 
 def _no_parameters_message(words: list[str]) -> str:
     """Return the message if no parameter varies, also for `stoker sweep cancel 17`."""
-    if len(words) == 2 and words[0] in {
-        "cancel",
-        "hold",
-        "release",
-        "retry",
-        "wait",
-        "logs",
-        "why",
-    }:
+    if len(words) == 2 and words[0] in JOB_VERBS:
         return f"Use the commands for jobs: stoker {words[0]} {words[1]}"
     return f"No parameter varies. For example: {EXAMPLE}"
 
@@ -215,15 +202,7 @@ def _read_points(args: Args, kind: str) -> list[JsonObject]:
 
 def read_text(path: str) -> str:
     """Return the text of a file, or of stdin for `-`."""
-    name = "stdin" if path == "-" else path
-    if path == "-" and sys.stdin is None:
-        raise UsageError("stdin is closed.")
     try:
-        if path == "-":
-            return sys.stdin.buffer.read().decode("utf-8-sig")
-        with open(path, encoding="utf-8-sig") as file:
-            return file.read()
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"{name} is not valid UTF-8.") from None
-    except OSError as error:
-        raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"{'stdin' if path == '-' else path} is not valid UTF-8.") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.cli.options import Args
+from stoker.cli.options import Args, option_name
 from stoker.client.errors import UsageError
 from stoker.wire import JsonObject
 
@@ -10,33 +10,31 @@ METHODS = {"bayes": "tpe", "bayesian": "tpe", "optuna": "tpe", "quasi-random": "
 """Names of methods in other tools."""
 GOALS = {"min": "minimize", "minimize": "minimize", "max": "maximize", "maximize": "maximize"}
 OPTION_OF_KEY = {
-    "method": ("method", "--method"),
-    "name": ("name", "--name"),
-    "samples": ("samples", "--samples"),
-    "seed": ("seed", "--seed"),
-    "max_running": ("max_running", "--max-running"),
-    "metric.name": ("metric", "--metric"),
-    "metric.summary": ("summary", "--summary"),
-    "metric.target": ("target", "--target"),
-    "metric.source.pattern": ("metric_regex", "--metric-regex"),
-    "metric.source.path": ("metric_file", "--metric-file"),
-    "stop": ("stop", "--stop"),
-    "stop.kind": ("stop", "--stop"),
-    "stop.min": ("min_steps", "--min-steps"),
-    "stop.max": ("max_steps", "--max-steps"),
-    "stop.eta": ("eta", "--eta"),
+    "method": "method",
+    "name": "name",
+    "samples": "samples",
+    "seed": "seed",
+    "max_running": "max_running",
+    "metric.name": "metric",
+    "metric.summary": "summary",
+    "metric.target": "target",
+    "metric.source.pattern": "metric_regex",
+    "metric.source.path": "metric_file",
+    "stop": "stop",
+    "stop.kind": "stop",
+    "stop.min": "min_steps",
+    "stop.max": "max_steps",
+    "stop.eta": "eta",
 }
-"""Key of the definition -> the key and the name of the option that sets it."""
+"""Key of the definition -> the key of the option that sets it."""
 
 
 def option_names(args: Args) -> dict[str, str]:
     """Return the keys of a definition that were set by options, and the option names."""
     names = {"metric": "--minimize NAME or --maximize NAME"}
-    names |= {
-        key: option_name
-        for key, (option, option_name) in OPTION_OF_KEY.items()
-        if args.text(option) is not None
-    }
+    for key, option in OPTION_OF_KEY.items():
+        if args.text(option) is not None:
+            names[key] = option_name(option)
     method = (args.text("method") or "").lower()
     if method:
         names[f"method {METHODS.get(method, method)}"] = f"--method {method}"

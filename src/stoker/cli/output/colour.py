@@ -8,23 +8,16 @@ from stoker.cli import output
 from stoker.terminal import COLOURS
 
 STATE_COLOURS = {
-    "R": "green",
-    "CF": "green",
-    "CG": "green",
+    **dict.fromkeys(("R", "CF", "CG"), "green"),
     "PD": "yellow",
     "S": "blue",
-    "CD": "dim",
-    "CA": "dim",
-    "F": "red",
-    "TO": "red",
-    "OOM": "red",
-    "NF": "red",
-    "DL": "red",
+    **dict.fromkeys(("CD", "CA"), "dim"),
+    **dict.fromkeys(("F", "TO", "OOM", "NF", "DL"), "red"),
 }
 
 
-def is_enabled(fd: int = 1) -> bool:
-    """Return True if output to `fd` is coloured: by option, variables, or terminal."""
+def is_enabled() -> bool:
+    """Return True if stdout is coloured: by option, variables, or terminal."""
     if output.force_colour is not None:
         return output.force_colour
     environ = os.environ
@@ -33,7 +26,7 @@ def is_enabled(fd: int = 1) -> bool:
     for name in ("CLICOLOR_FORCE", "FORCE_COLOR"):
         if environ.get(name, "0") != "0":
             return True
-    return environ.get("TERM", "dumb") != "dumb" and output.is_terminal(fd)
+    return environ.get("TERM", "dumb") != "dumb" and output.is_terminal(1)
 
 
 def paint(text: str, *names: str) -> str:

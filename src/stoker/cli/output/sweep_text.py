@@ -68,11 +68,8 @@ def age_text(sweep: JsonObject) -> str:
 
 def queue_row(sweep: JsonObject) -> list[str]:
     """Return the cells of a sweep in the columns of the queue."""
-    details = (
-        f"{progress_text(sweep)}, best {best_text(sweep)}"
-        if best_text(sweep)
-        else progress_text(sweep)
-    )
+    best = best_text(sweep)
+    details = progress_text(sweep) + (f", best {best}" if best else "")
     if sweep.get("note"):
         details = f"({clean(sweep['note'])})"
     return [

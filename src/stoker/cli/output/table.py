@@ -88,6 +88,17 @@ def write(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, header: b
         print("\n".join(lines))
 
 
+def write_csv(names: Sequence[str], rows: Iterable[Iterable[object]], *, header: bool) -> None:
+    """Print rows as CSV."""
+    import csv
+    import sys
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if header and names:
+        writer.writerow(names)
+    writer.writerows(rows)
+
+
 def terminal_width() -> int | None:
     """Return the width of the terminal on stdout, None if it is not a terminal."""
     if not is_terminal(1):

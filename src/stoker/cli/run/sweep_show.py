@@ -122,19 +122,15 @@ def summary_lines(reply: JsonObject, width: int | None) -> list[str]:
         lines.append(f"  note        {output.clean(sweep['note'])}")
     lines += importance_lines(parameter_importance(reply))
     lines = [line if width is None else shorten_plain(line, width) for line in lines]
-    if missing_metric_text(reply):
-        lines.append(f"  metric      {missing_metric_text(reply)}")
-    return lines
+    missing = missing_metric_text(reply)
+    return [*lines, f"  metric      {missing}"] if missing else lines
 
 
 def missing_metric_text(reply: JsonObject) -> str:
     """Return what to do if trials have ended and none has the metric; else nothing."""
     sweep, metric = reply["sweep"], reply["definition"].get("metric")
-    if (
-        not metric
-        or not completed_count(sweep)
-        or any(t.get("value") is not None for t in reply["trials"])
-    ):
+    has_values = any(trial.get("value") is not None for trial in reply["trials"])
+    if not metric or not completed_count(sweep) or has_values:
         return ""
     name, source = output.clean(metric["name"]), metric["source"]
     if sweep.get("reading"):
@@ -161,13 +157,9 @@ def shorten_plain(line: str, width: int) -> str:
 def counts_line(sweep: JsonObject) -> str:
     """Return `7 of 20 done (3 stopped early), 2 running, 10 waiting, 1 failed`."""
     counts, total = sweep["counts"], sweep.get("total")
-    done = (
-        f"{completed_count(sweep):,} of {total:,} done"
-        if total is not None
-        else f"{completed_count(sweep):,} done"
-    )
+    of_all = f" of {total:,}" if total is not None else ""
     early = f" ({counts['stopped']:,} stopped early)" if counts.get("stopped") else ""
-    parts = [done + early]
+    parts = [f"{completed_count(sweep):,}{of_all} done{early}"]
     others = ("running", "waiting", "failed", "cancelled")
     parts += [f"{counts[name]:,} {name}" for name in others if counts.get(name)]
     if sweep.get("max_running"):

@@ -9,10 +9,6 @@ from stoker.client import fast_json
 from stoker.client.errors import UsageError
 from stoker.wire import JsonObject
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 LIST_OPTIONS = (
     Option("--json-lines", None, "print one JSON object per line"),
     Option("--format", "TEXT", "one line per job: '{id} {state}'"),
@@ -21,7 +17,7 @@ LIST_OPTIONS = (
 )
 
 
-def format_lines(args: Args, views: Sequence[JsonObject]) -> list[str] | None:
+def format_lines(args: Args, views: list[JsonObject]) -> list[str] | None:
     """Return the lines for --json-lines or --format; None without these options."""
     if args.flag("json_lines"):
         return [fast_json.dumps(view) for view in views]
@@ -41,7 +37,7 @@ def format_lines(args: Args, views: Sequence[JsonObject]) -> list[str] | None:
 
 
 def select_columns(
-    args: Args, views: Sequence[JsonObject]
+    args: Args, views: list[JsonObject]
 ) -> tuple[list[Column], list[list[str]]] | None:
     """Return the columns and rows for -o; None without this option."""
     columns = args.text("columns")
@@ -55,7 +51,7 @@ def select_columns(
     return [Column(name.upper(), cut=True) for name in names], rows
 
 
-def _no_such_field(name: str, views: Sequence[JsonObject]) -> UsageError:
+def _no_such_field(name: str, views: list[JsonObject]) -> UsageError:
     """Return the error for an unknown field."""
     fields = ", ".join(sorted(views[0])) if views else ""
     return UsageError(f"Jobs have no field {name!r}. There are: {fields}.")
