@@ -88,7 +88,7 @@ def test_interrupting_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: Captured
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stoker.cli.look.queue.main", interrupt)
+    monkeypatch.setattr("stoker.cli.inspect.queue.main", interrupt)
     assert main([]) == 130
     assert capsys.readouterr() == ("", "")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stoker.cli.look import metrics
-from stoker.cli.look.metrics import number_text
+from stoker.cli.inspect import metrics
+from stoker.cli.inspect.metrics import number_text
 from stoker.cli.options import parse
 from stoker.cli.output.plot import plot
 

@@ -7,7 +7,7 @@ import pytest
 
 from client.fake_daemon import view
 from stoker.cli.cluster import gpus
-from stoker.cli.look import eta, history, queue_screen
+from stoker.cli.inspect import eta, history, queue_screen
 from stoker.cli.options import Args
 from stoker.cli.output import job_table as joblist
 from stoker.cli.output import sizes, table, times

@@ -54,9 +54,9 @@ def test_a_command_imports_nothing_heavy(fake: FakeDaemon, argv: tuple[str, ...]
 def test_only_the_chosen_verb_is_imported(fake: FakeDaemon) -> None:
     fake.answers["GET /v1/jobs"] = (200, {"jobs": [], "more": 0, "counts": {}})
     found = imported_by("queue")
-    assert "stoker.cli.look.queue" in found
+    assert "stoker.cli.inspect.queue" in found
     assert not found & {
-        "stoker.cli.run.submit",
+        "stoker.cli.submit.submit",
         "stoker.cli.options.job",
         "stoker.client.autostart",
     }

@@ -11,7 +11,7 @@ import pytest
 
 from client.fake_daemon import FakeDaemon, view
 from stoker.cli.options import sweep as sweep_words
-from stoker.cli.run import sweep_show
+from stoker.cli.submit import sweep_show
 from stoker.client.errors import UsageError
 from stoker.main import main
 

@@ -26,7 +26,7 @@ from conftest import ROOT
 from e2e.daemon_fixture import DaemonFixture
 from hydra_plugins.stoker_launcher.config import StokerConf
 from stoker.api import Client, JobFailed
-from stoker.api.parameters import VALID
+from stoker.api.calls.parameters import VALID
 
 APP = """
 import json, os, time

@@ -27,7 +27,7 @@ class TaskFailed(Exception):
 
     def to_job_return(self) -> JobReturn:
         """Return the outcome for Hydra, with the traceback of the job as cause."""
-        from stoker.api.result_files import RemoteTraceback
+        from stoker.api.calls.result_files import RemoteTraceback
 
         self.outcome._return_value.__cause__ = RemoteTraceback(self.traceback_text)  # noqa: SLF001
         return self.outcome

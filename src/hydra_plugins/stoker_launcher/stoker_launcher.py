@@ -99,8 +99,8 @@ class StokerLauncher(Launcher):
 
     def _executor(self) -> Executor:
         from stoker.api import Executor
-        from stoker.api.options import as_options
-        from stoker.api.parameters import positive_int
+        from stoker.api.arguments.options import as_options
+        from stoker.api.calls.parameters import positive_int
 
         parameters = dict(self.parameters)
         max_running = positive_int(parameters.pop("max_running", None), "max_running")

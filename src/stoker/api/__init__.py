@@ -1,10 +1,10 @@
 """The Python API: a client with the verbs of the command line, and an executor of calls."""
 
+from stoker.api.calls.delayed import DelayedSubmission
+from stoker.api.calls.executor import Executor
+from stoker.api.calls.futures import Future
 from stoker.api.client import Client
-from stoker.api.delayed import DelayedSubmission
 from stoker.api.errors import JobFailed, NotPicklable, UnknownOption
-from stoker.api.executor import Executor
-from stoker.api.futures import Future
 from stoker.api.jobs import Event, Gpu, Job, Node
 from stoker.api.sweeps import Sweep, Trial
 from stoker.client.errors import DaemonUnreachable as Unreachable

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from signal import Signals
 from typing import Any, Protocol, Unpack, overload
 
-from stoker.api import daemon_client, inputs, stream
+from stoker.api import daemon_client, stream
+from stoker.api.arguments import inputs
+from stoker.api.arguments.inputs import selector, selectors
+from stoker.api.arguments.options import JobOptions, as_options
+from stoker.api.arguments.submit_context import submission
 from stoker.api.errors import never_starts_error
-from stoker.api.inputs import selector, selectors
 from stoker.api.jobs import Changed, Drained, Event, Gpu, Job, Node, Why
-from stoker.api.options import JobOptions, as_options
-from stoker.api.submit_context import submission
 from stoker.api.sweeps import Sweeps
 from stoker.client import reconnect
 from stoker.client.errors import NotFound, UsageError

@@ -10,12 +10,12 @@ from typing import Any, Unpack
 
 import msgspec
 
+from stoker.api.arguments.inputs import command_words, selector
+from stoker.api.arguments.options import OPTION_NAMES, JobOptions
+from stoker.api.arguments.submit_context import submission
 from stoker.api.daemon_client import DaemonClient
 from stoker.api.errors import UnknownOption
-from stoker.api.inputs import command_words, selector
 from stoker.api.jobs import Decoded, Value
-from stoker.api.options import OPTION_NAMES, JobOptions
-from stoker.api.submit_context import submission
 from stoker.client.client import new_key
 from stoker.client.errors import UsageError
 from stoker.schema.sweep import SweepView, TrialView

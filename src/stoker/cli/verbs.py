@@ -74,9 +74,9 @@ HIDDEN = frozenset({"__complete"})
 
 
 PACKAGES = {
-    "run": ("submit", "run", "sweep"),
-    "look": ("queue", "show", "why", "eta", "logs", "metrics", "wait", "history"),
-    "change": (
+    "submit": ("submit", "run", "sweep"),
+    "inspect": ("queue", "show", "why", "eta", "logs", "metrics", "wait", "history"),
+    "control": (
         "cancel", "kill", "pause", "resume", "hold", "release", "retry", "edit", "move",
     ),
     "cluster": ("gpus", "nodes", "drain", "undrain", "policy", "simulate", "what-if"),

@@ -22,8 +22,8 @@ from joblib.parallel import (
 )
 
 from stoker.api import Client, Executor, Future, StokerError
-from stoker.api.executor import job_name
-from stoker.api.options import as_options
+from stoker.api.arguments.options import as_options
+from stoker.api.calls.executor import job_name
 from stoker.plugins.slots import slot_count
 
 JOBLIB_OPTIONS = frozenset({

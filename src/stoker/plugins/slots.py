@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stoker.api import Executor, Node
-from stoker.api.parameters import build_settings
+from stoker.api.calls.parameters import build_settings
 
 
 def slot_count(executor: Executor) -> int:

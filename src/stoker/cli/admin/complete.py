@@ -48,7 +48,7 @@ def candidates(words: list[str]) -> list[str]:
         return module.complete(words[1:]) or [FILES]
     subcommand = verb == "sweep" and len(words) > 2 and module.SUBCOMMANDS.get(words[1])
     if subcommand:
-        module = __import__(f"stoker.cli.run.{subcommand}", fromlist=["OPTIONS"])
+        module = __import__(f"stoker.cli.submit.{subcommand}", fromlist=["OPTIONS"])
     options: Iterable[Option] = module.OPTIONS
     if current.startswith("-"):
         from stoker.cli.options import COMMON

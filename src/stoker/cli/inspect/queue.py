@@ -196,7 +196,7 @@ def _screen_lines(
         return queue_lines(reply, args)
     from time import strftime
 
-    from stoker.cli.look.queue_screen import watch_screen
+    from stoker.cli.inspect.queue_screen import watch_screen
 
     return watch_screen(
         reply,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.cli import output
 from stoker.cli.cluster.gpus import owners
-from stoker.cli.look.queue import failure_heading, is_failure, job_count
+from stoker.cli.inspect.queue import failure_heading, is_failure, job_count
 from stoker.cli.output import colour, table
 from stoker.cli.output.job_table import counts_text, queue_table
 from stoker.cli.session import format_labels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from stoker.api.options import as_options
+from stoker.api.arguments.options import as_options
 from stoker.client import submit_environment
 
 

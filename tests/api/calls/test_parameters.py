@@ -8,9 +8,10 @@ import pytest
 from submitit import AutoExecutor, LocalExecutor, SlurmExecutor
 
 import stoker
-from stoker.api import options, parameters
+from stoker.api.arguments import options
+from stoker.api.calls import parameters
+from stoker.api.calls.parameters import Settings
 from stoker.api.errors import UnknownOption
-from stoker.api.parameters import Settings
 from stoker.cli.options.job import JOB
 from stoker.core.options import KNOWN
 from stoker.core.units import parse_duration

@@ -6,7 +6,7 @@ TIME is 2h or 3d (ago), 16:00, yesterday, 2026-11-01 or 2026-11-01T12:00.
 from __future__ import annotations
 
 from stoker.cli import output
-from stoker.cli.look.queue import full_states
+from stoker.cli.inspect.queue import full_states
 from stoker.cli.options import VERBOSE, Args, Option, parse
 from stoker.cli.output import colour, table, times
 from stoker.cli.output.job_table import epochs_text, field_text, gpus_text

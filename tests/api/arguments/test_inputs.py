@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker.api import inputs, options
+from stoker.api.arguments import inputs, options
 
 JOBS = [stoker.Job(id=9 + n, label=f"9_{n}", name="x", state="PENDING") for n in range(4)]
 

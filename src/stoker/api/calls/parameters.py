@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from stoker.api.arguments.options import OPTION_NAMES, as_options
 from stoker.api.errors import UnknownOption
-from stoker.api.options import OPTION_NAMES, as_options
 from stoker.client.errors import UsageError
 
 SUBMITIT_NAMES = frozenset(

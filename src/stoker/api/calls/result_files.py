@@ -21,9 +21,9 @@ import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 import msgspec
 
 from stoker import places
-from stoker.api import call_runner as runner
+from stoker.api.calls import call_runner as runner
+from stoker.api.calls.parameters import Settings
 from stoker.api.errors import NotPicklable, rebuild_error
-from stoker.api.parameters import Settings
 from stoker.client.errors import NotFound, PermissionDenied, UsageError
 
 RUNNER_PREFIX = "call."

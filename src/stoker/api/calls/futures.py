@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stoker import wire
-from stoker.api import result_files
+from stoker.api.calls import result_files
+from stoker.api.calls.result_files import Outcome, Paths
+from stoker.api.calls.watcher import watcher_of
 from stoker.api.daemon_client import DaemonClient, connect
 from stoker.api.errors import JobFailed
 from stoker.api.jobs import Job
-from stoker.api.result_files import Outcome, Paths
-from stoker.api.watcher import watcher_of
 from stoker.client.errors import NotFound, StokerError
 
 if TYPE_CHECKING:

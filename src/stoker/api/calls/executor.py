@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from stoker import wire
-from stoker.api import parameters, result_files
+from stoker.api.arguments.submit_context import submission
+from stoker.api.calls import parameters, result_files
+from stoker.api.calls.futures import Future
+from stoker.api.calls.result_files import Call
+from stoker.api.calls.watcher import id_ranges, watcher_of
 from stoker.api.client import Client
-from stoker.api.futures import Future
-from stoker.api.result_files import Call
-from stoker.api.submit_context import submission
-from stoker.api.watcher import id_ranges, watcher_of
 from stoker.client.client import new_key
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
 

@@ -39,7 +39,7 @@ __all__ = ["OPTIONS", "SUBCOMMANDS", "USAGE", "main"]
 def main(argv: list[str]) -> int:
     """Submit a sweep, or run a subcommand."""
     if argv and argv[0] in SUBCOMMANDS:
-        module = __import__(f"stoker.cli.run.{SUBCOMMANDS[argv[0]]}", fromlist=["main"])
+        module = __import__(f"stoker.cli.submit.{SUBCOMMANDS[argv[0]]}", fromlist=["main"])
         if argv[1:2] in (["--help"], ["-h"]):
             from stoker.cli.help import verb_help
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
+from stoker.api.arguments.inputs import single_selectors
 from stoker.api.errors import UnknownOption
-from stoker.api.inputs import single_selectors
 from stoker.client.errors import UsageError
 
 Amount = int | float | str

@@ -14,7 +14,7 @@ import pytest
 
 import stoker
 from e2e.daemon_fixture import DaemonFixture, until
-from stoker.api import watcher
+from stoker.api.calls import watcher
 from stoker.api.errors import NotPicklable
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -136,10 +136,10 @@ def test_a_call_that_cannot_be_pickled_is_rejected(executor: stoker.Executor) ->
 
 def test_a_call_that_cannot_be_pickled_is_not_submitted(executor: stoker.Executor) -> None:
     executor.submit(add, 1).result(SOON)
-    before = set(Path(stoker.api.result_files.default_folder()).iterdir())
+    before = set(Path(stoker.api.calls.result_files.default_folder()).iterdir())
     with pytest.raises(NotPicklable, match="open files, connections"):
         executor.submit(print, threading.Lock())
-    assert set(Path(stoker.api.result_files.default_folder()).iterdir()) == before
+    assert set(Path(stoker.api.calls.result_files.default_folder()).iterdir()) == before
 
 
 def test_a_job_that_dies_without_a_result_says_how(executor: stoker.Executor) -> None:
@@ -180,10 +180,10 @@ def test_an_impossible_call_is_rejected(
 ) -> None:
     executor.submit(add, 1).result(SOON)
     executor.update_parameters(gpus=64)
-    before = set(Path(stoker.api.result_files.default_folder()).iterdir())
+    before = set(Path(stoker.api.calls.result_files.default_folder()).iterdir())
     with pytest.raises(stoker.Impossible, match="Cannot be satisfied: 64 GPUs requested") as caught:
         executor.submit(add, 1)
-    assert set(Path(stoker.api.result_files.default_folder()).iterdir()) == before
+    assert set(Path(stoker.api.calls.result_files.default_folder()).iterdir()) == before
     assert (caught.value.code, caught.value.exit_code) == ("impossible", 6)
 
 

@@ -11,7 +11,7 @@ import sys
 from stoker.cli import output
 from stoker.cli.options.job import JOB, SUBMIT
 from stoker.cli.options.submission import build_submission
-from stoker.cli.run.submit import print_warnings, report_dry_run
+from stoker.cli.submit.submit import print_warnings, report_dry_run
 from stoker.client import reconnect
 from stoker.client.client import Client, connect
 from stoker.client.errors import UsageError

@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     words = args.words or ["last"]
     views = _selected_jobs(client, words, args.count("tail"))
     if views is None:
-        from stoker.cli.run.sweep_show import show_sweep
+        from stoker.cli.submit.sweep_show import show_sweep
 
         return show_sweep(client, words[0], args)
     lines = format_lines(args, views)

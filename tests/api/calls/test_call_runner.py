@@ -15,9 +15,9 @@ import pytest
 
 import stoker
 from e2e.daemon_fixture import until
-from stoker.api import result_files
-from stoker.api.parameters import Settings
-from stoker.api.result_files import Call, Outcome
+from stoker.api.calls import result_files
+from stoker.api.calls.parameters import Settings
+from stoker.api.calls.result_files import Call, Outcome
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -1,0 +1,1 @@
+"""Arguments of callers as fields of requests: jobs, commands, options, the environment."""
