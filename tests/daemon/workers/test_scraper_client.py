@@ -18,7 +18,7 @@ from stoker.core import events as e
 from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
 from stoker.core.job import AttemptId, Job, Source
-from stoker.daemon.reports.format import Point, parse_points
+from stoker.daemon.reports.format import Point, metric_points, parse_lines
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.training import monitor
 from stoker.daemon.training.monitor import TrainingMonitor
@@ -196,7 +196,7 @@ class Helper:
     @property
     def steps(self) -> list[float | None]:
         data = self.report.read_bytes() if self.report.exists() else b""
-        return [point.step for point in parse_points(data.rpartition(b"\n")[0])]
+        return [point.step for point in metric_points(parse_lines(data.rpartition(b"\n")[0]))]
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -272,7 +272,7 @@ def test_more_metrics_than_fit_into_a_line_are_written_as_several() -> None:
     values = {f"figure {number}": float(number) for number in range(500)}
     lines = scrape.format_lines(extractors.Point(values, 3.0, 1.0, "0", 77))
     assert max(len(line) for line in lines) < 4096
-    found = parse_points(b"".join(lines).rstrip(b"\n"))
+    found = metric_points(parse_lines(b"".join(lines).rstrip(b"\n")))
     assert {name: value for point in found for name, value in point.values.items()} == values
     assert {point.step for point in found} == {3.0}
 

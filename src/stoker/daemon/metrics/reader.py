@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -19,12 +18,13 @@ from stoker.core.job import AttemptId, Job
 from stoker.core.state import State
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.metrics.store import archived_report
-from stoker.daemon.reports.format import MAX_LINE, Point, open_regular, parse_points
+from stoker.daemon.reports.format import LineFile, metric_points
 from stoker.daemon.reports.paths import (
     list_directory,
     parse_attempt_name,
     report_directory,
 )
+from stoker.daemon.workers.scraper_client import ScraperClient
 
 PIECE = 128 * 1024
 """Bytes of one report that are read at a time."""
@@ -34,55 +34,13 @@ PUBLISHED_MARK = "told"
 """A file beside a report: all of its points were published, so the next daemon skips it."""
 
 
-class MetricsScraper(Protocol):
-    """Extracts metrics of jobs that do not report them."""
-
-    def watch(self, job: Job, attempt: int, started_at: float | None = None) -> None:
-        """Scrape an attempt from now on; files older than its start belong to others."""
-
-    def finish(self, job: Job, attempt: int) -> None:
-        """Scrape what an ended attempt has left, then list it in `take_finished`."""
-
-    def take_finished(self) -> list[AttemptId]:
-        """Return the attempts that were scraped completely since the last call."""
-
-
-class MetricsFile(Struct):
-    """A file with metric points, and how far it was read."""
-
-    path: str
-    offset: int = 0
-    partial: bytes = b""
-    """The beginning of a line that is not complete yet."""
-    end: int | None = None
-    """Its size when the attempt ended: what is appended later is ignored."""
+class MetricsFile(LineFile):
+    """A file with metric points; its end is set when the attempt has ended."""
 
     @property
     def is_complete(self) -> bool:
         """Return True if everything was read and nothing more counts."""
         return self.end is not None and self.offset >= min(self.end, file_size(self.path))
-
-    def read(self, max_bytes: int) -> tuple[list[Point], bool]:
-        """Return the next points, and whether there is more."""
-        fd = open_regular(self.path)
-        if fd is None:
-            return [], False
-        try:
-            size = os.fstat(fd).st_size
-            if size < self.offset:  # the file was truncated
-                self.offset, self.partial = 0, b""
-            if self.end is not None:
-                size = min(size, self.end)
-            data = os.pread(fd, min(max_bytes, max(size - self.offset, 0)), self.offset)
-        except OSError:
-            return [], False
-        finally:
-            os.close(fd)
-        self.offset += len(data)
-        complete, _, self.partial = (self.partial + data).rpartition(b"\n")
-        if len(self.partial) > MAX_LINE:  # too long for a line of the library, however it ends
-            self.partial = self.partial[: MAX_LINE + 1]
-        return parse_points(complete), bool(data) and self.offset < size
 
 
 class AttemptMetrics(Struct):
@@ -113,7 +71,7 @@ class MetricsReader:
         self,
         home: str,
         state: Callable[[], State],
-        scraper: MetricsScraper,
+        scraper: ScraperClient,
         trial_metrics: TrialScorer,
         on_complete: Callable[[AttemptId], None],
     ) -> None:
@@ -166,7 +124,7 @@ class MetricsReader:
         attempt = self.attempts.get(key)
         if attempt is None:
             paths = (f"{report_directory(self.home, key)}/report", archived_report(self.home, key))
-            files = [MetricsFile(path) for path in paths if job.params is not None]
+            files = [MetricsFile(path=path) for path in paths if job.params is not None]
             scraped = not self._is_scraped(job)
             attempt = self.attempts[key] = AttemptMetrics(job, key, files, scraped=scraped)
         return attempt
@@ -222,8 +180,8 @@ class MetricsReader:
         events: list[Event] = []
         self.backlog.pop(attempt.key, None)
         for file in attempt.files:
-            points, more = file.read(PIECE)
-            if points:
+            lines, more = file.read(PIECE)
+            if points := metric_points(lines):
                 job = self._latest_job(attempt)
                 events += self.trial_metrics.on_points(job, attempt.key, points)
             if more:

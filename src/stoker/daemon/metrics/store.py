@@ -12,18 +12,9 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any
 
-from msgspec import Struct
-
 from stoker.core.job import AttemptId
 from stoker.daemon.metrics.downsample import Downsampler
-from stoker.daemon.reports.format import (
-    MAX_LINE,
-    Line,
-    numbers,
-    open_regular,
-    parse_lines,
-    timestamp,
-)
+from stoker.daemon.reports.format import Line, LineFile, numbers, open_regular, timestamp
 from stoker.daemon.reports.paths import report_directory
 
 PIECE = 256 * 1024
@@ -33,6 +24,7 @@ DEFAULT_POINTS, MAX_POINTS = 500, 1_000_000
 """Points per series: unless the request names a number, and at most."""
 MAX_CACHED_POINTS = 10_000
 """Series with at most this many points stay in memory for the next request."""
+MAX_CACHED_JOBS = 32
 MAX_SERIES_PER_JOB = 1000
 
 
@@ -82,33 +74,21 @@ def _has_metrics(path: str) -> bool:
     return False
 
 
-class ReportFile(Struct):
-    """The report of one attempt, and how far it was read."""
+class ReportFile(LineFile, kw_only=True):
+    """The report of one attempt."""
 
-    path: str
     attempt: int = 0
     before_step: float = inf
     """Points at this step or later were measured again by a later attempt."""
     before_epoch: float = inf
     """The same for points without a step."""
-    offset: int = 0
-    partial: bytes = b""
 
-    def read_lines(self) -> Iterator[list[Line]]:
-        """Yield the lines that were appended since the last call, in pieces."""
-        fd = open_regular(self.path)
-        if fd is None:
-            return
-        try:
-            while data := os.pread(fd, PIECE, self.offset):
-                self.offset += len(data)
-                complete, _, self.partial = (self.partial + data).rpartition(b"\n")
-                if complete:
-                    yield parse_lines(complete)
-                if len(self.partial) > MAX_LINE:
-                    self.partial = self.partial[: MAX_LINE + 1]
-        finally:
-            os.close(fd)
+    def new_metrics(self) -> Iterator[Line]:
+        """Yield the lines with metrics that were appended since the last call."""
+        more = True
+        while more:
+            lines, more = self.read(PIECE)
+            yield from (line for line in lines if line.k == "metrics" and isinstance(line.v, dict))
 
 
 class JobSeries:
@@ -130,22 +110,18 @@ class JobSeries:
         for file, latest in zip(self._files, files, strict=True):
             file.path = latest.path  # it may have been archived
         for file in self._files:
-            for lines in file.read_lines():
-                for line in lines:
-                    if line.k == "metrics":
-                        self._add_line(file, line)
+            for line in file.new_metrics():
+                self._add_line(file, line)
 
     def _add_line(self, file: ReportFile, line: Line) -> None:
-        step, values = line.s, line.v
-        if not isinstance(values, dict):
-            return
+        step = line.s
         if step is None:
             if line.e is not None and line.e >= file.before_epoch:
                 return
         elif not step < file.before_step:
             return
         at = timestamp(line.t)
-        for name, value in numbers(values).items():
+        for name, value in numbers(line.v).items():
             series = self._series.get(name) or self._add_series(name)
             if series is not None:
                 self.count += 1
@@ -179,7 +155,9 @@ def _report_files(home: str, job: int, last_attempt: int) -> list[ReportFile]:
         archived = archived_report(home, AttemptId(job, attempt))
         report = f"{report_directory(home, AttemptId(job, attempt))}/report"
         of_attempt = [
-            ReportFile(path, attempt, before_step, before_epoch)
+            ReportFile(
+                path=path, attempt=attempt, before_step=before_step, before_epoch=before_epoch
+            )
             for path in (report, f"{archived}{SCRAPED_SUFFIX}", archived)
             if os.path.lexists(path)
         ]
@@ -192,12 +170,10 @@ def _report_files(home: str, job: int, last_attempt: int) -> list[ReportFile]:
 
 def _first_point(path: str) -> tuple[float, float]:
     """Return the step of a report's first point; of a point without a step, its epoch."""
-    for lines in ReportFile(path).read_lines():
-        for line in lines:
-            if line.k == "metrics" and isinstance(line.v, dict):
-                if line.s is not None:
-                    return line.s, inf
-                return inf, inf if line.e is None else line.e
+    for line in ReportFile(path=path).new_metrics():
+        if line.s is not None:
+            return line.s, inf
+        return inf, inf if line.e is None else line.e
     return inf, inf
 
 
@@ -208,8 +184,8 @@ def _identity(file: ReportFile) -> tuple[int, float, float]:
 class MetricsStore:
     """Reads metric series; the latest ones stay in memory, so that only new lines are read."""
 
-    def __init__(self, home: str, max_cached: int = 32) -> None:
-        self.home, self.max_cached = home, max_cached
+    def __init__(self, home: str) -> None:
+        self.home = home
         self._cache: dict[tuple[int, int], JobSeries] = {}
 
     def read(self, job: int, last_attempt: int, names: list[str], points: int) -> dict[str, Any]:
@@ -219,6 +195,6 @@ class MetricsStore:
         view = series.view(names)
         if points <= MAX_CACHED_POINTS:
             self._cache[job, points] = series
-        while len(self._cache) > self.max_cached:
+        while len(self._cache) > MAX_CACHED_JOBS:
             self._cache.pop(next(iter(self._cache)), None)
         return view

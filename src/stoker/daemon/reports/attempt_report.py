@@ -34,9 +34,9 @@ class AttemptReport(Struct):
     def read(self) -> bool:
         """Read the next chunk of the local report file; return True if there is more."""
         if self.path is not None:
-            return bool(read_on(f"{self.path}/report", self.report))
+            return read_on(f"{self.path}/report", self.report)
         if self.local_copy is not None:
-            return bool(read_on(f"{self.local_copy}/report", self.local_metrics))
+            return read_on(f"{self.local_copy}/report", self.local_metrics)
         return False
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterable
 from math import isfinite
 from typing import Annotated, Any, NamedTuple
 
@@ -95,10 +96,10 @@ class Point(NamedTuple):
     """Numbers; may be infinite or NaN."""
 
 
-def parse_points(data: bytes) -> list[Point]:
+def metric_points(lines: Iterable[Line]) -> list[Point]:
     """Return the metric points in these lines."""
     points = []
-    for line in parse_lines(data):
+    for line in lines:
         if line.k == "metrics" and isinstance(line.v, dict) and (values := numbers(line.v)):
             step = line.s if line.s is not None and isfinite(line.s) else None
             points.append(Point(step, timestamp(line.t), values))
@@ -237,22 +238,52 @@ def open_regular(path: str) -> int | None:
     return fd
 
 
-def read_on(path: str, report: TrainingReport, max_bytes: int = CHUNK) -> bool | None:
-    """Feed what was appended to a file; return whether there is more, None without a file."""
+class LineFile(Struct, kw_only=True):
+    """A file that grows by lines, and how far it was read."""
+
+    path: str
+    offset: int = 0
+    partial: bytes = b""
+    """The beginning of a line that is not complete yet."""
+    end: int | None = None
+    """The size up to which it counts; what is appended later is ignored."""
+
+    def read(self, max_bytes: int) -> tuple[list[Line], bool]:
+        """Return the next valid lines, and whether there is more."""
+        fd = open_regular(self.path)
+        if fd is None:
+            return [], False
+        try:
+            size = os.fstat(fd).st_size
+            if size < self.offset:  # the file was truncated
+                self.offset, self.partial = 0, b""
+            if self.end is not None:
+                size = min(size, self.end)
+            data = os.pread(fd, min(max_bytes, max(size - self.offset, 0)), self.offset)
+        except OSError:
+            return [], False
+        finally:
+            os.close(fd)
+        self.offset += len(data)
+        complete, _, partial = (self.partial + data).rpartition(b"\n")
+        self.partial = partial[: MAX_LINE + 1]  # too long for the library, however it ends
+        return parse_lines(complete), bool(data) and self.offset < size
+
+
+def read_on(path: str, report: TrainingReport) -> bool:
+    """Feed what was appended to a file; return whether there is more."""
     fd = open_regular(path)
     if fd is None:
-        return None
+        return False
     try:
         size = os.fstat(fd).st_size
         if size < report.offset:  # the file was truncated
             report.continue_at(0)
         unread = size - report.offset
-        if (
-            report.offset and unread > MAX_BACKLOG
-        ):  # never on the first read: the first lines matter
+        if report.offset and unread > MAX_BACKLOG:  # never at first: the first lines matter
             report.continue_at(size - TAIL)
             unread = TAIL
-        data = os.pread(fd, min(unread, max_bytes), report.offset)
+        data = os.pread(fd, min(unread, CHUNK), report.offset)
     except OSError:
         return False
     finally:
