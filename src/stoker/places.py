@@ -149,6 +149,33 @@ def secure_dir(path: str) -> str:
     return path
 
 
+def leads_to(path: str, file: os.stat_result) -> bool:
+    """Return True if a path leads to this file: it was neither deleted nor replaced."""
+    try:
+        return os.path.samestat(file, os.stat(path))
+    except OSError:
+        return False
+
+
+def file_size(path: str) -> int:
+    """Return the bytes of a file, 0 if there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def write_private(path: str, text: str) -> None:
+    """Write a file that only its owner can read, atomically."""
+    part = f"{path}.{os.getpid()}"
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(fd)
+    os.rename(part, path)
+
+
 def machine_id() -> str:
     """Return twelve hex digits that identify this host."""
     try:

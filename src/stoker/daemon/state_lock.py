@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 
+from stoker import places
+
 
 class Locked(Exception):
     """Another daemon or feed holds the lock; the text is its pid."""
@@ -22,7 +24,7 @@ class StateLock:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(fd, self.path):  # else it was deleted before it was locked
+                if places.leads_to(self.path, os.fstat(fd)):  # else it was just deleted
                     os.ftruncate(fd, 0)
                     os.pwrite(fd, b"%d\n" % os.getpid(), 0)
                     return fd
@@ -38,7 +40,7 @@ class StateLock:
     @property
     def is_in_place(self) -> bool:
         """Whether the locked file is the one that another daemon would lock."""
-        return _is_at(self.fd, self.path)
+        return places.leads_to(self.path, os.fstat(self.fd))
 
     def renew(self) -> None:
         """Lock the file again after it was deleted; raise Locked if another daemon has."""
@@ -50,13 +52,6 @@ class StateLock:
         """Give the lock up."""
         os.ftruncate(self.fd, 0)
         os.close(self.fd)
-
-
-def _is_at(fd: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def on_shared_file_system(path: str) -> bool:

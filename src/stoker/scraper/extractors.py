@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from stoker.places import file_size
+
 PIECE = 1 << 18
 """Bytes of a file that are read before others get their turn."""
 MAX_LINE = 1 << 16
@@ -79,7 +81,7 @@ class LogExtractor:
         for index, path in enumerate(self.files):
             file = str(index)
             start = self.read.get(file, _offset(self.known.get(file)))
-            if start > _size(path):
+            if start > file_size(path):
                 start = 0  # the file was truncated
             data, at = _read_piece(path, start)
             has_more = len(data) == PIECE
@@ -175,7 +177,7 @@ class FileExtractor:
         """Read a file with one object or row per line, appended at the end."""
         known = self.known.get(path)
         start = max(_offset(known), first)
-        if start > max(_size(path), first):
+        if start > max(file_size(path), first):
             start = first  # the file was truncated
         elif isinstance(known, str):  # with one line it was read as a single object
             head = _read_piece(path, 0, MAX_LINE)[0].partition(b"\n")[0]
@@ -192,7 +194,7 @@ class FileExtractor:
 
     def _read_whole(self, path: str, at: float) -> list[Point]:
         """Read a file that is rewritten each time."""
-        if _size(path) > MAX_WHOLE_FILE:
+        if file_size(path) > MAX_WHOLE_FILE:
             return []
         try:
             with open(path, "rb") as file:
@@ -315,13 +317,6 @@ def _read_piece(path: str, start: int, max_bytes: int = PIECE) -> tuple[bytes, f
         return b"", 0.0
     finally:
         os.close(fd)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
 
 
 def _offset(position: object) -> int:

@@ -12,6 +12,8 @@ import sqlite3
 import time
 from collections.abc import Iterator
 
+from stoker import places
+
 SIDE_FILES = ("-wal", "-shm", "-journal")
 """Files of SQLite beside a database; beside another database they would corrupt it."""
 FINISHED = ".repaired-"
@@ -132,7 +134,4 @@ def is_continuation(copy: str, path: str) -> bool:
 
 def has_content(path: str) -> bool:
     """Return True if there is a file that is not empty."""
-    try:
-        return os.stat(path).st_size > 0
-    except OSError:
-        return False
+    return places.file_size(path) > 0

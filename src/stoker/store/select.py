@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from stoker import places
 from stoker.core.units import BadValue
 from stoker.store.port import Store, StoreError
 
@@ -96,11 +97,7 @@ class StoreChoice:
 
     def save(self, option: str | None, last: str) -> None:
         """Write the file atomically."""
-        part = f"{self.path}.{os.getpid()}"
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(fd, "w") as file:
-            json.dump({"db": option, "last": last}, file)
-        os.rename(part, self.path)
+        places.write_private(self.path, json.dumps({"db": option, "last": last}))
 
 
 def select_store(

@@ -229,13 +229,9 @@ class SqliteStore(SqlReader):
         )
 
     def _is_in_place(self) -> bool:
-        try:
-            if not os.path.samestat(self._file, os.stat(self.path)):
-                return False
-            wal = self.path + "-wal"
-            return self._wal < 0 or os.path.samestat(os.fstat(self._wal), os.stat(wal))
-        except OSError:
+        if not places.leads_to(self.path, self._file):
             return False
+        return self._wal < 0 or places.leads_to(f"{self.path}-wal", os.fstat(self._wal))
 
     def _write_emergency_copy(self) -> None:
         """Write the journal to another file, since its own was deleted."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 
+from stoker import places
+
 
 class Watermark:
     """The last synced event and the next job id; written in place, so it needs no free space.
@@ -27,7 +29,7 @@ class Watermark:
         line = f"{self.identity} {self.seq} {self.next_id}\n".lstrip()
         # The commit has succeeded: a failure here must not undo it.
         with contextlib.suppress(OSError):
-            if self._fd >= 0 and not self._is_in_place():
+            if self._fd >= 0 and not places.leads_to(self.path, os.fstat(self._fd)):
                 self.close()
             if self._fd < 0:
                 self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -35,13 +37,6 @@ class Watermark:
             if self.earlier is not None:
                 os.unlink(self.earlier)
                 self.earlier = None
-
-    def _is_in_place(self) -> bool:
-        """Return True if the open file was neither deleted nor moved."""
-        try:
-            return os.path.samestat(os.fstat(self._fd), os.stat(self.path))
-        except FileNotFoundError:
-            return False
 
     def sync(self) -> None:
         """Sync the file if there are new ids; the kernel writes the sequence number in time."""

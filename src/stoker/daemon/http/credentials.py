@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 
+from stoker import places
 from stoker.core.units import BadValue
 
 TOKEN_BYTES = 32
@@ -23,7 +24,7 @@ def load_token(state: str) -> str:
     if not os.path.exists(path):
         from secrets import token_urlsafe
 
-        _write(path, token_urlsafe(TOKEN_BYTES).encode())
+        places.write_private(path, token_urlsafe(TOKEN_BYTES))
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             _check_private(file.fileno(), path)
@@ -84,18 +85,6 @@ def _make_certificate(certificate: str, key: str) -> None:
     # The key first: if the certificate exists, both do.
     os.rename(new[1], key)
     os.rename(new[0], certificate)
-
-
-def _write(path: str, data: bytes) -> None:
-    """Write a file that only the owner can read, atomically."""
-    new = f"{path}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(new)
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(data)
-        os.fsync(fd)
-    os.rename(new, path)
 
 
 def _check_private(fd: int, path: str) -> None:

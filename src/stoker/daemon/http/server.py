@@ -73,10 +73,7 @@ class HttpServer:
     @property
     def is_in_place(self) -> bool:
         """Whether the path of the socket leads to this server."""
-        try:
-            return os.path.samestat(self._file, os.stat(self.path))
-        except FileNotFoundError:
-            return False
+        return places.leads_to(self.path, self._file)
 
     def listen_again(self) -> bool:
         """Create the socket file again after it was deleted; False while HTTP is being loaded."""

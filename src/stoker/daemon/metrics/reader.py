@@ -25,6 +25,7 @@ from stoker.daemon.reports.paths import (
     report_directory,
 )
 from stoker.daemon.workers.scraper_client import ScraperClient
+from stoker.places import file_size
 
 PIECE = 128 * 1024
 """Bytes of one report that are read at a time."""
@@ -229,11 +230,3 @@ class MetricsReader:
             is_current = latest is not None and latest.holding and latest.attempt == key[1]
             if not is_current and not self.attempts[key].ended:
                 del self.attempts[key]
-
-
-def file_size(path: str) -> int:
-    """Return the bytes of a file, 0 if there is none."""
-    try:
-        return os.lstat(path).st_size
-    except OSError:
-        return 0

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 
+from stoker import places
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU, MEMORY
 from stoker.core.units import THOUSAND
@@ -52,10 +53,7 @@ class DeclaredResources:
 
     def save(self, gpus: str | None, resources: str | None) -> None:
         """Store the options."""
-        part = f"{self.path}.{os.getpid()}"
-        with open(part, "w") as file:
-            json.dump({"gpus": gpus, "resources": resources}, file)
-        os.rename(part, self.path)
+        places.write_private(self.path, json.dumps({"gpus": gpus, "resources": resources}))
 
 
 def probe_gpus(environ: Mapping[str, str]) -> Reading:

@@ -92,7 +92,7 @@ def job_view(
         training=training_view(job, spec, state, now.wall, logs, measured),
         log=out,
         error_log=err,
-        log_bytes=_size(out),
+        log_bytes=places.file_size(out),
         external_id=UNSET if job.external_id is None else job.external_id,
         hosts=UNSET if job.external_id is None else list(job.hosts),
         attach=_terminal(job) if spec.pty and job.state is JobState.RUNNING else UNSET,
@@ -107,7 +107,7 @@ def _terminal(job: Job) -> str | None:
 
 
 def _tail(out: str, err: str | None, lines: int) -> list[str]:
-    return last_lines(err if err and _size(err) else out, lines)
+    return last_lines(err if err and places.file_size(err) else out, lines)
 
 
 def _trains(job: Job, spec: Spec) -> bool:
@@ -154,13 +154,6 @@ def _depends(spec: Spec) -> str | None:
         for clause in spec.dependency.clauses
     ]
     return ("?" if spec.dependency.any else ",").join(clauses)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
 
 
 def last_lines(path: str, count: int) -> list[str]:
