@@ -15,8 +15,9 @@ import pytest
 import stoker
 from e2e.daemon_fixture import DaemonFixture
 from e2e.other_users import as_user
-from stoker.api import Client, result_files
+from stoker.api import Client
 from stoker.api.calls import call_runner as call
+from stoker.api.calls import result_files
 from stoker.api.calls.parameters import Settings
 from stoker.api.calls.result_files import Call, CallBatch, Outcome
 from stoker.client.errors import PermissionDenied
