@@ -275,7 +275,7 @@ class World:
         assert self.loop.faults.report() == []
         assert not any("internal error" in why for why in self.reasons), self.reasons
         connection = self.executor.connection
-        assert (connection.session is None) == (connection.try_at is not None)
+        assert (connection.session is None) == connection.retry.is_set
         if connection.session is not None:
             link = connection.session
             assert len(link._in_lines._rest) <= 1 << 17

@@ -44,6 +44,7 @@ from stoker.executors.local.supervisor_client import spawn_supervisors
 from stoker.store.port import JobQuery, Store, StoreError
 from stoker.store.replacement import FINISHED, find_beside, has_content
 from stoker.store.sqlite import SqliteStore
+from virtual_reactor import VirtualReactor
 
 GPUS = 2
 FAULTS_SECONDS = 12.0
@@ -58,22 +59,14 @@ REQUESTS = [Request(gpus=GpuAsk(1000)), Request(gpus=GpuAsk(2000)), Request(cpus
 RETRIES = [Retry(), Retry(), Retry(2), Retry(1, ("lost",))]
 
 
-class Poller:
-    """Calls back for descriptors that are readable now."""
-
-    def __init__(self) -> None:
-        self.callbacks: dict[int, Callable[[], None]] = {}
-
-    def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
-        self.callbacks[fd] = callback
-
-    def remove_reader(self, fd: int) -> None:
-        self.callbacks.pop(fd, None)
+class Poller(VirtualReactor):
+    """Calls back for descriptors that are readable now, and for timers that are due."""
 
     def poll(self) -> None:
         for fd in select.select(list(self.callbacks), [], [], 0)[0]:
             if fd in self.callbacks:
                 self.callbacks[fd]()
+        self.run_timers()
 
 
 class Unchanged:
@@ -125,7 +118,7 @@ class Host:
         """Do what a daemon does when it starts (see `daemon/recovery.py`)."""
         self.kernel.new_daemon()
         os.makedirs(self.run, exist_ok=True)
-        self.reactor = Poller()
+        self.reactor = Poller(lambda: self.world.time)
         self.store = self._open_store()
         term = self.store.acquire_term()
         places = ExecutorPaths(
@@ -141,7 +134,7 @@ class Host:
         self.engine = Engine(self.store, self.world.moment)
         self.registry = ExecutorRegistry(
             executor, "box", "sim", {}, ForeignUsageThresholds(Thresholds()), GpuMemoryTracker(),
-            self.logs, lambda: self.engine.state, self._launch, _ignore,
+            self.logs, lambda: self.engine.state, self._launch, _ignore, self.reactor,
         )  # fmt: skip
         context = RequestContext(self.store, self.logs, "box", "ada")
         recover_state(self._loop(context), term, machine(), Settings(), self.run)
@@ -226,7 +219,6 @@ class Host:
 
     def _turn(self) -> None:
         self.reactor.poll()
-        self.executor.tick(self.world.moment().boot)
         self._look_at_locks()
         self._cycle()
         while self.registry.pending:
@@ -236,8 +228,9 @@ class Host:
             self.registry.acknowledge(self.registry.take_ended())
         now = self.world.moment()
         waits = [
-            self.executor.tick(now.boot), seconds_until_due(self.engine.state, now.wall, now.boot)
-        ]  # fmt: skip
+            self.reactor.seconds_until_timer(),
+            seconds_until_due(self.engine.state, now.wall, now.boot),
+        ]
         self.idle = min([wait for wait in waits if wait is not None], default=2.0)
 
     def _look_at_locks(self) -> None:

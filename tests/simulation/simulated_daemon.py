@@ -30,6 +30,7 @@ from stoker.engine import CycleResult, Engine
 from stoker.executors.port import AttemptRecords
 from stoker.faults import FaultTracker
 from stoker.store.port import Store
+from virtual_reactor import VirtualReactor
 
 GRACE_SECONDS = 10.0
 """Time between TERM and KILL."""
@@ -133,6 +134,7 @@ class SimulatedDaemon:
         self.store = self.open_store()
         term = self.store.acquire_term()
         self.engine = Engine(cast("Store", FusedStore(self.store, self.fuse)), self.world.moment)
+        self.reactor = VirtualReactor(lambda: self.world.time)
         self.registry = self._build_registry()
         self.sync = JournalSync(
             self.store, lambda: None, lambda: self.world.moment().boot, run_inline
@@ -154,12 +156,13 @@ class SimulatedDaemon:
         self._sync()
 
     def _build_registry(self) -> ExecutorRegistry:
-        local = SimulatedExecutor(self.world, self.machine, self.facts, self.faults)
+        local = SimulatedExecutor(self.world, self.reactor, self.machine, self.facts, self.faults)
         create = self._create_executor
         return ExecutorRegistry(
             local, self.facts.name, "sim", {"ssh": create, "simulated": create},
             ForeignUsageThresholds(Thresholds()), GpuMemoryTracker(), "/l",
-            lambda: self.engine.state, self._build_launch, lambda *_: None, self.world.moment,
+            lambda: self.engine.state, self._build_launch, lambda *_: None, self.reactor,
+            self.world.moment,
         )  # fmt: skip
 
     def _build_dispatcher(self) -> InstructionDispatcher:
@@ -172,7 +175,9 @@ class SimulatedDaemon:
 
     def _create_executor(self, added: e.NodeAdded, records: AttemptRecords) -> SimulatedExecutor:
         facts, machine = self.machines[added.name]
-        return SimulatedExecutor(self.world, machine, facts, self.faults, records, GRACE_SECONDS)
+        return SimulatedExecutor(
+            self.world, self.reactor, machine, facts, self.faults, records, GRACE_SECONDS
+        )
 
     def _until_up(self, act: Callable[[], None]) -> None:
         """Do something; after a crash, start again until that succeeds."""
@@ -262,7 +267,7 @@ class SimulatedDaemon:
     def _turn(self) -> None:
         if self.sync.is_due:
             self._sync()
-        self._tick()
+        self.reactor.run_timers()
         self.fuse.pass_by("before the events are collected")
         context = RequestContext(self.store, logs="/l", node=self.facts.name, user="ada")
         requests = [request.to(context) for request in self.waiting]
@@ -272,11 +277,6 @@ class SimulatedDaemon:
         if self.engine.unsynced and not self.sync.is_requested:
             self.sync.request()
         self.fuse.pass_by("after the turn")
-
-    def _tick(self) -> float | None:
-        boot = self.world.moment().boot
-        waits = (self.registry.local.tick(boot), self.registry.tick(boot))
-        return min((wait for wait in waits if wait is not None), default=None)
 
     def _sync(self) -> None:
         """Put the journal on disk; then acknowledge ends and release starts, as the daemon does."""
@@ -339,7 +339,7 @@ class SimulatedDaemon:
         waits = [
             0.0 if self.registry.pending else None,
             self.world.until_next(),
-            self._tick(),
+            self.reactor.seconds_until_timer(),
             self.sync.seconds_left(),
             seconds_until_due(self.engine.state, now.wall, now.boot),
         ]

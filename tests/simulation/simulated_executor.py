@@ -40,13 +40,14 @@ from stoker.executors.port import (
     RecoverableAttempt,
     Upload,
 )
+from stoker.executors.reactor import Reactor, Timer
 
 RECHECK_SECONDS = 5.0
 """Time between looks at the claims of attempts without a report."""
 SILENCE_SECONDS = 5.0
 """Time without an answer after which a node counts as unreachable."""
-READING_SECONDS = 30.0
-"""Time between measurements of another node while jobs are pending or running."""
+BUSY_SECONDS, IDLE_SECONDS = 30.0, 3000.0
+"""Time between measurements of another node, while jobs are pending or running and otherwise."""
 TAKEN_SECONDS = 60.0
 """Time for which a foreign process uses a device that it took first."""
 
@@ -110,6 +111,7 @@ class SimulatedExecutor(Executor):
     def __init__(
         self,
         world: VirtualClock,
+        reactor: Reactor,
         machine: SimulatedMachine,
         facts: NodeFacts,
         faults: Faults,
@@ -125,8 +127,9 @@ class SimulatedExecutor(Executor):
         """Lines of each report that were read. Another executor reads them all again."""
         self._unacknowledged: set[AttemptId] = set()
         """Attempts to be forgotten there as soon as the node answers."""
-        self._measure_at = 0.0
+        self._measured_at = 0.0
         self._closed = False
+        self._timer = Timer(reactor, self._check)
 
     @property
     def capabilities(self) -> Capability:
@@ -176,6 +179,7 @@ class SimulatedExecutor(Executor):
         """Terminate what does not belong there, account for the rest, and report the node."""
         machine = self.machine
         machine.hear = self._arrives
+        self._timer.request(0.0)
         self._flush_acknowledged()
         for key in [*machine.processes, *machine.queue]:
             if AttemptId(*key) not in self.attempts:
@@ -187,12 +191,13 @@ class SimulatedExecutor(Executor):
         self.sink.node_up(abandoned)
 
     def _measure(self) -> None:
-        self._measure_at = self.world.moment().boot + READING_SECONDS
+        self._measured_at = self.world.moment().boot
         self.sink.node_reading(SimulatedReading(self.facts))
 
     def close(self) -> None:
         """Release the connection; attempts continue."""
         self._closed = True
+        self._timer.cancel()
         if self.is_connected:
             self.machine.hear = None
 
@@ -237,6 +242,7 @@ class SimulatedExecutor(Executor):
     def _expect(self, id: AttemptId, part: int | None = None) -> SimulatedAttempt:
         look_at = self.world.moment().boot + RECHECK_SECONDS
         self.attempts[id] = attempt = SimulatedAttempt(part, look_at)
+        self._timer.request(RECHECK_SECONDS)
         return attempt
 
     def _cancel_for_device(self, launch: Launch, user: str) -> None:
@@ -265,12 +271,13 @@ class SimulatedExecutor(Executor):
         known.grace = grace if known.grace is None else min(known.grace, grace)
         if self.is_connected:
             self._terminate(attempt, known)
-            self.tick(self.world.moment().boot)
+            self._timer()
 
     def _terminate(self, id: AttemptId, attempt: SimulatedAttempt) -> None:
         assert attempt.grace is not None
         kill_at = self.world.moment().boot + attempt.grace
         attempt.kill_at = kill_at if attempt.kill_at is None else min(attempt.kill_at, kill_at)
+        self._timer.request(attempt.grace)
         self.machine.give_up(id, "cancelled before it was started")
         self.machine.signal(id, signals.SIGCONT)  # a stopped process receives nothing
         self.machine.signal(id, signals.SIGTERM)
@@ -483,10 +490,11 @@ class SimulatedExecutor(Executor):
 
     # -- time and acknowledgements ------------------------------------------------------
 
-    def tick(self, boot: float) -> float | None:
+    def _check(self) -> float | None:
         """Kill what outlived its grace, and read the claims of attempts without a report."""
         if not self.is_connected:
             return None
+        boot = self.world.moment().boot
         for id, attempt in list(self.attempts.items()):
             if attempt.kill_at is not None and boot >= attempt.kill_at:
                 self.machine.signal(id, signals.SIGKILL)
@@ -498,10 +506,11 @@ class SimulatedExecutor(Executor):
         left = list(self.attempts.values())
         kills = (each.kill_at for each in left if each.kill_at is not None)
         moments = [*(each.look_at for each in left), *(at for at in kills if at > boot)]
-        if self.records is not None and self.records.has_work():
-            if boot >= self._measure_at:
+        if self.records is not None:
+            pause = BUSY_SECONDS if self.records.has_work() else IDLE_SECONDS
+            if boot >= self._measured_at + pause:
                 self._measure()
-            moments.append(self._measure_at)
+            moments.append(self._measured_at + pause)
         return max(min(moments) - boot, 0.0) if moments else None
 
     def acknowledge(self, attempts: Sequence[AttemptId]) -> None:

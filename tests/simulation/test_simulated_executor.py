@@ -18,6 +18,7 @@ from stoker.core.launch import Launch
 from stoker.core.state import State
 from stoker.daemon.nodes.attempt_records import JournalRecords
 from stoker.executors.port import RecoverableAttempt
+from virtual_reactor import VirtualReactor
 
 KINDS = {"local": SimulatedMachine, "remote": Remote, "cluster": SimulatedCluster}
 FAULTS = {"reliable": Faults(), "faulty": Faults(lost=0.3, repeated=0.3, late=0.5, start_delay=1.0)}
@@ -43,7 +44,10 @@ class SimulatedBench(Bench):
         facts = LAB if self.kind == "cluster" else machine()
         records = JournalRecords(State) if self.machine.afar else None
         self.sink = RecordingSink()
-        self.executor = SimulatedExecutor(self.world, self.machine, facts, self.faults, records)
+        self.reactor = VirtualReactor(lambda: self.world.time)
+        self.executor = SimulatedExecutor(
+            self.world, self.reactor, self.machine, facts, self.faults, records
+        )
         self.executor.open(self.sink)
         self.executor.recover([recoverable(attempt) for attempt in attempts])
 
@@ -61,9 +65,9 @@ class SimulatedBench(Bench):
         """Let virtual time pass."""
         end = self.world.time + seconds
         while self.world.time < end:
-            self.executor.tick(self.world.moment().boot)
+            self.reactor.run_timers()
             self.world.advance(min(0.5, end - self.world.time))
-        self.executor.tick(self.world.moment().boot)
+        self.reactor.run_timers()
 
     def until(self, condition: Callable[[], Any]) -> Any:
         """Let virtual time pass until a condition holds."""

@@ -185,7 +185,7 @@ def assemble_daemon(
     launches = LaunchBuilder(state, local.token, node, logs, scripts)
     registry = ExecutorRegistry(
         local, node, local.install, factories, gpus.thresholds, gpus.memory, logs, state,
-        launches.build, on_report_data,
+        launches.build, on_report_data, reactor,
     )  # fmt: skip
     training = TrainingMonitor(home, reactor, registry, state, TrialScorer(state))
     sync = JournalSync(store, reactor.wake)

@@ -101,7 +101,6 @@ def _recover_attempts(daemon: Daemon, same_boot: bool, mark: str, boot: str) -> 
 def _recover_jobs(daemon: Daemon, jobs: list[Job], same_boot: bool) -> None:
     """Find out what became of the attempts of these jobs on this node."""
     daemon.registry.recover(jobs, node_restarted=not same_boot)
-    daemon.local.tick(system_clock().boot)
     _record_local_events(daemon)
 
 

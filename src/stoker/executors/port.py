@@ -217,8 +217,5 @@ class Executor(Protocol):
     def refresh(self) -> None:
         """Measure the node now, or try to reach it."""
 
-    def tick(self, boot: float) -> float | None:
-        """Do what is due at this boot time; return the seconds until the next time."""
-
     def close(self) -> None:
         """Release connections and descriptors; attempts continue."""

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+RETRY_SECONDS = 1.0
+"""Delay of the next try after the callback of a timer failed."""
+
 
 class TimerHandle(Protocol):
-    """A timer that has not fired yet."""
+    """A call in the future."""
+
+    @property
+    def due(self) -> float:
+        """Its time on the reactor's clock."""
 
     def cancel(self) -> None:
         """Never call back; safe to repeat, and after it has fired."""
@@ -15,6 +22,9 @@ class TimerHandle(Protocol):
 
 class Reactor(Protocol):
     """Calls back in the loop's thread."""
+
+    def time(self) -> float:
+        """Return the time of the timers' clock, in seconds."""
 
     def add_reader(self, fd: int, callback: Callable[[], object], /) -> None:
         """Call back whenever a descriptor is readable."""
@@ -30,3 +40,43 @@ class Reactor(Protocol):
 
     def call_soon_threadsafe(self, callback: Callable[[], None], /) -> None:
         """Call back once, as soon as possible; may be used by any thread."""
+
+
+class Timer:
+    """One callback at the earliest of all requested times; it returns the seconds to the next."""
+
+    def __init__(self, reactor: Reactor, callback: Callable[[], float | None]) -> None:
+        self._reactor, self._callback = reactor, callback
+        self._handle: TimerHandle | None = None
+        self.__qualname__ = callback.__qualname__
+        """Names the callback in reports of internal errors."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a call is due at some time."""
+        return self._handle is not None
+
+    def request(self, seconds: float) -> None:
+        """Call back within this time."""
+        if self._handle is not None:
+            if self._handle.due <= self._reactor.time() + seconds:
+                return
+            self._handle.cancel()
+        self._handle = self._reactor.call_later(seconds, self)
+
+    def cancel(self) -> None:
+        """Forget all requests."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def __call__(self) -> None:
+        """Call back now; if that fails, again after a pause."""
+        self.cancel()
+        try:
+            seconds = self._callback()
+        except Exception:
+            self.request(RETRY_SECONDS)
+            raise
+        if seconds is not None:
+            self.request(seconds)

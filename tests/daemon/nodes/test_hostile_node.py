@@ -146,8 +146,9 @@ def test_malformed_input_disconnects_the_node_with_a_reason(up: World, attack: s
     (why,) = set(up.reasons)
     assert why.startswith("protocol error: ")
     assert len(why) <= 300
-    assert up.executor.connection.try_at is not None
-    assert up.executor.connection.try_at - time.monotonic() > 20  # and not again at once
+    retry = up.executor.connection.retry._handle
+    assert retry is not None
+    assert retry.due - up.loop.reactor.time() > 20  # and not again at once
     assert up.loop.engine.state.rest.away[NAME].why == why  # as `stoker nodes` shows it
     assert {job.state for job in up.loop.engine.state.jobs.values()} == {JobState.RUNNING}
 
@@ -185,7 +186,7 @@ def test_what_is_no_business_of_ours_changes_nothing(up: World, attack: str) -> 
     ids=lambda facts: facts[:10],
 )  # fmt: skip
 def test_impossible_devices_disconnect_the_node(up: World, facts: str) -> None:
-    up.executor.readings.measure_at = 0.0
+    up.executor.readings.measure_soon()
     asked(up, "measure")
     for each in f"{facts}\n{FACTS}".split("\n"):
         up.say("-", "reading", each)
@@ -195,7 +196,7 @@ def test_impossible_devices_disconnect_the_node(up: World, facts: str) -> None:
 
 
 def test_a_measurement_without_end_disconnects_the_node(up: World) -> None:
-    up.executor.readings.measure_at = 0.0
+    up.executor.readings.measure_soon()
     asked(up, "measure")
     for _ in range(200):
         for n in range(100):
@@ -206,7 +207,7 @@ def test_a_measurement_without_end_disconnects_the_node(up: World) -> None:
 
 def test_devices_that_change_all_the_time_do_not_fill_the_journal(up: World) -> None:
     for n in range(60):
-        up.executor.readings.measure_at = 0.0
+        up.executor.readings.measure_soon()
         asked(up, "measure")
         up.requests = [words for words in up.requests if words[1] != "measure"]
         for each in FACTS.replace("cores 8", f"cores {8 + n}").split("\n"):
@@ -353,17 +354,24 @@ def test_what_an_unknown_job_left_is_kept_there(world: World) -> None:
 # -- silence ----------------------------------------------------------------------------
 
 
+def expect_replies_soon(up: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ping the node within 0.05 s of silence, and wait 0.1 s for its reply."""
+    monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "REPLY_SECONDS", 0.1)
+    up.executor.connection._check()
+
+
 def test_a_node_that_does_not_answer_is_not_kept_by_what_else_it_says(
     up: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.05)
-    monkeypatch.setattr(connections, "REPLY_SECONDS", 0.1)
+    expect_replies_soon(up, monkeypatch)
     deadline = time.monotonic() + 5
     while up.connected and time.monotonic() < deadline:
         up.say("-", "busy", "1.0")
         up.send(b"noise\n", "err")
         up.turn(1)
         time.sleep(0.01)
+    up.turn(1)
     assert up.reasons[-1:] == ["the shell stopped answering"]
 
 
@@ -371,9 +379,9 @@ def test_a_node_that_withholds_bulk_data_is_disconnected(
     up: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up.executor.collector._copied_at = 0.0
+    up.executor.collector.on_running()
     asked(up, "read_new")
-    monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.05)
-    monkeypatch.setattr(connections, "REPLY_SECONDS", 0.1)
+    expect_replies_soon(up, monkeypatch)
     deadline = time.monotonic() + 5
     while up.connected and time.monotonic() < deadline:
         for number, verb, *_ in up.requests:
@@ -382,19 +390,20 @@ def test_a_node_that_withholds_bulk_data_is_disconnected(
         up.requests.clear()
         up.turn(1)
         time.sleep(0.01)
+    up.turn(1)
     assert up.reasons[-1:] == ["the shell stopped answering"]
 
 
 def test_a_node_that_reads_nothing_is_disconnected_before_much_is_queued(
     up: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.05)
-    monkeypatch.setattr(connections, "REPLY_SECONDS", 0.1)
+    expect_replies_soon(up, monkeypatch)
     up._read = lambda: None  # type: ignore[method-assign]
     deadline = time.monotonic() + 5
     while up.connected and time.monotonic() < deadline:
         up.executor.connection.request(None, "write_control", "1.0", "x", "y" * 1000)
         up.turn(1)
+    up.turn(1)
     assert up.reasons[-1:] == ["the shell stopped answering"]
 
 
@@ -406,7 +415,7 @@ def test_an_ssh_that_does_not_end_stalls_nothing(world: World) -> None:
     began = time.monotonic()
     world.turn(10)
     assert time.monotonic() - began < 0.5
-    world.until(lambda: not world.connected)
+    world.until(lambda: world.reasons)
     assert "closed the connection without a message" in world.reasons[-1]
 
 
@@ -485,9 +494,10 @@ def act(world: World, step: tuple[str, object]) -> None:
         case "answer":
             world.answer({f"{job}.0": str(what) for job in range(9)})
         case "measure":
-            world.executor.readings.measure_at = 0.0
+            world.executor.readings.measure_soon()
         case "copy":
             world.executor.collector._copied_at = 0.0
+            world.executor.collector.on_running()
         case _:
             assert isinstance(what, bytes)
             world.send(what, kind)

@@ -421,17 +421,18 @@ def test_a_killed_transport_is_noticed_by_the_missing_reply(
             calls.append(words[0])
 
     session = connections.ReconnectingSession(LocalTransport(), "there", agent.reactor, Listener())
+    session.open()
 
-    def tick_until(expected: str) -> Callable[[], bool]:
-        return lambda: (session.tick(), expected in calls)[1]
+    def called(expected: str) -> Callable[[], bool]:
+        return lambda: expected in calls
 
-    agent.wait(tick_until("up"))
+    agent.wait(called("up"))
     assert session.session is not None
     session.request(None, "start", "1.0", "empty", "joined", "line", "0", "nothing", "1", "22", "0",
              "sleep 60")  # fmt: skip
-    agent.wait(tick_until("started"))
+    agent.wait(called("started"))
     os.kill(session.session.process.pid, signal.SIGKILL)
     session.session.process.poll()
-    agent.wait(tick_until("the shell stopped answering"))
+    agent.wait(called("the shell stopped answering"))
     session.close()
     agent.request("signal", "9", "1.0")

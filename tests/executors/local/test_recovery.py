@@ -39,6 +39,7 @@ from stoker.executors.local.recovery import COMPLETE
 from stoker.executors.local.supervisor import BOOT, start_ticks
 from stoker.executors.port import RecoverableAttempt
 from stoker.wire import RLIMIT_LOCKS
+from virtual_reactor import VirtualReactor
 
 JOB, SUPERVISOR, TICKS = 2**22 + 1, 2**22 + 2, 777
 """Pids that no real process can have, and the start time of both."""
@@ -66,19 +67,6 @@ def recoverable(job: Job) -> RecoverableAttempt:
     return RecoverableAttempt(job, spec_of(), "/dev/null")
 
 
-class Watched:
-    """What the executor waits for."""
-
-    def __init__(self) -> None:
-        self.callbacks: dict[int, Callable[[], None]] = {}
-
-    def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
-        self.callbacks[fd] = callback
-
-    def remove_reader(self, fd: int) -> None:
-        self.callbacks.pop(fd, None)
-
-
 class World:
     """A job and its supervisor, which take one step before each chosen observation."""
 
@@ -90,7 +78,7 @@ class World:
         self.script = list(zip(moments, steps, strict=True))
         self.observed = 0
         self.job, self.supervisor = "S", "S"
-        self.reactor = Watched()
+        self.reactor = VirtualReactor()
         places = ExecutorPaths(str(self.run), str(self.exits), str(place), str(place))
         self.executor = LocalExecutor(
             places, "install", [], self.reactor, lambda _: None, lambda _: None
@@ -180,7 +168,7 @@ class World:
                 if self.job in ("Z", ""):
                     callback()
             now += 1  # seconds: patience ends, too
-            self.executor.tick(now)
+            self.executor.termination.step(now)
         ends = AttemptLost | ProcessExited | StartCalledOff | StartFailed
         return [event for event in self.sink.events if isinstance(event, ends)]
 
@@ -385,7 +373,7 @@ def executor(tmp_path: Path) -> LocalExecutor:
         str(tmp_path / "run"), str(tmp_path / "exits"), str(tmp_path), str(tmp_path)
     )
     executor = LocalExecutor(
-        places, f"x{os.getpid()}", [], Watched(), lambda _: None, lambda _: None
+        places, f"x{os.getpid()}", [], VirtualReactor(), lambda _: None, lambda _: None
     )
     opened(executor)
     return executor
@@ -399,10 +387,10 @@ def orphaned(executor: LocalExecutor, claim: str) -> list[Event]:
     )
     Path(executor.paths.run, "7.0").write_text(claim)
     executor._take_orphan(attempt)
-    executor.tick(adoption.time.clock_gettime(BOOT))
+    executor.termination.step(adoption.time.clock_gettime(BOOT))
     for callback in list(executor.reactor.callbacks.values()):  # type: ignore[attr-defined]
         callback()
-    executor.tick(adoption.time.clock_gettime(BOOT))
+    executor.termination.step(adoption.time.clock_gettime(BOOT))
     return reported(executor)
 
 
@@ -454,7 +442,7 @@ def test_many_ends_are_recovered_with_few_scans_of_all_processes(
     lines = [f"{job.id}.0 {EXIT_LINE}" for job in jobs]
     Path(executor.paths.exits, str(SUPERVISOR)).write_text("".join(lines))
     executor.recover([recoverable(job) for job in jobs])
-    executor.tick(adoption.time.clock_gettime(BOOT))
+    executor.termination.step(adoption.time.clock_gettime(BOOT))
     assert [fact.code for fact in reported(executor) if isinstance(fact, ProcessExited)] == [
         0
     ] * 100
@@ -490,11 +478,11 @@ def test_processes_in_a_container_are_killed_before_those_of_its_engine(
         AttemptId(7, 0), executor.token(AttemptId(7, 0)), pid=engine, kill_at=now
     )
     executor.termination.active.add(AttemptId(7, 0))
-    executor.tick(now)
+    executor.termination.step(now)
     assert os.waitpid(inside, 0)[1] == signal.SIGKILL
-    executor.tick(now + 1)
+    executor.termination.step(now + 1)
     assert os.waitpid(engine, os.WNOHANG) == (0, 0)
-    executor.tick(now + container.REMOVAL_SECONDS)
+    executor.termination.step(now + container.REMOVAL_SECONDS)
     assert os.waitpid(engine, 0)[1] == signal.SIGKILL
 
 
@@ -505,7 +493,7 @@ def late(executor: LocalExecutor, claim: str) -> list[Event]:
     )
     Path(executor.paths.run, "7.0").write_text(claim)
     executor._on_late_start(attempt)
-    executor.tick(adoption.time.clock_gettime(BOOT))
+    executor.termination.step(adoption.time.clock_gettime(BOOT))
     return reported(executor)
 
 
@@ -607,7 +595,7 @@ def test_an_attempt_of_an_earlier_version_is_recovered_with_its_exit_code(
         earlier.wait()
     for callback in list(executor.reactor.callbacks.values()):  # type: ignore[attr-defined]
         callback()
-    executor.tick(adoption.time.clock_gettime(BOOT))
+    executor.termination.step(adoption.time.clock_gettime(BOOT))
     _, exited = reported(executor)
     assert isinstance(exited, ProcessExited)
     assert (exited.job, exited.code) == (7, 5)

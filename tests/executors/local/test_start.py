@@ -18,6 +18,7 @@ from stoker.executors.local import executor as local
 from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.local.recovery import COMPLETE
 from stoker.executors.port import SHORTAGE_SECONDS, AttemptId
+from virtual_reactor import VirtualReactor
 
 ATTEMPT = AttemptId(7, 2)
 PLACEMENT = Placement("here", (Take("gpu", "0", 1000),))
@@ -50,19 +51,6 @@ class Orders:
         pass
 
 
-class NoPoller:
-    """Never sees anything."""
-
-    def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
-        pass
-
-    def add_writer(self, fd: int, callback: Callable[[], None]) -> None:
-        pass
-
-    def remove_reader(self, fd: int) -> None:
-        pass
-
-
 def launch(tmp_path: Path, **more: Any) -> Launch:
     given = {
         "job": 7, "attempt": 2, "argv": ("/bin/true",), "directory": "/", "umask": 0o22,
@@ -84,7 +72,7 @@ def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalExecutor:
         str(run), str(tmp_path / "exits"), str(tmp_path / "scripts"), str(tmp_path)
     )
     found: Any = LocalExecutor(
-        places, "t", [Orders()], NoPoller(), lambda _: b"A=1", lambda _: b"#!/bin/sh\n",  # type: ignore[list-item]
+        places, "t", [Orders()], VirtualReactor(), lambda _: b"A=1", lambda _: b"#!/bin/sh\n",  # type: ignore[list-item]
         gpu_locks=GpuLocks(str(tmp_path / "gpus"), report=lambda _: None),
     )  # fmt: skip
     found.open(RecordingSink())

@@ -105,7 +105,6 @@ class Daemon:
 
     def turn(self) -> None:
         """Handle what has happened since the last turn."""
-        self._run_timers()
         commands = [*self.job_source.commands(), *self.commands.drain()]
         self.cycle(self.pipeline.collect(), commands)
         while self.pipeline.has_events:  # a start that failed at once
@@ -169,11 +168,6 @@ class Daemon:
 
     # -- timers -------------------------------------------------------------------------
 
-    def _run_timers(self) -> None:
-        boot, contain = system_clock().boot, self.faults.contain
-        contain("timers of the local executor", None, self.local.tick, boot)
-        contain("timers of the fleet", None, self.registry.tick, boot)
-
     def timeout(self) -> float | None:
         """Return the seconds until something is due; None if nothing is."""
         now, contain = system_clock(), self.faults.contain
@@ -181,8 +175,6 @@ class Daemon:
         waits = [
             MAX_SLEEP_SECONDS if state.alarms or state.deadlines else None,
             contain("timers of the cycle", 1.0, self.engine.seconds_until_due, now),
-            contain("timers of the local executor", 1.0, self.local.tick, now.boot),
-            contain("timers of the fleet", 1.0, self.registry.tick, now.boot),
             contain("timers of the GPU watch", 1.0, self.gpus.tick, state),
             contain("timers of training reports", 1.0, self.training.tick),
             contain("timers of sweeps", 1.0, sweeps.sampler.tick) if sweeps else None,

@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from stoker.core import contract
@@ -32,6 +33,7 @@ from stoker.executors.port import (
     NodeReading,
     RecoverableAttempt,
 )
+from stoker.executors.reactor import Reactor
 from stoker.probes.remote_facts import RemoteFacts
 from stoker.schema.job import UploadView
 
@@ -66,13 +68,14 @@ class ExecutorRegistry:
         state: Callable[[], State],
         build_launch: BuildLaunch,
         on_report_data: OnReportData,
+        reactor: Reactor,
         clock: Callable[[], Instant] = system_clock,
     ) -> None:
         """`factories` create executors by the kind of a node."""
         self.local, self.local_name, self.install = local, local_name, install
         self.factories, self.thresholds, self.gpu_memory = factories, thresholds, gpu_memory
         self.logs, self.state, self.build_launch = logs, state, build_launch
-        self.on_report_data, self.clock = on_report_data, clock
+        self.on_report_data, self.reactor, self.clock = on_report_data, reactor, clock
         self.records = JournalRecords(state)
         self.nodes: dict[str, RemoteNode] = {}
         self.leaving: dict[str, RemoteNode] = {}
@@ -118,15 +121,22 @@ class ExecutorRegistry:
         if at_once or node.executor.has_attempts() or not is_connected:
             node.executor.close()
         else:
-            node.state, node.leave_at = NodeState.LEAVING, self.clock().boot + LEAVE_SECONDS
             self.leaving[node.name] = node
+            close = partial(self._close_left, node)
+            node.leave(self.reactor.call_later(LEAVE_SECONDS, close))
+
+    def _close_left(self, node: RemoteNode) -> None:
+        """Close the connection of a removed node, unless it was added again."""
+        if self.leaving.get(node.name) is node:
+            del self.leaving[node.name]
+            node.executor.close()
 
     def _rejoined(self, added: e.NodeAdded) -> RemoteNode | None:
         """Return the node of that name that was removed a moment ago, if it is the same."""
         node = self.leaving.pop(added.name, None)
         if node is None:
             return None
-        if not node.is_reached_like(added) or node.leave_at <= 0:
+        if not node.is_reached_like(added) or node.state is not NodeState.LEAVING:
             node.executor.close()
             return None
         node.rejoin(added, self._detector(added.name))
@@ -323,8 +333,9 @@ class ExecutorRegistry:
 
     def on_node_down(self, name: str, why: str) -> None:
         """Report a node that does not answer, once for each reason."""
-        if name in self.leaving:
-            self.leaving[name].leave_at = 0.0
+        if (left := self.leaving.get(name)) is not None:
+            left.state = NodeState.UNREACHABLE
+            self.reactor.call_later(0.0, partial(self._close_left, left))
         node = self.nodes.get(name)
         if node is None:
             return
@@ -377,6 +388,7 @@ class ExecutorRegistry:
                 self._ended.setdefault(name, []).append(AttemptId(event.job, event.attempt))
         for node in self.nodes.values():
             self._outgoing += self._node_events(state, node)
+        self._report_refreshed()
         events, self._outgoing = self._outgoing, []
         return events + self.gangs.take_events()
 
@@ -475,23 +487,6 @@ class ExecutorRegistry:
     def _connected(self, name: str) -> RemoteNode | None:
         """Return a node to which there may be a connection."""
         return self.nodes.get(name) or self.leaving.get(name)
-
-    # -- time -----------------------------------------------------------------------------
-
-    def tick(self, boot: float) -> float | None:
-        """Do what is due on remote nodes; return the seconds until the next time."""
-        self._report_refreshed()
-        waits = [node.executor.tick(boot) for node in list(self.nodes.values())]
-        waits += [self._tick_leaving(node) for node in list(self.leaving.values())]
-        return min((wait for wait in waits if wait is not None), default=None)
-
-    def _tick_leaving(self, node: RemoteNode) -> float | None:
-        wait = node.leave_at - self.clock().boot
-        if wait > 0:
-            return wait
-        del self.leaving[node.name]
-        node.executor.close()
-        return None
 
     def close(self) -> None:
         """Close all connections; attempts continue."""

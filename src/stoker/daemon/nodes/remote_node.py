@@ -13,6 +13,7 @@ from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector
 from stoker.engine import Instant
 from stoker.executors.port import AttemptId, Executor
 from stoker.executors.rate_limit import RateLimit
+from stoker.executors.reactor import TimerHandle
 from stoker.probes.remote_facts import RemoteFacts
 
 MAX_CHANGES_AT_ONCE, CHANGES_PER_SECOND = 2000, 2
@@ -68,8 +69,8 @@ class RemoteNode(Struct):
     """Boot time until which it gets no job, since it had no space for one."""
     free_cores: float = 0.0
     """Cores that no process uses."""
-    leave_at: float = 0.0
-    """Boot time at which its connection is closed after its removal."""
+    closing: TimerHandle | None = None
+    """Closes its connection after its removal."""
 
     @classmethod
     def create(
@@ -126,9 +127,15 @@ class RemoteNode(Struct):
         self.is_fresh = False
         return is_new
 
+    def leave(self, closing: TimerHandle) -> None:
+        """Note that it was removed, and what closes its connection."""
+        self.state, self.closing = NodeState.LEAVING, closing
+
     def rejoin(self, added: NodeAdded, detector: ForeignUsageDetector) -> None:
         """Use a node again that was removed a moment ago."""
         self.added, self.detector = added, detector
+        if self.closing is not None:
+            self.closing.cancel()
         self.state, self.joined = NodeState.RECONCILING, None
         self.is_fresh = self.facts is not None
 

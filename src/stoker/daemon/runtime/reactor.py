@@ -7,14 +7,14 @@ import os
 import select
 import time
 from _queue import SimpleQueue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
 from stoker.faults import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import StoreFenced
 
 
-class Timer:
+class ScheduledCall:
     """One call in the future."""
 
     __slots__ = ("_callback", "due")
@@ -24,7 +24,7 @@ class Timer:
         """On the clock of the reactor."""
         self._callback: Callable[[], None] | None = callback
 
-    def __lt__(self, other: Timer) -> bool:
+    def __lt__(self, other: ScheduledCall) -> bool:
         return self.due < other.due
 
     @property
@@ -42,7 +42,41 @@ class Timer:
         return callback
 
 
-class EpollReactor:
+class TimerQueue:
+    """Calls that are due at some time, the earliest first."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.time = clock
+        self._calls: list[ScheduledCall] = []
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> ScheduledCall:
+        """Call back once, after `delay` seconds."""
+        call = ScheduledCall(self.time() + delay, callback)
+        heappush(self._calls, call)
+        return call
+
+    def next_due(self) -> float | None:
+        """Return the time of the next call; None if there is none."""
+        while self._calls and not self._calls[0].is_pending:
+            heappop(self._calls)
+        return self._calls[0].due if self._calls else None
+
+    def take_due(self) -> Iterator[Callable[[], None]]:
+        """Yield what to call now."""
+        now, due = self.time(), []
+        while self._calls and self._calls[0].due <= now:
+            due.append(heappop(self._calls))
+        for call in due:
+            if (callback := call.take()) is not None:
+                yield callback
+
+
+def boot_time() -> float:
+    """Return the seconds since the host was booted, including those in which it was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class EpollReactor(TimerQueue):
     """Implements `executors.reactor.Reactor`.
 
     A callback that raises is reported, and its descriptor is ignored for a while; without
@@ -50,9 +84,10 @@ class EpollReactor:
     """
 
     def __init__(
-        self, faults: FaultTracker | None = None, clock: Callable[[], float] = time.monotonic
+        self, faults: FaultTracker | None = None, clock: Callable[[], float] = boot_time
     ) -> None:
-        self.faults, self.clock = faults, clock
+        super().__init__(clock)
+        self.faults = faults
         self._epoll = select.epoll()
         self.callbacks: dict[int, Callable[[], object]] = {}
         """By descriptor."""
@@ -60,15 +95,14 @@ class EpollReactor:
         """Descriptors that are ignored for a while, since their callbacks failed."""
         self._pauses: dict[int, float] = {}
         """The length of the last pause, until the callback succeeds."""
-        self._timers: list[Timer] = []
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread_calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._wakeup, select.EPOLLIN)
 
     def close(self) -> None:
         """Free the descriptors; nothing is called any more."""
         self.callbacks.clear()
-        self._timers.clear()
+        self._calls.clear()
         self._epoll.close()
         os.close(self._wakeup)
 
@@ -99,15 +133,9 @@ class EpollReactor:
 
     # -- timers and other threads -------------------------------------------------------
 
-    def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
-        """Call back once, after `delay` seconds."""
-        timer = Timer(self.clock() + delay, callback)
-        heappush(self._timers, timer)
-        return timer
-
     def call_soon_threadsafe(self, callback: Callable[[], None], /) -> None:
         """Call back once, as soon as possible; may be used by any thread."""
-        self._calls.put(callback)
+        self._thread_calls.put(callback)
         self.wake()
 
     def wake(self) -> None:
@@ -117,16 +145,8 @@ class EpollReactor:
     def _run_calls(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wakeup)
-        while not self._calls.empty():
-            callback = self._calls.get()
-            self._contain("call", callback)
-
-    def _run_timers(self) -> None:
-        now = self.clock()
-        while self._timers and self._timers[0].due <= now:
-            callback = heappop(self._timers).take()
-            if callback is not None:
-                self._contain("timer", callback)
+        while not self._thread_calls.empty():
+            self._contain("call", self._thread_calls.get())
 
     def _contain(self, what: str, callback: Callable[[], None]) -> None:
         if self.faults is None:
@@ -147,19 +167,17 @@ class EpollReactor:
                 self._call(fd, callback)
         if self._paused_until:
             self._end_pauses()
-        if self._timers:
-            self._run_timers()
+        for due in self.take_due():
+            self._contain("timer", due)
 
     def _bound(self, timeout: float | None) -> float | None:
         """Return how long to sleep; what is overdue is due now, as epoll sleeps on below zero."""
-        while self._timers and not self._timers[0].is_pending:
-            heappop(self._timers)
-        ends = [self._timers[0].due] if self._timers else []
-        if self._paused_until:
-            ends.append(min(self._paused_until.values()))
-        waits = [end - self.clock() for end in ends]
-        if timeout is not None:
-            waits.append(timeout)
+        ends = [*self._paused_until.values()]
+        if (due := self.next_due()) is not None:
+            ends.append(due)
+        waits = [] if timeout is None else [timeout]
+        if ends:
+            waits.append(min(ends) - self.time())
         return max(min(waits), 0.0) if waits else None
 
     def _call(self, fd: int, callback: Callable[[], object]) -> None:
@@ -181,12 +199,12 @@ class EpollReactor:
         """Ignore a descriptor for a while: it stays readable, and its callback may fail again."""
         pause = max(2 * self._pauses.get(fd, 0.0), FIRST_PAUSE_SECONDS)
         self._pauses[fd] = pause = min(pause, LONGEST_PAUSE_SECONDS)
-        self._paused_until[fd] = self.clock() + pause
+        self._paused_until[fd] = self.time() + pause
         with contextlib.suppress(OSError):
             self._epoll.unregister(fd)
 
     def _end_pauses(self) -> None:
-        now = self.clock()
+        now = self.time()
         for fd in [fd for fd, until in self._paused_until.items() if until <= now]:
             del self._paused_until[fd]
             with contextlib.suppress(OSError):

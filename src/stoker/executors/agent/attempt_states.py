@@ -91,6 +91,7 @@ class AttemptStates:
             case "undecided":
                 attempt.undecided_polls += 1
                 attempt.is_observed = False
+                self.executor.poll_soon()
                 if attempt.undecided_polls >= MAX_UNDECIDED_POLLS:
                     why = f"no space left on {name}"
                     executor.cancel(attempt, why, delay=SHORTAGE_SECONDS, keep=True)

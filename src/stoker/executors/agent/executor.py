@@ -50,7 +50,7 @@ from stoker.executors.port import (
     RecoverableAttempt,
     Upload,
 )
-from stoker.executors.reactor import Reactor
+from stoker.executors.reactor import Reactor, Timer
 
 POLL_SECONDS, CHECK_SECONDS = 1.0, 20.0
 """Between polls of attempts that the agent does not watch; of all others."""
@@ -102,7 +102,7 @@ class AgentExecutor(Executor):
         prerequisites = Prerequisites(self.connection, self.pool, self.uploads, shares_files)
         self.collector = ResultCollector(
             Host(name, environment.install, shares_files), self.connection, self.pool,
-            self.uploads, self.attempts, self._on_collected, self._on_report_data,
+            self.uploads, self.attempts, self._on_collected, self._on_report_data, self.poll_soon,
         )  # fmt: skip
         self.starts = Starts(self, prerequisites)
         self.states = AttemptStates(self)
@@ -115,6 +115,7 @@ class AgentExecutor(Executor):
         self._unacknowledged: set[AttemptId] = set()
         """Attempts that the node may forget once their ends are on disk."""
         self._poll_at = self._check_at = 0.0
+        self._timer = Timer(environment.reactor, self._check_attempts)
 
     @property
     def capabilities(self) -> Capability:
@@ -141,8 +142,9 @@ class AgentExecutor(Executor):
         return self._sink
 
     def open(self, sink: ExecutorSink) -> None:
-        """Report to this sink; the first tick connects."""
+        """Connect, and report to this sink."""
         self._sink = sink
+        self.connection.open()
 
     # -- instructions -------------------------------------------------------------------
 
@@ -218,7 +220,7 @@ class AgentExecutor(Executor):
         if known.barrier_timeout:
             self.connection.request(None, "cancel_start", known.word)
         self._send_term(known)
-        self.tick(now)
+        self._timer()
 
     def _send_term(self, attempt: RemoteAttempt) -> None:
         for number in (signal.SIGCONT, signal.SIGTERM):  # a stopped process handles no signal
@@ -253,6 +255,7 @@ class AgentExecutor(Executor):
         """Look after attempts of an earlier daemon as soon as there is a connection."""
         for attempt in attempts:
             self._recover(attempt)
+        self.poll_soon()
         self._remove_old_notes()
 
     def _remove_old_notes(self) -> None:
@@ -296,6 +299,7 @@ class AgentExecutor(Executor):
             if attempt.end is not None:
                 attempt.end.is_sent = False
         self.readings.restart()
+        self._timer.request(0.0)
         self.reconciliation = self._new_reconciliation()
         self.reconciliation.start(self.records.abandoned_attempts(self.name))
 
@@ -310,6 +314,7 @@ class AgentExecutor(Executor):
     def _poll_all(self) -> None:
         def on_polled() -> None:
             self.is_reconciled = True
+            self._timer.request(0.0)
             self._report_up()
 
         self.states.poll([each for each in self.attempts.values() if each.is_ordered], on_polled)
@@ -421,6 +426,7 @@ class AgentExecutor(Executor):
                 )
             )
         self.control_files.resend(attempt)
+        self.collector.on_running()
         end = attempt.end
         if end is None or attempt.is_collecting:
             return
@@ -429,6 +435,7 @@ class AgentExecutor(Executor):
             boot = time.clock_gettime(time.CLOCK_BOOTTIME)
             end.is_sent, end.kill_at = True, boot if end.at_once else boot + self.grace
             self._send_term(attempt)
+            self._timer.request(0.0)
         elif attempt.is_observed:
             self._send_term(attempt)  # cancelled between the request and the start
 
@@ -478,16 +485,19 @@ class AgentExecutor(Executor):
 
     # -- time ---------------------------------------------------------------------------
 
-    def tick(self, boot: float) -> float | None:
-        """Do what is due; return the seconds until the next time."""
-        waits = [self.connection.tick()]
-        if self.connection.is_up:
-            waits += [self._kill_overdue(boot), self._poll(), self.collector.tick()]
-            waits.append(self.readings.tick())
+    def poll_soon(self) -> None:
+        """Poll attempts that the agent may not watch."""
+        self._timer.request(POLL_SECONDS)
+
+    def _check_attempts(self) -> float | None:
+        """Kill and poll attempts when it is time; return the seconds until then."""
+        if not self.connection.is_up:
+            return None
+        waits = (self._kill_overdue(), self._poll())
         return min((wait for wait in waits if wait is not None), default=None)
 
-    def _kill_overdue(self, boot: float) -> float | None:
-        waits = []
+    def _kill_overdue(self) -> float | None:
+        waits, boot = [], time.clock_gettime(time.CLOCK_BOOTTIME)
         for attempt in self.attempts.values():
             end = attempt.end
             if end is None or end.kill_at is None or attempt.is_collecting:
@@ -532,6 +542,8 @@ class AgentExecutor(Executor):
     def close(self) -> None:
         """Close the connection; attempts on the node continue."""
         self.connection.close()
+        self.readings.forget()
+        self._timer.cancel()
         self.pool.close()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import Protocol
 
 from stoker.executors.agent.session.framing import ProtocolError
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.port import AttemptRecords, ExecutorSink, NodeReading
+from stoker.executors.reactor import Timer
 
 BUSY_SECONDS, IDLE_SECONDS = 3.0, 10.0
 """Between measurements of a node, while there are jobs and otherwise."""
@@ -54,7 +54,7 @@ class NodeReadings:
         self.home: str | None = None
         """The home directory on the node, known after the first measurement."""
         self.has_bash = True
-        self.measure_at: float | None = None
+        self.timer = Timer(connection.reactor, self._request)
         self._is_pending = False
         """Whether a measurement was requested that has not arrived."""
         self._lines: list[str] = []
@@ -65,6 +65,7 @@ class NodeReadings:
     def forget(self) -> None:
         """Forget what is known of the node: its connection is lost."""
         self.home, self._has_reading = None, False
+        self.timer.cancel()
 
     def restart(self) -> None:
         """Measure over a new connection."""
@@ -72,19 +73,9 @@ class NodeReadings:
         self._request()
 
     def measure_soon(self) -> None:
-        """Measure with the next tick."""
-        self.measure_at = time.monotonic()
-
-    def tick(self) -> float | None:
-        """Measure when it is time; return the seconds until then."""
-        if self.measure_at is None:
-            return None
-        wait = self.measure_at - time.monotonic()
-        if wait > 0:
-            return wait
-        self.measure_at = None
-        self._request()
-        return None
+        """Measure in a moment, if there is a connection."""
+        if self.connection.is_up:
+            self.timer.request(0.0)
 
     def _request(self) -> None:
         if not self._is_pending:
@@ -107,17 +98,16 @@ class NodeReadings:
         self._is_pending = False
         text, self._lines = "\n".join(self._lines), []
         reading = self.parse(os.fsencode(text))
-        now = time.monotonic()
         if not reading.complete:
-            self.measure_at = now + BUSY_SECONDS
+            self.timer.request(BUSY_SECONDS)
             return None
         if reading.hung:
             # The earlier reading of the GPUs stays valid: they would be lost otherwise.
             sink.reading_failed(reading.driver_error)
-            self.measure_at = now + IDLE_SECONDS
+            self.timer.request(IDLE_SECONDS)
             if self._has_reading:
                 return None
         self.home, self.has_bash = reading.home, "bash" in reading.tools
         self._has_reading = True
-        self.measure_at = now + (BUSY_SECONDS if self.records.has_work() else IDLE_SECONDS)
+        self.timer.request(BUSY_SECONDS if self.records.has_work() else IDLE_SECONDS)
         return reading

@@ -27,6 +27,7 @@ from stoker.executors.agent.transfer.log_mirror import (
 from stoker.executors.agent.transfer.uploads import ALWAYS_EXCLUDED, TreeUploads
 from stoker.executors.linux.thread_pool import TransferPool
 from stoker.executors.port import AttemptId
+from stoker.executors.reactor import Timer
 
 COPY_SECONDS, COPY_FOLLOWED_SECONDS = 2.0, 0.2
 """Between copies of logs; of logs that a client follows."""
@@ -85,10 +86,14 @@ class ResultCollector:
         attempts: dict[AttemptId, RemoteAttempt],
         on_collected: OnCollected,
         on_report_data: OnReportData,
+        poll: Callable[[], None],
     ) -> None:
+        """`poll` is called when it must be found out again whether an attempt runs."""
         self.host, self.connection, self.pool, self.uploads = host, connection, pool, uploads
         self.attempts = attempts
         self.on_collected, self.on_report_data = on_collected, on_report_data
+        self.poll = poll
+        self._timer = Timer(connection.reactor, self._copy_output)
         self.followed: dict[int, float] = {}
         self._is_copying = False
         self._copied_at = 0.0
@@ -115,11 +120,17 @@ class ResultCollector:
         """Copy the output of a job more often for a while: a client reads it."""
         if any(attempt.job == job for attempt in self.attempts):
             self.followed[job] = time.monotonic() + FOLLOW_SECONDS
+            self.on_running()
 
-    def tick(self) -> float | None:
-        """Copy logs when it is time; return the seconds until the next time."""
+    def on_running(self) -> None:
+        """Begin to copy logs: an attempt runs."""
+        if not self._is_copying:
+            self._timer.request(0.0)
+
+    def _copy_output(self) -> float | None:
+        """Copy logs when it is time; return the seconds until then."""
         running = [each for each in self.attempts.values() if each.phase is Phase.RUNNING]
-        if not running or self._is_copying:
+        if not running or self._is_copying or not self.connection.is_up:
             return None
         now = time.monotonic()
         is_followed = any(self.followed.get(each.id.job, 0.0) > now for each in running)
@@ -136,7 +147,7 @@ class ResultCollector:
         self.connection.request_bytes(
             self._on_output, "read_new", str(PIECE), *words, max_bytes=max_bytes
         )
-        return pause
+        return None
 
     def _on_output(self, data: bytes) -> None:
         self._is_copying = False
@@ -146,6 +157,7 @@ class ResultCollector:
         progress = before != [each.mirror.offsets for each in self.attempts.values()]
         if trouble is None and _has_more(received) and progress:
             self._copied_at = 0.0
+        self.on_running()
 
     def _copy(self, received: list[Piece]) -> str | None:
         for piece in received:
@@ -199,6 +211,7 @@ class ResultCollector:
             attempt.stop_collecting()
             if words[0] == "busy":  # a process of it lives: it has not ended and is polled again
                 attempt.lost_reason, attempt.is_observed = None, False
+                self.poll()
             else:
                 self.collect(attempt, ["lost", *(words[1:] or [UNLISTED])])
 

@@ -141,6 +141,7 @@ class Starts:
         attempt.phase, attempt.is_observed = Phase.ORDERED, True
         attempt.ordered_at = time.monotonic()
         attempt.launch = None
+        executor.poll_soon()
         connection.request(
             None, "start", attempt.word, directory, "separate" if launch.err else "joined",
             "line" if launch.line else "argv",

@@ -35,7 +35,7 @@ class LocalAttempt(Struct):
     """The main process has ended; boot time by which its exit record must exist."""
     terminating_since: float | None = None
     term_pending: bool | None = None
-    """Its processes are to be asked to end with the next tick; True: at once."""
+    """Its processes are to be asked to end with the next step; True: at once."""
     kill_at: float | None = None
     was_killed: bool = False
     leftovers_uncounted: bool = False

@@ -56,12 +56,14 @@ from stoker.executors.port import (
     RecoverableAttempt,
     Upload,
 )
-from stoker.executors.reactor import Reactor
+from stoker.executors.reactor import Reactor, Timer
 
 logger = logging.getLogger(__name__)
 
 LOCKED_GPU_SECONDS = 2.0
 """Delay of the next try after a start found a GPU locked."""
+FLUSH_SECONDS = 0.05
+"""Delay of the next try after the socket of a supervisor was full."""
 TERMINAL_SIGNALS = {signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT,
                     signal.SIGSTOP, signal.SIGCONT}  # fmt: skip
 UNCATCHABLE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
@@ -104,6 +106,7 @@ class LocalExecutor(Executor):
         self.exit_log = ExitLog(paths.exits)
         self.recovery = AttemptRecovery(self)
         self.termination = Termination(self)
+        self._flushing = Timer(reactor, self._flush)
         self._sink: ExecutorSink | None = None
         self._at_barrier: dict[AttemptId, tuple[Launch, Barrier]] = {}
         """Parts of gangs that are started when all parts are ready."""
@@ -188,6 +191,13 @@ class LocalExecutor(Executor):
             launch.environment, extra, launch.out, launch.err, self.gpu_locks.paths(id),
             attempt.cgroup, tree.mark_of(attempt.token), msgspec.json.encode(launch.placement),
         )  # fmt: skip
+        if client.unsent:
+            self._flushing.request(FLUSH_SECONDS)
+
+    def _flush(self) -> float | None:
+        """Send what the sockets of supervisors did not take before."""
+        unsent = [client.flush() for client in self.supervisors]
+        return FLUSH_SECONDS if any(unsent) else None
 
     def _start_failed(self, attempt: LocalAttempt, error: Exception) -> None:
         """Report a start that was not sent: a shortage may pass, other errors would repeat."""
@@ -230,7 +240,7 @@ class LocalExecutor(Executor):
     # -- signals ------------------------------------------------------------------------
 
     def terminate(self, attempt: AttemptId, grace: float) -> None:
-        """Terminate a tree: TERM with the next tick, KILL after `grace` seconds."""
+        """Terminate a tree: TERM in a moment, KILL after `grace` seconds."""
         if self._at_barrier.pop(attempt, None) is not None:
             self._cancel(attempt, "cancelled before it was started")
         elif (known := self.attempts.get(attempt)) is not None:
@@ -415,7 +425,7 @@ class LocalExecutor(Executor):
             self.finish(attempt)
         else:
             attempt.leftovers_uncounted = True
-            self.termination.active.add(attempt.id)  # the next tick scans all such attempts
+            self.termination.add(attempt.id)
 
     def finish(self, attempt: LocalAttempt) -> None:
         """Report the end of an attempt after its last process ended."""
@@ -481,13 +491,6 @@ class LocalExecutor(Executor):
         known.oom_kills_before = self.oom.before()
         self.attempts[known.id] = known
         return known
-
-    def tick(self, boot: float) -> float | None:
-        """Continue terminations and look for exit records; return when to do so again."""
-        self.recovery.check_records(self.termination.without_record(), boot)
-        wait = self.termination.tick(boot)
-        unsent = [client.flush() for client in self.supervisors]
-        return self.termination.RESCAN_SECONDS if any(unsent) else wait
 
     def close(self) -> None:
         """Let the supervisors go; their attempts continue."""

@@ -72,7 +72,7 @@ class AttemptRecovery:
                 self._cancel(attempt.id)
             else:
                 self._classify(attempt, claim or read_claim(path) or Claim())
-        self.check_records(executor.termination.without_record(), time.clock_gettime(BOOT))
+        executor.termination.step(time.clock_gettime(BOOT))
 
     def _classify(self, recoverable: RecoverableAttempt, claim: Claim) -> None:
         executor = self.executor
@@ -105,7 +105,7 @@ class AttemptRecovery:
     def expect_record(self, attempt: LocalAttempt) -> None:
         """Wait for the record of an attempt after its process ended or was never seen."""
         attempt.record_deadline = time.clock_gettime(BOOT) + RECORD_SECONDS
-        self.executor.termination.active.add(attempt.id)
+        self.executor.termination.add(attempt.id)
 
     def watch(self, attempt: LocalAttempt) -> None:
         """Watch a main process that is not a child of this process."""

@@ -13,13 +13,14 @@ from stoker.executors.linux import process_tree as tree
 from stoker.executors.local.attempt import LocalAttempt
 from stoker.executors.local.supervisor import BOOT
 from stoker.executors.port import AttemptId
+from stoker.executors.reactor import Timer
 
 if TYPE_CHECKING:
     from stoker.executors.local.executor import LocalExecutor
 
 
 class Termination:
-    """Terminates the trees of attempts, a step per tick."""
+    """Terminates the trees of attempts step by step."""
 
     RESCAN_SECONDS = 0.05
     """Between scans of a tree that is terminated: the end of its last process makes no event."""
@@ -27,31 +28,41 @@ class Termination:
     def __init__(self, executor: LocalExecutor) -> None:
         self.executor = executor
         self.active: set[AttemptId] = set()
-        """Attempts that need a tick: being terminated, or without an exit record."""
+        """Attempts that are being terminated, or have no exit record."""
+        self._timer = Timer(executor.reactor, self._continue)
+
+    def add(self, attempt: AttemptId) -> None:
+        """Look after an attempt until its last process has ended or its record is found."""
+        self.active.add(attempt)
+        self._timer.request(0.0)  # one scan for all attempts that are added by then
 
     def begin(self, attempt: LocalAttempt, grace: float) -> None:
-        """Terminate a tree: TERM with the next tick, KILL after `grace` seconds."""
+        """Terminate a tree: TERM with the next step, KILL after `grace` seconds."""
         now, at_once = time.clock_gettime(BOOT), grace <= 0
         if attempt.terminating_since is None:
             attempt.terminating_since = now
         if at_once:
             grace = container.LAST_WORD if is_contained(attempt) else 0.0
         attempt.kill_at = min(attempt.kill_at or now + grace, now + grace)
-        self.active.add(attempt.id)
+        self.add(attempt.id)
         if grace:
             attempt.term_pending = at_once
+
+    def _continue(self) -> float | None:
+        self.step(time.clock_gettime(BOOT))
+        return self.RESCAN_SECONDS if self.active else None
+
+    def step(self, boot: float) -> None:
+        """Look for exit records, then do the next step of all terminations."""
+        self.executor.recovery.check_records(self.without_record(), boot)
+        self._terminate([self.executor.attempts[id] for id in self.active], boot)
 
     def without_record(self) -> list[LocalAttempt]:
         """Return the attempts without exit records."""
         active = [self.executor.attempts[id] for id in self.active]
         return [a for a in active if a.record_deadline is not None and a.status is None]
 
-    def tick(self, boot: float) -> float | None:
-        """Do the next step of all terminations; return the seconds until the one after."""
-        self._step([self.executor.attempts[id] for id in self.active], boot)
-        return self.RESCAN_SECONDS if self.active else None
-
-    def _step(self, attempts: list[LocalAttempt], boot: float) -> None:
+    def _terminate(self, attempts: list[LocalAttempt], boot: float) -> None:
         """Do one step for all attempts together, since it takes a scan of all processes."""
         asked = [a for a in attempts if a.term_pending is not None and a.pid is not None]
         due = [a for a in attempts if a.kill_at is not None and boot >= a.kill_at]

@@ -8,13 +8,11 @@ from typing import Protocol
 from stoker.executors.agent.session.framing import ProtocolError
 from stoker.executors.agent.session.session import AgentSession, OnBytes, OnReply
 from stoker.executors.agent.session.transport import Transport
-from stoker.executors.reactor import Reactor
+from stoker.executors.reactor import Reactor, Timer
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
 STABLE_SECONDS = 30.0
 """A connection that is lost after this time does not count as one more failure."""
-EXIT_SECONDS, EXIT_POLL_SECONDS = 1.0, 0.02
-"""Time that the transport's process has to exit after its output ended, and between checks."""
 HELLO_SECONDS = 25.0
 """Time for a login; ssh itself gives up on a silent network sooner."""
 KEEPALIVE_SECONDS, REPLY_SECONDS = 10.0, 20.0
@@ -48,12 +46,18 @@ class ReconnectingSession:
         self.root = ROOT
         self.session: AgentSession | None = None
         self.failures = 0
-        self.try_at: float | None = time.monotonic()
-        self.give_up_at: float | None = None
+        self.give_up_at = 0.0
+        """When an agent that has not answered is given up."""
         self.pinged_at: float | None = None
         """When the agent was pinged, until it replies."""
         self.up_at: float | None = None
         """When the agent of this session answered first."""
+        self.retry = Timer(reactor, self._connect)
+        self._check = Timer(reactor, self._check_alive)
+
+    def open(self) -> None:
+        """Connect in a moment."""
+        self.retry.request(0.0)
 
     @property
     def is_up(self) -> bool:
@@ -70,47 +74,29 @@ class ReconnectingSession:
         if self.session is not None and self.session.is_up:
             self.session.request_bytes(on_bytes, verb, *words, max_bytes=max_bytes)
 
-    def tick(self) -> float | None:
-        """Connect when it is time; return the seconds until the next check."""
-        now = time.monotonic()
-        if self.session is None and self.try_at is not None and now >= self.try_at:
-            self._connect()
-        if self.give_up_at is not None and now >= self.give_up_at and self.session is not None:
-            self.session.close(
-                f"login succeeded, but no shell answered within {HELLO_SECONDS:.0f} s"
-            )
-        candidates = (self._await_exit(now), self._check_alive(now), self.try_at, self.give_up_at)
-        moments = [moment for moment in candidates if moment is not None]
-        return max(min(moments) - time.monotonic(), 0.0) if moments else None
-
-    def _await_exit(self, now: float) -> float | None:
-        """Let the transport's process exit before its failure is reported; return when to check."""
-        session = self.session
-        if session is None or session.ended_at is None:
+    def _check_alive(self) -> float | None:
+        """Ping an agent that was silent for too long; return the seconds to the next check."""
+        session, now = self.session, time.monotonic()
+        if session is None:
             return None
-        if session.process.poll() is None and now < session.ended_at + EXIT_SECONDS:
-            return now + EXIT_POLL_SECONDS
-        session.fail()
-        return self.try_at
-
-    def _check_alive(self, now: float) -> float | None:
-        """Ping an agent that was silent for too long; return the time of the next check."""
-        session = self.session
-        if session is None or not session.is_up:
-            self.pinged_at = None
-            return None
+        if not session.is_up:
+            if now >= self.give_up_at:
+                session.close(
+                    f"login succeeded, but no shell answered within {HELLO_SECONDS:.0f} s"
+                )
+                return None
+            return self.give_up_at - now
         if self.pinged_at is not None and session.last_reply >= self.pinged_at:
             self.pinged_at = None
         if self.pinged_at is None:
             if now < session.last_reply + KEEPALIVE_SECONDS:
-                return session.last_reply + KEEPALIVE_SECONDS
+                return session.last_reply + KEEPALIVE_SECONDS - now
             self.pinged_at = now
             session.ping()
         elif now >= self.pinged_at + REPLY_SECONDS:
-            self.pinged_at = None
             session.close("the shell stopped answering")
-            return self.try_at
-        return self.pinged_at + REPLY_SECONDS
+            return None
+        return self.pinged_at + REPLY_SECONDS - now
 
     def reset(self) -> None:
         """Close the connection, if there is one, and open it again."""
@@ -120,12 +106,12 @@ class ReconnectingSession:
 
     def reconnect_now(self) -> None:
         """Connect without waiting for the end of the pause."""
-        if self.session is None and self.try_at is not None:
-            self.try_at = time.monotonic()
+        if self.retry.is_set:
+            self.retry.request(0.0)
 
     def _connect(self) -> None:
-        self.try_at = None
         self.give_up_at = time.monotonic() + HELLO_SECONDS
+        self._check.request(HELLO_SECONDS)
         variables = {"ROOT": ROOT, "INSTALL": self.install}
         try:
             self.session = AgentSession(
@@ -138,27 +124,29 @@ class ReconnectingSession:
         if words[0] == "hello":
             if self.up_at is not None:
                 raise ProtocolError("a second greeting")
-            self.up_at, self.give_up_at = time.monotonic(), None
+            self.up_at = time.monotonic()
+            self._check.request(KEEPALIVE_SECONDS)
             self.listener.on_up()
         else:
             self.listener.on_notification(words)
 
     def _on_closed(self, why: str) -> None:
         now, session, up_at = time.monotonic(), self.session, self.up_at
-        self.session = self.give_up_at = self.up_at = None
+        self.session = self.up_at = self.pinged_at = None
         if up_at is not None and now >= up_at + STABLE_SECONDS:
             self.failures = 0
         pause = min(MIN_PAUSE_SECONDS * 2 ** min(self.failures, 10), MAX_PAUSE_SECONDS)
         if session is not None and session.is_malformed:
             pause = MAX_PAUSE_SECONDS
         self.failures += 1
-        self.try_at = now + pause
+        self.retry.request(pause)
         self.listener.on_down(why)
 
     def close(self) -> None:
         """Close the connection for good."""
         session, self.session = self.session, None
-        self.try_at = self.give_up_at = None
+        self.retry.cancel()
+        self._check.cancel()
         if session is not None:
             session.on_closed = lambda _: None
             session.close("closed")

@@ -31,6 +31,8 @@ PROGRESS = 16 << 10
 """Bytes of bulk data that show that a node still answers."""
 MAX_REASON_LENGTH = 300
 """Characters of the reason for which a connection ended."""
+EXIT_SECONDS, EXIT_POLL_SECONDS = 1.0, 0.02
+"""Time that the transport's process has to exit after its output ended, and between checks."""
 PREAMBLE = "\n" * 8
 """Empty lines for login scripts that read standard input; the agent's text follows them."""
 
@@ -80,8 +82,6 @@ class AgentSession:
         self.is_up = self._closed = False
         self.is_malformed = False
         """Whether it was closed because of what the node sent."""
-        self.ended_at: float | None = None
-        """When the output ended before the agent had answered."""
         self.nonce = secrets.token_hex(16)
         self._last_line = self._last_bulk = time.monotonic()
         self._requests: dict[str, PendingRequest] = {}
@@ -181,9 +181,8 @@ class AgentSession:
         elif self.is_up:
             self.close("the connection was lost")
         else:
-            # The exit of the transport's process explains it; that is checked by a timer.
             self.reactor.remove_reader(self.process.stdout.fileno())
-            self.ended_at = time.monotonic()
+            self.reactor.call_later(0.0, lambda: self._await_exit(EXIT_SECONDS))
 
     def _read_bulk(self) -> None:
         """Read bulk data."""
@@ -270,10 +269,17 @@ class AgentSession:
 
     # -- the end ------------------------------------------------------------------------
 
-    def fail(self) -> None:
-        """Close a connection after the end of its output."""
+    def _await_exit(self, seconds: float) -> None:
+        """Close after the end of the output, when the exit of the process explains it."""
+        if self._closed:
+            return
+        code = self.process.poll()
+        if code is None and seconds > 0:
+            left = seconds - EXIT_POLL_SECONDS
+            self.reactor.call_later(EXIT_POLL_SECONDS, lambda: self._await_exit(left))
+            return
         stderr = self._early_stderr.decode(errors="replace")
-        self.close(self.transport.describe_failure(self.process.poll(), stderr))
+        self.close(self.transport.describe_failure(code, stderr))
 
     def close(self, why: str) -> None:
         """Close the connection; attempts on the node continue."""
