@@ -73,10 +73,9 @@ def complete(words: list[str]) -> list[str] | None:
 def _list(as_json: bool) -> int:
     from stoker.cli import output
     from stoker.cli.output.table import Column, write
-    from stoker.compat.path_commands import OTHER, STOKER, find_on_path, read_record
+    from stoker.compat.path_commands import OTHER, STOKER, find_on_path
 
-    record = read_record()
-    on_path = {name: find_on_path(name, record) for name in COMMANDS}
+    on_path = {name: find_on_path(name) for name in COMMANDS}
     if as_json:
         output.emit({
             "commands": [

@@ -12,17 +12,14 @@ from stoker.compat.path_commands import (
     STOKER,
     commands_on_path,
     default_directory,
-    digest,
     find_on_path,
+    is_changed_wrapper,
     is_from_pip,
-    is_recorded,
+    is_wrapper,
     path_directories,
-    read_record,
     read_start,
     real_directory,
-    record_lock,
-    write_new,
-    write_record,
+    sign,
 )
 
 TYPE_CHECKING = False
@@ -84,34 +81,26 @@ class InstallResult:
 
 def install(names: list[str], directory: str | None, *, force: bool) -> InstallResult:
     """Write a script for each name; write none if one cannot be written."""
-    with record_lock():
-        return _install(names, directory, force)
-
-
-def _install(names: list[str], directory: str | None, force: bool) -> InstallResult:
     result = InstallResult(real_directory(directory) if directory else default_directory())
-    record = read_record()
     texts: dict[str, bytes] = {}
     for name in names:
         target = os.path.join(result.directory, name)
         on_path = list(commands_on_path(name))
-        others = [
-            path for path in on_path if not is_from_pip(path) and not is_recorded(path, record)
-        ]
+        others = [path for path in on_path if not is_from_pip(path) and not is_wrapper(path)]
         from_pip = next((path for path in (*on_path[:1], target) if is_from_pip(path)), None)
         text = wrapper_script(name)
         if from_pip is not None:
             result.already.append(from_pip)
         else:
-            _check_target(target, name, text, record)
+            _check_target(target, name)
             _check_other_programs([path for path in others if path != target], name, force)
-            if is_recorded(target, record) and read_start(target) == text:
+            if is_wrapper(target) and read_start(target) == text:
                 result.already.append(target)
             else:
                 texts[target] = text
         if others and others[0] == on_path[0] and others[0] != target:
             result.note_other(name, others[0])
-    _write_all(texts, record)
+    _write_all(texts)
     result.written = list(texts)
     return result
 
@@ -123,33 +112,24 @@ def uninstall(
 
     A name that was never installed is an error unless `ignore_missing`.
     """
-    with record_lock():
-        return _uninstall(names, real_directory(directory) if directory else None, ignore_missing)
-
-
-def _uninstall(
-    names: list[str], directory: str | None, ignore_missing: bool
-) -> tuple[list[str], list[str]]:
-    record = read_record()
-    paths = [
-        path
-        for path in record
-        if os.path.basename(path) in names and directory in {None, os.path.dirname(path)}
-    ]
-    missing = [name for name in names if name not in map(os.path.basename, paths)]
+    directories = [real_directory(directory)] if directory else _usual_directories()
+    paths = [os.path.join(directory, name) for name in names for directory in directories]
+    removed = [path for path in paths if is_wrapper(path)]
+    left = [path for path in paths if is_changed_wrapper(path)]
+    found = {os.path.basename(path) for path in (*removed, *left)}
+    missing = [name for name in names if name not in found]
     if missing and not ignore_missing:
-        raise StokerError(_not_installed_message(missing[0], directory, record))
-    removed, left = [], []
-    for path in paths:
-        if is_recorded(path, record):
-            os.unlink(path)
-            removed.append(path)
-        elif os.path.lexists(path):
-            left.append(path)
-    if paths:
-        write_record({path: hash for path, hash in record.items()
-                      if path not in paths or path in left})  # fmt: skip
+        raise StokerError(_not_installed_message(missing[0], directory))
+    for path in removed:
+        os.unlink(path)
     return removed, left
+
+
+def _usual_directories() -> list[str]:
+    """Return the directories of PATH, and those that `install` uses without --dir."""
+    return list(
+        dict.fromkeys((*path_directories(), default_directory(), real_directory("~/.local/bin")))
+    )
 
 
 def wrapper_script(name: str) -> bytes:
@@ -157,7 +137,8 @@ def wrapper_script(name: str) -> bytes:
     if not sys.executable:
         raise StokerError("This Python does not know its own path (sys.executable is empty).")
     # -P: files in the current directory must not shadow modules.
-    return os.fsencode(SCRIPT.format(name=name, python=quoted(os.path.abspath(sys.executable))))
+    script = SCRIPT.format(name=name, python=quoted(os.path.abspath(sys.executable)))
+    return sign(os.fsencode(script))
 
 
 def quoted(word: str) -> str:
@@ -165,12 +146,12 @@ def quoted(word: str) -> str:
     return "'" + word.replace("'", "'\\''") + "'"
 
 
-def _check_target(target: str, name: str, text: bytes, record: dict[str, str]) -> None:
+def _check_target(target: str, name: str) -> None:
     """Reject overwriting a file that stoker did not write, also with --force."""
-    same = read_start(target) == text and not os.path.islink(target)
-    if not os.path.lexists(target) or is_recorded(target, record) or same:
+    if not os.path.lexists(target) or is_wrapper(target):
         return
-    reason = "has been changed since stoker wrote it" if target in record else "is not stoker's"
+    changed = is_changed_wrapper(target)
+    reason = "has been changed since stoker wrote it" if changed else "is not stoker's"
     raise StokerError(
         f"{clean(target)} exists and {reason}. Nothing was written. Move it away, or choose "
         f"another directory: stoker compat install {name} --dir DIR"
@@ -186,61 +167,36 @@ def _check_other_programs(others: list[str], name: str, force: bool) -> None:
         )
 
 
-def _not_installed_message(name: str, directory: str | None, record: dict[str, str]) -> str:
+def _not_installed_message(name: str, directory: str | None) -> str:
     if directory is not None:
         return f"{name} was not installed in {clean(directory)} by stoker. Nothing was removed."
-    path, owner = find_on_path(name, record)
+    path, owner = find_on_path(name)
     if path is not None and owner == STOKER:
         return f"{clean(path)} came with the package: `pip uninstall stoker` removes it."
     other = f" {clean(path)} is another program." if owner == OTHER else ""
     return f"{name} was not installed by stoker. Nothing was removed.{other}"
 
 
-def _write_all(texts: dict[str, bytes], record: dict[str, str]) -> None:
-    """Install all files: write each to a temporary file beside its target, then rename."""
-    temporaries: list[tuple[str, str]] = []
-    previous = {target: read_start(target) for target in texts}
-    replaced: list[str] = []
+def _write_all(texts: dict[str, bytes]) -> None:
+    """Write each file beside its target, then rename all."""
     try:
         for target, text in texts.items():
-            temporary = f"{target}.{os.getpid()}.new"
-            temporaries.append((temporary, target))
-            _write_temporary(temporary, text)
-        # The record is written first: an entry without a file does no harm.
-        if texts:
-            write_record(record | {target: digest(text) for target, text in texts.items()})
-        for temporary, target in temporaries:
-            os.replace(temporary, target)
-            replaced.append(target)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open(_temporary(target), flags, 0o755), "wb") as file:
+                file.write(text)
+        for target in texts:
+            os.replace(_temporary(target), target)
     except OSError as error:
-        for target in replaced:
-            _restore(target, previous[target])
-        write_record(record)
-        raise _not_writable(os.path.dirname(target), error) from None
+        raise StokerError(
+            f"{clean(os.path.dirname(target))} cannot be written to: {error.strerror}. "
+            "Choose another directory with --dir."
+        ) from None
     finally:
-        for temporary, _ in temporaries:
-            if os.path.lexists(temporary):
-                os.unlink(temporary)
+        for target in texts:
+            if os.path.lexists(_temporary(target)):
+                os.unlink(_temporary(target))
 
 
-def _restore(target: str, text: bytes | None) -> None:
-    """Restore the previous content of a file, or delete it."""
-    os.unlink(target)
-    if text is not None:
-        write_new(target, text, 0o755)
-
-
-def _write_temporary(path: str, text: bytes) -> None:
-    directory = os.path.dirname(path)
-    try:
-        os.makedirs(directory, exist_ok=True)
-        write_new(path, text, 0o755)
-    except OSError as error:
-        raise _not_writable(directory, error) from None
-
-
-def _not_writable(directory: str, error: OSError) -> StokerError:
-    return StokerError(
-        f"{clean(directory)} cannot be written to: {error.strerror}. Nothing was installed. "
-        "Choose another directory with --dir."
-    )
+def _temporary(target: str) -> str:
+    return f"{target}.{os.getpid()}.new"
