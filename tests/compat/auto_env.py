@@ -1,47 +1,29 @@
-"""A home with an `auto` server in it, its client, and short words for what tests ask."""
+"""AutoEnv: a home with an `auto` server in it, and its client."""
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from conftest import end_processes_of, stop_daemon
+from compat.home_env import Done, HomeEnv, temporary_base
 from e2e.daemon_fixture import until
-from stoker import places
 from stoker.client.client import Client
 
-Done = subprocess.CompletedProcess[str]
-FOREIGN = ("STOKER_", "XDG_", "SLURM_", "SBATCH_", "CUDA_")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "auto"
 UNFINISHED = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
 UNTIL_GO = "until [ -e go ]; do sleep 0.05; done"
 
 
-class AutoEnv:
+class AutoEnv(HomeEnv):
     """One home."""
 
     def __init__(self, base: Path, **env: str) -> None:
-        self.base, self.user = base, base / "user"
-        for name in ("home", "user", "runtime"):
-            (base / name).mkdir(mode=0o700)
-        self.env = {
-            **{name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)},
-            "STOKER_HOME": str(base / "home"),
-            "HOME": str(self.user),
-            "XDG_RUNTIME_DIR": str(base / "runtime"),
-            "SHELL": "/bin/sh",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            **env,
-        }
+        super().__init__(base, **env)
         (base / "home" / "config.toml").write_text("grace = 1\n[foreign]\nleave_seconds = 0\n")
         self.client = Client(str(base / "home" / "run" / "daemon.sock"))
         self.out = base / "server.out"
@@ -50,7 +32,7 @@ class AutoEnv:
     # -- the server ---------------------------------------------------------------------
 
     def serve(self, *words: object, cwd: Path | None = None) -> "AutoEnv":
-        """Start a server; return when it says that it serves."""
+        """Start a server; return when it serves."""
         before = self.out.read_text().count("serving GPU") if self.out.exists() else 0
         with self.out.open("ab") as out:
             self.server = subprocess.Popen(
@@ -58,11 +40,11 @@ class AutoEnv:
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd or self.user,
                 env=self.env, start_new_session=True,
             )  # fmt: skip
-        until(lambda: self._said() > before or self.server.poll() is not None)
+        until(lambda: self._count_starts() > before or self.server.poll() is not None)
         assert self.server.poll() is None, self.out.read_text()
         return self
 
-    def _said(self) -> int:
+    def _count_starts(self) -> int:
         return self.out.read_text().count("serving GPU")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
@@ -74,48 +56,34 @@ class AutoEnv:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the server wrote for its clients."""
-        found: dict[str, Any] = json.loads((self.base / "home" / "run" / "auto.json").read_text())
-        return found
+        """The file that the server wrote for its clients."""
+        record: dict[str, Any] = json.loads((self.base / "home" / "run" / "auto.json").read_text())
+        return record
 
     @property
     def port(self) -> int:
-        """Where clients come in."""
+        """The port for clients."""
         return int(self.record["port"])
 
     @property
     def token(self) -> str:
-        """What they show there."""
+        """The token of the clients."""
         return Path(self.record["token_file"]).read_text().strip()
 
     # -- commands -----------------------------------------------------------------------
 
-    def run(self, *words: object, cwd: Path | None = None, input: str | None = None) -> Done:
-        """Any command in this home."""
-        return subprocess.run(
-            [str(word) for word in words],
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
-            capture_output=True,
-            text=True,
-            cwd=cwd or self.user,
-            env=self.env,
-            timeout=40,
-            check=False,
-        )
-
     def auto(self, *words: object, **more: Any) -> Done:
-        """The client."""
+        """Run the client."""
         return self.run(sys.executable, "-m", "stoker.compat.auto", *words, **more)
 
     def ok(self, *words: object, **more: Any) -> str:
-        """What the client prints when all is well."""
+        """Run the client, which must succeed; return what it printed."""
         done = self.auto(*words, **more)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def refused(self, *words: object, code: int, **more: Any) -> str:
-        """The one sentence that the client says instead."""
+        """Run the client, which must fail; return its one-line message."""
         done = self.auto(*words, **more)
         assert (done.returncode, done.stdout) == (code, ""), done
         assert done.stderr.count("\n") == 1, done.stderr
@@ -123,19 +91,19 @@ class AutoEnv:
 
     def task(self, command: str, *words: object, **more: Any) -> int:
         """Queue a task; return its id."""
-        said = self.ok("run", "-c", command, *words, **more)
-        assert said.startswith("Task id: "), said
-        return int(said.removeprefix("Task id: "))
+        printed = self.ok("run", "-c", command, *words, **more)
+        assert printed.startswith("Task id: "), printed
+        return int(printed.removeprefix("Task id: "))
 
     def ended(self, id: int) -> dict[str, Any]:
-        """Wait for a task's end; return it as the API shows it."""
+        """Wait for the end of a task; return its view."""
         reply = self.client.wait([str(id)], timeout=30)
         assert reply["finished"], reply
-        found: dict[str, Any] = reply["jobs"][0]
-        return found
+        view: dict[str, Any] = reply["jobs"][0]
+        return view
 
     def result(self, command: str, *words: object, **more: Any) -> str:
-        """Queue a task and wait; return what it wrote."""
+        """Queue a task and wait; return its output."""
         view = self.ended(self.task(command, *words, **more))
         assert view["state"] == "COMPLETED", view
         return Path(view["log"]).read_text()
@@ -143,23 +111,23 @@ class AutoEnv:
     def running(self, id: int) -> dict[str, Any]:
         """Wait until a task runs."""
 
-        def there() -> dict[str, Any] | None:
+        def running_view() -> dict[str, Any] | None:
             view: dict[str, Any] = self.client.jobs([str(id)])["jobs"][0]
             return view if view["state"] == "RUNNING" and view["pid"] else None
 
-        found: dict[str, Any] = until(there)
-        return found
+        running: dict[str, Any] = until(running_view)
+        return running
 
     def state(self, id: int) -> str:
-        """How a task stands."""
+        """Return the state of a task."""
         return str(self.client.jobs([str(id)])["jobs"][0]["state"])
 
     def ids(self, *words: object) -> list[int]:
-        """The ids in a listing of ended tasks."""
+        """Return the ids in the history."""
         return [task["id"] for task in json.loads(self.ok("history", "--json", *words))]
 
     def tidy(self) -> None:
-        """Leave nothing to the next test."""
+        """End all tasks and remove all files, before the next test."""
         live = self.client.jobs(state=UNFINISHED, limit=1000)["jobs"]
         ids = [str(view["id"]) for view in live]
         if ids:
@@ -171,25 +139,13 @@ class AutoEnv:
 
 
 @contextlib.contextmanager
-def lab(**env: str) -> Iterator[AutoEnv]:
-    """A home that is gone afterwards, with everything that ran in it."""
-    base = Path(tempfile.mkdtemp(prefix="sk-", dir="/tmp"))
-    here = AutoEnv(base, **env)
-    try:
-        yield here
-    finally:
-        if here.server is not None:
-            here.server.kill()
-            here.server.wait(20)
-        stop_daemon(base)
-        end_processes_of(base)
-        shutil.rmtree(run_dir(base), ignore_errors=True)
-        shutil.rmtree(base, ignore_errors=True)
-
-
-def run_dir(base: Path) -> str:
-    """Where the claims of this home lie, which is outside it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STOKER_HOME", str(base / "home"))
-        patch.setenv("XDG_RUNTIME_DIR", str(base / "runtime"))
-        return places.run_dir()
+def open_auto_env(**env: str) -> Iterator[AutoEnv]:
+    """Yield a fresh home; end its server and remove it afterwards."""
+    with temporary_base() as base:
+        auto_env = AutoEnv(base, **env)
+        try:
+            yield auto_env
+        finally:
+            if auto_env.server is not None:
+                auto_env.server.kill()
+                auto_env.server.wait(20)

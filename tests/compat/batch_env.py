@@ -1,4 +1,4 @@
-"""A home with a daemon, machines over SSH, and the commands that run batches on them."""
+"""BatchEnv: a home with a daemon, SSH nodes, and the commands that run batches on them."""
 
 import os
 import pty
@@ -16,36 +16,24 @@ from typing import Any
 
 import pytest
 
-from compat.grass_env import run_dir
-from conftest import end_processes_of, stop_daemon
+from compat.home_env import Done, HomeEnv, temporary_base
+from conftest import stop_daemon
 from e2e.daemon_fixture import PATIENCE, until
 from ssh.ssh_cluster import SshCluster, insist_on_namespaces
 from ssh.ssh_host import SshHost
 from stoker.client.client import Client
 
-Done = subprocess.CompletedProcess[str]
-FOREIGN = ("STOKER_", "XDG_", "SLURM_", "SBATCH_", "CUDA_", "SSH_", "OMP_")
 SMALL = ("--memory-required", 1, "--num-cpus", 0)
-"""So little that a crowded computer has room for it."""
+"""Fits on every node, also on a busy one."""
 
 
-class BatchEnv:
-    """One home, a directory of its own for each test, and machines with two GPUs each."""
+class BatchEnv(HomeEnv):
+    """One home, a directory for each test, and nodes with two GPUs each."""
 
-    def __init__(self, base: Path, lab: SshCluster) -> None:
-        self.base, self.lab, self.user = base, lab, base / "user"
-        self.home = self.user
-        for name in ("home", "user", "runtime"):
-            (base / name).mkdir(mode=0o700)
-        kept = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
-        self.env = {
-            **kept,
-            "STOKER_HOME": str(base / "home"),
-            "HOME": str(self.home),
-            "XDG_RUNTIME_DIR": str(base / "runtime"),
-            "SHELL": "/bin/sh",
-            "PATH": f"{Path(sys.executable).parent}:{lab.environment['PATH']}",
-        }
+    def __init__(self, base: Path, cluster: SshCluster) -> None:
+        path = f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"
+        super().__init__(base, PATH=path)
+        self.cluster, self.home = cluster, self.user
         (base / "home" / "config.toml").write_text("grace = 2\n[foreign]\nleave_seconds = 0\n")
         self.user = Path(tempfile.mkdtemp(dir=self.home))
         self.client = Client(str(base / "home" / "run" / "daemon.sock"))
@@ -55,12 +43,12 @@ class BatchEnv:
     @property
     def one(self) -> SshHost:
         """A machine with two GPUs."""
-        return self.lab.machine("one", gpus=2)
+        return self.cluster.machine("one", gpus=2)
 
     @property
     def other(self) -> SshHost:
         """Another one."""
-        return self.lab.machine("other", gpus=2)
+        return self.cluster.machine("other", gpus=2)
 
     def file(self, machine: SshHost, name: str | None = None, **values: object) -> str:
         """The file of a machine in the user's directory; its name."""
@@ -72,13 +60,6 @@ class BatchEnv:
         return name
 
     # -- commands -----------------------------------------------------------------------
-
-    def run(self, *words: object, cwd: Path | None = None, **env: str) -> Done:
-        """Any command in this home."""
-        return subprocess.run(
-            [str(word) for word in words], stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, cwd=cwd or self.user, env={**self.env, **env}, timeout=50, check=False,
-        )  # fmt: skip
 
     def script(self, *lines: str, name: str = "b.sh") -> str:
         """A batch file."""
@@ -120,7 +101,7 @@ class BatchEnv:
 
     def tidy(self) -> None:
         """Leave nothing to the next test."""
-        self.lab.heal()
+        self.cluster.heal()
         with suppress(Exception):
             live = [str(job["id"]) for job in self.client.jobs(limit=1000)["jobs"]]
             if live:
@@ -128,7 +109,7 @@ class BatchEnv:
                 self.client.wait(live, timeout=PATIENCE)
             for name in self.nodes():
                 self.client.remove_node(name, force=True)
-        self.lab.wipe()
+        self.cluster.wipe()
         shutil.rmtree(self.user)
         self.user = Path(tempfile.mkdtemp(dir=self.home))
 
@@ -178,19 +159,16 @@ class Terminal:
 def open_env() -> Iterator[BatchEnv]:
     """A home that is gone afterwards, with everything that ran in it."""
     insist_on_namespaces()
-    base = Path(tempfile.mkdtemp(prefix="sk-", dir="/tmp"))
-    (base / "lab").mkdir()
-    cluster = SshCluster(base / "lab")
-    try:
-        env = BatchEnv(base, cluster)
-        assert env.run("stoker", "daemon", "start", "--gpus", "none").returncode == 0
-        yield env
-    finally:
-        stop_daemon(base)
-        cluster.close()
-        end_processes_of(base)
-        shutil.rmtree(run_dir(base), ignore_errors=True)
-        shutil.rmtree(base, ignore_errors=True)
+    with temporary_base() as base:
+        (base / "cluster").mkdir()
+        cluster = SshCluster(base / "cluster")
+        try:
+            env = BatchEnv(base, cluster)
+            assert env.run("stoker", "daemon", "start", "--gpus", "none").returncode == 0
+            yield env
+        finally:
+            stop_daemon(base)
+            cluster.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,15 @@
-"""A home with a daemon and stand-in GPUs, the commands of run-scheduler, and scripts that train."""
+"""RunSchedulerEnv: a home with a daemon, fake GPUs, and scripts that train."""
 
 import json
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compat import grass_env as grass_lab
-from conftest import end_processes_of, stop_daemon
+from compat.home_env import Done, HomeEnv, temporary_base
 from e2e.daemon_fixture import until
 from fakes.nvml import FakeNvml, Gpu, build
 
-Done = subprocess.CompletedProcess[str]
 DUMP = """\
 import json, os, sys
 from kubernetesdlprofile import kubeprofiler
@@ -44,7 +39,7 @@ print("over", flush=True)
 """
 
 
-class RunSchedulerEnv(grass_lab.GrassEnv):
+class RunSchedulerEnv(HomeEnv):
     """One home and its GPUs of 8192 MiB."""
 
     def __init__(self, base: Path, gpus: int) -> None:
@@ -70,7 +65,7 @@ class RunSchedulerEnv(grass_lab.GrassEnv):
         return self.stoker("compat", name, *words, **more)
 
     def submit(self, *words: object, env: dict[str, str] | None = None) -> str:
-        """Queue a job; return its id, of which there is one line."""
+        """Queue a job; return its id."""
         before, self.env = self.env, {**self.env, **(env or {})}
         try:
             done = self.compat("run-scheduler", *words)
@@ -83,8 +78,8 @@ class RunSchedulerEnv(grass_lab.GrassEnv):
     def train(self, *words: object, env: dict[str, str] | None = None) -> str:
         return self.submit("--script_path", "train.py", *words, env=env)
 
-    def no(self, *words: object, command: str = "run-scheduler", code: int = 2) -> str:
-        """The command must fail with one sentence, which is returned."""
+    def refused(self, *words: object, command: str = "run-scheduler", code: int = 2) -> str:
+        """Run a command that must fail; return its one-line message."""
         done = self.compat(command, *words)
         assert (done.returncode, done.stdout) == (code, ""), done
         assert done.stderr.startswith(f"{command}: ")
@@ -92,18 +87,18 @@ class RunSchedulerEnv(grass_lab.GrassEnv):
         return done.stderr
 
     def view(self, id: str) -> dict[str, Any]:
-        """A job as the API shows it."""
+        """Return the view of a job."""
         done = self.stoker("show", "--json", id.rpartition("-")[2])
         assert done.returncode == 0, done.stdout
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        view: dict[str, Any] = json.loads(done.stdout)
+        return view
 
     def becomes(self, id: str, *states: str) -> dict[str, Any]:
         """Wait until a job is in one of these states."""
-        found: dict[str, Any] = until(
+        reached: dict[str, Any] = until(
             lambda: view if (view := self.view(id))["state"] in states else None
         )
-        return found
+        return reached
 
     def logs(self, id: str) -> str:
         done = self.compat("scheduler-get-logs", id)
@@ -111,8 +106,8 @@ class RunSchedulerEnv(grass_lab.GrassEnv):
         return done.stdout
 
     def says(self, id: str, text: str) -> str:
-        found: str = until(lambda: (log := self.logs(id)) and text in log and log)
-        return found
+        whole: str = until(lambda: (log := self.logs(id)) and text in log and log)
+        return whole
 
     def go(self, id: str, *epochs: int) -> None:
         """Let a job end these epochs."""
@@ -120,7 +115,7 @@ class RunSchedulerEnv(grass_lab.GrassEnv):
             (self.user / f"{id}.{epoch}").touch()
 
     def end_all(self) -> None:
-        """Nothing of one test is left for the next."""
+        """End all jobs, before the next test."""
         self.stoker("cancel", "all")
         self.stoker("wait", "all")
         until(
@@ -129,13 +124,7 @@ class RunSchedulerEnv(grass_lab.GrassEnv):
 
 
 @contextmanager
-def lab(gpus: int) -> Iterator[RunSchedulerEnv]:
-    """A fresh home with so many GPUs; at the end nothing of it runs or is left."""
-    base = Path(tempfile.mkdtemp(prefix="sk-", dir="/tmp"))
-    try:
+def open_run_scheduler_env(gpus: int) -> Iterator[RunSchedulerEnv]:
+    """Yield a fresh home with this many GPUs; remove it afterwards."""
+    with temporary_base() as base:
         yield RunSchedulerEnv(base, gpus)
-    finally:
-        stop_daemon(base)
-        end_processes_of(base)
-        shutil.rmtree(grass_lab.run_dir(base), ignore_errors=True)
-        shutil.rmtree(base, ignore_errors=True)

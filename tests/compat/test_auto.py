@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from compat.auto_env import EXAMPLES, UNFINISHED, UNTIL_GO, AutoEnv, lab
+from compat.auto_env import EXAMPLES, UNFINISHED, UNTIL_GO, AutoEnv, open_auto_env
 from e2e.daemon_fixture import alive, until
 from stoker.cli.output import times
 from stoker.client.client import Client
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def wide_home() -> Iterator[AutoEnv]:
-    with lab() as here:
+    with open_auto_env() as here:
         yield here.serve("--gpus", 0, 1, 2, 3, "--port", 0)
 
 
@@ -42,7 +42,7 @@ SMALL = ("--gpus", 0, 1, 2, "--max-run", 2, "--num-records", 2, "--limit", 2, "-
 
 @pytest.fixture(scope="module")
 def small_home() -> Iterator[AutoEnv]:
-    with lab() as here:
+    with open_auto_env() as here:
         yield here.serve(*SMALL, "--log-file", here.base / "log")
 
 
@@ -56,7 +56,7 @@ def small(small_home: AutoEnv) -> Iterator[AutoEnv]:
 @pytest.fixture
 def idle() -> Iterator[AutoEnv]:
     """A home without a server."""
-    with lab() as here:
+    with open_auto_env() as here:
         yield here
 
 

@@ -11,7 +11,7 @@ from typing import Self
 
 import pytest
 
-from compat.auto_env import AutoEnv, lab
+from compat.auto_env import AutoEnv, open_auto_env
 from e2e.daemon_fixture import until
 from fakes.nvml import FakeNvml, Gpu, Process, nvml
 
@@ -42,7 +42,7 @@ def used(number: int, memory: int = 0, load: int = 0, *processes: Process) -> di
 def here(nvml: FakeNvml) -> Iterator[AutoEnv]:
     """A home whose processes see the stand-in driver."""
     names = ("LD_LIBRARY_PATH", "PYTHONPATH", "FAKE_NVML")
-    with lab(**{name: nvml.env()[name] for name in names}) as found:
+    with open_auto_env(**{name: nvml.env()[name] for name in names}) as found:
         yield found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from compat.auto_env import AutoEnv, lab
+from compat.auto_env import AutoEnv, open_auto_env
 from e2e.daemon_fixture import until
 from e2e.other_users import as_user
 from ssh.client import generate_key, ssh_program
@@ -38,14 +38,14 @@ ELSEWHERE = "10.99.88.77"
 @pytest.fixture(scope="module")
 def bound() -> Iterator[AutoEnv]:
     """A server that other machines could reach, were 127.0.0.2 not this one too."""
-    with lab() as here:
+    with open_auto_env() as here:
         yield here.serve("--gpus", 0, 1, "--port", 0, "--bind", "127.0.0.2")
 
 
 @pytest.fixture
 def visitor() -> Iterator[AutoEnv]:
     """A home on what could be another machine."""
-    with lab() as here:
+    with open_auto_env() as here:
         yield here
 
 
@@ -300,7 +300,7 @@ class Elsewhere:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, visitor: AutoEnv) -> Iterator[tuple[Elsewhere, AutoEnv]]:
-    with lab() as there:
+    with open_auto_env() as there:
         tmp_path.chmod(0o700)
         net = Elsewhere(tmp_path, there.base / "home")
         try:

@@ -148,7 +148,7 @@ def test_mls_10_a_key_that_is_not_there(env: BatchEnv) -> None:
 
 
 def test_mls_09_11_29_a_machine_with_next_to_nothing(env: BatchEnv) -> None:
-    bare = env.lab.machine("bare", bare=True)
+    bare = env.cluster.machine("bare", bare=True)
     machine = env.file(bare)
     script = env.script("echo $0; echo x > made.txt", "true")
     done = env.batch(script, "--machines", machine, *NO_GPU)
@@ -819,7 +819,7 @@ def test_a_line_moves_to_a_free_gpu_if_a_foreign_process_takes_its_own(env: Batc
 
 
 def test_a_line_that_cannot_start_is_not_reported_as_started(env: BatchEnv) -> None:
-    small = env.lab.machine("small", small_disk="3m")
+    small = env.cluster.machine("small", small_disk="3m")
     (env.user / "data").write_bytes(os.urandom(4_000_000))
     script = env.script("true")
     batch = env.start("execute_batch", script, "--machines", env.file(small), *NO_GPU)

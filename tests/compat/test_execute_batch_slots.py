@@ -170,7 +170,7 @@ def test_mls_55_no_promise_is_broken_and_no_room_is_left(free: NodeFree, need: J
     assert free.cores - count * need.cores * THOUSAND >= -OVERCOMMITTED_CORES or not count
     assert free.memory >= count * need.memory
     for gpu in free.gpus:
-        here = found.count(gpu.index)
+        here = found.count(gpu.number)
         assert gpu.memory is None or gpu.memory >= here * need.gpu_memory
         assert not here or gpu.used + here * need.gpu_share <= MAX_GPU_USE
         assert here <= 1 or not need.reserve_gpu
@@ -186,7 +186,7 @@ def _lacking(free: NodeFree, need: JobNeed, found: list[int | None]) -> bool:
         return True
     if free.cores + OVERCOMMITTED_CORES < count * need.cores * THOUSAND:
         return True
-    return need.gpu and not any(_takes(gpu, need, found.count(gpu.index)) for gpu in free.gpus)
+    return need.gpu and not any(_takes(gpu, need, found.count(gpu.number)) for gpu in free.gpus)
 
 
 def _takes(gpu: GpuFree, need: JobNeed, here: int) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compat.grass_env import Gate, GrassEnv, lab
+from compat.grass_env import Gate, GrassEnv, open_grass_env
 from e2e.daemon_fixture import alive, kill, until
 
 NUMBERS = itertools.count()
@@ -19,7 +19,7 @@ NUMBERS = itertools.count()
 @pytest.fixture(scope="module")
 def shared() -> Iterator[GrassEnv]:
     """One daemon for all: each test has queues and devices of its own."""
-    with lab() as found:
+    with open_grass_env() as found:
         started = found.stoker("daemon", "start", "--gpus", "none")
         assert started.returncode == 0, started.stderr
         yield found
@@ -28,7 +28,7 @@ def shared() -> Iterator[GrassEnv]:
 @pytest.fixture
 def alone() -> Iterator[GrassEnv]:
     """A home in which no daemon runs yet."""
-    with lab() as found:
+    with open_grass_env() as found:
         yield found
 
 
@@ -44,15 +44,15 @@ def gpus(count: int) -> str:
     return f"{{gpu:{json.dumps({f'g{next(NUMBERS)}': 1 for _ in range(count)})}}}"
 
 
-def queue(lab: GrassEnv, has: str, *more: str) -> str:
+def queue(env: GrassEnv, has: str, *more: str) -> str:
     """A new queue."""
     name = f"q{next(NUMBERS)}"
-    lab.done("create-queue", name, "--json", has, *more)
+    env.done("create-queue", name, "--json", has, *more)
     return name
 
 
-def statuses(lab: GrassEnv, name: str) -> list[str]:
-    return [job["status"] for _, job in sorted(lab.jobs(name).items())]
+def statuses(env: GrassEnv, name: str) -> list[str]:
+    return [job["status"] for _, job in sorted(env.jobs(name).items())]
 
 
 # ------------------------------------------------------------------------------ the daemon
@@ -497,7 +497,7 @@ def test_help_and_slips_of_the_finger(shared: GrassEnv):
     for verb in ("start", "stop", "create-queue", "delete-queue", "enqueue", "show"):
         assert f"grass {verb}" in shared.done(verb, "--help")
     assert "Did you mean enqueue?" in shared.refused("enqeue", "q1", "true")
-    assert "Did you mean --backfill?" in shared.refused("create-queue", "q", "--backfil")
+    assert "Did you mean --backfill?" in shared.refused("create-queue", "q", "--bakfill")
     assert "takes no value" in shared.refused("show", "--json=1")
     for verb in ("start", "stop"):
         shared.refused(verb, "now")

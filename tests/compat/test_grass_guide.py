@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compat.grass_env import GrassEnv, lab
+from compat.grass_env import GrassEnv, open_grass_env
 
 DATA = Path("/data")
 TRAIN = """\
@@ -27,7 +27,7 @@ for lr in [0.01, 0.1]:
 @pytest.fixture
 def guide() -> Iterator[GrassEnv]:
     """A home with `grass` on its PATH, and a train.py in the user's directory."""
-    with lab() as found:
+    with open_grass_env() as found:
         bin = found.base / "bin"
         bin.mkdir()
         found.env["PATH"] = f"{bin}:{found.env['PATH']}"

@@ -12,7 +12,7 @@ import pytest
 
 from client.fake_daemon import FakeDaemon, view
 from compat.grass_env import Gate
-from compat.run_scheduler_env import RunSchedulerEnv, lab
+from compat.run_scheduler_env import RunSchedulerEnv, open_run_scheduler_env
 from e2e.daemon_fixture import alive, until
 from stoker import places
 from stoker.client.errors import UsageError
@@ -36,13 +36,13 @@ HEADING = ["ID", "NAME", "STATE", "EPOCHS", "GPUS", "MEMORY", "SENT", "TIME", "L
 @pytest.fixture(scope="module")
 def large() -> Iterator[RunSchedulerEnv]:
     """A machine with four GPUs."""
-    with lab(4) as found:
+    with open_run_scheduler_env(4) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def small_one() -> Iterator[RunSchedulerEnv]:
-    with lab(1) as found:
+    with open_run_scheduler_env(1) as found:
         yield found
 
 
@@ -56,20 +56,20 @@ def small(small_one: RunSchedulerEnv) -> Iterator[RunSchedulerEnv]:
 class Dumped:
     """What one job was told, and what was said of it."""
 
-    def __init__(self, lab: RunSchedulerEnv) -> None:
-        self.snapshots = lab.user / "snaps"
+    def __init__(self, env: RunSchedulerEnv) -> None:
+        self.snapshots = env.user / "snaps"
         self.snapshots.mkdir()
-        self.id = lab.submit(
-            "--script_path", "/custom/dump.py", "--custom_dir", lab.user,
+        self.id = env.submit(
+            "--script_path", "/custom/dump.py", "--custom_dir", env.user,
             "--snapshots_dir", self.snapshots, "--batch_size", 32, "--training_set_size", 6400,
             "--max_epochs", 7, "--estimated_memory", 3000, "--est_nhours", 2.5, "told",
         )  # fmt: skip
-        lab.end(self.id.rpartition("-")[2])
-        told: dict[str, Any] = json.loads(lab.logs(self.id))
+        env.end(self.id.rpartition("-")[2])
+        told: dict[str, Any] = json.loads(env.logs(self.id))
         self.argv: list[str] = told["argv"]
         self.env: dict[str, str] = told["env"]
         self.api: dict[str, Any] = told["api"]
-        self.view = lab.view(self.id)
+        self.view = env.view(self.id)
 
 
 @pytest.fixture(scope="module")
@@ -183,8 +183,8 @@ def test_kub_03_the_script_is_run_by_python(
     found = options(sent, "--image_name", "i", "--script_path", "/home/works/x.py", "j")
     assert found["argv"] == ["python", "/home/works/x.py"]
     assert dumped.argv == ["dump.py"]
-    assert "no such file" in large.no("--script_path", "missing.py", "j")
-    assert "--custom_dir" in large.no("--script_path", "/custom/x.py", "j")
+    assert "no such file" in large.refused("--script_path", "missing.py", "j")
+    assert "--custom_dir" in large.refused("--script_path", "/custom/x.py", "j")
 
 
 def test_kub_04_the_custom_directory(sent: FakeDaemon, dumped: Dumped, home: Path) -> None:
@@ -284,7 +284,7 @@ def test_kub_12_jobs_that_do_not_fit_together_wait(small: RunSchedulerEnv) -> No
     second = small.train("--max_epochs", 1, "--estimated_memory", 4000, "second")
     small.becomes(second, "PENDING")
     assert "3192 MiB of its memory left, not 4000" in small.stoker("why", "last").stdout
-    assert "cannot be satisfied" in small.no(
+    assert "cannot be satisfied" in small.refused(
         "--script_path", "train.py", "--estimated_memory", 9000, "j", code=6
     ).lower()  # fmt: skip
 
@@ -296,7 +296,7 @@ def test_kub_13_ports(sent: FakeDaemon) -> None:
 
 
 def test_kub_14_the_estimate_must_be_above_an_hour(large: RunSchedulerEnv, dumped: Dumped) -> None:
-    told = large.no("--script_path", "dump.py", "--est_nhours", "0.5", "j")
+    told = large.refused("--script_path", "dump.py", "--est_nhours", "0.5", "j")
     assert "above 1" in told
     assert dumped.view["training"]["expected_seconds"] == 9000
     assert dumped.view["training"]["estimate_seconds"] is not None
@@ -305,9 +305,9 @@ def test_kub_14_the_estimate_must_be_above_an_hour(large: RunSchedulerEnv, dumpe
 # --------------------------------------------------------------------------- the others
 
 
-def ids(lab: RunSchedulerEnv, *words: object) -> list[str]:
+def ids(env: RunSchedulerEnv, *words: object) -> list[str]:
     """The ids that scheduler-state shows."""
-    done = lab.compat("scheduler-state", *words)
+    done = env.compat("scheduler-state", *words)
     assert done.returncode == 0, done.stderr
     heading, *lines = done.stdout.splitlines()
     assert heading.split() == HEADING
@@ -324,7 +324,7 @@ def test_kub_15_the_last_n_jobs_are_shown(large: RunSchedulerEnv, dumped: Dumped
     shown = json.loads(large.compat("scheduler-state", "--json", "--nlast=1").stdout)["jobs"]
     assert [full_id(job) for job in shown] == mine[2:]
     for bad in (("--nlast", "0"), ("--nlast", "x"), ("--nlast", "1", "2"), ("x",), ("--what",)):
-        large.no(*bad, command="scheduler-state")
+        large.refused(*bad, command="scheduler-state")
 
 
 def test_kub_15_all_users_are_those_of_this_daemon(large: RunSchedulerEnv, dumped: Dumped) -> None:
@@ -379,7 +379,7 @@ def test_kub_16_a_job_is_ended(large: RunSchedulerEnv) -> None:
 
 def test_kub_16_several_are_ended_or_none(large: RunSchedulerEnv) -> None:
     mine = [large.train("--max_epochs", 1, name) for name in ("a", "b")]
-    assert "There is no job 99999" in large.no(
+    assert "There is no job 99999" in large.refused(
         mine[0], 99999, command="scheduler-cancel-job", code=3
     )
     done = large.compat("scheduler-cancel-job", *mine, mine[0].rpartition("-")[2])
@@ -400,11 +400,11 @@ def test_kub_16_only_jobs_of_run_scheduler_are_touched(
     wrong = f"00000000-{dumped.id.rpartition('-')[2]}"
     for word in (other, f"{prefix}-{other}", wrong, "12345", "nonsense", "all", "last"):
         for command in ("scheduler-cancel-job", "scheduler-get-logs"):
-            assert "There is no job" in large.no(word, command=command, code=3)
+            assert "There is no job" in large.refused(word, command=command, code=3)
     assert large.view(other)["state"] in {"PENDING", "CONFIGURING", "RUNNING"}
     for command in ("scheduler-cancel-job", "scheduler-get-logs"):
-        assert "No job given" in large.no(command=command)
-    assert "Only one job can be given" in large.no("1", "2", command="scheduler-get-logs")
+        assert "No job given" in large.refused(command=command)
+    assert "Only one job can be given" in large.refused("1", "2", command="scheduler-get-logs")
     large.stoker("cancel", other)
 
 

@@ -1,12 +1,13 @@
 """With an SSH node added, jobs of every compat command run there when the local node is full."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from compat import auto_env as auto_lab
-from compat import grass_env as grass_lab
+from compat.auto_env import UNTIL_GO, open_auto_env
+from compat.grass_env import open_grass_env
 from e2e.daemon_fixture import until
 from ssh.ssh_cluster import SshCluster
 
@@ -26,7 +27,7 @@ def reach(cluster: SshCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshC
 
 def test_grs_31_a_queue_has_gpus_of_several_nodes_and_none_here(reach: SshCluster) -> None:
     rich, twin = reach.machine("rich", gpus=2), reach.machine("twin", gpus=2)
-    with grass_lab.lab() as home:
+    with open_grass_env() as home:
         for name, machine in (("rich", rich), ("twin", twin)):
             added = home.stoker("nodes", "add", name, machine.url, "--key", machine.key)
             assert added.returncode == 0, added.stderr
@@ -55,14 +56,14 @@ def test_grs_31_a_queue_has_gpus_of_several_nodes_and_none_here(reach: SshCluste
 
 def test_aut_44_a_task_is_placed_on_the_machine_that_has_room(reach: SshCluster) -> None:
     there = reach.machine("rich", gpus=2)
-    with auto_lab.lab() as home:
+    with open_auto_env() as home:
         home.serve("--gpus", "0", "1", "--port", "0")
         added = home.run(
-            auto_lab.sys.executable, "-m", "stoker", "nodes", "add", "rich", there.url,
+            sys.executable, "-m", "stoker", "nodes", "add", "rich", there.url,
             "--key", there.key,
         )  # fmt: skip
         assert added.returncode == 0, added.stderr
-        here = home.task(auto_lab.UNTIL_GO, "-n", "2")
+        here = home.task(UNTIL_GO, "-n", "2")
         assert home.running(here)["node"] != "rich"
         assert home.result("hostname; echo $CUDA_VISIBLE_DEVICES", "-n", "2") == "rich\n0,1\n"
         (home.user / "go").touch()
@@ -74,8 +75,8 @@ def test_aut_44_a_task_is_placed_on_the_machine_that_has_room(reach: SshCluster)
 
 def test_aut_44_a_server_declares_no_gpus_where_nodes_have_them(reach: SshCluster) -> None:
     there = reach.machine("rich", gpus=2)
-    stoker = (auto_lab.sys.executable, "-m", "stoker")
-    with auto_lab.lab() as home:
+    stoker = (sys.executable, "-m", "stoker")
+    with open_auto_env() as home:
         added = home.run(*stoker, "nodes", "add", "rich", there.url, "--key", there.key)
         assert added.returncode == 0, added.stderr
         assert home.run(*stoker, "daemon", "stop").returncode == 0

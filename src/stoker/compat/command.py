@@ -110,7 +110,7 @@ def _install(args: Args, names: list[str]) -> int:
 
     result = install(_selected_names(args, names), args.text("dir"), force=args.flag("force"))
     if args.flag("json"):
-        output.emit(result.as_dict())
+        output.emit(vars(result))
         return 0
     for line in result.messages():
         output.say(f"stoker: {line}")
@@ -157,8 +157,7 @@ def _check_options(args: Args, action: str) -> None:
 
 
 def _unknown_name(word: str, choices: dict[str, str] | list[str]) -> UsageError:
-    from stoker.cli.options.suggest import closest_match
+    from stoker.compat.arguments import did_you_mean
 
-    guess = closest_match(word, choices)
-    hint = f"Did you mean {guess}?" if guess else "To list them: stoker compat"
+    hint = did_you_mean(word, choices, "To list them: stoker compat")
     return UsageError(f"There is no compatibility command {word!r}. {hint}")

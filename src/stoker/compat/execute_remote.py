@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stoker.client.client import Client
-    from stoker.compat.execute_batch.arguments import BatchArguments
+    from stoker.compat.arguments import Arguments
     from stoker.compat.execute_batch.job_locks import JobLocks
     from stoker.compat.execute_batch.node_lease import LeasedNode
 
@@ -38,14 +38,14 @@ Exit: the exit code of the command; 1 after ^C or if it could not be run; 2 usag
 
 def main(argv: list[str]) -> int:
     """Run a command and return its exit code."""
-    from stoker.compat.execute_batch.arguments import MANY, ONE, SWITCH, read_arguments
+    from stoker.compat.arguments import MANY, ONE, SWITCH, read_arguments
 
     kinds = {
         "--machine": ONE, "--copy-forward": MANY, "--copy-backwards": MANY, "--job-name": ONE,
-        "--verbose": SWITCH, "--help": SWITCH, "-h": SWITCH,
+        "--verbose": SWITCH, "--help": SWITCH,
     }  # fmt: skip
     arguments = read_arguments(argv, kinds, NAME)
-    if arguments.switches & {"-h", "--help"}:
+    if "--help" in arguments.switches:
         print(HELP)
         return 0
     command = _command(arguments)
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
         return 1
 
 
-def _command(arguments: BatchArguments) -> str:
+def _command(arguments: Arguments) -> str:
     """Return the command: the last word, also after an option with several values."""
     if not arguments.words:
         last = [values for values in arguments.lists.values() if values][-1:]
@@ -76,7 +76,7 @@ def _command(arguments: BatchArguments) -> str:
     return arguments.words[0]
 
 
-def _run(arguments: BatchArguments, command: str, name: str) -> int:
+def _run(arguments: Arguments, command: str, name: str) -> int:
     from stoker.client.client import connect
     from stoker.compat.execute_batch.job_locks import JobLocks
     from stoker.compat.execute_batch.lines import RESULTS, create_results_directory

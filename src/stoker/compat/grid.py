@@ -23,16 +23,10 @@ class Grid:
     def __init__(self, names: Sequence[str], values: Sequence[Sequence[object]]) -> None:
         self.names = tuple(names)
         self.values = tuple(map(tuple, values))
-        if len(self.names) != len(self.values):
-            raise ValueError("a grid needs the values of every parameter")
         self._fastest_first = [(choices, len(choices)) for choices in reversed(self.values)]
         self.size = 1
         for _, count in self._fastest_first:
             self.size *= count
-
-    def __len__(self) -> int:
-        """Return the number of combinations; `size` also works above the limit of len()."""
-        return self.size
 
     def __getitem__(self, index: int) -> tuple[object, ...]:
         """Return one combination, its values in the order of the names."""
@@ -50,8 +44,6 @@ def order(
     grid: Grid, mode: str = SHUFFLED_GRID, seed: int | None = None, count: int | None = None
 ) -> Iterator[tuple[object, ...]]:
     """Yield `count` different combinations (all, if None); the same for the same seed."""
-    if mode not in MODES:
-        raise ValueError(f"there is no mode {mode!r}")
     indexes = range(grid.size if count is None else min(count, grid.size))
     if not indexes:
         return

@@ -6,6 +6,10 @@ import sys
 
 from stoker.cli.errors import run_command
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 COMMANDS = {
     "simple_gpu_scheduler": "run the commands on stdin, one GPU each",
     "simple_gpu_submit": "append a whole script to a queue file, as one job",
@@ -48,46 +52,17 @@ def run_compat_command(name: str, argv: list[str]) -> int:
     return run_command(run, name)
 
 
-def simple_gpu_scheduler() -> int:
-    """Entry point of the command `simple_gpu_scheduler`."""
-    return run_compat_command("simple_gpu_scheduler", sys.argv[1:])
+def _entry_point(name: str) -> Callable[[], int]:
+    """Return the function that a script on PATH calls."""
+    return lambda: run_compat_command(name, sys.argv[1:])
 
 
-def simple_gpu_submit() -> int:
-    """Entry point of the command `simple_gpu_submit`."""
-    return run_compat_command("simple_gpu_submit", sys.argv[1:])
-
-
-def simple_hypersearch() -> int:
-    """Entry point of the command `simple_hypersearch`."""
-    return run_compat_command("simple_hypersearch", sys.argv[1:])
-
-
-def execute_batch() -> int:
-    """Entry point of the command `execute_batch`."""
-    return run_compat_command("execute_batch", sys.argv[1:])
-
-
-def execute_remote() -> int:
-    """Entry point of the command `execute_remote`."""
-    return run_compat_command("execute_remote", sys.argv[1:])
-
-
-def run_scheduler() -> int:
-    """Entry point of the command `run-scheduler`."""
-    return run_compat_command("run-scheduler", sys.argv[1:])
-
-
-def scheduler_state() -> int:
-    """Entry point of the command `scheduler-state`."""
-    return run_compat_command("scheduler-state", sys.argv[1:])
-
-
-def scheduler_cancel_job() -> int:
-    """Entry point of the command `scheduler-cancel-job`."""
-    return run_compat_command("scheduler-cancel-job", sys.argv[1:])
-
-
-def scheduler_get_logs() -> int:
-    """Entry point of the command `scheduler-get-logs`."""
-    return run_compat_command("scheduler-get-logs", sys.argv[1:])
+simple_gpu_scheduler = _entry_point("simple_gpu_scheduler")
+simple_gpu_submit = _entry_point("simple_gpu_submit")
+simple_hypersearch = _entry_point("simple_hypersearch")
+execute_batch = _entry_point("execute_batch")
+execute_remote = _entry_point("execute_remote")
+run_scheduler = _entry_point("run-scheduler")
+scheduler_state = _entry_point("scheduler-state")
+scheduler_cancel_job = _entry_point("scheduler-cancel-job")
+scheduler_get_logs = _entry_point("scheduler-get-logs")

@@ -50,17 +50,6 @@ class InstallResult:
         first = self.on_path and order.index(self.directory) < order.index(os.path.dirname(other))
         (self.hides if first else self.hidden_by)[name] = other
 
-    def as_dict(self) -> dict[str, object]:
-        """Return the result for --json."""
-        return {
-            "directory": self.directory,
-            "on_path": self.on_path,
-            "written": self.written,
-            "already": self.already,
-            "hides": self.hides,
-            "hidden_by": self.hidden_by,
-        }
-
     def messages(self) -> Iterator[str]:
         """Yield the result as messages for the user."""
         for path in self.already:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stoker.client.errors import UsageError
+from stoker.compat.arguments import did_you_mean
 from stoker.compat.auto.options import ADDRESS_OPTIONS, SWITCHES, VERBS, overview, parse_verb, usage
 
 MODULE_OF_VERB = {"server": "server", "trust": "known_servers"}
@@ -18,7 +19,8 @@ def main(argv: list[str]) -> int:
     if verb is None:
         raise UsageError(f"No command given. Choose one of: auto {', '.join(VERBS)}.")
     if verb not in VERBS:
-        raise _unknown_verb(verb)
+        hint = did_you_mean(verb, VERBS, "See: auto --help")
+        raise UsageError(f"auto has no command {verb!r}. {hint}")
     if {"-h", "--help"} & set(arguments[:1]):
         print(usage(verb))
         return 0
@@ -42,11 +44,3 @@ def _split_at_verb(argv: list[str]) -> tuple[list[str], str | None, list[str]]:
         if word in ADDRESS_OPTIONS and words:
             before.append(words.pop(0))
     return before, None, []
-
-
-def _unknown_verb(word: str) -> UsageError:
-    from stoker.cli.options.suggest import closest_match
-
-    guess = closest_match(word, VERBS)
-    hint = f"Did you mean `auto {guess}`?" if guess else "See: auto --help"
-    return UsageError(f"auto has no command {word!r}. {hint}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stoker.cli.options import COMMON, Args, Option, parse
 from stoker.client.errors import UsageError
+from stoker.compat.arguments import whole_number
 
 DEFAULT_PORT = 25647
 NAME = "auto"
@@ -120,19 +121,8 @@ def _repeat_option_names(words: list[str], names: tuple[str, ...]) -> list[str]:
 def parse_count(args: Args, key: str, default: int, minimum: int, maximum: int = 10**9) -> int:
     """Return an option as a whole number within bounds."""
     text = args.text(key)
-    if text is None:
-        return default
-    digits = text.removeprefix("-")
-    if (
-        digits.isdecimal()
-        and digits.isascii()
-        and len(digits) < 12
-        and minimum <= int(text) <= maximum
-    ):
-        return int(text)
     name = f"--{key.replace('_', '-')}"
-    bounds = f"of at least {minimum}" if maximum == 10**9 else f"between {minimum} and {maximum}"
-    raise UsageError(f"{name} takes a whole number {bounds}, not {text!r}.")
+    return default if text is None else whole_number(name, text, minimum, maximum)
 
 
 def task_ids(args: Args) -> list[int]:

@@ -19,8 +19,9 @@ from stoker.client.events import EventStream
 from stoker.compat.auto.event_log import EventLog
 from stoker.compat.auto.options import NAME
 from stoker.compat.auto.server_file import ServerFile
-from stoker.compat.auto.settings import ServerSettings, read_settings
+from stoker.compat.auto.settings import ServerSettings
 from stoker.compat.auto.tasks import HOLDING, UNFINISHED
+from stoker.compat.stop_signals import stop_signal_fd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ SUCCESSOR_SECONDS = 15.0
 
 def server(args: Args) -> int:
     """Serve until stopped."""
-    settings = read_settings(args)
+    settings = ServerSettings(args)
     server_file = ServerFile()
     try:
         return Server(settings, server_file).run()
@@ -53,7 +54,7 @@ class Server:
         self.addresses: list[str] = []
         self.previous_thresholds: dict[str, Any] = {}
         """Thresholds of foreign GPU use before the server started; restored at its end."""
-        self.stop_fd = _stop_signal_fd()
+        self.stop_fd = stop_signal_fd(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
     def run(self) -> int:
         """Open the listeners, log events until stopped, close."""
@@ -214,10 +215,8 @@ class Server:
         text = "stopped"
         with contextlib.suppress(StokerError):
             self.client.thresholds(**self.previous_thresholds)
-            running, pending = (
-                _count_tasks(self.client, HOLDING),
-                _count_tasks(self.client, "PENDING"),
-            )
+            running = _count_tasks(self.client, HOLDING)
+            pending = _count_tasks(self.client, "PENDING")
             if running or pending:
                 text += f"; {running} running and {pending} pending tasks continue without it"
         self.log(f"{text}. To stop the daemon too: stoker daemon stop")
@@ -227,15 +226,3 @@ def _count_tasks(client: Client, states: str) -> int:
     """Return the number of tasks in these states."""
     reply = client.jobs(client=NAME, state=states, limit=1)
     return len(reply["jobs"]) + int(reply["more"])
-
-
-def _stop_signal_fd() -> int:
-    """Return a descriptor that becomes readable on a stop signal."""
-    read_end, write_end = os.pipe()
-    os.set_blocking(write_end, False)
-    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # `nohup` and background shells ignore some of these on purpose.
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)
-    return read_end

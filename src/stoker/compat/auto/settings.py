@@ -15,30 +15,16 @@ if TYPE_CHECKING:
 class ServerSettings:
     """Options of the server with the defaults of the original."""
 
-    def __init__(self, gpus: list[str]) -> None:
-        self.gpus = gpus
-        self.max_run = 10_000
-        self.num_records = 10_000
-        self.port = DEFAULT_PORT
-        self.limit = min(8, len(gpus))
-        self.max_load = 0.1
-        self.max_memory = 0.1
-        self.log_file: str | None = None
-        self.bind: str | None = None
-
-
-def read_settings(args: Args) -> ServerSettings:
-    """Return the settings; raise UsageError."""
-    settings = ServerSettings(_gpus(args))
-    settings.max_run = parse_count(args, "max_run", settings.max_run, 1)
-    settings.num_records = parse_count(args, "num_records", settings.num_records, 0, 1_000_000)
-    settings.port = parse_count(args, "port", settings.port, 0, 65535)
-    settings.limit = min(parse_count(args, "limit", 8, 1), len(settings.gpus))
-    settings.max_load = _share(args, "max_load", settings.max_load)
-    settings.max_memory = _share(args, "max_memory", settings.max_memory)
-    settings.bind = _address(args.text("bind"))
-    settings.log_file = _log_file(args.text("log_file"))
-    return settings
+    def __init__(self, args: Args) -> None:
+        self.gpus = _gpus(args)
+        self.max_run = parse_count(args, "max_run", 10_000, 1)
+        self.num_records = parse_count(args, "num_records", 10_000, 0, 1_000_000)
+        self.port = parse_count(args, "port", DEFAULT_PORT, 0, 65535)
+        self.limit = min(parse_count(args, "limit", 8, 1), len(self.gpus))
+        self.max_load = _share(args, "max_load")
+        self.max_memory = _share(args, "max_memory")
+        self.bind = _address(args.text("bind"))
+        self.log_file = _log_file(args.text("log_file"))
 
 
 def _gpus(args: Args) -> list[str]:
@@ -54,10 +40,10 @@ def _gpus(args: Args) -> list[str]:
     return [str(number) for number in sorted(numbers)]
 
 
-def _share(args: Args, key: str, default: float) -> float:
+def _share(args: Args, key: str) -> float:
     text = args.text(key)
     try:
-        value = default if text is None else float(text)
+        value = 0.1 if text is None else float(text)
     except ValueError:
         value = -1.0
     if not 0 < value <= 1:

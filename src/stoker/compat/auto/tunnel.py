@@ -44,6 +44,8 @@ class Tunnel:
         self.host = host
         self.directory = tempfile.mkdtemp(prefix="stoker-auto-")
         self.socket = os.path.join(self.directory, "daemon.sock")
+        self._control = os.path.join(self.directory, "control")
+        self._errors = os.path.join(self.directory, "errors")
         self.process: subprocess.Popen[bytes] | None = None
         try:
             self._connect()
@@ -96,25 +98,11 @@ class Tunnel:
 
     def _forward(self, remote_socket: str) -> None:
         done = subprocess.run(
-            [
-                "ssh",
-                "-S",
-                self._control,
-                "-o",
-                "ExitOnForwardFailure=yes",
-                "-O",
-                "forward",
-                "-L",
-                f"{self.socket}:{remote_socket}",
-                "--",
-                self.host,
-            ],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
+            ["ssh", "-S", self._control, "-o", "ExitOnForwardFailure=yes", "-O", "forward",
+             "-L", f"{self.socket}:{remote_socket}", "--", self.host],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
             check=False,
-        )
+        )  # fmt: skip
         if done.returncode != 0:
             errors = done.stderr.strip().splitlines()
             raise DaemonUnreachable(f"ssh {self.host}: {errors[-1] if errors else 'no forwarding'}")
@@ -132,14 +120,6 @@ class Tunnel:
                 self.process.wait()
             self.process.stdout.close()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    @property
-    def _control(self) -> str:
-        return os.path.join(self.directory, "control")
-
-    @property
-    def _errors(self) -> str:
-        return os.path.join(self.directory, "errors")
 
     def _last_error(self) -> str:
         with open(self._errors, encoding="utf-8", errors="replace") as file:

@@ -6,7 +6,7 @@ from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from stoker.compat.execute_batch.arguments import BatchArguments
+    from stoker.compat.arguments import Arguments
     from stoker.compat.execute_batch.plan import Plan
     from stoker.compat.execute_batch.slots import JobNeed
 
@@ -43,17 +43,16 @@ Exit: 0 all succeeded, 1 some failed or none could be run, 2 usage error, 130 af
 
 def main(argv: list[str]) -> int:
     """Run a batch and return the exit code."""
-    from stoker.compat.execute_batch.arguments import MANY, ONE, SWITCH, read_arguments
+    from stoker.compat.arguments import MANY, ONE, SWITCH, read_arguments
 
     kinds = {
         "--machines": MANY, "--copy-forward": MANY, "--copy-backwards": MANY,
         "--num-cpus": ONE, "--memory-required": ONE, "--gpu-memory-required": ONE,
         "--gpu-utilization": ONE, "--no-gpu-required": SWITCH, "--no-reserve-gpu": SWITCH,
         "--reserve": SWITCH, "--dry-run": SWITCH, "--verbose": SWITCH, "--help": SWITCH,
-        "-h": SWITCH,
     }  # fmt: skip
     arguments = read_arguments(argv, kinds, NAME)
-    if arguments.switches & {"-h", "--help"}:
+    if "--help" in arguments.switches:
         print(HELP)
         return 0
     if len(arguments.words) != 1:
@@ -67,7 +66,7 @@ def main(argv: list[str]) -> int:
     return _run(arguments, _read_need(arguments))
 
 
-def _read_need(arguments: BatchArguments) -> JobNeed:
+def _read_need(arguments: Arguments) -> JobNeed:
     from stoker.compat.execute_batch.slots import JobNeed
 
     return JobNeed(
@@ -81,7 +80,7 @@ def _read_need(arguments: BatchArguments) -> JobNeed:
     )
 
 
-def _run(arguments: BatchArguments, need: JobNeed) -> int:
+def _run(arguments: Arguments, need: JobNeed) -> int:
     from time import sleep
 
     from stoker.client.client import connect

@@ -17,9 +17,9 @@ from stoker.compat.execute_batch.bulk_submit import submit_all
 from stoker.compat.execute_batch.free_slots import find_free_slots
 from stoker.compat.execute_batch.job import SubmittedLine
 from stoker.compat.execute_batch.job_locks import ANOTHER_PROCESS, JobLocks
-from stoker.compat.execute_batch.lines import FINISHED, create_results_directory, print_line
-from stoker.compat.execute_batch.stopping import write_signals_to
+from stoker.compat.execute_batch.lines import create_results_directory, print_line
 from stoker.compat.execute_batch.transfer_options import missing_results
+from stoker.compat.stop_signals import stop_signal_fd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ class Batch:
         """Stop signals received."""
         self.retry_at = 0.0
         self.daemon_restarts = 0
-        self.signal_fd, self._signal_write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.signal_fd = stop_signal_fd(signal.SIGINT, signal.SIGTERM)
 
     def run(self) -> int:
         """Run all lines and return the exit code."""
@@ -86,7 +87,6 @@ class Batch:
                     f"WARNING: job results already exists for line {line.number},"
                     " skipping evaluation: delete if you wish to rerun"
                 )
-        write_signals_to(self._signal_write_fd)
         events = EventStream(self.client)
         try:
             while True:
@@ -243,7 +243,7 @@ class Batch:
             job = self.running[view["id"]]
             if view["started_at"] is not None:
                 self._on_started(job)
-            if view["state"] in FINISHED:
+            if view["state"] in wire.FINISHED:
                 del self.running[view["id"]]
                 self._on_finished(job, view)
 
@@ -315,9 +315,7 @@ class Batch:
                 continue
             # Slots without a GPU are equivalent on one node.
             better = [
-                other_slot
-                for other_slot in slots
-                if other_slot.gpu is not None or not job.slot.same_node(other_slot)
+                slot for slot in slots if slot.gpu is not None or slot.node is not job.slot.node
             ]
             if (not better or job.moved) and not job.explained:
                 job.explained = True

@@ -14,22 +14,16 @@ if TYPE_CHECKING:
 
 def submit_all(client: Client, submissions: Sequence[dict[str, Any]]) -> list[int | StokerError]:
     """Return the job id or the error of each submission."""
-    replies: dict[int, int | StokerError] = {}
 
-    def submit(number: int) -> None:
+    def submit(submission: dict[str, Any]) -> int | StokerError:
         try:
-            replies[number] = int(client.submit(submissions[number])["first"])
+            return int(client.submit(submission)["first"])
         except StokerError as error:
-            replies[number] = error
+            return error
 
     if len(submissions) == 1:
-        submit(0)
-    else:
-        from threading import Thread
+        return [submit(submissions[0])]
+    from concurrent.futures import ThreadPoolExecutor
 
-        threads = [Thread(target=submit, args=(number,)) for number in range(len(submissions))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return [replies[number] for number in range(len(submissions))]
+    with ThreadPoolExecutor(len(submissions)) as pool:
+        return list(pool.map(submit, submissions))

@@ -16,17 +16,6 @@ LATE_SECONDS = 5.0
 class SubmittedLine:
     """A submitted line and its slot."""
 
-    __slots__ = (
-        "check_at",
-        "check_interval",
-        "explained",
-        "is_late",
-        "line",
-        "moved",
-        "slot",
-        "started",
-    )
-
     def __init__(self, line: Line, slot: Slot, before: SubmittedLine | None = None) -> None:
         self.line, self.slot = line, slot
         self.started = self.is_late = False

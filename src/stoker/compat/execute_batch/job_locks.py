@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from stoker import places
+from stoker import places, wire
 from stoker.client.errors import StokerError
-from stoker.compat.execute_batch.lines import FINISHED, RESULTS
+from stoker.compat.execute_batch.lines import RESULTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class JobLocks:
         for program in PROGRAMS:
             for view in self.client.jobs(client=program, limit=MAX_JOBS)["jobs"]:
                 same = view["name"] == name and os.path.realpath(view["directory"]) == directory
-                if same and view["state"] not in FINISHED:
+                if same and view["state"] not in wire.FINISHED:
                     return str(view["label"])
         return None
 

@@ -8,10 +8,6 @@ from stoker.client.errors import StokerError, UsageError
 
 RESULTS = "job_results"
 """Directory of results, in the current directory."""
-FINISHED = frozenset(
-    ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE")
-)
-"""Final job states."""
 
 
 class Line:

@@ -69,7 +69,7 @@ def slot_options(
     So each slot requests no more than its share of what is free now, and a GPU with a foreign
     process is named explicitly.
     """
-    chosen = next((candidate for candidate in free.gpus if candidate.index == gpu), None)
+    chosen = next((candidate for candidate in free.gpus if candidate.number == gpu), None)
     has_foreign_process = any(
         candidate.foreign_process for candidate in ([chosen] if chosen else free.gpus)
     )
@@ -89,7 +89,7 @@ def slot_options(
     if chosen is None:
         return options
     share = THOUSAND if need.reserve_gpu else max(need.gpu_share * THOUSAND // MAX_GPU_USE, 1)
-    options |= {"gpus": _thousandths(share), "use_gpus": str(chosen.index)}
+    options |= {"gpus": _thousandths(share), "use_gpus": str(chosen.number)}
     if chosen.memory is not None and need.gpu_memory:
         options["gpu_memory"] = f"{need.gpu_memory}M"
     if has_foreign_process:

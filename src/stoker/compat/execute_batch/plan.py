@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from stoker.compat.execute_batch.lines import print_line
 from stoker.compat.execute_batch.machine import free_resources, slot_options
 from stoker.compat.execute_batch.slots import compute_slots, no_slot_reason
@@ -16,19 +18,13 @@ if TYPE_CHECKING:
     from stoker.compat.execute_batch.slots import JobNeed
 
 
-class Slot:
+class Slot(NamedTuple):
     """Resources of one node for one job at a time."""
 
-    __slots__ = ("gpu", "node", "number", "options")
-
-    def __init__(
-        self, number: int, member: LeasedNode, gpu: int | None, slot_options: dict[str, Any]
-    ) -> None:
-        self.number, self.node, self.gpu, self.options = number, member, gpu, slot_options
-
-    def same_node(self, other: Slot) -> bool:
-        """Return True if another slot is on the same node."""
-        return self.node is other.node
+    number: int
+    node: LeasedNode
+    gpu: int | None
+    options: dict[str, Any]
 
     def display_command(self, command: str) -> str:
         """Return the command as shown to the user."""
@@ -70,7 +66,7 @@ class Plan:
             gpus_of_slots = compute_slots(free, need)
             self.limits[member.name] = len(gpus_of_slots)
             whole_node = bool(gpus_of_slots) and need.reserve and need.gpu
-            indexes = [gpu.index for gpu in free.gpus] if whole_node else gpus_of_slots
+            indexes = [gpu.number for gpu in free.gpus] if whole_node else gpus_of_slots
             self.choices.append([gpu for gpu in indexes if gpu is not None])
             for gpu in gpus_of_slots:
                 options = slot_options(need, free, member.view, gpu, len(gpus_of_slots))

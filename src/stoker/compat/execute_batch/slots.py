@@ -7,6 +7,8 @@ sums are exact.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,57 +25,39 @@ Slots = list[int | None]
 """GPU index of each slot, None without a GPU."""
 
 
-class JobNeed:
+class JobNeed(NamedTuple):
     """Resources of one job."""
 
-    __slots__ = ("cores", "gpu", "gpu_memory", "gpu_share", "memory", "reserve", "reserve_gpu")
-
-    def __init__(
-        self,
-        *,
-        cores: int = 1,
-        memory: int = 7000,
-        gpu: bool = True,
-        gpu_memory: int = 1000,
-        gpu_share: int = 750,
-        reserve_gpu: bool = True,
-        reserve: bool = False,
-    ) -> None:
-        self.cores, self.memory, self.reserve = cores, memory, reserve
-        self.gpu, self.gpu_memory, self.gpu_share = gpu, gpu_memory, gpu_share
-        self.reserve_gpu = reserve_gpu
+    cores: int = 1
+    memory: int = 7000
+    gpu: bool = True
+    gpu_memory: int = 1000
+    gpu_share: int = 750
+    reserve_gpu: bool = True
+    reserve: bool = False
 
 
-class GpuFree:
+class GpuFree(NamedTuple):
     """Free part of one GPU."""
 
-    __slots__ = ("foreign_process", "held", "index", "memory", "used")
-
-    def __init__(
-        self,
-        index: int,
-        memory: int | None,
-        used: int = 0,
-        held: int = 0,
-        foreign_process: bool = False,
-    ) -> None:
-        self.index, self.memory, self.used, self.held = index, memory, used, held
-        """Free memory (None: unknown), utilization, and thousandths held by stoker's jobs."""
-        self.foreign_process = foreign_process
-        """Processes of others use it."""
+    number: int
+    memory: int | None
+    """Free memory; None: unknown."""
+    used: int = 0
+    held: int = 0
+    """Thousandths held by stoker's jobs."""
+    foreign_process: bool = False
+    """Processes of others use it."""
 
 
-class NodeFree:
+class NodeFree(NamedTuple):
     """Free resources of a node."""
 
-    __slots__ = ("cores", "gpus", "in_use", "memory")
-
-    def __init__(
-        self, cores: int, memory: int, gpus: Sequence[GpuFree] = (), in_use: bool = False
-    ) -> None:
-        self.cores, self.memory, self.gpus = cores, memory, list(gpus)
-        self.in_use = in_use
-        """A job of stoker runs on it."""
+    cores: int
+    memory: int
+    gpus: Sequence[GpuFree] = ()
+    in_use: bool = False
+    """A job of stoker runs on it."""
 
 
 def compute_slots(free: NodeFree, need: JobNeed) -> Slots:
@@ -81,7 +65,7 @@ def compute_slots(free: NodeFree, need: JobNeed) -> Slots:
     if need.reserve and free.in_use:
         return []
     cores, memory = free.cores, free.memory
-    left = {gpu.index: _gpu_remainder(gpu, need) for gpu in free.gpus}
+    left = {gpu.number: _gpu_remainder(gpu, need) for gpu in free.gpus}
     slots: Slots = []
     while len(slots) < (1 if need.reserve else MAX_SLOTS):
         cores -= need.cores * THOUSAND

@@ -29,10 +29,9 @@ def main(argv: list[str]) -> int:
         print(f"grass (stoker {__version__})")
         return 0
     if word not in VERBS:
-        from stoker.cli.options.suggest import closest_match
+        from stoker.compat.arguments import did_you_mean
 
-        guess = closest_match(word, VERBS)
-        hint = f"Did you mean {guess}?" if guess else "See: grass --help"
+        hint = did_you_mean(word, VERBS, "See: grass --help")
         raise UsageError(f"There is no command {word!r}. {hint}")
     module = __import__(f"stoker.compat.grass.{word.replace('-', '_')}", fromlist=["main", "USAGE"])
     if arguments and arguments[0] in {"-h", "--help"}:

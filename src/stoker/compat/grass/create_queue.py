@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 from stoker.cli import output
+from stoker.client.client import connect
 from stoker.client.errors import StokerError, UsageError
+from stoker.compat.arguments import ONCE, SWITCH, Arguments, read_arguments
 from stoker.compat.grass import queues
-from stoker.compat.grass.arguments import GrassArguments, only_queue, read_arguments
 from stoker.compat.grass.resources import (
     MAX_TEXT_LENGTH,
     daemon_type,
@@ -34,22 +35,22 @@ Devices with the same name in two queues are the same device and are never alloc
 capacities must agree. GPUs are those of this node and of added nodes, if there are any: {gpu:4} is
 the first four, {gpu:{'box1/0':1}} is GPU 0 of node box1.
 """
-OPTIONS = {"--json": "JSON5", "--file": "FILE", "--backfill": None}
+OPTIONS = {"--json": ONCE, "--file": ONCE, "--backfill": SWITCH}
 
 
 def main(argv: list[str]) -> int:
     """Create the queue."""
-    args = read_arguments(argv, "create-queue", OPTIONS)
-    name = only_queue(args, "create-queue")
+    args = read_arguments(argv, OPTIONS, "grass create-queue")
+    name = queues.only_queue(args, "create-queue")
     _check_name(name)
     devices = parse_capacities(*_text(args))
     resources = [
         {"type": daemon_type(kind), "device": device, "capacity": format_amount(capacity)}
         for kind, device, capacity in devices
     ]
-    strict = not args.flag("--backfill")
+    strict = "--backfill" not in args.switches
     try:
-        queues.client().define_queue(name, strict=strict, new=True, resources=resources)
+        connect().define_queue(name, strict=strict, new=True, resources=resources)
     except StokerError as error:
         raise queues.translate_error(error) from None
     output.say(f"grass: created {name}: {_describe(devices)}")
@@ -67,9 +68,9 @@ def _check_name(name: str) -> None:
         )
 
 
-def _text(args: GrassArguments) -> tuple[str, str]:
+def _text(args: Arguments) -> tuple[str, str]:
     """Return the JSON5 of --json or --file, and its name for messages."""
-    text, path = args.one("--json"), args.one("--file")
+    text, path = args.values.get("--json"), args.values.get("--file")
     if (text is None) == (path is None):
         raise UsageError(
             "Give the devices of the queue with either --json '{gpu:4}' or --file FILE."

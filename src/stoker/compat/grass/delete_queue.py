@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from stoker.cli import output
+from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError
+from stoker.compat.arguments import SWITCH, read_arguments
 from stoker.compat.grass import queues
-from stoker.compat.grass.arguments import only_queue, read_arguments
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from stoker.client.client import Client
 
 USAGE = """\
   grass delete-queue QUEUE [--confirmed]
@@ -21,12 +18,12 @@ pending jobs is deleted only with --confirmed, which cancels them.
 
 def main(argv: list[str]) -> int:
     """Delete the queue; pending jobs require --confirmed."""
-    args = read_arguments(argv, "delete-queue", {"--confirmed": None})
-    name = only_queue(args, "delete-queue")
-    client = queues.client()
+    args = read_arguments(argv, {"--confirmed": SWITCH}, "grass delete-queue")
+    name = queues.only_queue(args, "delete-queue")
+    client = connect()
     running = int(queues.find_queue(client, name)["running"])
     pending = _pending_jobs(client, name)
-    if pending and not args.flag("--confirmed"):
+    if pending and "--confirmed" not in args.switches:
         jobs = output.counted(len(pending), "pending job")
         raise StokerError(
             f"{name} has {jobs}. To cancel {'it' if len(pending) == 1 else 'them'} "

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from stoker.cli import output
+from stoker.client.client import connect
 from stoker.client.errors import StokerError, UsageError
+from stoker.compat.arguments import EACH, ONCE, Arguments, read_arguments
 from stoker.compat.grass import queues
-from stoker.compat.grass.arguments import GrassArguments, read_arguments
 from stoker.compat.grass.resources import (
     daemon_type,
     format_amount,
@@ -31,26 +32,26 @@ environment. {gpu} (or another requested type) is replaced by the names of its d
   -e, --env NAME=VALUE  environment variable; may be repeated. NAME=VALUE words before the
                         command are variables too
 """
-OPTIONS = {"--json": "JSON5", "--cwd": "DIR", "--env": "NAME=VALUE"}
+OPTIONS = {"--json": ONCE, "--cwd": ONCE, "--env": EACH}
 
 
 def main(argv: list[str]) -> int:
     """Submit the job and print its id."""
-    args = read_arguments(argv, "enqueue", OPTIONS, before_command=1)
+    args = read_arguments(argv, OPTIONS, "grass enqueue", before_command=1)
     if len(args.words) < 2:
         raise UsageError(
             "No queue or command given. Example: "
             "grass enqueue q1 --json '{gpu:0.5}' -- python train.py"
         )
-    variables = [_assignment(text) for text in args.many("--env")]
+    variables = [_assignment(text) for text in args.lists.get("--env", [])]
     command = args.words[1:]
     while command and _is_assignment(command[0]):
         variables.append(command.pop(0))
     if not command:
         raise UsageError("Variables are given, but no command after them.")
-    needs = parse_requirement(args.one("--json") or "{}")
+    needs = parse_requirement(args.values.get("--json") or "{}")
     submission = _submission(args, variables, command)
-    client = queues.client()
+    client = connect()
     queue = queues.find_queue(client, args.words[0])
     _check_possible(queue, needs)
     submission["options"] |= _job_options(queue["name"], needs)
@@ -75,11 +76,11 @@ def _is_assignment(word: str) -> bool:
     return bool(equals) and name.isascii() and name.isidentifier()
 
 
-def _submission(args: GrassArguments, variables: list[str], command: list[str]) -> dict[str, Any]:
+def _submission(args: Arguments, variables: list[str], command: list[str]) -> dict[str, Any]:
     from stoker.cli.options.submission import absolute_path, job_environment
     from stoker.client.submit_environment import current_directory, shell, umask
 
-    given = args.one("--cwd")
+    given = args.values.get("--cwd")
     directory = absolute_path(os.path.expanduser(given)) if given else current_directory()
     names = dict.fromkeys(text.partition("=")[0] for text in variables)
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stoker import wire
-from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError, UsageError
 from stoker.compat.grass.resources import POOLS, QUEUE_PREFIX
 
@@ -11,13 +10,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from stoker.client.client import Client
+    from stoker.compat.arguments import Arguments
+
 NAME = "grass"
 """`client` of jobs submitted with this command."""
 
 
-def client() -> Client:
-    """Return a client of the daemon; start it if necessary."""
-    return connect()
+def only_queue(args: Arguments, verb: str) -> str:
+    """Return the only word, which must be a queue."""
+    if len(args.words) != 1:
+        raise UsageError(f"grass {verb} takes the name of one queue: grass {verb} q1")
+    return args.words[0]
+
+
+def reject_words(args: Arguments, verb: str) -> None:
+    """Reject the words of a verb that takes none."""
+    if args.words:
+        raise UsageError(f"grass {verb} takes no {args.words[0]!r}. See: grass {verb} --help")
 
 
 def find_queue(client: Client, name: str) -> dict[str, Any]:

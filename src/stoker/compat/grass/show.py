@@ -5,16 +5,15 @@ from __future__ import annotations
 from stoker import wire
 from stoker.cli import output
 from stoker.client import fast_json
+from stoker.client.client import Client, connect
 from stoker.client.errors import UsageError
+from stoker.compat.arguments import EACH, ONCE, SWITCH, read_arguments, whole_number
 from stoker.compat.grass import queues
-from stoker.compat.grass.arguments import GrassArguments, read_arguments
 from stoker.compat.grass.resources import grass_type, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from stoker.client.client import Client
 
 USAGE = """\
   grass show [QUEUE | --queue QUEUE] [--json | --table] [--limit N]
@@ -25,21 +24,22 @@ Show queues, their free devices and their jobs: a table on a terminal, JSON othe
   --table     a table, also in a pipe
   --limit N   at most N pending and N past jobs per queue (1000; in a table 20)
 """
-OPTIONS = {"--queue": "QUEUE", "--json": None, "--table": None, "--limit": "N"}
+OPTIONS = {"--queue": EACH, "--json": SWITCH, "--table": SWITCH, "--limit": ONCE}
 MAX_JSON_JOBS, MAX_TABLE_JOBS = 1000, 20
 
 
 def main(argv: list[str]) -> int:
     """Print one queue, or all."""
-    args = read_arguments(argv, "show", OPTIONS)
-    names = args.words + args.many("--queue")
+    args = read_arguments(argv, OPTIONS, "grass show")
+    names = args.words + args.lists.get("--queue", [])
     if len(names) > 1:
         raise UsageError("grass show takes one queue, or none for all: grass show q1")
-    if args.flag("--json") and args.flag("--table"):
+    if args.switches >= {"--json", "--table"}:
         raise UsageError("Give --json or --table, not both.")
-    table = args.flag("--table") or (not args.flag("--json") and output.is_terminal(1))
-    limit = _limit(args, MAX_TABLE_JOBS if table else MAX_JSON_JOBS)
-    client = queues.client()
+    table = "--table" in args.switches or (not args.switches and output.is_terminal(1))
+    text = args.values.get("--limit") or str(MAX_TABLE_JOBS if table else MAX_JSON_JOBS)
+    limit = whole_number("--limit", text, 1, 1_000_000)
+    client = connect()
     chosen = [queues.find_queue(client, names[0])] if names else client.queues()["queues"]
     views = [build_view(client, queue, limit) for queue in chosen]
     if table:
@@ -47,20 +47,11 @@ def main(argv: list[str]) -> int:
 
         if not views:
             output.say("grass: there are no queues. Create one: grass create-queue NAME --json ...")
-        elif text := "\n".join(lines(views)):
-            print(text)
+        elif printed := "\n".join(lines(views)):
+            print(printed)
         return 0
     print(fast_json.pretty(views[0] if names else views))
     return 0
-
-
-def _limit(args: GrassArguments, usual: int) -> int:
-    text = args.one("--limit")
-    if text is None:
-        return usual
-    if not text.isdecimal() or not 0 < int(text[:8]) <= 1_000_000:
-        raise UsageError(f"--limit takes a number from 1 to 1000000, not {output.clean(text)!r}.")
-    return int(text)
 
 
 def build_view(client: Client, queue: dict[str, Any], limit: int) -> dict[str, Any]:

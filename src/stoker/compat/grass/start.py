@@ -5,7 +5,8 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.client.client import connect
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
-from stoker.compat.grass.arguments import read_arguments
+from stoker.compat.arguments import ONCE, read_arguments
+from stoker.compat.grass import queues
 
 USAGE = """\
   grass start [--db sqlite|postgres|URL]
@@ -20,10 +21,9 @@ STORES = ("sqlite", "postgres")
 
 def main(argv: list[str]) -> int:
     """Start a daemon unless one runs."""
-    args = read_arguments(argv, "start", {"--db": "sqlite|postgres|URL"})
-    if args.words:
-        raise UsageError(f"grass start takes no {args.words[0]!r}. See: grass start --help")
-    store = _store(args.one("--db"))
+    args = read_arguments(argv, {"--db": ONCE}, "grass start")
+    queues.reject_words(args, "start")
+    store = _store(args.values.get("--db"))
     client = connect(autostart=False)
     try:
         pid = client.daemon()["pid"]

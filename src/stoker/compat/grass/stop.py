@@ -5,9 +5,9 @@ from __future__ import annotations
 from stoker import wire
 from stoker.cli import output
 from stoker.client.client import connect
-from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
-from stoker.compat.grass.arguments import read_arguments
-from stoker.compat.grass.queues import NAME
+from stoker.client.errors import DaemonUnreachable, StokerError
+from stoker.compat.arguments import SWITCH, read_arguments
+from stoker.compat.grass import queues
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,16 +24,15 @@ is stopped only with --confirmed.
 
 def main(argv: list[str]) -> int:
     """Stop the daemon; jobs not submitted with grass require --confirmed."""
-    args = read_arguments(argv, "stop", {"--confirmed": None})
-    if args.words:
-        raise UsageError(f"grass stop takes no {args.words[0]!r}. See: grass stop --help")
+    args = read_arguments(argv, {"--confirmed": SWITCH}, "grass stop")
+    queues.reject_words(args, "stop")
     client = connect(autostart=False)
     try:
         others, waiting = _counted(client)
     except DaemonUnreachable:
         output.say("grass: no daemon is running")
         return 0
-    if others and not args.flag("--confirmed"):
+    if others and "--confirmed" not in args.switches:
         jobs = output.counted(others, "unfinished job")
         raise StokerError(
             f"The daemon also has {jobs} not submitted with grass (see: stoker). "
@@ -51,7 +50,7 @@ def main(argv: list[str]) -> int:
 def _counted(client: Client) -> tuple[int, int]:
     """Return the unfinished jobs not submitted with grass, and all pending jobs."""
     unfinished = "PENDING,CONFIGURING,QUEUED,RUNNING,SUSPENDED,COMPLETING"
-    reply = client.jobs(client=NAME, state=unfinished, limit=1)
+    reply = client.jobs(client=queues.NAME, state=unfinished, limit=1)
     ours = len(reply["jobs"]) + int(reply["more"])
     counts = reply["counts"]
     total = sum(count for state, count in counts.items() if state not in wire.FINISHED)

@@ -6,7 +6,7 @@ import os
 
 from stoker.cli.output import clean
 from stoker.client.errors import UsageError
-from stoker.compat.execute_batch.arguments import ONE, SWITCH, BatchArguments, read_arguments
+from stoker.compat.arguments import ONE, SWITCH, Arguments, read_arguments, whole_number
 
 PROGRAM = "run-scheduler"
 VALUES = (
@@ -14,15 +14,15 @@ VALUES = (
     "--training_set_size", "--max_epochs", "--is_single_gpu", "--disable_gpu_sharing",
     "--estimated_memory", "--port_mapping", "--est_nhours", "--nodes", "--gpus_per_node",
 )  # fmt: skip
-KINDS = {**dict.fromkeys(VALUES, ONE), "--json": SWITCH, "--help": SWITCH, "-h": SWITCH}
+KINDS = {**dict.fromkeys(VALUES, ONE), "--json": SWITCH, "--help": SWITCH}
 YES, NO = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 
 
 class RunSchedulerArguments:
     """Arguments of one submission."""
 
-    def __init__(self, arguments: BatchArguments) -> None:
-        self.help = bool(arguments.switches & {"-h", "--help"})
+    def __init__(self, arguments: Arguments) -> None:
+        self.help = "--help" in arguments.switches
         self.json = "--json" in arguments.switches
         if self.help:
             return
@@ -126,14 +126,7 @@ def _directory(values: dict[str, str], name: str, access: int) -> str | None:
 
 
 def _number(values: dict[str, str], name: str, minimum: int = 1) -> int | None:
-    text = values.get(name)
-    if text is None:
-        return None
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 9) or int(digits) < minimum:
-        wants = "a number of MiB" if name == "--estimated_memory" else "a whole number above 0"
-        raise UsageError(f"{name} takes {wants}, not {clean(text)!r}.")
-    return int(digits)
+    return whole_number(name, values[name], minimum) if name in values else None
 
 
 def _boolean(values: dict[str, str], name: str, *, default: bool) -> bool:

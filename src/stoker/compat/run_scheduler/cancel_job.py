@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from stoker import wire
 from stoker.cli import output
-from stoker.client.errors import UsageError
-from stoker.compat.execute_batch.arguments import SWITCH, read_arguments
+from stoker.compat.arguments import SWITCH, read_arguments
 from stoker.compat.run_scheduler import jobs
 
 TYPE_CHECKING = False
@@ -26,16 +25,13 @@ such a job, nothing is cancelled.
 
 def main(argv: list[str]) -> int:
     """Cancel jobs."""
-    words = read_arguments(argv, {"--json": SWITCH, "--help": SWITCH, "-h": SWITCH}, NAME)
-    if words.switches & {"-h", "--help"}:
+    words = read_arguments(argv, {"--json": SWITCH, "--help": SWITCH}, NAME)
+    if "--help" in words.switches:
         print(HELP)
         return 0
     output.wants_json = "--json" in words.switches
-    if not words.words:
-        raise UsageError(f"No job given. Usage: {NAME} JOB_ID. To list jobs: scheduler-state")
-    client = jobs.client()
-    views = {view["id"]: view for view in (jobs.find_job(client, word) for word in words.words)}
-    assert client is not None
+    client, found = jobs.find_jobs(words.words, NAME)
+    views = {view["id"]: view for view in found}
     reply = client.cancel([str(id) for id in views])
     if output.wants_json:
         output.emit(reply)

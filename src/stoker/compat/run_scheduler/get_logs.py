@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from stoker.cli import output
-from stoker.compat.execute_batch.arguments import SWITCH, read_arguments
+from stoker.client.errors import UsageError
+from stoker.compat.arguments import SWITCH, read_arguments
 from stoker.compat.run_scheduler import jobs
 
 TYPE_CHECKING = False
@@ -26,17 +27,16 @@ Prints the output of all attempts of a job.
 
 def main(argv: list[str]) -> int:
     """Copy a log to stdout."""
-    kinds = dict.fromkeys(("-f", "--follow", "-h", "--help"), SWITCH)
+    kinds = dict.fromkeys(("--follow", "--help"), SWITCH)
     words = read_arguments(argv, kinds, NAME)
-    if words.switches & {"-h", "--help"}:
+    if "--help" in words.switches:
         print(HELP)
         return 0
-    word = jobs.only_word(words.words, NAME)
-    client = jobs.client()
-    view = jobs.find_job(client, word)
-    assert client is not None
+    if len(words.words) > 1:
+        raise UsageError(f"Only one job can be given: {NAME} {output.clean(words.words[0])}")
+    client, (view,) = jobs.find_jobs(words.words, NAME)
     label = str(view["id"])
-    if words.switches & {"-f", "--follow"}:
+    if "--follow" in words.switches:
         from stoker.cli.session.follow import follow_to_end
 
         return follow_to_end(client, label, 1)

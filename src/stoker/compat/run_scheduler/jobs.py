@@ -25,19 +25,19 @@ def no_such_job(word: str) -> StokerError:
     return StokerError(text, wire.EXIT_NOT_FOUND, "not_found")
 
 
-def only_word(words: list[str], program: str) -> str:
-    """Return the only given id."""
-    if len(words) > 1:
-        raise UsageError(f"Only one job can be given: {program} {clean(words[0])}")
+def find_jobs(words: list[str], program: str) -> tuple[Client, list[dict[str, Any]]]:
+    """Return a client and the jobs of these ids; each must be a job of run-scheduler."""
     if not words:
         raise UsageError(f"No job given. Usage: {program} JOB_ID. To list jobs: scheduler-state")
-    return words[0]
+    daemon = client()
+    if daemon is None:
+        raise no_such_job(words[0])
+    return daemon, [_find_job(daemon, word) for word in words]
 
 
-def find_job(client: Client | None, word: str) -> dict[str, Any]:
-    """Return the job of an id, only if it was submitted with run-scheduler."""
+def _find_job(client: Client, word: str) -> dict[str, Any]:
     number = word.rpartition("-")[2]
-    if client is None or not (number.isascii() and number.isdecimal() and len(number) <= 12):
+    if not (number.isascii() and number.isdecimal() and len(number) <= 12):
         raise no_such_job(word)
     try:
         view: dict[str, Any] = client.jobs([number])["jobs"][0]

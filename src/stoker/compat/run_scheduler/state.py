@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.cli import output
 from stoker.client.errors import UsageError
-from stoker.compat.execute_batch.arguments import BatchArguments
+from stoker.compat.arguments import MANY, SWITCH, Arguments, read_arguments, whole_number
 from stoker.compat.run_scheduler import NAME as CLIENT
 from stoker.compat.run_scheduler import jobs
 
@@ -28,7 +28,7 @@ Lists jobs submitted with run-scheduler: all pending and running jobs, and the l
 
 MEMORY is the memory reserved on each GPU / the largest measured use; LEFT is the estimated
 remaining time."""
-SWITCHES = ("--all_users", "--extended", "--json", "--help", "-h")
+SWITCHES = ("--all_users", "--extended", "--json", "--help")
 UNFINISHED = "PENDING,CONFIGURING,QUEUED,RUNNING,SUSPENDED,COMPLETING"
 DEFAULT_COUNT = 10
 MAX_JOBS = 100_000
@@ -37,7 +37,7 @@ MAX_JOBS = 100_000
 def main(argv: list[str]) -> int:
     """List jobs."""
     words, last = _read_arguments(argv)
-    if words.switches & {"-h", "--help"}:
+    if "--help" in words.switches:
         print(HELP)
         return 0
     output.wants_json = "--json" in words.switches
@@ -60,10 +60,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _read_arguments(argv: list[str]) -> tuple[BatchArguments, int | None]:
+def _read_arguments(argv: list[str]) -> tuple[Arguments, int | None]:
     """Parse a command line; --nlast has an optional number."""
-    from stoker.compat.execute_batch.arguments import MANY, SWITCH, read_arguments
-
     spelled = [f"--{word[2:].replace('-', '_')}" if word[:2] == "--" else word for word in argv]
     words = read_arguments(spelled, {**dict.fromkeys(SWITCHES, SWITCH), "--nlast": MANY}, NAME)
     numbers = words.lists.get("--nlast")
@@ -72,10 +70,7 @@ def _read_arguments(argv: list[str]) -> tuple[BatchArguments, int | None]:
         raise UsageError(f"{NAME} takes no {output.clean(extra[0])!r}. See: {NAME} --help")
     if numbers is None:
         return words, None
-    text = numbers[0] if numbers else str(DEFAULT_COUNT)
-    if not (text.isascii() and text.isdecimal() and len(text) <= 6) or not int(text):
-        raise UsageError(f"--nlast takes a whole number above 0, not {output.clean(text)!r}.")
-    return words, int(text)
+    return words, whole_number("--nlast", numbers[0], 1) if numbers else DEFAULT_COUNT
 
 
 def _listed_jobs(client: Client, last: int | None) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from stoker import wire
 from stoker.client.errors import StokerError
@@ -26,13 +27,12 @@ MAX_SHOWN = 200
 """Maximum characters of a command in a message."""
 
 
-class Command:
+class Command(NamedTuple):
     """A line and its slot."""
 
-    __slots__ = ("line", "shown", "slot")
-
-    def __init__(self, line: str, shown: str, slot: Slot) -> None:
-        self.line, self.shown, self.slot = line, shown, slot
+    line: str
+    shown: str
+    slot: Slot
 
 
 class SlotStream(JobStream):
