@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.replay.replay import Replay
 from stoker.simulate.replay.results import RunResult
-from stoker.simulate.report import run_statistics
+from stoker.simulate.report.statistics import run_statistics
 from stoker.simulate.traces.formats import pollux
 from stoker.simulate.workload import Speed, TraceJob, Workload
 

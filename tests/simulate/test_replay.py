@@ -458,7 +458,7 @@ def test_a_job_with_a_far_too_short_estimate_ends_in_its_turn(
     late = TraceJob(submit_time=0.0, gpus=1, duration=9000.0)
     others = [TraceJob(submit_time=450.0 * n, gpus=1, duration=1800.0) for n in range(1, 600)]
     said = {9000.0: 3600.0, 1800.0: 1800.0}
-    monkeypatch.setattr(simulator, "_user_estimate", lambda load, _: said[load.duration])
+    monkeypatch.setattr(ReplayAssumptions, "user_estimate", lambda _, job: said[job.duration])
     run = played([late, *others], "1x4", name, ReplayAssumptions(estimate_error=2.0))
     assert run.unfinished == 0
     took = {each.job: each.completion_time for each in run.results}
@@ -468,12 +468,8 @@ def test_a_job_with_a_far_too_short_estimate_ends_in_its_turn(
 def test_estimates_are_the_same_for_the_same_seed_and_others_for_another() -> None:
     load = TraceJob(submit_time=5.0, gpus=1, duration=1000.0)
     drawn_twice = {
-        simulator._user_estimate(load, ReplayAssumptions(estimate_error=2.0, seed=7))
-        for _ in range(2)
+        ReplayAssumptions(estimate_error=2.0, seed=7).user_estimate(load) for _ in range(2)
     }
     assert len(drawn_twice) == 1
-    assert (
-        simulator._user_estimate(load, ReplayAssumptions(estimate_error=2.0, seed=8))
-        not in drawn_twice
-    )
-    assert simulator._user_estimate(load, ReplayAssumptions(estimate_error=1.0)) == 1000.0
+    assert ReplayAssumptions(estimate_error=2.0, seed=8).user_estimate(load) not in drawn_twice
+    assert ReplayAssumptions(estimate_error=1.0).user_estimate(load) == 1000.0

@@ -4,26 +4,26 @@ import json
 import random
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
 import pytest
 
 from stoker.simulate.replay.results import JobResult, RunCost, RunResult, Segment
-from stoker.simulate.report import (
-    as_json,
-    lines,
+from stoker.simulate.report.gantt import MAX_LANES, MAX_SEGMENTS, MAX_SEGMENTS_PER_RUN, gantt_data
+from stoker.simulate.report.page import html, page_data
+from stoker.simulate.report.statistics import (
+    MEASURES,
+    best,
+    quantile,
     ratios,
     run_labels,
     run_statistics,
-    size_lines,
+    share_in_use,
+    size_group,
     statistics_of_runs,
-    write,
 )
-from stoker.simulate.report.gantt import MAX_LANES, MAX_SEGMENTS, MAX_SEGMENTS_PER_RUN, gantt_data
-from stoker.simulate.report.page import html, page_data
-from stoker.simulate.report.statistics import MEASURES, best, quantile, share_in_use, size_group
+from stoker.simulate.report.table import as_json, lines, size_lines
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\u2028{0} {title}"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -287,10 +287,8 @@ def test_json_of_nothing() -> None:
 # --------------------------------------------------------------------------- the page
 
 
-def test_all_is_in_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    write(path, [small(), small("sjf", waits=400)], "Small lab", ["All of it."])
-    page = Page(path.read_text(encoding="utf-8"))
+def test_all_is_in_one_file() -> None:
+    page = Page(html([small(), small("sjf", waits=400)], "Small lab", ["All of it."]))
     assert page.open == []
     links = {"src", "href", "data", "srcset", "poster", "action"}
     assert not [name for name, _ in page.attributes if name in links]

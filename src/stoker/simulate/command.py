@@ -18,7 +18,8 @@ from stoker.places import describe_os_error
 from stoker.simulate.arguments import Options, SimulateArgs, read_simulate_args
 from stoker.simulate.compare import Comparison, compare, without_page_data, workloads
 from stoker.simulate.progress import ProgressLine
-from stoker.simulate.report import as_json, lines, size_lines, write
+from stoker.simulate.report.page import html
+from stoker.simulate.report.table import as_json, lines, size_lines
 from stoker.simulate.summary import summary_json, summary_lines
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.files import STDIN
@@ -170,14 +171,11 @@ def _write_page(comparison: Comparison, args: SimulateArgs, number: int | None) 
     """Write the page of one workload; with several workloads its name is numbered."""
     assert args.html is not None
     path = args.html if number is None else _numbered(args.html, number, comparison.workload)
-    write(
-        path,
-        comparison.runs,
-        comparison.workload,
-        comparison.notes,
-        args.baseline,
+    text = html(
+        comparison.runs, comparison.workload, comparison.notes, args.baseline,
         comparison.statistics,
-    )
+    )  # fmt: skip
+    path.write_text(text, encoding="utf-8")
     comparison.runs = [without_page_data(run) for run in comparison.runs]
     print_message(f"wrote {path}")
 

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from stoker.core.cluster import NodeFacts
 from stoker.core.request import GPU
-from stoker.simulate.arguments import PolicyVariant, SimulateArgs
+from stoker.simulate.arguments import SimulateArgs
 from stoker.simulate.progress import ProgressLine
 from stoker.simulate.replay.replay import replay
 from stoker.simulate.replay.results import RunResult
 from stoker.simulate.replay.time_limits import with_time_limits
-from stoker.simulate.report import RunStatistics, run_labels, run_statistics
 from stoker.simulate.report.gantt import MAX_SEGMENTS
+from stoker.simulate.report.statistics import RunStatistics, run_labels, run_statistics
 from stoker.simulate.traces.cluster_size import fit_workload, nodes_for_load
 from stoker.simulate.traces.detect import read, split
 from stoker.simulate.workload import Workload
@@ -56,9 +56,8 @@ def prepare(workload: Workload, args: SimulateArgs) -> Workload:
 def compare(workload: Workload, args: SimulateArgs, progress: ProgressLine) -> Comparison:
     """Replay a workload under each policy; keep the data of the page only if one is written."""
     gc.freeze()  # the jobs live to the end: exclude them from garbage collection
-    labels = variant_labels(args.variants)
     runs, statistics = [], []
-    for variant, label in zip(args.variants, labels, strict=True):
+    for variant, label in zip(args.variants, run_labels(args.variants), strict=True):
         progress.start_run(f"{workload.title}, {label}")
         run = replay(
             workload, list(workload.nodes), variant.policy, dict(variant.parameters),
@@ -80,16 +79,6 @@ def compare(workload: Workload, args: SimulateArgs, progress: ProgressLine) -> C
 def without_page_data(run: RunResult) -> RunResult:
     """Return a run without the data of its page, which is large."""
     return replace(run, results=[], gpus_in_use=[], pending_jobs=[], segments=[])
-
-
-def variant_labels(variants: Sequence[PolicyVariant]) -> list[str]:
-    """Return a unique label for each variant."""
-    return run_labels([
-        RunResult(
-            policy=variant.policy, parameters=variant.parameters, workload="", gpus=0, results=[]
-        )
-        for variant in variants
-    ])  # fmt: skip
 
 
 def heading(workload: Workload) -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 from time import monotonic
 
+from stoker.core.units import format_duration
 from stoker.terminal import clean, write_raw
 
 REDRAW_SECONDS = 0.2
@@ -58,15 +59,8 @@ class ProgressLine:
         text = f"{self.title}: {done:,} of {self.total_jobs:,} jobs, {100 * share:.0f} %"
         spent = self.drawn_at - self.started_at
         if share > 0.01 and spent > 1:
-            text += f", {format_clock(spent * (1 - share) / share)} left"
+            text += f", {format_duration(spent * (1 - share) / share)} left"
         self.show(text)
-
-
-def format_clock(seconds: float) -> str:
-    """Return `0:42`, `1:02:03`."""
-    minutes, seconds_left = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"
 
 
 def _width() -> int:

@@ -9,12 +9,11 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from stoker.simulate.compare import Comparison
-from stoker.simulate.report import ratios
-from stoker.simulate.report.statistics import baseline_of
+from stoker.simulate.report.statistics import baseline_of, ratios
+from stoker.simulate.report.table import align_rows
 
 SUMMARY_COLUMNS = (("jct_mean", "mean JCT"), ("jct_p99", "p99 JCT"), ("slowdown_mean", "slowdown"),
          ("makespan", "makespan"))  # fmt: skip
-GAP = "  "
 
 
 class PolicySummary(Struct, kw_only=True):
@@ -63,21 +62,10 @@ def summary_lines(comparisons: Sequence[Comparison], baseline: str | None) -> li
     rows = [titles]
     for summary in summarize(comparisons, baseline):
         cells = [_ratio_text(summary.means[key]) for key, _ in SUMMARY_COLUMNS]
-        rows.append(
-            [
-                summary.policy,
-                *cells,
-                _ratio_text(summary.worst["jct_mean"]),
-                f"{summary.preemptions:.2f}",
-            ]
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"{len(comparisons)} workloads: times {baseline_label}, geometric means"]
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append(GAP.join(cells).rstrip())
-    return lines
+        worst = _ratio_text(summary.worst["jct_mean"])
+        rows.append([summary.policy, *cells, worst, f"{summary.preemptions:.2f}"])
+    heading = f"{len(comparisons)} workloads: times {baseline_label}, geometric means"
+    return [heading, *align_rows(rows)]
 
 
 def _ratio_text(value: float | None) -> str:

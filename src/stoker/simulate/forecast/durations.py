@@ -251,12 +251,9 @@ class DurationModel:
         if left is not None:
             left = max(left, 0.1 * age)
             return DurationEstimate(
-                Kind.STATED,
-                "its stated duration",
-                left,
-                STATED_DEVIATION,
+                Kind.STATED, "its stated duration", left, STATED_DEVIATION,
                 max_remaining=max_remaining,
-            )
+            )  # fmt: skip
         named = self.runs.get((key[0], None))
         if named is not None:
             basis = f"{_plural(len(named), 'run')} of {job.name} with other arguments"
@@ -264,17 +261,9 @@ class DurationModel:
             scale = exp(SAME_NAME_DEVIATION * normal) * self.common_factor
             min_total = self.longest_running.get(key, 0.0)
             return DurationEstimate(
-                Kind.SIMILAR,
-                basis,
-                0,
-                SAME_COMMAND_DEVIATION,
-                named,
-                scale,
-                age,
-                max_remaining,
-                min_total,
-                quantile,
-            )
+                Kind.SIMILAR, basis, 0, SAME_COMMAND_DEVIATION, named, scale, age, max_remaining,
+                min_total, quantile,
+            )  # fmt: skip
         return self._estimate_from_others(job, spec.limit, age, max_remaining)
 
     def _key(self, job: Job) -> tuple[str, str]:
@@ -298,19 +287,11 @@ class DurationModel:
         self, job: Job, limit: int | None, age: float, max_remaining: float
     ) -> DurationEstimate:
         if limit and len(self.limit_use) >= MIN_LIMITED_JOBS:
-            basis = (
-                f"its time limit and the share that {len(self.limit_use)} other jobs used of theirs"
-            )
+            used = self.limit_use
+            basis = f"its time limit and the share that {len(used)} other jobs used of theirs"
             scale = limit * self.common_factor**0.5
             return DurationEstimate(
-                Kind.SIMILAR,
-                basis,
-                0,
-                SMOOTHING_DEVIATION,
-                self.limit_use,
-                scale,
-                age,
-                max_remaining,
+                Kind.SIMILAR, basis, 0, SMOOTHING_DEVIATION, used, scale, age, max_remaining
             )
         if limit:
             half = max(limit / 2 - age, 0.2 * limit)
@@ -326,15 +307,9 @@ class DurationModel:
             kind, basis = Kind.UNKNOWN, "no earlier run of its command and no time limit"
         if len(observed):
             return DurationEstimate(
-                kind,
-                basis,
-                0,
-                SMOOTHING_DEVIATION,
-                observed,
-                scale=self.common_factor,
-                age=age,
-                max_remaining=max_remaining,
-            )
+                kind, basis, 0, SMOOTHING_DEVIATION, observed, self.common_factor, age,
+                max_remaining,
+            )  # fmt: skip
         median, deviation = DEFAULT_DURATION
         return DurationEstimate(kind, basis, max(median, age), deviation)
 

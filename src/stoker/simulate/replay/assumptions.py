@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from math import ceil, exp, log
+from random import Random
+
 from msgspec import Struct
+
+from stoker.simulate.workload import TraceJob
 
 
 class ReplayAssumptions(Struct, frozen=True, kw_only=True):
@@ -23,3 +28,15 @@ class ReplayAssumptions(Struct, frozen=True, kw_only=True):
     within this factor. None: only policies that plan with true durations know them."""
     seed: int = 0
     """Seed of the estimates."""
+
+    def user_estimate(self, job: TraceJob) -> float:
+        """Return the estimate of a user: the duration times a log-normal factor."""
+        random = Random(f"{self.seed} {job.submit_time} {job.duration} {job.user}")
+        return job.duration * exp(random.gauss(0.0, 1.0) * log(self.estimate_error or 1.0))
+
+    def epoch_count(self, job: TraceJob) -> int:
+        """Return the epochs of a job that are known early enough, none longer than a checkpoint."""
+        epochs = ceil(1 / self.measured_after) if self.measured_after else 1
+        if self.checkpoint_seconds:
+            epochs = max(epochs, ceil(job.duration / self.checkpoint_seconds))
+        return epochs

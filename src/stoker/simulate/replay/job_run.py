@@ -12,17 +12,9 @@ class JobRun:
     """A job that was submitted: its work done, and its current attempt."""
 
     __slots__ = (
-        "attempt",
-        "end_time",
-        "job",
-        "placement",
-        "rate",
-        "reported_epochs",
-        "stop_time",
-        "version",
-        "work_done",
-        "work_start",
-    )
+        "attempt", "end_time", "job", "placement", "rate", "reported_epochs", "stop_time",
+        "version", "work_done", "work_start",
+    )  # fmt: skip
 
     def __init__(self, job: TraceJob) -> None:
         self.job = job

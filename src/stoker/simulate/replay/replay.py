@@ -10,8 +10,7 @@ from array import array
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
-from math import ceil, exp, inf, log
-from random import Random
+from math import ceil, inf
 from time import perf_counter
 
 from stoker.core import events as e
@@ -26,6 +25,7 @@ from stoker.core.request import GPU, Request
 from stoker.core.state import State
 from stoker.simulate.job_request import request_for
 from stoker.simulate.replay.assumptions import ReplayAssumptions
+from stoker.simulate.replay.gpu_sharing import GpuSharing
 from stoker.simulate.replay.job_profiles import JobProfiles
 from stoker.simulate.replay.job_run import JobRun
 from stoker.simulate.replay.recorder import RunRecorder
@@ -67,8 +67,8 @@ class Replay:
         """Jobs report epochs."""
         self.profiles: JobProfiles | None = None
         """Speeds measured beforehand, if the policy uses them."""
-        self.jobs_on_gpu: dict[tuple[str, str], list[int]] = {}
-        """Job ids per (node, GPU), if jobs may share GPUs."""
+        self.sharing = GpuSharing()
+        """Jobs by GPU, if the policy uses profiles."""
         if (
             workload.profiled
             and rules.knows is Knows.MEASURED
@@ -95,18 +95,13 @@ class Replay:
     def run(self, on_progress: Callable[[int], None] = lambda done: None) -> RunResult:
         """Simulate all jobs to their end."""
         if not self.has_initial_state:
-            policy_event = e.PolicyChosen(
-                at=0.0, queue="*", name=self.policy_name, parameters=self.parameters
-            )
-            self._apply(policy_event)
+            name, parameters = self.policy_name, self.parameters
+            self._apply(e.PolicyChosen(at=0.0, queue="*", name=name, parameters=parameters))
             for node in self.nodes:
                 self._apply(e.NodeJoined(at=0.0, facts=node))
-            for event in (
-                self.profiles.profile_events(self.assumptions.restart_seconds)
-                if self.profiles
-                else ()
-            ):
-                self._apply(event)
+            if self.profiles is not None:
+                for event in self.profiles.profile_events(self.assumptions.restart_seconds):
+                    self._apply(event)
         jobs, timers, index = self.workload.jobs, self.timers, 0
         while index < len(jobs) or timers:
             self.now = now = self._next_event_time(
@@ -123,7 +118,10 @@ class Replay:
                 instructions += self._report_finished_epochs()
             self._cycle(instructions)
             on_progress(self.recorder.ended_count)
-        return self._result()
+        return self.recorder.result(
+            policy=self.policy_name, parameters=self.parameters, workload=self.workload,
+            spent=self.cycle_seconds, unfinished=len(self.runs),
+        )  # fmt: skip
 
     def _next_event_time(self, arrival: float) -> float:
         """Return the time of the next event, given the next arrival."""
@@ -179,15 +177,9 @@ class Replay:
         name = trace_job.name if self.profiles is not None else ""
         # Jobs of one name share a profile in the core; a job without a name has its own.
         key = (
-            request,
-            training,
-            limit,
-            trace_job.user,
-            name,
-            trace_job.queue,
-            non_preemptible,
+            request, training, limit, trace_job.user, name, trace_job.queue, non_preemptible,
             self._spec_distinction(trace_job),
-        )
+        )  # fmt: skip
         hash = self.spec_hashes.get(key)
         instructions: list[object] = []
         if hash is None or hash not in self.state.specs:
@@ -231,7 +223,7 @@ class Replay:
 
     def _training(self, trace_job: TraceJob) -> Training | None:
         if self.assumptions.estimate_error is not None:
-            return Training(expected=ceil(_user_estimate(trace_job, self.assumptions)))
+            return Training(expected=ceil(self.assumptions.user_estimate(trace_job)))
         if self.knows_durations:
             return Training(expected=ceil(trace_job.duration))
         if self.assumptions.time_limits_only:
@@ -240,18 +232,11 @@ class Replay:
         return Training(epochs=self._epoch_count(trace_job), distributed=spans_nodes)
 
     def _epoch_count(self, trace_job: TraceJob) -> int:
-        assumptions = self.assumptions
         if trace_job.epochs is not None:
             return trace_job.epochs
         if self.profiles is not None and (epoch := self.profiles.epoch_work(trace_job)) is not None:
             return max(ceil(trace_job.duration / epoch - 1e-6), 1)
-        minimum = ceil(1 / assumptions.measured_after) if assumptions.measured_after else 1
-        checkpoints = (
-            ceil(trace_job.duration / assumptions.checkpoint_seconds)
-            if assumptions.checkpoint_seconds
-            else minimum
-        )
-        return max(minimum, checkpoints, 1)
+        return self.assumptions.epoch_count(trace_job)
 
     def _epoch_seconds(self, trace_job: TraceJob) -> float:
         """Return the seconds of work in an epoch."""
@@ -280,10 +265,9 @@ class Replay:
         if timer == "epoch":
             return self._on_epoch_end(id, run)
         if timer == "stop" and run.stop_time <= self.now:
-            instructions = (
-                self._report_epochs(id, run, run.work_at(self.now)) if self.jobs_report else []
-            )
-            run.work_done = run.work_at(self.now)
+            work = run.work_at(self.now)
+            instructions = self._report_epochs(id, run, work) if self.jobs_report else []
+            run.work_done = work
             return instructions + self._end_attempt(id, run, stopped=True)
         if timer == "end" and run.end_time <= self.now:
             instructions = self._end_attempt(id, run)
@@ -339,7 +323,8 @@ class Replay:
         resized = stop is not None and stop.gpus is not None
         self.recorder.attempt_ended(id, run.job, self.now, placement, not stopped, resized)
         if self.profiles is not None and placement is not None:
-            self._leave_gpus(id, placement)
+            for sharer in self.sharing.leave(id, placement):
+                self._update_rate(sharer)
         return self._apply(
             e.ProcessExited(at=self.now, job=id, attempt=run.attempt, code=0, stopped=stopped)
         )
@@ -378,7 +363,8 @@ class Replay:
         if trace_job.epochs is not None:
             self._schedule_epoch_end(id, run)
         if self.profiles is not None:
-            self._join_gpus(id, instruction.placement)
+            for sharer in self.sharing.join(id, instruction.placement):
+                self._update_rate(sharer)
         self.recorder.attempt_started(id, trace_job, self.now, instruction.placement)
         instructions = self._apply(
             e.ProcessStarted(at=self.now, job=id, attempt=instruction.attempt, pid=1, boot=self.now)
@@ -407,23 +393,6 @@ class Replay:
             run.work_done / trace_job.duration, gpus, len(parts), self._gpu_model(parts[0])
         )
 
-    # -- sharing GPUs -------------------------------------------------------------------
-
-    def _join_gpus(self, id: int, placement: Placement) -> None:
-        for gpu in _gpus(placement):
-            sharers = self.jobs_on_gpu.setdefault(gpu, [])
-            sharers.append(id)
-            if len(sharers) > 1:
-                for sharer in sharers:
-                    self._update_rate(sharer)
-
-    def _leave_gpus(self, id: int, placement: Placement) -> None:
-        for gpu in _gpus(placement):
-            sharers = self.jobs_on_gpu[gpu]
-            sharers.remove(id)
-            for sharer in sharers:
-                self._update_rate(sharer)
-
     def _update_rate(self, id: int) -> None:
         """Recompute the rate of a job after jobs joined or left its GPUs."""
         run = self.runs[id]
@@ -432,10 +401,7 @@ class Replay:
         run.work_done = run.work_at(self.now)
         run.work_start = max(self.now, run.work_start)
         run.rate = self._rate(trace_job, run)
-        others = {
-            neighbour for gpu in _gpus(run.placement) for neighbour in self.jobs_on_gpu[gpu]
-        } - {id}
-        for other in others:
+        for other in self.sharing.neighbours(id, run.placement):
             speed = self.runs[other].job.speed
             if trace_job.speed is not None and speed is not None:
                 run.rate *= trace_job.speed.interference(speed, model)
@@ -455,11 +421,8 @@ class Replay:
     def _request_stop(self, id: int) -> None:
         """Let a job stop at its next checkpoint, unless it ends before."""
         run = self.runs[id]
-        if (
-            self.knows_durations
-            or not self.assumptions.checkpoint_seconds
-            or run.job.stops_immediately
-        ):
+        stops_immediately = self.knows_durations or run.job.stops_immediately
+        if stops_immediately or not self.assumptions.checkpoint_seconds:
             run.stop_time = self.now
         else:
             epoch = self._epoch_seconds(run.job)
@@ -467,24 +430,6 @@ class Replay:
             run.stop_time = max(run.time_of(checkpoint), self.now)
         if run.stop_time < run.end_time:
             self._schedule(run.stop_time, "stop", id, run.version)
-
-    # -- result -------------------------------------------------------------------------
-
-    def _result(self) -> RunResult:
-        return self.recorder.result(
-            policy=self.policy_name, parameters=self.parameters, workload=self.workload,
-            spent=self.cycle_seconds, unfinished=len(self.runs),
-        )  # fmt: skip
-
-
-def _user_estimate(job: TraceJob, assumptions: ReplayAssumptions) -> float:
-    """Return the estimate of a user: the duration times a log-normal factor."""
-    random = Random(f"{assumptions.seed} {job.submit_time} {job.duration} {job.user}")
-    return job.duration * exp(random.gauss(0.0, 1.0) * log(assumptions.estimate_error or 1.0))
-
-
-def _gpus(placement: Placement) -> list[tuple[str, str]]:
-    return [(part.node, name) for part in placement.parts for name in part.names(GPU)]
 
 
 def replay(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Sequence
-from html import escape
-from pathlib import Path
 from typing import Any
 
 from msgspec import to_builtins
 
+from stoker.html_page import render_page
 from stoker.simulate.replay.results import RunResult
 from stoker.simulate.report import statistics as known
 from stoker.simulate.report.gantt import gantt_data
 from stoker.simulate.report.statistics import MEASURES, Group, RunStatistics
-from stoker.simulate.report.table import replace_non_finite
 
 SCRIPTS = ("page.js", "page_curves.js", "page_sizes.js", "page_times.js", "page_gantt.js",
            "page_price.js", "page_tables.js")  # fmt: skip
@@ -26,21 +24,8 @@ LONG_TAIL_SHARE = 0.8
 """If submissions end before this share of the time, that part is also drawn alone."""
 TAIL_QUANTILE = 0.99
 """Quantiles are evenly spaced below it and denser above, where the slowest jobs are."""
-QUANTILES = [TAIL_QUANTILE * each / 300 for each in range(300)]
-QUANTILES += [TAIL_QUANTILE + (1 - TAIL_QUANTILE) * each / 60 for each in range(61)]
-
-
-def write(
-    path: str | Path,
-    runs: Sequence[RunResult],
-    workload_title: str,
-    notes: Sequence[str] = (),
-    base: str | None = None,
-    statistics: Sequence[RunStatistics] | None = None,
-) -> None:
-    """Write the page of runs of one workload; `statistics` if they are known already."""
-    text = html(runs, workload_title, notes, base, statistics)
-    Path(path).write_text(text, encoding="utf-8")
+QUANTILES = [TAIL_QUANTILE * index / 300 for index in range(300)]
+QUANTILES += [TAIL_QUANTILE + (1 - TAIL_QUANTILE) * index / 60 for index in range(61)]
 
 
 def html(
@@ -50,13 +35,13 @@ def html(
     base: str | None = None,
     statistics: Sequence[RunStatistics] | None = None,
 ) -> str:
-    """Return the page; runs are compared with the baseline, by default the first."""
-    return _file("page.html").format(
-        title=escape(f"{workload_title} · stoker simulate"),
-        style=_file("page.css"),
-        data=json_for_script(page_data(runs, workload_title, notes, base, statistics)),
-        script="\n".join(_file(name) for name in SCRIPTS),
-    )
+    """Return the page of runs of one workload; `statistics` if they are known already.
+
+    Runs are compared with the baseline, by default the first.
+    """
+    data = page_data(runs, workload_title, notes, base, statistics)
+    title = f"{workload_title} · stoker simulate"
+    return render_page(os.path.dirname(__file__), title, data, SCRIPTS)
 
 
 def page_data(
@@ -167,16 +152,3 @@ def _four_digits(value: float) -> float:
     """Round to four significant digits, so that the page stays small."""
     short = float(f"{value:.4g}")
     return int(short) if short.is_integer() else short
-
-
-def json_for_script(data: dict[str, Any]) -> str:
-    """Return JSON that cannot close the script element around it."""
-    text = json.dumps(replace_non_finite(data), separators=(",", ":"), ensure_ascii=False)
-    for char in "<>&\u2028\u2029":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
-
-
-def _file(name: str) -> str:
-    """Return the text of a file of this package."""
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -73,14 +73,14 @@ class RunStatistics(Struct, kw_only=True, frozen=True):
     cost: RunCost
 
 
-class Measure(Struct, kw_only=True, frozen=True):
+class Measure(Struct, frozen=True):
     """A statistic by which policies are compared."""
 
     key: str
     title: str
     kind: Literal["time", "share", "number", "instant"]
-    better: Literal["less", "more", ""] = "less"
     of: Callable[[RunStatistics], float | None]
+    better: Literal["less", "more", ""] = "less"
 
 
 def _statistic(path: str) -> Callable[[RunStatistics], float | None]:
@@ -101,27 +101,19 @@ def _seconds_per_event(statistics: RunStatistics) -> float | None:
 
 
 MEASURES = (
-    Measure(key="jct_mean", title="mean JCT", kind="time", of=_statistic("jct.mean")),
-    Measure(key="jct_median", title="median JCT", kind="time", of=_statistic("jct.median")),
-    Measure(key="jct_p90", title="p90 JCT", kind="time", of=_statistic("jct.p90")),
-    Measure(key="jct_p99", title="p99 JCT", kind="time", of=_statistic("jct.p99")),
-    Measure(key="wait_mean", title="mean wait", kind="time", of=_statistic("waiting.mean")),
-    Measure(key="wait_p99", title="p99 wait", kind="time", of=_statistic("waiting.p99")),
-    Measure(key="wait_most", title="largest wait", kind="time", of=_statistic("waiting.most")),
-    Measure(
-        key="slowdown_mean", title="mean slowdown", kind="number", of=_statistic("slowdown.mean")
-    ),
-    Measure(key="makespan", title="makespan", kind="time", of=_statistic("makespan")),
-    Measure(key="busy", title="in use", kind="share", better="more", of=_statistic("busy")),
-    Measure(
-        key="busy_whole",
-        title="in use, whole",
-        kind="share",
-        better="more",
-        of=_statistic("busy_whole"),
-    ),
-    Measure(key="preemptions", title="preempted", kind="number", of=_statistic("preemptions")),
-    Measure(key="deciding", title="per event", kind="instant", better="", of=_seconds_per_event),
+    Measure("jct_mean", "mean JCT", "time", _statistic("jct.mean")),
+    Measure("jct_median", "median JCT", "time", _statistic("jct.median")),
+    Measure("jct_p90", "p90 JCT", "time", _statistic("jct.p90")),
+    Measure("jct_p99", "p99 JCT", "time", _statistic("jct.p99")),
+    Measure("wait_mean", "mean wait", "time", _statistic("waiting.mean")),
+    Measure("wait_p99", "p99 wait", "time", _statistic("waiting.p99")),
+    Measure("wait_most", "largest wait", "time", _statistic("waiting.most")),
+    Measure("slowdown_mean", "mean slowdown", "number", _statistic("slowdown.mean")),
+    Measure("makespan", "makespan", "time", _statistic("makespan")),
+    Measure("busy", "in use", "share", _statistic("busy"), better="more"),
+    Measure("busy_whole", "in use, whole", "share", _statistic("busy_whole"), better="more"),
+    Measure("preemptions", "preempted", "number", _statistic("preemptions")),
+    Measure("deciding", "per event", "instant", _seconds_per_event, better=""),
 )
 
 
@@ -155,18 +147,27 @@ def run_statistics(run: RunResult, label: str | None = None) -> RunStatistics:
     )
 
 
-def run_labels(runs: Sequence[RunResult]) -> list[str]:
+class Variant(Protocol):
+    """A policy with parameters."""
+
+    @property
+    def policy(self) -> str: ...
+
+    @property
+    def parameters(self) -> dict[str, float]: ...
+
+
+def run_labels(runs: Sequence[Variant]) -> list[str]:
     """Return unique labels of runs: the policy, and the parameters that differ."""
-    policies = [run.policy for run in runs]
     labels: list[str] = []
     for run in runs:
         label = run.policy
-        if policies.count(label) > 1:
-            alike = [other for other in runs if other.policy == run.policy]
+        alike = [other.parameters for other in runs if other.policy == run.policy]
+        if len(alike) > 1:
             differing = [
                 f"{name}={value:g}"
                 for name, value in run.parameters.items()
-                if any(other.parameters.get(name) != value for other in alike)
+                if any(parameters.get(name) != value for parameters in alike)
             ]
             label = f"{label} {' '.join(differing)}".rstrip()
         same = sum(other == label or other.startswith(f"{label} #") for other in labels)

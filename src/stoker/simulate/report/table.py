@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from stoker.html_page import replace_non_finite
 from stoker.simulate.replay.results import RunResult
 from stoker.simulate.report import statistics as known
 from stoker.simulate.report.statistics import MEASURES, SIZES, RunStatistics
@@ -17,19 +18,9 @@ UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 SHORT_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 COLUMN_PRIORITY = (
-    "jct_mean",
-    "wait_mean",
-    "jct_p99",
-    "preemptions",
-    "busy",
-    "jct_median",
-    "makespan",
-    "wait_p99",
-    "jct_p90",
-    "wait_most",
-    "deciding",
-    "slowdown_mean",
-)
+    "jct_mean", "wait_mean", "jct_p99", "preemptions", "busy", "jct_median", "makespan",
+    "wait_p99", "jct_p90", "wait_most", "deciding", "slowdown_mean",
+)  # fmt: skip
 """Order in which columns are kept on a narrow terminal; the JSON has all."""
 
 Row = tuple[str, list[str]]
@@ -98,17 +89,6 @@ def as_json(
     }  # fmt: skip
 
 
-def replace_non_finite(value: Any) -> Any:
-    """Replace NaN and infinities by None, which JSON can represent."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): replace_non_finite(item) for key, item in value.items()}
-    return (
-        [replace_non_finite(item) for item in value] if isinstance(value, list | tuple) else value
-    )
-
-
 def _cells(values: Sequence[float | None], kind: str) -> list[str]:
     """Format the values of a column in one unit, so that they are comparable."""
     if kind == "share":
@@ -144,11 +124,19 @@ def _fit_table(names: Row, columns: Sequence[tuple[int, Row]], width: int | None
         if not over or len(kept) < 2:
             break
         kept.remove(max(kept, key=lambda column: column[0]))
-    rows = zip(*([title, *cells] for title, cells in every), strict=True)
-    return [_line(row, widths) for row in rows]
+    return align_rows(list(zip(*([title, *cells] for title, cells in every), strict=True)))
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    parts = [row[0].ljust(widths[0])]
-    parts += [text.rjust(wide) for text, wide in zip(row[1:], widths[1:], strict=True)]
-    return GAP.join(parts).rstrip()
+def align_rows(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Align a table: the first columns to the left, the others to the right."""
+    printable = [[text if text.isprintable() else "?" for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*printable, strict=True)]
+    lines = []
+    for row in printable:
+        cells = zip(row, widths, strict=True)
+        texts = [
+            text.ljust(width) if index < left else text.rjust(width)
+            for index, (text, width) in enumerate(cells)
+        ]
+        lines.append(GAP.join(texts).rstrip())
+    return lines

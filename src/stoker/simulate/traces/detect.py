@@ -74,7 +74,7 @@ def _by_line(line: str) -> str | None:
         return "pollux"
     if muri.is_header(names):
         return "muri"
-    if generic_table.is_header(names):
+    if generic_table.missing_column(generic_table.find_columns(names)) is None:
         return "csv"
     return "gavel" if line.count("\t") >= _GAVEL_CELLS - 1 else None
 
@@ -85,8 +85,9 @@ def _unknown_format_reason(line: str) -> str:
     _, names = generic_table.header_names(line)
     if set(names) >= _OPENB_NODES:
         return "this is a node table; name the job table"
-    absent = generic_table.missing_column(names)
-    if absent is not None and len(generic_table.find_columns(names)) > 1:
+    columns = generic_table.find_columns(names)
+    absent = generic_table.missing_column(columns)
+    if absent is not None and len(columns) > 1:
         return f"no column is recognised as {absent}; rename the column that has them"
     return (
         "the format is not recognised; write a table with the columns "

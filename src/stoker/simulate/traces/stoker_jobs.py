@@ -65,14 +65,19 @@ def build_workload(
         raise TraceError(f"{path} has no job that ran; submit some, or name another file.")
     notes = skipped_notes(counts)
     if open_ended:
-        notes.append(
-            f"{count_jobs(open_ended)} not finished: durations are estimated from epochs, jobs of"
-            " the same name or time limits."
-        )
+        notes.append(unfinished_note(open_ended))
     if elastic:
         notes.append(f"{count_jobs(elastic)} elastic: replayed with the GPUs held last.")
     rebase(jobs)
     return Workload(title=title_of(path), jobs=jobs, nodes=nodes, notes=notes)
+
+
+def unfinished_note(count: int) -> str:
+    """Return the note on jobs whose durations are estimated."""
+    return (
+        f"{count_jobs(count)} not finished: durations are estimated from epochs, jobs of the same"
+        " name or time limits."
+    )
 
 
 def to_trace_job(record: JobRecord, seconds: float) -> TraceJob:

@@ -15,8 +15,14 @@ from stoker.core.units import THOUSAND, BadValue, parse_amount
 from stoker.schema.job import JobView, PartView, RequestView
 from stoker.schema.training import TrainingView
 from stoker.simulate.traces import field_parsers
+from stoker.simulate.traces.files import count_jobs
 from stoker.simulate.traces.formats import stoker_history
-from stoker.simulate.traces.stoker_jobs import DurationEstimator, JobRecord, to_trace_job
+from stoker.simulate.traces.stoker_jobs import (
+    DurationEstimator,
+    JobRecord,
+    to_trace_job,
+    unfinished_note,
+)
 from stoker.simulate.whatif.api_views import WhatIfInput
 from stoker.simulate.workload import TraceJob
 
@@ -122,24 +128,17 @@ def jobs_from_input(
             live.append(job)
     notes = []
     if estimated:
-        notes.append(
-            f"{_jobs(estimated)} not finished: durations are estimated from epochs, jobs of the"
-            " same name or time limits."
-        )
+        notes.append(unfinished_note(estimated))
     if paused:
-        notes.append(f"{_jobs(paused)} paused: assumed to resume now.")
+        notes.append(f"{count_jobs(paused)} paused: assumed to resume now.")
     if never_ran:
-        notes.append(f"{_jobs(never_ran)} skipped: never ran.")
+        notes.append(f"{count_jobs(never_ran)} skipped: never ran.")
     if blocked:
         notes.append(
-            f"{_jobs(len(blocked))} skipped: held, before the begin time, or dependent on such"
+            f"{count_jobs(len(blocked))} skipped: held, before the begin time, or dependent on such"
             " jobs."
         )
     return jobs, live, notes
-
-
-def _jobs(count: int) -> str:
-    return f"{count:,} job{'s' * (count != 1)}"
 
 
 def _can_start(view: JobView[str], now: float, blocked: set[int]) -> bool:

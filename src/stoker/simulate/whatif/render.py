@@ -11,9 +11,16 @@ from msgspec import Struct
 from stoker.core.request import GPU
 from stoker.core.units import format_duration
 from stoker.simulate.replay.results import RunResult
-from stoker.simulate.report import RunStatistics, statistics_of_runs
-from stoker.simulate.report import as_json as figures_json
-from stoker.simulate.report.statistics import MEASURES, Group, warnings
+from stoker.simulate.report.statistics import (
+    MEASURES,
+    Group,
+    RunStatistics,
+    statistics_of_runs,
+    warnings,
+)
+from stoker.simulate.report.table import align_rows
+from stoker.simulate.report.table import as_json as figures_json
+from stoker.simulate.traces.files import count_jobs
 from stoker.simulate.whatif.api_views import WhatIfInput
 from stoker.simulate.whatif.cluster_model import ClusterModel, RecordedJob
 from stoker.simulate.whatif.history_replay import Forecast
@@ -28,7 +35,6 @@ MAX_LIVE_JOBS = 20
 """Unfinished jobs shown; of more, those with the largest changes."""
 UNCHANGED_SECONDS = 1.0
 """Smaller differences count as unchanged."""
-GAP = "  "
 STATISTICS = {
     "wait_mean": "mean wait", "jct_mean": "mean completion", "jct_p90": "p90 completion",
     "jct_p99": "p99 completion", "makespan": "makespan", "busy": "GPUs in use",
@@ -72,10 +78,10 @@ def lines(result: WhatIfResult) -> list[str]:
     """Return the result as text."""
     text = [f"what if: {result.change}"]
     if result.runs:
-        figures = statistics_of_runs(result.runs)
-        text += ["", _history_heading(result), *_statistics_lines(figures[0], figures[1])]
-        for title, groups in (("user", _by_user), ("queue", _by_queue)):
-            text += _group_lines(title, groups(figures[0]), groups(figures[1]))
+        before, after = statistics_of_runs(result.runs)
+        text += ["", _history_heading(result), *_statistics_lines(before, after)]
+        text += _group_lines("user", before.by_user, after.by_user)
+        text += _group_lines("queue", before.by_queue, after.by_queue)
         text += _shift_lines(result)
     text += _live_lines(result)
     if result.infeasible:
@@ -93,28 +99,16 @@ def _statistics_lines(before: RunStatistics, after: RunStatistics) -> list[str]:
         old, new = measure.of(before), measure.of(after)
         if old is None or new is None or (key == "preemptions" and not old and not new):
             continue
-        write = (
-            format_span if measure.kind == "time" else _share if measure.kind == "share" else _plain
-        )
         change = f"{100 * (new / old - 1):+.0f} %" if old and measure.kind == "time" else ""
-        rows.append([title, write(old), "→", write(new), change.replace("-", "−")])
+        texts = [_statistic_text(measure.kind, value) for value in (old, new)]
+        rows.append([title, texts[0], "→", texts[1], change.replace("-", "−")])
     return [*align_rows(rows, left=1), *(f"note: {entry}" for entry in warnings([before, after]))]
 
 
-def _share(value: float) -> str:
-    return f"{100 * value:.0f} %"
-
-
-def _plain(value: float) -> str:
-    return f"{value:.2f}"
-
-
-def _by_user(figures: RunStatistics) -> list[Group]:
-    return figures.by_user
-
-
-def _by_queue(figures: RunStatistics) -> list[Group]:
-    return figures.by_queue
+def _statistic_text(kind: str, value: float) -> str:
+    if kind == "time":
+        return format_span(value)
+    return f"{100 * value:.0f} %" if kind == "share" else f"{value:.2f}"
 
 
 def _history_heading(result: WhatIfResult) -> str:
@@ -213,11 +207,9 @@ def _live_lines(result: WhatIfResult) -> list[str]:
 
 def _live_heading(result: WhatIfResult, jobs: Sequence[RecordedJob]) -> str:
     moves = [_delay(result, job) for job in jobs]
-    earlier, later = (
-        sum(move <= -UNCHANGED_SECONDS for move in moves),
-        sum(move >= UNCHANGED_SECONDS for move in moves),
-    )
-    text = f"today: {len(jobs):,} job{'s' * (len(jobs) != 1)}"
+    earlier = sum(move <= -UNCHANGED_SECONDS for move in moves)
+    later = sum(move >= UNCHANGED_SECONDS for move in moves)
+    text = f"today: {count_jobs(len(jobs))}"
     text += f"; earlier: {earlier:,}, later: {later:,}"
     ends = [(result.before[job.id].end, result.after[job.id].end) for job in jobs]
     both = [(old, new) for old, new in ends if old is not None and new is not None]
@@ -253,20 +245,6 @@ def format_span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def align_rows(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Align a table: the first columns to the left, the others to the right."""
-    clean = [[text if text.isprintable() else "?" for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
-    lines = []
-    for row in clean:
-        cells = [
-            text.ljust(width) if column_index < left else text.rjust(width)
-            for column_index, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append(GAP.join(cells).rstrip())
-    return lines
 
 
 # -- JSON ----------------------------------------------------------------------------------

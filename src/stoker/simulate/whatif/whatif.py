@@ -16,7 +16,7 @@ from stoker.core.policy.rules import POLICIES, Knows
 from stoker.core.units import BadValue
 from stoker.simulate.arguments import Options, html_path
 from stoker.simulate.progress import ProgressLine
-from stoker.simulate.report import write
+from stoker.simulate.report.page import html
 from stoker.simulate.traces.cluster_size import node_facts, parse_cluster
 from stoker.simulate.traces.files import count_jobs
 from stoker.simulate.whatif import api_views, render
@@ -67,7 +67,8 @@ def what_if(options: Options, words: Sequence[str]) -> int:
     if args.html is not None:
         if result.runs:
             notes = [result.assumptions, *result.notes]
-            write(args.html, result.runs, f"what if: {result.change}", notes)
+            page = html(result.runs, f"what if: {result.change}", notes)
+            args.html.write_text(page, encoding="utf-8")
             print(f"stoker: wrote {args.html}", file=sys.stderr)
         else:
             print("stoker: no report written: no job has ended", file=sys.stderr)

@@ -6,6 +6,7 @@ import math
 import os
 import re
 
+from stoker.html_page import render_page
 from stoker.sweep.results.comparison import counts
 from stoker.sweep.results.importance import importance
 from stoker.sweep.values import canonical
@@ -21,13 +22,8 @@ FEW = 12
 
 def html(view: dict[str, Any], series: dict[str, list[list[float]]]) -> str:
     """Return the report; `view` is a sweep with its trials from the API, `series` their metrics."""
-    from html import escape
-
-    data = _embedded(page_data(view, series))
-    sweep = view["sweep"]
-    title = escape(f"{sweep['name']} · sweep {sweep['label']}")
-    script = "\n".join(_file(name) for name in SCRIPTS)
-    return _file("page.html").format(title=title, style=_file("page.css"), data=data, script=script)
+    title = f"{view['sweep']['name']} · sweep {view['sweep']['label']}"
+    return render_page(os.path.dirname(__file__), title, page_data(view, series), SCRIPTS)
 
 
 def page_data(view: dict[str, Any], series: dict[str, list[list[float]]]) -> dict[str, Any]:
@@ -100,32 +96,3 @@ def _axis(name: str, definition: dict[str, Any], trials: list[dict[str, Any]]) -
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _embedded(data: dict[str, Any]) -> str:
-    """Return JSON that cannot end the script element that contains it."""
-    import json
-
-    text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=False)
-    return (
-        text.replace("<", "\\u003c")
-        .replace(">", "\\u003e")
-        .replace("&", "\\u0026")
-        .replace("\u2028", "\\u2028")
-        .replace("\u2029", "\\u2029")
-    )
-
-
-def _finite(value: Any) -> Any:
-    """Return None for a number that JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _file(name: str) -> str:
-    """Return one of the files next to this module."""
-    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
-        return file.read()

@@ -176,14 +176,9 @@ class Study:
 
     def _model(self) -> Generator[dict[str, Any], None, None] | None:
         """Return a generator of suggestions; None with too few results."""
-        usable_states = (
-            {TrialState.COMPLETE}
-            if self.method == "gp"
-            else {
-                TrialState.COMPLETE,
-                TrialState.PRUNED,
-            }
-        )
+        usable_states = {TrialState.COMPLETE}
+        if self.method == "tpe":
+            usable_states.add(TrialState.PRUNED)
         results = sum(state in usable_states for _, state in self._optuna_trials.values())
         if results < MIN_RESULTS or not self.axes:
             return None

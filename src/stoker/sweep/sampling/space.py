@@ -87,24 +87,22 @@ def at(spec: dict[str, Any], u: float) -> Any:
         return spec["min"] + min(int(u * count), count - 1)
     if kind == "int_log_uniform":
         # Up to the one after the last, so that the last has its full probability.
-        value = int(_log_between(spec["min"], spec["max"] + 1, u))
-        return min(max(value, spec["min"]), spec["max"])
+        whole = int(_log_between(spec["min"], spec["max"] + 1, u))
+        return min(max(whole, spec["min"]), spec["max"])
+    value = _quantile(spec, kind.removeprefix("q_"), u)
+    return nearest(spec, value) if kind.startswith("q_") else tidy(spec, value)
+
+
+def _quantile(spec: dict[str, Any], kind: str, u: float) -> float:
+    """Return the number at quantile `u` of a continuous distribution."""
     if kind == "uniform":
-        return tidy(spec, spec["min"] + u * (spec["max"] - spec["min"]))
+        return float(spec["min"] + u * (spec["max"] - spec["min"]))
     if kind == "log_uniform":
-        return tidy(spec, _log_between(spec["min"], spec["max"], u))
-    if kind == "q_uniform":
-        return nearest(spec, spec["min"] + u * (spec["max"] - spec["min"]))
-    if kind == "q_log_uniform":
-        return nearest(spec, _log_between(spec["min"], spec["max"], u))
+        return _log_between(spec["min"], spec["max"], u)
     if kind == "normal":
-        return tidy(spec, _normal(spec, u))
+        return _normal(spec, u)
     if kind == "log_normal":
-        return tidy(spec, _exp(_normal(spec, u)))
-    if kind == "q_normal":
-        return nearest(spec, _normal(spec, u))
-    if kind == "q_log_normal":
-        return nearest(spec, _exp(_normal(spec, u)))
+        return math.exp(min(_normal(spec, u), 700.0))  # larger values overflow
     raise ValueError(f"{kind!r} is not a distribution")
 
 
@@ -172,10 +170,6 @@ def _normal(spec: dict[str, Any], u: float) -> float:
 
     deviation = NormalDist().inv_cdf(min(max(u, TAIL_DISTANCE), 1 - TAIL_DISTANCE))
     return float(spec["mu"] + spec["sigma"] * deviation)
-
-
-def _exp(value: float) -> float:
-    return math.exp(min(value, 700.0))  # larger values overflow
 
 
 @lru_cache(maxsize=256)

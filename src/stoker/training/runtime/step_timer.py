@@ -43,11 +43,8 @@ class StepTimer:
 
     def _mean(self) -> float:
         """Return the mean seconds of a step in this epoch; 0 if unknown."""
-        return (
-            (self._last_step_at - self._first_step_at) / (self._steps - 1)
-            if self._steps > 1
-            else 0.0
-        )
+        seconds = self._last_step_at - self._first_step_at
+        return seconds / (self._steps - 1) if self._steps > 1 else 0.0
 
     def _close_steps(self) -> None:
         self._previous_seconds += self._last_step_at - self._first_step_at

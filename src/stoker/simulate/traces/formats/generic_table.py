@@ -117,14 +117,15 @@ def find_columns(names: Sequence[str]) -> dict[str, Column]:
     return columns
 
 
-def is_header(names: Sequence[str]) -> bool:
-    """Return True if a table with this header can be read."""
-    return missing_column(names) is None
-
-
-def missing_column(names: Sequence[str]) -> str | None:
+def missing_column(columns: Mapping[str, Column]) -> str | None:
     """Return the first required field without a column as text, None if there is none."""
-    return _missing_field(find_columns(names))
+    if "submit_time" not in columns and "start" not in columns:
+        return "submission times (submit_time)"
+    if "duration" not in columns and not ("start" in columns and "end" in columns):
+        return "durations (duration, or start_time and end_time)"
+    if "gpus" not in columns:
+        return "numbers of GPUs (num_gpus)"
+    return None
 
 
 def _find(field: str, names: Sequence[str]) -> Column | None:
@@ -172,21 +173,11 @@ def _header(path: Path, file: IO[str]) -> tuple[str, list[str]]:
         raise unreadable(path, 1, 1, error) from None
 
 
-def _missing_field(columns: Mapping[str, Column]) -> str | None:
-    if "submit_time" not in columns and "start" not in columns:
-        return "submission times (submit_time)"
-    if "duration" not in columns and not ("start" in columns and "end" in columns):
-        return "durations (duration, or start_time and end_time)"
-    if "gpus" not in columns:
-        return "numbers of GPUs (num_gpus)"
-    return None
-
-
 def _read(
     path: Path, file: IO[str], delimiter: str, names: list[str],
     columns: dict[str, Column], notes: list[str],
 ) -> Workload:  # fmt: skip
-    absent = _missing_field(columns)
+    absent = missing_column(columns)
     if absent is not None:
         raise TraceError(
             f"{path}, line 1: no column is recognised as {absent}; rename the column that has them."

@@ -23,14 +23,8 @@ COMMAND = (
 """Command that writes a file with all columns."""
 
 _UNFINISHED = (
-    "PENDING",
-    "RUNNING",
-    "SUSPENDED",
-    "REQUEUED",
-    "RESIZING",
-    "CONFIGURING",
-    "COMPLETING",
-)
+    "PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "CONFIGURING", "COMPLETING",
+)  # fmt: skip
 _NEVER = "never started"
 _NOT_OVER = "not ended"
 _NO_TIME = "the run time is zero"
@@ -123,7 +117,8 @@ class _Reader:
         self.counts: Counter[str] = Counter()
         self._tres = Memo(_tres)
         self._seconds = Memo(field_parsers.seconds)
-        self._limits: dict[tuple[str, str], int | None] = {}
+        self._limits = Memo(_duration)
+        self._raw_limits = Memo(_minutes)
 
     def job(self, row: list[str]) -> TraceJob | None:
         """Return a job; None, and a count, if it cannot be replayed."""
@@ -175,16 +170,11 @@ class _Reader:
         return parse_cell("End - Start", str(end - start), field_parsers.seconds)
 
     def _limit(self, minutes: str, duration: str) -> int | None:
-        key = (minutes, duration)
-        if key not in self._limits:
-            self._limits[key] = _limit(minutes, duration)
-        return self._limits[key]
-
-
-def _limit(minutes: str, duration: str) -> int | None:
-    if _has_limit(minutes):
-        return parse_cell("TimelimitRaw", minutes, _minutes)
-    return parse_cell("Timelimit", duration, _duration) if _has_limit(duration) else None
+        if _has_limit(minutes):
+            return parse_cell("TimelimitRaw", minutes, self._raw_limits.__getitem__)
+        if _has_limit(duration):
+            return parse_cell("Timelimit", duration, self._limits.__getitem__)
+        return None
 
 
 def _has_limit(text: str) -> bool:
