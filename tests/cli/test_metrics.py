@@ -5,6 +5,7 @@ import pytest
 from stoker.cli.inspect import metrics
 from stoker.cli.inspect.metrics import number_text
 from stoker.cli.options import parse
+from stoker.cli.output import table
 from stoker.cli.output.plot import plot
 
 
@@ -45,7 +46,7 @@ REPLY = {
 
 
 def test_a_terminal_gets_a_curve_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "terminal_width", lambda: 60)
+    monkeypatch.setattr(table, "terminal_width", lambda: 60)
     lines = metrics.metric_lines(REPLY, [], parse(metrics.OPTIONS, []))
     assert lines[0].strip() == "loss"
     assert lines[1].split()[0] == "1"
@@ -55,7 +56,7 @@ def test_a_terminal_gets_a_curve_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatc
 
 
 def test_elsewhere_there_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "terminal_width", lambda: None)
+    monkeypatch.setattr(table, "terminal_width", lambda: None)
     lines = metrics.metric_lines(REPLY, [], parse(metrics.OPTIONS, ["--no-header"]))
     assert [line.split() for line in lines] == [["loss", "3", "0.25", "20", "0.25", "20", "1", "0"]]
 

@@ -30,7 +30,7 @@ PLAIN = {"epochs_done": 0, "epochs": None, "listening": False}
 
 
 def screen(views: list[dict[str, Any]], width: int | None) -> list[str]:
-    return table.render(*joblist.queue_table(views), width=width)
+    return table.render(*joblist.queue_table(views, [], verbose=False, width=None), width=width)
 
 
 TWO = [job(1, **RUNS, training=TRAINS), job(2, reason="Priority", training=PLAIN)]
@@ -173,7 +173,9 @@ def test_a_narrow_queue_has_expected_times_without_ranges() -> None:
     views = [job(1, **RUNS, foreseen={"at": None, "start": None, "end": end})]
 
     def shown(width: int) -> str:
-        return table.render(*joblist.queue_table(views, width=width), width=width)[1]
+        return table.render(
+            *joblist.queue_table(views, [], verbose=False, width=width), width=width
+        )[1]
 
     assert "days" in shown(80)
     assert "(" not in shown(80)
@@ -194,7 +196,9 @@ def test_at_80_columns_other_columns_go_before_the_reason_is_cut(
         job(1, **runs, foreseen={"at": None, "start": None, "end": when}),
         job(2, reason=reason, foreseen={"at": None, "start": when, "end": when}),
     ]
-    header, _, line = table.render(*joblist.queue_table(views, width=80), width=80)
+    header, _, line = table.render(
+        *joblist.queue_table(views, [], verbose=False, width=80), width=80
+    )
     assert header.split()[-3:] == ["START", "ETA", "NODE/REASON"]
     assert line.startswith("    2  resnet50")
     assert line.endswith(f"in <70 min  in <70 min  ({reason})")

@@ -59,7 +59,7 @@ WHOLE: dict[str, Any] = {
 
 
 def definition(*argv: str) -> dict[str, Any]:
-    return sweep_words.build_definition(sweep_words.parse_sweep(argv))
+    return sweep_words.build_definition(sweep_words.parse_sweep(argv), [])
 
 
 def refused(*argv: str) -> str:

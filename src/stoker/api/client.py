@@ -10,8 +10,7 @@ from typing import Any, Protocol, Unpack, overload
 from stoker.api import daemon_client, stream
 from stoker.api.arguments import inputs
 from stoker.api.arguments.inputs import selector, selectors
-from stoker.api.arguments.options import JobOptions, as_options
-from stoker.api.arguments.submit_context import submission
+from stoker.api.arguments.options import JobOptions, as_options, submission
 from stoker.api.errors import never_starts_error
 from stoker.api.jobs import Changed, Drained, Event, Gpu, Job, Node, Why
 from stoker.api.sweeps import Sweeps

@@ -6,15 +6,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from stoker import wire
-from stoker.client.errors import (
-    DaemonUnreachable,
-    Full,
-    Impossible,
-    NotFound,
-    PermissionDenied,
-    StokerError,
-    UsageError,
-)
+from stoker.client.errors import KINDS, DaemonUnreachable, StokerError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -80,10 +72,8 @@ def rebuild_error(
     return error
 
 
-for _kind in (
-    StokerError, UsageError, DaemonUnreachable, NotFound, PermissionDenied, Impossible, Full,
-    UnknownOption, NotPicklable, JobFailed,
-):  # fmt: skip
+_ours = (UnknownOption, NotPicklable, JobFailed)
+for _kind in (StokerError, DaemonUnreachable, *KINDS.values(), *_ours):
     _kind.__module__ = "stoker"  # a traceback shows the name that a script can catch
 DaemonUnreachable.__name__ = DaemonUnreachable.__qualname__ = "Unreachable"
 

@@ -11,8 +11,7 @@ from typing import Any, Unpack
 import msgspec
 
 from stoker.api.arguments.inputs import command_words, selector
-from stoker.api.arguments.options import OPTION_NAMES, JobOptions
-from stoker.api.arguments.submit_context import submission
+from stoker.api.arguments.options import OPTION_NAMES, JobOptions, submission
 from stoker.api.daemon_client import DaemonClient
 from stoker.api.errors import UnknownOption
 from stoker.api.jobs import Decoded, Value

@@ -22,7 +22,18 @@ def run_command(run: Callable[[], int], program: str, is_json: bool = False) -> 
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _filtered(sys.stdout, _is_coloured), _filtered(sys.stderr)
     try:
-        return _exit_code(run, program, is_json)
+        code = run()
+        if sys.stdout is not None:  # closed by the parent process
+            sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return wire.EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has ended. Otherwise Python would print an error at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return wire.EXIT_OK
+    except Exception as error:  # noqa: BLE001 - _report raises bugs again
+        return _report(error, program, is_json)
     finally:
         sys.stdout, sys.stderr = streams
 
@@ -36,22 +47,6 @@ def _is_coloured() -> bool:
     from stoker.cli.output.colour import is_enabled
 
     return is_enabled()
-
-
-def _exit_code(run: Callable[[], int], program: str, is_json: bool) -> int:
-    try:
-        code = run()
-        if sys.stdout is not None:  # closed by the parent process
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        code = wire.EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, less) has ended. Otherwise Python would print an error at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = wire.EXIT_OK
-    except Exception as error:  # noqa: BLE001 - _report raises bugs again
-        code = _report(error, program, is_json)
-    return code
 
 
 def _report(error: Exception, program: str, is_json: bool) -> int:

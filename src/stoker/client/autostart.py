@@ -105,7 +105,7 @@ def daemon_environment() -> dict[str, str]:
 
 def _spawn(command: list[str], log: str, *, keep: int) -> int:
     import resource
-    import signal
+    from signal import SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM
 
     actions: list[tuple[int, int] | tuple[int, int, int] | tuple[int, int, str, int, int]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -125,13 +125,7 @@ def _spawn(command: list[str], log: str, *, keep: int) -> int:
             file_actions=actions,
             setsid=True,
             # `nohup` and background shells ignore these signals, and every job would inherit that.
-            setsigdef=[
-                signal.SIGHUP,
-                signal.SIGINT,
-                signal.SIGQUIT,
-                signal.SIGTERM,
-                signal.SIGPIPE,
-            ],
+            setsigdef=[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE],
             setsigmask=[],
         )
     finally:

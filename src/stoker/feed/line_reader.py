@@ -58,9 +58,7 @@ class LineReader:
             return
         try:
             chunk = os.read(self.fd, CHUNK_BYTES)
-        except BlockingIOError:
-            return
-        except InterruptedError:
+        except (BlockingIOError, InterruptedError):
             return
         if not chunk:
             self._end()

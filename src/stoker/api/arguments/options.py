@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from stoker.api.arguments.inputs import single_selectors
 from stoker.api.errors import UnknownOption
+from stoker.client import submit_environment
 from stoker.client.errors import UsageError
 
 Amount = int | float | str
@@ -124,6 +125,17 @@ def as_options(given: Mapping[str, object], what: str = "option") -> dict[str, o
         key = ALIASES.get(name, name)
         options[key] = _as_list(key, value) if key in LIST_OPTIONS else _value(key, value)
     return options
+
+
+def submission(options: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a submission besides `what`."""
+    job_options = as_options(options)
+    directory = job_options.get("chdir")
+    environment, _ = submit_environment.environment(os.environ)
+    fields = submit_environment.submit_fields(
+        environment, directory if isinstance(directory, str) else None
+    )
+    return {"options": job_options, **fields}
 
 
 def _value(key: str, value: object) -> object:

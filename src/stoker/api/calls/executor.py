@@ -8,10 +8,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from stoker import wire
-from stoker.api.arguments.submit_context import submission
+from stoker.api.arguments.options import submission
 from stoker.api.calls import parameters, result_files
 from stoker.api.calls.futures import Future
 from stoker.api.calls.result_files import Call
@@ -128,9 +128,6 @@ class Executor(concurrent.futures.Executor):
         if wait:
             concurrent.futures.wait(left)
 
-    def __enter__(self) -> Self:
-        return self
-
     # -- private ---------------------------------------------------------------------------
 
     def _check_open(self) -> None:
@@ -180,7 +177,7 @@ class Executor(concurrent.futures.Executor):
             self._unfinished.update(futures)
         for index, future in enumerate(futures):
             label = f"{first}_{index}" if array else str(first)
-            future.set_view({"id": first + index, "label": label, "state": "PENDING"})
+            future.update_view({"id": first + index, "label": label, "state": "PENDING"})
             future.add_done_callback(self._on_done)
         watcher_of(self.client.daemon_client).add(
             (first + index, future) for index, future in enumerate(futures)

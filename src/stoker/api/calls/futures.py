@@ -140,17 +140,19 @@ class Future(concurrent.futures.Future[T]):
 
     # -- called by watcher and executor ---------------------------------------------------
 
-    def set_view(self, view: dict[str, Any]) -> None:
-        """Set the job; the watcher updates it."""
-        self._update_view(view)
+    def update_view(self, view: dict[str, Any]) -> None:
+        """Set the view, unless a final one is known: a late reply must not replace it."""
+        with self._update_lock:
+            if self._view.get("state") not in wire.FINISHED:
+                self._view = view
 
     def on_started(self) -> None:
         """Its job has started."""
-        self._update_view({**self._view, "state": "RUNNING"})
+        self.update_view({**self._view, "state": "RUNNING"})
 
     def on_view(self, view: dict[str, Any]) -> None:
         """Update the job; complete the future if the job has ended."""
-        self._update_view(view)
+        self.update_view(view)
         if view["state"] not in wire.FINISHED:
             return
         if view["state"] == "CANCELLED":
@@ -186,14 +188,8 @@ class Future(concurrent.futures.Future[T]):
         view = self._require_view()
         if "command" not in view or not self.done() or self.cancelled():
             view = self._daemon_client.jobs([f"{view['id']}-{view['id']}"])["jobs"][0]
-            self._update_view(view)
+            self.update_view(view)
         return view
-
-    def _update_view(self, view: dict[str, Any]) -> None:
-        """Set the view, unless a final one is known: a late reply must not replace it."""
-        with self._update_lock:
-            if self._view.get("state") not in wire.FINISHED:
-                self._view = view
 
     def _read_outcome(self) -> Outcome:
         view = self._view

@@ -186,8 +186,7 @@ def status(args: Args) -> int:
             else _not_answering_text(holder)
         )
     if args.flag("json"):
-        output.emit(running)
-        return 0
+        return output.emit(running)
     from stoker.cli.output.job_table import counts_text, field_text
     from stoker.cli.output.times import absolute, relative
 

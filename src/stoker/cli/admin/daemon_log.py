@@ -29,8 +29,7 @@ def show(lines: int | None, *, follow: bool) -> int:
     text = _read_whole_lines(file) if follow else file.read()
     last = _last_lines(path, text, DEFAULT_LINES if lines is None else lines)
     if output.wants_json:
-        output.emit({"log": path, "lines": [output.clean(line) for line in last]})
-        return 0
+        return output.emit({"log": path, "lines": [output.clean(line) for line in last]})
     _print(last)
     while follow:
         sys.stdout.flush()

@@ -48,8 +48,7 @@ def main(argv: list[str]) -> int:
         return watch(args, client.gpus, lambda reply, _: gpu_lines(reply, args))
     reply = client.gpus()
     if args.flag("json"):
-        output.emit({**reply, "gpus": select_gpus(reply["gpus"], args.text("id"))})
-        return 0
+        return output.emit({**reply, "gpus": select_gpus(reply["gpus"], args.text("id"))})
     lines = gpu_lines(reply, args)
     if lines:
         print("\n".join(lines))

@@ -48,10 +48,9 @@ def main(argv: list[str]) -> int:
         return _set_policy(*_parse_policy(args.words), args)
     reply = connect_without_start().policies()
     if args.flag("json"):
-        output.emit(
+        return output.emit(
             reply["policies"] if args.flag("list") else _filter_queue(reply["queues"], args)
         )
-        return 0
     print("\n".join(_policy_lines(reply, args) if args.flag("list") else _queue_lines(reply, args)))
     if queue and not args.flag("list") and not any(v["queue"] == queue for v in reply["queues"]):
         name = output.clean(queue)

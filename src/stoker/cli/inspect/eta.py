@@ -54,8 +54,7 @@ def main(argv: list[str]) -> int:
         return watch(args, request, lambda reply, _: eta_lines(reply, args))
     reply = request()
     if args.flag("json"):
-        output.emit(reply)
-        return 0
+        return output.emit(reply)
     lines = eta_lines(reply, args)
     if lines:
         print("\n".join(lines))

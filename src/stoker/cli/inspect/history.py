@@ -85,10 +85,10 @@ def _request_history(args: Args) -> JsonObject:
 def _table(views: list[JsonObject], verbose: bool) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows, with a column for epochs if any job has some."""
     columns, rows = list(COLUMNS), [_row(view, verbose) for view in views]
-    if any(epochs_text(view.get("training")) != "-" for view in views):
-        columns.insert(GPUS_COLUMN, Column("EPOCHS", right=True, drop=2))
-        for row, view in zip(rows, views, strict=True):
-            row.insert(GPUS_COLUMN, epochs_text(view.get("training")))
+    epochs = [epochs_text(view.get("training")) for view in views]
+    if any(text != "-" for text in epochs):
+        column = Column("EPOCHS", right=True, drop=2)
+        table.insert_column(columns, rows, GPUS_COLUMN, column, epochs)
     return columns, rows
 
 

@@ -52,8 +52,7 @@ def main(argv: list[str]) -> int:
             print("\n".join(paths))
         return 0
     if args.flag("json"):
-        output.emit([_log_as_dict(client, view, args) for view in views])
-        return 0
+        return output.emit([_log_as_dict(client, view, args) for view in views])
     _print_earlier_attempt(views, args)
     if args.flag("follow"):
         return _follow(client, views, args)

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from stoker.cli import output
 from stoker.cli.options import WATCH, Args, Option, parse
-from stoker.cli.output import colour
-from stoker.cli.output.table import (
-    Column,
-    display_width,
-    render,
-    shorten,
-    terminal_width,
-    write_csv,
-)
+from stoker.cli.output import colour, table
+from stoker.cli.output.table import Column
 from stoker.cli.session import connect_existing
 from stoker.client.client import Client
 from stoker.client.errors import NotFound, UsageError
@@ -59,15 +52,14 @@ def main(argv: list[str]) -> int:
         )
     reply = _request_metrics(client, job, names, args)
     if args.flag("json"):
-        output.emit(reply)
-        return 0
+        return output.emit(reply)
     if args.flag("csv"):
         rows = (
             [name, _exact(step), _exact(value), at]
             for name, points in reply["series"].items()
             for step, value, at in points
         )
-        write_csv(("name", "step", "value", "time"), rows, header=not args.flag("no_header"))
+        table.write_csv(("name", "step", "value", "time"), rows, header=not args.flag("no_header"))
         return 0
     lines = metric_lines(reply, names, args)
     if lines:
@@ -102,7 +94,7 @@ def no_metrics_text(reply: JsonObject) -> str:
 def metric_lines(reply: JsonObject, names: list[str], args: Args) -> list[str]:
     """Return the table of metrics, on a terminal below their curves."""
     series: JsonObject = reply["series"]
-    width = terminal_width()
+    width = table.terminal_width()
     lines: list[str] = []
     if width is not None:
         for name in names or list(series)[:MAX_CURVES]:
@@ -111,7 +103,7 @@ def metric_lines(reply: JsonObject, names: list[str], args: Args) -> list[str]:
     rows = [_row(name, summary) for name, summary in reply["summary"].items()]
     header = not args.flag("no_header")
     if rows:
-        lines += render(COLUMNS, rows, header=header, width=width)
+        lines += table.render(COLUMNS, rows, header=header, width=width)
     return lines
 
 
@@ -123,7 +115,7 @@ def _curve(name: str, points: list[list[float | None]], width: int, logarithmic:
     values = [value for _, value, _ in points if value is not None]
     steps = [step for step, _, _ in points if step is not None]
     room = max(width - LABEL_WIDTH - 2, 10)
-    title = shorten(output.clean(name) + (" (log)" if logarithmic else ""), room)
+    title = table.shorten(output.clean(name) + (" (log)" if logarithmic else ""), room)
     lines = [" " * (LABEL_WIDTH + 1) + colour.paint(title, "bold")]
     if not values:
         return [*lines, " " * (LABEL_WIDTH + 1) + "no numbers"]
@@ -132,7 +124,7 @@ def _curve(name: str, points: list[list[float | None]], width: int, logarithmic:
         label = number_text(min(values)) if index == CURVE_HEIGHT - 1 else label
         lines.append(f"{label:>{LABEL_WIDTH}} {colour.paint(row.rstrip(chr(0x2800)), 'cyan')}")
     first, last = number_text(min(steps, default=0.0)), number_text(max(steps, default=0.0))
-    gap = max(room - display_width(first) - display_width(last), 1)
+    gap = max(room - table.display_width(first) - table.display_width(last), 1)
     return [*lines, f"{'':>{LABEL_WIDTH}} {first}{' ' * gap}{last}"]
 
 

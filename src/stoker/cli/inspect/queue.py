@@ -159,10 +159,8 @@ def queue_lines(reply: JsonObject, args: Args) -> list[str]:
     if custom is None and not args.words and args.text("state") is None:
         failures = [view for view in views if is_failure(view)]
         views = [view for view in views if not is_failure(view)]
-    sweeps = reply.get("sweeps") or ()
-    columns, rows = custom or queue_table(
-        views, verbose=args.flag("verbose"), sweeps=sweeps, width=width
-    )
+    sweeps = reply.get("sweeps") or []
+    columns, rows = custom or queue_table(views, sweeps, verbose=args.flag("verbose"), width=width)
     lines = []
     if rows or (custom and header):
         lines = table.render(columns, rows, header=header, width=width)

@@ -96,6 +96,6 @@ def _job_lines(
         kept = max(max_lines - 2 - len(sweeps), 0)
         more += sum(map(job_count, jobs[kept:])) + len(sweeps[max(max_lines - 2, 0) :])
         jobs, sweeps = jobs[:kept], sweeps[: max(max_lines - 2, 0)]
-    columns, rows = queue_table(jobs, verbose=verbose, sweeps=sweeps, width=width)
+    columns, rows = queue_table(jobs, sweeps, verbose=verbose, width=width)
     lines = table.render(columns, rows, width=width) if rows else []
     return [*lines, f"… {output.counted(more, 'more job')}"] if more else lines

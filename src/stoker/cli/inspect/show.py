@@ -50,8 +50,7 @@ def main(argv: list[str]) -> int:
         return show_sweep(client, words[0], args)
     lines = format_lines(args, views)
     if args.flag("json"):
-        output.emit(views[0] if len(views) == 1 else views)
-        return 0
+        return output.emit(views[0] if len(views) == 1 else views)
     if lines is None:
         from stoker.cli.session.follow import dismiss_failures
 

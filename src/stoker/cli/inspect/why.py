@@ -29,8 +29,7 @@ def main(argv: list[str]) -> int:
     selectors = args.words or ["last"]
     replies = [_request_why(client, selector) for selector in selectors]
     if args.flag("json"):
-        output.emit(replies[0] if len(replies) == 1 else replies)
-        return 0
+        return output.emit(replies[0] if len(replies) == 1 else replies)
     print("\n\n".join("\n".join(explanation_lines(reply)) for reply in replies))
     return 0
 

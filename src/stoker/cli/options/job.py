@@ -133,10 +133,8 @@ def job_options(args: Args) -> dict[str, object]:
     if into is not None:
         directory = os.getcwd().replace("%", "%%")  # only % in the option is replaced
         options["bring_into"] = os.path.normpath(os.path.join(directory, os.path.expanduser(into)))
-    if args.text("snapshots_dir"):
-        options["snapshots_dir"] = os.path.abspath(
-            os.path.expanduser(args.text("snapshots_dir") or "")
-        )
+    if snapshots := args.text("snapshots_dir"):
+        options["snapshots_dir"] = os.path.abspath(os.path.expanduser(snapshots))
     if args.many("mount"):
         options["mount"] = [_with_absolute_source(text) for text in args.many("mount")]
     named = args.many("resource")

@@ -77,7 +77,7 @@ def is_sweep_file(word: str) -> bool:
         return False
 
 
-def build_definition(args: Args, warnings: list[str] | None = None) -> JsonObject:
+def build_definition(args: Args, warnings: list[str]) -> JsonObject:
     """Return the validated sweep definition; raise UsageError if it is invalid.
 
     Warnings about probable mistakes are added to `warnings`.
@@ -87,7 +87,6 @@ def build_definition(args: Args, warnings: list[str] | None = None) -> JsonObjec
     from stoker.sweep.definition.template import doubts as template_warnings
     from stoker.sweep.validation import renamed
 
-    warnings = [] if warnings is None else warnings
     where = "the sweep"
     try:
         where, raw = _read_definition(args, warnings)

@@ -30,18 +30,17 @@ def show_progress(text: str) -> None:
     write_raw(sys.stderr, f"\r\x1b[K{clean(text)}")
 
 
-def emit(value: object) -> None:
-    """Print one JSON value, indented on a terminal."""
-    text = fast_json.pretty(value) if sys.stdout.isatty() else fast_json.dumps(value)
-    print(text)
+def emit(value: object) -> int:
+    """Print one JSON value, indented on a terminal; return exit code 0."""
+    print(fast_json.pretty(value) if sys.stdout.isatty() else fast_json.dumps(value))
+    return 0
 
 
 def report(value: object, text: str) -> int:
     """Print the JSON value with --json, else the text on stderr; return exit code 0."""
     if wants_json:
-        emit(value)
-    else:
-        say(text)
+        return emit(value)
+    say(text)
     return 0
 
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 import time
 
 from stoker.cli.output import clean, colour, counted, times
-from stoker.cli.output.table import Cell, Column
+from stoker.cli.output.table import Cell, Column, insert_column
 from stoker.client import fast_json
 from stoker.wire import JsonObject
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 QUEUE_COLUMNS = (
     Column("JOBID", right=True),
@@ -38,11 +34,7 @@ GPUS_COLUMN = 6
 
 
 def queue_table(
-    views: Sequence[JsonObject],
-    *,
-    verbose: bool = False,
-    sweeps: Sequence[JsonObject] = (),
-    width: int | None = None,
+    views: list[JsonObject], sweeps: list[JsonObject], *, verbose: bool, width: int | None
 ) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows of the queue; with estimated times if any are known."""
     columns = list(QUEUE_COLUMNS)
@@ -52,14 +44,12 @@ def queue_table(
         columns[USER_COLUMN] = Column("USER", cut=True, drop=3)
     rows = [_row(view) for view in views]
     if any(view.get("params") for view in views):
-        columns.insert(NAME_COLUMN + 1, Column("PARAMS", cut=True))
-        for row, view in zip(rows, views, strict=True):
-            row.insert(NAME_COLUMN + 1, _params(view))
-    if any(epochs_text(view.get("training")) != "-" for view in views):
+        params = map(_params, views)
+        insert_column(columns, rows, NAME_COLUMN + 1, Column("PARAMS", cut=True), params)
+    epochs = [epochs_text(view.get("training")) for view in views]
+    if any(text != "-" for text in epochs):
         at = len(columns) - len(QUEUE_COLUMNS) + GPUS_COLUMN
-        columns.insert(at, Column("EPOCHS", right=True, drop=4))
-        for row, view in zip(rows, views, strict=True):
-            row.insert(at, epochs_text(view.get("training")))
+        insert_column(columns, rows, at, Column("EPOCHS", right=True, drop=4), epochs)
     if any(_is_estimated(view) for view in views):
         from stoker.cli.output.estimates import estimate_cell
 
@@ -75,9 +65,8 @@ def queue_table(
                 ranged=width is None or width >= MIN_RANGE_WIDTH,
             )
             row[-1:-1] = start or ("-" if view["state"] == "PENDING" else ""), end or "-"
-    columns.append(COMMAND_COLUMN)
-    for row, view in zip(rows, views, strict=True):
-        row.append(str(view.get("command") or ""))
+    commands = (str(view.get("command") or "") for view in views)
+    insert_column(columns, rows, len(columns), COMMAND_COLUMN, commands)
     return columns, rows
 
 
@@ -86,14 +75,14 @@ def _is_estimated(view: JsonObject) -> bool:
     return bool(forecast.get("start") or forecast.get("end"))
 
 
-def _eta_heading(views: Sequence[JsonObject]) -> str:
+def _eta_heading(views: list[JsonObject]) -> str:
     """Return the heading, with the age of the forecast if it is stale."""
     at = next(view["foreseen"].get("at") for view in views if view.get("foreseen"))
     age = time.time() - (times.epoch(at) or time.time())
     return f"ETA ({times.approximate(age)} old)" if age >= STALE_SECONDS else "ETA"
 
 
-def _with_sweeps(views: Sequence[JsonObject], sweeps: Sequence[JsonObject]) -> list[JsonObject]:
+def _with_sweeps(views: list[JsonObject], sweeps: list[JsonObject]) -> list[JsonObject]:
     """Return jobs and sweeps in one list: running ones before pending ones."""
     running = [sweep for sweep in sweeps if sweep["state"] == "RUNNING"]
     pending = [sweep for sweep in sweeps if sweep["state"] != "RUNNING"]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 BLANK = 0x2800
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """The dots of one cell, column by column from the top."""
@@ -36,7 +32,7 @@ class Canvas:
         return ["".join(chr(BLANK + cell) for cell in row) for row in self._cells]
 
 
-def plot(points: Sequence[Sequence[float | None]], width: int, height: int) -> list[str]:
+def plot(points: list[list[float | None]], width: int, height: int) -> list[str]:
     """Return a curve through [step, value, ...]; a missing value is a gap."""
     shown = [(x, y) for x, y, *_ in points if x is not None and y is not None]
     if not shown:

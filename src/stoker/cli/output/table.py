@@ -88,6 +88,15 @@ def write(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, header: b
         print("\n".join(lines))
 
 
+def insert_column(
+    columns: list[Column], rows: list[list[str]], at: int, column: Column, cells: Iterable[str]
+) -> None:
+    """Insert a column before the one at an index."""
+    columns.insert(at, column)
+    for row, cell in zip(rows, cells, strict=True):
+        row.insert(at, cell)
+
+
 def write_csv(names: Sequence[str], rows: Iterable[Iterable[object]], *, header: bool) -> None:
     """Print rows as CSV."""
     import csv

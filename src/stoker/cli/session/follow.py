@@ -12,10 +12,6 @@ from stoker.client import reconnect
 from stoker.client.client import Client
 from stoker.wire import JsonObject
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 CANCEL_SECONDS = 2.0
 
 
@@ -43,7 +39,7 @@ def wait_to_end(client: Client, label: str) -> int:
     return max(report_failures(client, reply["jobs"]), report_stuck(reply))
 
 
-def report_failures(client: Client, views: Sequence[JsonObject]) -> int:
+def report_failures(client: Client, views: list[JsonObject]) -> int:
     """Print which jobs failed; return the highest exit code."""
     failed = [view for view in views if view.get("result")]
     for view in failed[:10]:
@@ -76,14 +72,14 @@ def is_stuck(reply: JsonObject) -> bool:
     return bool(reply.get("stuck") or (reply.get("notes") and not reply["finished"]))
 
 
-def dismiss_failures(client: Client, views: Sequence[JsonObject]) -> None:
+def dismiss_failures(client: Client, views: list[JsonObject]) -> None:
     """Dismiss the failures among jobs that were displayed; `queue` no longer lists them."""
     failed = [view for view in views if view.get("result") and not view.get("dismissed")]
     if failed:
         dismiss_jobs(client, [str(view["label"]) for view in failed])
 
 
-def dismiss_jobs(client: Client, labels: Sequence[str]) -> None:
+def dismiss_jobs(client: Client, labels: list[str]) -> None:
     """Dismiss failed jobs; an error is only reported."""
     from stoker.client.errors import StokerError
 

@@ -38,8 +38,7 @@ def main(argv: list[str]) -> int:
         )
     sweeps = connect_without_start().sweeps(all=args.flag("all"))["sweeps"] if has_state() else []
     if args.flag("json"):
-        output.emit({"sweeps": sweeps})
-        return 0
+        return output.emit({"sweeps": sweeps})
     rows = [
         [
             str(sweep["label"]), str(sweep["name"]), str(sweep["user"]), state_cell(sweep),
