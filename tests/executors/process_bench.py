@@ -34,9 +34,9 @@ GRACE_SECONDS = 0.5
 class ProcessBench(ScriptBench):
     """A daemon without a core: an executor and its reactor."""
 
-    def __init__(self, place: Path, home: Path, install: str) -> None:
-        self.place, self.home, self.install = place, home, install
-        (place / "work").mkdir()
+    def __init__(self, base: Path, home: Path, install: str) -> None:
+        self.base, self.home, self.install = base, home, install
+        (base / "work").mkdir()
         self.launches: dict[AttemptId, Launch] = {}
         self.started: dict[AttemptId, float] = {}
         """When attempts were started, as the journal has it."""
@@ -104,9 +104,9 @@ class ProcessBench(ScriptBench):
     def script(self, attempt: AttemptId, script: str) -> Launch:
         launch = self.launches[attempt] = Launch(
             job=attempt.job, attempt=attempt.attempt, argv=("sh", "-c", script),
-            directory=str(self.place / "work"), umask=0o22, environment="e",
+            directory=str(self.base / "work"), umask=0o22, environment="e",
             extra={"STOKER_TOKEN": f"{self.install}.{attempt}"},
-            out=str(self.place / f"{attempt}.out"), err=None, script=None, terminal=False,
+            out=str(self.base / f"{attempt}.out"), err=None, script=None, terminal=False,
             gpus=(), placement=Placement("here", ()), label=str(attempt.job),
         )  # fmt: skip
         return launch
@@ -121,9 +121,9 @@ class LocalBench(ProcessBench):
 
     def open(self) -> None:
         for name in ("run", "exits", "scripts"):
-            (self.place / name).mkdir(exist_ok=True)
-        (self.place / "run" / COMPLETE).touch()
-        paths = [str(self.place / name) for name in ("run", "exits", "scripts", "run")]
+            (self.base / name).mkdir(exist_ok=True)
+        (self.base / "run" / COMPLETE).touch()
+        paths = [str(self.base / name) for name in ("run", "exits", "scripts", "run")]
         environment = f"PATH={os.environ['PATH']}\0HOME={self.home}\0".encode()
         self.reactor = EpollReactor()
         self.executor = LocalExecutor(
@@ -134,7 +134,7 @@ class LocalBench(ProcessBench):
         self.is_open = True
 
     def claims(self) -> list[str]:
-        return [path.name for path in (self.place / "run").iterdir() if path.name != COMPLETE]
+        return [path.name for path in (self.base / "run").iterdir() if path.name != COMPLETE]
 
 
 class Records:
@@ -161,21 +161,21 @@ class AgentBench(ProcessBench):
 
     def __init__(
         self,
-        place: Path,
+        base: Path,
         home: Path,
         install: str,
         transport: Transport | None = None,
         shares_files: bool = False,
     ) -> None:
         self.transport, self.shares_files = transport or LocalTransport(), shares_files
-        super().__init__(place, home, install)
+        super().__init__(base, home, install)
         self.until(lambda: self.sink.ups)
 
     def open(self) -> None:
-        (self.place / "notes").mkdir(exist_ok=True)
+        (self.base / "notes").mkdir(exist_ok=True)
         self.reactor = EpollReactor()
         environment = AgentEnvironment(
-            self.install, str(self.place / "notes"), self.reactor, lambda _: b"", lambda _: None,
+            self.install, str(self.base / "notes"), self.reactor, lambda _: b"", lambda _: None,
             remote_facts.parse, GRACE_SECONDS,
         )  # fmt: skip
         self.executor = AgentExecutor(

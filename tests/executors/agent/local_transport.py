@@ -1,15 +1,15 @@
-"""A transport to this very host: its shell, without ssh in between."""
+"""A transport to this host: its shell, without ssh."""
 
 import subprocess
 
 
 class LocalTransport:
-    """Runs the agent, and commands beside it, in shells on this host."""
+    """Runs the agent and other commands in shells on this host."""
 
     host, key, rsync_host = "here", "here", "localhost"
 
     def __init__(self, *shell: str) -> None:
-        """`shell` is the command that is given what to run; `sh -c` if there is none."""
+        """`shell` is a command that runs its last argument; `sh -c` if it is empty."""
         self.shell = list(shell or ("sh", "-c"))
 
     def connect(self, command: str) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""What comes over a connection, taken apart: in any pieces, with any noise in between."""
+"""Parsing data of a connection: in any portions, with any noise between."""
 
 import contextlib
 from itertools import pairwise
@@ -33,7 +33,7 @@ def portions(data: bytes, at: list[int]) -> list[bytes]:
 
 
 def expecting(*requests: tuple[str, int]) -> Bulks:
-    """Bulk data of which these answers are due."""
+    """Return a parser that expects these replies."""
     bulks = Bulks(NONCE)
     for request, most in requests:
         bulks.expect(request, most)
@@ -41,7 +41,7 @@ def expecting(*requests: tuple[str, int]) -> Bulks:
 
 
 @given(st.lists(st.tuples(noise, words), max_size=5), cuts)
-def test_lines_are_heard_whole_and_noise_is_not(
+def test_complete_lines_are_returned_and_noise_is_not(
     said: list[tuple[bytes, list[str]]], at: list[int]
 ) -> None:
     stream = b"".join(
@@ -52,7 +52,7 @@ def test_lines_are_heard_whole_and_noise_is_not(
     assert heard == [each for _, each in said]
 
 
-def test_a_line_without_end_is_noise_and_what_follows_is_heard() -> None:
+def test_an_endless_line_is_noise_and_later_lines_are_returned() -> None:
     lines = Lines(NONCE)
     for _ in range(3):
         assert lines.feed(b"x" * MAX_LINE_BYTES) == []
@@ -65,7 +65,7 @@ def test_a_line_without_end_is_noise_and_what_follows_is_heard() -> None:
     ),
     cuts,
 )
-def test_bulk_comes_in_portions_and_may_hold_anything(
+def test_bulk_data_arrives_in_portions_and_may_contain_any_bytes(
     said: list[tuple[bytes, list[bytes]]], at: list[int]
 ) -> None:
     stream = b""
@@ -79,13 +79,13 @@ def test_bulk_comes_in_portions_and_may_hold_anything(
     assert bulks.noise == sum(len(before) for before, _ in said)
 
 
-def test_bulk_that_imitates_an_announcement_is_bulk() -> None:
+def test_bulk_data_that_looks_like_a_header_is_data() -> None:
     body = f"{NONCE} 1 0\n{NONCE} 2 3\n".encode()
     stream = f"{NONCE} 1 {len(body)}\n".encode() + body + f"{NONCE} 1 0\n".encode()
     assert expecting(("1", len(body))).feed(stream) == [("1", body)]
 
 
-def test_noise_without_bulk_is_not_kept() -> None:
+def test_noise_is_not_buffered() -> None:
     bulks = Bulks(NONCE)
     for _ in range(100):
         assert bulks.feed(b"x" * 10_000) == []
@@ -110,25 +110,25 @@ def test_noise_without_bulk_is_not_kept() -> None:
         ("1 " + "1" * 5000, "unterminated"),
     ],
 )
-def test_a_malformed_announcement_of_bulk_data_is_refused(announced: str, why: str) -> None:
+def test_a_malformed_header_of_bulk_data_is_rejected(announced: str, why: str) -> None:
     bulks = expecting(("1", 100), ("2", 100))
     with pytest.raises(ProtocolError, match=why):
         bulks.feed(f"{NONCE} {announced}\n".encode())
 
 
-def test_portions_do_not_add_up_to_more_than_was_asked_for() -> None:
+def test_portions_together_may_not_exceed_the_requested_size() -> None:
     bulks = expecting(("1", 100))
     bulks.feed(f"{NONCE} 1 60\n{'x' * 60}".encode())
     with pytest.raises(ProtocolError, match="up to 40"):
         bulks.feed(f"{NONCE} 1 60\n".encode())
 
 
-def test_an_announcement_without_end_is_refused() -> None:
+def test_an_endless_header_is_rejected() -> None:
     with pytest.raises(ProtocolError, match="unterminated"):
         expecting(("1", 100)).feed(f"{NONCE} 1 {'0' * 1000}".encode())
 
 
-def test_a_line_of_ours_without_end_is_refused() -> None:
+def test_an_endless_line_with_the_nonce_is_rejected() -> None:
     lines = Lines(NONCE)
     lines.feed(f"{NONCE} - reading ".encode())
     with pytest.raises(ProtocolError, match="a line of more than"):
@@ -138,13 +138,13 @@ def test_a_line_of_ours_without_end_is_refused() -> None:
 @pytest.mark.parametrize(
     "word", ["", "-1", "+1", " 1", "1_0", "\u0663", "\u00b2", "9" * 5000, "101"]
 )
-def test_what_is_no_number_in_bounds_is_refused(word: str) -> None:
+def test_a_word_that_is_no_number_within_bounds_is_rejected(word: str) -> None:
     with pytest.raises(ProtocolError):
         number(word, 100)
     assert number("100", 100) == 100
 
 
-def test_what_nobody_asked_for_is_limited() -> None:
+def test_data_without_a_request_is_limited() -> None:
     limit = RateLimit(1000, 10, now=0.0)
     assert limit.try_spend(1000, now=0.0)
     assert limit.try_spend(10, now=1.0)
@@ -159,19 +159,19 @@ junk = st.binary(max_size=60) | st.sampled_from([
 
 
 @given(st.lists(junk, max_size=40).map(b"".join), cuts)
-def test_any_bytes_are_read_or_refused_and_little_is_kept(data: bytes, at: list[int]) -> None:
+def test_any_bytes_are_parsed_or_rejected_with_bounded_buffers(data: bytes, at: list[int]) -> None:
     lines, bulks = Lines(NONCE), expecting(("1", 100), ("2", 100))
     for take in (lines.feed, bulks.feed):
         with contextlib.suppress(ProtocolError):
             for portion in portions(data, at):
-                take(portion)
-    assert len(lines._rest) <= MAX_LINE_BYTES
-    assert len(bulks._rest) <= MAX_HEADER_BYTES
-    assert len(bulks._body) <= 100
+                take(portion)  # after an error the connection is closed
+                assert len(lines._rest) <= MAX_LINE_BYTES
+                assert len(bulks._rest) <= MAX_HEADER_BYTES
+                assert len(bulks._body) <= 100
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_any_word_is_one_line(word: str) -> None:
+def test_any_word_is_quoted_on_one_line(word: str) -> None:
     assert "\n" not in quoted(word)
 
 

@@ -1,4 +1,4 @@
-"""The rules of .stokerignore: git's, one by one, and git's own word on random ones."""
+"""The rules of .stokerignore: those of git, and a comparison with git on random rules."""
 
 import os
 import random
@@ -10,8 +10,8 @@ import pytest
 from stoker.executors.agent.transfer.ignore_rules import IgnoreRules
 
 
-def kept(rules: IgnoreRules, files: dict[str, str], ignore: dict[str, str]) -> set[str]:
-    """The files that remain, found as a walk finds them: an excluded directory is not entered."""
+def not_excluded(rules: IgnoreRules, files: dict[str, str], ignore: dict[str, str]) -> set[str]:
+    """Return the files that remain in a walk that does not enter excluded directories."""
     left = set()
     for path in files:
         here, parts = rules.enter("", ignore.get("")), path.split("/")
@@ -92,20 +92,20 @@ def kept(rules: IgnoreRules, files: dict[str, str], ignore: dict[str, str]) -> s
     ],
 )
 def test_a_pattern_excludes_a_path(pattern: str, path: str, excluded: bool) -> None:
-    assert (kept(IgnoreRules(), {path: ""}, {"": pattern}) == set()) is excluded
+    assert (not_excluded(IgnoreRules(), {path: ""}, {"": pattern}) == set()) is excluded
 
 
-def test_a_file_in_a_subdirectory_holds_below_it_and_wins_over_those_above() -> None:
+def test_an_ignore_file_applies_below_its_directory_and_overrides_those_above() -> None:
     files = dict.fromkeys(("a.log", "sub/a.log", "sub/b.txt", "sub/x/c.txt", "other/c.txt"), "")
     ignore = {"": "*.log\n", "sub": "!a.log\n/b.txt\nx/c.txt\n"}
-    assert kept(IgnoreRules(), files, ignore) == {"sub/a.log", "other/c.txt"}
+    assert not_excluded(IgnoreRules(), files, ignore) == {"sub/a.log", "other/c.txt"}
 
 
-def test_what_always_holds_no_file_can_overrule() -> None:
+def test_fixed_rules_cannot_be_overridden_by_a_file() -> None:
     always = IgnoreRules.always(["job_results/", "*.pyc"])
     files = dict.fromkeys(("job_results/a", "a.pyc", "d/b.pyc", "a.py"), "")
     ignore = {"": "!job_results/\n!*.pyc\n", "d": "!b.pyc"}
-    assert kept(always, files, ignore) == {"a.py"}
+    assert not_excluded(always, files, ignore) == {"a.py"}
 
 
 def test_without_rules_nothing_is_excluded() -> None:
@@ -161,7 +161,7 @@ def test_git_agrees_on_random_trees_and_patterns(seed: int, tmp_path: Path) -> N
             (tmp_path / place / ".gitignore").write_text(text)
         listed = git("ls-files", "-z", "--others", "--exclude-per-directory=.gitignore")
         theirs = {path for path in listed.split("\0") if path in files}
-        assert kept(IgnoreRules(), files, ignore) == theirs, ignore
+        assert not_excluded(IgnoreRules(), files, ignore) == theirs, ignore
         for place in ignore:
             (tmp_path / place / ".gitignore").unlink()
 

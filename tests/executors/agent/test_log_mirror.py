@@ -1,4 +1,4 @@
-"""Copies of logs: pieces may come twice, or late, or after the log was emptied."""
+"""Copies of logs: pieces may arrive twice, or late, or after the log was truncated."""
 
 import contextlib
 from pathlib import Path
@@ -11,9 +11,9 @@ from stoker.executors.agent.session.framing import ProtocolError
 from stoker.executors.agent.transfer.log_mirror import LogMirror, Piece, pieces
 
 
-def mirror(place: Path, before: bytes = b"") -> LogMirror:
-    (place / "out").write_bytes(before)
-    found = LogMirror(str(place / "out"), None, str(place / "note"))
+def mirror(base: Path, before: bytes = b"") -> LogMirror:
+    (base / "out").write_bytes(before)
+    found = LogMirror(str(base / "out"), None, str(base / "note"))
     found.open(0o022)
     return found
 
@@ -21,7 +21,7 @@ def mirror(place: Path, before: bytes = b"") -> LogMirror:
 @given(
     st.binary(max_size=60), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=8)
 )
-def test_every_byte_once_whatever_is_asked_for_again(
+def test_overlapping_pieces_are_copied_once(
     tmp_path_factory: object, data: bytes, asked: list[tuple[int, int]]
 ) -> None:
     copy = LogMirror("/dev/null", None, "/nowhere")
@@ -45,7 +45,7 @@ def test_another_daemon_continues_where_the_copy_ends(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"before\none\ntwo\n"
 
 
-def test_an_emptied_log_begins_anew_after_what_was_there_before(tmp_path: Path) -> None:
+def test_a_truncated_log_is_copied_again_after_its_earlier_content(tmp_path: Path) -> None:
     copy = mirror(tmp_path, b"before\n")
     copy.take(Piece("1.0", "out", 0, b"old"))
     copy.take(Piece("1.0", "cut-out", 0, b""))
@@ -53,7 +53,7 @@ def test_an_emptied_log_begins_anew_after_what_was_there_before(tmp_path: Path) 
     assert (tmp_path / "out").read_bytes() == b"before\nnew"
 
 
-def test_what_others_wrote_to_the_file_is_not_cut_off(tmp_path: Path) -> None:
+def test_data_of_other_writers_is_not_truncated(tmp_path: Path) -> None:
     copy = mirror(tmp_path)
     copy.take(Piece("1.0", "out", 0, b"mine"))
     with (tmp_path / "out").open("ab") as file:
@@ -73,17 +73,17 @@ def test_what_others_wrote_to_the_file_is_not_cut_off(tmp_path: Path) -> None:
         unique_by=lambda piece: piece[:2],
     )
 )
-def test_pieces_are_taken_apart(said: list[tuple[str, str, int, bytes]]) -> None:
+def test_pieces_are_parsed(sent: list[tuple[str, str, int, bytes]]) -> None:
     bulk = b"".join(
-        f"{key} {what} {at} {len(data)}\n".encode() + data for key, what, at, data in said
+        f"{key} {what} {at} {len(data)}\n".encode() + data for key, what, at, data in sent
     )
-    assert pieces(bulk) == [Piece(*each) for each in said]
+    assert pieces(bulk) == [Piece(*piece) for piece in sent]
 
 
 @pytest.mark.parametrize(
     "bulk",
     [
-        b"7.0 out 0 -5\n",  # would be read again and again
+        b"7.0 out 0 -5\n",  # would be parsed repeatedly
         b"7.0 out 0 0\n7.0 out 0 -14\n",
         b"7.0 out 0 6\nshort",
         b"7.0 out 0 " + b"9" * 5000 + b"\n",
@@ -98,12 +98,12 @@ def test_pieces_are_taken_apart(said: list[tuple[str, str, int, bytes]]) -> None
         b"x" * 200_000,
     ],
 )
-def test_malformed_pieces_are_refused(bulk: bytes) -> None:
+def test_malformed_pieces_are_rejected(bulk: bytes) -> None:
     with pytest.raises(ProtocolError):
         pieces(bulk)
 
 
 @given(st.binary(max_size=200) | st.text("7.0 outer-9\n", max_size=80).map(str.encode))
-def test_any_bulk_data_is_taken_apart_or_refused(bulk: bytes) -> None:
+def test_any_bulk_data_is_parsed_or_rejected(bulk: bytes) -> None:
     with contextlib.suppress(ProtocolError):
         assert sum(len(piece.data) for piece in pieces(bulk)) <= len(bulk)

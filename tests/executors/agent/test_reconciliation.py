@@ -1,4 +1,4 @@
-"""A node answers again: what was given up must be over there before the node is used."""
+"""Reconciliation: abandoned attempts must have ended before a node is used again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,21 +11,21 @@ from stoker.executors.port import AttemptId
 Answer = Callable[[list[str]], None]
 
 
-class Node:
-    """Answers requests from a script, at once."""
+class ScriptedNode:
+    """A node that replies from a script, immediately."""
 
     def __init__(self, **script: list[list[list[str]]]) -> None:
-        self.script, self.asked = script, list[list[str]]()
+        self.script, self.requests = script, list[list[str]]()
         self.is_up, self.session = True, object()
 
     def request(self, answer: Answer | None, verb: str, *words: str, max_lines: int = 1) -> None:
-        self.asked.append([verb, *words])
+        self.requests.append([verb, *words])
         if answer is not None:
             for line in self.script[verb].pop(0):
                 answer(line)
 
     def submit(self, _: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        then(None)  # the pause between two looks
+        then(None)  # the pause between two polls
 
 
 class Records:
@@ -38,7 +38,7 @@ class Records:
         return 10
 
 
-def reunited(node: Node, abandoned: list[AttemptId]) -> list[str]:
+def reconcile(node: ScriptedNode, abandoned: list[AttemptId]) -> list[str]:
     done: list[str] = []
     reconciliation = Reconciliation(
         node, node, lambda _: False, Records(), lambda _: None,  # type: ignore[arg-type]
@@ -49,8 +49,8 @@ def reunited(node: Node, abandoned: list[AttemptId]) -> list[str]:
     return done
 
 
-def test_a_given_up_attempt_is_killed_until_nothing_of_it_lives() -> None:
-    node = Node(
+def test_an_abandoned_attempt_is_killed_until_it_has_no_process() -> None:
+    node = ScriptedNode(
         signal=[[["done", "71", "72"]], [["done", "73"]], [["done"]]],
         poll=[
             [["busy", "5.0"], ["done"]],
@@ -59,23 +59,23 @@ def test_a_given_up_attempt_is_killed_until_nothing_of_it_lives() -> None:
         ],
         list_attempts=[[["done"]]],
     )
-    assert reunited(node, [AttemptId(5, 0)]) == ["done"]
-    assert [words[0] for words in node.asked].count("signal") == 3
-    assert ["forget", "5.0"] in node.asked
+    assert reconcile(node, [AttemptId(5, 0)]) == ["done"]
+    assert [words[0] for words in node.requests].count("signal") == 3
+    assert ["forget", "5.0"] in node.requests
 
 
-@pytest.mark.parametrize("standing", ["revoked", "not-begun"])
-def test_what_keeps_an_attempt_from_beginning_is_not_forgotten(standing: str) -> None:
-    node = Node(
-        signal=[[["done"]]], poll=[[[standing, "5.0"], ["done"]]], list_attempts=[[["done"]]]
+@pytest.mark.parametrize("state", ["revoked", "not-begun"])
+def test_a_revoked_claim_is_not_deleted(state: str) -> None:
+    node = ScriptedNode(
+        signal=[[["done"]]], poll=[[[state, "5.0"], ["done"]]], list_attempts=[[["done"]]]
     )
-    assert reunited(node, [AttemptId(5, 0)]) == ["done"]
-    assert ["forget", "5.0"] not in node.asked
+    assert reconcile(node, [AttemptId(5, 0)]) == ["done"]
+    assert ["forget", "5.0"] not in node.requests
 
 
-def test_a_given_up_attempt_that_could_not_be_started_is_over() -> None:
-    node = Node(
+def test_an_abandoned_attempt_with_a_failed_start_has_ended() -> None:
+    node = ScriptedNode(
         signal=[[["done"]]], poll=[[["failed", "5.0", "why"], ["done"]]], list_attempts=[[["done"]]]
     )
-    assert reunited(node, [AttemptId(5, 0)]) == ["done"]
-    assert ["forget", "5.0"] in node.asked
+    assert reconcile(node, [AttemptId(5, 0)]) == ["done"]
+    assert ["forget", "5.0"] in node.requests

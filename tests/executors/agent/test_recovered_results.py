@@ -1,4 +1,4 @@
-"""Results of an attempt whose daemon ended, beside files that were changed here meanwhile."""
+"""Results of an attempt after a restart of the daemon, with files that were changed meanwhile."""
 
 import secrets
 import time
@@ -16,7 +16,7 @@ def test_a_file_that_was_changed_before_the_attempt_started_is_not_overwritten_a
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "here").mkdir()
     bench = AgentBench(tmp_path / "here", tmp_path, f"c{secrets.token_hex(4)}")
-    script = bench.place / "work" / "train.py"
+    script = bench.base / "work" / "train.py"
     script.write_text("old\n")
     hold = "echo 7.0 >>$HOME/ran; until [ -e $HOME/go ]; do sleep 0.05; done; echo its >>train.py"
     bench.executor.start(bench.script(FIRST, hold))
@@ -30,4 +30,4 @@ def test_a_file_that_was_changed_before_the_attempt_started_is_not_overwritten_a
     bench.stop()
     assert note == "train.py was changed locally; the job's version is train.py.7"
     assert script.read_text() == "mine\n"
-    assert (bench.place / "work" / "train.py.7").read_text() == "old\nits\n"
+    assert (bench.base / "work" / "train.py.7").read_text() == "old\nits\n"

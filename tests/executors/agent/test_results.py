@@ -1,4 +1,4 @@
-"""What comes back takes its place, but never that of what was changed here meanwhile."""
+"""Results are installed, but never over files that were changed locally meanwhile."""
 
 import io
 import os
@@ -26,7 +26,7 @@ FILE, LINK, DIRECTORY = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE
 
 def archive(*members: tuple[str, str], mode: int = 0o644, links: dict[str, str] | None = None,
             directories: tuple[str, ...] = ()) -> bytes:  # fmt: skip
-    """A tar of files, of links and of directories."""
+    """Return a tar with these files, links and directories."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
         for name, kind, text in (
@@ -44,27 +44,29 @@ def archive(*members: tuple[str, str], mode: int = 0o644, links: dict[str, str] 
     return data.getvalue()
 
 
-def owner(label: str = "12_3", **more: Any) -> AttemptWorkspace:
-    """A job that began just now."""
+def workspace(label: str = "12_3", **more: Any) -> AttemptWorkspace:
+    """Return the workspace of a job that has just begun."""
     return replace(AttemptWorkspace(label=label, since=tick(), work=WORK), **more)
 
 
 def tick() -> float:
-    """A moment that is later than all changes before and earlier than all after it."""
+    """Return a time after all earlier changes of files and before all later ones."""
     now = time.time()
     until(lambda: time.time() > now + 0.02)
     moment = time.time()
-    until(lambda: time.time() > moment + 0.02)  # the kernel's clock of files ticks slowly
+    until(lambda: time.time() > moment + 0.02)  # file times of the kernel are coarse
     return moment
 
 
-def test_a_file_that_was_changed_here_stays_and_the_jobs_own_is_beside_it(tmp_path: Path) -> None:
+def test_a_locally_changed_file_stays_and_the_jobs_version_gets_another_name(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "untouched").write_text("old")
     (tmp_path / "r.csv").write_text("old")
-    job = owner()
+    job = workspace()
     (tmp_path / "r.csv").write_text("mine")
     tar = archive(("r.csv", "its"), ("untouched", "new"), ("sub/made", "new"))
-    for _ in range(2):  # a daemon that was killed in between does it again
+    for _ in range(2):  # a daemon that was killed meanwhile repeats it
         remark = unpack(tar, str(tmp_path), (), job)
         assert remark == "r.csv was changed locally; the job's version is r.csv.12_3"
         assert (tmp_path / "r.csv").read_text() == "mine"
@@ -75,7 +77,7 @@ def test_a_file_that_was_changed_here_stays_and_the_jobs_own_is_beside_it(tmp_pa
 
 
 def test_equal_content_is_no_conflict(tmp_path: Path) -> None:
-    job = owner()
+    job = workspace()
     (tmp_path / "r.csv").write_text("same")
     (tmp_path / "link").symlink_to("r.csv")
     tar = archive(("r.csv", "same"), links={"link": "r.csv"})
@@ -83,16 +85,16 @@ def test_equal_content_is_no_conflict(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["link", "r.csv"]
 
 
-def test_jobs_side_by_side_lose_nothing(tmp_path: Path) -> None:
-    jobs = [owner(f"12_{index}") for index in range(8)]
+def test_results_of_concurrent_jobs_are_all_kept(tmp_path: Path) -> None:
+    jobs = [workspace(f"12_{index}") for index in range(8)]
     start = threading.Barrier(len(jobs))
 
-    def land(job: AttemptWorkspace) -> str | None:
+    def install(job: AttemptWorkspace) -> str | None:
         start.wait(20)
         return unpack(archive(("out/r.csv", f"row of {job.label}")), str(tmp_path), (), job)
 
     with ThreadPoolExecutor(len(jobs)) as pool:
-        remarks = list(pool.map(land, jobs))
+        remarks = list(pool.map(install, jobs))
     rows = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
     assert sorted(rows.values()) == [f"row of 12_{index}" for index in range(8)]
     assert remarks.count(None) == 1
@@ -101,8 +103,8 @@ def test_jobs_side_by_side_lose_nothing(tmp_path: Path) -> None:
     assert all(text == f"row of {name.removeprefix('r.csv.')}" for name, text in rows.items())
 
 
-def test_every_attempt_and_every_part_finds_a_name(tmp_path: Path) -> None:
-    job = owner("12", attempt=1)
+def test_every_attempt_and_every_part_gets_its_own_name(tmp_path: Path) -> None:
+    job = workspace("12", attempt=1)
     (tmp_path / "r").write_text("mine")
     for text in ("one", "two", "three", "four", "two"):
         unpack(archive(("r", text)), str(tmp_path), (), job)
@@ -112,8 +114,8 @@ def test_every_attempt_and_every_part_finds_a_name(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_several_are_counted(tmp_path: Path) -> None:
-    job = owner("7")
+def test_several_conflicts_are_counted_in_the_remark(tmp_path: Path) -> None:
+    job = workspace("7")
     for name in "abc":
         (tmp_path / name).write_text("mine")
     remark = unpack(archive(*((name, "its") for name in "abc")), str(tmp_path), (), job)
@@ -122,9 +124,9 @@ def test_several_are_counted(tmp_path: Path) -> None:
     )
 
 
-def test_a_directory_or_a_link_here_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+def test_a_local_directory_or_link_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
-    job = owner("7")
+    job = workspace("7")
     (tmp_path / "l").symlink_to("elsewhere")
     unpack(archive(("d", "its"), ("l", "its")), str(tmp_path), (), job)
     assert (tmp_path / "d").is_dir()
@@ -133,15 +135,15 @@ def test_a_directory_or_a_link_here_is_not_replaced_by_a_file(tmp_path: Path) ->
     assert (tmp_path / "l.7").read_text() == "its"
 
 
-def test_what_fails_leaves_nothing_on_its_way(tmp_path: Path) -> None:
+def test_a_failed_installation_leaves_no_staging_directory(tmp_path: Path) -> None:
     (tmp_path / "d").write_text("a file where a directory should be")
     with pytest.raises(CarryError, match="'d' is a link or a file on this machine; move it away"):
-        unpack(archive(("a", "x"), ("d/b", "x")), str(tmp_path), (), owner())
+        unpack(archive(("a", "x"), ("d/b", "x")), str(tmp_path), (), workspace())
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".stoker")]
 
 
-def test_what_a_crash_left_is_cleared_away(tmp_path: Path) -> None:
-    job = owner(stage="here.12.0")
+def test_the_staging_directory_of_a_crash_is_removed(tmp_path: Path) -> None:
+    job = workspace(stage="here.12.0")
     (tmp_path / ".stoker-here.12.0").mkdir()
     (tmp_path / ".stoker-here.12.0" / "half").write_text("")
     unpack(archive(("a", "x")), str(tmp_path), (), job)
@@ -149,10 +151,10 @@ def test_what_a_crash_left_is_cleared_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o755, 0o664, 0o444])
-def test_modes_come_back_whatever_our_umask_is(tmp_path: Path, mode: int) -> None:
+def test_modes_are_kept_with_any_umask(tmp_path: Path, mode: int) -> None:
     before = os.umask(0o077)
     try:
-        unpack(archive(("sub/a", "x"), mode=mode), str(tmp_path), (), owner(umask=0o002))
+        unpack(archive(("sub/a", "x"), mode=mode), str(tmp_path), (), workspace(umask=0o002))
     finally:
         os.umask(before)
     assert (tmp_path / "sub" / "a").stat().st_mode & 0o7777 == mode
@@ -176,16 +178,16 @@ LINKS = {
 
 @pytest.mark.parametrize("name", LINKS)
 @pytest.mark.parametrize("munged", [True, False])
-def test_links_lead_where_they_led(tmp_path: Path, name: str, munged: bool) -> None:
+def test_links_keep_their_targets(tmp_path: Path, name: str, munged: bool) -> None:
     target, meant = LINKS[name]
-    if munged:  # as rsync has it
-        with StagedResults(str(tmp_path), owner()) as staged:
+    if munged:  # as rsync writes it
+        with StagedResults(str(tmp_path), workspace()) as staged:
             Path(staged.stage, name).parent.mkdir(exist_ok=True)
             Path(staged.stage, name).symlink_to(MUNGED + target)
             staged.install()
             remark = staged.remark()
     else:
-        remark = unpack(archive(links={f"./{name}": target}), str(tmp_path), (), owner())
+        remark = unpack(archive(links={f"./{name}": target}), str(tmp_path), (), workspace())
     if meant is None:
         assert not os.path.lexists(tmp_path / name)
         assert remark == f"the link {name} points outside the job directory and was not fetched"
@@ -194,17 +196,17 @@ def test_links_lead_where_they_led(tmp_path: Path, name: str, munged: bool) -> N
         assert os.readlink(tmp_path / name) == meant
 
 
-def test_a_link_that_is_here_anyway_is_not_worth_a_word(tmp_path: Path) -> None:
+def test_a_link_that_exists_locally_is_not_mentioned(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to("/data/set")
     tar = archive(links={"data": "/data/set", "x": "/x", "y": "/y"})
-    assert unpack(tar, str(tmp_path), (), owner()) == (
+    assert unpack(tar, str(tmp_path), (), workspace()) == (
         "2 links point outside the job directory and were not fetched, for example x"
     )
     assert os.readlink(tmp_path / "data") == "/data/set"
 
 
-def test_empty_directories_come_back(tmp_path: Path) -> None:
-    unpack(archive(directories=("./empty/inside",)), str(tmp_path), (), owner())
+def test_empty_directories_are_installed(tmp_path: Path) -> None:
+    unpack(archive(directories=("./empty/inside",)), str(tmp_path), (), workspace())
     assert (tmp_path / "empty" / "inside").is_dir()
 
 
@@ -218,7 +220,9 @@ def test_empty_directories_come_back(tmp_path: Path) -> None:
         ("/100%%/%q", "/100%/%q"),
     ],
 )
-def test_where_results_go_is_filled_in(into: str | None, meant: str | None) -> None:
+def test_placeholders_in_the_results_directory_are_filled_in(
+    into: str | None, meant: str | None
+) -> None:
     spec = Spec(
         kind="line", user="ana", directory="/d", shell="sh", environment="", request=Request(),
         name="my/job", carry=Carry(into=into),

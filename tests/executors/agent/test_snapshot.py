@@ -1,4 +1,4 @@
-"""A tree's name stands for its content: what changes it, what does not, what is left out."""
+"""The id of a snapshot depends on its content only: what changes it and what is excluded."""
 
 import os
 import random
@@ -26,7 +26,7 @@ OLD = 1_600_000_000
 
 
 def fill(base: Path) -> Path:
-    """A small project."""
+    """Create a small project."""
     (base / "src").mkdir(parents=True)
     (base / "train.py").write_text("print()\n")
     (base / "src" / "model.py").write_text("pass\n")
@@ -46,7 +46,7 @@ def test_a_tree_lists_files_links_and_empty_directories(tmp_path: Path) -> None:
     assert int(tree.id, 16) >= 0
 
 
-def test_the_same_content_has_the_same_name_wherever_and_whenever(tmp_path: Path) -> None:
+def test_equal_content_has_equal_ids_in_any_directory_at_any_time(tmp_path: Path) -> None:
     one, two = fill(tmp_path / "a"), fill(tmp_path / "b")
     for path in two.rglob("*"):
         os.utime(path, (OLD, OLD), follow_symlinks=False)
@@ -79,7 +79,7 @@ def relink(base: Path) -> None:
     ids=["content", "new file", "name", "executable", "no longer executable", "link target",
          "directory gone", "new directory", "file gone"],
 )  # fmt: skip
-def test_a_change_gives_another_name(change: Callable[[Path], object], tmp_path: Path) -> None:
+def test_a_change_gives_another_id(change: Callable[[Path], object], tmp_path: Path) -> None:
     base = fill(tmp_path / "a")
     before = take_snapshot(str(base)).id
     change(base)
@@ -101,7 +101,7 @@ CONTENTS = st.dictionaries(
 
 
 @given(CONTENTS, CONTENTS, st.randoms())
-def test_names_are_equal_exactly_when_contents_are(
+def test_ids_are_equal_exactly_if_contents_are(
     one: dict[str, tuple[bytes, bool]], two: dict[str, tuple[bytes, bool]], chance: random.Random
 ) -> None:
     ids = []
@@ -117,10 +117,10 @@ def test_names_are_equal_exactly_when_contents_are(
     assert (ids[0] == ids[2]) == (one == two)
 
 
-# ------------------------------------------------------------------------- what is taken
+# ------------------------------------------------------------------------- what is included
 
 
-def test_ignore_files_hold_where_they_are(tmp_path: Path) -> None:
+def test_ignore_files_apply_below_their_directory(tmp_path: Path) -> None:
     base = fill(tmp_path / "a")
     (base / ".stokerignore").write_text("*.log\n/empty/\n")
     (base / "src" / ".stokerignore").write_text("!keep.log\n")
@@ -132,29 +132,29 @@ def test_ignore_files_hold_where_they_are(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_a_directory_with_nothing_left_in_it_is_still_made(tmp_path: Path) -> None:
+def test_a_directory_with_only_excluded_files_is_included_as_empty(tmp_path: Path) -> None:
     (tmp_path / "results" / "old").mkdir(parents=True)
     (tmp_path / "results" / "old" / "a.pt").write_text("")
     assert take_snapshot(str(tmp_path), exclude=["*.pt"]).names == ("results/old",)
 
 
-def test_only_the_given_paths_are_taken_under_the_rules_above_them(tmp_path: Path) -> None:
+def test_only_the_given_paths_are_included_under_the_rules_above_them(tmp_path: Path) -> None:
     base = fill(tmp_path / "a")
     (base / ".stokerignore").write_text("*.log\nsrc/\n")
     (base / "src" / "a.log").write_text("")
     tree = take_snapshot(str(base), ["src", "train.py", "./src/model.py"])
-    assert tree.names == ("src/model.py", "train.py")  # `src` was asked for by name
+    assert tree.names == ("src/model.py", "train.py")  # `src` was requested by name
 
 
 @pytest.mark.parametrize("path", ["..", "../b", "/etc/passwd", "src/../../b"])
-def test_a_path_outside_is_refused(path: str, tmp_path: Path) -> None:
+def test_a_path_outside_is_rejected(path: str, tmp_path: Path) -> None:
     base = fill(tmp_path / "a")
     fill(tmp_path / "b")
     with pytest.raises(BadPath, match=r"is not below .*a; give a path inside it"):
         take_snapshot(str(base), [path])
 
 
-def test_a_missing_path_and_one_through_a_link_are_refused(tmp_path: Path) -> None:
+def test_a_missing_path_and_one_through_a_link_are_rejected(tmp_path: Path) -> None:
     base = fill(tmp_path / "a")
     with pytest.raises(BadPath, match="cannot send 'nothing': No such file"):
         take_snapshot(str(base), ["nothing"])
@@ -165,12 +165,12 @@ def test_a_missing_path_and_one_through_a_link_are_refused(tmp_path: Path) -> No
         take_snapshot(str(base), ["out/passwd"])
 
 
-def test_pipes_and_sockets_stay_at_home(tmp_path: Path) -> None:
+def test_pipes_and_sockets_are_excluded(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as server:
         here = os.open(tmp_path, os.O_RDONLY)
         try:
-            server.bind(f"/proc/self/fd/{here}/socket")  # a short path, whatever tmp_path is
+            server.bind(f"/proc/self/fd/{here}/socket")  # a path short enough for a socket
         finally:
             os.close(here)
         (tmp_path / "file").write_text("")
@@ -179,7 +179,7 @@ def test_pipes_and_sockets_stay_at_home(tmp_path: Path) -> None:
             take_snapshot(str(tmp_path), ["pipe"])
 
 
-def test_names_of_any_kind_are_taken(tmp_path: Path) -> None:
+def test_names_with_any_bytes_are_included(tmp_path: Path) -> None:
     names = [b"a b", b"-n", b"new\nline", b"quo'te\"", "\u00fcml".encode(), b"\xff\xfe", b"#x"]
     for name in names:
         with open(os.path.join(os.fsencode(tmp_path), name), "wb"):
@@ -189,7 +189,7 @@ def test_names_of_any_kind_are_taken(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
-    """A directory, in a process that cannot read everything; root becomes nobody for a while."""
+    """A directory, while this process is not root."""
     me = os.geteuid()
     with tempfile.TemporaryDirectory(dir="/tmp") as base:
         if me == 0:
@@ -202,7 +202,7 @@ def unprivileged() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("size", [1, trees.BIG])
-def test_a_file_that_cannot_be_read_is_named(size: int, unprivileged: Path) -> None:
+def test_an_unreadable_file_is_named_in_the_error(size: int, unprivileged: Path) -> None:
     base = fill(unprivileged / "a")
     (base / "src" / "model.py").write_bytes(bytes(size))
     (base / "src" / "model.py").chmod(0)
@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_read_is_named(size: int, unprivileged: Path) -> N
     )
 
 
-def test_too_much_says_how_much_whose_fault_and_what_to_do(tmp_path: Path) -> None:
+def test_the_error_of_too_much_data_has_size_cause_and_remedy(tmp_path: Path) -> None:
     for name, size in (("data/a", 3000), ("data/b", 3000), ("w.pt", 5000), ("x", 10), ("y", 9)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(bytes(size))
@@ -235,7 +235,7 @@ def test_too_much_says_how_much_whose_fault_and_what_to_do(tmp_path: Path) -> No
 
 
 class Reads:
-    """How often files were opened to be hashed."""
+    """Counts how often files are read to be hashed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -252,7 +252,7 @@ class Reads:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An hour has passed since the files were written."""
+    """Pretend that an hour has passed since the files were written."""
     real = trees.time.time_ns
     monkeypatch.setattr(trees.time, "time_ns", lambda: real() + 3600 * 10**9)
 
@@ -273,7 +273,7 @@ def test_a_file_that_has_not_changed_is_read_once(
 
 
 @pytest.mark.usefixtures("later")
-def test_a_file_of_the_same_size_and_time_is_still_seen_to_have_changed(tmp_path: Path) -> None:
+def test_a_change_with_the_same_size_and_time_is_noticed(tmp_path: Path) -> None:
     cache, file = Hashes(), tmp_path / "weights"
     file.write_text("one")
     os.utime(file, (OLD, OLD))
@@ -284,7 +284,7 @@ def test_a_file_of_the_same_size_and_time_is_still_seen_to_have_changed(tmp_path
     assert take_snapshot(str(tmp_path), cache=cache).id != before
 
 
-def test_a_file_that_was_written_just_now_is_not_trusted(
+def test_the_hash_of_a_recently_written_file_is_not_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads, cache = Reads(monkeypatch), Hashes()
@@ -304,11 +304,11 @@ def test_the_cache_is_bounded() -> None:
     assert [number for number in range(10) if cache.find((number,)) is not None] == [7, 8, 9]
 
 
-def test_what_changed_after_the_survey_is_found(tmp_path: Path) -> None:
+def test_a_file_that_changed_after_the_snapshot_is_found(tmp_path: Path) -> None:
     base = fill(tmp_path / "a")
     tree = take_snapshot(str(base))
     assert changed(tree) is None
-    (base / "src" / "new.py").write_text("")  # was not there: it does not go along
+    (base / "src" / "new.py").write_text("")  # did not exist: it is not included
     assert changed(tree) is None
     (base / "src" / "model.py").write_text("other\n")
     assert changed(tree) == "src/model.py"

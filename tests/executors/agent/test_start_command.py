@@ -1,4 +1,4 @@
-"""What the agent is told about a start."""
+"""The agent's `start` request."""
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ def stored(_: str) -> bytes:
     return b"A=1\0B={gpu}\0C=3\0no.name=4"
 
 
-def test_only_what_was_asked_for_goes_along() -> None:
+def test_only_requested_variables_are_sent() -> None:
     launch = replace(LAUNCH, asked=("A", "B", "no.name"), fill={"{gpu}": "0,1"})
     assert orders.variables(launch, stored) == [
         "A=1", "B=0,1", "STOKER_TOKEN=here.1.0.", "STOKER_GPUS=0",
@@ -25,12 +25,12 @@ def test_only_what_was_asked_for_goes_along() -> None:
     assert orders.variables(LAUNCH, lambda _: None) == ["STOKER_TOKEN=here.1.0.", "STOKER_GPUS=0"]
 
 
-def test_what_cannot_go_along_is_told() -> None:
+def test_a_missing_environment_is_reported() -> None:
     with pytest.raises(KeyError, match="no longer stored"):
         orders.variables(replace(LAUNCH, asked=("A",)), lambda _: None)
 
 
-def test_a_line_a_command_and_a_script() -> None:
+def test_argv_of_a_line_a_command_and_a_script() -> None:
     assert orders.command(LAUNCH, "/there", bash=True) == ("echo hi",)
     words = replace(LAUNCH, line=False, argv=("python", "x.py"))
     assert orders.command(words, "/there", bash=True) == ("python", "x.py")

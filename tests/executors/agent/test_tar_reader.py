@@ -1,4 +1,4 @@
-"""Tar streams from a node: what any tar writes is read, and nothing in one does harm."""
+"""Tar streams of a node: the output of any tar is read, and no stream can do harm."""
 
 import contextlib
 import io
@@ -34,7 +34,7 @@ TYPES = {
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 
 
-def made(*members: tuple[tarfile.TarInfo, bytes], format: int = tarfile.GNU_FORMAT) -> bytes:
+def tar_of(*members: tuple[tarfile.TarInfo, bytes], format: int = tarfile.GNU_FORMAT) -> bytes:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=format) as tar:
         for info, content in members:
@@ -53,11 +53,11 @@ def member(
 
 def read(data: bytes) -> list[tuple[Member, bytes]]:
     archive = Archive(io.BytesIO(data))
-    return [(each, b"".join(archive.content())) for each in archive]
+    return [(member, b"".join(archive.content())) for member in archive]
 
 
 def header(name: bytes = b"a", size: bytes = b"0", type: bytes = b"0", **fields: bytes) -> bytes:
-    """A header with these fields as they are, and the right sum."""
+    """Return a header with these raw fields and a valid checksum."""
     block = bytearray(512)
     block[: len(name)] = name
     block[100:107] = b"0000644"
@@ -75,7 +75,7 @@ def header(name: bytes = b"a", size: bytes = b"0", type: bytes = b"0", **fields:
     st.sampled_from(FORMATS), names.filter(lambda name: name[-1] != "/"), st.sampled_from([*TYPES]),
     names, st.binary(max_size=2000),
 )  # fmt: skip
-def test_what_others_write_is_read(
+def test_archives_of_tarfile_are_read(
     format: int, name: str, type: bytes, target: str, content: bytes
 ) -> None:
     if type in (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE):
@@ -83,7 +83,7 @@ def test_what_others_write_is_read(
     if type != tarfile.REGTYPE:
         content = b""
     try:
-        data = made(member(name, content, type, target), member("b" * 120, b"x"), format=format)
+        data = tar_of(member(name, content, type, target), member("b" * 120, b"x"), format=format)
     except ValueError:
         return  # too long for this format
     first, second = read(data)
@@ -94,7 +94,7 @@ def test_what_others_write_is_read(
 
 
 @pytest.mark.parametrize("program", ["tar", "busybox"])
-def test_what_real_programs_write_is_read(program: str, tmp_path: Path) -> None:
+def test_archives_of_real_programs_are_read(program: str, tmp_path: Path) -> None:
     if shutil.which(program) is None:
         pytest.skip(f"no {program} here")
     place = tmp_path / "files"
@@ -111,27 +111,27 @@ def test_what_real_programs_write_is_read(program: str, tmp_path: Path) -> None:
         [*command, "-cf", "-", "./d", "./link", "./one", "./two", "./hole"],
         cwd=place, capture_output=True, check=True,
     )  # fmt: skip
-    found = {each.name.removeprefix("./"): (each, content) for each, content in read(done.stdout)}
-    assert found[long][1] == b"deep"
-    assert (found["link"][0].kind, found["link"][0].target) == (Kind.LINK, "n" * 200)
-    assert found["one"][1] == b"1" * 1000
-    assert found["two"][0].kind is Kind.SECOND_NAME
-    assert found["hole"][1] == bytes(5000)
+    members = {item.name.removeprefix("./"): (item, content) for item, content in read(done.stdout)}
+    assert members[long][1] == b"deep"
+    assert (members["link"][0].kind, members["link"][0].target) == (Kind.LINK, "n" * 200)
+    assert members["one"][1] == b"1" * 1000
+    assert members["two"][0].kind is Kind.SECOND_NAME
+    assert members["hole"][1] == bytes(5000)
 
 
-def test_several_archives_in_a_row_are_one(tmp_path: Path) -> None:
-    data = made(member("a", b"1")) + made(member("b", b"2")) + made()
-    assert [(each.name, content) for each, content in read(data)] == [("a", b"1"), ("b", b"2")]
+def test_several_archives_in_a_row_are_read_as_one(tmp_path: Path) -> None:
+    data = tar_of(member("a", b"1")) + tar_of(member("b", b"2")) + tar_of()
+    assert [(item.name, content) for item, content in read(data)] == [("a", b"1"), ("b", b"2")]
 
 
 @given(st.integers(1, 20480), st.sampled_from(FORMATS))
-def test_half_an_archive_is_known_to_be(length: int, format: int) -> None:
-    data = made(member("x" * 90, b"c" * 3000), member("é" * 40, b"d"), format=format)
+def test_a_truncated_archive_is_recognised(length: int, format: int) -> None:
+    data = tar_of(member("x" * 90, b"c" * 3000), member("é" * 40, b"d"), format=format)
     whole = read(data)
     part = []
     archive = Archive(io.BytesIO(data[: length % len(data)]))
     with contextlib.suppress(TruncatedArchive):
-        part += [(each, b"".join(archive.content())) for each in archive]
+        part += [(member, b"".join(archive.content())) for member in archive]
     assert part == whole[: len(part)]
 
 
@@ -142,8 +142,8 @@ RECORDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("records", RECORDS, ids=lambda each: repr(each[:20]))
-def test_malformed_records_are_refused(records: bytes) -> None:
+@pytest.mark.parametrize("records", RECORDS, ids=lambda records: repr(records[:20]))
+def test_malformed_records_are_rejected(records: bytes) -> None:
     size = b"%o" % len(records)
     padded = records + bytes(-len(records) % 512)
     data = header(type=b"x", size=size) + padded + header() + bytes(1024)
@@ -173,7 +173,7 @@ def test_malformed_records_are_refused(records: bytes) -> None:
         bytes(2 << 20),
     ],
 )
-def test_malformed_headers_are_refused_at_once(data: bytes) -> None:
+def test_malformed_headers_are_rejected_at_once(data: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(TruncatedArchive):
@@ -183,22 +183,22 @@ def test_malformed_headers_are_refused_at_once(data: bytes) -> None:
         tracemalloc.stop()
 
 
-def test_a_chain_of_long_names_is_refused() -> None:
+def test_a_chain_of_long_names_is_rejected() -> None:
     one = header(type=b"L", size=b"1000") + b"n" * 512
     with pytest.raises(TruncatedArchive):
         read(one * 200)
 
 
-def test_sparse_files_are_refused() -> None:
+def test_sparse_files_are_rejected() -> None:
     with pytest.raises(Refused, match="sparse"):
         read(header(type=b"S"))
     info, content = member("a")
     info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.realsize": "999999999999"}
     with pytest.raises(Refused, match="sparse"):
-        read(made((info, content), format=tarfile.PAX_FORMAT))
+        read(tar_of((info, content), format=tarfile.PAX_FORMAT))
 
 
-def test_too_many_members_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_members_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tars, "MAX_MEMBERS", 10)
     assert len(read(header() * 10)) == 10
     with pytest.raises(Refused, match="more than 10 files"):
@@ -206,7 +206,7 @@ def test_too_many_members_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Endless:
-    """A stream of one block, again and again."""
+    """A stream that repeats one block for ever."""
 
     def __init__(self, block: bytes) -> None:
         self.block, self.taken = block, 0
@@ -217,17 +217,17 @@ class Endless:
         return self.block[:size]
 
 
-def test_streams_without_end_end() -> None:
+def test_endless_streams_are_rejected() -> None:
     for block in (bytes(512), header(), header(type=b"5"), header(type=b"x", size=b"1000")):
         with pytest.raises(Refused):
             for _ in Archive(Endless(block)):
                 pass
 
 
-# -- where it goes ------------------------------------------------------------------------
+# -- extraction ---------------------------------------------------------------------------
 
 
-def around(place: Path) -> set[str]:
+def list_parent(place: Path) -> set[str]:
     return {str(path.relative_to(place)) for path in place.rglob("*")}
 
 
@@ -237,46 +237,46 @@ def around(place: Path) -> set[str]:
      "n" * 256],
     ids=lambda name: name[:12],
 )  # fmt: skip
-def test_paths_that_lead_out_or_are_too_long_are_refused(name: str, tmp_path: Path) -> None:
+def test_paths_that_lead_outside_or_are_too_long_are_rejected(name: str, tmp_path: Path) -> None:
     into = tmp_path / "into"
     with pytest.raises(CarryError):
-        unpack(made(member(name, b"x"), format=tarfile.PAX_FORMAT), str(into))
-    assert around(tmp_path) == {"into"}
+        unpack(tar_of(member(name, b"x"), format=tarfile.PAX_FORMAT), str(into))
+    assert list_parent(tmp_path) == {"into"}
 
 
 def test_nothing_is_written_through_links(tmp_path: Path) -> None:
     into, outside = tmp_path / "into", tmp_path / "outside"
     outside.mkdir()
     for target in (str(outside), "../outside", "sub/../../outside"):
-        data = made(member("d", type=tarfile.SYMTYPE, target=target), member("d/x", b"x"))
+        data = tar_of(member("d", type=tarfile.SYMTYPE, target=target), member("d/x", b"x"))
         unpack(data, str(into))
         assert list(outside.iterdir()) == []
         assert (into / "d/x").read_bytes() == b"x"
         shutil.rmtree(into)
 
 
-def test_a_second_name_of_a_file_outside_is_refused(tmp_path: Path) -> None:
+def test_a_hard_link_to_a_file_outside_is_rejected(tmp_path: Path) -> None:
     into = tmp_path / "into"
     (tmp_path / "secret").write_text("secret")
     for target in ("../secret", str(tmp_path / "secret"), ".", ""):
-        data = made(member("a", type=tarfile.LNKTYPE, target=target))
+        data = tar_of(member("a", type=tarfile.LNKTYPE, target=target))
         with pytest.raises(CarryError):
             unpack(data, str(into))
-    assert around(tmp_path) == {"into", "secret"}
+    assert list_parent(tmp_path) == {"into", "secret"}
 
 
-def test_devices_and_pipes_are_left_out(tmp_path: Path) -> None:
+def test_devices_and_pipes_are_skipped(tmp_path: Path) -> None:
     kinds = (tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE)
-    unpack(made(*(member(f"m{n}", type=kind) for n, kind in enumerate(kinds))), str(tmp_path))
-    assert around(tmp_path) == {"m3"}
+    unpack(tar_of(*(member(f"m{n}", type=kind) for n, kind in enumerate(kinds))), str(tmp_path))
+    assert list_parent(tmp_path) == {"m3"}
 
 
-def test_dates_out_of_bounds_do_not_matter(tmp_path: Path) -> None:
+def test_times_out_of_bounds_are_accepted(tmp_path: Path) -> None:
     for value in ("nan", "inf", "-1", "99999999999999999", "1e400", "12.5"):
         info, content = member("a", b"x")
         info.pax_headers = {"mtime": value}
         with contextlib.suppress(CarryError):
-            unpack(made((info, content), format=tarfile.PAX_FORMAT), str(tmp_path))
+            unpack(tar_of((info, content), format=tarfile.PAX_FORMAT), str(tmp_path))
 
 
 @given(st.binary(max_size=1500) | st.lists(st.sampled_from([
@@ -284,7 +284,7 @@ def test_dates_out_of_bounds_do_not_matter(tmp_path: Path) -> None:
     header(type=b"L", size=b"5"), header(b"l", type=b"2", target=b"../.."), bytes(512),
     b"10 path=..\n".ljust(512, b"\0"), b"name".ljust(512, b"\0"), header(size=b"700"), b"x" * 512,
 ]), max_size=12).map(b"".join))  # fmt: skip
-def test_any_stream_stays_inside(data: bytes) -> None:
+def test_no_stream_writes_outside(data: bytes) -> None:
     place = Path(os.path.realpath(tempfile.mkdtemp(prefix="stoker-tar-"))) / "place"
     (place / "into").mkdir(parents=True)
     try:
@@ -297,7 +297,7 @@ def test_any_stream_stays_inside(data: bytes) -> None:
         shutil.rmtree(place.parent)
 
 
-def test_a_thousand_directories_one_in_the_other_are_removed(tmp_path: Path) -> None:
+def test_a_thousand_nested_directories_are_removed(tmp_path: Path) -> None:
     deep = tmp_path / "deep"
     deep.mkdir()
     here = os.open(deep, os.O_RDONLY)

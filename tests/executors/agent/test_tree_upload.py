@@ -1,4 +1,4 @@
-"""Trees out and results back, through a real sshd on loopback."""
+"""Uploads of trees and downloads of results, through a real sshd on loopback."""
 
 import contextlib
 import io
@@ -30,12 +30,12 @@ APPLETS = ("sh", "tar", "find", "xargs", "mkdir", "mv", "rm", "cat", "printf")
 
 
 class Server:
-    """An sshd of its own, and the open connections to it."""
+    """A private sshd and open connections to it."""
 
     def __init__(self, base: Path, environment: str = "") -> None:
         self.base = base
         base.mkdir()
-        self.key = base / "it's a key"  # blanks and quotes must survive
+        self.key = base / "it's a key"  # a name with blanks and quotes
         for key in (self.key, base / "host"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         (base / "authorized").write_bytes(self.key.with_suffix(".pub").read_bytes())
@@ -61,7 +61,7 @@ class Server:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def open(self, name: str = "a 'c'") -> "subprocess.Popen[bytes]":
-        """A connection with a socket of this name."""
+        """Open a connection with a control socket of this name."""
         control = str(self.base / name)
         process = subprocess.Popen(
             self.address.command(
@@ -75,7 +75,7 @@ class Server:
         assert process.poll() is None
         return process
 
-    def way(self, root: Path, rsync: bool, name: str = "a 'c'") -> RemoteShell:
+    def shell(self, root: Path, rsync: bool, name: str = "a 'c'") -> RemoteShell:
         transport = SshTransport(self.address, str(self.base / name))
         return RemoteShell(transport, str(root), rsync)
 
@@ -106,7 +106,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def busybox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A machine with little more than busybox."""
+    """A server with little more than busybox."""
     require("busybox")
     tools = tmp_path_factory.mktemp("bin")
     for name in APPLETS:
@@ -116,11 +116,11 @@ def busybox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(params=["rsync", "tar", "busybox"])
-def way(request: pytest.FixtureRequest, tmp_path: Path) -> RemoteShell:
-    """Each way that files can take."""
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> RemoteShell:
+    """A shell on the server, for each kind of transfer."""
     kind: str = request.param
     server: Server = request.getfixturevalue("busybox" if kind == "busybox" else "server")
-    return server.way(tmp_path / "it's there" / ".stoker", rsync=kind == "rsync")
+    return server.shell(tmp_path / "it's there" / ".stoker", rsync=kind == "rsync")
 
 
 ODD = ["a b", "-n", "#c", ";d", "quo'te\"", "back\\slash\\n", "ümläut", "star*", "$HOME", "[x]",
@@ -128,7 +128,7 @@ ODD = ["a b", "-n", "#c", ";d", "quo'te\"", "back\\slash\\n", "ümläut", "star*
 
 
 def project(base: Path) -> Path:
-    """Some files of each kind."""
+    """Create some files of each kind."""
     base.mkdir()
     for number, name in enumerate(ODD):
         (base / name).parent.mkdir(exist_ok=True)
@@ -148,96 +148,96 @@ def project(base: Path) -> Path:
     return base
 
 
-def there(way: RemoteShell, tree: DirectorySnapshot) -> DirectorySnapshot:
-    """The tree as it stands on the other side."""
-    return take_snapshot(f"{way.root}/trees/{tree.id}")
+def uploaded(shell: RemoteShell, tree: DirectorySnapshot) -> DirectorySnapshot:
+    """Return a snapshot of the uploaded tree."""
+    return take_snapshot(f"{shell.root}/trees/{tree.id}")
 
 
 def test_a_sent_tree_has_exactly_the_files_of_its_snapshot(
-    way: RemoteShell, tmp_path: Path
+    shell: RemoteShell, tmp_path: Path
 ) -> None:
     tree = take_snapshot(str(project(tmp_path / "project")))
-    send(way, tree)
-    found = there(way, tree)
-    assert found.names == tree.names
-    assert found.id == tree.id
-    assert os.listdir(f"{way.root}/trees") == [tree.id]
-    place = Path(way.root, "trees", tree.id)
+    send(shell, tree)
+    received = uploaded(shell, tree)
+    assert received.names == tree.names
+    assert received.id == tree.id
+    assert os.listdir(f"{shell.root}/trees") == [tree.id]
+    directory = Path(shell.root, "trees", tree.id)
     for name in ("run.sh", "shared"):
-        mode = (place / name).stat().st_mode
+        mode = (directory / name).stat().st_mode
         assert mode == (tmp_path / "project" / name).stat().st_mode
-    for directory in (place, place / "dir with blank"):
-        mode = directory.stat().st_mode & 0o777
-        assert mode == 0o700, "others have no business there, and its owner can remove it"
+    for path in (directory, directory / "dir with blank"):
+        mode = path.stat().st_mode & 0o777
+        assert mode == 0o700, "only its owner may enter and remove it"
 
 
-def test_the_bytes_of_an_upload_are_counted(way: RemoteShell, tmp_path: Path) -> None:
+def test_the_bytes_of_an_upload_are_counted(shell: RemoteShell, tmp_path: Path) -> None:
     tree = take_snapshot(str(project(tmp_path / "project")))
     progress = UploadProgress(tree.size)
-    send(way, tree, progress=progress)
+    send(shell, tree, progress=progress)
     links = sum(len(os.readlink(f"{tree.base}/{name}")) for name in tree.links)
     assert 2 << 20 < progress.total - links <= progress.sent <= progress.total
 
 
-def test_a_name_with_a_newline_arrives(way: RemoteShell, tmp_path: Path) -> None:
+def test_a_name_with_a_newline_is_sent(shell: RemoteShell, tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "new\nline").write_text("x")
     tree = take_snapshot(str(tmp_path / "p"))
-    send(way, tree)
-    assert there(way, tree).id == tree.id
+    send(shell, tree)
+    assert uploaded(shell, tree).id == tree.id
 
 
-def test_an_empty_tree_is_an_empty_directory(way: RemoteShell, tmp_path: Path) -> None:
+def test_an_empty_tree_is_an_empty_directory(shell: RemoteShell, tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     tree = take_snapshot(str(tmp_path / "p"))
-    send(way, tree)
-    assert os.listdir(f"{way.root}/trees/{tree.id}") == []
+    send(shell, tree)
+    assert os.listdir(f"{shell.root}/trees/{tree.id}") == []
 
 
-def test_a_tree_that_is_there_is_not_sent_again(way: RemoteShell, tmp_path: Path) -> None:
+def test_an_existing_tree_is_not_sent_again(shell: RemoteShell, tmp_path: Path) -> None:
     tree = take_snapshot(str(project(tmp_path / "project")))
-    send(way, tree)
-    before = os.stat(f"{way.root}/trees/{tree.id}/big")
-    (tmp_path / "project" / "big").unlink()  # were it sent, this would be noticed
-    send(way, tree)
-    assert os.stat(f"{way.root}/trees/{tree.id}/big") == before
+    send(shell, tree)
+    before = os.stat(f"{shell.root}/trees/{tree.id}/big")
+    (tmp_path / "project" / "big").unlink()  # an upload would notice this change
+    send(shell, tree)
+    assert os.stat(f"{shell.root}/trees/{tree.id}/big") == before
 
 
-def test_only_paths_of_the_snapshot_are_sent(way: RemoteShell, tmp_path: Path) -> None:
+def test_only_paths_of_the_snapshot_are_sent(shell: RemoteShell, tmp_path: Path) -> None:
     tree = take_snapshot(str(project(tmp_path / "project")), ["run.sh", "dir with blank"])
-    send(way, tree)
-    assert there(way, tree).names == ("dir with blank/-x", "run.sh")
+    send(shell, tree)
+    assert uploaded(shell, tree).names == ("dir with blank/-x", "run.sh")
 
 
-def test_a_small_change_sends_little(server: Server, tmp_path: Path) -> None:
-    way, base = server.way(tmp_path / "r", rsync=True), project(tmp_path / "project")
+def test_a_small_change_sends_few_bytes(server: Server, tmp_path: Path) -> None:
+    shell, base = server.shell(tmp_path / "r", rsync=True), project(tmp_path / "project")
     first = take_snapshot(str(base))
-    send(way, first)
+    send(shell, first)
     (base / "a b").write_text("another\n")
     second = take_snapshot(str(base))
-    send(way, second, reuse=first.id)
-    assert there(way, second).id == second.id
-    big = [os.stat(f"{way.root}/trees/{tree.id}/big").st_ino for tree in (first, second)]
+    send(shell, second, reuse=first.id)
+    assert uploaded(shell, second).id == second.id
+    big = [os.stat(f"{shell.root}/trees/{tree.id}/big").st_ino for tree in (first, second)]
     assert big[0] == big[1], "the same file under two names"
-    assert there(way, first).id == first.id
+    assert uploaded(shell, first).id == first.id
 
 
-def test_a_file_of_the_same_size_and_time_is_not_taken_for_the_old_one(
-    server: Server, tmp_path: Path
-) -> None:
-    way = server.way(tmp_path / "r", rsync=True)
+def test_a_changed_file_with_the_same_size_and_time_is_sent(server: Server, tmp_path: Path) -> None:
+    shell = server.shell(tmp_path / "r", rsync=True)
     (tmp_path / "p").mkdir()
     ids = []
     for content in ("one", "two"):
         (tmp_path / "p" / "file").write_text(content)
         os.utime(tmp_path / "p" / "file", (1_600_000_000, 1_600_000_000))
         tree = take_snapshot(str(tmp_path / "p"))
-        send(way, tree, reuse=ids[-1] if ids else "no-such-tree")
+        send(shell, tree, reuse=ids[-1] if ids else "no-such-tree")
         ids.append(tree.id)
-        assert there(way, tree).id == tree.id
+        assert uploaded(shell, tree).id == tree.id
 
 
-def test_a_file_that_changes_while_it_is_sent_is_noticed(way: RemoteShell, tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_sent_is_noticed(
+    shell: RemoteShell, tmp_path: Path
+) -> None:
     base = project(tmp_path / "project")
     for name, change in (
         ("a b", lambda path: path.write_text("longer than it was\n")),
@@ -247,32 +247,32 @@ def test_a_file_that_changes_while_it_is_sent_is_noticed(way: RemoteShell, tmp_p
         tree = take_snapshot(str(base))
         change(base / name)
         with pytest.raises(CarryError) as caught:
-            send(way, tree)
+            send(shell, tree)
         assert f"'{name}' in {base} changed while it was being sent; submit again" in str(
             caught.value
         )
-        assert os.listdir(f"{way.root}/trees") == []
+        assert os.listdir(f"{shell.root}/trees") == []
 
 
-def test_many_senders_of_one_tree_leave_one_tree(server: Server, tmp_path: Path) -> None:
+def test_concurrent_uploads_of_one_tree_leave_one_tree(server: Server, tmp_path: Path) -> None:
     tree = take_snapshot(str(project(tmp_path / "project")))
     server.open("second")
     ways = [
-        server.way(tmp_path / "r", rsync, name)
+        server.shell(tmp_path / "r", rsync, name)
         for rsync in (True, False)
         for name in ("a 'c'", "second")
     ]
     with ThreadPoolExecutor(8) as pool:
-        for done in [pool.submit(send, way, tree) for way in ways * 2]:
+        for done in [pool.submit(send, shell, tree) for shell in ways * 2]:
             done.result()
     assert os.listdir(tmp_path / "r" / "trees") == [tree.id]
-    assert there(ways[0], tree).id == tree.id
+    assert uploaded(ways[0], tree).id == tree.id
 
 
 # -------------------------------------------------------------------------------- failure
 
 
-def test_an_interrupted_transfer_goes_on(
+def test_an_interrupted_upload_continues(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = tmp_path / "p"
@@ -286,10 +286,10 @@ def test_an_interrupted_transfer_goes_on(
     slow.chmod(0o755)
     path = os.environ["PATH"]
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{path}")
-    master, way = server.open("cut"), server.way(tmp_path / "r", True, "cut")
-    root = Path(way.root)
+    master, shell = server.open("cut"), server.shell(tmp_path / "r", True, "cut")
+    root = Path(shell.root)
     with ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(send, way, tree)
+        sent = pool.submit(send, shell, tree)
         until(lambda: any(file.stat().st_size for file in root.glob("trees/*.part/rest/second.*")))
         master.kill()
         master.wait()
@@ -298,31 +298,33 @@ def test_an_interrupted_transfer_goes_on(
     until(lambda: list(root.glob(f"trees/*.part/{tree.id}/second")))
     assert not (root / "trees" / tree.id).exists()
     monkeypatch.setenv("PATH", path)
-    os.unlink(way.transport.key)
+    os.unlink(shell.transport.key)
     server.open("cut")
     (part,) = root.glob("trees/*.part")
     first = os.stat(part / tree.id / "first").st_ino
-    send(way, tree)
-    assert there(way, tree).id == tree.id
+    send(shell, tree)
+    assert uploaded(shell, tree).id == tree.id
     assert os.stat(root / "trees" / tree.id / "first").st_ino == first
     assert os.listdir(root / "trees") == [tree.id]
 
 
 @pytest.mark.parametrize("rsync", [True, False])
-def test_without_a_connection_none_is_made(server: Server, tmp_path: Path, rsync: bool) -> None:
-    way = server.way(tmp_path / "r", rsync, "no such socket")
+def test_a_transfer_without_a_connection_opens_none(
+    server: Server, tmp_path: Path, rsync: bool
+) -> None:
+    shell = server.shell(tmp_path / "r", rsync, "no such socket")
     log = (server.base / "log").read_bytes()
     tree = take_snapshot(str(project(tmp_path / "project")))
     with pytest.raises(LinkLost, match=r"connection to 127\.0\.0\.1 was lost"):
-        send(way, tree)
+        send(shell, tree)
     with pytest.raises(LinkLost, match=r"connection to 127\.0\.0\.1 was lost"):
-        download(way, str(tmp_path / "project"), b"big\n", str(tmp_path / "into"))
+        download(shell, str(tmp_path / "project"), b"big\n", str(tmp_path / "into"))
     assert os.listdir(tmp_path / "into") == []
     assert (server.base / "log").read_bytes() == log
 
 
 @pytest.mark.parametrize("rsync", [True, False])
-def test_a_full_disk_is_called_so_and_left_as_it_was(
+def test_a_full_disk_is_reported_and_left_unchanged(
     server: Server, tmp_path: Path, rsync: bool
 ) -> None:
     require("mount", "umount")
@@ -332,38 +334,38 @@ def test_a_full_disk_is_called_so_and_left_as_it_was(
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", disk], check=True)
     try:
-        way = server.way(disk / "r", rsync)
+        shell = server.shell(disk / "r", rsync)
         tree = take_snapshot(str(project(tmp_path / "project")))
         with pytest.raises(
             CarryError, match=r"disk of 127.0.0.1 is full; free some space"
         ) as caught:
-            send(way, tree)
+            send(shell, tree)
         assert not isinstance(caught.value, LinkLost)
         assert os.listdir(disk / "r" / "trees") == []
         with pytest.raises(CarryError, match=r"disk of .*/disk/i is full|to .*/disk/i: No space"):
-            download(server.way(tmp_path / "r", rsync), str(tmp_path / "project"), None,
+            download(server.shell(tmp_path / "r", rsync), str(tmp_path / "project"), None,
                   str(disk / "i"))  # fmt: skip
         assert not (disk / "i" / "big").exists()
     finally:
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_directory_that_cannot_be_made_is_named(way: RemoteShell, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_named(shell: RemoteShell, tmp_path: Path) -> None:
     (tmp_path / "it's there").write_text("a file is in the way")
     (tmp_path / "p").mkdir()
     with pytest.raises(CarryError, match=r"files could not be transferred .*mkdir.*s there"):
-        send(way, take_snapshot(str(tmp_path / "p")))
+        send(shell, take_snapshot(str(tmp_path / "p")))
 
 
-def test_a_talkative_login_script_does_no_harm(tmp_path: Path) -> None:
+def test_output_of_a_login_script_does_no_harm(tmp_path: Path) -> None:
     noise = tmp_path / "noise"
     noise.write_text("echo welcome to this machine; printf there\n")
     with serving(f"SetEnv BASH_ENV={noise}\n") as server:
-        way = server.way(tmp_path / "r", rsync=True)
+        shell = server.shell(tmp_path / "r", rsync=True)
         tree = take_snapshot(str(project(tmp_path / "project")))
-        send(way, tree)
-        assert there(way, tree).id == tree.id
-        download(way, f"{way.root}/trees/{tree.id}", None, str(tmp_path / "into"))
+        send(shell, tree)
+        assert uploaded(shell, tree).id == tree.id
+        download(shell, f"{shell.root}/trees/{tree.id}", None, str(tmp_path / "into"))
         assert take_snapshot(str(tmp_path / "into"), exclude=["dangling"]).names == tuple(
             name for name in tree.names if name != "dangling"
         )
@@ -372,69 +374,71 @@ def test_a_talkative_login_script_does_no_harm(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- fetching
 
 
-def test_everything_comes_back(way: RemoteShell, tmp_path: Path) -> None:
+def test_everything_is_downloaded(shell: RemoteShell, tmp_path: Path) -> None:
     tree = take_snapshot(str(project(tmp_path / "project")), exclude=["dangling"])
-    download(way, tree.base, None, str(tmp_path / "deep" / "into"))
-    found = take_snapshot(str(tmp_path / "deep" / "into"))
-    assert found.names == tree.names
-    assert found.id == tree.id
+    download(shell, tree.base, None, str(tmp_path / "deep" / "into"))
+    received = take_snapshot(str(tmp_path / "deep" / "into"))
+    assert received.names == tree.names
+    assert received.id == tree.id
     for name in ("run.sh", "shared", "a b"):
         mode = (tmp_path / "deep" / "into" / name).stat().st_mode
         assert mode == (tmp_path / "project" / name).stat().st_mode
 
 
-def test_named_files_come_back_and_missing_ones_are_passed_over(
-    way: RemoteShell, tmp_path: Path
+def test_named_files_are_downloaded_and_missing_ones_skipped(
+    shell: RemoteShell, tmp_path: Path
 ) -> None:
     base, into = project(tmp_path / "project"), tmp_path / "into"
     wanted = [*ODD, "run.sh"]
     for names in ("\n".join(["gone", *wanted]), "\0".join([*(f"./{x}" for x in wanted), "gone"])):
-        download(way, str(base), names.encode(), str(into))
+        download(shell, str(base), names.encode(), str(into))
         assert set(take_snapshot(str(into)).names) == set(wanted)
         assert (into / "a b").read_text() == "file 0\n"
         assert os.access(into / "run.sh", os.X_OK)
-    download(way, str(base), b"empty\ngone\n", str(into))
+    download(shell, str(base), b"empty\ngone\n", str(into))
     assert (into / "empty" / "inside").is_dir()
-    download(way, str(base), b"gone\n", str(tmp_path / "nothing"))
-    download(way, str(base), b"", str(tmp_path / "nothing"))
+    download(shell, str(base), b"gone\n", str(tmp_path / "nothing"))
+    download(shell, str(base), b"", str(tmp_path / "nothing"))
     assert os.listdir(tmp_path / "nothing") == []
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_excluded_files_stay_there(way: RemoteShell, tmp_path: Path, listed: bool) -> None:
+def test_excluded_files_are_not_downloaded(
+    shell: RemoteShell, tmp_path: Path, listed: bool
+) -> None:
     base = tmp_path / "project"
     for name in ("a.log", "keep.txt", "cache/deep/x.txt", "sub/cache", "sub/b.log"):
         (base / name).parent.mkdir(parents=True, exist_ok=True)
         (base / name).write_text("")
     names = b"a.log\nkeep.txt\ncache/deep/x.txt\nsub/cache\nsub/b.log\n" if listed else None
-    download(way, str(base), names, str(tmp_path / "into"), exclude=["*.log", "cache/"])
+    download(shell, str(base), names, str(tmp_path / "into"), exclude=["*.log", "cache/"])
     assert take_snapshot(str(tmp_path / "into")).names == ("keep.txt", "sub/cache")
 
 
-def test_a_newer_file_takes_the_place_of_the_old_one(way: RemoteShell, tmp_path: Path) -> None:
+def test_a_newer_file_replaces_the_old_one(shell: RemoteShell, tmp_path: Path) -> None:
     base, into = tmp_path / "project", tmp_path / "into"
     for directory, text in ((base, "new and longer"), (into, "old")):
         directory.mkdir()
         (directory / "file").write_text(text)
     (into / "other").write_text("mine")
     with (into / "file").open() as reader:
-        download(way, str(base), None, str(into))
+        download(shell, str(base), None, str(into))
         assert reader.read() == "old", "whoever has it open keeps what it has"
     assert (into / "file").read_text() == "new and longer"
     assert (into / "other").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../secret", "a/../../secret"])
-def test_a_name_outside_is_refused(way: RemoteShell, tmp_path: Path, name: str) -> None:
+def test_a_name_outside_is_rejected(shell: RemoteShell, tmp_path: Path, name: str) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "secret").write_text("")
     with pytest.raises(CarryError, match="would be outside"):
-        download(way, str(tmp_path / "project"), name.encode(), str(tmp_path / "into"))
+        download(shell, str(tmp_path / "project"), name.encode(), str(tmp_path / "into"))
     assert os.listdir(tmp_path / "into") == []
 
 
-def test_links_that_lead_out_stay_there_and_ours_are_not_followed(
-    way: RemoteShell, tmp_path: Path
+def test_links_that_lead_outside_are_skipped_and_local_ones_not_followed(
+    shell: RemoteShell, tmp_path: Path
 ) -> None:
     base, into, outside = tmp_path / "project", tmp_path / "into", tmp_path / "outside"
     for directory in (base / "sub", into, outside):
@@ -443,33 +447,35 @@ def test_links_that_lead_out_stay_there_and_ours_are_not_followed(
     (base / "sub" / "inside").symlink_to("../sub/file")
     (base / "up").symlink_to("../outside")
     (base / "etc").symlink_to("/etc")
-    download(way, str(base), None, str(into))
+    download(shell, str(base), None, str(into))
     assert set(take_snapshot(str(into)).names) == {"sub/file", "sub/inside"}
     (into / "sub" / "file").unlink()
     (into / "sub").rename(into / "moved")
     (into / "sub").symlink_to(outside)
     with pytest.raises(CarryError, match="'sub' is a symbolic link"):
-        download(way, str(base), None, str(into))
+        download(shell, str(base), None, str(into))
     assert os.listdir(outside) == []
     assert (into / "sub").is_symlink()
 
 
-def test_absolute_links_into_the_same_directory_come_back_relative(
-    way: RemoteShell, tmp_path: Path
+def test_absolute_links_into_the_same_directory_become_relative(
+    shell: RemoteShell, tmp_path: Path
 ) -> None:
     base, into = tmp_path / "project", tmp_path / "into"
     (base / "sub").mkdir(parents=True)
     (base / "file").write_text("x")
     (base / "sub" / "own").symlink_to(base / "file")
     (base / "sub" / "etc").symlink_to("/etc")
-    remark = download(way, str(base), None, str(into), workspace=AttemptWorkspace(work="/project"))
+    remark = download(
+        shell, str(base), None, str(into), workspace=AttemptWorkspace(work="/project")
+    )
     assert remark == "the link sub/etc points outside the job directory and was not fetched"
     assert os.readlink(into / "sub" / "own") == "../file"
     assert os.listdir(into / "sub") == ["own"]
 
 
-def test_a_file_of_the_same_size_and_second_is_another_one(
-    way: RemoteShell, tmp_path: Path
+def test_a_changed_result_with_the_same_size_and_second_is_downloaded(
+    shell: RemoteShell, tmp_path: Path
 ) -> None:
     base, into = tmp_path / "project", tmp_path / "into"
     for directory, text in ((base, "its"), (into, "our")):
@@ -477,7 +483,7 @@ def test_a_file_of_the_same_size_and_second_is_another_one(
         (directory / "r.csv").write_text(text)
         os.utime(directory / "r.csv", (1_600_000_000, 1_600_000_000))
     remark = download(
-        way, str(base), b"r.csv\n", str(into), workspace=AttemptWorkspace("12", since=0.0)
+        shell, str(base), b"r.csv\n", str(into), workspace=AttemptWorkspace("12", since=0.0)
     )
     assert remark == "r.csv was changed locally; the job's version is r.csv.12"
     assert {path.name: path.read_text() for path in into.iterdir()} == {
@@ -485,10 +491,10 @@ def test_a_file_of_the_same_size_and_second_is_another_one(
     }  # fmt: skip
 
 
-def test_a_missing_directory_is_named(way: RemoteShell, tmp_path: Path) -> None:
+def test_a_missing_directory_is_named(shell: RemoteShell, tmp_path: Path) -> None:
     for names in (None, b"x\n"):
         with pytest.raises(CarryError, match=r"files could not be transferred .*no such place"):
-            download(way, str(tmp_path / "no such place"), names, str(tmp_path / "into"))
+            download(shell, str(tmp_path / "no such place"), names, str(tmp_path / "into"))
 
 
 # -------------------------------------------------------------------------- hostile archives
@@ -517,7 +523,7 @@ FILE, LINK, HARD, PIPE, DIRECTORY = (
 def test_an_archive_is_unpacked(tmp_path: Path) -> None:
     data = archive(("./", DIRECTORY, ""), ("./a", FILE, "x"), ("b/c", FILE, "y"), ("d", HARD, "a"),
                    ("e", LINK, "b/c"), ("f/g", DIRECTORY, ""), ("p", PIPE, ""))  # fmt: skip
-    for _ in range(2):  # over what is there
+    for _ in range(2):  # over existing files
         unpack(data, str(tmp_path / "into"))
         tree = take_snapshot(str(tmp_path / "into"))
         assert tree.names == ("a", "b/c", "d", "e", "f/g")
@@ -538,7 +544,7 @@ def test_an_archive_is_unpacked(tmp_path: Path) -> None:
         [("..", DIRECTORY, "")],
     ],
 )
-def test_an_archive_that_reaches_outside_is_refused(
+def test_an_archive_that_reaches_outside_is_rejected(
     members: list[tuple[str, bytes, str]], tmp_path: Path
 ) -> None:
     (tmp_path / "secret").write_text("mine")
@@ -550,7 +556,7 @@ def test_an_archive_that_reaches_outside_is_refused(
 
 
 @pytest.mark.parametrize("target", ["..", "/tmp", "x/../..", "../into/../.."])
-def test_a_link_out_of_an_archive_is_left_out_and_never_followed(
+def test_a_link_that_leads_out_of_an_archive_is_skipped_and_never_followed(
     target: str, tmp_path: Path
 ) -> None:
     unpack(archive(("a", LINK, target), ("a/outside", FILE, "x")), str(tmp_path / "into"))
@@ -559,7 +565,7 @@ def test_a_link_out_of_an_archive_is_left_out_and_never_followed(
     assert not (tmp_path / "into" / "a").is_symlink()
 
 
-def test_half_an_archive_leaves_no_half_file(tmp_path: Path) -> None:
+def test_a_truncated_archive_leaves_no_partial_file(tmp_path: Path) -> None:
     data = archive(("a", FILE, "x"), ("b", FILE, "y" * 5000))
     for broken in (data[:3000], b"garbage" * 1000):
         with pytest.raises(CarryError, match="a complete tar archive"):
@@ -567,7 +573,7 @@ def test_half_an_archive_leaves_no_half_file(tmp_path: Path) -> None:
         assert set(os.listdir(tmp_path / "into")) <= {"a"}
 
 
-def test_two_that_unpack_at_once_do_not_mix(tmp_path: Path) -> None:
+def test_concurrent_unpacking_does_not_mix(tmp_path: Path) -> None:
     texts = [letter * 100_000 for letter in "ab"]
     start = threading.Barrier(2)
 

@@ -1,4 +1,4 @@
-"""What is said about an upload that is under way."""
+"""The text about an upload in progress."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from stoker.executors.agent.transfer.upload_progress import UploadProgress
         (None, (), 5.0, "reading its files, to send them to gpu1"),
     ],
 )
-def test_what_is_sent_and_how_long_it_takes_from_the_first_bytes_on(
+def test_the_text_has_the_bytes_sent_and_the_time_left(
     total: int | None, counts: tuple[int, ...], elapsed: float, text: str
 ) -> None:
     transfer = UploadProgress(total)

@@ -1,4 +1,4 @@
-"""What an engine is told: composed by us, completed by the shell that looks after the container."""
+"""Command lines of container engines: composed in Python, completed by container.sh."""
 
 import json
 import os
@@ -48,7 +48,7 @@ case $1 in
         ;;
 esac
 """
-Told = dict[str, Any]
+EngineCall = dict[str, Any]
 
 
 def words_of(launch: Launch, **more: Any) -> tuple[str, ...]:
@@ -58,13 +58,13 @@ def words_of(launch: Launch, **more: Any) -> tuple[str, ...]:
 
 def mounts(launch: Launch) -> dict[str, str]:
     words = words_of(launch)
-    found = {}
+    engine_output = {}
     for n, word in enumerate(words):
         if word == "+require":
-            found[words[n + 2]] = words[n + 3]
+            engine_output[words[n + 2]] = words[n + 3]
         elif word == "+optional":
-            found[words[n + 1]] = f"perhaps {words[n + 3]}"
-    return found
+            engine_output[words[n + 1]] = f"perhaps {words[n + 3]}"
+    return engine_output
 
 
 def inner(launch: Launch, **more: Any) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def inner(launch: Launch, **more: Any) -> tuple[str, ...]:
     return words[words.index("+run") + 2 :]
 
 
-def test_a_command_goes_in_as_it_is() -> None:
+def test_a_command_is_passed_unchanged() -> None:
     words = words_of(LAUNCH, engine="docker")
     assert words[:6] == ("docker", "stoker-here.7.1", "img:1", "8", "image", "")
     assert inner(LAUNCH) == ("python", "x.py", "a b")
@@ -81,7 +81,7 @@ def test_a_command_goes_in_as_it_is() -> None:
     assert not any("/d" in word for word in words_of(away)[6:-4])
 
 
-def test_a_line_is_read_by_the_shell_it_was_written_for_if_the_image_has_it() -> None:
+def test_a_line_runs_in_the_users_shell_if_the_image_has_it() -> None:
     line = replace(LAUNCH, line=True, argv=("/bin/sh", "-c", "a; b"))
     assert inner(line) == ("sh", "-c", "a; b")
     words = inner(replace(line, argv=("/usr/bin/bash", "-c", "a; b")))
@@ -89,7 +89,7 @@ def test_a_line_is_read_by_the_shell_it_was_written_for_if_the_image_has_it() ->
     assert words[-3:] == ("bash", "-c", "a; b")
 
 
-def test_a_script_lies_where_the_job_finds_it() -> None:
+def test_a_script_is_mounted_and_run() -> None:
     script = replace(LAUNCH, script="abc", argv=("/s/abc", "1"))
     assert inner(script, script="/s/abc") == ("/stoker/job", "1")
     read = replace(script, argv=("/bin/sh", "/s/abc", "1"))
@@ -99,7 +99,7 @@ def test_a_script_lies_where_the_job_finds_it() -> None:
     )
 
 
-def test_variables_go_in_by_name_only() -> None:
+def test_variables_are_passed_by_name_only() -> None:
     words = words_of(LAUNCH)
     named = {word for word in words if word.startswith("--env=")}
     assert {"--env=LR", "--env=STOKER_TOKEN", "--env=PYTHONPATH"} <= named
@@ -114,7 +114,7 @@ def test_variables_go_in_by_name_only() -> None:
     }
 
 
-def test_checkpoints_of_ours_and_a_directory_of_the_users() -> None:
+def test_checkpoints_and_the_users_directory_are_mounted() -> None:
     ours = mounts(LAUNCH)
     assert ours["/snapshots/here-7"].endswith(
         "source=/h/checkpoints/here-7,target=/snapshots/here-7"
@@ -124,7 +124,7 @@ def test_checkpoints_of_ours_and_a_directory_of_the_users() -> None:
     assert "/snapshots/here-7" not in users
 
 
-def test_mounts_are_quoted_and_the_users_win() -> None:
+def test_mounts_are_quoted_and_those_of_the_user_win() -> None:
     launch = replace(
         LAUNCH,
         container=Container(
@@ -132,15 +132,15 @@ def test_mounts_are_quoted_and_the_users_win() -> None:
             (Mount('/a,"b', "/custom"), Mount("/q", "/d", True), Mount("/x", "/data", False, True)),
         ),
     )
-    found = mounts(launch)
-    assert found["/custom"] == '--mount=type=bind,"source=/a,""b",target=/custom'
-    assert found["/d"] == "--mount=type=bind,source=/q,target=/d,readonly"
-    assert found["/x"] == "perhaps --mount=type=bind,source=/x,target=/data"
+    engine_output = mounts(launch)
+    assert engine_output["/custom"] == '--mount=type=bind,"source=/a,""b",target=/custom'
+    assert engine_output["/d"] == "--mount=type=bind,source=/q,target=/d,readonly"
+    assert engine_output["/x"] == "perhaps --mount=type=bind,source=/x,target=/data"
 
 
-def test_ports_and_the_network_of_several_machines() -> None:
+def test_ports_are_published_and_gangs_use_the_host_network() -> None:
     launch = replace(LAUNCH, container=Container("img:1", ports=((31346, 6006), (1, 2))))
-    assert [each for each in words_of(launch) if "publish" in each] == [
+    assert [option for option in words_of(launch) if "publish" in option] == [
         "--publish=31346:6006", "--publish=1:2",
     ]  # fmt: skip
     several = replace(launch, extra=launch.extra | {"STOKER_NODES": "a,b", "STOKER_NODE_RANK": "1"})
@@ -148,10 +148,10 @@ def test_ports_and_the_network_of_several_machines() -> None:
     assert "--network=host" in words
     assert "--env=MASTER_ADDR" in words
     assert words[1] == "stoker-here.7.1-1"
-    assert not any("publish" in each for each in words)
+    assert not any("publish" in option for option in words)
 
 
-def test_a_machine_without_an_engine_is_known_without_starting_anything(tmp_path: Path) -> None:
+def test_a_missing_engine_is_noticed_without_starting_a_process(tmp_path: Path) -> None:
     path = {"PATH": str(tmp_path)}
     assert container.absent(path, "") == container.ABSENT
     assert "nerdctl is not installed on this node" in str(container.absent(path, "nerdctl"))
@@ -161,8 +161,7 @@ def test_a_machine_without_an_engine_is_known_without_starting_anything(tmp_path
     assert container.absent(path, "") is None
 
 
-# ------------------------------------------------------------------ the shell, with engines that
-# say what they were told
+# ------------------------------------------- the script, with engines that print their arguments
 
 
 @pytest.fixture
@@ -195,7 +194,7 @@ def run(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
 Running = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def told(done: "subprocess.CompletedProcess[str]") -> Told:
+def engine_call(done: "subprocess.CompletedProcess[str]") -> EngineCall:
     assert done.returncode == 3, done.stderr
     engine, *lines = done.stdout.splitlines()
     words = [line.removeprefix("word ") for line in lines if line.startswith("word ")]
@@ -207,13 +206,15 @@ def told(done: "subprocess.CompletedProcess[str]") -> Told:
     }
 
 
-def test_no_variable_of_the_job_is_one_of_the_shells(run: Running) -> None:
+def test_variables_of_the_script_do_not_overwrite_those_of_the_job(run: Running) -> None:
     text = container.wrapper()
     used = set(re.findall(r"\b([a-z_]+)=|for ([a-z_]+) in|\bread -r ([a-z_ ]+);", text))
-    words = {word.lstrip("_") for found in used for word in " ".join(found).split()} - {""}
+    words = {word.lstrip("_") for patterns in used for word in " ".join(patterns).split()} - {""}
     assert {"name", "engine", "key", "variable"} <= words
     mine = dict.fromkeys(words, "mine")
-    environment = told(run(replace(LAUNCH, asked=tuple(words)), "podman", **mine))["environment"]
+    environment = engine_call(run(replace(LAUNCH, asked=tuple(words)), "podman", **mine))[
+        "environment"
+    ]
     assert {word: environment[word] for word in words} == mine
     line = replace(LAUNCH, argv=("/bin/zsh", "-c", "echo $shell"), line=True)
     done = subprocess.run(
@@ -223,24 +224,24 @@ def test_no_variable_of_the_job_is_one_of_the_shells(run: Running) -> None:
     assert done.stdout == "mine\n"
 
 
-def test_what_the_engine_would_heed_itself_is_for_the_inside_only(run: Running) -> None:
+def test_variables_that_the_engine_reads_are_passed_as_options(run: Running) -> None:
     mine = {"TMPDIR": "/no such/$x", "HOME": "/home/x", "LD_LIBRARY_PATH": "/l"}
-    found = told(run(replace(LAUNCH, asked=(*mine, "PATH", "LR")), "podman", **mine))
-    assert {f"--env={name}={value}" for name, value in mine.items()} <= set(found["words"])
-    assert "--env=LR" in found["words"]
-    environment = found["environment"]
+    engine_output = engine_call(run(replace(LAUNCH, asked=(*mine, "PATH", "LR")), "podman", **mine))
+    assert {f"--env={name}={value}" for name, value in mine.items()} <= set(engine_output["words"])
+    assert "--env=LR" in engine_output["words"]
+    environment = engine_output["environment"]
     assert environment["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
     assert not {"TMPDIR", "LD_LIBRARY_PATH"} & set(environment)
-    path = next(word for word in found["words"] if word.startswith("--env=PATH="))
+    path = next(word for word in engine_output["words"] if word.startswith("--env=PATH="))
     assert environment["PATH"] == path.removeprefix("--env=PATH=") + f":{container.USUAL_PATH}"
 
 
 def test_the_engine_that_has_the_image_runs_it(run: Running) -> None:
-    assert told(run(LAUNCH, "podman", "docker"))["engine"] == "podman"
-    assert told(run(LAUNCH, "podman", "docker", HAVE_IMAGE="docker"))["engine"] == "docker"
+    assert engine_call(run(LAUNCH, "podman", "docker"))["engine"] == "podman"
+    assert engine_call(run(LAUNCH, "podman", "docker", HAVE_IMAGE="docker"))["engine"] == "docker"
 
 
-def test_an_image_that_cannot_be_fetched_is_said(run: Running) -> None:
+def test_an_image_that_cannot_be_fetched_is_reported(run: Running) -> None:
     done = run(LAUNCH, "podman", "docker", HAVE_IMAGE="", BROKEN="podman")
     assert done.returncode == 125
     fetching, why, sentence = done.stderr.splitlines()
@@ -251,7 +252,7 @@ def test_an_image_that_cannot_be_fetched_is_said(run: Running) -> None:
     )
 
 
-def test_engines_that_do_not_answer_are_said(run: Running) -> None:
+def test_engines_that_do_not_answer_are_reported(run: Running) -> None:
     done = run(LAUNCH, "podman", "docker", HAVE_IMAGE="", BROKEN="podman docker")
     assert done.returncode == 125
     assert done.stderr.startswith(
@@ -259,25 +260,25 @@ def test_engines_that_do_not_answer_are_said(run: Running) -> None:
     )
 
 
-def test_the_words_of_run(run: Running, tmp_path: Path) -> None:
+def test_the_arguments_of_run(run: Running, tmp_path: Path) -> None:
     launch = replace(
         LAUNCH, container=Container("img:1", (Mount("/gone", "/data", optional=True),))
     )
-    found = told(run(launch, "podman"))
-    words = found["words"]
+    engine_output = engine_call(run(launch, "podman"))
+    words = engine_output["words"]
     assert words[0] == "run"
     assert {"--rm", "--sig-proxy=false", "--http-proxy=false"} <= set(words)
     assert words[words.index("--name") + 1] == "stoker-here.7.1"
     assert words[-4:] == ["img:1", "python", "x.py", "a b"]
     assert not any("/gone" in word or word.startswith("+") for word in words)
-    assert found["environment"]["PYTHONPATH"] == "/stoker/lib:/of/the/image"
-    assert found["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert engine_output["environment"]["PYTHONPATH"] == "/stoker/lib:/of/the/image"
+    assert engine_output["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert (tmp_path / "reports").stat().st_mode & 0o777 == 0o777
-    own = told(run(replace(launch, asked=("PYTHONPATH",)), "podman"))
-    assert own["environment"]["PYTHONPATH"] == "/stoker/lib:/host"
+    with_path = engine_call(run(replace(launch, asked=("PYTHONPATH",)), "podman"))
+    assert with_path["environment"]["PYTHONPATH"] == "/stoker/lib:/host"
 
 
-def test_a_directory_that_is_needed_and_not_there(run: Running) -> None:
+def test_a_missing_required_directory_fails_the_job(run: Running) -> None:
     launch = replace(LAUNCH, container=Container("img:1", (Mount("/gone", "/custom"),)))
     done = run(launch, "podman")
     assert done.returncode == 125
@@ -287,7 +288,7 @@ def test_a_directory_that_is_needed_and_not_there(run: Running) -> None:
     )
 
 
-def test_a_directory_that_is_expected_and_not_there_is_said(run: Running) -> None:
+def test_a_missing_optional_directory_is_reported(run: Running) -> None:
     mount = Mount("/gone", "/data", optional=True)
     launch = replace(LAUNCH, container=Container("img:1", (mount,)))
     assert run(launch, "podman").stderr == ""
@@ -304,18 +305,20 @@ WITH_GPUS = replace(
 )
 
 
-def test_gpus_by_dockers_own_option(run: Running) -> None:
-    found = told(run(WITH_GPUS, "docker", "nvidia-container-cli", HAVE_IMAGE="docker"))
-    assert '--gpus="device=GPU-aaaa,GPU-bbbb"' in found["words"]
-    assert found["environment"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-aaaa,GPU-bbbb"
-    assert found["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1"
+def test_gpus_by_the_option_of_docker(run: Running) -> None:
+    engine_output = engine_call(
+        run(WITH_GPUS, "docker", "nvidia-container-cli", HAVE_IMAGE="docker")
+    )
+    assert '--gpus="device=GPU-aaaa,GPU-bbbb"' in engine_output["words"]
+    assert engine_output["environment"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-aaaa,GPU-bbbb"
+    assert engine_output["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
-def test_gpus_where_the_engine_has_no_way_of_its_own(run: Running) -> None:
-    found = told(run(WITH_GPUS, "docker", HAVE_IMAGE="docker"))
-    assert found["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-aaaa,GPU-bbbb"
-    assert found["environment"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-aaaa,GPU-bbbb"
-    numbered = told(run(replace(WITH_GPUS, gpus=()), "docker", HAVE_IMAGE="docker"))
+def test_gpus_by_variables_if_the_engine_has_no_option(run: Running) -> None:
+    engine_output = engine_call(run(WITH_GPUS, "docker", HAVE_IMAGE="docker"))
+    assert engine_output["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-aaaa,GPU-bbbb"
+    assert engine_output["environment"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-aaaa,GPU-bbbb"
+    numbered = engine_call(run(replace(WITH_GPUS, gpus=()), "docker", HAVE_IMAGE="docker"))
     assert numbered["environment"]["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert numbered["environment"]["NVIDIA_VISIBLE_DEVICES"] == "all"
 
@@ -331,7 +334,7 @@ def test_gpus_where_the_engine_has_no_way_of_its_own(run: Running) -> None:
 def test_gpus_by_the_container_device_interface(
     run: Running, tmp_path: Path, names: list[str], devices: list[str]
 ) -> None:
-    """The specifications of this machine are others for the length of the test."""
+    """The CDI specifications of this host are replaced during the test."""
     spec = {
         "cdiVersion": "0.5.0",
         "kind": "nvidia.com/gpu",
@@ -340,43 +343,49 @@ def test_gpus_by_the_container_device_interface(
     (tmp_path / "nvidia.json").write_text(json.dumps(spec, indent=2))
     hide = f"mount -t tmpfs none /run && mkdir /run/cdi && cp {tmp_path}/nvidia.json /run/cdi"
     before = ("unshare", "--mount", "sh", "-c", f'{hide} && exec "$@"', "sh")
-    found = told(run(WITH_GPUS, "podman", before=before))
-    passed = [word.removeprefix("--device=") for word in found["words"] if "--device=" in word]
+    engine_output = engine_call(run(WITH_GPUS, "podman", before=before))
+    passed = [
+        word.removeprefix("--device=") for word in engine_output["words"] if "--device=" in word
+    ]
     assert passed == devices
     expected = "0,1" if devices else ",".join(UUIDS)
-    assert found["environment"]["CUDA_VISIBLE_DEVICES"] == expected
+    assert engine_output["environment"]["CUDA_VISIBLE_DEVICES"] == expected
 
 
 def test_gpus_of_amd(run: Running) -> None:
     amd = {"STOKER_GPUS": "0", "ROCR_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": ""}
-    found = told(run(replace(LAUNCH, gpus=("amd-1",), extra=LAUNCH.extra | amd), "podman"))
-    assert found["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
-    assert found["environment"]["CUDA_VISIBLE_DEVICES"] == ""
-    assert "--env=ROCR_VISIBLE_DEVICES" in found["words"]
+    engine_output = engine_call(
+        run(replace(LAUNCH, gpus=("amd-1",), extra=LAUNCH.extra | amd), "podman")
+    )
+    assert engine_output["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert engine_output["environment"]["CUDA_VISIBLE_DEVICES"] == ""
+    assert "--env=ROCR_VISIBLE_DEVICES" in engine_output["words"]
 
 
 # ---------------------------------------------------------------------------------- the library
 
 
-def test_the_copy_of_the_library_is_made_once_and_whole(tmp_path: Path) -> None:
+def test_the_copy_of_the_library_is_created_once_and_complete(tmp_path: Path) -> None:
     source = tmp_path / "src"
     for name in ("stoker/training/a.py", "kubernetesdlprofile/__init__.py", "stoker/secret.py"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(name)
     (source / "stoker/training/__pycache__").mkdir()
     (source / "stoker/training/__pycache__/a.pyc").write_text("")
-    there = library.provide(str(tmp_path), source)
-    found = sorted(str(each.relative_to(there)) for each in Path(there).rglob("*.*"))
-    assert found == ["kubernetesdlprofile/__init__.py", "stoker/training/a.py"]
-    (Path(there) / "mark").touch()
-    assert library.provide(str(tmp_path), source) == there
-    assert (Path(there) / "mark").exists(), "it was not made again"
+    directory = library.provide(str(tmp_path), source)
+    engine_output = sorted(
+        str(option.relative_to(directory)) for option in Path(directory).rglob("*.*")
+    )
+    assert engine_output == ["kubernetesdlprofile/__init__.py", "stoker/training/a.py"]
+    (Path(directory) / "mark").touch()
+    assert library.provide(str(tmp_path), source) == directory
+    assert (Path(directory) / "mark").exists(), "it was not made again"
     (source / "stoker/training/a.py").write_text("newer")
-    assert library.provide(str(tmp_path), source) != there
+    assert library.provide(str(tmp_path), source) != directory
     assert len(os.listdir(tmp_path / "library")) == 2
 
 
-def test_who_looks_after_a_container_is_known_by_its_mark() -> None:
+def test_the_supervising_process_of_a_container_is_found_by_its_mark() -> None:
     mark = {"STOKER_CONTAINER": "stoker-here.7.1", "PATH": os.environ["PATH"]}
     pipe = subprocess.PIPE
     process = subprocess.Popen(["cat"], env=mark, stdin=pipe, stdout=pipe, text=True, bufsize=1)
@@ -384,7 +393,7 @@ def test_who_looks_after_a_container_is_known_by_its_mark() -> None:
     assert process.stdout is not None
     try:
         print("there", file=process.stdin)
-        process.stdout.readline()  # not before then does the kernel show its environment
+        process.stdout.readline()  # the kernel shows its environment only after exec
         assert container.is_supervisor_of(process.pid, "here.7.1")
         assert not container.is_supervisor_of(process.pid, "here.7.2")
         assert not container.is_supervisor_of(os.getpid(), "here.7.1")

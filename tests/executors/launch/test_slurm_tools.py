@@ -16,8 +16,8 @@ SHELLS = (["dash"], ["bash"], ["busybox", "sh"])
 
 @pytest.fixture(params=SHELLS, ids=lambda words: words[0])
 def shell(request: pytest.FixtureRequest) -> list[str]:
-    found: list[str] = request.param
-    return found
+    words: list[str] = request.param
+    return words
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
@@ -43,10 +43,10 @@ SHOW = "echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NTASKS $SLURM_STEP_ID ${CUDA_VI
 
 def test_a_step_has_one_task_unless_more_are_requested(shell: list[str], tmp_path: Path) -> None:
     assert run(shell, tmp_path, "srun", "sh", "-c", SHOW)[:2] == (0, ["0 0 1 0"])
-    found = run(shell, tmp_path, "srun", "sh", "-c", SHOW, SLURM_NTASKS="2")
-    assert found[:2] == (0, ["0 0 2 1", "1 1 2 1"])
-    found = run(shell, tmp_path, "srun", "-n3", "sh", "-c", SHOW)
-    assert found[:2] == (0, ["0 0 3 2", "1 1 3 2", "2 2 3 2"])
+    result = run(shell, tmp_path, "srun", "sh", "-c", SHOW, SLURM_NTASKS="2")
+    assert result[:2] == (0, ["0 0 2 1", "1 1 2 1"])
+    result = run(shell, tmp_path, "srun", "-n3", "sh", "-c", SHOW)
+    assert result[:2] == (0, ["0 0 3 2", "1 1 3 2", "2 2 3 2"])
 
 
 @pytest.mark.parametrize(("rank", "tasks"), [("0", ["0 0", "1 1"]), ("1", ["2 0"])])
@@ -54,8 +54,8 @@ def test_each_node_runs_its_own_tasks(
     rank: str, tasks: list[str], shell: list[str], tmp_path: Path
 ) -> None:
     command = ("srun", "-n", "3", "sh", "-c", "echo $SLURM_PROCID $SLURM_LOCALID")
-    found = run(shell, tmp_path, *command, SLURM_NNODES="2", SLURM_NODEID=rank)
-    assert found[:2] == (0, tasks)
+    result = run(shell, tmp_path, *command, SLURM_NNODES="2", SLURM_NODEID=rank)
+    assert result[:2] == (0, tasks)
 
 
 def test_the_code_is_the_highest_of_all_tasks(shell: list[str], tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_output_patterns_and_labels(shell: list[str], tmp_path: Path) -> None:
 
 def test_each_task_may_have_a_gpu_of_its_own(shell: list[str], tmp_path: Path) -> None:
     command = ("srun", "-n2", "--gpus-per-task=1", "sh", "-c", SHOW)
-    found = run(shell, tmp_path, *command, CUDA_VISIBLE_DEVICES="3,5")
-    assert found[:2] == (0, ["0 0 2 0 3", "1 1 2 0 5"])
+    result = run(shell, tmp_path, *command, CUDA_VISIBLE_DEVICES="3,5")
+    assert result[:2] == (0, ["0 0 2 0 3", "1 1 2 0 5"])
 
 
 def test_steps_at_once_do_not_share_the_gpus_they_request(shell: list[str], tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_the_claims_of_a_killed_step_are_void(shell: list[str], tmp_path: Path) 
     first.stdout.close()
     for child in children:
         os.kill(int(child), signal.SIGKILL)
-    found = run(shell, tmp_path, "srun", "--gpus=1", "echo", "mine", CUDA_VISIBLE_DEVICES="0")
-    assert found[:2] == (0, ["mine"])
+    result = run(shell, tmp_path, "srun", "--gpus=1", "echo", "mine", CUDA_VISIBLE_DEVICES="0")
+    assert result[:2] == (0, ["mine"])
 
 
 def test_signals_reach_every_task(shell: list[str], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Control groups: made, read, killed and removed; where there are none, nothing happens."""
+"""Control groups: created, read, killed and removed; without delegation nothing happens."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_a_group_is_killed_as_one(tmp_path: Path) -> None:
     assert (tmp_path / "cgroup.kill").read_text() == "1"
 
 
-def test_who_is_in_a_group_and_whether_memory_killed_one(tmp_path: Path) -> None:
+def test_a_group_has_its_pids_and_whether_memory_killed_one(tmp_path: Path) -> None:
     assert cgroup.pids(str(tmp_path)) == []
     assert not cgroup.killed_for_memory(str(tmp_path))
     (tmp_path / "cgroup.procs").write_text("7\n8\n")

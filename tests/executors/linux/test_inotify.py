@@ -1,4 +1,4 @@
-"""The kernel tells what appears in a directory, and once that a file has grown."""
+"""The kernel reports new files of a directory, and once that a file has grown."""
 
 import select
 from collections.abc import Iterator
@@ -11,28 +11,28 @@ from stoker.executors.linux.inotify import Inotify
 
 @pytest.fixture
 def inotify() -> Iterator[Inotify]:
-    found = Inotify()
-    yield found
-    found.close()
+    inotify = Inotify()
+    yield inotify
+    inotify.close()
 
 
 def readable(inotify: Inotify) -> bool:
     return bool(select.select([inotify.fd], [], [], 0)[0])
 
 
-def test_what_appears_in_a_directory_is_told_by_name(inotify: Inotify, tmp_path: Path) -> None:
+def test_a_new_file_in_a_directory_is_reported_by_name(inotify: Inotify, tmp_path: Path) -> None:
     watch = inotify.watch_directory(str(tmp_path))
     assert not readable(inotify)
     (tmp_path / "7.0").mkdir()
     (tmp_path / "a rather long name").touch()
     (tmp_path / "a rather long name").rename(tmp_path / "8.1")
     assert readable(inotify)
-    found = [(change.watch, change.name) for change in inotify.changes()]
-    assert found == [(watch, "7.0"), (watch, "a rather long name"), (watch, "8.1")]
+    names = [(change.watch, change.name) for change in inotify.changes()]
+    assert names == [(watch, "7.0"), (watch, "a rather long name"), (watch, "8.1")]
     assert inotify.changes() == []
 
 
-def test_a_file_that_grows_is_told_once_however_often_it_is_written(
+def test_a_growing_file_is_reported_once_until_it_is_watched_again(
     inotify: Inotify, tmp_path: Path
 ) -> None:
     path = tmp_path / "report"
@@ -41,14 +41,17 @@ def test_a_file_that_grows_is_told_once_however_often_it_is_written(
     with path.open("ab", buffering=0) as file:
         for _ in range(100):
             file.write(b"line\n")
-        found = inotify.changes()
-        assert [(change.watch, change.over) for change in found] == [(watch, False), (watch, True)]
+        changes = inotify.changes()
+        assert [(change.watch, change.over) for change in changes] == [
+            (watch, False),
+            (watch, True),
+        ]
         again = inotify.watch_file(str(path))
         file.write(b"line\n")
         assert [change.watch for change in inotify.changes()] == [again, again]
 
 
-def test_what_is_written_to_other_files_of_a_directory_wakes_nobody(
+def test_writes_to_other_files_of_a_directory_cause_no_event(
     inotify: Inotify, tmp_path: Path
 ) -> None:
     steps = tmp_path / "steps"
@@ -58,31 +61,31 @@ def test_what_is_written_to_other_files_of_a_directory_wakes_nobody(
     assert not readable(inotify)
 
 
-def test_a_watch_on_what_is_gone_ends(inotify: Inotify, tmp_path: Path) -> None:
-    place = tmp_path / "7.0"
-    place.mkdir()
-    watch = inotify.watch_directory(str(place))
-    place.rmdir()
+def test_a_watch_of_a_deleted_file_ends(inotify: Inotify, tmp_path: Path) -> None:
+    directory = tmp_path / "7.0"
+    directory.mkdir()
+    watch = inotify.watch_directory(str(directory))
+    directory.rmdir()
     assert [(change.watch, change.over) for change in inotify.changes()] == [(watch, True)]
     inotify.unwatch(watch)
 
 
-def test_more_than_the_kernel_remembers_is_told_as_that(tmp_path: Path, inotify: Inotify) -> None:
+def test_an_overflow_of_the_kernels_queue_is_reported(tmp_path: Path, inotify: Inotify) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     inotify.watch_directory(str(tmp_path))
     one, other = tmp_path / "a", tmp_path / "b"
     one.touch()
-    for _ in range(most // 2 + 2):  # two names in turn: equal news in a row are told once
+    for _ in range(most // 2 + 2):  # two names in turn: equal events in a row are merged
         one.rename(other)
         other.rename(one)
-    told = []
-    while found := inotify.changes():
-        told += [change.lost for change in found]
-    assert told[-1]
-    assert not any(told[:-1])
+    lost = []
+    while changes := inotify.changes():
+        lost += [change.lost for change in changes]
+    assert lost[-1]
+    assert not any(lost[:-1])
 
 
-def test_a_place_that_is_not_there_is_an_error(inotify: Inotify, tmp_path: Path) -> None:
+def test_watching_a_missing_directory_is_an_error(inotify: Inotify, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         inotify.watch_file(str(tmp_path / "report"))
     (tmp_path / "link").symlink_to("/tmp")

@@ -1,4 +1,4 @@
-"""Finding every process of an attempt, and killing those that flee."""
+"""Finding every process of an attempt, and killing those that detach."""
 
 import itertools
 import os
@@ -32,13 +32,13 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def token() -> str:
-    """Zombies of other tests may not have been reaped yet: each test has a token of its own."""
+    """A unique token: zombies of other tests may not have been reaped yet."""
     return f"test{os.getpid()}.{next(NUMBERS)}.0"
 
 
 @pytest.fixture
 def start(token: str) -> Iterator[Start]:
-    """Start a command as a supervisor does; whatever is left of it is killed in the end."""
+    """Start commands like a supervisor; their processes are killed at the end."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run(*argv: str, marked: bool = True) -> "subprocess.Popen[bytes]":
@@ -65,7 +65,7 @@ def start(token: str) -> Iterator[Start]:
 
 
 def pids(process: "subprocess.Popen[bytes]", count: int) -> set[int]:
-    """What the processes of a tree say that their pids are."""
+    """Return the pids that the processes of a tree print."""
     assert process.stdout is not None
     return {int(process.stdout.readline()) for _ in range(count)}
 
@@ -82,15 +82,15 @@ def test_members_are_the_session_its_descendants_and_all_with_the_token(
 ) -> None:
     leader = start("sh", "-c", FAMILY, marked=marked)
     known = pids(leader, 3)
-    found = until(lambda: (all := tree.Snapshot().members(token, leader.pid)) and all[4:] and all)
-    assert known <= set(found)
-    assert len(found) == 5
-    assert tree.Snapshot().members(token) == found  # without the session, too
-    assert os.getpid() not in found
+    members = until(lambda: (all := tree.Snapshot().members(token, leader.pid)) and all[4:] and all)
+    assert known <= set(members)
+    assert len(members) == 5
+    assert tree.Snapshot().members(token) == members  # without the session, too
+    assert os.getpid() not in members
     assert tree.group_alive(leader.pid)
 
 
-def test_the_tokens_of_living_processes_are_known(start: Start, token: str) -> None:
+def test_the_tokens_of_live_processes_are_listed(start: Start, token: str) -> None:
     pids(start("sh", "-c", "echo $$; exec sleep 60"), 1)
     # Killed processes of the test before may take a moment to die.
     until(lambda: tree.Snapshot().tokens(f"test{os.getpid()}.") == {token})
@@ -101,12 +101,12 @@ def test_a_process_without_token_session_and_parents_is_a_member(start: Start, t
     away = "sh -c 'echo $$; exec sleep 60 </dev/null >/dev/null 2>&1 &'"
     leader = start("sh", "-c", f"(env -i setsid {away}); exec sleep 60")
     pids(leader, 1)
-    found = until(lambda: (all := tree.Snapshot().members(token, leader.pid)) and all[1:])
-    (fled,) = set(found) - {leader.pid}
-    assert os.getsid(fled) != leader.pid
-    assert tree.token_of(fled) is None
+    members = until(lambda: (all := tree.Snapshot().members(token, leader.pid)) and all[1:])
+    (detached,) = set(members) - {leader.pid}
+    assert os.getsid(detached) != leader.pid
+    assert tree.token_of(detached) is None
     tree.kill(lambda: tree.Snapshot(stop=[token]).members(token))
-    until(lambda: not alive(fled) and not alive(leader.pid))
+    until(lambda: not alive(detached) and not alive(leader.pid))
 
 
 @pytest.mark.parametrize("again", range(5))
@@ -125,7 +125,7 @@ def test_a_chain_of_processes_that_fork_and_exit_is_killed(
 def test_a_process_that_appears_while_others_are_read_is_not_missed(
     start: Start, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was forked after the directory was listed, by one that was gone when it was read."""
+    """It was forked after the listing, by a process that ended before it was read."""
     process = start("sh", "-c", "echo $$; exec sleep 60")
     (pid,) = pids(process, 1)
     real, before = tree._last_pid, iter([pid - 1])
@@ -134,20 +134,22 @@ def test_a_process_that_appears_while_others_are_read_is_not_missed(
     assert tree.Snapshot().members(token) == [pid]
 
 
-def test_a_scan_that_new_processes_outrun_is_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_is_incomplete_while_new_processes_keep_appearing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     last = iter(range(10_000_000, 20_000_000))
     monkeypatch.setattr(tree, "_last_pid", lambda: next(last))
     assert not tree.Snapshot().complete
 
 
-def test_a_later_session_under_the_same_pid_is_not_meant(start: Start) -> None:
+def test_a_later_session_with_the_same_pid_is_not_a_member(start: Start) -> None:
     other = start("sh", "-c", "echo $$; exec sleep 60", marked=False)
     pids(other, 1)
     assert tree.Snapshot().members("another.1.0", other.pid) == [other.pid]
     assert tree.Snapshot().members("another.1.0", other.pid, ticks=1) == []
 
 
-def test_the_supervisors_of_jobs_are_spared(start: Start, token: str) -> None:
+def test_supervisors_of_jobs_are_not_members(start: Start, token: str) -> None:
     process = start("sh", "-c", "echo $$; sleep 60; exit")
     (pid,) = pids(process, 1)
     assert pid not in tree.Snapshot(spare=[pid]).members(token, pid)
@@ -160,9 +162,9 @@ def test_an_ended_process_is_no_member_and_is_found_until_it_is_reaped(
     until(lambda: not alive(process.pid))
     seen = tree.Snapshot()
     assert seen.members(token, process.pid) == []
-    found = seen.leader(token)
-    assert found is not None
-    assert found[0] == process.pid
+    leader = seen.leader(token)
+    assert leader is not None
+    assert leader[0] == process.pid
     process.wait()
     assert tree.Snapshot().leader(token) is None
 
@@ -181,7 +183,7 @@ def test_everything_is_stopped_before_anything_is_killed(monkeypatch: pytest.Mon
 
 @pytest.fixture
 def group() -> Iterator[str]:
-    """A real control group, where we may make one."""
+    """A real control group, if we may create one."""
     for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
         path = f"{mount}/stoker-test-{os.getpid()}"
         if os.path.exists(f"{mount}/cgroup.procs") and os.access(mount, os.W_OK):
@@ -197,16 +199,16 @@ def group() -> Iterator[str]:
 
 @pytest.mark.parametrize("way", ["cgroup.kill", "cgroup.freeze"])
 def test_a_group_with_groups_below_it_is_killed(
-    start: Start, group: str, way: str, monkeypatch: pytest.MonkeyPatch
+    start: Start, group: str, interface: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkdir(f"{group}/below")
     first = start("sh", "-c", "echo $$; exec sleep 60", marked=False)
     second = start("sh", "-c", "echo $$; exec sleep 60", marked=False)
-    for process, place in ((first, group), (second, f"{group}/below")):
+    for process, directory in ((first, group), (second, f"{group}/below")):
         pids(process, 1)
-        Path(place, "cgroup.procs").write_text(str(process.pid))
+        Path(directory, "cgroup.procs").write_text(str(process.pid))
     assert sorted(cgroup.pids(group)) == sorted([first.pid, second.pid])
-    if way == "cgroup.freeze":  # as before Linux 5.14
+    if interface == "cgroup.freeze":  # as before Linux 5.14
         real = cgroup._write
         monkeypatch.setattr(
             cgroup, "_write", lambda path, text: "kill" not in path and real(path, text)

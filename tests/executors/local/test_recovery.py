@@ -1,4 +1,4 @@
-"""Recovery of attempts while their supervisor writes and leaves: every order of steps."""
+"""Recovery of attempts while their supervisor writes and ends: every order of steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ JOB, SUPERVISOR, TICKS = 2**22 + 1, 2**22 + 2, 777
 PID_LINE = f"pid {JOB} {TICKS} 12.5 1700000000.250 keeper {SUPERVISOR} {TICKS}\n"
 EXIT_LINE = "exit 0 13.000 1700000001.000\n"
 MOMENTS = 8
-"""Each step happens before the first, the second, … or the last of so many observations."""
+"""Each step happens before the first, the second, … or the last observation."""
 
 
 def opened(executor: LocalExecutor) -> RecordingSink:
@@ -67,11 +67,11 @@ def recoverable(job: Job) -> RecoverableAttempt:
     return RecoverableAttempt(job, spec_of(), "/dev/null")
 
 
-class World:
+class RecoveryScenario:
     """A job and its supervisor, which take one step before each chosen observation."""
 
-    def __init__(self, place: Path, steps: list[str], moments: tuple[int, ...]) -> None:
-        self.run, self.exits = place / "run", place / "exits"
+    def __init__(self, base: Path, steps: list[str], moments: tuple[int, ...]) -> None:
+        self.run, self.exits = base / "run", base / "exits"
         for path in (self.run, self.exits):
             path.mkdir(parents=True)
         (self.exits / str(SUPERVISOR)).touch()
@@ -79,16 +79,16 @@ class World:
         self.observed = 0
         self.job, self.supervisor = "S", "S"
         self.reactor = VirtualReactor()
-        places = ExecutorPaths(str(self.run), str(self.exits), str(place), str(place))
+        places = ExecutorPaths(str(self.run), str(self.exits), str(base), str(base))
         self.executor = LocalExecutor(
             places, "install", [], self.reactor, lambda _: None, lambda _: None
         )
         self.sink = opened(self.executor)
 
-    # -- what happens beside us ---------------------------------------------------------
+    # -- steps of job and supervisor ---------------------------------------------------------
 
     def observe(self) -> None:
-        """Let happen what happens before the next observation."""
+        """Do the steps that are due before the next observation."""
         while self.script and self.script[0][0] <= self.observed:
             self.step(self.script.pop(0)[1])
         self.observed += 1
@@ -117,11 +117,11 @@ class World:
 
     @staticmethod
     def _append(path: Path, text: str) -> None:
-        if path.exists():  # a run directory that was removed stays so
+        if path.exists():  # a removed run directory is not created again
             with path.open("a") as file:
                 file.write(text)
 
-    # -- what is observed ---------------------------------------------------------------
+    # -- observations ------------------------------------------------------------------
 
     def open(self, path: str, mode: str = "r", **more: Any) -> Any:
         self.observe()
@@ -157,7 +157,7 @@ class World:
     # -- the new daemon -----------------------------------------------------------------
 
     def recover(self, job: Job) -> list[Event]:
-        """Recover, then take turns until the attempt is over; return what came of it."""
+        """Recover, then take turns until the attempt has ended; return its events."""
         self.executor.recover([recoverable(job)])
         now = adoption.time.clock_gettime(BOOT)
         for _ in range(MOMENTS * 4):
@@ -167,25 +167,25 @@ class World:
             for callback in list(self.reactor.callbacks.values()):
                 if self.job in ("Z", ""):
                     callback()
-            now += 1  # seconds: patience ends, too
+            now += 1  # seconds: timeouts expire, too
             self.executor.termination.step(now)
         ends = AttemptLost | ProcessExited | StartCalledOff | StartFailed
         return [event for event in self.sink.events if isinstance(event, ends)]
 
 
 @pytest.fixture
-def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
+def scenarios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RecoveryScenario]:
     number = itertools.count()
 
-    def world(steps: list[str], moments: tuple[int, ...]) -> World:
-        made = World(tmp_path / str(next(number)), steps, moments)
+    def scenario(steps: list[str], moments: tuple[int, ...]) -> RecoveryScenario:
+        made = RecoveryScenario(tmp_path / str(next(number)), steps, moments)
         monkeypatch.setattr(claims, "open", made.open, raising=False)
         monkeypatch.setattr(procfs, "read_path", made.read_proc)
         monkeypatch.setattr(os, "pidfd_open", made.pidfd_open)
         monkeypatch.setattr(made.executor, "snapshot", made.snapshot, raising=False)
         return made
 
-    return world
+    return scenario
 
 
 def running(started: bool = True) -> Job:
@@ -203,33 +203,33 @@ def orders(steps: int) -> Iterator[tuple[int, ...]]:
 
 RECORD_FIRST = ["end", "write claim", "write exits", "reap", "leave"]
 REAP_FIRST = ["end", "reap", "write claim", "write exits", "leave"]
-"""As supervisors of earlier versions do it."""
+"""The order of earlier versions."""
 
 
 @pytest.mark.parametrize("steps", [RECORD_FIRST, REAP_FIRST])
 def test_an_attempt_that_ends_while_it_is_recovered_is_never_lost(
-    worlds: Callable[..., World], steps: list[str]
+    scenarios: Callable[..., RecoveryScenario], steps: list[str]
 ) -> None:
     for moments in orders(len(steps)):
-        world = worlds(steps, moments)
-        (world.run / COMPLETE).touch()
-        (world.run / "7.0").write_text(PID_LINE)
-        ends = world.recover(running())
+        scenario = scenarios(steps, moments)
+        (scenario.run / COMPLETE).touch()
+        (scenario.run / "7.0").write_text(PID_LINE)
+        ends = scenario.recover(running())
         assert [getattr(end, "code", end) for end in ends] == [0], moments
 
 
 @pytest.mark.parametrize("signalled", [True, False])
 def test_an_exit_after_a_restart_says_whether_the_attempt_was_asked_to_stop(
-    worlds: Callable[..., World], signalled: bool
+    scenarios: Callable[..., RecoveryScenario], signalled: bool
 ) -> None:
     """A daemon may die between the request and the signal; the attempt then ends as usual."""
-    world = worlds(RECORD_FIRST, (3,) * len(RECORD_FIRST))
-    (world.run / COMPLETE).touch()
-    claim = world.run / "7.0"
+    scenario = scenarios(RECORD_FIRST, (3,) * len(RECORD_FIRST))
+    (scenario.run / COMPLETE).touch()
+    claim = scenario.run / "7.0"
     claim.write_text(PID_LINE)
     if signalled:
         claims.note_signal(str(claim))
-    (end,) = world.recover(running())
+    (end,) = scenario.recover(running())
     assert isinstance(end, ProcessExited)
     assert (end.code, end.uncaught) == (0, not signalled)
 
@@ -240,127 +240,135 @@ def test_a_signal_is_noted_only_in_a_claim_that_exists(tmp_path: Path) -> None:
 
 
 def test_an_attempt_that_starts_and_ends_while_it_is_recovered_is_never_lost(
-    worlds: Callable[..., World],
+    scenarios: Callable[..., RecoveryScenario],
 ) -> None:
     steps = ["write pid", *RECORD_FIRST]
     for moments in orders(len(steps)):
-        world = worlds(steps, moments)
-        (world.run / COMPLETE).touch()
-        (world.run / "7.0").write_text(f"keeper {SUPERVISOR} {TICKS}\n")
-        ends = world.recover(running(started=False))
+        scenario = scenarios(steps, moments)
+        (scenario.run / COMPLETE).touch()
+        (scenario.run / "7.0").write_text(f"keeper {SUPERVISOR} {TICKS}\n")
+        ends = scenario.recover(running(started=False))
         assert [getattr(end, "code", end) for end in ends] == [0], moments
 
 
 def test_without_its_run_directory_an_attempt_that_ends_meanwhile_is_not_lost(
-    worlds: Callable[..., World],
+    scenarios: Callable[..., RecoveryScenario],
 ) -> None:
     for moments in orders(len(RECORD_FIRST)):
-        ends = worlds(RECORD_FIRST, moments).recover(running())
+        ends = scenarios(RECORD_FIRST, moments).recover(running())
         assert [getattr(end, "code", end) for end in ends] == [0], moments
 
 
 @pytest.mark.parametrize(("step", "kind"), [("fail", StartFailed), ("withdraw", StartCalledOff)])
-def test_a_start_that_fails_while_it_is_recovered_is_called_what_it_is(
-    worlds: Callable[..., World], step: str, kind: type
+def test_a_start_that_fails_during_recovery_is_reported_as_failed(
+    scenarios: Callable[..., RecoveryScenario], step: str, kind: type
 ) -> None:
     for moments in orders(2):
-        world = worlds([step, "leave"], moments)
-        (world.run / COMPLETE).touch()
-        (world.run / "7.0").write_text(f"keeper {SUPERVISOR} {TICKS}\n")
-        assert [type(end) for end in world.recover(running(started=False))] == [kind], moments
+        scenario = scenarios([step, "leave"], moments)
+        (scenario.run / COMPLETE).touch()
+        (scenario.run / "7.0").write_text(f"keeper {SUPERVISOR} {TICKS}\n")
+        assert [type(end) for end in scenario.recover(running(started=False))] == [kind], moments
 
 
-def test_a_supervisor_that_is_stopped_is_waited_for(worlds: Callable[..., World]) -> None:
-    world = worlds(["end", *RECORD_FIRST[1:]], (0, 500, 500, 500, 500))
-    (world.run / COMPLETE).touch()
-    (world.run / "7.0").write_text(PID_LINE)
-    assert world.recover(running()) == []  # half a minute later: a zombie, and it may be recorded
-    world.observed = 500
-    assert [getattr(end, "code", end) for end in world.recover(running())] == [0]
-
-
-def test_without_supervisor_and_record_an_attempt_is_lost(worlds: Callable[..., World]) -> None:
-    for moments in orders(3):
-        world = worlds(["leave", "end", "reap"], moments)
-        (world.run / COMPLETE).touch()
-        (world.run / "7.0").write_text(PID_LINE)
-        assert [type(end) for end in world.recover(running())] == [AttemptLost], moments
-
-
-def test_an_attempt_whose_claim_was_taken_without_a_verdict_is_not_started_again(
-    worlds: Callable[..., World],
+def test_a_supervisor_that_is_stopped_is_waited_for(
+    scenarios: Callable[..., RecoveryScenario],
 ) -> None:
-    """An earlier daemon found no run directory, took the claim, and was killed too early."""
-    world = worlds(["leave", "reap"], (0, 0))
-    (world.run / "7.0").write_text("taken\n")
-    assert [type(end) for end in world.recover(running())] == [AttemptLost]
-    world = worlds(["leave", "reap"], (0, 0))
-    (world.run / "7.0").write_text("taken\n")
-    assert [type(end) for end in world.recover(running(started=False))] == [AttemptLost]
+    scenario = scenarios(["end", *RECORD_FIRST[1:]], (0, 500, 500, 500, 500))
+    (scenario.run / COMPLETE).touch()
+    (scenario.run / "7.0").write_text(PID_LINE)
+    assert (
+        scenario.recover(running()) == []
+    )  # half a minute later: a zombie, and it may be recorded
+    scenario.observed = 500
+    assert [getattr(end, "code", end) for end in scenario.recover(running())] == [0]
+
+
+def test_without_supervisor_and_record_an_attempt_is_lost(
+    scenarios: Callable[..., RecoveryScenario],
+) -> None:
+    for moments in orders(3):
+        scenario = scenarios(["leave", "end", "reap"], moments)
+        (scenario.run / COMPLETE).touch()
+        (scenario.run / "7.0").write_text(PID_LINE)
+        assert [type(end) for end in scenario.recover(running())] == [AttemptLost], moments
+
+
+def test_an_attempt_with_a_revoked_claim_and_no_conclusion_is_not_started_again(
+    scenarios: Callable[..., RecoveryScenario],
+) -> None:
+    """An earlier daemon found no run directory, revoked the claim, and was killed too early."""
+    scenario = scenarios(["leave", "reap"], (0, 0))
+    (scenario.run / "7.0").write_text("taken\n")
+    assert [type(end) for end in scenario.recover(running())] == [AttemptLost]
+    scenario = scenarios(["leave", "reap"], (0, 0))
+    (scenario.run / "7.0").write_text("taken\n")
+    assert [type(end) for end in scenario.recover(running(started=False))] == [AttemptLost]
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_the_claim_of_a_lost_attempt_stays_while_an_older_supervisor_may_be_slow_with_it(
-    worlds: Callable[..., World], leaves: bool
+def test_the_claim_of_a_lost_attempt_stays_while_an_older_supervisor_may_start_it(
+    scenarios: Callable[..., RecoveryScenario], leaves: bool
 ) -> None:
-    """Neither run directory nor process: an order may wait in a supervisor that is stopped."""
-    world = worlds(["reap", "leave"], (0, 0 if leaves else 500))
-    assert [type(end) for end in world.recover(running())] == [AttemptLost]
-    assert (world.run / "7.0").read_text() == "taken\n"
-    assert bool(world.executor._unacknowledged) is leaves
+    """Neither run directory nor process: a stopped supervisor may have an unread start message."""
+    scenario = scenarios(["reap", "leave"], (0, 0 if leaves else 500))
+    assert [type(end) for end in scenario.recover(running())] == [AttemptLost]
+    assert (scenario.run / "7.0").read_text() == "taken\n"
+    assert bool(scenario.executor._unacknowledged) is leaves
 
 
-def test_a_zombie_that_nobody_reaps_is_not_taken_for_a_start_that_never_was(
-    worlds: Callable[..., World],
+def test_a_zombie_that_is_not_reaped_counts_as_a_start(
+    scenarios: Callable[..., RecoveryScenario],
 ) -> None:
-    """Neither run directory nor supervisor are left, and the first process does not reap."""
-    world = worlds(["leave", "end"], (0, 0))
-    assert [type(end) for end in world.recover(running())] == [AttemptLost]
+    """Neither run directory nor supervisor exist, and init does not reap."""
+    scenario = scenarios(["leave", "end"], (0, 0))
+    assert [type(end) for end in scenario.recover(running())] == [AttemptLost]
 
 
-def test_an_empty_claim_of_an_attempt_that_had_started_is_no_start_that_never_was(
-    worlds: Callable[..., World],
+def test_an_empty_claim_of_a_started_attempt_counts_as_a_start(
+    scenarios: Callable[..., RecoveryScenario],
 ) -> None:
-    world = worlds(["leave", "reap"], (0, 0))
-    (world.run / COMPLETE).touch()
-    (world.run / "7.0").touch()  # the disk was full when its supervisor wrote to it
-    assert [type(end) for end in world.recover(running())] == [AttemptLost]
+    scenario = scenarios(["leave", "reap"], (0, 0))
+    (scenario.run / COMPLETE).touch()
+    (scenario.run / "7.0").touch()  # the disk was full when its supervisor wrote to it
+    assert [type(end) for end in scenario.recover(running())] == [AttemptLost]
 
 
-def test_an_attempt_without_a_claim_was_never_started(worlds: Callable[..., World]) -> None:
-    world = worlds(["reap"], (0,))
-    (world.run / COMPLETE).touch()
-    assert [type(end) for end in world.recover(running(started=False))] == [StartCalledOff]
-    # Its claim keeps a supervisor that is slow with the order from carrying it out.
-    assert (world.run / "7.0").read_text() == "taken\n"
+def test_an_attempt_without_a_claim_was_never_started(
+    scenarios: Callable[..., RecoveryScenario],
+) -> None:
+    scenario = scenarios(["reap"], (0,))
+    (scenario.run / COMPLETE).touch()
+    assert [type(end) for end in scenario.recover(running(started=False))] == [StartCalledOff]
+    # Its claim prevents a later start by a slow supervisor.
+    assert (scenario.run / "7.0").read_text() == "taken\n"
 
 
 def test_an_empty_claim_that_the_daemon_writes_to_first_starts_nothing(
-    worlds: Callable[..., World],
+    scenarios: Callable[..., RecoveryScenario],
 ) -> None:
     """Its supervisor was stopped after it had created the claim."""
-    world = worlds(["reap"], (0,))
-    (world.run / COMPLETE).touch()
-    (world.run / "7.0").touch()
-    assert [type(end) for end in world.recover(running(started=False))] == [StartCalledOff]
-    assert (world.run / "7.0").read_text() == "taken\n"
+    scenario = scenarios(["reap"], (0,))
+    (scenario.run / COMPLETE).touch()
+    (scenario.run / "7.0").touch()
+    assert [type(end) for end in scenario.recover(running(started=False))] == [StartCalledOff]
+    assert (scenario.run / "7.0").read_text() == "taken\n"
 
 
 def test_an_empty_claim_that_its_supervisor_writes_to_first_is_waited_for(
-    worlds: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+    scenarios: Callable[..., RecoveryScenario], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = worlds(RECORD_FIRST, (35, 35, 35, 35, 35))
-    world.job = ""
-    (world.run / COMPLETE).touch()
-    (world.run / "7.0").touch()
+    scenario = scenarios(RECORD_FIRST, (35, 35, 35, 35, 35))
+    scenario.job = ""
+    (scenario.run / COMPLETE).touch()
+    (scenario.run / "7.0").touch()
 
     def late(path: str) -> bool:
         Path(path).write_text(f"keeper {SUPERVISOR} {TICKS}\n{PID_LINE}")
-        world.job = "S"
+        scenario.job = "S"
         return claims.revoke_empty_claim(path)
 
     monkeypatch.setattr(adoption, "revoke_empty_claim", late)
-    ends = world.recover(running(started=False))
+    ends = scenario.recover(running(started=False))
     assert [getattr(end, "code", end) for end in ends] == [0]
 
 
@@ -380,7 +388,7 @@ def executor(tmp_path: Path) -> LocalExecutor:
 
 
 def orphaned(executor: LocalExecutor, claim: str) -> list[Event]:
-    """What becomes of an attempt that a supervisor, killed since, was about to start."""
+    """Return the events of an attempt that a killed supervisor was about to start."""
     token = executor.token(AttemptId(7, 0))
     attempt = executor.attempts[AttemptId(7, 0)] = LocalAttempt(
         AttemptId(7, 0), token, supervisor=SUPERVISOR
@@ -394,7 +402,7 @@ def orphaned(executor: LocalExecutor, claim: str) -> list[Event]:
     return reported(executor)
 
 
-def test_a_start_that_its_killed_supervisor_did_not_get_to_is_called_off(
+def test_a_start_that_a_killed_supervisor_did_not_make_is_cancelled(
     executor: LocalExecutor,
 ) -> None:
     facts = orphaned(executor, f"keeper {SUPERVISOR} {TICKS}\n")
@@ -403,7 +411,7 @@ def test_a_start_that_its_killed_supervisor_did_not_get_to_is_called_off(
 
 
 def make_zombie(executor: LocalExecutor, script: str) -> int:
-    """Return an ended process of attempt 7.0 that fell to us when its supervisor was killed."""
+    """Return a zombie of attempt 7.0 that became our child when its supervisor was killed."""
     soft, hard = resource.getrlimit(RLIMIT_LOCKS)
     resource.setrlimit(RLIMIT_LOCKS, (tree.mark_of(executor.token(AttemptId(7, 0))), hard))
     child = os.posix_spawn("/bin/sh", ["sh", "-c", script], {}, setsid=True)
@@ -412,7 +420,7 @@ def make_zombie(executor: LocalExecutor, script: str) -> int:
     return child
 
 
-def test_processes_that_fall_to_the_daemon_are_reaped_when_their_attempt_ends(
+def test_orphans_that_the_daemon_inherits_are_reaped_when_their_attempt_ends(
     executor: LocalExecutor,
 ) -> None:
     first, second = make_zombie(executor, "exit 3"), make_zombie(executor, "exit 0")
@@ -423,7 +431,7 @@ def test_processes_that_fall_to_the_daemon_are_reaped_when_their_attempt_ends(
             os.waitpid(pid, os.WNOHANG)
 
 
-def test_an_end_is_known_though_its_supervisor_was_killed_before_it_wrote_a_pid(
+def test_an_exit_is_known_if_its_supervisor_was_killed_before_it_wrote_a_pid(
     executor: LocalExecutor,
 ) -> None:
     make_zombie(executor, "exit 3")
@@ -433,7 +441,7 @@ def test_an_end_is_known_though_its_supervisor_was_killed_before_it_wrote_a_pid(
     assert facts[1].code == 3
 
 
-def test_many_ends_are_recovered_with_few_scans_of_all_processes(
+def test_many_exits_are_recovered_with_few_scans_of_all_processes(
     executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scans, snapshot = [], executor.snapshot
@@ -449,7 +457,7 @@ def test_many_ends_are_recovered_with_few_scans_of_all_processes(
     assert len(scans) <= 3
 
 
-def test_an_attempt_is_over_when_its_end_is_on_record_and_no_process_is_left(
+def test_an_attempt_has_ended_when_its_exit_is_recorded_and_no_process_is_left(
     executor: LocalExecutor,
 ) -> None:
     environment = {tree.TOKEN: executor.token(AttemptId(2, 0))}
@@ -487,7 +495,7 @@ def test_processes_in_a_container_are_killed_before_those_of_its_engine(
 
 
 def late(executor: LocalExecutor, claim: str) -> list[Event]:
-    """What becomes of an attempt whose claim was there when a supervisor came to start it."""
+    """Return the events of an attempt that had a claim when a supervisor was to start it."""
     attempt = executor.attempts[AttemptId(7, 0)] = LocalAttempt(
         AttemptId(7, 0), executor.token(AttemptId(7, 0)), supervisor=SUPERVISOR
     )
@@ -497,13 +505,13 @@ def late(executor: LocalExecutor, claim: str) -> list[Event]:
     return reported(executor)
 
 
-def test_a_start_whose_number_was_given_up_before_is_made_with_the_next_one(
+def test_a_start_with_a_revoked_claim_is_repeated_with_the_next_number(
     executor: LocalExecutor,
 ) -> None:
     assert [type(fact) for fact in late(executor, "taken\n")] == [StartCalledOff]
 
 
-def test_a_start_that_an_earlier_daemons_supervisor_has_made_is_taken_over(
+def test_a_start_by_an_earlier_daemons_supervisor_is_recovered(
     executor: LocalExecutor,
 ) -> None:
     me, ticks = os.getpid(), start_ticks(os.getpid())
@@ -516,7 +524,7 @@ def test_a_start_that_an_earlier_daemons_supervisor_has_made_is_taken_over(
     executor.forget(attempt)
 
 
-def test_a_claim_is_deleted_only_when_the_end_that_it_proves_is_acknowledged(
+def test_a_claim_is_deleted_only_when_its_end_is_acknowledged(
     executor: LocalExecutor,
 ) -> None:
     claims_of = [Path(executor.paths.run, name) for name in ("7.0", "8.0")]
@@ -529,28 +537,28 @@ def test_a_claim_is_deleted_only_when_the_end_that_it_proves_is_acknowledged(
     assert [claim.exists() for claim in claims_of] == [False, True]
 
 
-def test_a_claim_that_blocks_a_start_stays_until_the_machine_restarts(
-    worlds: Callable[..., World],
+def test_a_claim_that_prevents_a_start_stays_until_the_host_restarts(
+    scenarios: Callable[..., RecoveryScenario],
 ) -> None:
-    """A supervisor that was stopped before it made its file may still have the order."""
-    world = worlds(["leave"], (0,))
-    blocks, over, earlier = (world.run / name for name in ("5.0", "6.0", "7.0"))
+    """A supervisor that was stopped before it created its file may still start the attempt."""
+    scenario = scenarios(["leave"], (0,))
+    blocks, over, earlier = (scenario.run / name for name in ("5.0", "6.0", "7.0"))
     blocks.write_text("taken\n")
     over.write_text(PID_LINE + EXIT_LINE)
     earlier.write_text("taken\n")
-    os.utime(earlier, (1.0, 1.0))  # before this boot
-    world.executor.recovery.remove_claims(8)
+    os.utime(earlier, (1.0, 1.0))  # an earlier boot
+    scenario.executor.recovery.remove_claims(8)
     assert (blocks.exists(), over.exists(), earlier.exists()) == (True, False, False)
 
 
-def test_a_claim_that_blocks_a_start_stays_also_when_its_attempt_is_lost(
-    worlds: Callable[..., World],
+def test_a_claim_that_prevents_a_start_stays_also_when_its_attempt_is_lost(
+    scenarios: Callable[..., RecoveryScenario],
 ) -> None:
-    world = worlds(["leave", "reap"], (0, 0))
-    claim = world.run / "7.0"
+    scenario = scenarios(["leave", "reap"], (0, 0))
+    claim = scenario.run / "7.0"
     claim.write_text("taken\n")
-    assert [type(end) for end in world.recover(running(started=False))] == [AttemptLost]
-    world.executor.acknowledge([AttemptId(7, 0)])
+    assert [type(end) for end in scenario.recover(running(started=False))] == [AttemptLost]
+    scenario.executor.acknowledge([AttemptId(7, 0)])
     assert claim.exists()
 
 
@@ -572,7 +580,7 @@ job.wait()
 claim.write("exit 1280 13.000 1700000001.000\\n")
 log.write(b"7.0 exit 1280 13.000 1700000001.000\\n")
 """
-"""What the supervisor of commit 47ffc1b does, under its name and with its claim."""
+"""What the supervisor of commit 47ffc1b does, with its process name and claim."""
 
 
 def test_an_attempt_of_an_earlier_version_is_recovered_with_its_exit_code(

@@ -1,4 +1,4 @@
-"""Starts that cannot be made: what may pass is tried again, and nothing is taken for lost."""
+"""Starts that fail: an obstacle that may pass is retried, and no attempt is taken for lost."""
 
 import errno
 import os
@@ -24,8 +24,8 @@ ATTEMPT = AttemptId(7, 2)
 PLACEMENT = Placement("here", (Take("gpu", "0", 1000),))
 
 
-class Orders:
-    """A supervisor that only writes down what it is told."""
+class RecordingSupervisor:
+    """A supervisor client that only records messages."""
 
     pid = 1
 
@@ -71,12 +71,13 @@ def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalExecutor:
     places = ExecutorPaths(
         str(run), str(tmp_path / "exits"), str(tmp_path / "scripts"), str(tmp_path)
     )
-    found: Any = LocalExecutor(
-        places, "t", [Orders()], VirtualReactor(), lambda _: b"A=1", lambda _: b"#!/bin/sh\n",  # type: ignore[list-item]
+    executor: Any = LocalExecutor(
+        places, "t", [RecordingSupervisor()], VirtualReactor(),  # type: ignore[list-item]
+        lambda _: b"A=1", lambda _: b"#!/bin/sh\n",
         gpu_locks=GpuLocks(str(tmp_path / "gpus"), report=lambda _: None),
     )  # fmt: skip
-    found.open(RecordingSink())
-    return found  # type: ignore[no-any-return]
+    executor.open(RecordingSink())
+    return executor  # type: ignore[no-any-return]
 
 
 def reported(executor: LocalExecutor) -> list[Event]:
@@ -91,13 +92,13 @@ def close(executor: LocalExecutor) -> None:
     executor.clear_run_directory()
 
 
-def kept(executor: LocalExecutor) -> bool:
-    """Whether the next daemon can tell that an attempt without a claim never started."""
+def proves_no_start(executor: LocalExecutor) -> bool:
+    """Return whether the next daemon can conclude that an attempt without a claim never started."""
     return os.path.exists(f"{executor.paths.run}/{COMPLETE}")
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Have no new file be made anywhere."""
+    """Make the creation of files fail with this error."""
     real = os.open
 
     def opened(path: Any, flags: int, *more: Any, **names: Any) -> int:
@@ -126,7 +127,7 @@ def test_a_gpu_that_cannot_be_locked_cancels_the_start(
     assert executor.supervisors[0].sent == []  # type: ignore[attr-defined]
 
 
-def test_an_attempt_is_known_before_anything_can_fail(
+def test_an_attempt_is_registered_before_its_start_can_fail(
     executor: LocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -136,23 +137,23 @@ def test_an_attempt_is_known_before_anything_can_fail(
     with pytest.raises(RuntimeError):
         executor.start(launch(tmp_path))
     close(executor)
-    assert kept(executor)
+    assert proves_no_start(executor)
 
 
-def test_what_the_journal_calls_running_keeps_the_proof_that_it_never_started(
+def test_a_running_job_without_a_claim_keeps_the_proof_that_it_never_started(
     executor: LocalExecutor,
 ) -> None:
-    executor.close()  # planned and on record, but the daemon ended before its start
-    assert kept(executor)
+    executor.close()  # planned and in the journal, but the daemon ended before its start
+    assert proves_no_start(executor)
 
 
-def test_a_run_directory_goes_when_all_is_over(executor: LocalExecutor) -> None:
+def test_the_run_directory_is_removed_when_all_attempts_have_ended(executor: LocalExecutor) -> None:
     close(executor)
     assert not os.path.exists(executor.paths.run)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENOMEM])
-def test_a_shortage_while_a_start_is_composed_is_waited_out(
+def test_a_shortage_while_a_start_is_composed_cancels_it_for_a_while(
     executor: LocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     refuse(monkeypatch, code)
@@ -163,7 +164,7 @@ def test_a_shortage_while_a_start_is_composed_is_waited_out(
     assert executor.attempts == {}
 
 
-def test_what_would_fail_again_fails_the_job_and_lets_go_of_its_gpus(
+def test_a_permanent_error_fails_the_job_and_releases_its_gpus(
     executor: LocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor.commands, "blob", lambda _: None)
@@ -174,7 +175,7 @@ def test_what_would_fail_again_fails_the_job_and_lets_go_of_its_gpus(
     assert executor.attempts == {}
 
 
-def test_without_room_for_a_supervisor_starts_wait(
+def test_without_space_for_a_supervisor_starts_wait(
     executor: LocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: str) -> None:

@@ -22,7 +22,7 @@ class ProtocolError(ValueError):
 
 
 def number(word: str, maximum: int = 10**MAX_DIGITS - 1) -> int:
-    """Return a word as a number from 0 to `most`; only ASCII digits count."""
+    """Return a word as a number from 0 to `maximum`; only ASCII digits count."""
     if not (word.isascii() and word.isdigit()) or len(word) > MAX_DIGITS or int(word) > maximum:
         raise ProtocolError(f"{word[:40]!a} where a number up to {maximum} was expected")
     return int(word)
@@ -72,16 +72,16 @@ class Bulks:
         self._missing = 0
         """Bytes of the current portion that have not arrived yet."""
         self.noise = 0
-        """Bytes that were no part of any answer."""
+        """Bytes that were part of no reply."""
         self.received = 0
-        """Bytes of answers, in all."""
+        """Bytes of all replies."""
 
     def expect(self, request: str, maximum: int) -> None:
         """Expect a reply of at most this number of bytes."""
         self._expected.append((request, maximum))
 
     def feed(self, chunk: bytes) -> list[tuple[str, bytes]]:
-        """Return every answer that is complete now, with the number of its request."""
+        """Return every reply that is complete now, with the number of its request."""
         self._rest += chunk
         complete = []
         while self._rest:
