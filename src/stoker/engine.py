@@ -145,6 +145,8 @@ class Engine:
         """Whether the state must be read back before anything else, since that has failed."""
         self._excerpt = ""
         """A description of the state at the last internal error."""
+        self._result = CycleResult(0)
+        """What follows from the cycle that runs."""
         self._scheduling_enabled = True
         self._pinned_jobs: Callable[[], Container[int]] = tuple
         self.reload()
@@ -181,9 +183,9 @@ class Engine:
         events of theirs are still expected.
         """
         self._scheduling_enabled, self._pinned_jobs = scheduling_enabled, pinned_jobs
-        result = CycleResult(self.seq)
+        result = self._result = CycleResult(self.seq)
         try:
-            self._cycle(result, events, commands)
+            self._cycle(events, commands)
         except Exception as error:  # noqa: BLE001 - the caller raises it, after what was committed
             result.error = error
         return result
@@ -198,26 +200,20 @@ class Engine:
 
     # -- one cycle ----------------------------------------------------------------------
 
-    def _cycle(
-        self, result: CycleResult, events: Iterable[Event], commands: Sequence[Command]
-    ) -> None:
+    def _cycle(self, events: Iterable[Event], commands: Sequence[Command]) -> None:
         events = [*self.unwritten_events, *events]
         self.unwritten_events = []
         if self._is_stale:
-            self._discard(result, events, commands)
+            self._discard(events, commands)
         faults = self.faults
         stages = [stage for stage in STAGES if not (faults and faults.is_failing(stage))]
-        error = self._run(result, events, commands, stages)
+        error = self._run(events, commands, stages)
         if error is not None:
-            self._run_in_parts(result, events, commands, stages, error)
-        self._retry(result)
+            self._run_in_parts(events, commands, stages, error)
+        self._retry()
 
     def _run(
-        self,
-        result: CycleResult,
-        events: list[Event],
-        commands: Sequence[Command],
-        stages: Sequence[str],
+        self, events: list[Event], commands: Sequence[Command], stages: Sequence[str]
     ) -> Exception | None:
         """Decide and commit; return an internal error, after which nothing has changed."""
         batch = _CycleBatch(self.state)
@@ -226,27 +222,27 @@ class Engine:
             if batch.events:
                 self.seq = self.store.commit(batch.to_store(), sync=batch.must_sync)
         except StoreFull as full:
-            self._on_disk_full(result, full, events, commands)
+            self._on_disk_full(full, events, commands)
             return None
         except StoreError as error:
             self.unwritten_events += events
-            self._give_up(result, commands, CommandRejected(str(error), "unavailable"))
+            self._give_up(commands, CommandRejected(str(error), "unavailable"))
             raise
         except Exception as error:
             if self.faults is None:
                 # With commands, one of these may be at fault, and the events are good.
                 self.unwritten_events = events if commands else []
-                self._give_up(result, commands, _internal(error))
+                self._give_up(commands, _internal(error))
                 raise
             self._excerpt = excerpt(self.state)
-            self._discard(result, events, commands)
+            self._discard(events, commands)
             return error
         if batch.events:
             self.unsynced = not batch.must_sync
             self._on_disk_recovered()
-        self._add(result, batch)
+        self._add(batch)
         if batch.repeated:
-            self._cycle(result, [], batch.repeated)
+            self._cycle([], batch.repeated)
         return None
 
     def _decide(
@@ -282,8 +278,9 @@ class Engine:
         for event in unloaded(state, now.wall, self._pinned_jobs) if UNLOADING in stages else ():
             batch.apply(event)
 
-    def _add(self, result: CycleResult, batch: _CycleBatch) -> None:
+    def _add(self, batch: _CycleBatch) -> None:
         """Add to the result what is in the journal now."""
+        result = self._result
         if batch.events:
             result.seq = self.seq
             result.events += batch.events
@@ -292,49 +289,40 @@ class Engine:
             if isinstance(outcome, CommandRejected):
                 result.replies.append(Reply(command, rejection=outcome))
             else:
-                self._add_reply(result, command, outcome)
+                self._add_reply(command, outcome)
 
-    def _add_reply(self, result: CycleResult, command: Command, decision: CommandResult) -> None:
+    def _add_reply(self, command: Command, decision: CommandResult) -> None:
         """Evaluate the reply now: a later commit of this cycle may change the state."""
         try:
             value = decision.reply(self.state) if decision.reply else None
         except Exception as error:
             why = "The request was carried out, but its reply failed."
-            result.reject([command], _internal(error, why))
+            self._result.reject([command], _internal(error, why))
             if self.faults is None:
                 raise
             self.faults.record("answering a request", error)
         else:
-            result.replies.append(Reply(command, value))
+            self._result.replies.append(Reply(command, value))
 
-    def _discard(
-        self, result: CycleResult, events: list[Event], commands: Sequence[Command]
-    ) -> None:
+    def _discard(self, events: list[Event], commands: Sequence[Command]) -> None:
         """Return to what is in the journal; if that cannot be read, postpone the events."""
         try:
             self.reload()
         except Exception as error:
             self.unwritten_events += events
             why = f"The state cannot be read: {error}"
-            result.reject(commands, CommandRejected(why, "unavailable"))
+            self._result.reject(commands, CommandRejected(why, "unavailable"))
             raise
 
-    def _give_up(
-        self, result: CycleResult, commands: Sequence[Command], rejection: CommandRejected
-    ) -> None:
+    def _give_up(self, commands: Sequence[Command], rejection: CommandRejected) -> None:
         """Reject the commands, and return to what is in the journal."""
-        result.reject(commands, rejection)
+        self._result.reject(commands, rejection)
         self.reload()
 
     # -- internal errors ----------------------------------------------------------------
 
     def _run_in_parts(
-        self,
-        result: CycleResult,
-        events: list[Event],
-        commands: Sequence[Command],
-        stages: list[str],
-        error: Exception,
+        self, events: list[Event], commands: Sequence[Command], stages: list[str], error: Exception
     ) -> None:
         """Repeat a failed run in parts, so that only the part at fault has no effect."""
         parts: list[_Part] = [
@@ -345,21 +333,23 @@ class Engine:
         while parts:
             part, *parts = parts
             try:
-                self._run_part(result, part)
+                self._run_part(part)
             except BaseException:
                 self.unwritten_events += [event for events, _, _ in parts for event in events]
                 rejection = CommandRejected(f"not decided because of {error!r}", "unavailable")
-                result.reject([command for _, some, _ in parts for command in some], rejection)
+                self._result.reject(
+                    [command for _, some, _ in parts for command in some], rejection
+                )
                 raise
 
-    def _run_part(self, result: CycleResult, part: _Part) -> bool:
+    def _run_part(self, part: _Part) -> bool:
         """Run one part; return False if it is at fault."""
-        error = self._run(result, *part)
+        error = self._run(*part)
         if error is not None:
-            self._isolate(result, part, error)
+            self._isolate(part, error)
         return error is None
 
-    def _isolate(self, result: CycleResult, part: _Part, error: Exception) -> None:
+    def _isolate(self, part: _Part, error: Exception) -> None:
         """Report the event, command or stage that is at fault, and continue without it."""
         faults = self.faults
         assert faults is not None
@@ -370,11 +360,11 @@ class Engine:
         for command in commands:
             name = f"request {getattr(command, 'name', '')}".strip()
             faults.record(name, error, self._excerpt)
-        result.reject(commands, _internal(error))
+        self._result.reject(commands, _internal(error))
         for stage in stages:
             faults.pause(stage, error, self._excerpt)
 
-    def _retry(self, result: CycleResult) -> None:
+    def _retry(self) -> None:
         """Try again what was paused, one part at a time, when its pause is over."""
         faults = self.faults
         if faults is None:
@@ -382,61 +372,55 @@ class Engine:
         for stage in STAGES:
             possible = stage != PLANNING or self._scheduling_enabled
             is_due = possible and faults.is_failing(stage) and faults.may_retry(stage)
-            if is_due and self._run_part(result, ([], [], [stage])):
+            if is_due and self._run_part(([], [], [stage])):
                 faults.resolve(stage)
         if self.set_aside and faults.may_retry(EVENTS):
             events, self.set_aside = self.set_aside, []
             for event in events:
-                self._run_part(result, ([event], [], []))
+                self._run_part(([event], [], []))
             if not self.set_aside:
                 faults.resolve(EVENTS)
 
     # -- a full disk --------------------------------------------------------------------
 
     def _on_disk_full(
-        self,
-        result: CycleResult,
-        full: StoreFull,
-        events: list[Event],
-        commands: Sequence[Command],
+        self, full: StoreFull, events: list[Event], commands: Sequence[Command]
     ) -> None:
         """Release the reserved space for the events alone; reject commands that need space."""
         self.reload()
         self.store_error = str(full)
         if events:
-            self._write_events(result, full, events)
+            self._write_events(full, events)
         for command in commands:
-            self._reply_without_writing(result, command, full)
+            self._reply_without_writing(command, full)
 
-    def _write_events(self, result: CycleResult, full: StoreFull, events: list[Event]) -> None:
+    def _write_events(self, full: StoreFull, events: list[Event]) -> None:
         if not self.store.release_reserve():
             self.unwritten_events += events
             return
         enabled, self._scheduling_enabled = self._scheduling_enabled, False
         try:
-            self._cycle(result, events, ())
+            self._cycle(events, ())
         finally:
             self._scheduling_enabled = enabled
             self.store_error = str(full)
 
-    def _reply_without_writing(
-        self, result: CycleResult, command: Command, full: StoreFull
-    ) -> None:
+    def _reply_without_writing(self, command: Command, full: StoreFull) -> None:
         """Reply to a command that changes nothing: it needs no space."""
         try:
             decision = _handle(command, self.state, self.clock())
         except CommandRejected as rejection:
-            result.reject([command], rejection)
+            self._result.reject([command], rejection)
             return
         except Exception as error:
             if self.faults is None:
                 raise
-            self._isolate(result, ([], [command], []), error)
+            self._isolate(([], [command], []), error)
             return
         if decision.events:
-            result.reject([command], CommandRejected(str(full), "disk_full"))
+            self._result.reject([command], CommandRejected(str(full), "disk_full"))
         else:
-            self._add_reply(result, command, decision)
+            self._add_reply(command, decision)
 
     def _on_disk_recovered(self) -> None:
         """After a commit: if the disk was full, reserve the space again."""

@@ -339,7 +339,7 @@ def test_a_silent_unauthenticated_connection_is_closed(tmp_path: Path, monkeypat
     monkeypatch.setattr(listen, "UNAUTHENTICATED_SECONDS", 0.05)
 
     async def scenario() -> None:
-        port = listen.TcpListener("127.0.0.1:0", False, str(tmp_path), {})
+        port = listen.TcpListener("127.0.0.1:0", False, str(tmp_path), {}, listen.Connections())
         port.begin(Silent)
         assert await hung_up(int(port.address.rpartition(":")[2]))
         port.close()
@@ -366,7 +366,7 @@ def test_an_unauthenticated_client_cannot_prolong_tls(tmp_path: Path, monkeypatc
                 pass
 
     async def scenario() -> None:
-        port = listen.TcpListener("127.0.0.1:0", True, str(tmp_path), {})
+        port = listen.TcpListener("127.0.0.1:0", True, str(tmp_path), {}, listen.Connections())
         port.begin(Silent)
         await asyncio.to_thread(stays_silent, int(port.address.rpartition(":")[2]))
         port.close()
@@ -437,7 +437,7 @@ def test_a_connection_that_never_begins_tls_is_closed_too(tmp_path: Path, monkey
     monkeypatch.setattr(listen, "MAX_CONNECTIONS", 2)
 
     async def scenario() -> None:
-        port = listen.TcpListener("127.0.0.1:0", True, str(tmp_path), {})
+        port = listen.TcpListener("127.0.0.1:0", True, str(tmp_path), {}, listen.Connections())
         port.begin(Silent)
         number = int(port.address.rpartition(":")[2])
         links = [await asyncio.open_connection("127.0.0.1", number) for _ in range(5)]
@@ -459,7 +459,7 @@ def test_without_descriptors_a_port_pauses_instead_of_spinning(
     monkeypatch.setattr(listen, "ACCEPT_PAUSE_SECONDS", 0.05)
 
     async def scenario() -> None:
-        port = listen.TcpListener("127.0.0.1:0", False, str(tmp_path), {})
+        port = listen.TcpListener("127.0.0.1:0", False, str(tmp_path), {}, listen.Connections())
         real, tried = port.socket, 0
 
         class Short:

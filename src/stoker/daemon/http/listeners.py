@@ -70,12 +70,7 @@ class TcpListener:
     """One port."""
 
     def __init__(
-        self,
-        text: str,
-        tls: bool,
-        state: str,
-        note: dict[str, Any],
-        connections: Connections | None = None,
+        self, text: str, tls: bool, state: str, note: dict[str, Any], connections: Connections
     ) -> None:
         host, port = split(text)
         if not tls and not is_loopback(host):
@@ -88,32 +83,30 @@ class TcpListener:
             self.context, self.fingerprint = _tls_context(state)
         self.socket = _bound(host, port)
         self.address = join(host, self.socket.getsockname()[1])
-        self.connections = connections or Connections()
+        self.connections = connections
         self.tasks: set[asyncio.Task[None]] = set()
         self.transports: WeakSet[asyncio.WriteTransport] = WeakSet()
 
     def begin(self, protocol: Protocol) -> None:
         """Accept connections from now on; called by the API thread."""
-        event_loop = asyncio.get_running_loop()
-        event_loop.add_reader(self.socket.fileno(), self._accept, event_loop, protocol)
+        if self.socket.fileno() >= 0:  # not closed
+            event_loop = asyncio.get_running_loop()
+            event_loop.add_reader(self.socket.fileno(), self._accept, protocol)
 
-    def _accept(self, event_loop: asyncio.AbstractEventLoop, protocol: Protocol) -> None:
+    def _accept(self, protocol: Protocol) -> None:
         """Accept several at once: a full backlog would keep out authenticated clients."""
         for _ in range(MAX_ACCEPTS_AT_ONCE):
             try:
                 sock, _ = self.socket.accept()
             except OSError as error:  # no connection waits, or it was closed again
                 if error.errno in _SHORTAGE_ERRORS and not self.connections.evict():
+                    event_loop = asyncio.get_running_loop()
                     event_loop.remove_reader(self.socket.fileno())
-                    event_loop.call_later(
-                        ACCEPT_PAUSE_SECONDS, self._accept_again, event_loop, protocol
-                    )
+                    event_loop.call_later(ACCEPT_PAUSE_SECONDS, self.begin, protocol)
                 return
-            self._take(event_loop, sock, protocol)
+            self._take(sock, protocol)
 
-    def _take(
-        self, event_loop: asyncio.AbstractEventLoop, sock: socket.socket, protocol: Protocol
-    ) -> None:
+    def _take(self, sock: socket.socket, protocol: Protocol) -> None:
         from stoker.daemon.http.auth import TcpAuth
 
         if not self.connections.has_room():
@@ -121,7 +114,7 @@ class TcpListener:
             return
         auth = TcpAuth(self.token, lambda: self._on_closed(auth))
         self.connections.count += 1
-        task = event_loop.create_task(self._serve(event_loop, sock, protocol, auth))
+        task = asyncio.get_running_loop().create_task(self._serve(sock, protocol, auth))
         self.connections.unauthenticated[auth] = task.cancel
         self.tasks.add(task)
 
@@ -132,17 +125,8 @@ class TcpListener:
 
         task.add_done_callback(done)
 
-    def _accept_again(self, event_loop: asyncio.AbstractEventLoop, protocol: Protocol) -> None:
-        if self.socket.fileno() >= 0:
-            event_loop.add_reader(self.socket.fileno(), self._accept, event_loop, protocol)
-
-    async def _serve(
-        self,
-        event_loop: asyncio.AbstractEventLoop,
-        sock: socket.socket,
-        protocol: Protocol,
-        auth: TcpAuth,
-    ) -> None:
+    async def _serve(self, sock: socket.socket, protocol: Protocol, auth: TcpAuth) -> None:
+        event_loop = asyncio.get_running_loop()
         seconds = HANDSHAKE_SECONDS if self.context else None
         try:
             transport, _ = await event_loop.connect_accepted_socket(

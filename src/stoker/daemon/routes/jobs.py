@@ -26,7 +26,7 @@ from stoker.daemon.http.codec import (
 )
 from stoker.daemon.metrics.store import DEFAULT_POINTS, MAX_POINTS
 from stoker.daemon.routes.bridge import RouteContext, reply_future, signal_future
-from stoker.daemon.routes.log_stream import follow, start_of_tail, start_since, whole
+from stoker.daemon.routes.log_stream import follow, start_of_tail, start_since
 from stoker.daemon.submission.submit import submit_jobs
 from stoker.daemon.sweeps import queries as sweep_queries
 from stoker.daemon.sweeps.submit import handle_submit_sweep
@@ -167,11 +167,12 @@ async def log(api: RouteContext, request: Request) -> Response:
         start = parse_number(query["offset"], "offset")
     elif query.get("since"):
         start = start_since(path, parse_number(query["since"], "since"))
-    body = whole(path, start)
+    is_over = None
     if is_set(query.get("follow")):
         # The registry is used by the handler only, in the daemon's thread.
-        is_over = partial(queries.is_attempt_over, files.job, files.attempt, api.daemon.registry)
-        body = follow(path, start, lambda: api.ask(is_over))
+        over = partial(queries.is_attempt_over, files.job, files.attempt, api.daemon.registry)
+        is_over = partial(api.ask, over)
+    body = follow(path, start, is_over)
     return StreamedReply(body, headers=HEADERS, media_type="application/octet-stream")
 
 

@@ -40,27 +40,19 @@ def start_since(path: str, seconds: int) -> int:
     return 0 if time.time() - status.st_mtime <= seconds else status.st_size
 
 
-async def whole(path: str, start: int) -> AsyncIterator[bytes]:
-    """Yield a log from `start` to its present end."""
-    at = start
-    while data := _read(path, at):
-        at += len(data)
-        yield data
-
-
 async def follow(
-    path: str, start: int, is_over: Callable[[], Awaitable[bool]]
+    path: str, start: int, is_over: Callable[[], Awaitable[bool]] | None = None
 ) -> AsyncIterator[bytes]:
-    """Yield a log as it grows, until its attempt is over."""
+    """Yield a log as it grows, until its attempt is over; without `is_over`, as it is now."""
     at, pause = start, MIN_POLL_SECONDS
-    ended = await is_over()
+    ended = is_over is None or await is_over()
     while True:
         data = _read(path, at)
         if data:
             at += len(data)
             pause = MIN_POLL_SECONDS
             yield data
-        elif ended:
+        elif is_over is None or ended:
             return
         else:
             await asyncio.sleep(pause)
