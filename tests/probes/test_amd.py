@@ -48,17 +48,17 @@ def test_a_card_is_read_with_all_its_fields(sys):
     reading = amd.read(str(sys))
     (facts,), (use,) = reading.facts, reading.use
     assert (facts.index, facts.uuid, facts.model) == (0, "GPU-9a1b2c3d4e5f6071", "Instinct MI210")
-    assert (facts.memory, facts.vendor, facts.pci) == (65536, "amd", "0000:03:00.0")
+    assert (facts.memory, facts.vendor) == (65536, "amd")
     assert (use.memory_used, use.utilization, use.temperature, use.power) == (3072, 42, 51, 41.5)
     assert (use.processes, use.processes_known) == ((), False)
 
 
 def test_cards_are_numbered_by_pci_address_and_other_vendors_left_out(sys):
-    make_card(sys, "card0", "0000:83:00.0")
-    make_card(sys, "card1", "0000:03:00.0")
+    make_card(sys, "card0", "0000:83:00.0", unique_id="0x0")
+    make_card(sys, "card1", "0000:03:00.0", unique_id="0x0")
     make_card(sys, "card2", "0000:01:00.0", vendor="0x10de")
     reading = amd.read(str(sys))
-    assert [gpu.pci for gpu in reading.facts] == ["0000:03:00.0", "0000:83:00.0"]
+    assert [gpu.uuid for gpu in reading.facts] == ["0000:03:00.0", "0000:83:00.0"]
     assert [gpu.index for gpu in reading.facts] == [0, 1]
 
 

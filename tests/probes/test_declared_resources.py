@@ -23,7 +23,6 @@ def gpu(index: int, uuid: str, parent: str | None = None) -> GpuFacts:
         model="M",
         memory=8192,
         vendor="nvidia",
-        pci=None,
         mig=parent is not None,
         parent=parent,
     )

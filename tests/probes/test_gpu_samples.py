@@ -7,7 +7,7 @@ from stoker.probes.gpu_samples import UNKNOWN_ATTEMPT, build_samples, parse_toke
 
 
 def reading(*processes: GpuProcess, known: bool = True) -> Reading:
-    gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia", pci=None)
+    gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia")
     use = GpuUse(
         uuid="GPU-a",
         memory_used=1000,

@@ -57,7 +57,6 @@ def _gpu_facts(index: int, pci: str, device: str) -> GpuFacts:
         model=_text(device, "product_name") or f"AMD GPU {_text(device, 'device') or ''}".strip(),
         memory=total // _MIB if total else None,
         vendor="amd",
-        pci=pci if _PCI.fullmatch(pci) else None,
     )
 
 

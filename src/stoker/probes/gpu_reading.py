@@ -17,7 +17,6 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory: int | None
     """MiB."""
     vendor: Literal["nvidia", "amd"]
-    pci: str | None
     mig: bool = False
     """A MIG instance: CUDA sees it by UUID only."""
     parent: str | None = None

@@ -128,7 +128,6 @@ class Nvml:
             model=name or ("NVIDIA GPU" if parent is None else "NVIDIA MIG"),
             memory=total,
             vendor="nvidia",
-            pci=self._pci(board),
             mig=parent is not None,
             parent=parent,
         )
@@ -196,14 +195,6 @@ class Nvml:
         if degrees is None:
             degrees = self._query(lambda: int(nvml.nvmlDeviceGetTemperature(handle, sensor)))
         return degrees
-
-    def _pci(self, handle: Any) -> str | None:
-        """Return the PCI address as Linux writes it: `0000:3b:00.0`."""
-        nvml = self._nvml
-        info = self._query(lambda: nvml.nvmlDeviceGetPciInfo(handle))
-        if info is None:
-            return None
-        return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
 
     def _processes(self, handle: Any) -> tuple[GpuProcess, ...] | None:
         """Return the compute and graphics processes on a GPU; None if they are not listed."""

@@ -189,7 +189,6 @@ class _Parser:
             model=printable(tail[0].strip(), _MAX_NAME) or "NVIDIA GPU",
             memory=total if total and 0 < total <= MAX_GPU_MEMORY else None,
             vendor="nvidia",
-            pci=None,
         )
         use = GpuUse(
             uuid=uuid,

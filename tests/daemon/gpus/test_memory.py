@@ -372,7 +372,7 @@ class NoHolds:
 
 
 def test_gpus_can_be_polled_at_once() -> None:
-    gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia", pci=None)
+    gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia")
     first = Reading(facts=(gpu,))
     holds: Any = NoHolds()
     watch = GpuMonitor("here", first, "abc", Thresholds(), holds, EpollReactor())
@@ -397,7 +397,7 @@ def test_a_driver_that_hangs_blocks_no_start_and_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probe_client, "COMMAND", ("-c", "import time; time.sleep(600)"))
-    gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia", pci=None)
+    gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia")
     locks: Any = NoHolds()
     watch = GpuMonitor("here", Reading(facts=(gpu,)), "abc", Thresholds(), locks, EpollReactor())
     try:

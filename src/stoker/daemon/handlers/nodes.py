@@ -6,6 +6,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import convert
+from msgspec.structs import asdict
+
 from stoker.core import events as e
 from stoker.core.state import State
 from stoker.daemon.context import RequestContext, reply_only
@@ -227,14 +230,7 @@ def _measured(remote: RemoteNode | None) -> NodeMeasurement | None:
         disk_free=reading.disk_free,
         tools=sorted(reading.tools),
         gpus=[
-            MeasuredGpu(
-                index=facts.index,
-                uuid=facts.uuid,
-                model=facts.model,
-                memory=facts.memory,
-                memory_used=use.memory_used,
-                utilization=use.utilization,
-            )
+            convert(asdict(facts) | asdict(use), MeasuredGpu)
             for facts, use in zip(reading.reading.facts, reading.reading.use, strict=False)
         ],
     )

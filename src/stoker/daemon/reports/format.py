@@ -142,8 +142,6 @@ class TrainingReport:
         self.total: int | None = None
         """Number of epochs in all, as reported."""
         self.metrics: dict[str, Any] = {}
-        self.at: float | None = None
-        """Time of the latest line."""
 
     def feed(self, data: bytes) -> None:
         """Parse the next bytes."""
@@ -164,15 +162,14 @@ class TrainingReport:
     def _apply_line(self, line: Line) -> None:
         if self.stopped:
             return
-        at, epoch = timestamp(line.t), line.e
-        self.at = at or self.at
+        epoch = line.e
         match line.k:
             case "hello":
                 self.hello = True
             case "start" if epoch is not None:
                 self.counted = max(self.counted, epoch)
                 if self.epoch is None:
-                    self.first_epoch_at = at
+                    self.first_epoch_at = timestamp(line.t)
                 self.epoch = epoch
                 self.total = line.n or self.total
             case "end" if epoch is not None:

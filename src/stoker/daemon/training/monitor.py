@@ -21,7 +21,7 @@ from stoker.daemon.metrics.reader import MetricsReader
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.metrics.store import append_remote_report
 from stoker.daemon.reports.attempt_report import AttemptReport, current_report
-from stoker.daemon.reports.format import CHUNK, MAX_BACKLOG, read_steps, seconds, timestamp
+from stoker.daemon.reports.format import CHUNK, MAX_BACKLOG, read_steps, seconds
 from stoker.daemon.reports.watcher import ReportWatcher
 from stoker.daemon.training.cleanup import ReportCleanup
 from stoker.daemon.training.report_events import new_events, overdue_stops, with_stop_flag
@@ -113,19 +113,17 @@ class TrainingMonitor:
         self.cleanup.add(current.key)
         return current
 
-    def on_report_data(
-        self, key: AttemptId, part: int | None, data: bytes, offset: int | None = None
-    ) -> None:
+    def on_report_data(self, key: AttemptId, part: int | None, data: bytes, offset: int) -> None:
         """Handle bytes that were appended to a report on a remote node, at this offset."""
         job = self.state().running.get(key[0])
         if job is None or job.attempt != key[1] or part or is_local(job, self.state()):
             return
         current = current_report(self.reports, job) or self._add_report(job, None)
         report = current.report
-        append_remote_report(self.home, key, data, report.offset if offset is None else offset)
-        if offset is not None and offset < report.offset:
+        append_remote_report(self.home, key, data, offset)
+        if offset < report.offset:
             data = data[report.offset - offset :]
-        elif offset is not None and offset > report.offset:
+        elif offset > report.offset:
             report.continue_at(offset)
         report.feed(data)
         self.dirty.add(job.id)
@@ -240,15 +238,10 @@ class TrainingMonitor:
         metrics = current.local_metrics.metrics | report.metrics
         if not report.hello and not metrics:
             return {}
-        view: dict[str, Any] = {
-            "epoch": report.epoch, "step": None, "step_seconds": None,
-            "metrics": metrics, "at": report.at or current.local_metrics.at,
-        }  # fmt: skip
+        view: dict[str, Any] = {"epoch": report.epoch, "metrics": metrics}
         steps = read_steps(f"{current.path}/steps") if current.path is not None else None
         if steps is not None and steps.e is not None and steps.e >= (report.epoch or 0):
-            at = max(timestamp(steps.t) or 0.0, report.at or 0.0) or None
-            view |= {"epoch": steps.e, "step": steps.n, "at": at}
-            view["step_seconds"] = seconds(steps.s)
+            view |= {"epoch": steps.e, "step": steps.n, "step_seconds": seconds(steps.s)}
         return view
 
     # -- ended attempts -----------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec import convert
+from msgspec.structs import asdict
+
 from stoker.core.events import QueueDefined
 from stoker.core.state import State
 from stoker.core.units import format_amount
@@ -11,17 +14,11 @@ from stoker.schema.queue import QueueDevice, QueueView
 def queue_view(queue: QueueDefined, state: State) -> QueueView:
     """Return a named queue, its limits, and what is free of its devices."""
     local = f"{next(iter(state.rest.nodes), '')}/"  # local devices are shown without their node
-    return QueueView(
-        name=queue.name,
-        max_running=queue.max_running,
-        max_gpus=_amount(queue.max_gpus),
-        max_job_gpus=_amount(queue.max_job_gpus),
-        max_waiting=queue.max_waiting,
-        priority=queue.priority,
-        strict=queue.strict,
-        devices=list(queue.devices),
-        running=state.queue_running.get(queue.name, 0),
-        resources=[
+    derived = {
+        "max_gpus": _amount(queue.max_gpus),
+        "max_job_gpus": _amount(queue.max_job_gpus),
+        "running": state.queue_running.get(queue.name, 0),
+        "resources": [
             QueueDevice(
                 type=type,
                 device=name.removeprefix(local),
@@ -30,7 +27,8 @@ def queue_view(queue: QueueDefined, state: State) -> QueueView:
             )
             for type, name, capacity in state.own_devices(queue)
         ],
-    )
+    }
+    return convert(asdict(queue) | derived, QueueView)
 
 
 def _amount(amount: int | None) -> str | None:
