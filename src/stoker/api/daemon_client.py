@@ -9,6 +9,7 @@ from stoker.api.errors import typed_error
 from stoker.client import client as plain
 from stoker.client import transport
 from stoker.client.errors import PermissionDenied, StokerError
+from stoker.client.tcp_endpoint import from_environment
 
 
 class DaemonClient(plain.Client):
@@ -38,11 +39,8 @@ class DaemonClient(plain.Client):
 
 def connect(autostart: bool = True, path: str | None = None) -> DaemonClient:
     """Return a client of this user's daemon, which the first request starts if necessary."""
-    if path is None and os.environ.get("STOKER_SERVER"):
-        from stoker.client.tcp_endpoint import from_environment
-
-        return DaemonClient(from_environment())
+    endpoint = from_environment() if path is None else None
     try:
-        return DaemonClient(path, autostart=autostart)
+        return DaemonClient(endpoint or path, autostart=autostart and endpoint is None)
     except places.UnsafeDirectory as error:
         raise PermissionDenied(str(error)) from None

@@ -9,11 +9,8 @@ import msgspec
 
 from stoker import wire
 from stoker.schema.gpu import GpuView
-from stoker.schema.job import AttemptView, ConstraintView, JobView, NodeFit, WhyView
-from stoker.schema.node import DrainReply, NodeView, ResourceView
-
-Attempt = AttemptView[datetime]
-Constraint, Reason, Resource = ConstraintView, NodeFit, ResourceView
+from stoker.schema.job import JobView, WhyView
+from stoker.schema.node import DrainReply, NodeView
 
 
 class Decoded:

@@ -23,11 +23,7 @@ def overview() -> str:
         lines.append(title)
         lines += [f"  {verb:<11}{text}" for verb, text in verbs.items()]
         lines.append("")
-    lines += [
-        SELECTORS,
-        "",
-        "Every verb takes --json. More: stoker help VERB; stoker --version",
-    ]
+    lines += [SELECTORS, "", "Every verb takes --json. More: stoker help VERB; stoker --version"]
     return "\n".join(lines)
 
 
@@ -37,15 +33,13 @@ def verb_help(usage: Iterable[str], text: str, options: Iterable[Option]) -> str
 
     lines = [f"  stoker {line}" for line in usage]
     lines += ["", text.strip()]
-    entries = [
-        (_option_names(option), option.text) for option in (*options, *COMMON) if option.text
-    ]
     lines += ["", "Options"]
-    for names, description in entries:
+    for option in (*options, *COMMON):
+        names = _option_names(option)
         if len(names) > 30:
-            lines += [f"  {names}", f"  {'':<30}  {description}"]
-        else:
-            lines.append(f"  {names:<30}  {description}")
+            lines.append(f"  {names}")
+            names = ""
+        lines.append(f"  {names:<30}  {option.text}")
     return "\n".join(lines)
 
 

@@ -381,10 +381,8 @@ def _error(reply: transport.Reply) -> StokerError:
         stopping = ConnectionBroken(message)
         stopping.answered = True
         return stopping
-    if code == "not_found" and reply.headers.get(wire.HEADER_API.lower()) not in (
-        None,
-        wire.API_VERSION,
-    ):
+    version = reply.headers.get(wire.HEADER_API.lower(), wire.API_VERSION)
+    if code == "not_found" and version != wire.API_VERSION:
         message += " (The daemon is of another version; `stoker daemon restart` updates it.)"
     rejected = KINDS.get(code, StokerError)(message, exit_code, code)
     rejected.answered = True

@@ -174,12 +174,8 @@ class ForegroundSource(JobSource):
         line = batch.what.get("line")
         node = state.cluster.nodes[loop.context.node]
         previous, previous_node = self._validated.get(id(batch.options), (None, None))
-        if (
-            line is not None
-            and previous is not None
-            and previous_node is node
-            and previous.spec in state.specs
-        ):
+        is_known = previous_node is node and previous is not None and previous.spec in state.specs
+        if line is not None and previous is not None and is_known:
             return resubmit_line(previous, line, state, now)
         body = Submit(what=What(**batch.what), options=batch.options, **self.environment)
         decision = submit_jobs(loop.context, body, state, now, durable=False)

@@ -86,17 +86,14 @@ def gpu_lines(reply: JsonObject, args: Args) -> list[str]:
     width = table.terminal_width()
     has_nodes = len({*(reply.get("machines") or ()), *(gpu["node"] for gpu in reply["gpus"])}) > 1
     header = not args.flag("no_header")
-    lines: list[str] = []
-    for short in (False, True):
-        rows = [_row(gpu, args, has_nodes, short, bars=width is not None) for gpu in gpus]
-        full_lines = table.render(COLUMNS, rows, header=header, coloured=False)
-        if width is None or short or max(map(table.display_width, full_lines)) <= width:
-            lines = table.render(COLUMNS, rows, header=header, width=width)
-            break
-    return lines
+    rows = [_row(gpu, args, has_nodes, short=False, bars=width is not None) for gpu in gpus]
+    full_lines = table.render(COLUMNS, rows, header=header, coloured=False)
+    if width is not None and max(map(table.display_width, full_lines)) > width:
+        rows = [_row(gpu, args, has_nodes, short=True, bars=True) for gpu in gpus]
+    return table.render(COLUMNS, rows, header=header, width=width)
 
 
-def _row(gpu: JsonObject, args: Args, has_nodes: bool, short: bool, *, bars: bool) -> list[str]:
+def _row(gpu: JsonObject, args: Args, has_nodes: bool, *, short: bool, bars: bool) -> list[str]:
     """Return one row; with `short`, models and sizes are shortened in favour of users."""
     state, total, load = str(gpu["state"]), gpu.get("memory"), gpu.get("utilization")
     model = str(gpu.get("model") or "-")

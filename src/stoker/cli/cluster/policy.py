@@ -88,11 +88,7 @@ def _set_policy(name: str, parameters: dict[str, object], args: Args) -> int:
 
 def change_lines(reply: JsonObject) -> list[str]:
     """Return the lines about a change of policy."""
-    queue, before, after = (
-        reply["queue"],
-        _policy_text(reply["before"]),
-        _policy_text(reply["after"]),
-    )
+    queue, after = reply["queue"], _policy_text(reply["after"])
     where = "all queues" if queue == DEFAULT else f"queue {queue}"
     kept = reply.get("kept") or []
     if kept:
@@ -104,6 +100,7 @@ def change_lines(reply: JsonObject) -> list[str]:
     reordered = (
         f"{output.counted(waiting, 'pending job')} reordered" if waiting else "no pending jobs"
     )
+    before = _policy_text(reply["before"])
     lines = [f"{where}: {before} → {after}; {reordered}; running jobs are unaffected"]
     if reply.get("preempts"):
         lines.append("from now on jobs that can be resumed may be preempted")

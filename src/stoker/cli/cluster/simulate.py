@@ -54,7 +54,4 @@ def exec_simulator(verb: str, args: Args) -> NoReturn:
 
     sys.stdout.flush()
     options = fast_json.dumps(args.values)
-    os.execv(
-        sys.executable,
-        [sys.executable, "-m", "stoker.simulate", verb, options, *args.words],
-    )
+    os.execv(sys.executable, [sys.executable, "-m", "stoker.simulate", verb, options, *args.words])

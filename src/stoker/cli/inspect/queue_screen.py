@@ -82,11 +82,7 @@ def _failure_lines(failures: list[JsonObject], width: int, max_lines: int) -> li
 
 
 def _job_lines(
-    jobs: list[JsonObject],
-    reply: JsonObject,
-    width: int,
-    max_lines: int,
-    verbose: bool,
+    jobs: list[JsonObject], reply: JsonObject, width: int, max_lines: int, verbose: bool
 ) -> list[str]:
     """Return the table of the jobs that fit, and count the others."""
     sweeps = reply.get("sweeps") or []

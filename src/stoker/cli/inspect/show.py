@@ -119,12 +119,7 @@ def job_rows(view: JsonObject, verbose: bool) -> list[tuple[str, str]]:
     for key, value in view.items():
         if key == "node" and view.get("parts"):
             rows.append(("nodes", field_text(view["nodes"])))
-        if (
-            key in skipped
-            or value is None
-            or value in ("", [], {})
-            or (has_ended and key == "time_left")
-        ):
+        if key in skipped or value in (None, "", [], {}) or (has_ended and key == "time_left"):
             continue
         if key in TIME_NAMES:
             rows.append((TIME_NAMES[key], _time_text(value, verbose)))

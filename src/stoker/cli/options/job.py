@@ -68,12 +68,7 @@ JOB = (
     Option("-C/--constraint", "EXPR", "accepted without effect; use --gpu-model or --nodelist"),
     Option("-w/--nodelist", "NAMES", "only these nodes"),
     Option("-x/--exclude", "NAMES", "never these nodes"),
-    Option(
-        "--send",
-        "PATH",
-        "upload only PATH to SSH nodes (default: all); repeatable",
-        many=True,
-    ),
+    Option("--send", "PATH", "upload only PATH to SSH nodes (default: all); repeatable", many=True),
     Option("--no-send", None, "upload nothing; start in an empty directory"),
     Option("--bring", "PATH", "download PATH (default: all changed files); repeatable", many=True),
     Option("--no-bring", None, "download nothing but its output"),
@@ -82,9 +77,7 @@ JOB = (
         "--leave-out", "PATTERN", "exclude from transfers, .gitignore syntax; repeatable", many=True
     ),
     Option(
-        "--if-unreachable",
-        "RULE",
-        "restart:1h requeues it when its node is unreachable for 1 h",
+        "--if-unreachable", "RULE", "restart:1h requeues it when its node is unreachable for 1 h"
     ),
     Option("--epochs", "N", "training job of N epochs"),
     Option("--batch-size", "N", "samples per step"),
@@ -108,9 +101,7 @@ SUBMIT = (
     Option("--wrap", "LINE", "shell command line to run"),
     Option("-W/--wait", None, "wait for the job to end; return its exit code"),
     Option("-f/--follow", None, "follow its output; return its exit code"),
-    Option(
-        "--test-only/--dry-run", None, "validate only, and print when it would start", key="dry_run"
-    ),
+    Option("--test-only/--dry-run", None, "validate only, and print when it would start"),
     Option("--parsable/--quiet/-Q", None, "print only the job id", key="quiet"),
     Option("--strict", None, "fail on #SBATCH options that have no effect"),
     Option("-v/--verbose", None, "print more detail"),

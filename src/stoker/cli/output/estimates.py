@@ -37,11 +37,9 @@ def estimate_sentence(estimate: JsonObject) -> str:
         return f"after {clock_time(low)}, later than was simulated{basis}"
     if estimate.get("kind") == "limit":
         return f"in {time_until(likely)} at the latest, at {clock_time(likely)}{basis}"
-    edges = (
-        f"between {clock_time(low)} and {clock_time(high)}"
-        if high
-        else f"not before {clock_time(low)}"
-    )
+    edges = f"not before {clock_time(low)}"
+    if high:
+        edges = f"between {clock_time(low)} and {clock_time(high)}"
     return f"in about {time_until(likely)}, at {clock_time(likely)} ({edges}){basis}"
 
 

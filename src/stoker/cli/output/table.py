@@ -154,12 +154,10 @@ def _visible_columns(columns: Sequence[Column], widths: list[int], width: int | 
         return shown
 
     def min_width(i: int, drop: int) -> int:
+        if not columns[i].cut:
+            return widths[i]
         is_uncut = 0 < columns[i].whole <= drop
-        return (
-            min(widths[i], MAX_WHOLE_WIDTH if is_uncut else MIN_READABLE_WIDTH)
-            if columns[i].cut
-            else widths[i]
-        )
+        return min(widths[i], MAX_WHOLE_WIDTH if is_uncut else MIN_READABLE_WIDTH)
 
     while True:
         candidate = max(shown, key=lambda i: columns[i].drop)

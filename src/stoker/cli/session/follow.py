@@ -12,6 +12,10 @@ from stoker.client import reconnect
 from stoker.client.client import Client
 from stoker.wire import JsonObject
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from threading import Thread
+
 CANCEL_SECONDS = 2.0
 
 
@@ -20,9 +24,12 @@ def follow_to_end(client: Client, label: str, count: int, *, error: bool = False
     if count != 1:
         return wait_to_end(client, label)
     try:
-        with _copy_stderr(client, label, error), upload(client, label) as progress:
+        stderr_thread = _copy_stderr(client, label) if error else None
+        with upload(client, label) as progress:
             target = AfterProgress(sys.stdout.buffer, progress)
             reconnect.copy(reconnect.follow_attempts(client, label, 0), target)
+        if stderr_thread is not None:
+            stderr_thread.join(5.0)
         views = reconnect.wait(client, [label])["jobs"]
     except KeyboardInterrupt:
         return detach(client, label)
@@ -103,24 +110,11 @@ def detach(client: Client, label: str) -> int:
     return wire.EXIT_INTERRUPTED
 
 
-class _copy_stderr:  # noqa: N801 - reads as a function
-    """Copy the job's separate stderr to ours while the block runs."""
+def _copy_stderr(client: Client, label: str) -> Thread:
+    """Start to copy the job's separate stderr to ours; return the thread that does it."""
+    from threading import Thread
 
-    def __init__(self, client: Client, label: str, is_separate: bool) -> None:
-        self._thread = None
-        if is_separate:
-            from threading import Thread
-
-            self._thread = Thread(
-                target=reconnect.copy,
-                args=(reconnect.follow_attempts(client, label, 0, stream="err"), sys.stderr.buffer),
-                daemon=True,
-            )
-
-    def __enter__(self) -> None:
-        if self._thread:
-            self._thread.start()
-
-    def __exit__(self, *error: object) -> None:
-        if self._thread and error[0] is None:
-            self._thread.join(5.0)
+    pieces = reconnect.follow_attempts(client, label, 0, stream="err")
+    thread = Thread(target=reconnect.copy, args=(pieces, sys.stderr.buffer), daemon=True)
+    thread.start()
+    return thread
