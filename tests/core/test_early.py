@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stoker.core.job import Job, Score
 from stoker.core.policy.early import first_rung, hopeless, shares
 from stoker.core.sweep import Board, Rule, Sweep, trial_of, worst
+from stoker.sweep import validation
 from stoker.sweep.definition.rungs import MAX_RUNGS, rungs
 from stoker.sweep.definition.stopping import stop_of
 
@@ -252,7 +253,7 @@ def test_a_first_rung_that_is_a_share_of_the_end_does_not_end_with_the_end(most)
     ],
 )
 def test_where_nobody_names_the_first_rung_it_is_at_a_part_of_what_is_known(asked, expected):
-    stop = stop_of("sweep.yaml", "stop", asked)
+    stop = stop_of(validation.Field("sweep.yaml", "stop", asked))
     assert stop is not None
     assert rungs(stop) == expected
 

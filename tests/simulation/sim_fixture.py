@@ -26,6 +26,7 @@ from stoker.engine import CommandRejected
 from stoker.store.port import JobQuery, Store
 from stoker.sweep.definition.rungs import rungs
 from stoker.sweep.definition.stopping import stop_of
+from stoker.sweep.validation import Field
 
 
 def machine(gpus: int = 4, cpus: int = 16, memory: int = 64_000, name: str = "box") -> NodeFacts:
@@ -153,7 +154,7 @@ class SimFixture:
         self.keys += 1
         key = f"key-{self.keys}"
         id = self.state.rest.next_id
-        checked = stop_of("the sweep", "stop", stop)
+        checked = stop_of(Field("the sweep", "stop", stop))
         steps = tuple(map(int, rungs(checked))) if checked is not None else ()
         for number, trainee in enumerate(trainees):
             self.models[id + 1 + number] = (Model(trains=replace(trainee, rungs=steps)),)

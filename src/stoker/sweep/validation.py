@@ -6,7 +6,7 @@ import math
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
     from typing import Any
 
 MAX_VALUES = 100_000
@@ -19,11 +19,6 @@ LONGEST_TEXT = 10_000
 
 class InvalidSweep(ValueError):
     """An invalid sweep: one sentence with the file, the key and what was expected."""
-
-
-def invalid_value(where: str, path: str, value: object, expected: str) -> InvalidSweep:
-    """Return the error for an unexpected value."""
-    return InvalidSweep(f"{where}: {path} is {seen(value)}; {expected} was expected.")
 
 
 def renamed(error: InvalidSweep, where: str, names: Mapping[str, str]) -> InvalidSweep:
@@ -56,24 +51,6 @@ def seen(value: object) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-def table(where: str, path: str, value: object, expected: str = "a table of keys") -> Any:
-    """Return a value that must be a dict with texts as keys."""
-    if not isinstance(value, dict):
-        raise invalid_value(where, path, value, expected)
-    for key in value:
-        if not isinstance(key, str):
-            raise InvalidSweep(f"{where}: {path} has the key {seen(key)}; a text was expected.")
-    return value
-
-
-def reject_unknown_keys(where: str, path: str, keys: Iterable[str], known: Collection[str]) -> None:
-    """Reject the first unknown key, with a suggestion."""
-    for key in keys:
-        if key not in known:
-            key_path = f"{path}.{key}" if path else key
-            raise InvalidSweep(f"{where}: {key_path} is not known; {guess(key, known)}")
-
-
 def guess(word: str, known: Collection[str]) -> str:
     """Return a suggestion for an unknown word."""
     from difflib import get_close_matches
@@ -82,32 +59,86 @@ def guess(word: str, known: Collection[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
 
 
-def require_choice(where: str, path: str, value: object, choices: Collection[str]) -> str:
-    """Return a value that must be one of a few texts."""
-    if not isinstance(value, str) or value not in choices:
-        raise invalid_value(where, path, value, f"one of {', '.join(choices)}")
-    return value
+class Field:
+    """A value of a definition, with its file and path for messages."""
+
+    __slots__ = ("path", "value", "where")
+
+    def __init__(self, where: str, path: str, value: object) -> None:
+        self.where, self.path, self.value = where, path, value
+
+    def invalid(self, expected: str) -> InvalidSweep:
+        """Return the error for an unexpected value."""
+        return self.error(f"is {seen(self.value)}; {expected} was expected")
+
+    def error(self, why: str) -> InvalidSweep:
+        """Return an error about the value."""
+        return InvalidSweep(f"{self.where}: {self.path} {why}.")
+
+    def table(self, expected: str = "a table of keys", *, is_root: bool = False) -> Table:
+        """Return a value that must be a dict with texts as keys."""
+        if not isinstance(self.value, dict):
+            raise self.invalid(expected)
+        for key in self.value:
+            if not isinstance(key, str):
+                raise self.error(f"has the key {seen(key)}; a text was expected")
+        return Table(self.where, "" if is_root else self.path, self.value)
+
+    def choice(self, choices: Collection[str]) -> str:
+        """Return a value that must be one of a few texts."""
+        if not isinstance(self.value, str) or self.value not in choices:
+            raise self.invalid(f"one of {', '.join(choices)}")
+        return self.value
+
+    def number(self, expected: str = "a number") -> int | float:
+        """Return a value that must be a finite number."""
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.invalid(expected)
+        if not math.isfinite(value):
+            raise self.invalid(expected)
+        return value
+
+    def integer(self, least: int) -> int:
+        """Return a value that must be an integer of at least `least`."""
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self.invalid(f"a whole number from {least} on")
+        return value
+
+    def text(self, expected: str = "a text") -> str:
+        """Return a value that must be a non-empty text."""
+        if not isinstance(self.value, str) or not self.value.strip():
+            raise self.invalid(expected)
+        return sound(self.where, self.path, self.value)
 
 
-def require_number(where: str, path: str, value: object, expected: str = "a number") -> int | float:
-    """Return a value that must be a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise invalid_value(where, path, value, expected)
-    return value
+class Table:
+    """A dict of a definition, with its file and path for messages."""
 
+    __slots__ = ("path", "values", "where")
 
-def require_integer(where: str, path: str, value: object, least: int) -> int:
-    """Return a value that must be an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise invalid_value(where, path, value, f"a whole number from {least} on")
-    return value
+    def __init__(self, where: str, path: str, values: dict[str, Any]) -> None:
+        self.where, self.path, self.values = where, path, values
 
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
 
-def text(where: str, path: str, value: object, expected: str = "a text") -> str:
-    """Return a value that must be a non-empty text."""
-    if not isinstance(value, str) or not value.strip():
-        raise invalid_value(where, path, value, expected)
-    return sound(where, path, value)
+    def field(self, key: str, default: object = None) -> Field:
+        """Return a value, or the default if it is missing."""
+        path = f"{self.path}.{key}" if self.path else key
+        return Field(self.where, path, self.values.get(key, default))
+
+    def error(self, why: str) -> InvalidSweep:
+        """Return an error about the table."""
+        return Field(self.where, self.path, self.values).error(why)
+
+    def reject_unknown(self, known: Collection[str]) -> None:
+        """Reject the first unknown key, with a suggestion."""
+        for key in self.values:
+            if key not in known:
+                path = self.field(key).path
+                raise InvalidSweep(f"{self.where}: {path} is not known; {guess(key, known)}")
 
 
 def sound(where: str, path: str, value: str) -> str:
@@ -139,7 +170,7 @@ class Values:
         if value is None or isinstance(value, bool | int):
             return value
         if isinstance(value, float):
-            return require_number(self.where, path, value, "a finite number")
+            return Field(self.where, path, value).number("a finite number")
         if isinstance(value, str):
             if len(value) > LONGEST_TEXT:
                 raise InvalidSweep(
@@ -150,8 +181,7 @@ class Values:
         if isinstance(value, list | tuple):
             return [self.one(f"{path}[{i}]", item, depth + 1) for i, item in enumerate(value)]
         if isinstance(value, dict):
-            pairs: Mapping[str, object] = table(self.where, path, value)
+            pairs = Field(self.where, path, value).table().values
             return {key: self.one(f"{path}.{key}", item, depth + 1) for key, item in pairs.items()}
-        raise invalid_value(
-            self.where, path, value, "a text, a number, true, false, null or a list"
-        )
+        expected = "a text, a number, true, false, null or a list"
+        raise Field(self.where, path, value).invalid(expected)

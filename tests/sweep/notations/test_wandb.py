@@ -238,11 +238,6 @@ def test_a_command_that_leaves_the_parameters_out_gets_none() -> None:
     assert command_of(found, {"x": 1}) == ["python", "train.py", "--fast", "--x=1"]
 
 
-def test_a_command_of_the_caller_takes_the_place_of_the_files() -> None:
-    found = read_yaml("method: grid\nparameters: {x: {value: 1}}", "a/b.yaml", command=["./t"])
-    assert found["command"] == ["./t"]
-
-
 def test_a_name_is_cleaned_so_that_it_can_be_typed() -> None:
     tail = "parameters: {x: {value: 1}}\n"
     assert read(f"{HEAD}name: My sweep (lr)!\n{tail}")["name"] == "My-sweep-lr"

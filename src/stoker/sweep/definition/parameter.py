@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stoker.sweep.validation import (
-    InvalidSweep,
-    Values,
-    invalid_value,
-    reject_unknown_keys,
-    require_choice,
-    require_number,
-    table,
-)
+from stoker.sweep.validation import Field, InvalidSweep, Table, Values
 from stoker.sweep.values import canonical
 
 TYPE_CHECKING = False
@@ -50,95 +42,88 @@ def name_of(where: str, path: str, name: str) -> str:
 
 def spec(raw: object, path: str, values: Values) -> dict[str, Any]:
     """Check one parameter and return it in its shortest form."""
-    where = values.where
-    fields = table(where, path, raw, "a table with value, values, or min and max")
-    kind = _kind(where, path, fields)
+    fields = Field(values.where, path, raw).table("a table with value, values, or min and max")
+    kind = _kind(fields)
     if kind == "value":
-        reject_unknown_keys(where, path, fields, ("value", "distribution"))
-        return {"value": values.one(f"{path}.value", fields["value"])}
+        fields.reject_unknown(("value", "distribution"))
+        return {"value": values.one(f"{path}.value", fields.values["value"])}
     if kind == "values":
-        return _listed(path, fields, values)
-    reject_unknown_keys(where, path, fields, ("distribution", *KEYS[kind]))
+        return _listed(fields, values)
+    fields.reject_unknown(("distribution", *KEYS[kind]))
     checked: dict[str, Any] = {"distribution": kind}
     for key in KEYS[kind]:
         if key not in fields and key not in DEFAULTS:
-            raise InvalidSweep(f"{where}: {path} has no {key}; {kind} needs {_and(KEYS[kind])}.")
-        checked[key] = require_number(where, f"{path}.{key}", fields.get(key, DEFAULTS.get(key)))
-    _check_numbers(where, path, checked)
+            raise fields.error(f"has no {key}; {kind} needs {_and(KEYS[kind])}")
+        checked[key] = fields.field(key, DEFAULTS.get(key)).number()
+    _check_numbers(Table(values.where, path, checked))
     return checked
 
 
-def _kind(where: str, path: str, fields: dict[str, Any]) -> str:
+def _kind(fields: Table) -> str:
     """Return what defines the parameter: "value", "values" or a distribution."""
-    given = fields.get("distribution")
-    if given is not None:
-        kind = require_choice(where, f"{path}.distribution", given, (*KEYS, *IMPLIED))
+    given = fields.field("distribution")
+    if given.value is not None:
+        kind = given.choice((*KEYS, *IMPLIED))
         kind = IMPLIED.get(kind, kind)
         if kind in {"value", "values"} and kind not in fields:
-            raise InvalidSweep(f"{where}: {path} has no {kind}; {given} needs it.")
+            raise fields.error(f"has no {kind}; {given.value} needs it")
         return kind
     ways: list[str] = [key for key in ("value", "values") if key in fields]
     if "min" in fields or "max" in fields:
         ways.append("min and max")
     if len(ways) > 1:
-        raise InvalidSweep(
-            f"{where}: {path} has {' as well as '.join(ways)}; one of them is enough."
-        )
+        raise fields.error(f"has {' as well as '.join(ways)}; one of them is enough")
     if not ways:
         keys = ("value", "values", "min", "max", "distribution")
-        reject_unknown_keys(where, path, fields, (*keys, "mu", "sigma", "q", "probabilities"))
-        raise InvalidSweep(f"{where}: {path} has no value, values, min and max, or distribution.")
+        fields.reject_unknown((*keys, "mu", "sigma", "q", "probabilities"))
+        raise fields.error("has no value, values, min and max, or distribution")
     if ways[0] != "min and max":
         return ways[0]
-    limits = (fields.get("min"), fields.get("max"))
+    limits = (fields.values.get("min"), fields.values.get("max"))
     return "int_uniform" if all(type(limit) is int for limit in limits) else "uniform"
 
 
-def _listed(path: str, fields: dict[str, Any], values: Values) -> dict[str, Any]:
-    where, listed = values.where, fields["values"]
-    reject_unknown_keys(where, path, fields, ("values", "probabilities", "distribution"))
+def _listed(fields: Table, values: Values) -> dict[str, Any]:
+    fields.reject_unknown(("values", "probabilities", "distribution"))
+    field = fields.field("values")
+    listed = field.value
     if not isinstance(listed, list | tuple) or not listed:
-        raise invalid_value(where, f"{path}.values", listed, "a list of values")
+        raise field.invalid("a list of values")
     checked: dict[str, Any] = {
-        "values": [values.one(f"{path}.values[{i}]", value) for i, value in enumerate(listed)]
+        "values": [values.one(f"{field.path}[{i}]", value) for i, value in enumerate(listed)]
     }
-    shares = fields.get("probabilities")
+    probabilities = fields.field("probabilities")
+    shares = probabilities.value
     if shares is None:
-        if fields.get("distribution") == "categorical_w_probabilities":
-            raise InvalidSweep(
-                f"{where}: {path} has no probabilities; its distribution needs them."
-            )
+        if fields.values.get("distribution") == "categorical_w_probabilities":
+            raise fields.error("has no probabilities; its distribution needs them")
         return checked
     if not isinstance(shares, list | tuple) or len(shares) != len(listed):
-        raise invalid_value(
-            where, f"{path}.probabilities", shares, f"a list of {len(listed)} numbers"
-        )
+        raise probabilities.invalid(f"a list of {len(listed)} numbers")
+    path = probabilities.path
     numbers = [
-        require_number(where, f"{path}.probabilities[{i}]", share) for i, share in enumerate(shares)
+        Field(fields.where, f"{path}[{i}]", share).number() for i, share in enumerate(shares)
     ]
     if any(share < 0 for share in numbers) or abs(sum(numbers) - 1) > LOOSE:
-        raise InvalidSweep(
-            f"{where}: {path}.probabilities add up to {sum(numbers):.6g}; "
-            "non-negative numbers that add up to 1 were expected."
+        raise probabilities.error(
+            f"add up to {sum(numbers):.6g}; non-negative numbers that add up to 1 were expected"
         )
     return {**checked, "probabilities": numbers}
 
 
-def _check_numbers(where: str, path: str, spec: dict[str, Any]) -> None:
-    kind = spec["distribution"]
-    if "max" in spec and spec["min"] > spec["max"]:
-        raise invalid_value(where, f"{path}.min", spec["min"], f"at most its max, {spec['max']},")
+def _check_numbers(spec: Table) -> None:
+    numbers, kind = spec.values, spec.values["distribution"]
+    if "max" in spec and numbers["min"] > numbers["max"]:
+        raise spec.field("min").invalid(f"at most its max, {numbers['max']},")
     if kind.startswith("int_"):
         for key in ("min", "max"):
-            if not isinstance(spec[key], int):
-                raise invalid_value(where, f"{path}.{key}", spec[key], "a whole number")
-    if "min" in spec and "log" in kind and spec["min"] <= 0:
-        raise invalid_value(
-            where, f"{path}.min", spec["min"], "a number above 0, since it is logarithmic,"
-        )
+            if not isinstance(numbers[key], int):
+                raise spec.field(key).invalid("a whole number")
+    if "min" in spec and "log" in kind and numbers["min"] <= 0:
+        raise spec.field("min").invalid("a number above 0, since it is logarithmic,")
     for key in ("sigma", "q"):
-        if key in spec and spec[key] <= 0:
-            raise invalid_value(where, f"{path}.{key}", spec[key], "a number above 0")
+        if key in spec and numbers[key] <= 0:
+            raise spec.field(key).invalid("a number above 0")
 
 
 def in_grid(spec: dict[str, Any], where: str, path: str) -> dict[str, Any]:

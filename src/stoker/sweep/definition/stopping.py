@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from stoker.sweep.validation import (
-    invalid_value,
-    reject_unknown_keys,
-    require_choice,
-    require_integer,
-    require_number,
-    table,
-)
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from stoker.sweep.validation import Field
 
 KINDS = ("asha", "hyperband", "median")
 FIRST = 27
@@ -22,36 +15,36 @@ BRACKETS = 3
 """Default number of brackets of Hyperband."""
 
 
-def stop_of(where: str, path: str, raw: object) -> dict[str, Any] | None:
+def stop_of(field: Field) -> dict[str, Any] | None:
     """Return the complete early-stopping rule with defaults."""
-    if raw is None:
+    if field.value is None:
         return None
-    fields = table(where, path, raw)
-    kind = require_choice(where, f"{path}.kind", fields.get("kind"), KINDS)
+    stop = field.table()
+    kind = stop.field("kind").choice(KINDS)
     if kind == "median":
-        reject_unknown_keys(where, path, fields, ("kind", "min", "trials", "every"))
+        stop.reject_unknown(("kind", "min", "trials", "every"))
         return {
             "kind": kind,
-            "min": _step(where, f"{path}.min", fields.get("min", 5)),
-            "trials": require_integer(where, f"{path}.trials", fields.get("trials", 5), 1),
-            "every": _step(where, f"{path}.every", fields.get("every", 1)),
+            "min": _step(stop.field("min", 5)),
+            "trials": stop.field("trials", 5).integer(1),
+            "every": _step(stop.field("every", 1)),
         }
-    reject_unknown_keys(where, path, fields, ("kind", "min", "eta", "max", "brackets"))
-    max_step = fields.get("max")
-    least = _step(where, f"{path}.min", fields.get("min", _first(kind, max_step)))
-    eta = require_number(where, f"{path}.eta", fields.get("eta", 3))
-    if eta <= 1:
-        raise invalid_value(where, f"{path}.eta", eta, "a number above 1")
-    if max_step is not None and require_number(where, f"{path}.max", max_step) <= least:
-        raise invalid_value(where, f"{path}.max", max_step, f"a number above its min, {least},")
+    stop.reject_unknown(("kind", "min", "eta", "max", "brackets"))
+    max_step = stop.field("max")
+    least = _step(stop.field("min", _first(kind, max_step.value)))
+    eta = stop.field("eta", 3)
+    if eta.number() <= 1:
+        raise eta.invalid("a number above 1")
+    if max_step.value is not None and max_step.number() <= least:
+        raise max_step.invalid(f"a number above its min, {least},")
     single = kind == "asha"
-    brackets = require_integer(
-        where, f"{path}.brackets", fields.get("brackets", 1 if single else BRACKETS), 1
-    )
-    if single != (brackets == 1):
-        expected = "1 for kind asha" if single else "2 or more for kind hyperband"
-        raise invalid_value(where, f"{path}.brackets", brackets, expected)
-    return {"kind": kind, "min": least, "eta": eta, "max": max_step, "brackets": brackets}
+    brackets = stop.field("brackets", 1 if single else BRACKETS)
+    if single != (brackets.integer(1) == 1):
+        raise brackets.invalid("1 for kind asha" if single else "2 or more for kind hyperband")
+    return {
+        "kind": kind, "min": least, "eta": eta.value, "max": max_step.value,
+        "brackets": brackets.value,
+    }  # fmt: skip
 
 
 def _first(kind: str, max_step: object) -> int | float:
@@ -61,7 +54,9 @@ def _first(kind: str, max_step: object) -> int | float:
     return 1
 
 
-def _step(where: str, path: str, value: object) -> int | float:
-    if require_number(where, path, value, "a step, a number above 0,") <= 0:
-        raise invalid_value(where, path, value, "a step, a number above 0,")
-    return value  # type: ignore[return-value] # it is one, or was refused
+def _step(field: Field) -> int | float:
+    expected = "a step, a number above 0,"
+    step = field.number(expected)
+    if step <= 0:
+        raise field.invalid(expected)
+    return step

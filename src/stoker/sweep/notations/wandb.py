@@ -5,18 +5,7 @@ from __future__ import annotations
 from stoker.sweep.definition.definition import check
 from stoker.sweep.definition.template import cleaned, program_name, with_program
 from stoker.sweep.notations.wandb_distributions import doubtful, parameter
-from stoker.sweep.validation import (
-    MAX_DEPTH,
-    InvalidSweep,
-    invalid_value,
-    reject_unknown_keys,
-    renamed,
-    require_choice,
-    require_integer,
-    require_number,
-    table,
-    text,
-)
+from stoker.sweep.validation import MAX_DEPTH, Field, InvalidSweep, Table, renamed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,48 +29,40 @@ DEFAULT = ["${env}", "${interpreter}", "${program}", "${args}"]
 HYPERBAND = ("type", "min_iter", "max_iter", "s", "eta", "strict")
 
 
-def read_yaml(
-    source: str,
-    where: str,
-    *,
-    command: list[str] | None = None,
-    doubts: list[str] | None = None,
-) -> dict[str, Any]:
-    """Read a sweep's file; a `command` replaces that of the file.
+def read_yaml(source: str, where: str, *, doubts: list[str] | None = None) -> dict[str, Any]:
+    """Read a sweep's file.
 
     Warnings about what is probably not intended are added to `doubts`.
     """
-    file_fields = table(
-        where, "the file", load(source, where), "a sweep: method, parameters and so on,"
-    )
-    reject_unknown_keys(where, "", file_fields, KEYS)
-    file_fields = {key: value for key, value in file_fields.items() if value is not None}
-    method = require_choice(where, "method", file_fields.get("method"), METHODS)
+    whole = Field(where, "the file", load(source, where))
+    file = whole.table("a sweep: method, parameters and so on,", is_root=True)
+    file.reject_unknown(KEYS)
+    file = Table(where, "", {key: value for key, value in file.values.items() if value is not None})
+    method = file.field("method").choice(METHODS)
     parameters: dict[str, Any] = {}
-    given = table(where, "parameters", file_fields.get("parameters", {}))
     unsure: list[str] = [] if doubts is None else doubts
-    _flatten(where, given, "parameters", "", parameters, unsure)
-    if unknown := [key for key in LAUNCH if key in file_fields]:
+    _flatten(file.field("parameters", {}).table(), "", parameters, unsure)
+    if unknown := [key for key in LAUNCH if key in file]:
         unsure.append(f"{where}: W&B keys without effect here: {', '.join(unknown)}.")
-    words = list(command) if command else _command(where, file_fields)
+    words = _command(file)
     definition = {
-        "name": _name(where, file_fields, words),
+        "name": _name(file, words),
         "method": "tpe" if method == "bayes" else method,
         "parameters": parameters,
-        "metric": _metric(where, file_fields.get("metric")),
+        "metric": _metric(file.field("metric")),
         "command": words,
-        **{key: file_fields[key] for key in OURS if key in file_fields},
+        **{key: file.values[key] for key in OURS if key in file},
     }
-    if "run_cap" in file_fields:
-        _alone(where, file_fields, "run_cap", "samples")
-        definition["samples"] = require_integer(where, "run_cap", file_fields["run_cap"], 1)
-    if "early_terminate" in file_fields:
-        _alone(where, file_fields, "early_terminate", "stop")
-        definition["stop"] = _hyperband(where, file_fields["early_terminate"])
+    if "run_cap" in file:
+        _alone(file, "run_cap", "samples")
+        definition["samples"] = file.field("run_cap").integer(1)
+    if "early_terminate" in file:
+        _alone(file, "early_terminate", "stop")
+        definition["stop"] = _hyperband(file.field("early_terminate").table())
     try:
         return check(definition, where)
     except InvalidSweep as error:
-        raise renamed(error, where, _own_names(file_fields)) from None
+        raise renamed(error, where, _own_names(file.values)) from None
 
 
 def _own_names(file_fields: dict[str, Any]) -> dict[str, str]:
@@ -133,53 +114,49 @@ def _line(where: str, error: Exception) -> str:
     return where if mark is None else f"{where}, line {mark.line + 1}"
 
 
-def _alone(where: str, file_fields: dict[str, Any], theirs: str, ours: str) -> None:
-    if ours in file_fields:
-        raise InvalidSweep(f"{where}: {theirs} and {ours} mean the same; give only one of them.")
+def _alone(file: Table, theirs: str, ours: str) -> None:
+    if ours in file:
+        raise InvalidSweep(
+            f"{file.where}: {theirs} and {ours} mean the same; give only one of them."
+        )
 
 
-def _name(where: str, file_fields: dict[str, Any], words: list[str]) -> str:
-    if "name" in file_fields:
-        return cleaned(text(where, "name", file_fields["name"], "the name of the sweep"))
+def _name(file: Table, words: list[str]) -> str:
+    if "name" in file:
+        return cleaned(file.field("name").text("the name of the sweep"))
     name = program_name(words)
-    return name if name != "sweep" else cleaned(where.rpartition("/")[2].partition(".")[0])
+    return name if name != "sweep" else cleaned(file.where.rpartition("/")[2].partition(".")[0])
 
 
-def _flatten(
-    where: str,
-    given: dict[str, Any],
-    path: str,
-    prefix: str,
-    into: dict[str, Any],
-    doubts: list[str],
-) -> None:
+def _flatten(given: Table, prefix: str, into: dict[str, Any], doubts: list[str]) -> None:
     """Collect parameters; nested ones get dotted names."""
-    if path.count(".") > 2 * MAX_DEPTH:
-        raise InvalidSweep(f"{where}: {path[:60]}… is nested more than {MAX_DEPTH} deep.")
-    for key, raw in given.items():
-        name, parameter_path = f"{prefix}{key}", f"{path}.{key}"
+    if given.path.count(".") > 2 * MAX_DEPTH:
+        raise InvalidSweep(
+            f"{given.where}: {given.path[:60]}… is nested more than {MAX_DEPTH} deep."
+        )
+    for key, raw in given.values.items():
+        name, field = f"{prefix}{key}", given.field(key)
         if isinstance(raw, dict) and "parameters" in raw:
-            reject_unknown_keys(where, parameter_path, raw, ("parameters",))
-            inner = table(where, f"{parameter_path}.parameters", raw["parameters"])
-            _flatten(where, inner, f"{parameter_path}.parameters", f"{name}.", into, doubts)
+            nested = field.table()
+            nested.reject_unknown(("parameters",))
+            _flatten(nested.field("parameters").table(), f"{name}.", into, doubts)
         elif name in into:
-            raise InvalidSweep(
-                f"{where}: {parameter_path} is the second parameter with the name {name}."
-            )
+            raise field.error(f"is the second parameter with the name {name}")
         else:
-            into[name] = parameter(where, parameter_path, raw)
-            doubts += doubtful(where, parameter_path, raw)
+            into[name] = parameter(given.where, field.path, raw)
+            doubts += doubtful(given.where, field.path, raw)
 
 
-def _command(where: str, file_fields: dict[str, Any]) -> list[str]:
+def _command(file: Table) -> list[str]:
     """Return the words of the command, including the program."""
-    program = file_fields.get("program")
+    program = file.values.get("program")
     if program is not None:
-        text(where, "program", program, "the file of a program")
-    given = file_fields.get("command")
+        file.field("program").text("the file of a program")
+    field = file.field("command")
+    given = field.value
     if given is None:
         if program is None:
-            raise InvalidSweep(f"{where}: program is missing; give the path of a program.")
+            raise InvalidSweep(f"{file.where}: program is missing; give the path of a program.")
         # A script in another language is executed directly; without a suffix W&B uses Python.
         stem = program.rpartition("/")[2]
         is_executable = "." in stem.lstrip(".") and not stem.endswith(".py")
@@ -190,19 +167,21 @@ def _command(where: str, file_fields: dict[str, Any]) -> list[str]:
         try:
             given = split(given)
         except ValueError as error:
-            raise InvalidSweep(f"{where}: command cannot be read as words: {error}.") from None
+            raise field.error(f"cannot be read as words: {error}") from None
     if not isinstance(given, list) or not given:
-        raise invalid_value(where, "command", given, "a list of words")
-    words = [_word(where, f"command[{index}]", word) for index, word in enumerate(given)]
+        raise Field(file.where, "command", given).invalid("a list of words")
+    words = [
+        _word(Field(file.where, f"command[{index}]", word)) for index, word in enumerate(given)
+    ]
     if any("${" in word for word in words) and not any(_passes(word) for word in words):
         words.append("${no_args}")  # intentional: the script reads its parameters elsewhere
     return words if program is None else with_program(words, program)
 
 
-def _word(where: str, path: str, word: object) -> str:
-    if isinstance(word, bool) or not isinstance(word, str | int | float):
-        raise invalid_value(where, path, word, "a word")
-    return str(word)
+def _word(field: Field) -> str:
+    if isinstance(field.value, bool) or not isinstance(field.value, str | int | float):
+        raise field.invalid("a word")
+    return str(field.value)
 
 
 def _passes(word: str) -> bool:
@@ -210,60 +189,57 @@ def _passes(word: str) -> bool:
     return any(macro in word for macro in ("${args", "${param:", "${no_args}"))
 
 
-def _metric(where: str, raw: object) -> dict[str, Any] | None:
+def _metric(field: Field) -> dict[str, Any] | None:
     """Return the metric; `regex` or `file` may give its source."""
-    if raw is None:
+    if field.value is None:
         return None
-    fields = dict(table(where, "metric", raw))
+    metric = field.table()
+    fields = dict(metric.values)
     for key in ("impute", "impute_while_running"):
         fields.pop(key, None)  # settings of W&B's search for failed runs
     ways = [key for key in ("source", "regex", "file") if key in fields]
     if len(ways) > 1:
-        raise InvalidSweep(f"{where}: metric has {' and '.join(ways)}; one of them is enough.")
-    pattern, file = fields.pop("regex", None), fields.pop("file", None)
+        raise metric.error(f"has {' and '.join(ways)}; one of them is enough")
+    fields.pop("regex", None)
+    fields.pop("file", None)
     if "regex" in ways:
-        fields["source"] = {"kind": "log", "pattern": text(where, "metric.regex", pattern)}
+        fields["source"] = {"kind": "log", "pattern": metric.field("regex").text()}
     if "file" in ways:
-        fields["source"] = {"kind": "file", "path": text(where, "metric.file", file)}
+        fields["source"] = {"kind": "file", "path": metric.field("file").text()}
     return fields
 
 
-def _hyperband(where: str, raw: object) -> dict[str, Any]:
+def _hyperband(fields: Table) -> dict[str, Any]:
     """Return W&B's early stopping: its Hyperband has one bracket, like ASHA."""
-    path = "early_terminate"
-    fields = table(where, path, raw)
-    if fields.get("type") == "envelope":
-        raise InvalidSweep(f"{where}: {path}.type envelope is not supported; use hyperband.")
-    require_choice(where, f"{path}.type", fields.get("type"), ("hyperband",))
-    reject_unknown_keys(where, path, fields, HYPERBAND)
-    if not isinstance(fields.get("strict", False), bool):
-        raise invalid_value(where, f"{path}.strict", fields["strict"], "true or false")
-    eta = require_number(where, f"{path}.eta", fields.get("eta", 3))
-    if eta <= 1:
-        raise invalid_value(where, f"{path}.eta", eta, "a number above 1")
-    max_step = fields.get("max_iter")
-    if max_step is not None:
-        require_integer(where, f"{path}.max_iter", max_step, 1)
+    kind = fields.field("type")
+    if kind.value == "envelope":
+        raise kind.error("envelope is not supported; use hyperband")
+    kind.choice(("hyperband",))
+    fields.reject_unknown(HYPERBAND)
+    strict = fields.field("strict", False)
+    if not isinstance(strict.value, bool):
+        raise strict.invalid("true or false")
+    eta = fields.field("eta", 3)
+    if eta.number() <= 1:
+        raise eta.invalid("a number above 1")
+    max_iter = fields.field("max_iter")
+    max_step = None if max_iter.value is None else max_iter.integer(1)
     if "min_iter" in fields:
-        first: float = require_integer(where, f"{path}.min_iter", fields["min_iter"], 1)
+        first: float = fields.field("min_iter").integer(1)
     elif max_step is None or "s" not in fields:
-        raise InvalidSweep(f"{where}: {path} has neither min_iter nor max_iter with s.")
+        raise fields.error("has neither min_iter nor max_iter with s")
     else:
-        first = _first(
-            where, path, max_step, eta, require_integer(where, f"{path}.s", fields["s"], 1)
-        )
-    return {"kind": "asha", "min": first, "eta": eta, "max": max_step, "brackets": 1}
+        first = _first(max_iter, max_step, eta.number(), fields.field("s").integer(1))
+    return {"kind": "asha", "min": first, "eta": eta.value, "max": max_step, "brackets": 1}
 
 
-def _first(where: str, path: str, max_step: int, eta: float, brackets: int) -> int | float:
-    """Return the first rung for `brackets` rungs up to `most`; at least 1."""
+def _first(max_iter: Field, max_step: int, eta: float, brackets: int) -> int | float:
+    """Return the first rung for `brackets` rungs up to `max_step`; at least 1."""
     first: float = max_step
     for _ in range(brackets):
         if first / eta < 1:
             break
         first /= eta
     if first == max_step:
-        raise InvalidSweep(
-            f"{where}: {path}.max_iter is {max_step}; at least eta, {eta}, was expected."
-        )
+        raise max_iter.invalid(f"at least eta, {eta},")
     return int(first) if first == int(first) else round(first, 9)

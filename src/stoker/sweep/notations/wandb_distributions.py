@@ -5,13 +5,7 @@ from __future__ import annotations
 import math
 
 from stoker.sweep.definition.parameter import IMPLIED, KEYS
-from stoker.sweep.validation import (
-    InvalidSweep,
-    invalid_value,
-    require_choice,
-    require_number,
-    table,
-)
+from stoker.sweep.validation import Field
 from stoker.sweep.values import parse_number
 
 TYPE_CHECKING = False
@@ -32,7 +26,8 @@ NUMBERS = ("min", "max", "mu", "sigma", "q")
 
 def parameter(where: str, path: str, raw: object) -> dict[str, Any]:
     """Return one parameter of a W&B file in the format of `parameter.spec`."""
-    spec = dict(table(where, path, raw, "a table with value, values, or min and max"))
+    fields = Field(where, path, raw).table("a table with value, values, or min and max")
+    spec = dict(fields.values)
     for key in NUMBERS:
         if isinstance(spec.get(key), str):  # 1e-4, which YAML 1.1 reads as text
             spec[key] = parse_number(spec[key])
@@ -40,10 +35,8 @@ def parameter(where: str, path: str, raw: object) -> dict[str, Any]:
     if kind is None:
         return spec
     if kind in {"beta", "q_beta"}:
-        raise InvalidSweep(
-            f"{where}: {path}.distribution {kind} is not supported; use uniform or normal."
-        )
-    require_choice(where, f"{path}.distribution", kind, (*KEYS, *EQUIVALENT, *IMPLIED))
+        raise fields.field("distribution").error(f"{kind} is not supported; use uniform or normal")
+    fields.field("distribution").choice((*KEYS, *EQUIVALENT, *IMPLIED))
     spec["distribution"] = EQUIVALENT.get(kind, kind)
     if kind in EXPONENTS:
         _raise(where, path, spec, inverse=kind.startswith("inv_"))
@@ -73,10 +66,10 @@ def _raise(where: str, path: str, spec: dict[str, Any], inverse: bool) -> None:
     for key in ("min", "max"):
         if key not in spec:
             return  # reported by the validation of the definition
-        exponent = require_number(where, f"{path}.{key}", spec[key])
+        field = Field(where, f"{path}.{key}", spec[key])
+        exponent = field.number()
         if abs(exponent) > 700:
-            expected = "an exponent of e (limits that are values have log_uniform_values)"
-            raise invalid_value(where, f"{path}.{key}", exponent, expected)
+            raise field.invalid("an exponent of e (limits that are values have log_uniform_values)")
         limits[key] = -exponent if inverse else exponent
     if inverse:
         limits = {"min": limits["max"], "max": limits["min"]}
