@@ -85,18 +85,13 @@ def _list(as_json: bool) -> int:
         })  # fmt: skip
         return 0
     owner_text = {STOKER: "yes", OTHER: "another program", None: "no"}
-    write(
-        [
-            Column("COMMAND"),
-            Column("ON PATH"),
-            Column("WHERE", cut=True),
-            Column("DESCRIPTION", cut=True),
-        ],
-        [
-            [name, owner_text[owner], path or "-", COMMANDS[name]]
-            for name, (path, owner) in on_path.items()
-        ],
-    )
+    columns = [Column("COMMAND"), Column("ON PATH")]
+    columns += [Column("WHERE", cut=True), Column("DESCRIPTION", cut=True)]
+    rows = [
+        [name, owner_text[owner], path or "-", COMMANDS[name]]
+        for name, (path, owner) in on_path.items()
+    ]
+    write(columns, rows)
     if output.is_terminal(1):
         output.say(
             "\nstoker compat NAME ... runs a command; stoker compat install NAME puts it on PATH."

@@ -162,5 +162,5 @@ def _no_parameter(field: str, name: str, names: Sequence[str]) -> str:
     )
 
 
-def _cut(text: str, width: int = 40) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+def _cut(text: str) -> str:
+    return text if len(text) <= 40 else text[:39] + "…"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from stoker.sweep.sampling import optuna_study
-from stoker.sweep.sampling.optuna_space import Axis, InvalidParameterValue, axes, constants
+from stoker.sweep.sampling.optuna_space import Axis, InvalidParameterValue, axes_and_constants
 from stoker.sweep.sampling.optuna_study import MIN_RESULTS, Study
 from stoker.sweep.sampling.sampler_process import MISSING, SamplerServer
 from stoker.sweep.sampling.samplers import points
@@ -88,7 +88,8 @@ def test_every_value_has_its_place_in_optunas_space_and_comes_back(name: str, u:
 
 
 def test_the_distributions_are_of_the_right_kind() -> None:
-    found = {name: axis.distribution._asdict() for name, axis in axes(SPACE).items()}
+    axes, _ = axes_and_constants(SPACE)
+    found = {name: axis.distribution._asdict() for name, axis in axes.items()}
     assert found["lr"] == {"low": 1e-5, "high": 0.1, "log": True, "step": None}
     assert found["n"] == {"low": 1, "high": 8, "log": False, "step": 1}
     assert found["nl"]["log"] is True
@@ -98,8 +99,9 @@ def test_the_distributions_are_of_the_right_kind() -> None:
 
 
 def test_what_has_one_value_only_is_no_dimension() -> None:
-    assert axes(FIXED) == {}
-    assert constants(FIXED | SPACE) == {"seed": 7, "only": "one", "narrow": 2.0}
+    assert axes_and_constants(FIXED)[0] == {}
+    constants = axes_and_constants(FIXED | SPACE)[1]
+    assert constants == {"seed": 7, "only": "one", "narrow": 2.0}
 
 
 @pytest.mark.parametrize(

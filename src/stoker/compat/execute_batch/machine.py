@@ -81,11 +81,7 @@ def slot_options(
     cores = min(cores, round(float(pools["cpu"]["free"]) * THOUSAND) // count)
     memory = min(need.memory, int(pools["mem"]["free"]) // count)
     # Scaled cores are no number of threads.
-    options: dict[str, Any] = {
-        "cpus": _thousandths(cores),
-        "mem": f"{memory}M",
-        "no_threads": True,
-    }
+    options = {"cpus": _thousandths(cores), "mem": f"{memory}M", "no_threads": True}
     if chosen is None:
         return options
     share = THOUSAND if need.reserve_gpu else max(need.gpu_share * THOUSAND // MAX_GPU_USE, 1)

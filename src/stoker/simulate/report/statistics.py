@@ -259,14 +259,8 @@ def job_times(results: Iterable[JobResult]) -> list[Times]:
         took = result.end_time - result.submit_time
         # Sums of many floats may be slightly too small.
         waited = max(0.0, took - result.run_time)
-        times.append(
-            (
-                took,
-                waited,
-                max(1.0, took / max(result.run_time, MIN_RUN_SECONDS)),
-                result.gpu_seconds,
-            )
-        )
+        slowdown = max(1.0, took / max(result.run_time, MIN_RUN_SECONDS))
+        times.append((took, waited, slowdown, result.gpu_seconds))
     return times
 
 

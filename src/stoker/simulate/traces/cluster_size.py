@@ -43,13 +43,9 @@ def node_facts(
     return NodeFacts(name, types)
 
 
-def uniform_nodes(
-    groups: Iterable[tuple[int, int]], model: str | None = None, cpus: float = 0, ram: int = 0
-) -> list[NodeFacts]:
+def uniform_nodes(groups: Iterable[tuple[int, int]]) -> list[NodeFacts]:
     """Return nodes by (number of nodes, GPUs per node)."""
-    return _numbered_nodes(
-        [(count, node_facts("", gpus, model, cpus, ram)) for count, gpus in groups]
-    )
+    return _numbered_nodes([(count, node_facts("", gpus)) for count, gpus in groups])
 
 
 def _numbered_nodes(groups: Sequence[tuple[int, NodeFacts]]) -> list[NodeFacts]:
@@ -152,12 +148,9 @@ def nodes_for_load(
     cores = _amount_gpus_per_node(jobs, lambda job: job.cpus, span * load, total, gpus_per_node)
     ram = _amount_gpus_per_node(jobs, lambda job: job.ram, span * load, total, gpus_per_node)
     memory = max((job.gpu_memory or 0 for job in jobs), default=0)
-    return _numbered_nodes(
-        [
-            (count, node_facts("", gpus, model, cores, ram, memory))
-            for _, model, count, gpus in kinds
-        ]
-    )
+    return _numbered_nodes([
+        (count, node_facts("", gpus, model, cores, ram, memory)) for _, model, count, gpus in kinds
+    ])  # fmt: skip
 
 
 def _best(job: TraceJob) -> str | None:

@@ -51,15 +51,7 @@ class FeasibilityChecker:
 
 def smallest_request_text(jobs: Sequence[TraceJob]) -> str:
     """Return the smallest request of these jobs as text."""
-    job = min(
-        jobs,
-        key=lambda candidate: (
-            candidate.gpus,
-            candidate.cpus,
-            candidate.ram,
-            candidate.gpu_memory or 0,
-        ),
-    )
+    job = min(jobs, key=lambda job: (job.gpus, job.cpus, job.ram, job.gpu_memory or 0))
     parts = []
     if job.gpus or not job.cpus:
         models = f" of model {' or '.join(job.gpu_models)}" if job.gpu_models else ""

@@ -115,12 +115,8 @@ class DurationEstimator:
         """Return the total duration: by epochs, as stated, by name, by limit, or of all jobs."""
         if job.epochs and job.epochs_done and job.run_seconds:
             return max(job.run_seconds * job.epochs / job.epochs_done, job.run_seconds)
-        guesses = (
-            job.expected,
-            self._by_name.get((job.user, job.name)),
-            job.time_limit,
-            self._overall,
-        )
+        by_name = self._by_name.get((job.user, job.name))
+        guesses = (job.expected, by_name, job.time_limit, self._overall)
         # A job that exceeds all estimates is assumed to be half done.
         fitting = (guess for guess in guesses if guess and guess > job.run_seconds)
         return next(fitting, 2 * job.run_seconds)

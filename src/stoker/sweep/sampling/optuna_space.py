@@ -98,24 +98,16 @@ class Axis:
         return NormalDist(spec["mu"], spread).cdf(value) if spread > 0 else 0.5
 
 
-def axes(parameters: dict[str, Any]) -> dict[str, Axis]:
-    """Return the parameters with more than one value."""
-    axis_by_name = {}
-    for name, spec in parameters.items():
-        values = grid_values(spec)
-        if values is None or len(values) > 1:
-            axis_by_name[name] = Axis(spec)
-    return axis_by_name
-
-
-def constants(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of parameters with only one."""
-    constant_by_name = {}
+def axes_and_constants(parameters: dict[str, Any]) -> tuple[dict[str, Axis], dict[str, Any]]:
+    """Return the parameters with more than one value, and the values of the others."""
+    axes, constants = {}, {}
     for name, spec in parameters.items():
         values = grid_values(spec)
         if values is not None and len(values) == 1:
-            constant_by_name[name] = values[0]
-    return constant_by_name
+            constants[name] = values[0]
+        else:
+            axes[name] = Axis(spec)
+    return axes, constants
 
 
 def _text(value: Any) -> str:

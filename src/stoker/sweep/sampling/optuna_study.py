@@ -16,7 +16,7 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from stoker.sweep.sampling.optuna_space import InvalidParameterValue, axes, constants
+from stoker.sweep.sampling.optuna_space import InvalidParameterValue, axes_and_constants
 from stoker.sweep.sampling.samplers import new_points
 from stoker.sweep.values import canonical
 
@@ -49,8 +49,7 @@ class Study:
             raise ValueError(f"a sweep with method {self.method} needs no model")
         goal = (definition.get("metric") or {}).get("goal") or "minimize"
         self.direction = StudyDirection[goal.upper()]
-        self.axes = axes(definition["parameters"])
-        self.constants = constants(definition["parameters"])
+        self.axes, self.constants = axes_and_constants(definition["parameters"])
         self.distributions = {name: axis.distribution for name, axis in self.axes.items()}
         self.trials: dict[int, FrozenTrial | None] = {}
         """Each trial for Optuna; None if its parameters do not fit the definition."""

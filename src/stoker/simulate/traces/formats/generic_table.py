@@ -336,20 +336,13 @@ def _text(text: str) -> str:
     return "" if missing(text) else intern(text)
 
 
-def _amount(text: str) -> float:
-    return 0.0 if missing(text) else field_parsers.amount(text)
-
-
-def _size(text: str) -> int:
-    return 0 if missing(text) else field_parsers.size(text)
+def _or_default(parse: Cell, default: object) -> Cell:
+    """Return a parser that returns the default for a missing value."""
+    return lambda text: default if missing(text) else parse(text)
 
 
 def _memory(text: str) -> int | None:
     return (None if missing(text) else field_parsers.size(text)) or None
-
-
-def _priority(text: str) -> int:
-    return 0 if missing(text) else field_parsers.parse_integer(text)
 
 
 def _models(text: str) -> tuple[str, ...]:
@@ -362,11 +355,11 @@ _CELLS: dict[str, Cell] = {
     "start": field_parsers.moment,
     "end": field_parsers.moment,
     "duration": field_parsers.seconds,
-    "gpus": _amount,
-    "cpus": _amount,
-    "ram": _size,
+    "gpus": _or_default(field_parsers.amount, 0.0),
+    "cpus": _or_default(field_parsers.amount, 0.0),
+    "ram": _or_default(field_parsers.size, 0),
     "gpu_memory": _memory,
     "time_limit": field_parsers.limit,
-    "priority": _priority,
+    "priority": _or_default(field_parsers.parse_integer, 0),
     "gpu_models": _models,
 }
