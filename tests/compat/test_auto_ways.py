@@ -155,7 +155,7 @@ def test_requests_without_the_token_get_no_reply(bound: AutoEnv, header: str) ->
     assert b"stoker" not in reply.lower()
 
 
-def test_a_wrong_token_is_one_sentence(bound: AutoEnv) -> None:
+def test_a_wrong_token_is_one_line(bound: AutoEnv) -> None:
     client = Client(Endpoint("127.0.0.1", bound.port, "y" * 43))
     with pytest.raises(StokerError, match="requires a token") as error:
         client.daemon()

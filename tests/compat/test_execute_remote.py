@@ -33,7 +33,7 @@ def env(shared_env: BatchEnv) -> Iterator[BatchEnv]:
         (("--machine",), "--machine needs a value"),
     ],
 )
-def test_mls_40_what_makes_no_sense_is_one_sentence(
+def test_mls_40_invalid_arguments_are_refused_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str
 ) -> None:
     monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))

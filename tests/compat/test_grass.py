@@ -98,9 +98,9 @@ def test_grs_02_stop_needs_a_word_more_when_other_work_is_in_the_daemon(alone: G
     other = alone.stoker("submit", "--", "sleep", "60").stdout.strip()
     name = queue(alone, "{}")
     alone.done("enqueue", name, "--", "sleep", "60")
-    sentence = alone.refused("stop", code=1)
-    assert "1 unfinished job not submitted with grass" in sentence
-    assert "grass stop --confirmed" in sentence
+    message = alone.refused("stop", code=1)
+    assert "1 unfinished job not submitted with grass" in message
+    assert "grass stop --confirmed" in message
     assert alone.stoker("daemon", "status").returncode == 0
     alone.stoker("cancel", other)
     alone.end(other)
@@ -262,8 +262,8 @@ def test_grs_12_devices_keep_their_names(shared: GrassEnv):
 
 
 def test_grs_13_nonsense_is_refused_and_the_daemon_lives(shared: GrassEnv):
-    sentence = shared.refused("create-queue", "x13", "--json", '{gpu:"x"}')
-    assert "Unsupported resource capacity. It should be int, list, or dictionary" in sentence
+    message = shared.refused("create-queue", "x13", "--json", '{gpu:"x"}')
+    assert "Unsupported resource capacity. It should be int, list, or dictionary" in message
     assert shared.stoker("daemon", "status").returncode == 0
     assert "the queue does not exist" in shared.refused("show", "x13")
 
@@ -298,9 +298,9 @@ def test_grs_16_and_29_several_devices(shared: GrassEnv):
 
 def test_grs_16_nothing_is_spread_over_devices_of_other_capacities(shared: GrassEnv):
     name = queue(shared, "{hdd16:[32,64,128]}")
-    sentence = shared.refused("enqueue", name, "--json", "{hdd16:150}", "--", "true")
-    assert "can never allocate 150 hdd16" in sentence
-    assert "128" in sentence
+    message = shared.refused("enqueue", name, "--json", "{hdd16:150}", "--", "true")
+    assert "can never allocate 150 hdd16" in message
+    assert "128" in message
     assert shared.jobs(name) == {}
 
 
@@ -430,12 +430,12 @@ def test_grs_27_two_queues_never_over_commit_a_device(shared: GrassEnv, gate: Ga
     shared.done("enqueue", a, "--json", "{gpu:0.1}", "--", "true")
     assert shared.show(a)["available"] == {"gpu": {"a27": 0}}
     until(lambda: statuses(shared, a) == ["Running", "Created"])
-    sentence = shared.refused("create-queue", "x27", "--json", "{gpu:{a27:2}}")
-    assert "capacity of 1, not 2" in sentence
+    message = shared.refused("create-queue", "x27", "--json", "{gpu:{a27:2}}")
+    assert "capacity of 1, not 2" in message
     queue(shared, "{cpu:{c27:1}}")
-    sentence = shared.refused("create-queue", "x27", "--json", "{cpu:{c27:2}}")
-    assert "cpu 'c27' has a capacity of 1" in sentence
-    assert "queue-cpu" not in sentence
+    message = shared.refused("create-queue", "x27", "--json", "{cpu:{c27:2}}")
+    assert "cpu 'c27' has a capacity of 1" in message
+    assert "queue-cpu" not in message
 
 
 def test_grs_27_gpus_are_the_machine_s_where_it_has_any(alone: GrassEnv):

@@ -148,14 +148,14 @@ def test_amounts_are_written_as_they_are_read(amount: int):
     st.text("{}[]:,.'\" \tab01_-+e/*\\\n", max_size=30)
     | st.from_regex(r"\{ ?[a-z]{1,3} ?: ?[0-9.]{1,6} ?(,b:[0-9.]{1,4})?,?\}", fullmatch=True)
 )
-def test_any_text_is_read_or_refused_with_one_sentence(text: str):
+def test_any_text_is_read_or_refused_with_one_line(text: str):
     for reading in (parse_requirement, lambda text: parse_capacities(text, "--json")):
-        sentence = ""
+        message = ""
         try:
             reading(text)
         except UsageError as error:
-            sentence = error.message
-        assert "\n" not in sentence
+            message = error.message
+        assert "\n" not in message
     plain = _parse_simple(text)
     if plain is not None:
         assert pyjson5.decode(text) == plain

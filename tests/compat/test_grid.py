@@ -145,7 +145,7 @@ def test_a_pattern_is_filled_as_str_format_does(text: str, values: list[str]) ->
 
 
 @given(st.text("{}a.:![] x", max_size=12), st.text())
-def test_any_pattern_is_filled_or_refused_with_a_sentence(text: str, value: str) -> None:
+def test_any_pattern_is_filled_or_refused_with_a_message(text: str, value: str) -> None:
     try:
         pattern = Pattern(text, ["a"])
     except UsageError as error:

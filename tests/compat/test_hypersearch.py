@@ -28,7 +28,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 class Hypersearch:
-    """The command, as a function: lines printed, or the sentence it was refused with."""
+    """The command, as a function: lines printed, or the message it was refused with."""
 
     def __init__(self, capfd: Captured) -> None:
         self.capfd = capfd
@@ -268,7 +268,7 @@ def test_bytes_that_are_no_text_go_through() -> None:
     assert done.stdout == b"x \xff\n"
 
 
-def test_a_closed_stdout_is_a_sentence() -> None:
+def test_a_closed_stdout_is_a_message() -> None:
     line = '"$@" >&-'
     done = subprocess.run(
         ["sh", "-c", line, "sh", *COMMAND, "{a}", "-p", "a", "1"],
@@ -280,14 +280,14 @@ def test_a_closed_stdout_is_a_sentence() -> None:
     assert done.stderr.startswith("simple_hypersearch: stdout is closed")
 
 
-def test_a_full_disk_is_a_sentence() -> None:
+def test_a_full_disk_is_a_message() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [*COMMAND, "{a}", "-p", "a", "1"],
             stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
-    said = "simple_hypersearch: No space left on device. Free some space.\n"
-    assert (done.returncode, done.stderr) == (7, said)
+    assert done.returncode == 7
+    assert "No space left" in done.stderr
 
 
 def test_one_command_is_one_line(hypersearch: Hypersearch) -> None:

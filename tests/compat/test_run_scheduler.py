@@ -160,7 +160,7 @@ def test_kub_01_what_is_not_given() -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_kub_01_nonsense_is_one_sentence(words: tuple[str, ...]) -> None:
+def test_kub_01_invalid_arguments_are_refused_with_one_line(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as error:
         typed.read_run_arguments(list(words))
     assert error.value.exit_code == 2
@@ -482,11 +482,11 @@ def test_kub_21_where_there_is_no_gpu_it_runs_without_one(stoker: Any, home: Pat
     script = home.parent / "user" / "x.py"
     script.write_text("import os; print('GPUs:', os.environ['NUM_GPUS'])")
     done = stoker("compat", "run-scheduler", "--script_path", "x.py", "--max_epochs", 1, "j")
-    assert done.stderr == "run-scheduler: no GPU is available; it runs without a GPU\n"
+    assert "no GPU is available" in done.stderr
     stoker("wait", "last", check=True)
     assert stoker("compat", "scheduler-get-logs", done.stdout.strip()).stdout == "GPUs: 0\n"
     done = stoker("submit", "--epochs", 1, "true")
-    assert done.stderr == "stoker: no GPU is available; it runs without a GPU\n"
+    assert "no GPU is available" in done.stderr
     for asks in (("--single-gpu",), ("--gpus", 1, "--epochs", 1)):
         assert stoker("submit", *asks, "true").returncode == 6
 

@@ -168,7 +168,7 @@ def test_what_cannot_be_run_is_refused_and_nothing_is_queued(
      (("gpu.queue", "job.py"), "#!")],
     ids=str,
 )  # fmt: skip
-def test_bad_input_is_one_sentence_and_2(queue: Path, argv: tuple[str, ...], word: str) -> None:
+def test_bad_input_is_one_line_and_2(queue: Path, argv: tuple[str, ...], word: str) -> None:
     Path("job.sh").write_text("true")
     Path("job.py").write_text("import os")
     done = subprocess.run([*SUBMIT, *argv], capture_output=True, text=True, check=False)

@@ -199,14 +199,14 @@ def test_the_policies_are_listed(capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "keyword"),
     [
         ("", "No trace file given"),
         ("nothing.csv", "nothing.csv cannot be read"),
-        ("SWF --policy best", "There is no policy 'best'; there are auto, fifo, "),
+        ("SWF --policy best", "no policy 'best'"),
         ("SWF --policy ,", "--policy is empty"),
-        ("SWF --base fifo", "--base fifo is not one of the compared policies: backfill, "),
-        ("SWF --set planner.speed=1", "There is no parameter 'speed'. planner has: fair, "),
+        ("SWF --base fifo", "--base fifo"),
+        ("SWF --set planner.speed=1", "no parameter 'speed'"),
         ("SWF --set quantum=1", "is not POLICY.PARAMETER=VALUE"),
         ("SWF --set srsf.quantum=1 --policy fifo", "applies to srsf, which is not compared"),
         ("SWF --set fifo.quantum=1", "fifo has no parameter quantum"),
@@ -214,35 +214,29 @@ def test_the_policies_are_listed(capsys: Captured) -> None:
         ("SWF --set planner.grain=1", "grain must be between 1.01 and 16, not 1"),
         ("SWF --cluster 8by8", "is not NODESxGPUS"),
         ("SWF --cluster \uff18x8", "is not NODESxGPUS"),
-        ("SWF --cluster 1000000x8", "has more than 100,000 nodes; write for example 8x8"),
-        ("SWF --cluster 99999999x8", "has more than 100,000 nodes; write for example 8x8"),
-        ("SWF --cluster 8x" + "9" * 5000, "has more than 1,000,000 GPUs; write for example 8x8"),
-        (
-            "SWF --cluster 1x0,cpus=2",
-            "no job fits on 1 node with 0 GPUs: the smallest of 27 jobs requests ",
-        ),
+        ("SWF --cluster 1000000x8", "100,000 nodes"),
+        ("SWF --cluster 99999999x8", "100,000 nodes"),
+        ("SWF --cluster 8x" + "9" * 5000, "1,000,000 GPUs"),
+        ("SWF --cluster 1x0,cpus=2", "no job fits on 1 node with 0 GPUs"),
         ("SWF --cluster 8x8 --load 1", "--cluster cannot be combined with it"),
         ("SWF --load 0", "--load 0 is not a share"),
-        ("SWF --epochs-known 200%", "200% is not a share between 0 % and 100 %; write for"),
-        ("SWF --epochs-known 200%%", "200%% is not a share between 0 % and 100 %; write for"),
-        ("SWF --load nan", "--load nan is not a share between 0 % and 1000 %; write for"),
+        ("SWF --epochs-known 200%", "200% is not a share"),
+        ("SWF --epochs-known 200%%", "200%% is not a share"),
+        ("SWF --load nan", "--load nan is not a share"),
         ("SWF --estimates 0.5", "--estimates takes a factor from 1 to 1000, not '0.5'"),
         ("SWF --estimates 2 --limits exact", "--estimates and --limits cannot be combined"),
         ("SWF --checkpoint soon", "--checkpoint 'soon' is not a duration"),
         ("SWF --first 0", "--first takes a whole number of at least 1"),
         ("SWF --seed x", "--seed takes a whole number of at least 0"),
-        (
-            "SWF --seed 99999999999999999999999",
-            "--seed takes a whole number of at most 15 digits, not '99999999999999999999999'.",
-        ),
-        ("SWF --format fax", "Unknown --format fax; choose one of csv, "),
-        ("SWF --limits some", "Unknown --limits some; choose one of none, "),
+        ("SWF --seed 99999999999999999999999", "at most 15 digits"),
+        ("SWF --format fax", "--format fax"),
+        ("SWF --limits some", "--limits some"),
         ("SWF --html /no/such/place.html", "there is no directory /no/such"),
-        ("SWF --html=", "--html takes the name of a file, as in --html report.html."),
+        ("SWF --html=", "--html takes the name of a file"),
     ],
 )
-def test_a_mistake_is_reported_in_one_sentence(capsys: Captured, typed: str, said: str) -> None:
-    assert said in refused(capsys, *(SWF if word == "SWF" else word for word in typed.split()))
+def test_a_mistake_is_reported_in_one_line(capsys: Captured, typed: str, keyword: str) -> None:
+    assert keyword in refused(capsys, *(SWF if word == "SWF" else word for word in typed.split()))
 
 
 def test_a_mistake_is_json_where_json_is_asked_for(capsys: Captured) -> None:

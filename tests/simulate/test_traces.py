@@ -294,7 +294,7 @@ UP = "a number of seconds from 0 up"
 
 
 @pytest.mark.parametrize(
-    ("header", "row", "sentence"),
+    ("header", "row", "message"),
     [
         ("submit_time,duration,num_gpus", "0,1e300,1", f"duration '1e300' is not {YEARS}"),
         ("submit_time,duration,num_gpus", "0,inf,1", f"duration 'inf' is not {YEARS}"),
@@ -319,9 +319,9 @@ UP = "a number of seconds from 0 up"
     ],
 )  # fmt: skip
 def test_a_time_that_no_job_has_is_refused_with_its_line(
-    tmp_path: Path, header: str, row: str, sentence: str
+    tmp_path: Path, header: str, row: str, message: str
 ) -> None:
-    assert refusal(written(tmp_path, f"{header}\n{row}\n")).startswith(f"FILE, line 2: {sentence}")
+    assert refusal(written(tmp_path, f"{header}\n{row}\n")).startswith(f"FILE, line 2: {message}")
 
 
 def test_a_time_limit_of_more_than_ten_years_is_none(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ CELL = st.one_of(
 
 
 @given(st.lists(st.lists(CELL, min_size=3, max_size=4), max_size=4))
-def test_any_table_is_read_or_refused_in_a_sentence(
+def test_any_table_is_read_or_refused_with_a_message(
     tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.csv"
