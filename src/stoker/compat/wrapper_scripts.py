@@ -105,8 +105,8 @@ def uninstall(
     paths = [os.path.join(directory, name) for name in names for directory in directories]
     removed = [path for path in paths if is_wrapper(path)]
     left = [path for path in paths if is_changed_wrapper(path)]
-    found = {os.path.basename(path) for path in (*removed, *left)}
-    missing = [name for name in names if name not in found]
+    installed = {os.path.basename(path) for path in (*removed, *left)}
+    missing = [name for name in names if name not in installed]
     if missing and not ignore_missing:
         raise StokerError(_not_installed_message(missing[0], directory))
     for path in removed:

@@ -30,8 +30,8 @@ def main(argv: list[str]) -> int:
         print(HELP)
         return 0
     output.wants_json = "--json" in words.switches
-    client, found = jobs.find_jobs(words.words, NAME)
-    views = {view["id"]: view for view in found}
+    client, selected = jobs.find_jobs(words.words, NAME)
+    views = {view["id"]: view for view in selected}
     reply = client.cancel([str(id) for id in views])
     if output.wants_json:
         output.emit(reply)
