@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.client.errors import UsageError
-from stoker.compat.grid import EXACT_UP_TO, GRID, SHUFFLED_GRID, Grid, order
-from stoker.compat.pattern import Pattern
-from stoker.compat.permutation import Permutation, shuffled
+from stoker.compat.simple_hypersearch.grid import EXACT_UP_TO, GRID, SHUFFLED_GRID, Grid, order
+from stoker.compat.simple_hypersearch.pattern import Pattern
+from stoker.compat.simple_hypersearch.permutation import Permutation, shuffled
 
 SEEDS = st.integers(-(2**80), 2**80)
 BILLION = Grid(["a", "b", "c"], [range(1000)] * 3)

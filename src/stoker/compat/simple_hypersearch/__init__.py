@@ -6,8 +6,8 @@ import os
 import sys
 
 from stoker.client.errors import UsageError
-from stoker.compat.grid import MODES, SHUFFLED_GRID, Grid, order
-from stoker.compat.pattern import Pattern
+from stoker.compat.simple_hypersearch.grid import MODES, SHUFFLED_GRID, Grid, order
+from stoker.compat.simple_hypersearch.pattern import Pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.compat.permutation import Permutation, shuffled
+from stoker.compat.simple_hypersearch.permutation import Permutation, shuffled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
