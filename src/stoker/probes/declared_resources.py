@@ -26,10 +26,6 @@ _CANONICAL_TYPES = {"gpus": "gpu", "cpus": "cpu", "cores": "cpu", "memory": "mem
 _EXAMPLE = "write for example '{gpu:4,cpu:16,mem:\"64G\",licence:[2]}'"
 
 
-class DeclarationError(BadValue):
-    """An invalid declaration; the message says what to write instead."""
-
-
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """One resource type, its devices and their capacities."""
 
@@ -52,26 +48,23 @@ def parse_gpus(text: str) -> Declared:
         if equals:
             memory |= dict.fromkeys(expanded, _gpu_memory(size))
     if not all(names):
-        raise DeclarationError(
+        raise BadValue(
             f"--gpus {_shown(text)} has an empty name in it; write the names like 0,1,2."
         )
     seen = set()
     for name in names:
         _check_name(name, "--gpus")
         if name in seen:
-            raise DeclarationError(f"--gpus names {name} twice; write every GPU once.")
+            raise BadValue(f"--gpus names {name} twice; write every GPU once.")
         seen.add(name)
     devices = tuple((name, THOUSAND) for name in names)
     return Declared(type="gpu", devices=devices, memory=memory)
 
 
 def _gpu_memory(size: object) -> int:
-    try:
-        memory = parse_memory(str(size), "GPU memory")
-    except BadValue as error:
-        raise DeclarationError(str(error)) from None
+    memory = parse_memory(str(size), "GPU memory")
     if not memory:
-        raise DeclarationError("a GPU has no memory of size 0; write 24G.")
+        raise BadValue("a GPU has no memory of size 0; write 24G.")
     return memory
 
 
@@ -81,7 +74,7 @@ def _expand_range(name: str) -> list[str]:
     if not (dash and first.isdecimal() and last.isdecimal()):
         return [name]
     if not 0 <= int(last) - int(first) < _MAX_DEVICES:
-        raise DeclarationError(f"--gpus {name} is not a range; write the smaller number first.")
+        raise BadValue(f"--gpus {name} is not a range; write the smaller number first.")
     return [str(number) for number in range(int(first), int(last) + 1)]
 
 
@@ -90,31 +83,26 @@ def parse_resources(text: str) -> list[Declared]:
     import pyjson5
 
     if len(text) > _MAX_TEXT:
-        raise DeclarationError(f"--resources is longer than {_MAX_TEXT} characters.")
+        raise BadValue(f"--resources is longer than {_MAX_TEXT} characters.")
     try:
         value = pyjson5.decode(text, maxdepth=4)
     except (pyjson5.Json5Exception, ValueError) as error:  # ValueError: thousands of digits
-        raise DeclarationError(f"--resources {_shown(text)} is not JSON5; {_EXAMPLE}.") from error
-    return read_resources(value)
-
-
-def read_resources(value: object) -> list[Declared]:
-    """Read resource types from a parsed object, as in a configuration file."""
+        raise BadValue(f"--resources {_shown(text)} is not JSON5; {_EXAMPLE}.") from error
     if not isinstance(value, dict):
-        raise DeclarationError(f"--resources must be an object; {_EXAMPLE}.")
+        raise BadValue(f"--resources must be an object; {_EXAMPLE}.")
     return [_declared(kind, what) for kind, what in value.items()]
 
 
 def _declared(kind: object, value: object) -> Declared:
     if not isinstance(kind, str) or not _TYPE.fullmatch(kind):
-        raise DeclarationError(
+        raise BadValue(
             f"resource type {_shown(kind)} is not a word; use letters, digits, '_', '-' and '.'."
         )
     if kind.lower() in _CANONICAL_TYPES or (
         kind.lower() in {"gpu", *POOLS} and kind != kind.lower()
     ):
         meant = _CANONICAL_TYPES.get(kind.lower(), kind.lower())
-        raise DeclarationError(f"resource type {kind} is written {meant}.")
+        raise BadValue(f"resource type {kind} is written {meant}.")
     memory: dict[str, int] = {}
     if kind in POOLS:
         return Declared(type=kind, devices=((POOL, _pool(kind, value)),), pool=True)
@@ -127,7 +115,7 @@ def _declared(kind: object, value: object) -> Declared:
     else:
         pairs = [(str(index), THOUSAND) for index in range(_count(kind, value))]
     if len(pairs) > _MAX_DEVICES:
-        raise DeclarationError(f"{kind} has more than {_MAX_DEVICES} devices.")
+        raise BadValue(f"{kind} has more than {_MAX_DEVICES} devices.")
     return Declared(type=kind, devices=tuple(pairs), memory=memory)
 
 
@@ -136,7 +124,7 @@ def _sized(kind: str, value: object) -> tuple[int, int | None]:
     if not isinstance(value, dict):
         return _capacity(kind, value), None
     if kind != "gpu" or set(value) != {"memory"}:
-        raise DeclarationError(
+        raise BadValue(
             f'{kind}: {_shown(value)} is not a capacity; write 1, or for a GPU {{memory:"24G"}}.'
         )
     return THOUSAND, _gpu_memory(value["memory"])
@@ -144,27 +132,24 @@ def _sized(kind: str, value: object) -> tuple[int, int | None]:
 
 def _pool(kind: str, value: object) -> int:
     if kind == "mem" and isinstance(value, str):
-        try:
-            return parse_memory(value, "mem") * THOUSAND
-        except BadValue as error:
-            raise DeclarationError(str(error)) from None
+        return parse_memory(value, "mem") * THOUSAND
     if isinstance(value, list | dict | str):
         example = 'mem:"64G" or mem:65536 (MiB)' if kind == "mem" else "cpu:16"
-        raise DeclarationError(f"{kind} is one pool without named devices; write {example}.")
+        raise BadValue(f"{kind} is one pool without named devices; write {example}.")
     amount = _capacity(kind, value)
     if kind == "mem" and amount % THOUSAND:
-        raise DeclarationError('mem counts whole MiB; write mem:65536 or mem:"64G".')
+        raise BadValue('mem counts whole MiB; write mem:65536 or mem:"64G".')
     return amount
 
 
 def _count(kind: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise DeclarationError(
+        raise BadValue(
             f"{kind} {_shown(value)} is not a number of devices; write {kind}:4 for four devices, "
             f"[0.5] for one of that capacity, or {{name:1}} for one with a name."
         )
     if value > _MAX_DEVICES:
-        raise DeclarationError(
+        raise BadValue(
             f"{kind}:{_shown(value)} would be that many single devices; "
             f"write {kind}:[{_shown(value)}] for one device of that capacity."
         )
@@ -174,17 +159,15 @@ def _count(kind: str, value: object) -> int:
 def _capacity(kind: str, value: object) -> int:
     """Return an exact amount in thousandths."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DeclarationError(f"{kind}: {_shown(value)} is not a number; write 2 or 0.5.")
+        raise BadValue(f"{kind}: {_shown(value)} is not a number; write 2 or 0.5.")
     if not value >= 0:  # rejects NaN, too
-        raise DeclarationError(f"{kind}: {_shown(value)} is not a capacity; write 2 or 0.5.")
+        raise BadValue(f"{kind}: {_shown(value)} is not a capacity; write 2 or 0.5.")
     if value > _MAX_AMOUNT:
-        raise DeclarationError(
-            f"{kind}: {_shown(value)} is too large; the maximum is {_MAX_AMOUNT}."
-        )
+        raise BadValue(f"{kind}: {_shown(value)} is too large; the maximum is {_MAX_AMOUNT}.")
     # repr of a float is what the user typed, so 0.1 is exactly a tenth.
     thousandths = Decimal(repr(value)) * THOUSAND
     if thousandths != int(thousandths):
-        raise DeclarationError(
+        raise BadValue(
             f"{kind}: {_shown(value)} has more than three decimals; round it to thousandths."
         )
     return int(thousandths)
@@ -192,7 +175,7 @@ def _capacity(kind: str, value: object) -> int:
 
 def _device_name(kind: str, name: object) -> str:
     if not isinstance(name, str):
-        raise DeclarationError(f"{kind}: device name {_shown(name)} is not text; put it in quotes.")
+        raise BadValue(f"{kind}: device name {_shown(name)} is not text; put it in quotes.")
     _check_name(name, kind)
     return name
 
@@ -200,11 +183,11 @@ def _device_name(kind: str, name: object) -> str:
 def _check_name(name: str, where: str) -> None:
     # A comma or a space would break CUDA_VISIBLE_DEVICES and every printed list.
     if not name.isprintable() or any(char.isspace() or char == "," for char in name) or not name:
-        raise DeclarationError(
+        raise BadValue(
             f"{where}: device name {_shown(name)} must be one word without spaces and commas."
         )
     if len(name) > _MAX_NAME:
-        raise DeclarationError(
+        raise BadValue(
             f"{where}: device name {_shown(name)} is longer than {_MAX_NAME} characters."
         )
 

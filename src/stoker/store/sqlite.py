@@ -7,8 +7,8 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, TypeVar
 
 from stoker import places
 from stoker.store import codec, replacement
@@ -52,6 +52,8 @@ _ENVIRONMENT_ERRORS = frozenset(
 """Errors of the disk, of permissions or of other processes: a repair would not help."""
 MAX_NEWER_LAYOUTS = 50
 """A layout number more than this above ours is damage, not a newer stoker."""
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -296,13 +298,7 @@ class SqliteStore(SqlReader):
         """Return the state as of the last commit; repair the file if it is damaged."""
         if self._damage is not None:
             self._repair_open_file(self._damage)
-        try:
-            return self._load()
-        except (sqlite3.Error, *codec.DAMAGE) as error:
-            if not _is_damage(error, self.path):
-                raise _translate(error, self.path) from error
-            self._repair_open_file(error)
-            return self._load()
+        return self._read(self._load)
 
     def _last_seq(self) -> int:
         return int(self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
@@ -465,15 +461,18 @@ class SqliteStore(SqlReader):
         self._wal_is_suspect = False
 
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Read rows; if the file is damaged, repair it and read again."""
+        return self._read(lambda: self._db.execute(sql, values).fetchall())
+
+    def _read(self, read: Callable[[], T]) -> T:
+        """Return what is read; if the file is damaged, repair it and read again."""
         try:
-            return self._db.execute(sql, values).fetchall()
+            return read()
         except (sqlite3.Error, *codec.DAMAGE) as error:
             if not _is_damage(error, self.path):
                 raise _translate(error, self.path) from error
             self._repair_open_file(error)
         try:
-            return self._db.execute(sql, values).fetchall()
+            return read()
         except sqlite3.Error as error:
             raise _translate(error, self.path) from error
 
