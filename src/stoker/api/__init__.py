@@ -1,7 +1,6 @@
 """The Python API: a client with the verbs of the command line, and an executor of calls."""
 
-from stoker.api.calls.delayed import DelayedSubmission
-from stoker.api.calls.executor import Executor
+from stoker.api.calls.executor import DelayedSubmission, Executor
 from stoker.api.calls.futures import Future
 from stoker.api.client import Client
 from stoker.api.errors import JobFailed, NotPicklable, UnknownOption

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
+from stoker.cli.options import COMMON, Option
 from stoker.cli.verbs import ALIASES, GROUPS, MODULES, VERBS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from stoker.cli.options import Option
 
 SELECTORS = (
     "Jobs are named by id (5), range (3-7, 3-10:2), list (1,4-6), array task (42_3),\n"
@@ -27,10 +22,8 @@ def overview() -> str:
     return "\n".join(lines)
 
 
-def verb_help(usage: Iterable[str], text: str, options: Iterable[Option]) -> str:
+def verb_help(usage: tuple[str, ...], text: str, options: tuple[Option, ...]) -> str:
     """Return the help of one verb: usage, description, options."""
-    from stoker.cli.options import COMMON
-
     lines = [f"  stoker {line}" for line in usage]
     lines += ["", text.strip()]
     lines += ["", "Options"]

@@ -130,5 +130,5 @@ def did_you_mean(word: str, choices: Iterable[str], otherwise: str) -> str:
     """Return a hint for a mistyped word."""
     from stoker.cli.options.suggest import closest_match
 
-    guess = closest_match(word, choices)
+    guess = closest_match(word, list(choices))
     return f"Did you mean {guess}?" if guess else otherwise

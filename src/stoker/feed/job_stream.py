@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 from stoker.client.errors import StokerError
 from stoker.feed.line_reader import LineReader
 from stoker.wire import JsonObject
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 class Batch:

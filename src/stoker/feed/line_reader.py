@@ -28,7 +28,7 @@ class LineReader:
         self.is_at_end = False
         self.line_number = 0
         self.skipped: list[tuple[int, str]] = []
-        """LineReader that cannot be commands: their numbers, and why not."""
+        """Lines that cannot be commands: their numbers, and why not."""
         self._part = b""
         self._skipping = False
         self._continued: list[bytes] = []

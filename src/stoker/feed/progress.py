@@ -6,13 +6,10 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from stoker.terminal import clean, filtered, write_raw
 from stoker.wire import JsonObject
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DRAW_SECONDS = 0.1
 BAR_WIDTH = 24
@@ -41,7 +38,7 @@ class Progress:
 
     @property
     def finished(self) -> int:
-        """LineReader of which nothing more will come."""
+        """Lines of which nothing more will come."""
         return self.done + self.failed + self.cancelled + self.not_run + self.skipped
 
     @property

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from stoker.client.errors import StokerError
 from stoker.feed.job_stream import Batch, FinishedJob, JobStream
 from stoker.feed.line_reader import LineReader
 from stoker.feed.progress import Progress
 from stoker.feed.submit_environment import DRAINING, NO_GPU
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-
 READ_AHEAD = 256
-"""LineReader that wait in the queue beyond those that run: enough to never starve a device."""
+"""Lines that wait in the queue beyond those that run: enough to never starve a device."""
 
 
 class ReadAheadStream(JobStream):

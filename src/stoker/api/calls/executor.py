@@ -24,6 +24,18 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+class DelayedSubmission:
+    """The call that resumes the work, returned by `checkpoint()` of a callable."""
+
+    def __init__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+
+    def __repr__(self) -> str:
+        return f"DelayedSubmission({self.function!r}, *{self.args!r}, **{self.kwargs!r})"
+
+
 class Executor(concurrent.futures.Executor):
     """Each call is one durable job in the queue, with its own GPUs.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stoker.cli.options import COMMON, Option
 from stoker.cli.output import clean
 from stoker.cli.verbs import ALIASES, MODULES, VERBS
 from stoker.client.client import Client, connect
@@ -10,9 +11,7 @@ from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from stoker.cli.options import Option
+    from collections.abc import Callable
 
 VERBS_WITHOUT_JOBS = frozenset({
     "feed", "submit", "run", "sweep", "gpus", "nodes", "drain", "undrain", "daemon", "db", "policy",
@@ -49,10 +48,8 @@ def candidates(words: list[str]) -> list[str]:
     subcommand = verb == "sweep" and len(words) > 2 and module.SUBCOMMANDS.get(words[1])
     if subcommand:
         module = __import__(f"stoker.cli.submit.{subcommand}", fromlist=["OPTIONS"])
-    options: Iterable[Option] = module.OPTIONS
+    options: tuple[Option, ...] = module.OPTIONS
     if current.startswith("-"):
-        from stoker.cli.options import COMMON
-
         return [
             f"{name}\t{option.text}"
             for option in (*options, *COMMON)

@@ -17,11 +17,8 @@ from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import connect_without_start
 from stoker.client.client import connect
 from stoker.client.errors import StokerError, UsageError
+from stoker.client.machine_files import NodeEntry, read_machine
 from stoker.wire import JsonObject
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from stoker.client.machine_files import NodeEntry
 
 USAGE = (
     "nodes [OPTIONS]",
@@ -108,8 +105,6 @@ def _parse_nodes(words: list[str], key: str | None) -> list[NodeEntry]:
     if files and len(files) == len(words):
         if key is not None:
             raise UsageError("A node file names its key; do not give --key.")
-        from stoker.client.machine_files import read_machine
-
         nodes = [read_machine(path) for path in files]
     elif len(words) == 2 and not files:
         nodes = [(words[0], words[1], key)]

@@ -8,10 +8,6 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.client.errors import UsageError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 Value = str | bool | list[str]
 
 
@@ -94,7 +90,7 @@ def option_name(key: str) -> str:
 
 
 def parse(
-    options: Iterable[Option], argv: Sequence[str], *, command: bool = False, verb: str = ""
+    options: tuple[Option, ...], argv: list[str], *, command: bool = False, verb: str = ""
 ) -> Args:
     """Split `argv` into options and words; with `command`, stop at the first word."""
     by_name = {name: option for option in (*options, *COMMON) for name in option.names}
@@ -157,7 +153,7 @@ def _read_option(
 ) -> None:
     option = by_name.get(name)
     if option is None:
-        raise unknown_option(name, by_name, verb)
+        raise unknown_option(name, list(by_name), verb)
     if option.value is None:
         if attached is not None:
             raise UsageError(f"{name} takes no value.")
@@ -192,7 +188,7 @@ def _is_number(token: str) -> bool:
     return token.lstrip("+-").replace(".", "", 1).isdecimal()
 
 
-def unknown_option(name: str, names: Iterable[str], verb: str) -> UsageError:
+def unknown_option(name: str, names: list[str], verb: str) -> UsageError:
     """Return the error for an unknown option, with the most similar one."""
     from stoker.cli.options.suggest import closest_match
 

@@ -16,7 +16,7 @@ from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 SBATCH_NAMES = {"timelimit": "time", "array_inx": "array", "job_name": "name",
                 "partition": "queue", "mem_per_node": "mem", "cpus_per_task": "cpus"}  # fmt: skip
@@ -25,7 +25,7 @@ SET_INSIDE_JOBS = frozenset({"STOKER_GPUS", "STOKER_NODES"})
 SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#={}!")
 
 
-def build_submission(argv: Sequence[str], verb: str) -> tuple[JsonObject, Args]:
+def build_submission(argv: list[str], verb: str) -> tuple[JsonObject, Args]:
     """Return the request body of `submit` or `run`, and the merged options."""
     given = parse((*JOB, *SUBMIT), argv, command=True, verb=verb)
     what = what_to_run(given)

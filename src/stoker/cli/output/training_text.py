@@ -7,10 +7,6 @@ from stoker.cli.output.job_table import epochs_text
 from stoker.cli.output.times import approximate
 from stoker.wire import JsonObject
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 BAR_WIDTH = 20
 
 
@@ -44,7 +40,7 @@ def training_rows(view: JsonObject) -> list[tuple[str, str]]:
     return [(key, text) for key, text in rows if text]
 
 
-def _value(value: Any) -> str:
+def _value(value: str | float) -> str:
     """Return a metric value with few digits; NaN and infinity arrive as text."""
     return clean(value) if isinstance(value, str) else f"{value:g}"
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import BinaryIO
+from typing import BinaryIO
 
 MAX_CONNECTIONS = 64
 """Jobs followed at the same time: each uses a connection, and the daemon accepts 256."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 READ_AHEAD = 256
-"""LineReader read ahead of the slots; they are in no queue yet."""
+"""Lines read ahead of the slots; they are in no queue yet."""
 LONGEST_COMMAND = 128 * 1024 - 1
 """Maximum bytes of one argument of a command line (Linux)."""
 RETRY_SECONDS = 1.0
