@@ -3,10 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.options import submission
+from stoker.cli.options import environment
 from stoker.cli.options.submission import build_submission
 from stoker.client import submit_environment
-from stoker.client import submit_environment as surroundings
 from stoker.client.errors import UsageError
 from stoker.core import contract
 from stoker.core.cluster import Placement
@@ -118,12 +117,12 @@ def told(distributed: bool, nodes: int = 1) -> set[str]:
 def test_a_job_that_a_training_job_submits_is_another_one() -> None:
     names = told(distributed=True) | told(distributed=False) | told(distributed=True, nodes=2)
     mine = dict.fromkeys(names, "1") | {"STOKER_JOB_ID": "5", "STOKER_REPORTS": "/h/training/5.0"}
-    assert submission.job_environment({**mine, "MINE": "2"}) == {"MINE": "2"}
-    assert names <= surroundings.TRAINING
+    assert environment.job_environment({**mine, "MINE": "2"}) == {"MINE": "2"}
+    assert names <= submit_environment.TRAINING
     # Outside of one, they are as good as any other.
-    assert submission.job_environment({"BATCH_SIZE": "8", "JOB_UUID": "x"})["BATCH_SIZE"] == "8"
+    assert environment.job_environment({"BATCH_SIZE": "8", "JOB_UUID": "x"})["BATCH_SIZE"] == "8"
     outside = {"BATCH_SIZE": "8", "STOKER_JOB_ID": "5"}  # a job that does not train
-    assert submission.job_environment(outside) == {"BATCH_SIZE": "8"}
+    assert environment.job_environment(outside) == {"BATCH_SIZE": "8"}
 
 
 @pytest.mark.parametrize(
@@ -137,8 +136,8 @@ def test_a_job_that_a_training_job_submits_is_another_one() -> None:
 )
 def test_our_copy_of_the_library_is_not_passed_on(path: str, left: str | None) -> None:
     inside = {"STOKER_JOB_ID": "5", "STOKER_REPORTS": "/h/training/5.0", "PYTHONPATH": path}
-    assert submission.job_environment(inside).get("PYTHONPATH") == left
-    assert submission.job_environment({"PYTHONPATH": path}) == {"PYTHONPATH": path}
+    assert environment.job_environment(inside).get("PYTHONPATH") == left
+    assert environment.job_environment({"PYTHONPATH": path}) == {"PYTHONPATH": path}
 
 
 def test_variables_given_twice_are_all_sent(here: Path) -> None:
@@ -218,7 +217,7 @@ def test_a_shell_that_is_not_there_is_not_used(monkeypatch: pytest.MonkeyPatch) 
 def test_variables_that_are_not_text_are_left_out_and_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert submission.job_environment({"A": "1", "B": "\udcff"}) == {"A": "1"}
+    assert environment.job_environment({"A": "1", "B": "\udcff"}) == {"A": "1"}
     assert "B" in capsys.readouterr().err
 
 

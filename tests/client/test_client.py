@@ -6,8 +6,9 @@ import pytest
 
 import stoker.api
 from client.fake_daemon import FakeDaemon, chunked, view
-from stoker.client import Client, DaemonUnreachable, StokerError, autostart
-from stoker.client.errors import ConnectionBroken, OutcomeUnknown
+from stoker.client import autostart
+from stoker.client.client import Client
+from stoker.client.errors import ConnectionBroken, DaemonUnreachable, OutcomeUnknown, StokerError
 from stoker.client.transport import query, quote
 
 

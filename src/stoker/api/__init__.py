@@ -14,7 +14,7 @@ from stoker.client.errors import (
     PermissionDenied,
     StokerError,
     UsageError,
-)
+)  # fmt: skip
 
 __all__ = [
     "Client", "DelayedSubmission", "Event", "Executor", "Full", "Future", "Gpu", "Impossible",

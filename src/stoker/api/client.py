@@ -15,7 +15,8 @@ from stoker.api.errors import never_starts_error
 from stoker.api.jobs import Changed, Drained, Event, Gpu, Job, Node, Why
 from stoker.api.sweeps import Sweeps
 from stoker.client import reconnect
-from stoker.client.errors import NotFound, UsageError
+from stoker.client.client import require_attempt
+from stoker.client.errors import UsageError
 
 
 class HasJob(Protocol):
@@ -141,7 +142,8 @@ class Client(Sweeps):
         inputs.require_one_of(stream, inputs.STREAMS, "stream")
         label = selector(which)
         if attempt is not None:
-            self._check_attempt(label, attempt)
+            for view in self.daemon_client.jobs([label], limit=1)["jobs"]:
+                require_attempt(view, attempt)
         data = self.daemon_client.log(label, stream=stream, tail=tail, attempt=attempt, part=part)
         return b"".join(data).decode("utf-8", "replace")
 
@@ -285,14 +287,6 @@ class Client(Sweeps):
 
     def _change(self, verb: str, which: Iterable[Any], **more: object) -> Changed:
         return Changed.of(self.daemon_client.act(verb, selectors(which, ordered=False), **more))
-
-    def _check_attempt(self, label: str, attempt: int) -> None:
-        """Raise for an attempt that never started."""
-        for view in self.daemon_client.jobs([label], limit=1)["jobs"]:
-            last = int(view["attempt"])
-            has_started = view["state"] != "PENDING" or last == 0
-            if attempt > last or (attempt == last and not has_started):
-                raise NotFound(f"There is no attempt {attempt} of job {view['label']}.")
 
 
 def _join_states(state: str | Iterable[str] | None) -> str | None:

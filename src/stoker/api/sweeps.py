@@ -132,10 +132,8 @@ class Sweeps:
     ) -> dict[str, list[Point]]:
         """Return the metrics of a job over all its attempts."""
         selected = ",".join(names) or None
-        series = self.daemon_client.metrics(selector(which), names=selected, points=points)[
-            "series"
-        ]
-        return msgspec.convert(series, dict[str, list[Point]])
+        reply = self.daemon_client.metrics(selector(which), names=selected, points=points)
+        return msgspec.convert(reply["series"], dict[str, list[Point]])
 
 
 def _check_names(options: Mapping[str, object]) -> None:

@@ -11,6 +11,7 @@ from stoker.client.errors import (
     ConnectionBroken,
     DaemonUnreachable,
     NoReply,
+    NotFound,
     OutcomeUnknown,
     StokerError,
     UsageError,
@@ -368,6 +369,14 @@ def check_version(daemon_version: str) -> None:
         f"The daemon is older (API {daemon_version}) than this command (API {wire.API_VERSION}). "
         "Run `stoker daemon restart`; jobs continue to run."
     )
+
+
+def require_attempt(view: JsonObject, attempt: int, *, may_start_later: bool = False) -> None:
+    """Raise NotFound unless this attempt of a job has started, or may still start."""
+    last = int(view["attempt"])
+    has_started = view["state"] != "PENDING" or last == 0 or may_start_later
+    if attempt > last or (attempt == last and not has_started):
+        raise NotFound(f"There is no attempt {attempt} of job {view['label']}.")
 
 
 def _error(reply: transport.Reply) -> StokerError:

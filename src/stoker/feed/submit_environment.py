@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from stoker.cli.options.submission import job_environment
+from stoker.cli.options.environment import job_environment
 from stoker.client.submit_environment import submit_fields
 from stoker.wire import JsonObject
 

@@ -27,7 +27,6 @@ def main(argv: list[str]) -> int:
     with open(path, encoding="utf-8") as file:
         text = file.read()
     if args.flag("json"):
-        output.emit({"shell": name, "script": text})
-    else:
-        print(text, end="")
+        return output.emit({"shell": name, "script": text})
+    print(text, end="")
     return 0

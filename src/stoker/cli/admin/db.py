@@ -24,9 +24,8 @@ def main(argv: list[str]) -> int:
     if args.words == ["path"]:
         path = _path()
         if args.flag("json"):
-            output.emit({"path": path})
-        else:
-            print(path)
+            return output.emit({"path": path})
+        print(path)
         return 0
     if len(args.words) != 2 or args.words[0] != "backup":
         raise UsageError("Use: stoker db backup FILE, or: stoker db path")

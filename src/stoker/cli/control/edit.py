@@ -13,6 +13,7 @@ from stoker.cli.session import (
     ask_yes_no,
     connect_existing,
     format_labels,
+    may_ask,
     print_result,
     require_selectors,
 )
@@ -50,9 +51,7 @@ def _confirm_time_limit(
     client: Client, select: list[str], options: dict[str, object], args: Args
 ) -> bool:
     """On a terminal, ask before a new time limit terminates running jobs."""
-    if "time" not in options or args.flag("yes") or args.flag("json"):
-        return True
-    if not (output.is_terminal(0) and output.is_terminal(2)):
+    if "time" not in options or not may_ask(args):
         return True
     overdue = client.edit(select, options, dry_run=True)["overdue"]
     if not overdue:

@@ -6,9 +6,14 @@ start because they depend on a requeued job become eligible again.
 
 from __future__ import annotations
 
-from stoker.cli import output
 from stoker.cli.options import Option, parse
-from stoker.cli.session import ask_yes_no, connect_existing, print_result, require_selectors
+from stoker.cli.session import (
+    ask_yes_no,
+    connect_existing,
+    may_ask,
+    print_result,
+    require_selectors,
+)  # fmt: skip
 
 USAGE = ("retry [OPTIONS] JOB ...", "retry --failed [JOB ...]", "retry --all-failed [--since TIME]")
 OPTIONS = (
@@ -37,8 +42,7 @@ def main(argv: list[str]) -> int:
         options["since"] = times.iso(times.parse_time(since))
     select = args.words if failed else require_selectors(args, "retry")
     client = connect_existing()
-    may_ask = failed and not (select or args.flag("yes") or args.flag("json"))
-    if may_ask and output.is_terminal(0) and output.is_terminal(2):
+    if failed and not select and may_ask(args):
         count = int(client.retry(select, **options, dry_run=True)["count"])
         if count > ASK_ABOVE and not ask_yes_no(f"Requeue {count:,} failed jobs?"):
             return 1

@@ -12,7 +12,7 @@ from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.output import colour, table, times
 from stoker.cli.output.estimates import estimate_cell, estimate_sentence, time_until
 from stoker.cli.output.table import Cell, Column
-from stoker.cli.session import connect_without_start, has_state
+from stoker.cli.session import NOTHING_QUEUED, connect_without_start, has_state
 from stoker.wire import JsonObject
 
 USAGE = ("eta [OPTIONS] [JOB ...]",)
@@ -38,11 +38,7 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="eta")
     limit = args.count("limit", minimum=1)
     if not has_state():
-        if args.flag("json"):
-            output.emit({"jobs": [], "more": 0})
-        else:
-            output.say("stoker: nothing queued. Start with: stoker submit COMMAND")
-        return 0
+        return output.report({"jobs": [], "more": 0}, f"stoker: {NOTHING_QUEUED}")
     client = connect_without_start()
 
     def request() -> JsonObject:
@@ -58,10 +54,8 @@ def main(argv: list[str]) -> int:
     lines = eta_lines(reply, args)
     if lines:
         print("\n".join(lines))
-    if not reply["jobs"]:
-        output.say("stoker: no running or pending jobs")
-    else:
-        output.say(f"stoker: {forecast_age(reply)}")
+    text = forecast_age(reply) if reply["jobs"] else "no running or pending jobs"
+    output.say(f"stoker: {text}")
     return 0
 
 

@@ -14,8 +14,8 @@ from stoker.cli.output.times import parse_duration
 from stoker.cli.session import connect_existing
 from stoker.cli.session.follow import dismiss_failures, report_failures
 from stoker.client import reconnect
-from stoker.client.client import Client
-from stoker.client.errors import NotFound, UsageError
+from stoker.client.client import Client, require_attempt
+from stoker.client.errors import UsageError
 from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
@@ -41,7 +41,10 @@ def main(argv: list[str]) -> int:
         raise UsageError("--json and --follow cannot be combined.")
     client = connect_existing(autostart=False)
     views = client.jobs(args.words or ["last"], limit=100_000)["jobs"]
-    _check_attempt(views, args)
+    attempt = args.count("attempt")
+    if attempt is not None:
+        for view in views:
+            require_attempt(view, attempt, may_start_later=args.flag("follow"))
     if args.flag("path"):
         key = "error_log" if args.flag("stderr") else "log"
         paths = [str(view.get(key) or view["log"]) for view in views]
@@ -63,18 +66,6 @@ def main(argv: list[str]) -> int:
         sys.stdout.buffer.flush()
     dismiss_failures(client, views)
     return 0
-
-
-def _check_attempt(views: list[JsonObject], args: Args) -> None:
-    """Raise for an attempt that never started; with --follow, a future one is accepted."""
-    requested = args.count("attempt")
-    if requested is None:
-        return
-    for view in views:
-        attempt = int(view["attempt"])
-        has_started = view["state"] != "PENDING" or attempt == 0 or args.flag("follow")
-        if requested > attempt or (requested == attempt and not has_started):
-            raise NotFound(f"There is no attempt {requested} of job {view['label']}.")
 
 
 def _print_earlier_attempt(views: list[JsonObject], args: Args) -> None:

@@ -11,7 +11,7 @@ from stoker.cli import output
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.output import colour, table, times
 from stoker.cli.output.job_table import counts_text, queue_table
-from stoker.cli.session import connect_without_start, has_state
+from stoker.cli.session import NOTHING_QUEUED, connect_without_start, has_state
 from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
 from stoker.client.client import Client
 from stoker.wire import JsonObject
@@ -45,7 +45,9 @@ def main(argv: list[str]) -> int:
     """Print the queue once, or repeatedly with --watch."""
     args = parse(OPTIONS, argv, verb="queue")
     if not has_state():
-        return _print_empty(args)
+        return output.report(
+            {"jobs": [], "sweeps": [], "more": 0, "counts": {}}, f"stoker: {NOTHING_QUEUED}"
+        )
     client = connect_without_start()
     if args.flag("watch"):
         from stoker.cli.session.live import watch
@@ -74,14 +76,6 @@ def main(argv: list[str]) -> int:
         args.values["expand"] = "1"  # one label per failure
         views = _request_failures(client, args, NO_LIMIT)
         dismiss_jobs(client, [str(view["label"]) for view in views if is_failure(view)])
-    return 0
-
-
-def _print_empty(args: Args) -> int:
-    if args.flag("json"):
-        output.emit({"jobs": [], "sweeps": [], "more": 0, "counts": {}})
-    else:
-        output.say("stoker: nothing queued. Start with: stoker submit COMMAND")
     return 0
 
 

@@ -10,12 +10,8 @@ from stoker.client.errors import UsageError
 JOB = (
     Option("-G/--gpus", "N", "GPUs: 2, 0.5, 2.5, a100:2; 1..4 for an elastic job", key="gpus"),
     Option("--gpu-memory", "SIZE", "memory it uses on each GPU; other jobs may share the rest"),
-    Option(
-        "--gpus-min-vram/--min-vram",
-        "SIZE",
-        "only GPUs with at least this much memory",
-        key="gpus_min_vram",
-    ),
+    Option("--gpus-min-vram/--min-vram", "SIZE", "only GPUs with at least this much memory",
+           key="gpus_min_vram"),
     Option("--gpu-model", "NAME", "only GPUs of this model"),
     Option("--use-gpus", "IDS", "only these GPUs: 0-3,7"),
     Option("--prefer-gpus", "IDS", "these GPUs if they are free, else others"),
@@ -53,9 +49,8 @@ JOB = (
     Option("-b/--begin", "TIME", "earliest start: 16:00, now+2hours, 2026-12-01T08:00"),
     Option("--delay", "TIME", "earliest start, from now: 2h, 'friday 18:00'"),
     Option("--deadline", "TIME", "fail it if it cannot end by this time; terminate it then"),
-    Option(
-        "-H/--hold/--stashed", None, "submit it held; `stoker release` lets it start", key="hold"
-    ),
+    Option("-H/--hold/--stashed", None, "submit it held; `stoker release` lets it start",
+           key="hold"),
     Option("--retries", "N", "on failure, run it again up to N times"),
     Option("--retry-on", "CAUSES", "retry only on exit:3,oom,lost (3 times unless --retries)"),
     Option("--requeue", None, "requeue it after a node failure or a preemption"),
@@ -73,9 +68,8 @@ JOB = (
     Option("--bring", "PATH", "download PATH (default: all changed files); repeatable", many=True),
     Option("--no-bring", None, "download nothing but its output"),
     Option("--bring-into", "DIR", "directory to download into"),
-    Option(
-        "--leave-out", "PATTERN", "exclude from transfers, .gitignore syntax; repeatable", many=True
-    ),
+    Option("--leave-out", "PATTERN", "exclude from transfers, .gitignore syntax; repeatable",
+           many=True),
     Option(
         "--if-unreachable", "RULE", "restart:1h requeues it when its node is unreachable for 1 h"
     ),
@@ -83,9 +77,8 @@ JOB = (
     Option("--batch-size", "N", "samples per step"),
     Option("--training-set-size", "N", "samples per epoch"),
     Option("--expect", "TIME", "expected training time: 3h"),
-    Option(
-        "--snapshots-dir", "DIR", "directory in which each job gets a directory for checkpoints"
-    ),
+    Option("--snapshots-dir", "DIR",
+           "directory in which each job gets a directory for checkpoints"),
     Option("--single-gpu", None, "never train on more than one GPU"),
     Option("--exclusive-gpu", None, "do not share its GPUs with other jobs"),
     Option("--image", "NAME", "run in a container of this image (podman or docker)"),
@@ -94,7 +87,7 @@ JOB = (
     Option("--mail-type", "WHEN", "accepted without effect; use --on-end"),
     Option("--mail-user", "USER", "accepted without effect; use --on-end"),
     Option("--pty", None, "run it in a terminal (only `run`)"),
-)
+)  # fmt: skip
 
 SUBMIT = (
     Option("--each-line", "FILE", "submit one job per line of FILE (- is stdin)"),

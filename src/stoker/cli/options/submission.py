@@ -7,6 +7,7 @@ import sys
 
 from stoker.cli import output
 from stoker.cli.options import Args, Value, parse
+from stoker.cli.options.environment import job_environment
 from stoker.cli.options.job import JOB, SUBMIT, job_options
 from stoker.client import submit_environment
 from stoker.client.client import new_key
@@ -166,15 +167,6 @@ def merge_options(layers: list[dict[str, Value]]) -> dict[str, Value]:
             else:
                 merged[key] = value
     return merged
-
-
-def job_environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> dict[str, str]:
-    """Return the environment of the job; report variables that cannot be passed."""
-    passed, not_utf8 = submit_environment.environment(environ, keep_terminal=keep_terminal)
-    if not_utf8:
-        names = " ".join(output.clean(name) for name in not_utf8)
-        output.say(f"stoker: variables that are not UTF-8 are not passed to the job: {names}")
-    return passed
 
 
 def absolute_path(path: str) -> str:

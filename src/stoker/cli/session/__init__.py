@@ -12,6 +12,7 @@ from stoker.client.client import Client, connect
 from stoker.client.errors import NotFound, UsageError
 from stoker.wire import JsonObject
 
+NOTHING_QUEUED = "nothing queued. Start with: stoker submit COMMAND"
 MAX_LISTED_TASKS = 20
 """Arrays with more changed jobs than this are one line."""
 
@@ -52,13 +53,17 @@ def change_jobs(verb: str, argv: list[str], participle: str) -> int:
 
 def confirm(args: Args, client: Client, action: str) -> bool:
     """On a terminal, ask before all jobs are changed."""
-    if "all" not in args.words or args.flag("yes") or args.flag("json"):
-        return True
-    if not (output.is_terminal(0) and output.is_terminal(2)):
+    if "all" not in args.words or not may_ask(args):
         return True
     reply = client.jobs(["all"], limit=1)
     count = len(reply["jobs"]) + int(reply.get("more") or 0)
     return ask_yes_no(f"{action} {output.counted(count, 'job')}?")
+
+
+def may_ask(args: Args) -> bool:
+    """Return True on a terminal, unless --yes or --json is given."""
+    is_silent = args.flag("yes") or args.flag("json")
+    return not is_silent and output.is_terminal(0) and output.is_terminal(2)
 
 
 def ask_yes_no(question: str) -> bool:

@@ -300,7 +300,6 @@ def _write_html(client: Client, name: str, file: str | None, args: Args) -> int:
     path = file or f"sweep-{reply['sweep']['label']}.html"
     write_report(client, reply, ranked_trials(reply), path)
     if args.flag("json"):
-        output.emit({"path": path})
-    else:
-        print(path)
+        return output.emit({"path": path})
+    print(path)
     return 0

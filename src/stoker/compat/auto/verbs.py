@@ -69,7 +69,8 @@ def run(args: Args) -> int:
 
 def _job_environment(server: ServerConnection, chdir: str | None) -> dict[str, Any]:
     """Return directory and environment of a task: the local ones if the server is local."""
-    from stoker.cli.options.submission import absolute_path, job_environment
+    from stoker.cli.options.environment import job_environment
+    from stoker.cli.options.submission import absolute_path
     from stoker.client.submit_environment import current_directory, umask
 
     if server.is_remote:

@@ -77,7 +77,8 @@ def _is_assignment(word: str) -> bool:
 
 
 def _submission(args: Arguments, variables: list[str], command: list[str]) -> dict[str, Any]:
-    from stoker.cli.options.submission import absolute_path, job_environment
+    from stoker.cli.options.environment import job_environment
+    from stoker.cli.options.submission import absolute_path
     from stoker.client.submit_environment import current_directory, shell, umask
 
     given = args.values.get("--cwd")

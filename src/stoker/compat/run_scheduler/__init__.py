@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
 
 
 def _submission(args: RunSchedulerArguments) -> dict[str, Any]:
-    from stoker.cli.options.submission import job_environment
+    from stoker.cli.options.environment import job_environment
     from stoker.client.submit_environment import current_directory, shell, umask
 
     return {
