@@ -17,7 +17,6 @@ from stoker.core.events import Event, JobsSubmitted, SpecRecorded, SweepDefined
 from stoker.core.excerpt import excerpt
 from stoker.core.fold import apply
 from stoker.core.instructions import Instruction
-from stoker.core.job import Spec
 from stoker.core.restore import restore
 from stoker.core.state import State
 from stoker.core.units import BadValue
@@ -452,21 +451,19 @@ class _CycleBatch:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.events: list[Event] = []
+        self.stored = Batch()
+        self.events = self.stored.events
         self.instructions: list[Instruction] = []
         self.outcomes: list[tuple[Command, CommandRejected | CommandResult]] = []
-        self.blobs: dict[str, bytes] = {}
-        self.secrets: dict[str, bytes] = {}
         self.keys: dict[str, tuple[str, int, int]] = {}
         self.repeated: list[Command] = []
         """Commands with a key that another one of this batch has: they are handled after it."""
-        self.specs: dict[str, Spec] = {}
         self.must_sync = False
 
     def apply(self, event: Event) -> None:
         """Change the state by an event, and keep the event for the journal."""
         if type(event) is SpecRecorded:
-            self.specs[event.hash] = event.spec
+            self.stored.specs[event.hash] = event.spec
         self.instructions += apply(self.state, event)
         self.events.append(event)
 
@@ -476,25 +473,19 @@ class _CycleBatch:
             self.apply(event)
         # An acknowledged submission is on disk before its reply is sent.
         self.must_sync = self.must_sync or decision.is_acknowledged
-        self.blobs.update(decision.blobs)
-        self.secrets.update(decision.secrets)
+        self.stored.blobs.update(decision.blobs)
+        self.stored.secrets.update(decision.secrets)
         if decision.key is not None:
             self.keys[decision.key[0]] = decision.key
 
     def to_store(self) -> Batch:
         """Everything that changed, for one transaction."""
-        state = self.state
-        batch = Batch(
-            events=self.events,
-            jobs=[state.jobs[id] for id in state.touched],
-            dropped=state.dropped,
-            rest=state.rest if state.rest_changed else None,
-            blobs=self.blobs,
-            secrets=self.secrets,
-            keys=list(self.keys.values()),
-            specs=self.specs,
-            sweeps=[state.sweeps[id] for id in state.touched_sweeps],
-        )
+        state, batch = self.state, self.stored
+        batch.jobs = [state.jobs[id] for id in state.touched]
+        batch.dropped = state.dropped
+        batch.rest = state.rest if state.rest_changed else None
+        batch.keys = list(self.keys.values())
+        batch.sweeps = [state.sweeps[id] for id in state.touched_sweeps]
         state.touched, state.dropped, state.rest_changed = set(), [], False
         state.touched_sweeps = set()
         return batch

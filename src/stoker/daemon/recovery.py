@@ -11,7 +11,7 @@ import os
 
 from msgspec.structs import asdict
 
-from stoker import __version__
+from stoker import __version__, places
 from stoker.core.cluster import NodeFacts
 from stoker.core.events import (
     DaemonStarted,
@@ -59,7 +59,8 @@ def recover_state(
                 clock=system_clock().boot,
             ),
             NodeJoined(at=at, facts=facts),
-            *initial_policy(daemon, at),
+            # Jobs that earlier versions have queued keep their order.
+            *([] if daemon.engine.seq else [PolicyChosen(at=at, queue="*", name=AUTO)]),
             *(
                 QueueDefined(at=at, name=name, **asdict(limits))
                 for name, limits in settings.queues.items()
@@ -76,7 +77,8 @@ def recover_state(
     daemon.store.sync()
     _drop_proofs(daemon)
     with contextlib.suppress(OSError):
-        _write_mark(f"{run}/{COMPLETE}", boot)
+        # From now on, the claims in the run directory are all that were made since this boot.
+        places.write_private(f"{run}/{COMPLETE}", boot)
     daemon.store.purge(at - settings.secrets_days * DAY_SECONDS, environments_in_use(daemon))
     purge_leftovers(daemon, at)
     return ignored
@@ -122,11 +124,6 @@ def _drop_proofs(daemon: Daemon) -> None:
     local.recovery.remove_claims(daemon.engine.state.rest.next_id)
 
 
-def initial_policy(daemon: Daemon, at: float) -> list[Event]:
-    """Choose the planner for a new journal; jobs queued by earlier versions keep their order."""
-    return [] if daemon.engine.seq else [PolicyChosen(at=at, queue="*", name=AUTO)]
-
-
 def _events_after_loss(daemon: Daemon, at: float) -> list[Event]:
     """Reserve ids that the journal may have lost, and hold jobs that may have run since."""
     store, state, next_id = daemon.store, daemon.engine.state, daemon.store.id_floor()
@@ -151,12 +148,6 @@ def _warn_of_held_jobs(daemon: Daemon, ids: list[int]) -> None:
             f"{'1 pending job is' if count == 1 else f'{count} pending jobs are'} held, because "
             "the journal may lack recent runs: check the queue, then release or cancel them"
         )
-
-
-def _write_mark(path: str, boot: str) -> None:
-    """Note that the claims in a run directory are all that were made since this boot."""
-    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(boot)
 
 
 def _discard_old_mark(path: str, boot: str) -> None:

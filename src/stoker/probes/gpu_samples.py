@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from stoker.core.foreign import Sample, Stranger
 from stoker.core.job import AttemptId
-from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
+from stoker.probes.gpu_reading import GpuFacts, GpuUse, Reading
 from stoker.probes.host import process_info
 
 UNKNOWN_ATTEMPT = AttemptId(0, 0)
@@ -70,7 +71,8 @@ def _sample(
         if key is not None:
             shares[key] = _sum(shares.get(key, 0), process.memory)
         elif (identity := identify(process.pid)) is not None:
-            foreign.append(_foreign_process(process, *identity))
+            user, command = identity
+            foreign.append(Stranger(user=user, command=command, **asdict(process)))
     known = [memory for memory in shares.values() if memory is not None]
     sample = Sample(
         uuid=use.uuid,
@@ -87,13 +89,3 @@ def _sample(
 
 def _sum(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
-
-
-def _foreign_process(process: GpuProcess, user: str, command: str) -> Stranger:
-    return Stranger(
-        pid=process.pid,
-        user=user,
-        command=command,
-        memory=process.memory,
-        graphics=process.graphics,
-    )

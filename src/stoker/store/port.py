@@ -31,14 +31,14 @@ class StoreFenced(StoreError):
 class Batch(Struct):
     """All changes of one cycle, written in one transaction."""
 
-    events: list[Event]
-    jobs: list[Job]
-    dropped: list[int]
-    rest: Rest | None
-    blobs: dict[str, bytes]
-    secrets: dict[str, bytes]
-    keys: list[tuple[str, int, int]]
-    specs: dict[str, Spec]
+    events: list[Event] = []
+    jobs: list[Job] = []
+    dropped: list[int] = []
+    rest: Rest | None = None
+    blobs: dict[str, bytes] = {}
+    secrets: dict[str, bytes] = {}
+    keys: list[tuple[str, int, int]] = []
+    specs: dict[str, Spec] = {}
     sweeps: list[Sweep] = []
 
 

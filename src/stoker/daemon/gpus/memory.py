@@ -59,7 +59,7 @@ class GpuMemoryTracker:
         self._published = {key: peak for key, peak in self._published.items() if key in keys}
         events: list[Event] = []
         for key, devices in used.items():
-            if key in keys and devices and _requests_gpus(state, key):
+            if key in keys and devices and state.spec(state.jobs[key[0]]).request.gpus is not None:
                 self._current.setdefault(key, {})[node] = _qualified(state, node, key, devices)
                 events += self._new_peak(state, key, max(devices.values()))
         return events
@@ -93,17 +93,11 @@ class NodeMemoryMeter:
             sample = samples.get(device.facts.uuid or "")
             if sample is not None:
                 attempts = frozenset(attempts_by_gpu.get(device.name, ()))
-                for key, memory in self._attribute(device, sample, attempts, now).items():
+                known = {key: memory for key, memory in sample.shares.items() if memory is not None}
+                inferred = self._infer(device, sample, attempts, now)
+                for key, memory in (known | inferred).items():
                     used.setdefault(key, {})[device.name] = memory
         return self.tracker.update(state, self.node, used)
-
-    def _attribute(
-        self, device: Device, gpu_sample: GpuSample, attempts: frozenset[AttemptId], now: float
-    ) -> dict[AttemptId, int]:
-        """Return MiB by attempt on one GPU."""
-        inferred = self._infer(device, gpu_sample, attempts, now)
-        known = {key: memory for key, memory in gpu_sample.shares.items() if memory is not None}
-        return {**known, **inferred}
 
     def _infer(
         self, device: Device, gpu_sample: GpuSample, attempts: frozenset[AttemptId], now: float
@@ -135,10 +129,6 @@ def is_significant(published: int, peak: int) -> bool:
     return increase > 0 and (
         increase >= SIGNIFICANT_MIB or increase >= published * SIGNIFICANT_FRACTION
     )
-
-
-def _requests_gpus(state: State, key: AttemptId) -> bool:
-    return state.spec(state.jobs[key[0]]).request.gpus is not None
 
 
 def _qualified(state: State, node: str, key: AttemptId, devices: dict[str, int]) -> dict[str, int]:

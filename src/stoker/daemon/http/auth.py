@@ -21,24 +21,21 @@ ABORT = "abort"
 """Key in a request's state: the function that closes its connection without waiting."""
 
 
-def authenticated_protocol() -> type[H11Protocol]:
-    """Return an HTTP protocol with the uid of the peer in its requests, as the kernel knows it."""
+class AuthenticatedProtocol(H11Protocol):
+    """HTTP with the uid of the peer, as the kernel knows it, in place of the client's port."""
 
-    class AuthenticatedProtocol(H11Protocol):
-        """Stores the uid as the client's port, where the middleware reads it."""
+    def connection_made(self, transport: Any) -> None:
+        """Note the peer of a new connection."""
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, ABORT: transport.abort}
+        self.client = ("", _peer_uid(transport))
 
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self.app_state = {**self.app_state, ABORT: transport.abort}
-            self.client = ("", _peer_uid(transport))
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            auth = self.app_state.get(TCP_AUTH)
-            if auth is not None:
-                auth.close()
-
-    return AuthenticatedProtocol
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end of a TCP connection."""
+        super().connection_lost(exc)
+        auth = self.app_state.get(TCP_AUTH)
+        if auth is not None:
+            auth.close()
 
 
 def _peer_uid(transport: asyncio.Transport) -> int:

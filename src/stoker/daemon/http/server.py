@@ -114,13 +114,13 @@ class HttpServer:
     def _serve(self) -> None:
         import uvicorn
 
-        from stoker.daemon.http.auth import TCP_AUTH, authenticated_protocol
+        from stoker.daemon.http.auth import TCP_AUTH, AuthenticatedProtocol
         from stoker.daemon.http.listeners import TcpListeners
 
         listeners = self._listeners = self._listeners or TcpListeners(places.state_dir())
         config = uvicorn.Config(
             self._app_factory(listeners),
-            http=authenticated_protocol(),
+            http=AuthenticatedProtocol,
             ws="none",
             lifespan="off",
             loop="asyncio",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 from starlette.requests import Request
@@ -38,21 +37,13 @@ from stoker.store.port import JobQuery
 MAX_TAIL_LINES = 100
 MIN_POINTS = 8
 DEFAULT_HISTORY_SIZE = 100
-SubmissionBody = TypeVar("SubmissionBody", bound=requests.Submission)
 
 
 async def submit(api: RouteContext, request: Request, body: requests.Submit) -> Any:
     """Submit jobs."""
     if body.dry_run:
         await _forecast(api, only_if_pending=True)
-    return await api.ask(partial(submit_jobs, api.context, _with_environment(body)))
-
-
-def _with_environment(body: SubmissionBody) -> SubmissionBody:
-    """Add the daemon's own environment to a submission from another machine that asks for it."""
-    if body.own_environment:
-        body.environment = {**os.environ, **body.environment}
-    return body
+    return await api.ask(partial(submit_jobs, api.context, body))
 
 
 async def list_jobs(api: RouteContext, request: Request) -> Any:
@@ -206,7 +197,6 @@ async def wait(api: RouteContext, request: Request, body: requests.Wait) -> Any:
 async def submit_sweep(api: RouteContext, request: Request, body: requests.Sweep) -> Any:
     """Create a sweep, or continue one."""
     # Reading the definition may take long, and needs no state.
-    body = _with_environment(body)
     handler = await asyncio.to_thread(handle_submit_sweep, api.context, body)
     return await api.ask(handler)
 

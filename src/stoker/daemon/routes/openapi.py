@@ -57,7 +57,14 @@ def _operation(route: ApiRoute, schema_of: dict[str, Any]) -> dict[str, Any]:
     summary = (route.handler.__doc__ or route.path).partition("\n")[0].rstrip(".")
     operation: dict[str, Any] = {
         "summary": summary,
-        "parameters": [*map(_query_parameter, route.query.items()), *_path_parameters(route.path)],
+        "parameters": [
+            *(_parameter("query", name, QUERY_SCHEMAS[kind]) for name, kind in route.query.items()),
+            *(
+                _parameter("path", part[1:-1], QUERY_SCHEMAS[str])
+                for part in route.path.split("/")
+                if part.startswith("{")
+            ),
+        ],
         "responses": {
             "200": {"description": summary, "content": {media: content}},
             **dict.fromkeys(statuses, failure),
@@ -72,15 +79,5 @@ def _operation(route: ApiRoute, schema_of: dict[str, Any]) -> dict[str, Any]:
     return operation
 
 
-def _query_parameter(item: tuple[str, type]) -> dict[str, Any]:
-    name, kind = item
-    return {"name": name, "in": "query", "required": False, "schema": QUERY_SCHEMAS[kind]}
-
-
-def _path_parameters(path: str) -> list[dict[str, Any]]:
-    """Return the parameters in the braces of a path."""
-    return [
-        {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
-        for part in path.split("/")
-        if part.startswith("{")
-    ]
+def _parameter(place: str, name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": place == "path", "schema": schema}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -81,7 +83,8 @@ def prepare(
 ) -> PreparedSubmission:
     """Parse and check a submission; raise BadValue or CommandRejected if it is not acceptable."""
     wanted = read(body.options, option_context(context, state, now))
-    environment = build_environment(body.environment, wanted)
+    given = {**os.environ, **body.environment} if body.own_environment else body.environment
+    environment = build_environment(given, wanted)
     keep_user_settings(wanted, environment)
     wanted.request, warnings = whole_gpus_if_sizes_unknown(wanted.request, state)
     wanted.warnings += warnings

@@ -109,7 +109,7 @@ class _Submission:
             raise BadValue("--array cannot be combined with a sweep.")
         return r.Submit(
             what=what, directory=body.directory, shell=body.shell, options=options,
-            environment=body.environment, umask=body.umask,
+            environment=body.environment, own_environment=body.own_environment, umask=body.umask,
         )  # fmt: skip
 
     def _example_point(self) -> dict[str, Any]:
