@@ -1,5 +1,6 @@
 """VirtualReactor: timers by the clock of a test, and readers that the test calls."""
 
+import threading
 from collections.abc import Callable
 
 from stoker.daemon.runtime.reactor import TimerQueue
@@ -11,8 +12,8 @@ class VirtualReactor(TimerQueue):
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__(clock)
         self.callbacks: dict[int, Callable[[], object]] = {}
-        self.wakeups = 0
-        """Calls from other threads."""
+        self.woken = threading.Event()
+        """Set by a call from another thread."""
 
     def add_reader(self, fd: int, callback: Callable[[], object], /) -> None:
         self.callbacks[fd] = callback
@@ -23,8 +24,8 @@ class VirtualReactor(TimerQueue):
         self.callbacks.pop(fd, None)
 
     def call_soon_threadsafe(self, callback: Callable[[], None], /) -> None:
-        self.wakeups += 1
         callback()
+        self.woken.set()
 
     def run_timers(self) -> None:
         """Call back what is due."""

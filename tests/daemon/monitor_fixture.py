@@ -57,6 +57,11 @@ class MonitorFixture:
         )  # fmt: skip
         self.trainings.start()
 
+    def seconds_until_due(self) -> float | None:
+        """Return when the loop is to turn though nothing happens."""
+        due = self.reactor.next_due()
+        return None if due is None else max(due - self.reactor.time(), 0.0)
+
     def write(self, *lines: dict[str, Any] | bytes) -> None:
         """Append to the report, as the library does."""
         self.directory.mkdir(0o700, exist_ok=True)

@@ -136,9 +136,7 @@ class SimulatedDaemon:
         self.engine = Engine(cast("Store", FusedStore(self.store, self.fuse)), self.world.moment)
         self.reactor = VirtualReactor(lambda: self.world.time)
         self.registry = self._build_registry()
-        self.sync = JournalSync(
-            self.store, lambda: None, lambda: self.world.moment().boot, run_inline
-        )
+        self.sync = JournalSync(self.store, self.reactor, run_inline)
         self.dispatcher = self._build_dispatcher()
         state, now, boot = self.engine.state, self.world.moment(), self.world.boot_id
         self.registry.recover(state.running.values(), node_restarted=state.rest.boot != boot)
@@ -265,9 +263,9 @@ class SimulatedDaemon:
             self._until_up(self._turn)
 
     def _turn(self) -> None:
+        self.reactor.run_timers()
         if self.sync.is_due:
             self._sync()
-        self.reactor.run_timers()
         self.fuse.pass_by("before the events are collected")
         context = RequestContext(self.store, logs="/l", node=self.facts.name, user="ada")
         requests = [request.to(context) for request in self.waiting]
@@ -340,7 +338,6 @@ class SimulatedDaemon:
             0.0 if self.registry.pending else None,
             self.world.until_next(),
             self.reactor.seconds_until_timer(),
-            self.sync.seconds_left(),
             seconds_until_due(self.engine.state, now.wall, now.boot),
         ]
         known = [wait for wait in waits if wait is not None]

@@ -188,7 +188,7 @@ def assemble_daemon(
         launches.build, on_report_data, reactor,
     )  # fmt: skip
     training = TrainingMonitor(home, reactor, registry, state, TrialScorer(state))
-    sync = JournalSync(store, reactor.wake)
+    sync = JournalSync(store, reactor)
 
     def ensure_directories() -> None:
         daemon.ensure_directories()
@@ -235,6 +235,7 @@ def assemble_daemon(
             "logging events": daemon_log.log_events,
             "publishing to the fleet": lambda events: registry.on_events(engine.state, events),
             "publishing to training reports": training.on_events,
+            "publishing to the GPU monitor": lambda _: gpus.on_state(engine.state),
             "publishing to eta": update_forecasts,
         },
         faults,
@@ -249,12 +250,12 @@ def assemble_daemon(
         dispatcher=dispatcher,
         sync=sync,
         publisher=publisher,
-        lifecycle=Lifecycle(job_source.on_signal, idle_exit),
+        lifecycle=Lifecycle(reactor, job_source.on_signal, idle_exit),
         local=local,
         registry=registry,
         gpus=gpus,
         training=training,
-        waiters=JobWaiters(),
+        waiters=JobWaiters(reactor),
         sweeps=sweeps,
         forecasts=forecasts,
         faults=faults,

@@ -55,12 +55,10 @@ def test_gpu_readings_come_before_events_of_executors(fixture: PipelineFixture):
     assert fixture.collect() == [40, 20, 30]
 
 
-def test_while_the_registry_fails_it_is_tried_once_per_second(fixture: PipelineFixture):
+def test_the_registry_fails_and_other_events_are_collected(fixture: PipelineFixture):
     fixture.registry.collect, fixture.registry.pending = fail, True
-    assert fixture.pipeline.next_wakeup() == 0.0
     assert fixture.collect() == [30]
     assert fixture.pipeline.is_failing
-    assert fixture.pipeline.next_wakeup() == 1.0
 
 
 def test_events_survive_errors_of_training_and_of_container_logs(
@@ -78,7 +76,6 @@ def test_gpus_are_not_given_out_on_an_old_reading(fixture: PipelineFixture):
     assert not fixture.pipeline.gpus_fresh(has_commands=True)
     fixture.scenario.submit()
     assert not fixture.pipeline.gpus_fresh(has_commands=False)
-    assert fixture.pipeline.next_wakeup() == READING_TIMEOUT_SECONDS / 2
 
 
 def test_a_reading_that_does_not_arrive_holds_jobs_up_for_a_second_only(fixture: PipelineFixture):
@@ -89,4 +86,4 @@ def test_a_reading_that_does_not_arrive_holds_jobs_up_for_a_second_only(fixture:
     assert fixture.pipeline.gpus_fresh(has_commands=False)
     fixture.gpus.has_reading = True
     fixture.collect()
-    assert fixture.pipeline.next_wakeup() is None
+    assert not fixture.pipeline.gpus_fresh(has_commands=False)

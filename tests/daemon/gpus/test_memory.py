@@ -384,10 +384,10 @@ def test_gpus_can_be_polled_at_once() -> None:
         watch.take_events(state)
         assert done == [1]
         watch.read_at = time.monotonic() + 600  # no look is due for long
-        watch.tick(state)
+        watch._timer()
         assert watch.probe.requested_at is None
         watch.read_at = time.monotonic() - POLL_SECONDS
-        watch.tick(state)
+        watch._timer()
         assert watch.probe.requested_at is not None
     finally:
         watch.close()
@@ -401,19 +401,19 @@ def test_a_driver_that_hangs_blocks_no_start_and_is_asked_again(
     locks: Any = NoHolds()
     watch = GpuMonitor("here", Reading(facts=(gpu,)), "abc", Thresholds(), locks, EpollReactor())
     try:
-        state = Scenario(gpus=0).state
-        assert watch.tick(state) is None, "nothing needs a reading"
+        watch.on_state(Scenario(gpus=0).state)
+        assert not watch._timer.is_set, "nothing needs a reading"
         watch.keep_fresh(lambda: None)
         watch.read_at -= STALE_SECONDS + 1
         assert watch.is_stale()
-        watch.tick(state)
+        watch._timer()
         assert watch.probe.requested_at is not None
         watch.probe.requested_at -= DRIVER_TIMEOUT_SECONDS + 1
-        watch.tick(state)
+        watch._timer()
         assert watch.note == "the GPU driver has not answered for 10 s"
         assert not watch.is_stale()
         watch.read_at -= POLL_SECONDS
-        watch.tick(state)
+        watch._timer()
         assert watch.probe.requested_at is not None
     finally:
         watch.close()

@@ -12,6 +12,7 @@ from stoker.daemon.sweeps.controller import AddTrials, SweepController
 from stoker.daemon.sweeps.submit import handle_submit_sweep
 from stoker.engine import CommandRejected
 from stoker.schema.requests import Sweep
+from virtual_reactor import VirtualReactor
 
 
 class Waiting:
@@ -19,7 +20,8 @@ class Waiting:
 
     def __init__(self, handlers: HandlerFixture) -> None:
         self.handlers = handlers
-        self.waiters = JobWaiters()
+        self.reactor = VirtualReactor(lambda: handlers.now)
+        self.waiters = JobWaiters(self.reactor)
         self.replies: list[Any] = []
         self.rejections: list[CommandRejected] = []
 
@@ -82,15 +84,15 @@ def test_finished_jobs_in_the_store_get_a_reply_at_once(waiting: Waiting) -> Non
 def test_the_timeout_is_counted_from_the_request(waiting: Waiting) -> None:
     handlers = waiting.handlers
     waiting.start(str(handlers.submit()), timeout=60.0)
-    assert waiting.waiters.timeout(handlers.now + 20) == 40.0
+    waiting.start(str(handlers.submit()), timeout=100.0)
     handlers.now += 59
     waiting.check()
-    assert waiting.replies == []
+    assert (waiting.replies, waiting.reactor.seconds_until_timer()) == ([], 1.0)
     handlers.now += 1
-    assert waiting.waiters.timeout(handlers.now) == 0.0
+    waiting.reactor.run_timers()
     waiting.check()
     assert not waiting.replies[0]["finished"]
-    assert waiting.waiters.timeout(handlers.now) is None
+    assert waiting.reactor.seconds_until_timer() == 40.0
 
 
 def test_a_closed_connection_gets_no_reply(waiting: Waiting) -> None:

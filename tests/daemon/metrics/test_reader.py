@@ -138,14 +138,14 @@ def test_a_long_report_is_read_to_its_end_after_the_attempt_has_ended(
     for _ in range(500):
         if trial.board.ends:
             break
-        assert trial.trainings.tick() == 0.0
+        assert trial.seconds_until_due() == 0.0
         before = len(trial.board.points)
         trial.heed()
         assert len(trial.board.points) - before < 100
     assert trial.board.steps == [float(step) for step in range(500)]
     assert (trial.board.ends, trial.trainings.is_reading_ended) == ([(7, 0)], False)
     assert trial.trainings.cleanup.take_removable() == [str(trial.directory)]
-    assert trial.trainings.tick() is None
+    assert trial.seconds_until_due() is None
 
 
 def test_the_next_daemon_reads_what_a_crashed_one_has_not(

@@ -103,7 +103,7 @@ def serve(loop: Daemon, until: Callable[[], bool]) -> None:
     while not until():
         assert time.monotonic() < deadline, loop.engine.state.jobs
         loop.turn()
-        loop.reactor.wait(min(loop.timeout() or 0.05, 0.05))
+        loop.reactor.wait(0.05)
 
 
 def over(loop: Daemon, place: Path) -> bool:

@@ -118,7 +118,7 @@ def test_a_report_before_the_start_event_waits_for_it(fixture: MonitorFixture) -
     fixture.job.started_at, fixture.job.state = None, JobState.CONFIGURING
     fixture.write(HELLO, start(0), start(1))
     assert fixture.heed() == []
-    assert fixture.trainings.tick() is not None
+    assert fixture.seconds_until_due() is not None
     fixture.job.started_at, fixture.job.state = STARTED, JobState.RUNNING
     assert kinds(fixture.heed()) == ["TrainingBegan", "EpochsCounted"]
 
@@ -150,7 +150,7 @@ def test_a_stopped_attempt_that_still_runs_is_overdue_once(
 ) -> None:
     fixture.write(HELLO, start(0), end(0), {"k": "stopped", "e": 1, "t": 1.0})
     assert lingers(fixture) == []
-    wait = fixture.trainings.tick()
+    wait = fixture.seconds_until_due()
     assert wait is not None
     assert 0 < wait <= report_events.STOP_GRACE_SECONDS
     fixture.listen()  # the next daemon reads it again
@@ -160,7 +160,7 @@ def test_a_stopped_attempt_that_still_runs_is_overdue_once(
     assert isinstance(fact, e.StopOverdue)
     assert (fact.job, fact.attempt, fact.has_saved) == (7, 0, True)
     assert lingers(fixture) == []
-    assert fixture.trainings.tick() is None
+    assert fixture.seconds_until_due() is None
 
 
 def test_a_suspended_or_unreachable_attempt_is_not_overdue(
@@ -404,7 +404,7 @@ def test_a_busy_report_is_read_at_intervals_and_at_the_end_of_its_attempt(
     assert kinds(fixture.heed()) == ["TrainingBegan"]
     fixture.write(start(0), start(1))
     assert fixture.heed() == []
-    wait = fixture.trainings.tick()
+    wait = fixture.seconds_until_due()
     assert wait is not None
     assert wait > 3000
     assert counted(fixture.exit(1)) == [1]
@@ -427,10 +427,10 @@ def test_a_watch_that_the_kernel_ends_as_it_is_renewed_is_renewed_again(
 
 def test_without_a_report_nothing_is_polled(fixture: MonitorFixture) -> None:
     assert fixture.heed() == []
-    assert fixture.trainings.tick() is None
+    assert fixture.seconds_until_due() is None
     fixture.write(HELLO)
     fixture.heed()
-    assert fixture.trainings.tick() is None
+    assert fixture.seconds_until_due() is None
 
 
 def test_without_inotify_reports_are_polled(
@@ -447,9 +447,10 @@ def test_without_inotify_reports_are_polled(
     assert kinds(fixture.heed()) == ["TrainingBegan"]
     fixture.write(start(1))
     assert counted(fixture.heed()) == [1]
-    assert fixture.trainings.tick() is not None
+    assert fixture.seconds_until_due() is not None
     fixture.state.running.clear()
-    assert fixture.trainings.tick() is None
+    fixture.heed()
+    assert fixture.seconds_until_due() is None
 
 
 def test_at_the_limit_of_watches_reports_are_polled(

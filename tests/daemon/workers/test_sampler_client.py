@@ -58,8 +58,7 @@ class SamplerFixture:
         deadline = time.monotonic() + 50
         while not there():
             assert time.monotonic() < deadline
-            wait = self.sampler.tick()
-            self.reactor.wait(0.1 if wait is None else min(wait, 0.1))
+            self.reactor.wait(0.1)
 
     def heard(
         self, sweep: int = 1, trials: list[dict[str, Any]] | None = None, **changes: Any
@@ -83,7 +82,7 @@ def fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[SamplerFixture]:
     fixture = SamplerFixture()
     yield fixture
     fixture.sampler.close()
-    fixture.until(lambda: fixture.sampler.tick() is None and fixture.sampler.process.reap())
+    fixture.until(fixture.sampler.process.reap)
     assert not fixture.reactor.callbacks
     fixture.reactor.close()
 
@@ -258,7 +257,7 @@ def test_a_child_that_hangs_is_given_up(fixture: SamplerFixture, echo: Callable[
         question = fixture.sampler.sessions[1].question
         assert question is not None
         question.requested_at -= sampler_module.ANSWER_TIMEOUT_SECONDS
-        fixture.sampler.tick()
+        fixture.sampler._timeout()
     assert fixture.answers[1] == [
         ([], "the process that suggests parameters has failed: it has not answered for 10 minutes",
          False),
@@ -295,5 +294,5 @@ def test_the_process_ends_with_the_last_sweep(
 
 def test_nothing_is_started_before_the_first_question(fixture: SamplerFixture) -> None:
     assert not fixture.sampler.process.is_running
-    assert fixture.sampler.tick() is None
+    assert fixture.reactor.next_due() is None
     assert not fixture.reactor.callbacks

@@ -317,8 +317,7 @@ class Searched(MonitorFixture):
         deadline = time.monotonic() + seconds
         while not what():
             assert time.monotonic() < deadline, "not in time"
-            wait = self.trainings.tick()
-            self.reactor.wait(0.05 if wait is None else min(wait, 0.05))
+            self.reactor.wait(0.05)
             self.heed()
 
 

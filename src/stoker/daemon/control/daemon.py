@@ -84,7 +84,7 @@ class Daemon:
 
     def run(self) -> None:
         """Run turns until the daemon is stopped."""
-        self.lifecycle.listen_for_signals(self.reactor)
+        self.lifecycle.listen_for_signals()
         # Jobs and events are never circular: let the collector check them rarely.
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
@@ -92,7 +92,7 @@ class Daemon:
             try:
                 self.turn()
                 if not self.lifecycle.is_stopped:
-                    self.reactor.wait(self.timeout())
+                    self.reactor.wait(self._seconds_until_turn())
             except StoreFenced:
                 raise
             except Exception as error:
@@ -105,17 +105,18 @@ class Daemon:
 
     def turn(self) -> None:
         """Handle what has happened since the last turn."""
+        self._finish_sync()
         commands = [*self.job_source.commands(), *self.commands.drain()]
         self.cycle(self.pipeline.collect(), commands)
         while self.pipeline.has_events:  # a start that failed at once
             self.cycle(self.pipeline.collect(), [])
             if self.pipeline.is_failing:
                 break
-        self._finish_sync()
         self._begin_sync()
         self.lifecycle.stop_if_drained(
             bool(self.engine.state.running) or self.training.is_reading_ended
         )
+        self.lifecycle.set_busy(self._is_busy())
 
     def cycle(self, events: list[Event], commands: list[Command]) -> None:
         """Run the engine once, and do what follows from that."""
@@ -166,25 +167,16 @@ class Daemon:
         contain("waiting requests", None, self.waiters.check, state, system_clock(), result.events)
         self.job_source.on_events(result.events)
 
-    # -- timers -------------------------------------------------------------------------
-
-    def timeout(self) -> float | None:
-        """Return the seconds until something is due; None if nothing is."""
-        now, contain = system_clock(), self.faults.contain
-        state, sweeps, forecasts = self.engine.state, self.sweeps.value, self.forecasts.value
+    def _seconds_until_turn(self) -> float | None:
+        """Return when the engine or the job source needs a turn even if nothing happens."""
+        engine = self.engine
         waits = [
-            MAX_SLEEP_SECONDS if state.alarms or state.deadlines else None,
-            contain("timers of the cycle", 1.0, self.engine.seconds_until_due, now),
-            contain("timers of the GPU watch", 1.0, self.gpus.tick, state),
-            contain("timers of training reports", 1.0, self.training.tick),
-            contain("timers of sweeps", 1.0, sweeps.sampler.tick) if sweeps else None,
-            contain("timers of eta", 1.0, forecasts.tick) if forecasts else None,
-            self.pipeline.next_wakeup(),
-            self.waiters.timeout(now.boot),
+            MAX_SLEEP_SECONDS if engine.state.alarms or engine.state.deadlines else None,
+            self.faults.contain(
+                "timers of the cycle", RETRY_SECONDS, engine.seconds_until_due, system_clock()
+            ),
+            RETRY_SECONDS if engine.unwritten_events or self.pipeline.is_failing else None,
             self.job_source.next_wakeup(),
-            RETRY_SECONDS if self.engine.unwritten_events else None,
-            self.sync.seconds_left(),
-            self.lifecycle.seconds_until_idle_exit(self._is_busy()),
         ]
         return min((wait for wait in waits if wait is not None), default=None)
 

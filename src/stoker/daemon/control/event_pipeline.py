@@ -15,7 +15,6 @@ from stoker.faults import FaultTracker
 
 READING_TIMEOUT_SECONDS = 1.0
 """Pending jobs wait this long for a fresh reading of the GPUs."""
-RETRY_SECONDS = 1.0
 NODE_EVENTS = "events of the fleet"
 """While these cannot be collected, they are tried once per turn."""
 
@@ -73,11 +72,3 @@ class EventPipeline:
         if self._reading_awaited_since is None:
             self._reading_awaited_since = now
         return now - self._reading_awaited_since > READING_TIMEOUT_SECONDS
-
-    def next_wakeup(self) -> float | None:
-        """Return the seconds until the pipeline needs a turn."""
-        if self._registry.pending and not self.is_failing:
-            return 0.0
-        if self.is_failing:
-            return RETRY_SECONDS
-        return READING_TIMEOUT_SECONDS / 2 if self._reading_awaited_since is not None else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import logging
-import time
 from collections.abc import Callable
 
 from msgspec import Struct, field
@@ -12,6 +11,7 @@ from msgspec import Struct, field
 from stoker.core.instructions import StartProcess
 from stoker.core.job import AttemptId
 from stoker.daemon.training.cleanup import remove
+from stoker.executors.reactor import Reactor, Timer
 from stoker.store.port import Store, StoreError, StoreFenced
 
 SYNC_SECONDS = 0.05
@@ -48,19 +48,16 @@ class JournalSync:
     def __init__(
         self,
         store: Store,
-        wake: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        reactor: Reactor,
         start_thread: Callable[[Callable[[], None], tuple[()]], object] = _thread.start_new_thread,
     ) -> None:
-        """`wake` is called from the thread when a sync has ended.
-
-        A thread of `threading` would make the loop wait until it runs.
-        """
+        """A thread of `threading` would make the loop wait until it runs."""
         self._start_thread = start_thread
-        self.store, self.wake, self.clock = store, wake, clock
+        self.store, self.reactor = store, reactor
         self.error: str | None = None
         """Why commits are not on disk; None while syncs succeed."""
-        self._due: float | None = None
+        self._timer = Timer(reactor, self._on_due)
+        self._is_due = False
         self._not_before = 0.0
         self._failures = 0
         self._waiting = AfterSync()
@@ -72,29 +69,27 @@ class JournalSync:
 
     def request(self, delay: float = SYNC_SECONDS) -> None:
         """Sync within `delay` seconds, or as soon as a failure allows it."""
-        due = self.clock() + delay
-        self._due = due if self._due is None else min(self._due, due)
+        self._timer.request(delay)
 
     @property
     def is_requested(self) -> bool:
         """Whether a sync is to be made that has not begun."""
-        return self._due is not None
-
-    def seconds_left(self) -> float | None:
-        """Return the time until the next sync; None while one runs or none is wanted."""
-        if self._due is None or self._is_running:
-            return None
-        return max(self._due, self._not_before) - self.clock()
+        return self._is_due or self._timer.is_set
 
     @property
     def is_due(self) -> bool:
         """Whether to begin now."""
-        left = self.seconds_left()
-        return left is not None and left <= 0
+        return self._is_due and not self._is_running
+
+    def _on_due(self) -> float | None:
+        """Let the loop begin a sync; return the seconds until then if the last one was slow."""
+        left = self._not_before - self.reactor.time()
+        self._is_due = left <= 0
+        return None if self._is_due else left
 
     def begin(self, more: AfterSync) -> None:
         """Start a sync of all that is committed; what is given waits for it."""
-        self._due = None
+        self._is_due = False
         self._waiting.add(more)
         self._is_running, self._ended = True, False
         self._lock.acquire()
@@ -106,10 +101,10 @@ class JournalSync:
         finally:
             self._ended = True
             self._lock.release()
-        self.wake()
+        self.reactor.call_soon_threadsafe(lambda: None)  # the loop calls `finish`
 
     def _sync(self) -> None:
-        began = self.clock()
+        began = self.reactor.time()
         try:
             self.store.sync()
             self._outcome = None
@@ -117,9 +112,9 @@ class JournalSync:
             self._outcome = error
         else:
             self._clean_up()
-        took = self.clock() - began
+        took = self.reactor.time() - began
         if took > SLOW_SECONDS:
-            self._not_before = self.clock() + 4 * took
+            self._not_before = self.reactor.time() + 4 * took
 
     def _clean_up(self) -> None:
         """Delete training reports of ends that are on disk now."""
@@ -136,6 +131,9 @@ class JournalSync:
         if not (self._is_running and self._ended):
             return None
         self._is_running = False
+        if self._is_due:
+            self._is_due = False
+            self.request(0.0)
         if self._outcome is not None:
             self._failed(self._outcome)
             return None
@@ -153,7 +151,7 @@ class JournalSync:
         self.error = f"the journal cannot be synced: {error}"
         bug = None if isinstance(error, (OSError, StoreError)) else error
         logger.error("%s; the next try is in %g s", self.error, pause, exc_info=bug)
-        self._not_before = self.clock() + pause
+        self._not_before = self.reactor.time() + pause
         self.request(pause)
 
     def close(self, more: AfterSync) -> AfterSync | None:

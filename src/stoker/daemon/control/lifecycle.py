@@ -6,11 +6,10 @@ import contextlib
 import logging
 import signal
 import socket
-import time
 from collections.abc import Callable
 from enum import Enum, auto
 
-from stoker.executors.reactor import Reactor
+from stoker.executors.reactor import Reactor, Timer
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +31,15 @@ class Lifecycle:
 
     def __init__(
         self,
+        reactor: Reactor,
         on_signal: Callable[[int], bool] = lambda _: False,
         idle_exit: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_signal` returns False for a signal that stops the daemon."""
         self.phase = Phase.RUNNING
-        self._on_signal, self._idle_exit, self._clock = on_signal, idle_exit, clock
+        self._reactor, self._on_signal, self._idle_exit = reactor, on_signal, idle_exit
         self._idle_since: float | None = None
+        self._idle_timer = Timer(reactor, self._exit_if_idle)
         self._sockets: tuple[socket.socket, socket.socket] | None = None
 
     @property
@@ -76,23 +76,26 @@ class Lifecycle:
         if self.is_draining and not is_busy:
             self.stop()
 
-    def seconds_until_idle_exit(self, is_busy: bool) -> float | None:
-        """Return the time left until the daemon exits for want of work; stop when it is over."""
-        if self._idle_exit is None:
-            return None
+    def set_busy(self, is_busy: bool) -> None:
+        """Note whether there is work; without it, stop after a while."""
         if is_busy:
             self._idle_since = None
-            return None
-        now = self._clock()
-        if self._idle_since is None:
-            self._idle_since = now
-        left = self._idle_since + self._idle_exit - now
-        if left <= 0:
-            logger.info("nothing to do for %g s", self._idle_exit)
-            self.stop()
-        return max(left, 0.0)
+        elif self._idle_since is None and self._idle_exit is not None:
+            self._idle_since = self._reactor.time()
+            self._idle_timer.request(self._idle_exit)
 
-    def listen_for_signals(self, reactor: Reactor) -> None:
+    def _exit_if_idle(self) -> float | None:
+        """Stop after a while without work; return the seconds until then."""
+        if self._idle_since is None or self._idle_exit is None:
+            return None
+        left = self._idle_since + self._idle_exit - self._reactor.time()
+        if left > 0:
+            return left
+        logger.info("nothing to do for %g s", self._idle_exit)
+        self.stop()
+        return None
+
+    def listen_for_signals(self) -> None:
         """Handle SIGTERM, SIGINT and SIGUSR1 in the loop, and ignore SIGHUP."""
         read, write = self._sockets = socket.socketpair()
         read.setblocking(False)
@@ -101,7 +104,7 @@ class Lifecycle:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        reactor.add_reader(read.fileno(), self._read_signals)
+        self._reactor.add_reader(read.fileno(), self._read_signals)
 
     def _read_signals(self) -> None:
         if self._sockets is None:

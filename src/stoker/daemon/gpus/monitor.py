@@ -14,13 +14,15 @@ from stoker.daemon.gpus.memory import GpuMemoryTracker, sessions_on
 from stoker.daemon.gpus.probe_client import ProbeClient
 from stoker.daemon.gpus.process_owners import ProcessOwners
 from stoker.executors.linux.gpu_locks import GpuLocks
-from stoker.executors.reactor import Reactor
+from stoker.executors.reactor import Reactor, Timer
 from stoker.probes.gpu_reading import Reading
 from stoker.schema.gpu import Thresholds as ThresholdsView
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 2.0
+CHECK_SECONDS = 0.5
+"""Between checks whether the driver has answered: pending jobs wait a second for a reading."""
 STALE_SECONDS = 4.0
 """No job is started on a GPU with an older reading."""
 DRIVER_TIMEOUT_SECONDS = 10.0
@@ -51,6 +53,9 @@ class GpuMonitor:
         """What is wrong with the GPUs or the driver."""
         self.read_at = time.monotonic()
         self._keep_fresh_until = 0.0
+        self._has_jobs = False
+        """Whether jobs are pending or running, so that readings are needed."""
+        self._timer = Timer(reactor, self._poll)
         self._pending: Reading | None = first if self.enabled else None
         self._waiting: list[Callable[[], None]] = []
         """Called after the next reading."""
@@ -58,6 +63,7 @@ class GpuMonitor:
     def keep_fresh(self, on_fresh: Callable[[], None]) -> None:
         """Poll for a while even if no job needs it; call back when the readings are fresh."""
         self._keep_fresh_until = time.monotonic() + KEEP_FRESH_SECONDS
+        self._timer.request(0.0)
         if self.is_stale() or (self.enabled and not self.detector.latest):
             self._waiting.append(on_fresh)
         else:
@@ -69,23 +75,24 @@ class GpuMonitor:
         """Change when a GPU counts as used by others; requires a new reading before a start."""
         self.thresholds.change(load, memory, processes)
         self.read_at -= STALE_SECONDS
+        self._timer.request(0.0)
         return self.thresholds.view()
 
-    def is_needed(self, state: State) -> bool:
-        """Return True if fresh readings are needed now."""
-        if not self.enabled:
-            return False
-        return bool(len(state.line) or state.running) or time.monotonic() < self._keep_fresh_until
+    def on_state(self, state: State) -> None:
+        """Poll while jobs are pending or running."""
+        self._has_jobs = bool(len(state.line) or state.running)
+        if self.enabled and self._has_jobs and not self._timer.is_set:
+            self._timer.request(0.0)
 
     def is_stale(self) -> bool:
         """Return True if a GPU must be read again before a job may start on it."""
         return self.enabled and time.monotonic() - self.read_at > STALE_SECONDS
 
-    def tick(self, state: State) -> float | None:
+    def _poll(self) -> float | None:
         """Poll when it is time; return the seconds until the next check."""
-        if not self.is_needed(state):
-            return None
         now = time.monotonic()
+        if not self.enabled or not (self._has_jobs or now < self._keep_fresh_until):
+            return None
         requested_at = self.probe.requested_at
         if requested_at is not None:
             if now - requested_at > DRIVER_TIMEOUT_SECONDS:
@@ -94,10 +101,10 @@ class GpuMonitor:
                     f"the GPU driver has not answered for {DRIVER_TIMEOUT_SECONDS:.0f} s"
                 )
                 self.read_at = now  # use the last reading rather than block all starts
-            return 1.0
+            return CHECK_SECONDS
         if now - self.read_at >= POLL_SECONDS:
             self.probe.ask()
-            return 1.0
+            return CHECK_SECONDS
         return max(POLL_SECONDS - (now - self.read_at), 0.05)
 
     def _set_note(self, note: str | None) -> None:

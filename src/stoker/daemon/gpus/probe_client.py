@@ -37,7 +37,6 @@ class ProbeClient:
         """Have `on_reading` called with a new reading, unless a question is open."""
         if self.requested_at is not None:
             return
-        self.process.reap()
         self.requested_at = time.monotonic()
         if self.process.is_running:
             if self.process.send(b"read\n"):

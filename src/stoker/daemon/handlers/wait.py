@@ -15,6 +15,7 @@ from stoker.core.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.views.job import job_view
 from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.executors.reactor import Reactor, Timer
 from stoker.schema.job import StuckJob, WaitReply
 
 MAX_VIEWS = 10_000
@@ -107,19 +108,25 @@ class JobWaiter:
 class JobWaiters:
     """All wait requests without a reply."""
 
-    def __init__(self) -> None:
+    def __init__(self, reactor: Reactor) -> None:
         self.waiting: list[JobWaiter] = []
         self._added: list[JobWaiter] = []
+        self._reactor = reactor
+        self._deadline = Timer(reactor, self._seconds_until_deadline)
+        """Wakes the loop, so that `check` is called."""
 
     def add(self, waiter: JobWaiter) -> None:
         """Register a request; the next check covers all of its jobs."""
         self.waiting.append(waiter)
         self._added.append(waiter)
+        if waiter.timeout is not None:
+            self._deadline.request(waiter.timeout)
 
-    def timeout(self, boot: float) -> float | None:
-        """Return the seconds until the earliest deadline."""
+    def _seconds_until_deadline(self) -> float | None:
+        """Return the seconds until the next deadline that is not over."""
+        now = self._reactor.time()
         deadlines = [w.deadline_boot for w in self.waiting if w.deadline_boot is not None]
-        return max(min(deadlines) - boot, 0.0) if deadlines else None
+        return min((at - now for at in deadlines if at > now), default=None)
 
     def check(self, state: State, now: Instant, events: Sequence[Event]) -> None:
         """Reply to requests with jobs that have finished or never start, and to overdue ones."""

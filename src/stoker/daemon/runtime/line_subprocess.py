@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from stoker import places
-from stoker.executors.reactor import Reactor
+from stoker.executors.reactor import Reactor, Timer
 
 CHUNK = 1 << 16
 MAX_CHUNKS = 16
 """Chunks of stderr read after the end; a pipe holds no more."""
 MAX_STDERR = 4096
 MAX_LINE = 256 << 20
+REAP_SECONDS = 1.0
+"""Between tries to reap a killed child: stuck in a driver, it may live on for hours."""
 _RESET = [
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGPIPE,
 ]  # fmt: skip
@@ -40,6 +42,7 @@ class LineSubprocess:
         self._errors = b""
         self._killed: list[int] = []
         """Children that were killed and have not been reaped yet."""
+        self._reaping = Timer(reactor, lambda: None if self.reap() else REAP_SECONDS)
 
     @property
     def is_running(self) -> bool:
@@ -159,6 +162,7 @@ class LineSubprocess:
         if not _reap(pid):
             os.kill(pid, signal.SIGKILL)
             self._killed.append(pid)
+            self._reaping.request(REAP_SECONDS)
 
     def reap(self) -> bool:
         """Collect killed children without waiting; return True if none is left."""

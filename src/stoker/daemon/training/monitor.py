@@ -27,7 +27,7 @@ from stoker.daemon.training.cleanup import ReportCleanup
 from stoker.daemon.training.report_events import new_events, overdue_stops, with_stop_flag
 from stoker.daemon.training.stop_requests import RemoteControl, StopRequests, is_local
 from stoker.daemon.workers.scraper_client import ScraperClient
-from stoker.executors.reactor import Reactor
+from stoker.executors.reactor import Reactor, Timer
 
 READ_INTERVAL_SECONDS = 0.25
 """Minimum time between two reads of one report, however much is written to it."""
@@ -57,6 +57,8 @@ class TrainingMonitor:
         )
         self.cleanup = ReportCleanup(root, self.metrics.is_pending)
         self.stops = StopRequests(home, remote, state, self.reports, self.cleanup.add)
+        self._wakeup = Timer(reactor, lambda: None)
+        """Wakes the loop, so that `enrich_events` is called."""
 
     @property
     def is_reading_ended(self) -> bool:
@@ -132,6 +134,14 @@ class TrainingMonitor:
 
     def enrich_events(self, events: list[e.Event]) -> list[e.Event]:
         """Return the events with those from reports added, of an ended attempt before its end."""
+        try:
+            return self._enrich(events)
+        finally:
+            wait = self._seconds_until_due()
+            if wait is not None:
+                self._wakeup.request(wait)
+
+    def _enrich(self, events: list[e.Event]) -> list[e.Event]:
         self.metrics.mark_published()
         enriched: list[e.Event] = []
         started: dict[AttemptId, float] = {}
@@ -217,16 +227,16 @@ class TrainingMonitor:
         max_epochs = training.epochs if training is not None else None
         return new_events(job, current, max_epochs, started_at, end)
 
-    def tick(self) -> float | None:
-        """Return the seconds until a report is to be read; manage the scraper process."""
+    def _seconds_until_due(self) -> float | None:
+        """Return the seconds until a report is to be read."""
         now = time.monotonic()
         waits = [max(self._seconds_until_read(id, now), 0.0) for id in self.dirty]
         deadlines = (current.stop_deadline for current in self.reports.values())
         waits += [max(at - now, 0.0) for at in deadlines if at is not None and at < inf]
         if self.state().running and (wait := self.watcher.seconds_until_poll()) is not None:
             waits.append(wait)
-        others = (0.0 if self.metrics.backlog else None, self.scraper.tick())
-        waits += [wait for wait in others if wait is not None]
+        if self.metrics.backlog:
+            return 0.0
         return min(waits) if waits else None
 
     def live(self, job: int) -> dict[str, Any]:

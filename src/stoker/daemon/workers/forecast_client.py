@@ -36,7 +36,7 @@ from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.views.format import estimate_view, iso
 from stoker.daemon.workers.restart_policy import RestartPolicy
 from stoker.engine import CommandRejected, CommandResult, Instant
-from stoker.executors.reactor import Reactor
+from stoker.executors.reactor import Reactor, Timer
 from stoker.schema.estimate import EstimateList, JobEstimate
 from stoker.store.port import JobQuery
 
@@ -81,6 +81,7 @@ class ForecastClient:
         """Why the last process gave no forecast."""
         self.restarts = RestartPolicy(RESTART_DELAYS)
         self.process = LineSubprocess(reactor, self._on_reply, self._on_exit)
+        self._timeout = Timer(reactor, self._check_duration)
         self.started_at = self.ended_at = self.duration = 0.0
         self.waiting: list[Callable[[], None]] = []
         """Called when the process has answered or failed."""
@@ -141,22 +142,22 @@ class ForecastClient:
             if type(event) is e.JobEdited:
                 self.edited[event.job] = time.monotonic()
 
-    def tick(self) -> float | None:
-        """Kill a process that takes too long; return the seconds until the next check."""
-        is_reaped = self.process.reap()
-        if not self.process.is_running:
-            return None if is_reaped else 1.0
-        left = self.started_at + TIMEOUT_SECONDS - time.monotonic()
-        if left <= 0:
-            self._fail(f"it took longer than {TIMEOUT_SECONDS:.0f} s")
-            return None
-        return left
-
     # -- the process --------------------------------------------------------------------
+
+    def _check_duration(self) -> float | None:
+        """Kill a process that takes too long; return the seconds until then."""
+        if not self.process.is_running:
+            return None
+        left = self.started_at + TIMEOUT_SECONDS - time.monotonic()
+        if left > 0:
+            return left
+        self._fail(f"it took longer than {TIMEOUT_SECONDS:.0f} s")
+        return None
 
     def _start(self, state: State, now: Instant) -> None:
         self.is_outdated, self.is_incomplete = False, False
         self.started_at = time.monotonic()
+        self._timeout.request(TIMEOUT_SECONDS)
         if self.process.start(COMMAND):
             request = question(state, now.wall, now.boot, self._runs(state))
             self.process.send(msgspec.json.encode(request) + b"\n")

@@ -16,7 +16,7 @@ import msgspec
 
 from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.workers.restart_policy import RestartPolicy
-from stoker.executors.reactor import Reactor
+from stoker.executors.reactor import Reactor, Timer
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,8 @@ class SamplerClient:
         self.sessions: dict[int, SweepSession] = {}
         self.process = LineSubprocess(reactor, self._on_reply, self._on_exit)
         self.restarts = RestartPolicy(RESTART_DELAYS)
-        self.restart_at: float | None = None
+        self._restarting = Timer(reactor, self._start)
+        self._timeout = Timer(reactor, self._check_answers)
         self._last_question = 0
 
     def ask(
@@ -93,7 +94,7 @@ class SamplerClient:
         )
         if self.process.is_running:
             self._send_question(sweep, session, session.question)
-        elif self.restart_at is None:
+        elif not self._restarting.is_set:
             self._start()
 
     def forget(self, sweep: int) -> None:
@@ -106,27 +107,11 @@ class SamplerClient:
         elif session.sent is not None:
             self._send({"sweep": sweep, "forget": True})
 
-    def tick(self) -> float | None:
-        """Start or stop the process when it is time; return the seconds until then."""
-        now = time.monotonic()
-        self.process.reap()
-        if self.restart_at is not None and now >= self.restart_at:
-            self._start()
-        times = [] if self.restart_at is None else [self.restart_at]
-        questions = self._open_questions()
-        if questions and self.process.is_running:
-            deadline = min(question.requested_at for question in questions) + ANSWER_TIMEOUT_SECONDS
-            if now >= deadline:
-                self._fail(f"it has not answered for {ANSWER_TIMEOUT_SECONDS / 60:.0f} minutes")
-                return self.tick()
-            times.append(deadline)
-        return max(min(times) - now, 0.0) if times else None
-
     def close(self) -> None:
         """Stop the process and drop all sweeps."""
         self.sessions.clear()
         self.restarts.reset()
-        self.restart_at = None
+        self._restarting.cancel()
         self.process.stop()
 
     # -- questions ----------------------------------------------------------------------
@@ -163,6 +148,7 @@ class SamplerClient:
             messages.append({"sweep": sweep, "tell": unsent})
         messages.append({"sweep": sweep, "ask": question.count, "id": question.id})
         self._send(*messages)
+        self._timeout.request(ANSWER_TIMEOUT_SECONDS)
 
     def _send(self, *messages: dict[str, Any]) -> None:
         self.process.send(b"".join(msgspec.json.encode(message) + b"\n" for message in messages))
@@ -183,8 +169,19 @@ class SamplerClient:
 
     # -- the process --------------------------------------------------------------------
 
+    def _check_answers(self) -> float | None:
+        """Give up a process that hangs; return the seconds until the next deadline."""
+        questions = self._open_questions()
+        if not questions or not self.process.is_running:
+            return None
+        since = min(question.requested_at for question in questions)
+        left = since + ANSWER_TIMEOUT_SECONDS - time.monotonic()
+        if left > 0:
+            return left
+        self._fail(f"it has not answered for {ANSWER_TIMEOUT_SECONDS / 60:.0f} minutes")
+        return None
+
     def _start(self) -> None:
-        self.restart_at = None
         if self.process.start(COMMAND):
             for sweep, session in self.sessions.items():
                 session.sent = None
@@ -204,10 +201,9 @@ class SamplerClient:
             return  # the next question starts another process
         delay = self.restarts.record_failure()
         if delay is not None:
-            now = time.monotonic()
-            self.restart_at = now + delay
+            self._restarting.request(delay)
             for question in questions:
-                question.requested_at = now
+                question.requested_at = time.monotonic()
             return
         self.restarts.reset()
         for session in self.sessions.values():

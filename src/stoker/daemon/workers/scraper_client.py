@@ -26,7 +26,7 @@ from stoker.daemon.reports.paths import (
 )
 from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.workers.restart_policy import RestartPolicy
-from stoker.executors.reactor import Reactor
+from stoker.executors.reactor import Reactor, Timer
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ class ScraperClient:
         self.finishing: set[AttemptId] = set()
         self.process = LineSubprocess(reactor, self._on_reply, self._on_exit)
         self.restarts = RestartPolicy(RESTART_DELAYS)
-        self.restart_at: float | None = None
+        self._restarting = Timer(reactor, self._start)
+        self._silence = Timer(reactor, self._check_silence)
         self.last_reply_at = 0.0
         """When the last line came, or the first finish was requested."""
         self._finished: list[AttemptId] = []
@@ -67,7 +68,7 @@ class ScraperClient:
             os.makedirs(os.path.dirname(order["report"]), 0o700, exist_ok=True)
         if self.process.is_running:
             self._send(order)
-        elif self.restart_at is None:
+        elif not self._restarting.is_set:
             self._start()
 
     def finish(self, job: Job, attempt: int) -> None:
@@ -79,6 +80,7 @@ class ScraperClient:
         if not self.finishing:
             self.last_reply_at = time.monotonic()
         self.finishing.add(key)
+        self._silence.request(FINISH_TIMEOUT_SECONDS)
         self._send({"finish": str(key)})
 
     def take_finished(self) -> list[AttemptId]:
@@ -130,6 +132,8 @@ class ScraperClient:
         self.orders.pop(key, None)
         self.finishing.discard(key)
         self._finished.append(key)
+        if not self.orders:
+            self._silence.request(IDLE_SECONDS)
 
     def _give_up(self, key: AttemptId, reason: str) -> None:
         """Stop scraping an attempt."""
@@ -140,31 +144,23 @@ class ScraperClient:
 
     # -- the process --------------------------------------------------------------------
 
-    def tick(self) -> float | None:
-        """Start or stop the process when it is time; return the seconds until then."""
-        now = time.monotonic()
-        self.process.reap()
-        if self.restart_at is not None:
-            if now < self.restart_at:
-                return self.restart_at - now
-            self._start()
-        if not self.process.is_running:
+    def _check_silence(self) -> float | None:
+        """Stop a process that hangs or has no work; return the seconds until then."""
+        if not self.process.is_running or (self.orders and not self.finishing):
             return None
+        pause = FINISH_TIMEOUT_SECONDS if self.finishing else IDLE_SECONDS
+        left = self.last_reply_at + pause - time.monotonic()
+        if left > 0:
+            return left
         if self.finishing:
-            if now >= self.last_reply_at + FINISH_TIMEOUT_SECONDS:
-                self._on_timeout()
-                return self.tick()
-            return self.last_reply_at + FINISH_TIMEOUT_SECONDS - now
-        if self.orders:
-            return None
-        if now >= self.last_reply_at + IDLE_SECONDS:
+            self._on_timeout()
+        else:
             self.process.stop()
-            return None
-        return self.last_reply_at + IDLE_SECONDS - now
+        return None
 
     def _start(self) -> None:
-        self.restart_at = None
         self.last_reply_at = time.monotonic()
+        self._silence.request(FINISH_TIMEOUT_SECONDS)
         if self.process.start(COMMAND):
             for order in self.orders.values():
                 self._send(order)
@@ -190,7 +186,7 @@ class ScraperClient:
     def _on_exit(self, reason: str) -> None:
         delay = self.restarts.record_failure()
         if delay is not None:
-            self.restart_at = time.monotonic() + delay
+            self._restarting.request(delay)
             return
         logger.warning("the scraper process failed repeatedly: %s", reason)
         self.restarts.reset()
