@@ -17,8 +17,7 @@ from stoker.core.job import AttemptId, Job
 from stoker.core.launch import Launch, log_paths
 from stoker.core.state import State
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
-from stoker.daemon.gpus.memory import GpuMemoryTracker, sessions_on
-from stoker.daemon.nodes import host_load
+from stoker.daemon.gpus.memory import GpuMemoryTracker
 from stoker.daemon.nodes.attempt_records import JournalRecords
 from stoker.daemon.nodes.checkpoint_affinity import pin_to_node
 from stoker.daemon.nodes.gang import GangCoordinator
@@ -27,24 +26,18 @@ from stoker.daemon.nodes.remote_node import NodeState, RemoteNode
 from stoker.daemon.runtime.clock import system_clock
 from stoker.engine import Instant
 from stoker.executors.port import (
-    SHORTAGE_SECONDS,
     AttemptRecords,
     Executor,
     NodeReading,
     RecoverableAttempt,
 )
 from stoker.executors.reactor import Reactor
-from stoker.probes.remote_facts import RemoteFacts
 from stoker.schema.job import UploadView
 
 LEAVE_SECONDS = 5.0
 """Time that the connection to a removed node is kept."""
-CLOSED_SECONDS = 15.0
-"""Time during which a node that had no space for a job gets no other."""
 MAX_REFRESH_SECONDS = 15
 """Time that a request for fresh measurements of nodes waits."""
-JOIN_COST = 200
-"""Cost of reporting other devices, in changes (see remote_node)."""
 ENDS = e.ProcessExited | e.AttemptLost | e.StartCalledOff | e.StartFailed
 
 ExecutorFactory = Callable[[e.NodeAdded, AttemptRecords], Executor]
@@ -349,23 +342,12 @@ class ExecutorRegistry:
         node = self.nodes.get(name)
         if node is None:
             return  # it was removed a moment ago
-        before = node.reading
-        measured = reading if isinstance(reading, RemoteFacts) else None
-        node.take_reading(reading.node_facts(name), measured)
-        if measured is not None:
-            node.error = measured.reading.error
-            node.free_cores = host_load.free_cores(before, measured)
-            load = host_load.foreign_load(self.state(), name, before, measured)
-            self._outgoing += [load] if load is not None else []
-        if node.closed_until is not None and self.clock().boot >= node.closed_until:
-            node.closed_until = None
-            self._outgoing.append(e.NodeClosed(at=self.clock().wall, node=name))
+        self._outgoing += node.take_reading(self.state(), reading)
 
     def on_reading_failed(self, name: str, error: str | None) -> None:
         """Note that the GPU driver of a node did not answer."""
-        node = self.nodes.get(name)
-        if node is not None:
-            node.error, node.seen = error, self.clock().boot
+        if name in self.nodes:
+            self.nodes[name].reading_failed(error)
 
     def on_checkpoints_left_behind(self, name: str, attempt: AttemptId) -> None:
         """Note that a job can resume on the node that has its checkpoints only."""
@@ -382,12 +364,12 @@ class ExecutorRegistry:
             name, event = self._incoming.popleft()
             self._outgoing += self.gangs.to_gang_events(name, event)
             if name in self.nodes:
-                self._outgoing += self._close_if_full(self.nodes[name], event)
+                self._outgoing += self.nodes[name].close_if_full(event)
                 self._outgoing += self._pin(state, event)
             if isinstance(event, ENDS):
                 self._ended.setdefault(name, []).append(AttemptId(event.job, event.attempt))
         for node in self.nodes.values():
-            self._outgoing += self._node_events(state, node)
+            self._outgoing += node.take_events(state, self.install)
         self._report_refreshed()
         events, self._outgoing = self._outgoing, []
         return events + self.gangs.take_events()
@@ -404,15 +386,6 @@ class ExecutorRegistry:
         """How many exits of processes are to be collected."""
         return sum(type(event) is e.ProcessExited for _, event in self._incoming)
 
-    def _close_if_full(self, node: RemoteNode, event: e.Event) -> list[e.Event]:
-        """Give a node that had no space for a job no other for a while."""
-        is_shortage = isinstance(event, e.StartCalledOff) and event.delay >= SHORTAGE_SECONDS
-        if not isinstance(event, e.StartCalledOff) or not is_shortage or not node.is_up:
-            return []
-        is_closed = node.closed_until is not None
-        node.closed_until = self.clock().boot + CLOSED_SECONDS
-        return [] if is_closed else [e.NodeClosed(at=event.at, node=node.name, why=event.why)]
-
     def _pin(self, state: State, event: e.Event) -> list[e.Event]:
         """Pin a job to the node that has its checkpoints, after the end of its attempt."""
         if not isinstance(event, e.ProcessExited | e.AttemptLost):
@@ -422,41 +395,6 @@ class ExecutorRegistry:
         if job is None or name is None or event.part is not None or succeeded:
             return []
         return pin_to_node(state, job, name, event.at)
-
-    def _node_events(self, state: State, node: RemoteNode) -> list[e.Event]:
-        """Report first the resources of a node, then their use, then that it may be used."""
-        if node.facts is None or node.ended is None:
-            return []
-        now = self.clock().wall
-        if state.rest.nodes.get(node.name) != node.facts:
-            # Once per measurement: it would not end while the journal cannot be written.
-            node.is_fresh = node.joined is not node.facts and node.may_change(JOIN_COST)
-            node.joined = node.facts
-            return [e.NodeJoined(at=now, facts=node.facts)] if node.is_fresh else []
-        if not node.is_fresh:
-            return []
-        node.is_fresh = False
-        events = self._foreign_use(state, node)
-        if not node.may_change(len(events)):
-            events = []
-        if not node.is_up:
-            events.append(e.NodeReached(at=now, node=node.name, ended=tuple(node.ended)))
-            node.set_up(now)
-        return events
-
-    def _foreign_use(self, state: State, node: RemoteNode) -> list[e.Event]:
-        reading = node.reading
-        if reading is None:
-            return []
-        owner = reading.owner_lookup(self.install, sessions_on(state, node.name))
-        running = {(job.id, job.attempt) for job in state.running.values()}
-
-        def owner_in_journal(pid: int) -> AttemptId | None:
-            # An attempt that the journal does not know uses its GPU like any foreign process.
-            attempt = owner(pid)
-            return attempt if attempt in running else None
-
-        return node.detector.update(state, reading.reading, owner_in_journal, reading.identify)
 
     def on_events(self, state: State, events: Sequence[e.Event]) -> None:
         """Follow what the core has decided."""

@@ -7,11 +7,14 @@ from enum import Enum, auto
 
 from msgspec import Struct
 
+from stoker.core import events as e
 from stoker.core.cluster import NodeFacts
-from stoker.core.events import NodeAdded
+from stoker.core.state import State
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector
+from stoker.daemon.gpus.memory import sessions_on
+from stoker.daemon.nodes import host_load
 from stoker.engine import Instant
-from stoker.executors.port import AttemptId, Executor
+from stoker.executors.port import SHORTAGE_SECONDS, AttemptId, Executor, NodeReading
 from stoker.executors.rate_limit import RateLimit
 from stoker.executors.reactor import TimerHandle
 from stoker.probes.remote_facts import RemoteFacts
@@ -19,6 +22,10 @@ from stoker.probes.remote_facts import RemoteFacts
 MAX_CHANGES_AT_ONCE, CHANGES_PER_SECOND = 2000, 2
 """Events that the measurements of a node may cause: one that reports something else every time
 must not fill the journal."""
+JOIN_COST = 200
+"""Cost of reporting other devices, in such events."""
+CLOSED_SECONDS = 15.0
+"""Time during which a node that had no space for a job gets no other."""
 
 
 class NodeState(Enum):
@@ -39,7 +46,7 @@ class NodeState(Enum):
 class RemoteNode(Struct):
     """A node that is not this machine."""
 
-    added: NodeAdded
+    added: e.NodeAdded
     executor: Executor
     detector: ForeignUsageDetector
     changes: RateLimit
@@ -75,7 +82,7 @@ class RemoteNode(Struct):
     @classmethod
     def create(
         cls,
-        added: NodeAdded,
+        added: e.NodeAdded,
         executor: Executor,
         detector: ForeignUsageDetector,
         clock: Callable[[], Instant],
@@ -103,21 +110,76 @@ class RemoteNode(Struct):
         """Return whether changes are reported: False if the node changes too often."""
         return self.changes.try_spend(cost, self.clock().boot)
 
-    def take_reading(self, facts: NodeFacts, reading: RemoteFacts | None) -> None:
-        """Store a measurement."""
-        self.facts, self.reading, self.is_fresh = facts, reading, True
-        self.seen = self.clock().boot
+    def take_reading(self, state: State, reading: NodeReading) -> list[e.Event]:
+        """Store a measurement; return what others use there."""
+        events: list[e.Event] = []
+        measured = reading if isinstance(reading, RemoteFacts) else None
+        if measured is not None:
+            self.error = measured.reading.error
+            self.free_cores = host_load.free_cores(self.reading, measured)
+            load = host_load.foreign_load(state, self.name, self.reading, measured)
+            events += [load] if load is not None else []
+        self.facts, self.reading, self.is_fresh = reading.node_facts(self.name), measured, True
+        now = self.clock()
+        self.seen = now.boot
         if self.state in (NodeState.CONNECTING, NodeState.UNREACHABLE):
             self.state = NodeState.RECONCILING
+        if self.closed_until is not None and now.boot >= self.closed_until:
+            self.closed_until = None
+            events.append(e.NodeClosed(at=now.wall, node=self.name))
+        return events
+
+    def reading_failed(self, error: str | None) -> None:
+        """Note that the GPU driver did not answer; earlier measurements stay valid."""
+        self.error, self.seen = error, self.clock().boot
+
+    def close_if_full(self, event: e.Event) -> list[e.Event]:
+        """Give a node that had no space for a job no other for a while."""
+        is_shortage = isinstance(event, e.StartCalledOff) and event.delay >= SHORTAGE_SECONDS
+        if not isinstance(event, e.StartCalledOff) or not is_shortage or not self.is_up:
+            return []
+        is_closed = self.closed_until is not None
+        self.closed_until = self.clock().boot + CLOSED_SECONDS
+        return [] if is_closed else [e.NodeClosed(at=event.at, node=self.name, why=event.why)]
+
+    def take_events(self, state: State, install: str) -> list[e.Event]:
+        """Return first the resources of the node, then their use, then that it may be used."""
+        if self.facts is None or self.ended is None:
+            return []
+        now = self.clock().wall
+        if state.rest.nodes.get(self.name) != self.facts:
+            # Once per measurement: it would not end while the journal cannot be written.
+            self.is_fresh = self.joined is not self.facts and self.may_change(JOIN_COST)
+            self.joined = self.facts
+            return [e.NodeJoined(at=now, facts=self.facts)] if self.is_fresh else []
+        if not self.is_fresh:
+            return []
+        self.is_fresh = False
+        events = self._foreign_use(state, install)
+        if not self.may_change(len(events)):
+            events = []
+        if not self.is_up:
+            events.append(e.NodeReached(at=now, node=self.name, ended=tuple(self.ended)))
+            self.state, self.why, self.up_since, self.ended = NodeState.UP, "", now, ()
+        return events
+
+    def _foreign_use(self, state: State, install: str) -> list[e.Event]:
+        reading = self.reading
+        if reading is None:
+            return []
+        owner = reading.owner_lookup(install, sessions_on(state, self.name))
+        running = {(job.id, job.attempt) for job in state.running.values()}
+
+        def owner_in_journal(pid: int) -> AttemptId | None:
+            # An attempt that the journal does not know uses its GPU like any foreign process.
+            attempt = owner(pid)
+            return attempt if attempt in running else None
+
+        return self.detector.update(state, reading.reading, owner_in_journal, reading.identify)
 
     def accounted(self, ended: Sequence[AttemptId]) -> None:
         """Note that all attempts on the node are accounted for."""
         self.ended = ended
-
-    def set_up(self, now: float) -> None:
-        """Note that the core knows that the node is up."""
-        self.state, self.why, self.up_since = NodeState.UP, "", now
-        self.ended = ()
 
     def set_unreachable(self, why: str) -> bool:
         """Note that the node does not answer; return whether that is new to the core."""
@@ -131,7 +193,7 @@ class RemoteNode(Struct):
         """Note that it was removed, and what closes its connection."""
         self.state, self.closing = NodeState.LEAVING, closing
 
-    def rejoin(self, added: NodeAdded, detector: ForeignUsageDetector) -> None:
+    def rejoin(self, added: e.NodeAdded, detector: ForeignUsageDetector) -> None:
         """Use a node again that was removed a moment ago."""
         self.added, self.detector = added, detector
         if self.closing is not None:
@@ -139,7 +201,7 @@ class RemoteNode(Struct):
         self.state, self.joined = NodeState.RECONCILING, None
         self.is_fresh = self.facts is not None
 
-    def is_reached_like(self, added: NodeAdded) -> bool:
+    def is_reached_like(self, added: e.NodeAdded) -> bool:
         """Return whether another addition of the node means the same executor."""
         fields = ("executor", "address", "key", "shared", "options")
         return all(getattr(self.added, name) == getattr(added, name) for name in fields)
