@@ -26,7 +26,7 @@ flags = sys.argv[1]
 failing(stoker.core.cycle, "plan", f"{flags}/plan")
 failing(stoker.daemon.handlers.queries, "gpu_view", f"{flags}/handler")
 failing(stoker.executors.local.executor.LocalExecutor, "start", f"{flags}/start")
-failing(stoker.executors.local.executor.LocalExecutor, "_receive", f"{flags}/hear")
+failing(stoker.executors.local.supervisor_pool.SupervisorPool, "_receive", f"{flags}/hear")
 from stoker.daemon.__main__ import main
 sys.exit(main(["run", "--resources", "{gpu:2}"]))
 """
@@ -130,6 +130,6 @@ def test_a_reader_that_raises_is_paused_and_what_it_did_not_read_is_read_later(
     patched()
     (flags / "hear").touch()
     job = idle.submit("exit 3")
-    until(lambda: "LocalExecutor._watch_supervisor" in str(idle.client.daemon()["faults"]))
+    until(lambda: "SupervisorPool._watch" in str(idle.client.daemon()["faults"]))
     (flags / "hear").unlink()
     assert idle.end_of(job)["result"] == 3

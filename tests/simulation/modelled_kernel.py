@@ -30,7 +30,7 @@ from stoker.executors.linux import gpu_locks as holds
 from stoker.executors.linux import log_file, procfs
 from stoker.executors.linux import process_tree as tree
 from stoker.executors.linux import shared_locks as lockfiles
-from stoker.executors.local import claims, termination
+from stoker.executors.local import claims, supervisor_pool, termination
 from stoker.executors.local import executor as local
 from stoker.executors.local import recovery as adoption
 from stoker.executors.local import supervisor as keeper
@@ -437,7 +437,7 @@ class Kernel:
                 stack.enter_context(mock.patch.object(module, "resource", self.resource))
             for module in (claims, *files):
                 stack.enter_context(mock.patch.object(module, "open", self.open, create=True))
-            for module in (keepers, local):
+            for module in (keepers, supervisor_pool):
                 stack.enter_context(
                     mock.patch.object(module, "spawn_supervisor", self.spawn_supervisor)
                 )

@@ -283,7 +283,7 @@ def watch_state(daemon: Daemon, paths: DaemonPaths, lock: StateLock, server: Htt
     older = local.exit_log.supervisors()
 
     def restore_exit_log() -> None:
-        local.exit_log.restore({*older, *(supervisor.pid for supervisor in local.supervisors)})
+        local.exit_log.restore(older | local.supervisors.pids)
 
     files = StateFiles(
         paths.state, [paths.run, local.paths.run, os.path.dirname(server.path)],

@@ -118,9 +118,7 @@ def _drop_proofs(daemon: Daemon) -> None:
     if daemon.engine.has_unrecorded_events:
         return  # their proofs are all there is of them
     local = daemon.local
-    local.exit_log.remove_ended(
-        {supervisor.pid for supervisor in local.supervisors}, local.attempts
-    )
+    local.exit_log.remove_ended(local.supervisors.pids, local.attempts)
     local.recovery.remove_claims(daemon.engine.state.rest.next_id)
 
 

@@ -394,7 +394,7 @@ def orphaned(executor: LocalExecutor, claim: str) -> list[Event]:
         AttemptId(7, 0), token, supervisor=SUPERVISOR
     )
     Path(executor.paths.run, "7.0").write_text(claim)
-    executor._take_orphan(attempt)
+    executor.recovery.take_orphan(attempt)
     executor.termination.step(adoption.time.clock_gettime(BOOT))
     for callback in list(executor.reactor.callbacks.values()):  # type: ignore[attr-defined]
         callback()
@@ -500,7 +500,7 @@ def late(executor: LocalExecutor, claim: str) -> list[Event]:
         AttemptId(7, 0), executor.token(AttemptId(7, 0)), supervisor=SUPERVISOR
     )
     Path(executor.paths.run, "7.0").write_text(claim)
-    executor._on_late_start(attempt)
+    executor.recovery.on_late_start(attempt)
     executor.termination.step(adoption.time.clock_gettime(BOOT))
     return reported(executor)
 

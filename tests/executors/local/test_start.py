@@ -14,7 +14,7 @@ from stoker.core.events import Event, ForeignUseChanged, StartCalledOff, StartFa
 from stoker.core.launch import Launch
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.gpu_locks import GpuLocks
-from stoker.executors.local import executor as local
+from stoker.executors.local import supervisor_pool
 from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.local.recovery import COMPLETE
 from stoker.executors.port import SHORTAGE_SECONDS, AttemptId
@@ -32,6 +32,7 @@ class RecordingSupervisor:
     def __init__(self) -> None:
         self.starting = 0
         self.sent: list[tuple[object, ...]] = []
+        self.unsent = b""
         self.wire = self
         self.sock = self
 
@@ -67,7 +68,7 @@ def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalExecutor:
     for name in (run, tmp_path / "exits", tmp_path / "scripts"):
         name.mkdir(parents=True)
     (run / COMPLETE).touch()
-    monkeypatch.setattr(local, "SUPERVISORS", 1)
+    monkeypatch.setattr(supervisor_pool, "SUPERVISORS", 1)
     places = ExecutorPaths(
         str(run), str(tmp_path / "exits"), str(tmp_path / "scripts"), str(tmp_path)
     )
@@ -124,7 +125,7 @@ def test_a_gpu_that_cannot_be_locked_cancels_the_start(
     assert isinstance(marked, ForeignUseChanged)
     assert (marked.node, marked.device) == ("here", "0")
     assert executor.attempts == {}
-    assert executor.supervisors[0].sent == []  # type: ignore[attr-defined]
+    assert executor.supervisors.clients[0].sent == []  # type: ignore[attr-defined]
 
 
 def test_an_attempt_is_registered_before_its_start_can_fail(
@@ -181,8 +182,8 @@ def test_without_space_for_a_supervisor_starts_wait(
     def full(_: str) -> None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    monkeypatch.setattr(local, "spawn_supervisor", full)
-    executor.supervisors.clear()
+    monkeypatch.setattr(supervisor_pool, "spawn_supervisor", full)
+    executor.supervisors.clients.clear()
     executor.start(launch(tmp_path))
     (cancelled,) = reported(executor)
     assert isinstance(cancelled, StartCalledOff)

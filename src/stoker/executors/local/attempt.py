@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 from msgspec import Struct
 
 from stoker.core.job import AttemptId
+from stoker.executors.linux import cgroup, oom
 
 
 class LocalAttempt(Struct):
@@ -44,3 +47,23 @@ class LocalAttempt(Struct):
     """Processes that outlived the main process."""
     signal_uncaught: bool = False
     """No process handled the signal that asked the attempt to stop."""
+
+    def memory_shortage(self, code: int) -> str | None:
+        """Return the memory that it ran out of: of the host, of a GPU, or none."""
+        if self.terminating_since is not None and not self.left_behind:
+            return None
+        if self.cgroup is not None and cgroup.killed_for_memory(self.cgroup):
+            return "host"
+        killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        if killed and oom.oom_kills() > self.oom_kills_before:
+            return "host"
+        return "cuda" if oom.cuda_out_of_memory(self.out, self.err) else None
+
+    @property
+    def exit_note(self) -> str | None:
+        """What is remarkable about its end."""
+        if self.left_behind:
+            how = "killed" if self.was_killed else "ended"
+            left = "1 process" if self.left_behind == 1 else f"{self.left_behind} processes"
+            return f"left {left} behind, {how} with the job"
+        return "killed after the grace period" if self.was_killed else None

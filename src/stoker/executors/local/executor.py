@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import signal
@@ -39,12 +38,11 @@ from stoker.executors.local.claims import (
     claim_path,
     create_claim,
     note_signal,
-    read_claim,
-    revoke_empty_claim,
 )
 from stoker.executors.local.recovery import COMPLETE, AttemptRecovery
-from stoker.executors.local.supervisor import PASSING, spawn_supervisor
-from stoker.executors.local.supervisor_client import SUPERVISORS, SupervisorClient
+from stoker.executors.local.supervisor import PASSING
+from stoker.executors.local.supervisor_client import SupervisorClient
+from stoker.executors.local.supervisor_pool import SupervisorPool
 from stoker.executors.local.termination import Termination, is_contained
 from stoker.executors.port import (
     SHORTAGE_SECONDS,
@@ -56,14 +54,12 @@ from stoker.executors.port import (
     RecoverableAttempt,
     Upload,
 )
-from stoker.executors.reactor import Reactor, Timer
+from stoker.executors.reactor import Reactor
 
 logger = logging.getLogger(__name__)
 
 LOCKED_GPU_SECONDS = 2.0
 """Delay of the next try after a start found a GPU locked."""
-FLUSH_SECONDS = 0.05
-"""Delay of the next try after the socket of a supervisor was full."""
 TERMINAL_SIGNALS = {signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT,
                     signal.SIGSTOP, signal.SIGCONT}  # fmt: skip
 UNCATCHABLE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
@@ -97,7 +93,10 @@ class LocalExecutor(Executor):
         engine: str = "",
     ) -> None:
         self.paths, self.install, self.grace = paths, install, grace
-        self.supervisors, self.reactor = supervisors, reactor
+        self.reactor = reactor
+        self.supervisors = SupervisorPool(
+            supervisors, paths.exits, reactor, self._on_report, self._on_supervisor_died
+        )
         self.commands = CommandBuilder(paths, secret, blob, grace, engine)
         self.cgroups = cgroups or cgroup.Cgroups(None)
         self.gpu_locks = gpu_locks or GpuLocks()
@@ -106,7 +105,6 @@ class LocalExecutor(Executor):
         self.exit_log = ExitLog(paths.exits)
         self.recovery = AttemptRecovery(self)
         self.termination = Termination(self)
-        self._flushing = Timer(reactor, self._flush)
         self._sink: ExecutorSink | None = None
         self._at_barrier: dict[AttemptId, tuple[Launch, Barrier]] = {}
         """Parts of gangs that are started when all parts are ready."""
@@ -116,8 +114,7 @@ class LocalExecutor(Executor):
     def open(self, sink: ExecutorSink) -> None:
         """Begin to listen to the supervisors and to report to this sink."""
         self._sink = sink
-        for client in self.supervisors:
-            self._watch_supervisor(client)
+        self.supervisors.open()
 
     def has_attempts(self) -> bool:
         """Return whether it looks after any attempt."""
@@ -153,7 +150,7 @@ class LocalExecutor(Executor):
         if launch is None or barrier is None:
             return
         if environment is None:
-            self._cancel(attempt, "another part of the job could not be started")
+            self.call_off(attempt, "another part of the job could not be started")
         else:
             extra = launch.extra | dict(environment)
             self._start(replace(launch, extra=extra), barrier.rank)
@@ -172,11 +169,8 @@ class LocalExecutor(Executor):
             self.forget(attempt)
             self._cancel_for_lock(launch, rank, locked)
             return
-        self._replace_supervisors()
         try:
-            if not self.supervisors:
-                raise OSError(errno.EAGAIN, "the supervisor process cannot be started")
-            client = min(self.supervisors, key=lambda each: each.starting)
+            client = self.supervisors.pick()
             client.send_environment(launch.environment, self.commands.environment)
             argv, extra = self.commands.compose(launch)
         except (OSError, KeyError, NoContainer) as error:
@@ -185,30 +179,23 @@ class LocalExecutor(Executor):
         attempt.oom_kills_before = self.oom.before()
         attempt.cgroup = self.cgroups.create(attempt.token)
         attempt.supervisor = client.pid
-        client.starting += 1
-        client.send(
-            "start", str(id), self.claim_path(id), argv, launch.directory, launch.umask,
+        self.supervisors.send_start(
+            client, str(id), self.claim_path(id), argv, launch.directory, launch.umask,
             launch.environment, extra, launch.out, launch.err, self.gpu_locks.paths(id),
             attempt.cgroup, tree.mark_of(attempt.token), msgspec.json.encode(launch.placement),
         )  # fmt: skip
-        if client.unsent:
-            self._flushing.request(FLUSH_SECONDS)
-
-    def _flush(self) -> float | None:
-        """Send what the sockets of supervisors did not take before."""
-        unsent = [client.flush() for client in self.supervisors]
-        return FLUSH_SECONDS if any(unsent) else None
 
     def _start_failed(self, attempt: LocalAttempt, error: Exception) -> None:
         """Report a start that was not sent: a shortage may pass, other errors would repeat."""
         self.forget(attempt)
         why = str(error) if isinstance(error, NoContainer) else f"cannot start: {error}"
         if isinstance(error, OSError) and error.errno in PASSING:
-            self._cancel(attempt.id, why, SHORTAGE_SECONDS)
+            self.call_off(attempt.id, why, SHORTAGE_SECONDS)
         else:
             self._fail(attempt.id, why)
 
-    def _cancel(self, attempt: AttemptId, why: str, delay: float = 0.0) -> None:
+    def call_off(self, attempt: AttemptId, why: str, delay: float = 0.0) -> None:
+        """Report a start that did not happen."""
         self.report(
             StartCalledOff(
                 at=time.time(), job=attempt.job, attempt=attempt.attempt, why=why, delay=delay
@@ -221,7 +208,7 @@ class LocalExecutor(Executor):
     def _cancel_for_lock(self, launch: Launch, rank: int, holder: str) -> None:
         """Cancel a start for a locked GPU, and keep other jobs off its GPUs for now."""
         # The delay is for jobs that are placed whatever the marks of GPUs say.
-        self._cancel(launch.id, f"a GPU {in_words(holder)}", LOCKED_GPU_SECONDS)
+        self.call_off(launch.id, f"a GPU {in_words(holder)}", LOCKED_GPU_SECONDS)
         if launch.placement is None:
             return
         part, now = launch.placement.parts[rank], time.time()
@@ -235,14 +222,14 @@ class LocalExecutor(Executor):
             return  # what becomes of it is reported as usual
         self.gpu_locks.drop(attempt)
         self.expect_acknowledgement(attempt)
-        self._cancel(attempt, why, SHORTAGE_SECONDS)
+        self.call_off(attempt, why, SHORTAGE_SECONDS)
 
     # -- signals ------------------------------------------------------------------------
 
     def terminate(self, attempt: AttemptId, grace: float) -> None:
         """Terminate a tree: TERM in a moment, KILL after `grace` seconds."""
         if self._at_barrier.pop(attempt, None) is not None:
-            self._cancel(attempt, "cancelled before it was started")
+            self.call_off(attempt, "cancelled before it was started")
         elif (known := self.attempts.get(attempt)) is not None:
             self.termination.begin(known, grace)
 
@@ -301,8 +288,7 @@ class LocalExecutor(Executor):
 
     def snapshot(self, stop: Iterable[str] = ()) -> tree.Snapshot:
         """Return all processes of this moment; supervisors belong to no attempt."""
-        own = (client.pid for client in self.supervisors)
-        return tree.Snapshot({*own, *self.exit_log.supervisors()}, stop)
+        return tree.Snapshot(self.supervisors.pids | self.exit_log.supervisors(), stop)
 
     def members(self, attempt: LocalAttempt, seen: tree.Snapshot | None = None) -> list[int]:
         """Return the living processes of an attempt."""
@@ -313,21 +299,10 @@ class LocalExecutor(Executor):
 
     # -- reports of supervisors ---------------------------------------------------------
 
-    def _watch_supervisor(self, client: SupervisorClient) -> None:
-        self.reactor.add_reader(client.wire.sock.fileno(), lambda: self._receive(client))
-
-    def _receive(self, client: SupervisorClient) -> None:
-        reports = client.receive()
-        if reports is None:
-            self._supervisor_died(client)
+    def _on_report(self, id: AttemptId, kind: str, details: list[Any]) -> None:
+        attempt = self.attempts.get(id)
+        if attempt is None:
             return
-        for kind, text, *details in reports:
-            job, _, number = text.partition(".")
-            attempt = self.attempts.get(AttemptId(int(job), int(number)))
-            if attempt is not None:
-                self._on_report(attempt, kind, details)
-
-    def _on_report(self, attempt: LocalAttempt, kind: str, details: list[Any]) -> None:
         match kind, details:
             case "started", [pid, ticks, boot, wall]:
                 self.on_started(attempt, pid, ticks, boot, wall)
@@ -340,19 +315,19 @@ class LocalExecutor(Executor):
             case "busy", [why]:
                 self.forget(attempt)
                 self.expect_acknowledgement(attempt.id)
-                self._cancel(attempt.id, why, SHORTAGE_SECONDS)
+                self.call_off(attempt.id, why, SHORTAGE_SECONDS)
             case "late", []:
-                self._on_late_start(attempt)
+                self.recovery.on_late_start(attempt)
 
-    def _on_late_start(self, attempt: LocalAttempt) -> None:
-        """Handle a claim that existed before: revoked, or an earlier supervisor starts it."""
-        claim = read_claim(self.claim_path(attempt.id))
-        if claim is None or claim.revoked or claim.withdrawn:
-            self.forget(attempt)
-            self._cancel(attempt.id, "this attempt was already claimed")
-        else:
-            attempt.supervisor = None
-            self.recovery.expect_record(attempt)
+    def _on_supervisor_died(self, pid: int) -> None:
+        """Watch the orphans of a supervisor that was killed.
+
+        They are children of this process now (see `become_subreaper`), so no exit code is lost.
+        """
+        for attempt in list(self.attempts.values()):
+            if attempt.supervisor == pid:
+                self.recovery.take_orphan(attempt)
+        self.reap_zombies(self.snapshot())
 
     def on_started(
         self, attempt: LocalAttempt, pid: int, ticks: int, boot: float, wall: float
@@ -361,21 +336,6 @@ class LocalExecutor(Executor):
         attempt.pid, attempt.ticks = pid, ticks
         job, number = attempt.id
         self.report(ProcessStarted(at=wall, job=job, attempt=number, pid=pid, boot=boot))
-
-    def _supervisor_died(self, client: SupervisorClient) -> None:
-        """Replace a supervisor that was killed, and watch its orphans.
-
-        They are children of this process now (see `become_subreaper`), so no exit code is lost.
-        """
-        logger.warning("supervisor process %d died; starting a new one", client.pid)
-        self.reactor.remove_reader(client.wire.sock.fileno())
-        client.reap()
-        self.supervisors.remove(client)
-        self._replace_supervisors()
-        for attempt in list(self.attempts.values()):
-            if attempt.supervisor == client.pid:
-                self._take_orphan(attempt)
-        self.reap_zombies(self.snapshot())
 
     def reap_zombies(self, seen: tree.Snapshot) -> None:
         """Reap ended processes that this process inherited from a killed supervisor.
@@ -391,30 +351,11 @@ class LocalExecutor(Executor):
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
 
-    def _replace_supervisors(self) -> None:
-        """Fork missing supervisors; there may be no memory for a process just now."""
-        with contextlib.suppress(OSError):
-            while len(self.supervisors) < SUPERVISORS:
-                client = SupervisorClient(*spawn_supervisor(self.paths.exits))
-                self.supervisors.append(client)
-                self._watch_supervisor(client)
-
-    def _take_orphan(self, attempt: LocalAttempt) -> None:
-        path = self.claim_path(attempt.id)
-        claim = read_claim(path)
-        if attempt.pid is not None:
-            if attempt.status is None and attempt.pidfd < 0 and attempt.record_deadline is None:
-                self.recovery.watch(attempt)
-        elif create_claim(path) if claim is None else claim.is_empty and revoke_empty_claim(path):
-            self.cancel_unstarted(attempt)
-        else:
-            self.recovery.expect_record(attempt)
-
     def cancel_unstarted(self, attempt: LocalAttempt) -> None:
         """Cancel an attempt: its supervisor was killed before it started it."""
         self.forget(attempt)
         self.expect_acknowledgement(attempt.id)
-        self._cancel(attempt.id, "the supervisor process was killed")
+        self.call_off(attempt.id, "the supervisor process was killed")
 
     # -- ends ---------------------------------------------------------------------------
 
@@ -444,8 +385,8 @@ class LocalExecutor(Executor):
                 attempt=number,
                 code=code if code >= 0 else None,
                 signal=-code if code < 0 else None,
-                memory=_memory_shortage(attempt, code) if code else None,
-                note=_exit_note(attempt),
+                memory=attempt.memory_shortage(code) if code else None,
+                note=attempt.exit_note,
                 uncaught=attempt.signal_uncaught,
             )
         )
@@ -494,8 +435,7 @@ class LocalExecutor(Executor):
 
     def close(self) -> None:
         """Let the supervisors go; their attempts continue."""
-        for client in self.supervisors:
-            client.wire.sock.close()
+        self.supervisors.close()
 
     def clear_run_directory(self) -> None:
         """Remove the run directory; call this when every attempt's end is on disk."""
@@ -504,26 +444,6 @@ class LocalExecutor(Executor):
                 os.unlink(f"{self.paths.run}/{COMPLETE}")
                 os.rmdir(self.paths.run)
                 os.rmdir(os.path.dirname(self.paths.run))
-
-
-def _memory_shortage(attempt: LocalAttempt, code: int) -> str | None:
-    """Return the memory that an attempt ran out of: of the host, of a GPU, or none."""
-    if attempt.terminating_since is not None and not attempt.left_behind:
-        return None
-    if attempt.cgroup is not None and cgroup.killed_for_memory(attempt.cgroup):
-        return "host"
-    killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
-    if killed and oom.oom_kills() > attempt.oom_kills_before:
-        return "host"
-    return "cuda" if oom.cuda_out_of_memory(attempt.out, attempt.err) else None
-
-
-def _exit_note(attempt: LocalAttempt) -> str | None:
-    if attempt.left_behind:
-        how = "killed" if attempt.was_killed else "ended"
-        left = "1 process" if attempt.left_behind == 1 else f"{attempt.left_behind} processes"
-        return f"left {left} behind, {how} with the job"
-    return "killed after the grace period" if attempt.was_killed else None
 
 
 def _free_port() -> int:

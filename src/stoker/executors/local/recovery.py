@@ -176,7 +176,7 @@ class AttemptRecovery:
     def _has_older_supervisor(self) -> bool:
         """Return whether a supervisor of an earlier daemon lives."""
         executor = self.executor
-        return not executor.exit_log.supervisors() <= {each.pid for each in executor.supervisors}
+        return not executor.exit_log.supervisors() <= executor.supervisors.pids
 
     def _exit_of(self, attempt: LocalAttempt, claim: Claim) -> tuple[int, float] | None:
         """Return wait status and end time of an attempt's main process, if they are known."""
@@ -217,6 +217,29 @@ class AttemptRecovery:
         elif revoke_empty_claim(executor.claim_path(attempt.id)):
             self._cancel(attempt.id)
             executor.forget(attempt)
+        else:
+            self.expect_record(attempt)
+
+    def on_late_start(self, attempt: LocalAttempt) -> None:
+        """Handle a claim that existed before: revoked, or an earlier supervisor starts it."""
+        executor = self.executor
+        claim = read_claim(executor.claim_path(attempt.id))
+        if claim is None or claim.revoked or claim.withdrawn:
+            executor.forget(attempt)
+            executor.call_off(attempt.id, "this attempt was already claimed")
+        else:
+            attempt.supervisor = None
+            self.expect_record(attempt)
+
+    def take_orphan(self, attempt: LocalAttempt) -> None:
+        """Find out what a supervisor that was killed did with an attempt."""
+        path = self.executor.claim_path(attempt.id)
+        claim = read_claim(path)
+        if attempt.pid is not None:
+            if attempt.status is None and attempt.pidfd < 0 and attempt.record_deadline is None:
+                self.watch(attempt)
+        elif create_claim(path) if claim is None else claim.is_empty and revoke_empty_claim(path):
+            self.executor.cancel_unstarted(attempt)
         else:
             self.expect_record(attempt)
 
