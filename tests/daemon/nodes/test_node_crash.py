@@ -16,6 +16,7 @@ from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.journal_sync import AfterSync
+from stoker.executors.agent.attempt_ends import AttemptEnds
 from stoker.executors.agent.executor import AgentExecutor
 from stoker.executors.agent.result_collector import ResultCollector
 from stoker.executors.agent.session.remote_shell import RemoteShell
@@ -43,7 +44,7 @@ class Steps:
         ])  # fmt: skip
         for kind, name in ((TreeUploads, "_on_snapshot"), (TreeUploads, "_finish"),
                            (ResultCollector, "_on_collected"), (ResultCollector, "_on_installed"),
-                           (AgentExecutor, "_on_collected"),
+                           (AttemptEnds, "on_collected"),
                            (AgentExecutor, "acknowledge")):  # fmt: skip
             self._count(kind, name, lambda *_, name=name: [name])  # type: ignore[misc]
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from stoker.core.events import ProcessStarted
 from stoker.executors.agent import result_collector
-from stoker.executors.agent.attempt import RemoteAttempt, parse_attempt
+from stoker.executors.agent.attempt import Phase, RemoteAttempt, parse_attempt
 from stoker.executors.agent.session.framing import ProtocolError, number
 from stoker.executors.port import SHORTAGE_SECONDS
+from stoker.executors.reactor import Timer
 
 if TYPE_CHECKING:
     from stoker.executors.agent.executor import AgentExecutor
 
+POLL_SECONDS, CHECK_SECONDS = 1.0, 20.0
+"""Between polls of attempts that the agent does not watch; of all others."""
 MAX_UNDECIDED_POLLS = 3
 """Polls of an attempt that a full disk leaves undecided before it is requeued."""
 MISSING_TREE_SECONDS = 1.0
@@ -26,6 +32,9 @@ class AttemptStates:
 
     def __init__(self, executor: AgentExecutor) -> None:
         self.executor = executor
+        self.check = Timer(executor.environment.reactor, self._check)
+        """Kills and polls attempts when it is time."""
+        self._poll_at = self._check_at = 0.0
 
     def poll(self, attempts: list[RemoteAttempt], on_polled: Callable[[], None]) -> None:
         """Ask the agent for the states of attempts; call back when all are known."""
@@ -62,7 +71,7 @@ class AttemptStates:
             case "busy", _:
                 attempt.undecided_polls = 0
             case "started" | "running", [pid, *_]:
-                self.executor.on_started(attempt, number(pid, MAX_PID))
+                self._on_started(attempt, number(pid, MAX_PID))
             case "ready", [port, *_]:
                 rank = attempt.part or 0
                 self.executor.sink.ready(attempt.id, rank, number(port, MAX_PORT))
@@ -71,18 +80,45 @@ class AttemptStates:
             case _:
                 self._on_not_running(attempt, state)
 
+    def _on_started(self, attempt: RemoteAttempt, pid: int) -> None:
+        """Report the process of an attempt, and send again what was requested for it."""
+        executor = self.executor
+        attempt.undecided_polls = 0
+        if attempt.pid is None:
+            attempt.pid, attempt.phase = pid, Phase.RUNNING
+            boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+            job, number = attempt.id
+            executor.report(
+                ProcessStarted(
+                    at=time.time(), job=job, attempt=number, pid=pid, boot=boot, part=attempt.part
+                )
+            )
+        executor.control_files.resend(attempt)
+        executor.collector.on_running()
+        end = attempt.end
+        if end is None or attempt.is_collecting:
+            return
+        if not end.is_sent:
+            # It was to be terminated while there was no connection: its grace begins now.
+            boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+            end.is_sent, end.kill_at = True, boot if end.at_once else boot + executor.grace
+            executor.send_term(attempt)
+            self.check.request(0.0)
+        elif attempt.is_observed:
+            executor.send_term(attempt)  # cancelled between the request and the start
+
     def _on_not_running(self, attempt: RemoteAttempt, state: str) -> None:
         """Handle an attempt that does not run and has no exit record."""
         executor, name = self.executor, self.executor.name
         match state:
             case "released":
-                executor.cancel(attempt, "the job was not started")
+                executor.ends.cancel(attempt, "the job was not started")
             case "not-begun":  # what prevents its start stays on the node
-                executor.cancel(attempt, "the job was not started", keep=True)
+                executor.ends.cancel(attempt, "the job was not started", keep=True)
             case "revoked":
                 self._on_unknown(attempt)
             case "late":  # what is on the node belongs to another daemon
-                executor.lose(attempt, "another daemon claimed the attempt", keep=True)
+                executor.ends.lose(attempt, "another daemon claimed the attempt", keep=True)
             case "rebooted":
                 executor.collector.collect_without_exit(attempt, f"{name} restarted")
             case "gone":
@@ -91,10 +127,10 @@ class AttemptStates:
             case "undecided":
                 attempt.undecided_polls += 1
                 attempt.is_observed = False
-                self.executor.poll_soon()
+                self.poll_soon()
                 if attempt.undecided_polls >= MAX_UNDECIDED_POLLS:
                     why = f"no space left on {name}"
-                    executor.cancel(attempt, why, delay=SHORTAGE_SECONDS, keep=True)
+                    executor.ends.cancel(attempt, why, delay=SHORTAGE_SECONDS, keep=True)
             case _:
                 raise ProtocolError(f"an unknown attempt state: {state[:40]!a}")
 
@@ -115,20 +151,67 @@ class AttemptStates:
         """
         if attempt.has_run or attempt.pid is not None:
             why = f"{self.executor.name} no longer has a record of the attempt"
-            self.executor.lose(attempt, why)
+            self.executor.ends.lose(attempt, why)
         else:
-            self.executor.cancel(attempt, "the job was not started", keep=True)
+            self.executor.ends.cancel(attempt, "the job was not started", keep=True)
 
     def _on_start_failed(self, attempt: RemoteAttempt, why: str) -> None:
         executor = self.executor
         if attempt.end is not None:  # the signals that end it may also be why it did not start
-            executor.cancel(attempt, "cancelled before the job started")
+            executor.ends.cancel(attempt, "cancelled before the job started")
         elif "no space left" in why:
-            executor.cancel(attempt, why, delay=SHORTAGE_SECONDS)
+            executor.ends.cancel(attempt, why, delay=SHORTAGE_SECONDS)
         elif "no longer in" in why:
             executor.uploads.forget_trees()
-            executor.cancel(attempt, why, delay=MISSING_TREE_SECONDS)
+            executor.ends.cancel(attempt, why, delay=MISSING_TREE_SECONDS)
         else:
-            executor.forget(attempt)
-            executor.expect_acknowledgement(attempt.id)
-            executor.fail(attempt.id, attempt.part, why)
+            executor.ends.forget(attempt)
+            executor.ends.expect_acknowledgement(attempt.id)
+            executor.ends.fail(attempt.id, attempt.part, why)
+
+    # -- time ---------------------------------------------------------------------------
+
+    def poll_soon(self) -> None:
+        """Poll attempts that the agent may not watch."""
+        self.check.request(POLL_SECONDS)
+
+    def _check(self) -> float | None:
+        """Kill and poll attempts when it is time; return the seconds until then."""
+        if not self.executor.connection.is_up:
+            return None
+        waits = (self._kill_overdue(), self._poll())
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def _kill_overdue(self) -> float | None:
+        waits, boot = [], time.clock_gettime(time.CLOCK_BOOTTIME)
+        for attempt in self.executor.attempts.values():
+            end = attempt.end
+            if end is None or end.kill_at is None or attempt.is_collecting:
+                continue
+            if boot >= end.kill_at:
+                end.was_killed = True
+                end.kill_at = boot + POLL_SECONDS  # again, for processes that were forked since
+                self.executor.signal(attempt.id, signal.SIGKILL)
+            waits.append(end.kill_at - boot)
+        return min(waits) if waits else None
+
+    def _poll(self) -> float | None:
+        """Poll attempts that the agent may not watch; return the seconds to the next poll.
+
+        It does not watch attempts that an earlier connection started, nor those that lost their
+        waiting shell. An attempt that was ordered a moment ago is not polled: that would take its
+        claim before its own shell does.
+        """
+        alive = [each for each in self.executor.attempts.values() if each.is_alive]
+        if not alive or not self.executor.is_reconciled:
+            return None
+        now = time.monotonic()
+        unobserved = [each for each in alive if not each.is_observed]
+        if now >= self._check_at:
+            self._poll_at, self._check_at = now + POLL_SECONDS, now + CHECK_SECONDS
+            due = [each for each in alive if each.ordered_at < now - CHECK_SECONDS]
+            self.poll(due, lambda: None)
+        elif unobserved and now >= self._poll_at:
+            self._poll_at = now + POLL_SECONDS
+            self.poll(unobserved, lambda: None)
+        return (min(self._poll_at, self._check_at) if unobserved else self._check_at) - now

@@ -63,10 +63,10 @@ class Starts:
     def _give_up(self, attempt: RemoteAttempt, failure: str, why: str, may_pass: bool) -> None:
         """Cancel a start if its obstacle may pass, else fail it."""
         if may_pass:
-            self.executor.cancel(attempt, why, delay=SHORTAGE_SECONDS)
+            self.executor.ends.cancel(attempt, why, delay=SHORTAGE_SECONDS)
         else:
-            self.executor.forget(attempt)
-            self.executor.fail(attempt.id, attempt.part, failure)
+            self.executor.ends.forget(attempt)
+            self.executor.ends.fail(attempt.id, attempt.part, failure)
 
     def _send_script(self, attempt: RemoteAttempt, directory: str) -> None:
         """Send the script of an attempt if it has one that the node lacks."""
@@ -89,7 +89,7 @@ class Starts:
                 self._send_prerequisites(attempt, directory)
             else:
                 why = f"no space left on {self.executor.name}"
-                self.executor.cancel(attempt, why, delay=SHORTAGE_SECONDS)
+                self.executor.ends.cancel(attempt, why, delay=SHORTAGE_SECONDS)
 
         path = f"scripts/{script}"
         self.executor.connection.request(on_reply, "write_file", path, os.fsdecode(text))
@@ -114,10 +114,12 @@ class Starts:
         launch, shell = attempt.launch, executor.uploads.shell
         assert launch is not None
         if attempt.end is not None:
-            executor.cancel(attempt, "cancelled before the start request was sent")
+            executor.ends.cancel(attempt, "cancelled before the start request was sent")
             return
         if shell is None:
-            executor.cancel(attempt, f"{executor.name} has not reported its home directory yet")
+            executor.ends.cancel(
+                attempt, f"{executor.name} has not reported its home directory yet"
+            )
             return
         work = f"{shell.root}/work/{connection.install}.{attempt.word}"
         launch = self.prerequisites.with_remote_paths(launch, shell, work, library)
@@ -141,7 +143,7 @@ class Starts:
         attempt.phase, attempt.is_observed = Phase.ORDERED, True
         attempt.ordered_at = time.monotonic()
         attempt.launch = None
-        executor.poll_soon()
+        executor.states.poll_soon()
         connection.request(
             None, "start", attempt.word, directory, "separate" if launch.err else "joined",
             "line" if launch.line else "argv",
