@@ -194,7 +194,7 @@ def define_queue(name: str, **limits: Any) -> MakeHandler:
 
 def delete_queue(name: str) -> MakeHandler:
     """Delete a named queue."""
-    return lambda context: partial(queues.delete_queue, context, name)
+    return lambda context: partial(queues.delete_queue, name)
 
 
 def choose_policy(name: str, queue: str = "*", **parameters: float) -> MakeHandler:

@@ -46,7 +46,7 @@ RECHECK_SECONDS = 5.0
 """Time between looks at the claims of attempts without a report."""
 SILENCE_SECONDS = 5.0
 """Time without an answer after which a node counts as unreachable."""
-BUSY_SECONDS, IDLE_SECONDS = 30.0, 3000.0
+BUSY_SECONDS, IDLE_SECONDS = 30.0, 200.0
 """Time between measurements of another node, while jobs are pending or running and otherwise."""
 TAKEN_SECONDS = 60.0
 """Time for which a foreign process uses a device that it took first."""
