@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 
 import msgspec
 
@@ -294,13 +294,11 @@ def _ip(text: str) -> str | None:
     address, _, zone = text.partition("%")
     if not re.fullmatch(r"[A-Za-z0-9._-]{0,32}", zone):
         return None
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, address)
-        except (OSError, ValueError):
-            continue
-        return text
-    return None
+    try:
+        ip_address(address)
+    except ValueError:
+        return None
+    return text
 
 
 def _jiffies(field: bytes) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from stoker.places import file_size
 
@@ -34,16 +34,6 @@ class Point(NamedTuple):
     file: str
     position: Any
     """How far the file was read with this point; its unit depends on the format."""
-
-
-class Extractor(Protocol):
-    """Extracts the metrics of one attempt."""
-
-    known: dict[str, Any]
-    """How far each file was read."""
-
-    def extract(self, ended: bool) -> tuple[list[Point], bool]:
-        """Return the next points, and whether there is more. `ended`: nothing more is written."""
 
 
 def parse_number(text: object) -> float | None:
@@ -75,7 +65,7 @@ class LogExtractor:
         return self.pattern.pattern
 
     def extract(self, ended: bool) -> tuple[list[Point], bool]:
-        """Return the next points of all files."""
+        """Return the next points, and whether there is more. `ended`: nothing more is written."""
         points: list[Point] = []
         more = False
         for index, path in enumerate(self.files):

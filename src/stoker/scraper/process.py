@@ -15,7 +15,7 @@ import signal
 import time
 from typing import Any
 
-from stoker.scraper.extractors import Extractor, FileExtractor, LogExtractor, Point
+from stoker.scraper.extractors import FileExtractor, LogExtractor, Point
 
 POLL_SECONDS = 0.5
 PATTERN_TIMEOUT_SECONDS = 2.0
@@ -37,7 +37,7 @@ class WatchedAttempt:
         self.report: str = order["report"]
         self.finishing = False
         extractor = LogExtractor if order["kind"] == "log" else FileExtractor
-        self.extractor: Extractor = extractor(
+        self.extractor: LogExtractor | FileExtractor = extractor(
             order["text"], order["name"], order["files"], order["since"]
         )
         self.extractor.known = read_positions(self.report)
