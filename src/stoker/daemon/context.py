@@ -50,8 +50,6 @@ class RequestContext(Struct):
     """Returns the finished jobs with metrics that are still being read."""
     faults: FaultTracker | None = None
     """Internal errors of this daemon."""
-    finished_jobs: dict[int, tuple[Job, Spec]] = {}
-    """Cache of finished jobs that were read from the store for one request."""
 
     def take_alerts(self) -> list[str]:
         """Return and remove the alerts."""
@@ -65,14 +63,8 @@ class RequestContext(Struct):
 
     def load_finished(self, id: int) -> tuple[Job, Spec] | None:
         """Return a finished job and its spec from the store."""
-        if id not in self.finished_jobs:
-            if len(self.finished_jobs) > 1000:
-                self.finished_jobs.clear()
-            rows = self.store.find_jobs(JobQuery(ids=[id], limit=1))
-            if not rows:
-                return None
-            self.finished_jobs[id] = (rows[0].job, rows[0].spec)
-        return self.finished_jobs[id]
+        rows = self.store.find_jobs(JobQuery(ids=[id], limit=1))
+        return (rows[0].job, rows[0].spec) if rows else None
 
     def by_name(self, name: str) -> list[int]:
         """Return the id of the newest finished job of this name."""
@@ -81,7 +73,6 @@ class RequestContext(Struct):
 
     def resolve(self, selectors: list[str], state: State) -> list[int]:
         """Return the ids that selectors name; reject a selector that names no job."""
-        self.finished_jobs.clear()
         try:
             return select(selectors, state, self.load_job, self.by_name, self.store.members)
         except NotFound as error:
