@@ -28,13 +28,7 @@ from stoker.core.events import (
 )
 from stoker.store import codec, migrations
 from stoker.store import postgres_server as server
-from stoker.store.port import (
-    Batch,
-    Snapshot,
-    StoreError,
-    StoreFenced,
-    StoreFull,
-)
+from stoker.store.port import Batch, Snapshot, StoreError, StoreFenced, StoreFull
 from stoker.store.postgres_server import Connection, ConnectionLost, ServerUnreachable
 from stoker.store.postgres_sql import statements, storable
 from stoker.store.select import StoreConfig

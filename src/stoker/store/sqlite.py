@@ -13,13 +13,7 @@ from typing import Any, TypeVar
 from stoker import places
 from stoker.store import codec, replacement
 from stoker.store.migrations import SCHEMA, create, migrate
-from stoker.store.port import (
-    Batch,
-    Snapshot,
-    StoreError,
-    StoreFenced,
-    StoreFull,
-)
+from stoker.store.port import Batch, Snapshot, StoreError, StoreFenced, StoreFull
 from stoker.store.sql_reader import FINISHED_STATES, SqlReader
 from stoker.store.watermark import Watermark
 

@@ -19,11 +19,7 @@ from stoker.core.state import State
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.metrics.store import archived_report
 from stoker.daemon.reports.format import LineFile, metric_points
-from stoker.daemon.reports.paths import (
-    list_directory,
-    parse_attempt_name,
-    report_directory,
-)
+from stoker.daemon.reports.paths import list_directory, parse_attempt_name, report_directory
 from stoker.daemon.workers.scraper_client import ScraperClient
 from stoker.places import file_size
 

@@ -22,15 +22,7 @@ from stoker.core.events import (
 from stoker.core.job import Command, Source, Spec
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
-from stoker.core.sweep import (
-    CANCELLED,
-    FAILED,
-    Rule,
-    Sweep,
-    Trial,
-    definition_of,
-    word_of,
-)
+from stoker.core.sweep import CANCELLED, FAILED, Rule, Sweep, Trial, definition_of, word_of
 from stoker.core.units import BadValue
 from stoker.daemon.context import CommandHandler, RequestContext, content_hash, reply_only
 from stoker.daemon.submission.submit import PreparedSubmission, prepare

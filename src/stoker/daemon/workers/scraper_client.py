@@ -20,10 +20,7 @@ from msgspec.structs import replace
 from stoker.core.job import AttemptId, Job
 from stoker.core.launch import fill, log_paths
 from stoker.core.state import State
-from stoker.daemon.reports.paths import (
-    parse_attempt_name,
-    report_directory,
-)
+from stoker.daemon.reports.paths import parse_attempt_name, report_directory
 from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.workers.restart_policy import RestartPolicy
 from stoker.executors.reactor import Reactor, Timer
