@@ -87,7 +87,7 @@ class RecordingSampler:
         self.questions: dict[int, Any] = {}
         self.forgotten: list[int] = []
 
-    def ask(self, sweep: int, definition: Any, trials: Any, count: int, on_answer: Any) -> None:
+    def ask(self, sweep: int, definition: Any, trials: Any, on_answer: Any) -> None:
         self.questions[sweep] = on_answer
 
     def forget(self, sweep: int) -> None:

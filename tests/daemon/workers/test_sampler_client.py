@@ -44,13 +44,12 @@ class SamplerFixture:
         self.answers: dict[int, list[tuple[list[dict[str, Any]], str | None, bool]]] = {}
 
     def ask(
-        self, sweep: int = 1, trials: list[dict[str, Any]] | None = None, count: int = 1,
-        **changes: Any,
-    ) -> None:  # fmt: skip
+        self, sweep: int = 1, trials: list[dict[str, Any]] | None = None, **changes: Any
+    ) -> None:
         """Ask, and note the answer."""
         answers = self.answers.setdefault(sweep, [])
         self.sampler.ask(
-            sweep, {**DEFINITION, **changes}, trials or [], count, lambda *got: answers.append(got)
+            sweep, {**DEFINITION, **changes}, trials or [], lambda *got: answers.append(got)
         )
 
     def until(self, there: Callable[[], object]) -> None:
@@ -102,10 +101,10 @@ def running(number: int, **more: Any) -> dict[str, Any]:
 
 
 def test_the_real_process_suggests_new_points(fixture: SamplerFixture) -> None:
-    fixture.ask(count=2)
+    fixture.ask()
     fixture.until(lambda: fixture.answers[1])
     ((points, error, done),) = fixture.answers[1]
-    assert (len(points), error, done) == (2, None, False)
+    assert (len(points), error, done) == (1, None, False)
     trials = [
         {"trial": i, "params": {"x": i / 100, "c": 3}, "state": "complete", "value": i / 100}
         for i in range(40)
@@ -115,10 +114,10 @@ def test_the_real_process_suggests_new_points(fixture: SamplerFixture) -> None:
     assert fixture.pid == pid
     assert all(0.2 < x <= 1 for x in found)  # larger is better here
     finite = {"n": {"values": [1, 2]}}
-    fixture.ask(2, count=5, parameters=finite)
+    used = [{"trial": n, "params": {"n": n}, "state": "running"} for n in (1, 2)]
+    fixture.ask(2, used, parameters=finite)
     fixture.until(lambda: fixture.answers[2])
-    points, error, done = fixture.answers[2][0]
-    assert (sorted(p["n"] for p in points), error, done) == ([1, 2], None, True)
+    assert fixture.answers[2] == [([], None, True)]
     odd = fixture.heard(3, parameters={"x": {"distribution": "odd"}})
     assert odd == "the sampler failed: 'odd' is not a distribution"
 
@@ -169,9 +168,9 @@ def test_an_answer_may_ask_again(fixture: SamplerFixture, echo: Callable[..., No
     def again(points: list[dict[str, Any]], error: str | None, done: bool) -> None:
         questions.append(points[-1]["id"])
         if len(questions) < 5:
-            fixture.sampler.ask(2, DEFINITION, [], 1, again)
+            fixture.sampler.ask(2, DEFINITION, [], again)
 
-    fixture.sampler.ask(2, DEFINITION, [], 1, again)
+    fixture.sampler.ask(2, DEFINITION, [], again)
     fixture.until(lambda: len(questions) == 5)
     assert len(set(questions)) == 5
 

@@ -112,12 +112,12 @@ class LineSubprocess:
         except BlockingIOError:
             return
         if not chunk:
-            self._end(self._exit_reason())
+            self.fail(self._exit_reason())
             return
         head, *tail = chunk.split(b"\n")
         self._line += head
         if len(self._line) > MAX_LINE:
-            self._end("it sent too much data")
+            self.fail("it sent too much data")
         if not tail:
             return
         lines, self._line = [bytes(self._line), *tail[:-1]], bytearray(tail[-1])
@@ -148,7 +148,8 @@ class LineSubprocess:
             reason = f"it was killed by {signal.Signals(number).name}"
         return reason or "it ended without an error message"
 
-    def _end(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """Kill the child and report it as ended for this reason."""
         self.stop()
         self.on_exit(reason)
 

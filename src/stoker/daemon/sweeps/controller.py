@@ -74,7 +74,7 @@ class SweepController:
 
         self.awaiting_sampler.add(sweep.id)
         trials = [trial_message(trial) for trial in state.boards[sweep.id].trials.values()]
-        self.sampler.ask(sweep.id, definition, trials, 1, on_points)
+        self.sampler.ask(sweep.id, definition, trials, on_points)
 
 
 class AddTrials:

@@ -151,7 +151,7 @@ class ForecastClient:
         left = self.started_at + TIMEOUT_SECONDS - time.monotonic()
         if left > 0:
             return left
-        self._fail(f"it took longer than {TIMEOUT_SECONDS:.0f} s")
+        self.process.fail(f"it took longer than {TIMEOUT_SECONDS:.0f} s")
         return None
 
     def _start(self, state: State, now: Instant) -> None:
@@ -182,17 +182,13 @@ class ForecastClient:
         try:
             self.latest = msgspec.json.decode(line, type=Outlook)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            self._fail(f"it answered {line[:80]!r}")
+            self.process.fail(f"it answered {line[:80]!r}")
             return
         self.jobs = {forecast.job: forecast for forecast in self.latest.jobs}
         self.edited = {id: at for id, at in self.edited.items() if at > self.started_at}
         self.error = None
         self.restarts.reset()
         self.close()
-
-    def _fail(self, reason: str) -> None:
-        self.process.stop()
-        self._on_exit(reason)
 
     def _on_exit(self, reason: str) -> None:
         self.error = f"the forecast process failed: {reason}"

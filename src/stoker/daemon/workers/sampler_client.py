@@ -45,7 +45,6 @@ class PendingQuestion(msgspec.Struct):
     """A question without an answer, with everything that a new process needs for it."""
 
     id: str
-    count: int
     trials: list[dict[str, Any]]
     on_answer: OnAnswer
     requested_at: float
@@ -73,14 +72,10 @@ class SamplerClient:
         self._last_question = 0
 
     def ask(
-        self,
-        sweep: int,
-        definition: dict[str, Any],
-        trials: list[dict[str, Any]],
-        count: int,
+        self, sweep: int, definition: dict[str, Any], trials: list[dict[str, Any]],
         on_answer: OnAnswer,
-    ) -> None:
-        """Have `on_answer` called with up to `count` points that none of the `trials` has.
+    ) -> None:  # fmt: skip
+        """Have `on_answer` called with a point that none of the `trials` has.
 
         One question per sweep: while one is open, another is dropped. An earlier answer that is
         not among the trials by now counts as never suggested.
@@ -89,9 +84,8 @@ class SamplerClient:
         if session.question is not None:
             return
         self._last_question += 1
-        session.question = PendingQuestion(
-            f"r{self._last_question}", count, trials, on_answer, time.monotonic()
-        )
+        id = f"r{self._last_question}"
+        session.question = PendingQuestion(id, trials, on_answer, time.monotonic())
         if self.process.is_running:
             self._send_question(sweep, session, session.question)
         elif not self._restarting.is_set:
@@ -146,7 +140,7 @@ class SamplerClient:
                 unsent.append(trial)
         if unsent:
             messages.append({"sweep": sweep, "tell": unsent})
-        messages.append({"sweep": sweep, "ask": question.count, "id": question.id})
+        messages.append({"sweep": sweep, "ask": 1, "id": question.id})
         self._send(*messages)
         self._timeout.request(ANSWER_TIMEOUT_SECONDS)
 
@@ -157,7 +151,7 @@ class SamplerClient:
         try:
             reply = msgspec.json.decode(line, type=Reply)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            self._fail(f"it answered {line[:80]!r}")
+            self.process.fail(f"it answered {line[:80]!r}")
             return
         session = self.sessions.get(reply.sweep)
         question = session.question if session is not None else None
@@ -178,7 +172,7 @@ class SamplerClient:
         left = since + ANSWER_TIMEOUT_SECONDS - time.monotonic()
         if left > 0:
             return left
-        self._fail(f"it has not answered for {ANSWER_TIMEOUT_SECONDS / 60:.0f} minutes")
+        self.process.fail(f"it has not answered for {ANSWER_TIMEOUT_SECONDS / 60:.0f} minutes")
         return None
 
     def _start(self) -> None:
@@ -187,10 +181,6 @@ class SamplerClient:
                 session.sent = None
                 if session.question is not None:
                     self._send_question(sweep, session, session.question)
-
-    def _fail(self, reason: str) -> None:
-        self.process.stop()
-        self._on_exit(reason)
 
     def _on_exit(self, reason: str) -> None:
         logger.warning("the sampler process failed: %s", reason)

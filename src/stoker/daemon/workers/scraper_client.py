@@ -114,7 +114,7 @@ class ScraperClient:
         try:
             reply = msgspec.json.decode(line)
         except msgspec.DecodeError:
-            self._fail(f"it answered {line[:80]!r}")
+            self.process.fail(f"it answered {line[:80]!r}")
             return
         if "trouble" in reply:
             key = parse_attempt_name(reply["trouble"])
@@ -174,11 +174,7 @@ class ScraperClient:
             key = parse_attempt_name(file.read().strip())
             if key in self.orders:
                 self._give_up(key, f"it has not ended for {FINISH_TIMEOUT_SECONDS:.0f} s")
-        self._fail("it has hung")
-
-    def _fail(self, reason: str) -> None:
-        self.process.stop()
-        self._on_exit(reason)
+        self.process.fail("it has hung")
 
     def _on_exit(self, reason: str) -> None:
         delay = self.restarts.record_failure()
