@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.client.errors import UsageError
+from stoker.compat.registry import run_compat_command
 from stoker.compat.simple_gpu_scheduler.record import HEAD, TAIL, decode, encode, printable_name
 from stoker.compat.simple_gpu_submit import append_line, main
 from stoker.feed.line_reader import MAX_LINE_BYTES, LineReader, is_continued
@@ -207,5 +208,5 @@ def test_a_script_never_mixes_with_what_others_append(queue: Path) -> None:
 
 
 def test_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
+    assert run_compat_command("simple_gpu_submit", ["--help"]) == 0
     assert "simple_gpu_submit gpu.queue" in capsys.readouterr().out

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 SWITCH, ONE, ONCE, EACH, MANY = "switch", "one", "once", "each", "many"
 """Kinds of options: without a value; with one, of which the last counts; given at most once; with
 one each time; with all words that follow."""
-ALIASES = {"-e": "--env", "-f": "--follow", "-h": "--help"}
+ALIASES = {"-e": "--env", "-f": "--follow"}
 
 
 class Arguments:

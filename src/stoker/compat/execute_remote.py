@@ -42,12 +42,9 @@ def main(argv: list[str]) -> int:
 
     kinds = {
         "--machine": ONE, "--copy-forward": MANY, "--copy-backwards": MANY, "--job-name": ONE,
-        "--verbose": SWITCH, "--help": SWITCH,
+        "--verbose": SWITCH,
     }  # fmt: skip
     arguments = read_arguments(argv, kinds, NAME)
-    if "--help" in arguments.switches:
-        print(HELP)
-        return 0
     command = _command(arguments)
     if "--machine" not in arguments.values:
         raise UsageError("the following arguments are required: --machine")

@@ -23,7 +23,8 @@ COMMANDS = {
     "scheduler-cancel-job": "cancel a job of run-scheduler",
     "scheduler-get-logs": "print the output of a job of run-scheduler",
 }
-"""Purpose of every compat command; each is a module here with `main(argv) -> int`."""
+"""Purpose of every compat command; each is a module here with `main(argv) -> int`, and HELP unless
+it has verbs."""
 
 MODULES = {
     "run-scheduler": "run_scheduler",
@@ -47,6 +48,10 @@ def run_compat_command(name: str, argv: list[str]) -> int:
         # __import__ with a list of names returns the module itself, without importlib's weight.
         module_name = MODULES.get(name, name)
         module = __import__(f"stoker.compat.{module_name}", fromlist=["main"])
+        before_command = argv[: argv.index("--")] if "--" in argv else argv
+        if hasattr(module, "HELP") and {"-h", "--help"} & set(before_command):
+            print(module.HELP)
+            return 0
         return int(module.main(argv))
 
     return run_command(run, name)

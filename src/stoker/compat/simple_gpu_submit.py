@@ -26,9 +26,6 @@ MAX_LINE_BYTES = 1 << 20
 
 def main(argv: list[str]) -> int:
     """Append one script to a queue file."""
-    if any(word in ("-h", "--help") for word in argv):
-        print(HELP)
-        return 0
     if len(argv) != 2:
         raise UsageError(
             "A queue file and a script are required: simple_gpu_submit gpu.queue job.sh"

@@ -49,12 +49,9 @@ def main(argv: list[str]) -> int:
         "--machines": MANY, "--copy-forward": MANY, "--copy-backwards": MANY,
         "--num-cpus": ONE, "--memory-required": ONE, "--gpu-memory-required": ONE,
         "--gpu-utilization": ONE, "--no-gpu-required": SWITCH, "--no-reserve-gpu": SWITCH,
-        "--reserve": SWITCH, "--dry-run": SWITCH, "--verbose": SWITCH, "--help": SWITCH,
+        "--reserve": SWITCH, "--dry-run": SWITCH, "--verbose": SWITCH,
     }  # fmt: skip
     arguments = read_arguments(argv, kinds, NAME)
-    if "--help" in arguments.switches:
-        print(HELP)
-        return 0
     if len(arguments.words) != 1:
         raise UsageError(
             "No batch file given. Usage: execute_batch batch.sh --machines machine.yaml"

@@ -50,9 +50,6 @@ def main(argv: list[str]) -> int:
     from stoker.compat.run_scheduler.arguments import read_run_arguments
 
     args = read_run_arguments(argv)
-    if args.help:
-        print(HELP)
-        return 0
     submission = _submission(args)
     from stoker.cli import output
     from stoker.client.client import connect

@@ -14,7 +14,7 @@ VALUES = (
     "--training_set_size", "--max_epochs", "--is_single_gpu", "--disable_gpu_sharing",
     "--estimated_memory", "--port_mapping", "--est_nhours", "--nodes", "--gpus_per_node",
 )  # fmt: skip
-KINDS = {**dict.fromkeys(VALUES, ONE), "--json": SWITCH, "--help": SWITCH}
+KINDS = {**dict.fromkeys(VALUES, ONE), "--json": SWITCH}
 YES, NO = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 
 
@@ -22,10 +22,7 @@ class RunSchedulerArguments:
     """Arguments of one submission."""
 
     def __init__(self, arguments: Arguments) -> None:
-        self.help = "--help" in arguments.switches
         self.json = "--json" in arguments.switches
-        if self.help:
-            return
         values = arguments.values
         self.name = _name(arguments.words)
         self.image = _image(values)

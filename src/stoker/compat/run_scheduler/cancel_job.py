@@ -25,10 +25,7 @@ such a job, nothing is cancelled.
 
 def main(argv: list[str]) -> int:
     """Cancel jobs."""
-    words = read_arguments(argv, {"--json": SWITCH, "--help": SWITCH}, NAME)
-    if "--help" in words.switches:
-        print(HELP)
-        return 0
+    words = read_arguments(argv, {"--json": SWITCH}, NAME)
     output.wants_json = "--json" in words.switches
     client, selected = jobs.find_jobs(words.words, NAME)
     views = {view["id"]: view for view in selected}

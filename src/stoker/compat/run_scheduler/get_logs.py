@@ -27,11 +27,7 @@ Prints the output of all attempts of a job.
 
 def main(argv: list[str]) -> int:
     """Copy a log to stdout."""
-    kinds = dict.fromkeys(("--follow", "--help"), SWITCH)
-    words = read_arguments(argv, kinds, NAME)
-    if "--help" in words.switches:
-        print(HELP)
-        return 0
+    words = read_arguments(argv, {"--follow": SWITCH}, NAME)
     if len(words.words) > 1:
         raise UsageError(f"Only one job can be given: {NAME} {output.clean(words.words[0])}")
     client, (view,) = jobs.find_jobs(words.words, NAME)

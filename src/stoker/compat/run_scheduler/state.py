@@ -28,7 +28,7 @@ Lists jobs submitted with run-scheduler: all pending and running jobs, and the l
 
 MEMORY is the memory reserved on each GPU / the largest measured use; LEFT is the estimated
 remaining time."""
-SWITCHES = ("--all_users", "--extended", "--json", "--help")
+SWITCHES = ("--all_users", "--extended", "--json")
 UNFINISHED = "PENDING,CONFIGURING,QUEUED,RUNNING,SUSPENDED,COMPLETING"
 DEFAULT_COUNT = 10
 MAX_JOBS = 100_000
@@ -37,9 +37,6 @@ MAX_JOBS = 100_000
 def main(argv: list[str]) -> int:
     """List jobs."""
     words, last = _read_arguments(argv)
-    if "--help" in words.switches:
-        print(HELP)
-        return 0
     output.wants_json = "--json" in words.switches
     if "--all_users" in words.switches:
         output.say(f"{NAME}: each user has a daemon of their own, so only your jobs are listed")

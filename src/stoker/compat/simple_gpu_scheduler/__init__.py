@@ -29,9 +29,6 @@ Exit: 0 all succeeded, 1 some failed, 2 usage error, 130 after ^C, 143 after SIG
 
 def main(argv: list[str]) -> int:
     """Run the commands of stdin until it ends; return the exit code."""
-    if any(word in ("-h", "--help") for word in argv):
-        print(HELP)
-        return 0
     from stoker.compat.simple_gpu_scheduler.slots import parse_slots
 
     return _run(parse_slots(argv))

@@ -34,10 +34,9 @@ Options
 
 Values are inserted verbatim, without quotes. {lr:>8} pads a value, {lr!r} quotes it. Double the
 braces that belong to the command: awk '{{print $1}}'. Put a space before a value that begins with a
-dash and is not a number: ' --fast'.
-"""
+dash and is not a number: ' --fast'."""
 TAKES_VALUE = ("--sampling-mode", "--n-samples", "--seed")
-LONG = ("--parameter", "--help", *TAKES_VALUE)
+LONG = ("--parameter", *TAKES_VALUE)
 WRITE_BYTES = 4096
 """Bytes that a pipe accepts atomically (PIPE_BUF)."""
 
@@ -49,15 +48,11 @@ class HypersearchArguments:
         self.words: list[str] = []
         self.parameters: list[tuple[str, list[str]]] = []
         self.options: dict[str, str] = {}
-        self.help = False
 
 
 def main(argv: list[str]) -> int:
     """Print the commands."""
     args = read_arguments(argv)
-    if args.help:
-        print(HELP, end="")
-        return 0
     text = _pattern_text(args)
     parameters = _checked_parameters(args)
     names = list(parameters)
@@ -93,9 +88,6 @@ def read_arguments(argv: list[str]) -> HypersearchArguments:
             into.append(word)
             continue
         name, attached = _option(word, args)
-        if name == "--help":
-            args.help = True
-            break
         if attached is None and not remaining:
             needs = "a name and values: -p lr 0.1 0.01" if name == "--parameter" else "a value."
             raise UsageError(f"{word} needs {needs}")
@@ -124,8 +116,8 @@ def _is_option(word: str) -> bool:
 
 def _option(word: str, args: HypersearchArguments) -> tuple[str, str | None]:
     """Return the full name of an option and its attached value."""
-    if word in {"-p", "-h"}:
-        return ("--parameter" if word == "-p" else "--help"), None
+    if word == "-p":
+        return "--parameter", None
     option, equals, attached = word.partition("=")
     matches = [name for name in LONG if name == option]
     if option.startswith("--") and not matches:
