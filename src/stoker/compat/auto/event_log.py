@@ -56,9 +56,9 @@ class EventLog:
         if kind != "ProcessStarted":
             self.logged_starts.discard(attempt)
             return True
-        find_tasks = attempt in self.logged_starts
+        is_new = attempt not in self.logged_starts
         self.logged_starts.add(attempt)
-        return not find_tasks
+        return is_new
 
 
 def _line(kind: str, event: dict[str, Any], view: dict[str, Any]) -> str | None:

@@ -7,7 +7,6 @@ from stoker.client.errors import StokerError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stoker.compat.arguments import Arguments
-    from stoker.compat.execute_batch.plan import Plan
     from stoker.compat.execute_batch.slots import JobNeed
 
 NAME = "execute_batch"
@@ -104,16 +103,12 @@ def _run(arguments: Arguments, need: JobNeed) -> int:
             plan = Plan(lease.nodes, need, client.gpus()["gpus"])
         print_line(f"machine limits:  {plan.limits}")
         print_line(f"machine gpu choices: {plan.choices}")
-        _require_slots(plan)
+        if not plan.slots:
+            reasons = "; ".join(f"{name}: {why}" for name, why in plan.no_slot_reasons().items())
+            raise StokerError(f"No machine has enough free resources for a job. {reasons}.")
         if "--dry-run" in arguments.switches:
             plan.print_dry_run(lines)
             return 0
         return Batch(client, plan, lines, transfer, "--verbose" in arguments.switches).run()
     finally:
         lease.release()
-
-
-def _require_slots(plan: Plan) -> None:
-    if not plan.slots:
-        reasons = "; ".join(f"{name}: {why}" for name, why in plan.no_slot_reasons().items())
-        raise StokerError(f"No machine has enough free resources for a job. {reasons}.")

@@ -208,7 +208,5 @@ def _not_connected_message(unreachable: list[tuple[LeasedNode, str]]) -> str:
     import json
 
     listed = json.dumps([member.as_dict for member, _ in unreachable])
-    if len(unreachable) == 1:
-        return f"could not connect to machines: {listed}: {unreachable[0][1]}"
     reasons = "; ".join(f"{member.name}: {why}" for member, why in unreachable)
     return f"could not connect to machines: {listed}: {reasons}"

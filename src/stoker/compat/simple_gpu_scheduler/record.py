@@ -30,12 +30,13 @@ def decode(line: str) -> tuple[str, str] | None:
     """Return the name and the script of a line; None for any other line."""
     if not line.startswith(HEAD):
         return None
-    body, tail, name = line[len(HEAD) :].rpartition(TAIL)
-    script = _unescaped(body.replace(QUOTED, QUOTE))
+    import re
+
+    body, _, name = line[len(HEAD) :].rpartition(TAIL)
+    escaped = body.replace(QUOTED, QUOTE)
+    script = re.sub(r"\\(?:n|\\|0\d{3})", lambda match: _MEANINGS.get(match[0], ""), escaped)
     # Only exactly what encode() writes is a script: nothing is guessed.
-    if not tail or script is None or encode(name, script) != line:
-        return None
-    return name, script
+    return (name, script) if encode(name, script) == line else None
 
 
 def printable_name(name: str) -> str:
@@ -43,23 +44,3 @@ def printable_name(name: str) -> str:
     # A backslash at the end of a line would continue it on the next.
     kept = "".join(char if char.isprintable() and char not in "'\\" else "?" for char in name)
     return kept.strip()[:MAX_NAME_LENGTH].strip() or "script"
-
-
-def _unescaped(text: str) -> str | None:
-    first, *escapes = text.split("\\")
-    pieces = [first]
-    after_backslash = False
-    for piece in escapes:
-        if after_backslash:  # an escaped backslash: plain text follows
-            after_backslash = False
-            pieces.append(piece)
-        elif not piece:
-            after_backslash = True
-            pieces.append("\\")
-        else:
-            length = 1 if piece[0] == "n" else 4
-            meaning = _MEANINGS.get(f"\\{piece[:length]}")
-            if meaning is None:
-                return None
-            pieces.append(meaning + piece[length:])
-    return "".join(pieces)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -253,7 +253,7 @@ def format_span(seconds: float) -> str:
 def as_json(result: WhatIfResult) -> dict[str, Any]:
     """Return the result for --json: durations in seconds, times as ISO 8601."""
     moved = job_shifts(result)
-    moment = _timestamp_formatter(result.whatif_input.now)
+    now = result.whatif_input.now
     return {
         "change": result.change,
         "days": result.whatif_input.days,
@@ -267,8 +267,8 @@ def as_json(result: WhatIfResult) -> dict[str, Any]:
         "today": [
             {"id": job.id, "label": job.label, "name": job.name, "user": job.user,
              "queue": job.queue, "state": job.state,
-             "before": _forecast_json(result.before[job.id], moment),
-             "after": _forecast_json(result.after[job.id], moment)}
+             "before": _forecast_json(result.before[job.id], now),
+             "after": _forecast_json(result.after[job.id], now)}
             for job in result.live_jobs
         ],
         "lost": [job.label for job in result.infeasible],
@@ -277,16 +277,11 @@ def as_json(result: WhatIfResult) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _timestamp_formatter(now: float) -> Callable[[float | None], str | None]:
-    def moment(seconds: float | None) -> str | None:
-        if seconds is None:
-            return None
-        return datetime.fromtimestamp(now + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-    return moment
+def _forecast_json(forecast: Forecast, now: float) -> dict[str, str | None]:
+    return {"starts_at": _timestamp(now, forecast.start), "ends_at": _timestamp(now, forecast.end)}
 
 
-def _forecast_json(
-    forecast: Forecast, moment: Callable[[float | None], str | None]
-) -> dict[str, Any]:
-    return {"starts_at": moment(forecast.start), "ends_at": moment(forecast.end)}
+def _timestamp(now: float, seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(now + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

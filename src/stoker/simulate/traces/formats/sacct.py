@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from sys import intern
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from stoker.core.units import BadValue, parse_duration, parse_memory
 from stoker.simulate.traces import field_parsers
@@ -32,7 +32,6 @@ _NOTHING = "no GPU and no core allocated"
 _GPU = re.compile(r"gres/gpu(?::([^=:]+))?")
 
 Places = Mapping[str, int]
-T = TypeVar("T")
 
 
 def is_header(line: str) -> bool:
