@@ -52,10 +52,10 @@ def _help(word: str) -> int:
 
 def _resolve_verb(word: str) -> str:
     """Return the verb that a name means; raise with a suggestion if there is none."""
-    from stoker.cli.verbs import ALIASES, HIDDEN, OTHER_TOOLS, VERBS
+    from stoker.cli.verbs import ALIASES, MODULES, OTHER_TOOLS, VERBS
     from stoker.client.errors import UsageError
 
-    if word in VERBS or word in HIDDEN:
+    if word in MODULES:
         return word
     if word in ALIASES:
         return ALIASES[word]

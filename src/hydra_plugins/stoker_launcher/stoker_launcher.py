@@ -18,7 +18,6 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 if TYPE_CHECKING:
-    from hydra_plugins.stoker_launcher._job import HydraJob
     from stoker.api import Executor, Future
 
 # Hydra imports all plugins whenever a Hydra program starts, so imports that only a sweep needs
@@ -83,19 +82,16 @@ class StokerLauncher(Launcher):
         return config
 
     def _submit(self, configs: Sequence[DictConfig]) -> tuple[Executor, list[Future[JobReturn]]]:
+        from hydra_plugins.stoker_launcher._job import HydraJob, ResumableJob
         from stoker.api import StokerError
 
+        kind = ResumableJob if self.parameters.get("max_num_timeout") else HydraJob
+        job = kind(self.hydra_context, self.task_function, Singleton.get_state())
         try:
             executor = self._executor()
-            return executor, executor.map_array(self._job(), configs)
+            return executor, executor.map_array(job, configs)
         except StokerError as error:  # Hydra prints its message without a traceback
             raise CompactHydraException(f"hydra.launcher: {error}") from error
-
-    def _job(self) -> HydraJob:
-        from hydra_plugins.stoker_launcher._job import HydraJob, ResumableJob
-
-        kind = ResumableJob if self.parameters.get("max_num_timeout") else HydraJob
-        return kind(self.hydra_context, self.task_function, Singleton.get_state())
 
     def _executor(self) -> Executor:
         from stoker.api import Executor

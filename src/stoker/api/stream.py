@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 from stoker.api.daemon_client import DaemonClient
 from stoker.api.jobs import Event
@@ -26,21 +25,16 @@ def _follow_events(daemon_client: DaemonClient, after: int) -> Iterator[Event]:
     try:
         while True:
             for kind, content in stream.take():
-                yield to_event(kind, content)
+                job = content.get("job")
+                yield Event(
+                    seq=int(content["seq"]),
+                    kind=kind,
+                    at=datetime.fromtimestamp(content["at"], UTC),
+                    job=job if isinstance(job, int) else None,
+                    raw=content,
+                )
             if not stream.wait(None, SILENCE_SECONDS):
                 stream.close()
                 reconnect.retry(stream.reopen)
     finally:
         stream.close()
-
-
-def to_event(kind: str, content: dict[str, Any]) -> Event:
-    """Return an Event."""
-    job = content.get("job")
-    return Event(
-        seq=int(content["seq"]),
-        kind=kind,
-        at=datetime.fromtimestamp(content["at"], UTC),
-        job=job if isinstance(job, int) else None,
-        raw=content,
-    )

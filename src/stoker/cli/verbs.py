@@ -70,7 +70,6 @@ OTHER_TOOLS = {
 """Commands of other tools with other arguments: the error message names our verb."""
 
 VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
-HIDDEN = frozenset({"__complete"})
 
 
 PACKAGES = {

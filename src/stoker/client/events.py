@@ -59,18 +59,12 @@ class EventStream:
         """Add the events that `data` completes."""
         *blocks, self._text = (self._text + self._decoder.feed(data)).split(b"\n\n")
         for block in blocks:
-            self._add_event(block)
-
-    def _add_event(self, block: bytes) -> None:
-        fields = dict(
-            line.split(": ", 1)
-            for line in block.decode("utf-8", "replace").split("\n")
-            if ": " in line
-        )
-        if "data" in fields:
-            self.last = int(fields["id"])
-            content = {"seq": self.last, **fast_json.loads(fields["data"])}
-            self._events.append((fields["event"], content))
+            lines = block.decode("utf-8", "replace").split("\n")
+            fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+            if "data" in fields:
+                self.last = int(fields["id"])
+                content = {"seq": self.last, **fast_json.loads(fields["data"])}
+                self._events.append((fields["event"], content))
 
     def take(self) -> list[tuple[str, JsonObject]]:
         """Return the events since the last call: kind and content."""

@@ -8,7 +8,7 @@ import select
 import signal
 
 from stoker import wire
-from stoker.client.client import Client, connect
+from stoker.client.client import Client
 from stoker.client.errors import NotFound, StokerError
 from stoker.client.events import EventStream
 from stoker.feed.job_stream import FinishedJob, JobStream
@@ -20,11 +20,6 @@ ENDINGS = frozenset(
     ("ProcessExited", "AttemptLost", "StartFailed", "JobCancelled", "DeadlinePassed")
 )
 """Events after which a job may have finished."""
-
-
-def follow(work: JobStream, environment: JsonObject) -> int:
-    """Submit the lines to the daemon and follow them until they have finished."""
-    return QueueFollower(connect(), work, environment).run()
 
 
 class QueueFollower:
@@ -142,11 +137,8 @@ class QueueFollower:
         self.unfinished.discard(view["id"])
         self.running.discard(view["id"])
         started = bool(view["started_at"] or view.get("attempts"))
-        self.work.on_finished(
-            FinishedJob(
-                view["id"], view["state"], started, view.get("termination_note"), lambda: view
-            )
-        )
+        note = view.get("termination_note")
+        self.work.on_finished(FinishedJob(view["id"], view["state"], started, note, lambda: view))
 
     def _listen_for_signals(self) -> None:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)

@@ -16,9 +16,10 @@ def run(work: JobStream, environment: JsonObject, resources: str | None = None) 
             return run_foreground(work, environment, resources)
         except StateTaken:
             pass  # a daemon was started at the same time: it gets the lines
-    from stoker.feed.follower import follow
+    from stoker.client.client import connect
+    from stoker.feed.follower import QueueFollower
 
-    return follow(work, environment)
+    return QueueFollower(connect(), work, environment).run()
 
 
 def _daemon_answers() -> bool:

@@ -162,10 +162,7 @@ class Executor(concurrent.futures.Executor):
             options["array"] = f"0-{len(calls) - 1}{limit}"
         batch = result_files.write_calls(base, directory, new_key(), calls, settings)
         variables = cast("list[str]", options.get("env") or [])
-        options["env"] = [
-            *variables,
-            *(f"{name}={value}" for name, value in batch.variables.items()),
-        ]
+        options["env"] = variables + [f"{key}={value}" for key, value in batch.variables.items()]
         try:
             if not settings.merge_stderr:
                 options.setdefault("error", os.path.join(batch.folder, "%j.err"))

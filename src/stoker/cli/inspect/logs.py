@@ -60,7 +60,9 @@ def main(argv: list[str]) -> int:
     if args.flag("follow"):
         return _follow(client, views, args)
     for number, view in enumerate(views):
-        _heading(view, len(views), number)
+        if len(views) > 1:
+            gap, name = "\n" if number else "", output.clean(view.get("name") or "")
+            print(f"{gap}==> {view['label']} {name} <==", flush=True)
         for piece in client.log(str(view["label"]), follow=False, **_query(args)):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
@@ -125,11 +127,3 @@ def _query(args: Args) -> dict[str, object]:
     if since is not None:
         query["since"] = round(parse_duration(since))
     return query
-
-
-def _heading(view: JsonObject, count: int, number: int) -> None:
-    if count > 1:
-        name = output.clean(view.get("name") or "")
-        gap = "\n" if number else ""
-        sys.stdout.write(f"{gap}==> {view['label']} {name} <==\n")
-        sys.stdout.flush()
