@@ -33,7 +33,7 @@ def test_a_command_by_words_and_by_line(client: stoker.Client, box: DaemonFixtur
     assert words.raw["shell"] == "/bin/sh"
 
 
-def test_options_are_those_of_the_flags(client: stoker.Client) -> None:
+def test_keywords_match_the_flags(client: stoker.Client) -> None:
     job = client.submit(
         ["true"], gpus=2, time=timedelta(minutes=90), name="x", label=["a"], priority=3,
         hold=True, env={"GREETING": "hello"}, comment="note",
@@ -124,7 +124,7 @@ def test_the_output_of_a_job_as_it_is_written(client: stoker.Client, tmp_path: P
     assert list(lines) == ["two"]
 
 
-def test_machines_and_gpus(client: stoker.Client) -> None:
+def test_nodes_and_gpus(client: stoker.Client) -> None:
     gpus = client.gpus()
     assert [gpu.id for gpu in gpus] == ["0", "1", "2", "3"]
     assert gpus[0].jobs == []
@@ -198,7 +198,7 @@ def test_importing_stoker_imports_nothing_else() -> None:
     assert done.stdout == "['stoker']\n"
 
 
-def test_every_name_is_there() -> None:
+def test_every_public_name_is_importable() -> None:
     assert set(stoker.api.__all__) == stoker.API
     for name in stoker.API:
         assert getattr(stoker, name) is getattr(stoker.api, name)
@@ -212,6 +212,6 @@ def test_a_job_that_submits_does_not_pass_on_what_it_is(
     monkeypatch.setenv("STOKER_JOB_ID", "7")
     monkeypatch.setenv("STOKER_TOKEN", "secret")
     job = client.run("echo [$STOKER_TOKEN] $STOKER_HOME", timeout=SOON)
-    said = client.logs(job)
-    assert "secret" not in said
-    assert os.environ["STOKER_HOME"] in said
+    printed = client.logs(job)
+    assert "secret" not in printed
+    assert os.environ["STOKER_HOME"] in printed

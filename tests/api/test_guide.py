@@ -14,15 +14,15 @@ GUIDE = (ROOT / "docs" / "python.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```\n```\n(.*?)```\n", GUIDE, re.DOTALL)
 
 
-def test_every_snippet_says_what_it_prints() -> None:
+def test_every_snippet_has_its_output() -> None:
     assert len(SNIPPETS) == GUIDE.count("```python\n") >= 8
 
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_a_snippet_prints_what_the_guide_says(
+def test_a_snippet_prints_the_output_in_the_guide(
     box: DaemonFixture, tmp_path: Path, number: int
 ) -> None:
-    code, said = SNIPPETS[number]
+    code, printed = SNIPPETS[number]
     script = tmp_path / "snippet.py"
     script.write_text(code)
     done = subprocess.run(
@@ -34,4 +34,4 @@ def test_a_snippet_prints_what_the_guide_says(
         timeout=50,
         check=False,
     )
-    assert (done.stdout, done.stderr, done.returncode) == (said, "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == (printed, "", 0)

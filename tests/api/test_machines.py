@@ -35,7 +35,7 @@ def same_python() -> bool:
     return subprocess.run(["/usr/bin/python3", "-c", code], check=False).returncode == 0
 
 
-def test_a_call_stays_here_unless_its_folder_can_go_along(
+def test_a_call_runs_on_this_node_unless_its_folder_is_uploaded(
     field: tuple[DaemonFixture, SshCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box, cluster = field

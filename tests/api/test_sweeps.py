@@ -77,7 +77,7 @@ def test_what_makes_no_sense(client: stoker.Client, tmp_path: Path) -> None:
         client.sweep(["true"], parameters={"lr": "cube(1)"})
     with pytest.raises(stoker.UsageError, match="cannot be read"):
         client.sweep(file=tmp_path / "none.yaml")
-    with pytest.raises(stoker.UsageError, match=r"no keyword .*'metirc'\. Did you mean metric\? "):
+    with pytest.raises(stoker.UsageError, match="Did you mean metric"):
         client.sweep(["true"], parameters={"a": [1]}, metirc="x")  # type: ignore[call-arg]
     with pytest.raises(stoker.UsageError, match="Did you mean gpus"):
         client.sweep(["true"], parameters={"a": [1]}, gpuss=1)  # type: ignore[call-arg]

@@ -310,7 +310,7 @@ def test_waiting_continues_when_the_daemon_is_killed(four: Run) -> None:
     assert process.returncode == 5, err
 
 
-def test_stopping_says_what_runs_on(four: Run) -> None:
+def test_jobs_continue_while_the_daemon_is_stopped(four: Run) -> None:
     four("submit", "sleep", "60")
     until(lambda: shown(four, 1)["state"] == "RUNNING")
     pid = shown(four, 1)["pid"]

@@ -77,12 +77,14 @@ def test_a_table_of_all_with_its_age(fake: FakeDaemon, capsys: Captured) -> None
     assert " ago, from 9 simulated futures" in err
 
 
-def test_an_answer_that_could_not_be_renewed_says_why(fake: FakeDaemon, capsys: Captured) -> None:
+def test_a_stale_forecast_is_printed_with_the_reason(fake: FakeDaemon, capsys: Captured) -> None:
     trouble = "the forecast process failed: it was killed by SIGKILL"
     fake.answers["GET /v1/eta"] = reply(runs(), newer=True, trouble=trouble)
     assert main(["eta"]) == 0
-    said = capsys.readouterr().err
-    assert f" ago, from 9 simulated futures; {trouble}; a newer forecast is being computed" in said
+    printed = capsys.readouterr().err
+    assert (
+        f" ago, from 9 simulated futures; {trouble}; a newer forecast is being computed" in printed
+    )
 
 
 def test_one_job_in_sentences(fake: FakeDaemon, capsys: Captured) -> None:
@@ -143,7 +145,9 @@ def test_with_nothing_queued_no_daemon_is_needed(home: Path, capsys: Captured) -
     assert not any(home.iterdir())
 
 
-def test_the_queue_has_a_column_if_there_is_an_answer(fake: FakeDaemon, capsys: Captured) -> None:
+def test_the_queue_has_an_eta_column_if_there_is_a_forecast(
+    fake: FakeDaemon, capsys: Captured
+) -> None:
     known = {"end": waits()["end"], "start": None, "basis": "x", "never": None}
     jobs = {"jobs": [view(2, foreseen=known), view(3)], "more": 0, "counts": {}}
     fake.answers["GET /v1/jobs"] = 200, jobs
@@ -157,7 +161,7 @@ def test_the_queue_has_a_column_if_there_is_an_answer(fake: FakeDaemon, capsys: 
     assert len(fake.bodies("/v1/eta")) == 1
 
 
-def test_the_column_says_how_old_it_is(fake: FakeDaemon, capsys: Captured) -> None:
+def test_the_eta_column_shows_the_age_of_the_forecast(fake: FakeDaemon, capsys: Captured) -> None:
     for seconds, heading in ((30, "ETA "), (300, "ETA (5 min old)")):
         known = {"at": later(-seconds), "end": waits()["end"], "never": None}
         jobs = {"jobs": [view(3), view(2, foreseen=known)], "more": 0, "counts": {}}

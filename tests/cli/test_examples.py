@@ -103,12 +103,12 @@ def test_verbs_of_other_tools_are_answered_with_ours(word: str) -> None:
 
 
 @pytest.mark.parametrize("name", options.WITHOUT_EFFECT)
-def test_the_help_says_which_options_have_no_effect(name: str) -> None:
+def test_the_help_marks_options_without_effect(name: str) -> None:
     (option,) = (each for each in JOB if each.key == name)
     assert option.text.startswith("accepted without effect")
 
 
 @pytest.mark.parametrize("verb", ["daemon", "nodes"])
-def test_an_unknown_action_is_answered_with_those_that_exist(verb: str) -> None:
+def test_an_unknown_action_is_rejected_with_the_known_ones(verb: str) -> None:
     with pytest.raises(UsageError, match=r"There is no action 'nosuch'.* Use "):
         import_module(MODULES[verb]).main(["nosuch"])

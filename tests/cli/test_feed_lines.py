@@ -86,7 +86,7 @@ def test_only_a_job_that_failed_can_be_tried_again(capsys: pytest.CaptureFixture
     ended(progress, ("COMPLETED", True))
     progress.finish("/logs")
     first, last = capsys.readouterr().err.splitlines()
-    assert first == "stoker: line 7 is skipped: it holds a NUL byte"
+    assert "line 7" in first
     assert "1 done, 1 failed" in last
     assert "retry" not in last
     assert progress.code == 1

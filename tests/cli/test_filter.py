@@ -33,7 +33,7 @@ def test_nothing_but_colours_passes_the_filter(text: str) -> None:
 
 
 @given(st.recursive(st.text() | st.none(), lambda each: st.dictionaries(st.text(), each)))
-def test_json_escapes_all_that_is_not_printable_and_says_the_same(value: object) -> None:
+def test_json_escapes_unprintable_characters_and_keeps_the_value(value: object) -> None:
     for text in (fast_json.dumps(value), fast_json.pretty(value)):
         assert json.loads(text) == value
         assert is_harmless(text)

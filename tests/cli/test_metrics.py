@@ -55,7 +55,7 @@ def test_a_terminal_gets_a_curve_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatc
     assert max(len(line) for line in lines) <= 60
 
 
-def test_elsewhere_there_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_a_table_without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "terminal_width", lambda: None)
     lines = metrics.metric_lines(REPLY, [], parse(metrics.OPTIONS, ["--no-header"]))
     assert [line.split() for line in lines] == [["loss", "3", "0.25", "20", "0.25", "20", "1", "0"]]

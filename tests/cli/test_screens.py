@@ -49,7 +49,7 @@ python train.py --config configs/imagenet/resnet…
 
 
 @pytest.mark.parametrize(("width", "lines"), [(80, AT_80), (140, AT_140)])
-def test_the_queue_has_the_command_where_there_is_room(width: int, lines: str) -> None:
+def test_a_wide_queue_shows_the_command(width: int, lines: str) -> None:
     assert screen(TWO, width) == lines.splitlines()
 
 
@@ -70,7 +70,7 @@ def test_no_line_of_the_queue_wraps(width: int) -> None:
     assert max(map(table.display_width, screen(several, width))) <= width
 
 
-def test_the_user_is_the_first_to_go_unless_there_are_several() -> None:
+def test_a_narrow_queue_drops_the_user_unless_there_are_several() -> None:
     assert "USER" not in screen(TWO, 66)[0]
     several = [TWO[0], {**TWO[1], "user": "bo"}]
     header = screen(several, 66)[0]

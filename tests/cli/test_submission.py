@@ -76,7 +76,7 @@ def test_nothing_to_run_or_too_much(here: Path, argv: list[str]) -> None:
         what(*argv)
 
 
-def test_flags_win_over_variables_and_those_over_directives(
+def test_flags_take_precedence_over_variables_and_variables_over_directives(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "s").write_text("#SBATCH --gpus 1 --time 1 --mem 1G --comment c\n")
@@ -102,8 +102,8 @@ def test_inside_a_job_its_own_variables_are_not_options(
     assert body["environment"]["STOKER_HOME"] == str(here)
 
 
-def told(distributed: bool, nodes: int = 1) -> set[str]:
-    """The variables that a training job is told, besides those of every job."""
+def training_variables(distributed: bool, nodes: int = 1) -> set[str]:
+    """Return the variables of a training job besides those of every job."""
     training = Training(epochs=3, batch_size=8, set_size=100, distributed=distributed)
     spec = Spec(
         kind="line", user="u", directory="/", shell="sh", environment="", request=Request(),
@@ -115,7 +115,11 @@ def told(distributed: bool, nodes: int = 1) -> set[str]:
 
 
 def test_a_job_that_a_training_job_submits_is_another_one() -> None:
-    names = told(distributed=True) | told(distributed=False) | told(distributed=True, nodes=2)
+    names = (
+        training_variables(distributed=True)
+        | training_variables(distributed=False)
+        | training_variables(distributed=True, nodes=2)
+    )
     mine = dict.fromkeys(names, "1") | {"STOKER_JOB_ID": "5", "STOKER_REPORTS": "/h/training/5.0"}
     assert environment.job_environment({**mine, "MINE": "2"}) == {"MINE": "2"}
     assert names <= submit_environment.TRAINING
@@ -209,7 +213,7 @@ def test_a_linked_directory_keeps_its_name(here: Path, monkeypatch: pytest.Monke
     assert submit_environment.current_directory() == str(here / "link")
 
 
-def test_a_shell_that_is_not_there_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_shell_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/bin/nosuchshell")
     assert submit_environment.shell() == "/bin/sh"
 
@@ -221,7 +225,7 @@ def test_variables_that_are_not_text_are_left_out_and_named(
     assert "B" in capsys.readouterr().err
 
 
-def test_results_come_back_to_a_directory_as_it_is_named_here(here: Path) -> None:
+def test_bring_into_is_relative_to_the_current_directory(here: Path) -> None:
     for typed, meant in (("out", f"{here}/out"), ("/x/../y", "/y"), ("~/r", f"{Path.home()}/r")):
         body, _ = build_submission(["--bring-into", typed, "true"], "submit")
         assert body["options"] == {"bring_into": meant}

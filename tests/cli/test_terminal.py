@@ -301,7 +301,7 @@ SUBMITTED = (200, {"first": 1, "last": 3, "count": 3, "label": "1-3", "warnings"
         ),
     ],
 )
-def test_what_takes_longer_than_a_second_says_so_on_a_terminal(
+def test_a_slow_command_shows_progress_on_a_terminal(
     fake: FakeDaemon, home: Path, monkeypatch: pytest.MonkeyPatch,
     argv: tuple[str, ...], path: str, answer: Any, text: bytes,
 ) -> None:  # fmt: skip

@@ -12,7 +12,7 @@ from stoker.client.errors import UsageError
     ("seconds", "text"),
     [(0, "0:00"), (7.9, "0:07"), (3723, "1:02:03"), (183845, "2-03:04:05"), (None, "")],
 )  # fmt: skip
-def test_durations_look_like_slurms(seconds: float | None, text: str) -> None:
+def test_durations_are_formatted_like_slurm(seconds: float | None, text: str) -> None:
     assert times.duration(seconds) == text
 
 

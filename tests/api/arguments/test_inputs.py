@@ -47,15 +47,15 @@ def test_one_job_is_not_several() -> None:
         inputs.selector([3, 4])
 
 
-def test_words_of_a_command() -> None:
+def test_a_command_is_converted_to_words() -> None:
     assert inputs.command_words(["echo", 5, 0.1, Path("/tmp")]) == ["echo", "5", "0.1", "/tmp"]
     assert inputs.command_body(Path("/bin/true")) == {"argv": ["/bin/true"]}
     assert inputs.command_body("echo $HOME") == {"line": "echo $HOME"}
 
 
 def test_a_signal_by_name_number_and_enum() -> None:
-    said = [inputs.signal_name(each) for each in ("TERM", 15, signal.SIGTERM, None)]
-    assert said == ["TERM", "15", "SIGTERM", None]
+    printed = [inputs.signal_name(each) for each in ("TERM", 15, signal.SIGTERM, None)]
+    assert printed == ["TERM", "15", "SIGTERM", None]
 
 
 NOWHERE = stoker.Client("/nowhere.sock", start=False)
@@ -65,7 +65,7 @@ NOWHERE = stoker.Client("/nowhere.sock", start=False)
     ("call", "sentence"),
     [
         (lambda: NOWHERE.submit([]), "The command is empty"),
-        (lambda: NOWHERE.submit(None), "A command is a list of words, .* None is neither"),  # type: ignore[call-overload]
+        (lambda: NOWHERE.submit(None), "list of words"),  # type: ignore[call-overload]
         (lambda: NOWHERE.submit(5), "5 is neither"),  # type: ignore[call-overload]
         (lambda: NOWHERE.submit(b"true"), "b'true' is neither"),  # type: ignore[call-overload]
         (lambda: NOWHERE.submit(["echo", None]), "None is none of these"),  # type: ignore[list-item]
@@ -79,11 +79,11 @@ NOWHERE = stoker.Client("/nowhere.sock", start=False)
         (lambda: NOWHERE.move(5, where="before"), "need another job"),
         (lambda: NOWHERE.logs(5, stream="foo"), "stream must be out or err, not 'foo'"),
         (lambda: next(NOWHERE.follow(5, stream="foo")), "stream must be out or err"),
-        (lambda: stoker.Executor(client=NOWHERE).submit(None), "A call needs a function, not None"),  # type: ignore[arg-type]
-        (lambda: stoker.Executor(client=NOWHERE).map(5, [1]), "A call needs a function, not 5"),  # type: ignore[arg-type]
+        (lambda: stoker.Executor(client=NOWHERE).submit(None), "not None"),  # type: ignore[arg-type]
+        (lambda: stoker.Executor(client=NOWHERE).map(5, [1]), "not 5"),  # type: ignore[arg-type]
         (
             lambda: stoker.Executor("/proc/x", client=NOWHERE).submit(abs, 1),
-            "Calls cannot be written to /proc/x: .*Name another folder",
+            "/proc/x",
         ),
     ],
 )

@@ -130,7 +130,7 @@ def test_a_call_that_cannot_be_pickled_is_rejected(executor: stoker.Executor) ->
     with pytest.raises(NotPicklable, match=r"cannot be pickled.*Own: <unlocked") as caught:
         results[0].result(SOON)
     assert "in raises" in str(caught.value.__cause__)
-    with pytest.raises(NotPicklable, match=r"The return value \(_thread.lock\) cannot be pickled"):
+    with pytest.raises(NotPicklable, match="lock"):
         results[1].result(SOON)
 
 
@@ -142,7 +142,7 @@ def test_a_call_that_cannot_be_pickled_is_not_submitted(executor: stoker.Executo
     assert set(Path(stoker.api.calls.result_files.default_folder()).iterdir()) == before
 
 
-def test_a_job_that_dies_without_a_result_says_how(executor: stoker.Executor) -> None:
+def test_a_job_without_a_result_raises_its_cause(executor: stoker.Executor) -> None:
     def die() -> None:
         print("last words", flush=True)
         os.kill(os.getpid(), 9)
@@ -328,9 +328,9 @@ def test_a_batch_that_breaks_is_not_submitted(
 def test_the_tools_of_the_standard_library(executor: stoker.Executor, tmp_path: Path) -> None:
     calls = [executor.submit(add, number) for number in range(3)]
     assert sorted(call.result() for call in as_completed(calls, SOON)) == [10, 11, 12]
-    told: list[int] = []
-    calls[0].add_done_callback(lambda call: told.append(call.result()))
-    assert told == [10]
+    shown_text: list[int] = []
+    calls[0].add_done_callback(lambda call: shown_text.append(call.result()))
+    assert shown_text == [10]
     slow, bad = executor.submit(wait_for, tmp_path / "go"), executor.submit(fail, "x")
     done, left = concurrent.futures.wait([slow, bad], SOON, FIRST_EXCEPTION)
     assert (done, left) == ({bad}, {slow})

@@ -167,7 +167,7 @@ def test_a_function_that_calls_share_is_sealed_too(bench: Bench) -> None:
     assert "function was changed" in bench.refused(batch)
 
 
-def test_files_of_one_call_are_not_taken_for_those_of_another(bench: Bench) -> None:
+def test_files_of_one_call_are_rejected_for_another(bench: Bench) -> None:
     first, second = bench.write(twice, 1), bench.write(twice, 2)
     shutil.copy(Path(first.folder, "0.task"), Path(second.folder, "0.task"))
     assert "0.task was changed" in bench.refused(second)

@@ -76,7 +76,7 @@ def test_a_misspelt_name_behind_a_prefix_is_not_swallowed(name: str, meant: str)
     with pytest.raises(UnknownOption, match=f"Did you mean {meant}") as caught:
         parameters.check({name: "dev"})
     assert caught.value.valid[0] == meant
-    with pytest.raises(UnknownOption, match=r"There is no parameter 'slurm_zzzz'\. There are"):
+    with pytest.raises(UnknownOption, match="'slurm_zzzz'"):
         parameters.check({"slurm_zzzz": 1})
 
 
@@ -137,17 +137,17 @@ def test_a_short_call_gets_its_signal_late_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("printed", "name"),
     [
         ({"timeout_min": 0.05, "signal_delay_s": 30}, "signal_delay_s"),
         ({"time": "1:00:00", "signal_delay_s": 3600}, "signal_delay_s"),
         ({"time": "1m30s", "signal": "USR1@90"}, "signal"),
     ],
 )
-def test_a_signal_before_the_start_is_rejected(said: dict[str, object], name: str) -> None:
+def test_a_signal_before_the_start_is_rejected(printed: dict[str, object], name: str) -> None:
     with pytest.raises(stoker.UsageError, match=f"{name}: .* would never be called"):
-        settled(checkpoints=True, **said)
-    settled(**said)  # it is nothing to a call that cannot be saved
+        settled(checkpoints=True, **printed)
+    settled(**printed)  # it is nothing to a call that cannot be saved
 
 
 @pytest.mark.parametrize(
