@@ -90,11 +90,3 @@ def test_a_fact_from_the_future_is_refused():
         codec.decode_event("JobHeld", codec.VERSION + 1, codec.encode(event))
     with pytest.raises(codec.UnreadableEvent):
         codec.decode_event("JobHeld", codec.VERSION, b'{"kind": "JobHeld"')
-
-
-def test_an_older_fact_is_lifted_one_version_at_a_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(codec, "VERSION", 3)
-    monkeypatch.setitem(codec.UPCASTERS, ("JobHeld", 1), lambda raw: {**raw, "job": raw["id"]})
-    monkeypatch.setitem(codec.UPCASTERS, ("JobHeld", 2), lambda raw: {**raw, "at": 2.0})
-    lifted = codec.decode_event("JobHeld", 1, b'{"kind": "JobHeld", "at": 1.0, "id": 7}')
-    assert lifted == e.JobHeld(at=2.0, job=7)

@@ -16,11 +16,7 @@ from stoker.core.sweep import Sweep
 from stoker.store.port import StoredJob
 
 VERSION = 1
-"""Stored with every event; an upcaster converts an older version to the next one."""
-
-Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
-UPCASTERS: dict[tuple[str, int], Upcaster] = {}
-"""By event kind and the version that it converts from."""
+"""Stored with every event. So far there is one version; later ones will have to read it."""
 
 _encoder = msgspec.json.Encoder()
 _CHECKSUM = b',"crc32":"'
@@ -85,18 +81,12 @@ def event_kind(event: Event) -> str:
 
 
 def decode_event(kind: str, version: int, data: bytes) -> Event:
-    """Decode one event, converted from an older version first if necessary."""
+    """Decode one event."""
     try:
-        if version == VERSION:
-            event: Event = _decode_event(data)
-            return event
         if version > VERSION:
             raise UnreadableEvent(f"{kind} was written by a newer stoker (version {version})")
-        raw = msgspec.json.decode(verify_checksum(data))
-        for old in range(version, VERSION):
-            raw = UPCASTERS.get((kind, old), _unchanged)(raw)
-        converted: Event = msgspec.convert(raw, AnyEvent)
-        return converted
+        event: Event = _decode_event(data)
+        return event
     except DAMAGE as error:
         raise UnreadableEvent(f"{kind}: {error}") from error
 
@@ -111,7 +101,3 @@ def decode_jobs(rows: Iterable[tuple[Any, Any]], warnings: list[str]) -> list[St
             if SKIPPED_WARNING not in warnings:
                 warnings.append(SKIPPED_WARNING)
     return jobs
-
-
-def _unchanged(raw: dict[str, Any]) -> dict[str, Any]:
-    return raw

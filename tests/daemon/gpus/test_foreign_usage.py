@@ -6,6 +6,7 @@ from stoker.core.foreign import Thresholds
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
 from stoker.daemon.gpus.memory import GpuMemoryTracker
 from stoker.probes.remote_facts import RemoteFacts, parse
+from stoker.schema import requests as r
 
 GPU = "gpu 0, GPU-a, A100, 80000, {used}, 0, 40, 50\napps\n"
 IDLE = GPU.format(used=100) + "end\n"
@@ -70,9 +71,9 @@ def test_changed_thresholds_apply_to_every_detector() -> None:
     first, second = Far(), Far()
     second.detector.thresholds = first.thresholds
     full = GPU.format(used=30_000) + "end\n"
-    first.thresholds.change(load=None, memory=0.5, processes=None)
+    first.thresholds.change(r.Thresholds(memory=0.5))
     assert first.sees(full) == second.sees(full) == []
-    first.thresholds.change(load=None, memory=0.2, processes=None)
+    first.thresholds.change(r.Thresholds(memory=0.2))
     assert first.sees(full)
     assert second.sees(full)
     view = first.thresholds.view()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import convert
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from stoker.core.cluster import Device
 from stoker.core.events import Event, ForeignUseChanged
@@ -16,6 +16,7 @@ from stoker.core.state import State
 from stoker.daemon.gpus.memory import SETTLE_SECONDS, GpuMemoryTracker, NodeMemoryMeter
 from stoker.probes.gpu_reading import GpuUse, Reading
 from stoker.probes.gpu_samples import Identify, OwnerOf, build_samples, identify_local
+from stoker.schema import requests as r
 from stoker.schema.gpu import ForeignProcess
 from stoker.schema.gpu import Thresholds as ThresholdsView
 
@@ -30,10 +31,9 @@ class ForeignUsageThresholds:
         """Return the thresholds that users can change."""
         return convert(self.thresholds, ThresholdsView, from_attributes=True)
 
-    def change(self, load: float | None, memory: float | None, processes: bool | None) -> None:
+    def change(self, change: r.Thresholds) -> None:
         """Change the given thresholds; every detector uses them from the next reading on."""
-        given = {"load": load, "memory": memory, "processes": processes}
-        changed = {name: value for name, value in given.items() if value is not None}
+        changed = {name: value for name, value in asdict(change).items() if value is not None}
         self.thresholds = replace(self.thresholds, **changed)
 
 

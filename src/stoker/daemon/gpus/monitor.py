@@ -16,6 +16,7 @@ from stoker.daemon.gpus.process_owners import ProcessOwners
 from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.reactor import Reactor, Timer
 from stoker.probes.gpu_reading import Reading
+from stoker.schema import requests as r
 from stoker.schema.gpu import Thresholds as ThresholdsView
 
 logger = logging.getLogger(__name__)
@@ -69,11 +70,9 @@ class GpuMonitor:
         else:
             on_fresh()
 
-    def set_thresholds(
-        self, load: float | None, memory: float | None, processes: bool | None
-    ) -> ThresholdsView:
+    def set_thresholds(self, change: r.Thresholds) -> ThresholdsView:
         """Change when a GPU counts as used by others; requires a new reading before a start."""
-        self.thresholds.change(load, memory, processes)
+        self.thresholds.change(change)
         self.read_at -= STALE_SECONDS
         self._timer.request(0.0)
         return self.thresholds.view()

@@ -49,8 +49,7 @@ async def set_thresholds(api: RouteContext, request: Request, body: requests.Thr
     def handle(state: State, now: Instant) -> CommandResult:
         registry = api.daemon.registry
         registry.refresh(list(registry.nodes))
-        thresholds = api.daemon.gpus.set_thresholds(body.load, body.memory, body.processes)
-        return reply_only(thresholds)
+        return reply_only(api.daemon.gpus.set_thresholds(body))
 
     return await api.ask(handle)
 
