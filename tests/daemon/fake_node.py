@@ -16,7 +16,6 @@ from memory_store import MemoryStore
 from specs import spec_of
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.foreign import Thresholds
 from stoker.core.job import Spec
 from stoker.core.request import Request
 from stoker.daemon.bootstrap import assemble_daemon
@@ -24,7 +23,6 @@ from stoker.daemon.context import content_hash
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.job_source import JobSource
 from stoker.daemon.control.journal_sync import AfterSync
-from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.settings import Settings
@@ -96,12 +94,11 @@ def build_loop(place: Path, store: MemoryStore) -> Daemon:
         ExecutorPaths(str(place / "run"), str(place / "exits"), str(place / "scripts"), str(place)),
         INSTALL, [], reactor, lambda _: b"", lambda _: None,
     )  # fmt: skip
-    watch = GpuMonitor("here", Reading(), INSTALL, Thresholds(), local.gpu_locks, reactor)
     agents = AgentEnvironment(
         INSTALL, str(place / "notes"), reactor, lambda _: b"", lambda _: None, remote_facts.parse
     )
     return assemble_daemon(
-        store, local, {"ssh": SshExecutorFactory(str(place / "run"), agents)}, watch, reactor,
+        store, local, {"ssh": SshExecutorFactory(str(place / "run"), agents)}, Reading(), reactor,
         Settings(), "here", str(place / "logs"), str(place), FaultTracker(system_clock),
         JobSource(),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker import __version__, places
-from stoker.core.events import Event, NodeAdded
+from stoker.core.events import NodeAdded
 from stoker.core.job import AttemptId
 from stoker.core.request import GPU
 from stoker.core.state import State
@@ -19,15 +19,12 @@ from stoker.daemon import daemon_log
 from stoker.daemon.context import RequestContext
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.dispatcher import InstructionDispatcher
-from stoker.daemon.control.event_pipeline import EventPipeline
 from stoker.daemon.control.hooks import HookRunner
 from stoker.daemon.control.job_source import JobSource
 from stoker.daemon.control.journal_sync import JournalSync
 from stoker.daemon.control.launch_builder import LaunchBuilder
-from stoker.daemon.control.lifecycle import Lifecycle
 from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.gpus.monitor import GpuMonitor
-from stoker.daemon.handlers.wait import JobWaiters
 from stoker.daemon.http.server import HttpServer
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.nodes.configured import configured_names
@@ -36,7 +33,6 @@ from stoker.daemon.nodes.registry import ExecutorFactory, ExecutorRegistry
 from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.recovery import recover_state
 from stoker.daemon.runtime.clock import system_clock
-from stoker.daemon.runtime.command_queue import CommandQueue
 from stoker.daemon.runtime.lazy import Lazy
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.settings import Settings
@@ -50,6 +46,7 @@ from stoker.executors.linux.cgroup import Cgroups
 from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.port import AttemptRecords, Executor
 from stoker.faults import FaultTracker
+from stoker.probes.gpu_reading import Reading
 from stoker.store.port import Store, StoreError, StoreFenced
 from stoker.store.select import StoreChoice, moved_warning, open_store, select_store
 
@@ -62,6 +59,9 @@ if TYPE_CHECKING:
     from stoker.executors.ssh.factory import SshExecutorFactory
 
 logger = logging.getLogger(__name__)
+
+ReadBlob = Callable[[str], bytes | None]
+"""Returns what is stored under a hash."""
 
 
 def install_id(state: str) -> str:
@@ -108,45 +108,15 @@ def build_daemon(
     sockets = os.path.dirname(places.socket_path())
     faults = FaultTracker(system_clock)
     reactor = EpollReactor(faults)
+    secret, blob = _as_shortage(store.secret), _as_shortage(store.blob)
     local = LocalExecutor(
-        ExecutorPaths(run, paths.exits, paths.scripts, sockets),
-        install,
-        paths.supervisors,
-        reactor,
-        _as_shortage(store.secret),
-        _as_shortage(store.blob),
-        grace=settings.grace,
-        cgroups=Cgroups.find(),
-        engine=settings.containers.engine,
-    )
-    gpu_monitor = GpuMonitor(
-        facts.name, reading, install, settings.foreign.thresholds, local.gpu_locks, reactor
-    )
-
-    def build_ssh_factory() -> SshExecutorFactory:
-        from stoker.executors.agent.executor import AgentEnvironment
-        from stoker.executors.ssh.factory import SshExecutorFactory
-        from stoker.probes import remote_facts
-
-        environment = AgentEnvironment(
-            install,
-            f"{paths.state}/afar",
-            reactor,
-            _as_shortage(store.secret),
-            _as_shortage(store.blob),
-            remote_facts.parse,
-            settings.grace,
-        )
-        return SshExecutorFactory(sockets, environment)
-
-    ssh_factory = Lazy(build_ssh_factory)
-
-    def create_ssh_executor(added: NodeAdded, records: AttemptRecords) -> Executor:
-        return ssh_factory.get()(added, records)
-
+        ExecutorPaths(run, paths.exits, paths.scripts, sockets), install, paths.supervisors,
+        reactor, secret, blob, settings.grace, Cgroups.find(), engine=settings.containers.engine,
+    )  # fmt: skip
+    ssh = _ssh_factory(sockets, f"{paths.state}/afar", local, secret, blob)
     daemon = assemble_daemon(
-        store, local, {"ssh": create_ssh_executor}, gpu_monitor, reactor,
-        settings, facts.name, places.logs_dir(), paths.scripts, faults,
+        store, local, {"ssh": ssh}, reading, reactor, settings, facts.name,
+        places.logs_dir(), paths.scripts, faults,
         job_source or JobSource(), store_name, alerts, idle_exit,
     )  # fmt: skip
     extra_gpus = _not_elsewhere(daemon.engine.state, facts.name, extra_gpus)
@@ -166,14 +136,35 @@ def build_daemon(
     return daemon
 
 
+def _ssh_factory(
+    sockets: str, notes: str, local: LocalExecutor, secret: ReadBlob, blob: ReadBlob
+) -> ExecutorFactory:
+    """Return a factory that imports what it needs for the first node."""
+
+    def build() -> SshExecutorFactory:
+        from stoker.executors.agent.executor import AgentEnvironment
+        from stoker.executors.ssh.factory import SshExecutorFactory
+        from stoker.probes.remote_facts import parse
+
+        environment = AgentEnvironment(
+            local.install, notes, local.reactor, secret, blob, parse, local.grace
+        )
+        return SshExecutorFactory(sockets, environment)
+
+    def create(added: NodeAdded, records: AttemptRecords) -> Executor:
+        return factory.get()(added, records)
+
+    factory = Lazy(build)
+    return create
+
+
 def assemble_daemon(
     store: Store, local: LocalExecutor, factories: Mapping[str, ExecutorFactory],
-    gpus: GpuMonitor, reactor: EpollReactor, settings: Settings, node: str, logs: str, scripts: str,
+    reading: Reading, reactor: EpollReactor, settings: Settings, node: str, logs: str, scripts: str,
     faults: FaultTracker, job_source: JobSource, store_name: str = "",
     alerts: Iterable[str] = (), idle_exit: float | None = None,
 ) -> Daemon:  # fmt: skip
     """Build the parts of the loop, bottom up, around executors and a store."""
-    home = os.path.dirname(logs)
     engine = Engine(store, system_clock, faults)
 
     def state() -> State:
@@ -182,17 +173,19 @@ def assemble_daemon(
     def on_report_data(attempt: AttemptId, rank: int | None, data: bytes, offset: int) -> None:
         training.on_report_data(attempt, rank, data, offset)
 
+    def ensure_directories() -> None:
+        daemon.ensure_directories()
+
+    gpus = GpuMonitor(
+        node, reading, local.install, settings.foreign.thresholds, local.gpu_locks, reactor
+    )
     launches = LaunchBuilder(state, local.token, node, logs, scripts)
     registry = ExecutorRegistry(
         local, node, local.install, factories, gpus.thresholds, gpus.memory, logs, state,
         launches.build, on_report_data, reactor,
     )  # fmt: skip
-    training = TrainingMonitor(home, reactor, registry, state, TrialScorer(state))
+    training = TrainingMonitor(os.path.dirname(logs), reactor, registry, state, TrialScorer(state))
     sync = JournalSync(store, reactor)
-
-    def ensure_directories() -> None:
-        daemon.ensure_directories()
-
     dispatcher = InstructionDispatcher(
         engine, registry, local.cancel_start, settings.grace, training.stops,
         HookRunner(state, logs, settings.on_end, settings.on_empty), sync, faults,
@@ -212,7 +205,7 @@ def assemble_daemon(
         from stoker.daemon.sweeps.controller import SweepController
         from stoker.daemon.workers.sampler_client import SamplerClient
 
-        return SweepController(context, commands.put, SamplerClient(reactor))
+        return SweepController(context, daemon.commands.put, SamplerClient(reactor))
 
     forecasts, sweeps = Lazy(build_forecasts), Lazy(build_sweeps)
     context = RequestContext(
@@ -224,43 +217,22 @@ def assemble_daemon(
             forecasts.value.forecast_sweep(*sweep) if forecasts.value else None
         ),
     )  # fmt: skip
-    commands = CommandQueue(reactor.wake)
-
-    def update_forecasts(events: Sequence[Event]) -> None:
-        if forecasts.value is not None:
-            forecasts.value.on_events(events)
-
     publisher = Publisher(
         {
             "logging events": daemon_log.log_events,
             "publishing to the fleet": lambda events: registry.on_events(engine.state, events),
             "publishing to training reports": training.on_events,
             "publishing to the GPU monitor": lambda _: gpus.on_state(engine.state),
-            "publishing to eta": update_forecasts,
+            "publishing to eta": lambda events: (
+                forecasts.value.on_events(events) if forecasts.value else None
+            ),
         },
         faults,
     )
     daemon = Daemon(
-        settings=settings,
-        context=context,
-        engine=engine,
-        reactor=reactor,
-        commands=commands,
-        pipeline=EventPipeline(registry, training, gpus, state, logs, faults),
-        dispatcher=dispatcher,
-        sync=sync,
-        publisher=publisher,
-        lifecycle=Lifecycle(reactor, job_source.on_signal, idle_exit),
-        local=local,
-        registry=registry,
-        gpus=gpus,
-        training=training,
-        waiters=JobWaiters(reactor),
-        sweeps=sweeps,
-        forecasts=forecasts,
-        faults=faults,
-        job_source=job_source,
-    )
+        settings, context, engine, reactor, dispatcher, sync, publisher, local, registry, gpus,
+        training, sweeps, forecasts, faults, job_source, idle_exit,
+    )  # fmt: skip
     return daemon
 
 
@@ -293,7 +265,7 @@ def watch_state(daemon: Daemon, paths: DaemonPaths, lock: StateLock, server: Htt
     daemon.watch_files(files)
 
 
-def _as_shortage(read: Callable[[str], bytes | None]) -> Callable[[str], bytes | None]:
+def _as_shortage(read: ReadBlob) -> ReadBlob:
     """Turn store errors into a shortage: the start is cancelled and tried again later."""
 
     def reading(hash: str) -> bytes | None:

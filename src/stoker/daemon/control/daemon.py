@@ -53,30 +53,32 @@ class Daemon:
         context: RequestContext,
         engine: Engine,
         reactor: EpollReactor,
-        commands: CommandQueue,
-        pipeline: EventPipeline,
         dispatcher: InstructionDispatcher,
         sync: JournalSync,
         publisher: Publisher,
-        lifecycle: Lifecycle,
         local: LocalExecutor,
         registry: ExecutorRegistry,
         gpus: GpuMonitor,
         training: TrainingMonitor,
-        waiters: JobWaiters,
         sweeps: Lazy[SweepController],
         forecasts: Lazy[ForecastClient],
         faults: FaultTracker,
         job_source: JobSource,
+        idle_exit: float | None = None,
     ) -> None:
+        """`idle_exit`: seconds without work after which the daemon stops."""
         self.settings, self.context = settings, context
         self.engine, self.store = engine, engine.store
-        self.reactor, self.commands, self.pipeline = reactor, commands, pipeline
-        self.dispatcher, self.sync, self.publisher = dispatcher, sync, publisher
-        self.lifecycle, self.local, self.registry, self.gpus = lifecycle, local, registry, gpus
-        self.training, self.waiters = training, waiters
-        self.sweeps, self.forecasts = sweeps, forecasts
+        self.reactor, self.dispatcher, self.sync = reactor, dispatcher, sync
+        self.publisher, self.local, self.registry, self.gpus = publisher, local, registry, gpus
+        self.training, self.sweeps, self.forecasts = training, sweeps, forecasts
         self.faults, self.job_source = faults, job_source
+        self.commands = CommandQueue(reactor.wake)
+        self.pipeline = EventPipeline(
+            registry, training, gpus, lambda: engine.state, context.logs, faults
+        )
+        self.lifecycle = Lifecycle(reactor, job_source.on_signal, idle_exit)
+        self.waiters = JobWaiters(reactor)
         self.since = time.time()
         self._files: StateFiles | None = None
         self._has_finished = False
