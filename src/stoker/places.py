@@ -176,6 +176,25 @@ def write_private(path: str, text: str) -> None:
     os.rename(part, path)
 
 
+def read_options(path: str) -> dict[str, str | None]:
+    """Return the options of an earlier daemon in a JSON file; none if it cannot be read."""
+    import json
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            options = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return options if isinstance(options, dict) else {}
+
+
+def write_options(path: str, **options: str | None) -> None:
+    """Store options for the next daemon; they may contain a password."""
+    import json
+
+    write_private(path, json.dumps(options))
+
+
 def machine_id() -> str:
     """Return twelve hex digits that identify this host."""
     try:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from stoker import places
 from stoker.core.units import BadValue
 from stoker.store.select import (
-    StoreChoice,
     StoreConfig,
     mask_password,
     moved_warning,
@@ -101,18 +101,17 @@ def test_flag_precedes_variable_precedes_file_precedes_the_remembered_choice(
 
 def test_the_remembered_choice_is_readable_only_by_its_owner(tmp_path: Path):
     path = tmp_path / "store.json"
-    saved = StoreChoice(str(path))
-    assert (saved.option, saved.last) == (None, None)
-    saved.save("postgresql://ada:pw@db", "sqlite")
+    assert places.read_options(str(path)) == {}
+    options = {"db": "postgresql://ada:pw@db", "last": "sqlite"}
+    places.write_options(str(path), **options)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    again = StoreChoice(str(path))
-    assert (again.option, again.last) == ("postgresql://ada:pw@db", "sqlite")
+    assert places.read_options(str(path)) == options
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense"])
 def test_a_spoilt_memory_is_none(tmp_path: Path, text: str):
     (tmp_path / "store.json").write_text(text)
-    assert StoreChoice(str(tmp_path / "store.json")).option is None
+    assert places.read_options(str(tmp_path / "store.json")) == {}
 
 
 def test_jobs_that_stay_behind_are_counted(tmp_path: Path):

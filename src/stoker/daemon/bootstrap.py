@@ -28,7 +28,7 @@ from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.http.server import HttpServer
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.nodes.configured import configured_names
-from stoker.daemon.nodes.local_node import DeclaredResources, build_node_facts, probe_gpus
+from stoker.daemon.nodes.local_node import build_node_facts, probe_gpus
 from stoker.daemon.nodes.registry import ExecutorFactory, ExecutorRegistry
 from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.recovery import recover_state
@@ -48,7 +48,7 @@ from stoker.executors.port import AttemptRecords, Executor
 from stoker.faults import FaultTracker
 from stoker.probes.gpu_reading import Reading
 from stoker.store.port import Store, StoreError, StoreFenced
-from stoker.store.select import StoreChoice, moved_warning, open_store, select_store
+from stoker.store.select import moved_warning, open_store, select_store
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -89,18 +89,19 @@ def build_daemon(
     daemon_log.configure(places.daemon_log(), logging.WARNING if job_source else logging.NOTSET)
     settings = load_settings()
     daemon_log.set_level(settings.log.level)
-    declared = DeclaredResources(f"{paths.state}/declared.json")
+    declared = f"{paths.state}/declared.json"
     is_given = gpus is not None or resources is not None
     if not is_given:
         gpus, resources = settings.gpus, settings.resources
     is_remembered = gpus is None and resources is None
     if is_remembered:
-        gpus, resources = declared.load()
+        options = places.read_options(declared)
+        gpus, resources = options.get("gpus"), options.get("resources")
     reading = probe_gpus(os.environ)
     facts = build_node_facts(reading, gpus, resources)  # rejects wrong values before any change
     store, store_name, alerts = _open_store(paths.state, db, settings)
     if is_given:
-        declared.save(gpus, resources)
+        places.write_options(declared, gpus=gpus, resources=resources)
     install = install_id(paths.state)
     run = f"{paths.run}/{install}"
     os.makedirs(run, 0o700, exist_ok=True)
@@ -281,16 +282,18 @@ def _as_shortage(read: ReadBlob) -> ReadBlob:
 
 def _open_store(state: str, db: str | None, settings: Settings) -> tuple[Store, str, list[str]]:
     """Return the store that was chosen now or before, its name, and a warning if it changed."""
-    saved = StoreChoice(f"{state}/store.json")
-    choice = select_store(db, settings.store.url or None, saved.option, os.environ)
+    saved = places.read_options(f"{state}/store.json")
+    option, last = saved.get("db"), saved.get("last")
+    choice = select_store(db, settings.store.url or None, option, os.environ)
     journal = places.journal_path()
     is_shared = choice.url is None and on_shared_file_system(state)
     store = open_store(choice, journal, is_shared, settings.store.patience)
-    warning = moved_warning(choice, saved.last, journal)
+    warning = moved_warning(choice, last, journal)
     if is_shared:
         store.warnings().append(f"{state} is on a network file system: commits are slower")
-    if db is not None or saved.last != choice.shown:
-        saved.save(choice.text if db is not None else saved.option, choice.shown)
+    if db is not None or last != choice.shown:
+        option = choice.text if db is not None else option
+        places.write_options(f"{state}/store.json", db=option, last=choice.shown)
     return store, choice.shown, [warning] if warning else []
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Mapping
 
 from msgspec import Struct
 
-from stoker import places
 from stoker.core.units import BadValue
 from stoker.store.port import Store, StoreError
 
@@ -82,22 +80,6 @@ def parse(text: str, what: str, default: str | None = None) -> StoreConfig:
             "digits and underscores."
         )
     return StoreConfig(head + (mark + "&".join(others) if any(others) else ""), schema)
-
-
-class StoreChoice:
-    """The last `--db` option and the last store of a state directory, kept in a private file."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.option: str | None = None
-        self.last: str | None = None
-        with contextlib.suppress(OSError, ValueError, AttributeError), open(path) as file:
-            content = json.load(file)
-            self.option, self.last = content.get("db"), content.get("last")
-
-    def save(self, option: str | None, last: str) -> None:
-        """Write the file atomically."""
-        places.write_private(self.path, json.dumps({"db": option, "last": last}))
 
 
 def select_store(

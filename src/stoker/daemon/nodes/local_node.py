@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 
-from stoker import places
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU, MEMORY
 from stoker.core.units import THOUSAND
@@ -34,26 +32,6 @@ def has_driver(environ: Mapping[str, str]) -> bool:
         return True
     libraries = filter(None, environ.get("LD_LIBRARY_PATH", "").split(":"))
     return any(os.path.exists(f"{path}/libnvidia-ml.so.1") for path in libraries)
-
-
-class DeclaredResources:
-    """Options of the command line, stored for daemons that are started automatically."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def load(self) -> tuple[str | None, str | None]:
-        """Return the last `--gpus` and `--resources`."""
-        try:
-            with open(self.path) as file:
-                options = json.load(file)
-            return options.get("gpus"), options.get("resources")
-        except (OSError, ValueError, AttributeError):
-            return None, None
-
-    def save(self, gpus: str | None, resources: str | None) -> None:
-        """Store the options."""
-        places.write_private(self.path, json.dumps({"gpus": gpus, "resources": resources}))
 
 
 def probe_gpus(environ: Mapping[str, str]) -> Reading:
