@@ -12,10 +12,10 @@ import pytest
 import stoker
 from e2e.conftest import idle
 from e2e.daemon_fixture import DaemonFixture
-from ssh.moves import add
-from ssh.ssh_cluster import SshCluster, cluster, field, shared_cluster
+from ssh.node_actions import add
+from ssh.ssh_cluster import SshCluster, cluster, daemon_and_cluster, shared_cluster
 
-__all__ = ["cluster", "field", "idle", "shared_cluster"]
+__all__ = ["cluster", "daemon_and_cluster", "idle", "shared_cluster"]
 SOON = 40.0
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -36,9 +36,9 @@ def same_python() -> bool:
 
 
 def test_a_call_runs_on_this_node_unless_its_folder_is_uploaded(
-    field: tuple[DaemonFixture, SshCluster], monkeypatch: pytest.MonkeyPatch
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     add(box, cluster.a)
     monkeypatch.chdir(box.user)
     (box.user / "hello.txt").write_text("hello\n")

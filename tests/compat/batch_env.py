@@ -18,8 +18,8 @@ import pytest
 
 from compat.home_env import Done, HomeEnv, temporary_base
 from conftest import stop_daemon
-from e2e.daemon_fixture import PATIENCE, until
-from ssh.ssh_cluster import SshCluster, insist_on_namespaces
+from e2e.daemon_fixture import TIMEOUT_SECONDS, until
+from ssh.ssh_cluster import SshCluster, require_namespaces
 from ssh.ssh_host import SshHost
 from stoker.client.client import Client
 
@@ -106,7 +106,7 @@ class BatchEnv(HomeEnv):
             live = [str(job["id"]) for job in self.client.jobs(limit=1000)["jobs"]]
             if live:
                 self.client.kill(live)
-                self.client.wait(live, timeout=PATIENCE)
+                self.client.wait(live, timeout=TIMEOUT_SECONDS)
             for name in self.nodes():
                 self.client.remove_node(name, force=True)
         self.cluster.wipe()
@@ -129,7 +129,7 @@ class Terminal:
 
     def until(self, text: str) -> str:
         """Read until a text has appeared; all that has."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while text not in self.said:
             assert time.monotonic() < deadline, self.said
             if select.select([self.fd], [], [], 0.1)[0]:
@@ -158,7 +158,7 @@ class Terminal:
 @contextmanager
 def open_env() -> Iterator[BatchEnv]:
     """A home that is gone afterwards, with everything that ran in it."""
-    insist_on_namespaces()
+    require_namespaces()
     with temporary_base() as base:
         (base / "cluster").mkdir()
         cluster = SshCluster(base / "cluster")

@@ -1,4 +1,4 @@
-"""A real loop with a node at the other end of three pipes: the test is the node, and may lie."""
+"""A real daemon loop and a fake node at the other end of three pipes, driven by the test."""
 
 import contextlib
 import fcntl
@@ -53,8 +53,8 @@ apps
 end"""
 
 
-class Process:
-    """What a link takes for its ssh: the near ends of three pipes."""
+class FakeSsh:
+    """A fake ssh process of a session: the daemon's ends of three pipes."""
 
     pid = 0
 
@@ -63,16 +63,16 @@ class Process:
         self.stdin = os.fdopen(ends[0][1], "wb", buffering=0)
         self.stdout = os.fdopen(ends[1][0], "rb", buffering=0)
         self.stderr = os.fdopen(ends[2][0], "rb", buffering=0)
-        self.far: dict[str, int] = {"in": ends[0][0], "out": ends[1][1], "err": ends[2][1]}
+        self.node_ends: dict[str, int] = {"in": ends[0][0], "out": ends[1][1], "err": ends[2][1]}
         for fd in (ends[0][0], ends[1][1], ends[2][1]):
             os.set_blocking(fd, False)
         self.returncode: int | None = None
 
     def end(self, *names: str) -> None:
-        """Close far ends, as a program that ends does."""
-        for name in names or tuple(self.far):
-            if name in self.far:
-                os.close(self.far.pop(name))
+        """Close the node's ends, like a program that ends."""
+        for name in names or tuple(self.node_ends):
+            if name in self.node_ends:
+                os.close(self.node_ends.pop(name))
 
     def kill(self) -> None:
         self.returncode = -9
@@ -84,37 +84,37 @@ class Process:
     poll = wait
 
 
-def build_loop(place: Path, store: MemoryStore) -> Daemon:
-    """A loop that has taken a store over, without supervisors: nothing is to run here."""
+def build_loop(base: Path, store: MemoryStore) -> Daemon:
+    """Return a daemon with this store and without supervisors: no local job runs."""
     for name in ("run", "exits", "scripts", "logs", "notes", "work"):
-        (place / name).mkdir(exist_ok=True)
+        (base / name).mkdir(exist_ok=True)
     reactor = EpollReactor()
     store.acquire_term()
     local = LocalExecutor(
-        ExecutorPaths(str(place / "run"), str(place / "exits"), str(place / "scripts"), str(place)),
+        ExecutorPaths(str(base / "run"), str(base / "exits"), str(base / "scripts"), str(base)),
         INSTALL, [], reactor, lambda _: b"", lambda _: None,
     )  # fmt: skip
     agents = AgentEnvironment(
-        INSTALL, str(place / "notes"), reactor, lambda _: b"", lambda _: None, remote_facts.parse
+        INSTALL, str(base / "notes"), reactor, lambda _: b"", lambda _: None, remote_facts.parse
     )
     return assemble_daemon(
-        store, local, {"ssh": SshExecutorFactory(str(place / "run"), agents)}, Reading(), reactor,
-        Settings(), "here", str(place / "logs"), str(place), FaultTracker(system_clock),
+        store, local, {"ssh": SshExecutorFactory(str(base / "run"), agents)}, Reading(), reactor,
+        Settings(), "here", str(base / "logs"), str(base), FaultTracker(system_clock),
         JobSource(),
     )  # fmt: skip
 
 
 def first_events(shared: bool) -> list[e.Event]:
-    """This machine, with one core, and the node."""
-    now, here = time.time(), NodeFacts("here", {"cpu": (DeviceFacts("pool", 1000),)})
+    """Return the events of the local node, with one core, and of the remote node."""
+    now, local = time.time(), NodeFacts("here", {"cpu": (DeviceFacts("pool", 1000),)})
     return [
-        e.NodeJoined(at=now, facts=here),
+        e.NodeJoined(at=now, facts=local),
         e.NodeAdded(at=now, name=NAME, address="me@10.0.0.2", key=None, shared=shared),
     ]
 
 
 def submission(spec: Spec, jobs: int, line: str = "true") -> list[e.Event]:
-    """Jobs with ids from 1 on."""
+    """Return the events of a submission of jobs with ids from 1 on."""
     now, hash = time.time(), content_hash(encode(spec))
     return [
         e.SpecRecorded(at=now, hash=hash, spec=spec),
@@ -125,32 +125,32 @@ def submission(spec: Spec, jobs: int, line: str = "true") -> list[e.Event]:
     ]  # fmt: skip
 
 
-class World:
-    """A loop with one node, and what the node was asked."""
+class NodeScenario:
+    """A daemon with one fake node, and the requests that the node has received."""
 
-    def __init__(self, place: Path, patch: pytest.MonkeyPatch, jobs: int = 3) -> None:
-        self.place = place
-        self.process: Process | None = None
+    def __init__(self, base: Path, patch: pytest.MonkeyPatch, jobs: int = 3) -> None:
+        self.base = base
+        self.process: FakeSsh | None = None
         self.requests: list[list[str]] = []
         """Number, verb and words of each request that the node has read and not answered."""
         self._unread = b""
         patch.setattr(AgentSession, "_spawn", lambda link, *_: self._spawn(link))
-        self.loop = build_loop(place, MemoryStore())
+        self.loop = build_loop(base, MemoryStore())
         self.events: list[e.Event] = []
         self.loop.publisher.add_stream(lambda _, events: self.events.extend(events))
         self.loop.record([
             *first_events(shared=True),
-            *submission(spec_of(Request(nodes=(NAME,)), directory=str(place / "work")), jobs),
+            *submission(spec_of(Request(nodes=(NAME,)), directory=str(base / "work")), jobs),
         ])  # fmt: skip
         self.loop.training.start()
         self.turn()
 
-    # -- the near side ------------------------------------------------------------------
+    # -- the daemon ---------------------------------------------------------------------
 
-    def _spawn(self, link: AgentSession) -> Process:
+    def _spawn(self, link: AgentSession) -> FakeSsh:
         if self.process is not None:
             self.process.kill()
-        self.process, self.requests, self._unread = Process(), [], b""
+        self.process, self.requests, self._unread = FakeSsh(), [], b""
         self.link = link
         link._unsent = b"0 agent\n"
         return self.process
@@ -160,32 +160,32 @@ class World:
         return cast("AgentExecutor", self.loop.registry.nodes[NAME].executor)
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         return self.executor.connection.session is not None
 
     def turn(self, count: int = 3) -> None:
-        """Let the daemon do what there is to do."""
+        """Run turns of the daemon."""
         for _ in range(count):
             self.loop.turn()
             self.loop.reactor.wait(0)
         self._read()
 
-    def until(self, what: Callable[[], Any]) -> Any:
+    def until(self, condition: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + 10
-        while not (found := what()):
+        while not (result := condition()):
             assert time.monotonic() < deadline
             self.loop.turn()
             self.loop.reactor.wait(0.01)
             self._read()
-        return found
+        return result
 
-    def told(self, kind: type[e.Event]) -> list[Any]:
+    def events_of(self, kind: type[e.Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
     def reasons(self) -> list[str]:
-        """Why the node was unreachable."""
-        return [event.why for event in self.told(e.NodeUnreachable)]
+        """The reasons for which the node was unreachable."""
+        return [event.why for event in self.events_of(e.NodeUnreachable)]
 
     def close(self) -> None:
         self.loop.sync.close(AfterSync())
@@ -195,29 +195,29 @@ class World:
             self.process.kill()
         self.loop.reactor.close()
 
-    # -- the far side -------------------------------------------------------------------
+    # -- the node -----------------------------------------------------------------------
 
     def _read(self) -> None:
-        """What the daemon asked."""
+        """Read requests of the daemon."""
         process = self.process
-        if process is None or "in" not in process.far:
+        if process is None or "in" not in process.node_ends:
             return
         with contextlib.suppress(BlockingIOError):
-            while piece := os.read(process.far["in"], 1 << 16):
+            while piece := os.read(process.node_ends["in"], 1 << 16):
                 self._unread += piece
         *lines, self._unread = self._unread.split(b"\n")
-        found = [shlex.split(os.fsdecode(line)) for line in lines]
-        self.requests += [words for words in found if words != ["0", "agent"]]
+        requests = [shlex.split(os.fsdecode(line)) for line in lines]
+        self.requests += [words for words in requests if words != ["0", "agent"]]
 
     def send(self, data: bytes, pipe: str = "out") -> None:
-        """Send bytes as they are; what does not fit into the pipe is lost."""
-        if self.process is None or pipe not in self.process.far:
+        """Send raw bytes; what does not fit into the pipe is lost."""
+        if self.process is None or pipe not in self.process.node_ends:
             return
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
-            os.write(self.process.far[pipe], data)
+            os.write(self.process.node_ends[pipe], data)
 
-    def say(self, *words: str) -> None:
-        """Send a line of ours."""
+    def send_line(self, *words: str) -> None:
+        """Send a line of the agent."""
         self.send(os.fsencode(f"{self.link.nonce} {' '.join(words)}\n"))
 
     def bulk(self, request: str, *pieces: bytes) -> None:
@@ -225,41 +225,41 @@ class World:
         for piece in (*pieces, b""):
             self.send(f"{self.link.nonce} {request} {len(piece)}\n".encode() + piece, "err")
 
-    def large(self) -> None:
-        """Make its pipes as large as they may be."""
+    def enlarge_pipes(self) -> None:
+        """Make the pipes as large as possible."""
         assert self.process is not None
         for name in ("out", "err"):
-            fcntl.fcntl(self.process.far[name], fcntl.F_SETPIPE_SZ, 1 << 20)
+            fcntl.fcntl(self.process.node_ends[name], fcntl.F_SETPIPE_SZ, 1 << 20)
 
-    def answer(self, how: dict[str, str] | None = None) -> None:
-        """Answer all that was asked, as an honest agent does; attempts stand as `how` says."""
-        asked, self.requests = self.requests, []
-        for number, verb, *words in asked:
+    def answer(self, states: dict[str, str] | None = None) -> None:
+        """Reply to all requests like a real agent, with these states of attempts."""
+        requests, self.requests = self.requests, []
+        for number, verb, *words in requests:
             match verb:
                 case "measure":
                     for line in FACTS.split("\n"):
-                        self.say("-", "reading", line)
-                    self.say("-", "reading-end")
+                        self.send_line("-", "reading", line)
+                    self.send_line("-", "reading-end")
                 case "poll":
                     for word in words:
-                        state, _, rest = (how or {}).get(word, "revoked").partition(" ")
-                        self.say(number, state, word, rest)
-                    self.say(number, "done")
+                        state, _, details = (states or {}).get(word, "revoked").partition(" ")
+                        self.send_line(number, state, word, details)
+                    self.send_line(number, "done")
                 case "read_new" | "collect" | "read_file":
                     self.bulk(number)
                 case "ping":
                     self.bulk(number)
-                    self.say(number, "done")
+                    self.send_line(number, "done")
                 case "start":
-                    self.say("-", "started", words[0], "4242")
+                    self.send_line("-", "started", words[0], "4242")
                 case _:
-                    self.say(number, "done")
+                    self.send_line(number, "done")
         self.turn()
 
     def come_up(self) -> None:
-        """Have the daemon take the node for a working one, with its jobs started there."""
+        """Connect the node and start its jobs."""
         self.until(lambda: self.process is not None)
-        self.say("-", "hello", "11-22")
+        self.send_line("-", "hello", "11-22")
         self.until(lambda: self.requests)
         while not self.loop.registry.nodes[NAME].is_up:
             self.answer()
@@ -268,7 +268,7 @@ class World:
         assert all(job.pid == 4242 for job in self.loop.engine.state.jobs.values())
 
     def check(self) -> None:
-        """What must hold whatever the node has done."""
+        """Assert what must hold after any behaviour of the node."""
         assert self.loop.faults.report() == []
         assert not any("internal error" in why for why in self.reasons), self.reasons
         connection = self.executor.connection

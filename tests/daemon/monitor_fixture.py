@@ -1,4 +1,4 @@
-"""The daemon's side of one running job, without a daemon."""
+"""The training monitor of one running job, without a daemon."""
 
 import json
 from pathlib import Path
@@ -21,21 +21,21 @@ STARTED = 1000.0
 
 
 class RecordingExecutor:
-    """Notes what would go to other machines."""
+    """Records control files for other nodes."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.control_files: list[tuple[Any, ...]] = []
 
     def send_control(self, attempt: AttemptId, rank: int, name: str, text: str) -> None:
-        self.told.append((name, attempt, rank, text))
+        self.control_files.append((name, attempt, rank, text))
 
 
 class MonitorFixture:
-    """A home, a state with one running job, and somebody who listens to it."""
+    """A home, a state with one running job, and a training monitor."""
 
     def __init__(self, home: Path, epochs: int | None = None) -> None:
         self.home, self.state = home, State()
-        self.couriers = RecordingExecutor()
+        self.executor = RecordingExecutor()
         self.state.specs["s"] = Spec(
             kind="line", user="u", directory="/", shell="/bin/sh", environment="", name="t",
             request=Request(), training=Training(epochs=epochs) if epochs is not None else None,
@@ -46,16 +46,16 @@ class MonitorFixture:
         self.state.jobs[7] = self.state.running[7] = self.job
         self.state.rest.next_id = 8
         self.directory = home / "training" / "7.0"
-        self.listen()
+        self.open_monitor()
 
-    def listen(self) -> None:
-        """What a new daemon does."""
+    def open_monitor(self) -> None:
+        """Create the monitor of a new daemon."""
         self.reactor = EpollReactor()
-        self.trainings = TrainingMonitor(
-            str(self.home), self.reactor, self.couriers, lambda: self.state,
+        self.monitor = TrainingMonitor(
+            str(self.home), self.reactor, self.executor, lambda: self.state,
             TrialScorer(lambda: self.state),
         )  # fmt: skip
-        self.trainings.start()
+        self.monitor.start()
 
     def seconds_until_due(self) -> float | None:
         """Return when the loop is to turn though nothing happens."""
@@ -63,26 +63,26 @@ class MonitorFixture:
         return None if due is None else max(due - self.reactor.time(), 0.0)
 
     def write(self, *lines: dict[str, Any] | bytes) -> None:
-        """Append to the report, as the library does."""
+        """Append to the report like the library."""
         self.directory.mkdir(0o700, exist_ok=True)
         with (self.directory / "report").open("ab") as file:
             for line in lines:
                 file.write(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n")
 
-    def heed(self, *facts: e.Event) -> list[e.Event]:
-        """One turn of the loop, with its facts applied to the job's progress."""
+    def run_turn(self, *given: e.Event) -> list[e.Event]:
+        """Run one turn with these events, and apply the result to the job's progress."""
         self.reactor.wait(0)
-        told = self.trainings.enrich_events(list(facts))
-        for fact in told:
-            if isinstance(fact, e.TrainingBegan):
-                changes.on_training_began(self.state, fact)
-            elif isinstance(fact, e.EpochsCounted):
+        events = self.monitor.enrich_events(list(given))
+        for event in events:
+            if isinstance(event, e.TrainingBegan):
+                changes.on_training_began(self.state, event)
+            elif isinstance(event, e.EpochsCounted):
                 progress = self.job.progress or Progress()
-                metrics = progress.metrics if fact.metrics is None else fact.metrics
-                self.job.progress = replace(progress, epochs=fact.done, metrics=metrics)
-        self.trainings.on_events(told)
-        return told
+                metrics = progress.metrics if event.metrics is None else event.metrics
+                self.job.progress = replace(progress, epochs=event.done, metrics=metrics)
+        self.monitor.on_events(events)
+        return events
 
     def exit(self, code: int = 0, part: int | None = None) -> list[e.Event]:
-        """Its process ends."""
-        return self.heed(e.ProcessExited(at=2000.0, job=7, attempt=0, code=code, part=part))
+        """Run a turn with the end of the process; return the events."""
+        return self.run_turn(e.ProcessExited(at=2000.0, job=7, attempt=0, code=code, part=part))

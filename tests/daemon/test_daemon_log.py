@@ -15,12 +15,12 @@ from stoker.daemon.daemon_log import DaemonLogHandler, log_events
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[logging.Logger]:
     """A logger whose only handler writes to daemon.log in the test's directory."""
-    found = logging.getLogger("stoker.test")
+    logger = logging.getLogger("stoker.test")
     handler = DaemonLogHandler(str(tmp_path / "daemon.log"))
-    found.addHandler(handler)
-    found.setLevel(logging.DEBUG)
-    yield found
-    found.removeHandler(handler)
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield logger
+    logger.removeHandler(handler)
     handler.close()
 
 
@@ -57,7 +57,7 @@ def test_it_rotates_by_size_and_keeps_three(
     assert " 8 xxx" in (tmp_path / "daemon.log.3").read_text()
 
 
-def test_a_file_that_was_removed_is_made_again(log: logging.Logger, tmp_path: Path) -> None:
+def test_a_removed_file_is_created_again(log: logging.Logger, tmp_path: Path) -> None:
     log.info("one")
     (tmp_path / "daemon.log").unlink()
     log.info("two")
@@ -73,7 +73,7 @@ def test_a_message_that_repeats_itself_is_written_once(log: logging.Logger, tmp_
     assert lines[1] == "  the line above was repeated 999 times"
 
 
-def test_a_log_that_cannot_be_written_raises_nothing_and_says_so_later(
+def test_a_log_that_cannot_be_written_raises_nothing_and_reports_it_later(
     log: logging.Logger, tmp_path: Path
 ) -> None:
     path = tmp_path / "daemon.log"

@@ -1,4 +1,4 @@
-"""The configuration file: what is read, and what is said about what cannot be."""
+"""The configuration file: valid settings, and messages about invalid ones."""
 
 import os
 from pathlib import Path
@@ -44,7 +44,7 @@ ME = os.getuid()
     ("mode", "owner", "group", "refusal"),
     [
         (0o644, ME, 7, None),
-        (0o664, ME, ME, None),  # a group of the user's own
+        (0o664, ME, ME, None),  # a private group of the user
         (0o644, 0, 0, None),
         (0o664, ME, ME + 1, "chmod go-w"),
         (0o646, ME, ME, "chmod go-w"),
@@ -52,13 +52,13 @@ ME = os.getuid()
         (0o600, ME + 1, ME, "belongs to user"),
     ],
 )
-def test_a_file_that_others_can_change_is_refused(
+def test_a_file_that_others_can_write_to_is_rejected(
     home: Path, monkeypatch: pytest.MonkeyPatch, mode: int, owner: int, group: int,
     refusal: str | None,
 ) -> None:  # fmt: skip
     (home / "config.toml").write_text("on_end = 'true'")
-    found = os.stat_result((0o100000 | mode, 1, 1, 1, owner, group, 0, 0, 0, 0))
-    monkeypatch.setattr("stoker.daemon.settings.os.fstat", lambda _: found)
+    status = os.stat_result((0o100000 | mode, 1, 1, 1, owner, group, 0, 0, 0, 0))
+    monkeypatch.setattr("stoker.daemon.settings.os.fstat", lambda _: status)
     if refusal is None:
         assert load().on_end == "true"
     else:

@@ -1,4 +1,4 @@
-"""What a daemon does about files and directories that are deleted under it, step by step."""
+"""Deleted files and directories of a running daemon, step by step."""
 
 import os
 import shutil
@@ -38,22 +38,22 @@ class Socket:
 
 
 class Journal(MemoryStore):
-    """A store that a test calls lost."""
+    """A store that a test declares lost."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: str | None = None
+        self.loss: str | None = None
         self.syncs = 0
 
     def durability_warning(self) -> str | None:
-        return self.said
+        return self.loss
 
     def sync(self) -> None:
         self.syncs += 1
 
 
 class Fixture:
-    """A state directory in which everything is as it should be."""
+    """A complete state directory."""
 
     def __init__(self, home: Path) -> None:
         self.state, self.run = home / "state", home / "run"
@@ -76,7 +76,7 @@ class Fixture:
         self.requested += 1
 
     def wait_for_check(self, times: int = 1) -> None:
-        """Let the next checks be made now."""
+        """Run the next checks now."""
         for _ in range(times):
             self.clock += CHECK_SECONDS
             self.reactor.wait(0.0)
@@ -90,7 +90,7 @@ def fixture(tmp_path: Path) -> Iterator[Fixture]:
 
 
 @pytest.mark.parametrize("name", ["state/logs", "run", "state/lock", "sock", "state"])
-def test_what_is_deleted_is_made_again(fixture: Fixture, tmp_path: Path, name: str):
+def test_a_deleted_file_is_created_again(fixture: Fixture, tmp_path: Path, name: str):
     path = tmp_path / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     fixture.wait_for_check()
@@ -98,29 +98,29 @@ def test_what_is_deleted_is_made_again(fixture: Fixture, tmp_path: Path, name: s
     assert fixture.lock.is_in_place
 
 
-def test_what_is_moved_away_is_made_again_too(fixture: Fixture, tmp_path: Path):
+def test_a_renamed_file_is_created_again(fixture: Fixture, tmp_path: Path):
     fixture.state.rename(tmp_path / "moved")
     fixture.wait_for_check()
     assert (fixture.state / "logs").is_dir()
     assert fixture.lock.is_in_place
 
 
-def test_files_without_which_the_next_daemon_would_not_go_on_are_written_again(fixture: Fixture):
+def test_files_that_the_next_daemon_needs_are_written_again(fixture: Fixture):
     shutil.rmtree(fixture.state)
     fixture.wait_for_check()
     for name in REMEMBERED:
         assert (fixture.state / name).read_text() == name
         assert (fixture.state / name).stat().st_mode & 0o777 == 0o600
-    assert not (fixture.state / "token").exists()  # who deletes it wants another
+    assert not (fixture.state / "token").exists()  # a user who deletes it wants another
 
 
-def test_a_directory_is_there_before_the_next_job_starts(fixture: Fixture):
+def test_a_deleted_directory_exists_before_the_next_job_starts(fixture: Fixture):
     shutil.rmtree(fixture.run)
     fixture.files.ensure_directories()
     assert fixture.run.is_dir()
 
 
-def test_a_socket_is_made_again_as_soon_as_http_is_loaded(fixture: Fixture):
+def test_a_deleted_socket_is_created_again_once_http_is_loaded(fixture: Fixture):
     fixture.socket.loading = 2
     Path(fixture.socket.path).unlink()
     fixture.wait_for_check(3)
@@ -128,25 +128,23 @@ def test_a_socket_is_made_again_as_soon_as_http_is_loaded(fixture: Fixture):
 
 
 def test_a_lost_journal_is_copied(fixture: Fixture):
-    fixture.store.said = "it was deleted"
+    fixture.store.loss = "it was deleted"
     (fixture.state / "logs").rmdir()
     fixture.wait_for_check()
     assert fixture.requested == 1
 
 
-def test_a_daemon_whose_lock_another_one_has_stops_and_leaves_a_copy(fixture: Fixture):
+def test_a_daemon_that_lost_its_lock_stops_and_leaves_a_copy(fixture: Fixture):
     (fixture.state / "lock").unlink()
     other = StateLock(str(fixture.state))
-    fixture.store.said = "it was deleted too"
+    fixture.store.loss = "it was deleted too"
     with pytest.raises(StoreFenced, match=f"Another daemon .pid {os.getpid()}. has taken over"):
         fixture.wait_for_check()
     assert fixture.store.syncs == 1
     other.release()
 
 
-def test_what_cannot_be_made_again_is_tried_again(
-    fixture: Fixture, caplog: pytest.LogCaptureFixture
-):
+def test_a_failed_recreation_is_retried(fixture: Fixture, caplog: pytest.LogCaptureFixture):
     fixture.run.rmdir()
     fixture.run.write_text("in the way")
     fixture.wait_for_check(3)
@@ -159,16 +157,16 @@ def test_what_cannot_be_made_again_is_tried_again(
 # -- the lock -----------------------------------------------------------------------------
 
 
-def test_a_lock_file_that_is_deleted_while_it_is_taken_is_taken_again(
+def test_a_lock_file_deleted_during_locking_is_locked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     flock, deleted = lock.fcntl.flock, []
 
-    def delete_first(fd: int, how: int) -> None:
+    def delete_first(fd: int, operation: int) -> None:
         if not deleted:
             deleted.append(True)
             (tmp_path / "lock").unlink()
-        flock(fd, how)
+        flock(fd, operation)
 
     monkeypatch.setattr(lock.fcntl, "flock", delete_first)
     taken = StateLock(str(tmp_path))
@@ -178,7 +176,7 @@ def test_a_lock_file_that_is_deleted_while_it_is_taken_is_taken_again(
     taken.release()
 
 
-def test_a_renewed_lock_keeps_others_out(tmp_path: Path):
+def test_a_renewed_lock_excludes_other_daemons(tmp_path: Path):
     taken = StateLock(str(tmp_path))
     (tmp_path / "lock").unlink()
     assert not taken.is_in_place
@@ -193,14 +191,14 @@ def test_a_renewed_lock_keeps_others_out(tmp_path: Path):
 # -- training reports ---------------------------------------------------------------------
 
 
-def test_reports_are_read_now_and_then_once_their_directory_is_deleted(tmp_path: Path):
-    class Looks:
+def test_reports_are_polled_once_their_directory_is_deleted(tmp_path: Path):
+    class CountingListener:
         looked = 0
 
         def on_overflow(self) -> None:
             self.looked += 1
 
-    reactor, listener = EpollReactor(), Looks()
+    reactor, listener = EpollReactor(), CountingListener()
     watcher = ReportWatcher(str(tmp_path / "training"), reactor, cast("Any", listener))
     watcher.start()
     assert watcher.seconds_until_poll() is None

@@ -1,4 +1,4 @@
-"""What can be known of attempts that the journal does not know."""
+"""Attempts that the journal does not have: what can be recovered of them."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_claims_are_complete_for_one_boot_only(tmp_path: Path, text: str, stays:
     assert mark.exists() is stays
 
 
-def test_a_claim_says_which_devices_an_attempt_has() -> None:
+def test_a_claim_has_the_devices_of_its_attempt() -> None:
     claim = Claim(note=b'["box",[["gpu","1",500,0],["cpu","cpu",2000]]]')
     takes = (Take("gpu", "1", 500), Take("cpu", "cpu", 2000))
     assert recovered._placement(claim, "other") == Placement("box", takes)
@@ -39,7 +39,7 @@ def test_a_claim_says_which_devices_an_attempt_has() -> None:
         ({"STOKER_GPUS": ""}, ()),
     ],
 )
-def test_without_a_claim_the_environment_says_which_gpus_it_has(
+def test_without_a_claim_the_environment_has_the_gpus(
     monkeypatch: pytest.MonkeyPatch,
     variables: dict[str, str],
     takes: tuple[tuple[str, int], ...],
@@ -57,11 +57,11 @@ def test_only_devices_that_exist_and_are_free_are_entered() -> None:
     free = "1" if held == "0" else "0"
     wanted = Placement("box", tuple(Take("gpu", name, 1000) for name in ("0", "1", "7")))
     assert recovered._available(scenario.state, 99, wanted, "box").names("gpu") == [free]
-    # What an earlier attempt of the same job has in the ledger is its own.
+    # Resources of an earlier attempt of the same job belong to it.
     assert recovered._available(scenario.state, job, wanted, "box").names("gpu") == ["0", "1"]
 
 
-def test_a_machine_that_has_another_name_now_is_still_this_one() -> None:
+def test_a_placement_on_the_old_name_of_this_node_is_local() -> None:
     scenario = Scenario(gpus=1)
     scenario.tell(e.NodeJoined(at=0, facts=node(1, name="new")))
     placed = recovered._available(
@@ -70,7 +70,7 @@ def test_a_machine_that_has_another_name_now_is_still_this_one() -> None:
     assert placed == Placement("new", (Take("gpu", "0", 1000),))
 
 
-def test_a_job_is_entered_as_its_process_shows_it() -> None:
+def test_a_job_is_recovered_from_its_process() -> None:
     scenario = Scenario()
     placement = Placement("box", (Take("gpu", "0", 500), Take("cpu", "cpu", 3000)))
     claim = Claim(pid=os.getpid())
@@ -85,7 +85,7 @@ def test_a_job_is_entered_as_its_process_shows_it() -> None:
     assert job.command[0]
 
 
-def test_a_job_whose_process_shows_nothing_is_entered_all_the_same() -> None:
+def test_a_job_with_an_unreadable_process_is_recovered_too() -> None:
     scenario = Scenario()
     for event in recovered._submission(
         scenario.state, 40, Claim(), Placement("box", ()), "ada", 5.0
@@ -95,7 +95,7 @@ def test_a_job_whose_process_shows_nothing_is_entered_all_the_same() -> None:
     assert scenario.state.spec(scenario.job(40)).directory == "/"
 
 
-def test_a_job_that_the_journal_does_not_know_may_end_while_it_is_entered() -> None:
+def test_an_unknown_job_may_end_during_its_recovery() -> None:
     scenario = Scenario()
     recovery: Any = SimpleNamespace(fully_ended=set, claim=lambda key: Claim(status=0))
     context: Any = SimpleNamespace(node="box", user="ada", load_job=lambda _: None)

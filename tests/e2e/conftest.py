@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: a box with a real daemon."""
+"""Fixtures of the end-to-end tests: a home with a real daemon."""
 
 from pathlib import Path
 
@@ -11,15 +11,15 @@ __all__ = ["nvml"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
+    directory = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if directory in item.path.parents:
             item.add_marker(pytest.mark.e2e)
 
 
 @pytest.fixture
 def idle(home: Path, stoker: Run, request: pytest.FixtureRequest) -> DaemonFixture:
-    """A home in which nothing runs yet."""
+    """A home without a running daemon."""
     box = DaemonFixture(home, stoker)
     request.node.stash[LEFT] = box.run_dir
     return box
@@ -27,5 +27,5 @@ def idle(home: Path, stoker: Run, request: pytest.FixtureRequest) -> DaemonFixtu
 
 @pytest.fixture
 def box(idle: DaemonFixture) -> DaemonFixture:
-    """A home whose daemon has four declared GPUs and eight cores."""
+    """A running daemon with four declared GPUs and eight cores."""
     return idle.start()

@@ -1,4 +1,4 @@
-"""A machine of one's own: a home, its real daemon, and short words for what tests do to it."""
+"""A home with a real daemon, and actions of tests on it."""
 
 import contextlib
 import json
@@ -22,24 +22,24 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 FINISHED = {
     "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE",
 }  # fmt: skip
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 LEFT = pytest.StashKey[Path]()
-"""What a test leaves outside of its home, to be removed after it."""
+"""Directories outside of a test's home, removed after the test."""
 
 
-def until(what: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """Look again and again until there is something, or time is up."""
+def until(condition: Callable[[], Any], seconds: float = TIMEOUT_SECONDS) -> Any:
+    """Call repeatedly until the result is true, and return it; fail after a timeout."""
     deadline = time.monotonic() + seconds
     while True:
-        found = what()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        result = condition()
+        if result:
+            return result
+        assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
         time.sleep(0.02)
 
 
 def state_of(pid: int) -> str:
-    """The kernel's letter for a process; X when there is none."""
+    """Return the kernel's state letter of a process; X if it does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -47,12 +47,12 @@ def state_of(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there and not a zombie."""
+    """Return whether a process exists and is not a zombie."""
     return state_of(pid) not in "XZ"
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
-    """Send a signal to one process; a deadly one is waited for."""
+    """Send a signal to one process; after SIGKILL wait for its end."""
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
         try:
@@ -64,15 +64,15 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def children_named(name: str, home: Path) -> list[int]:
-    """Processes of this name whose environment or descriptors belong to this home."""
+    """Return processes of this name with this home in their environment or descriptors."""
     token = os.fsencode(home)
-    found = []
+    pids = []
     for entry in os.listdir("/proc"):
         with contextlib.suppress(OSError):
             named = entry.isdigit() and Path(f"/proc/{entry}/comm").read_text().strip() == name
             if named and token in Path(f"/proc/{entry}/environ").read_bytes():
-                found.append(int(entry))
-    return found
+                pids.append(int(entry))
+    return pids
 
 
 class DaemonFixture:
@@ -103,128 +103,128 @@ class DaemonFixture:
 
     @property
     def run_dir(self) -> Path:
-        """Where claims lie."""
+        """The directory of claims."""
         return Path(places.run_dir())
 
     @property
     def lock_pid(self) -> int | None:
-        """Who holds the state, even if it does not answer yet."""
+        """The pid of the process that has locked the state, even if it does not answer yet."""
         with contextlib.suppress(OSError, ValueError):
             return int((self.state / "lock").read_text())
         return None
 
     def crash(self) -> None:
-        """Kill the daemon outright."""
+        """Kill the daemon with SIGKILL."""
         kill(self.pid)
 
     def up(self) -> "DaemonFixture":
-        """Have a daemon again."""
+        """Start a daemon again."""
         done = self.stoker("daemon", "start")
         assert done.returncode == 0, done.stderr
         return self
 
     def answers(self) -> bool:
-        """Whether a daemon is there."""
+        """Return whether a daemon answers."""
         try:
             return bool(self.client.daemon())
         except DaemonUnreachable:
             return False
 
     def pid_of(self, job: str) -> int:
-        """The process of a job, as soon as it is known."""
+        """Wait for the pid of a job; return it."""
         return int(until(lambda: self.job(job)["pid"]))
 
     @property
-    def keepers(self) -> list[int]:
-        """The keepers of this home, oldest first.
+    def supervisors(self) -> list[int]:
+        """The supervisors of this home, oldest first.
 
-        A job that is being started is called like its keeper for a moment; it has no exit log.
+        During its start a job has the process name of its supervisor; it has no exit log.
         """
-        found = children_named("stoker-superv", self.home)
-        return sorted(pid for pid in found if (self.state / "exits" / str(pid)).exists())
+        pids = children_named("stoker-superv", self.home)
+        return sorted(pid for pid in pids if (self.state / "exits" / str(pid)).exists())
 
     @property
     def log(self) -> str:
-        """What daemons have said."""
+        """The log of the daemon."""
         return Path(places.daemon_log()).read_text()
 
     # -- jobs ---------------------------------------------------------------------------
 
     def submit(self, *args: object, **more: Any) -> str:
-        """Queue something; return its label."""
+        """Submit a job; return its label."""
         done = self.stoker("submit", *args, **more)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def refused(self, *args: object, **more: Any) -> "tuple[int, str]":
-        """Try to queue something; return the exit code and the sentence."""
+        """Submit a job that is rejected; return the exit code and the message."""
         done = self.stoker("submit", *args, **more)
         assert done.stdout == ""
         assert done.stderr.count("\n") == 1, done.stderr
         return done.returncode, done.stderr
 
     def job(self, label: object) -> dict[str, Any]:
-        """A job as the API shows it."""
-        found: dict[str, Any] = self.client.jobs([str(label)])["jobs"][0]
-        return found
+        """Return the API's view of a job."""
+        view: dict[str, Any] = self.client.jobs([str(label)])["jobs"][0]
+        return view
 
     def jobs(self, selector: object) -> list[dict[str, Any]]:
-        """Jobs as the API shows them, by id."""
-        found = self.client.jobs([str(selector)], limit=100_000)["jobs"]
-        return sorted(found, key=lambda job: int(job["id"]))
+        """Return the API's views of jobs, by id."""
+        views = self.client.jobs([str(selector)], limit=100_000)["jobs"]
+        return sorted(views, key=lambda job: int(job["id"]))
 
     def states(self, selector: object) -> list[str]:
-        """The states of jobs, by id."""
+        """Return the states of jobs, by id."""
         return [job["state"] for job in self.jobs(selector)]
 
     def becomes(self, label: object, *states: str) -> dict[str, Any]:
-        """Wait until a job is in one of these states."""
+        """Wait until a job is in one of these states; return its view."""
 
-        def there() -> dict[str, Any] | None:
+        def view_in_state() -> dict[str, Any] | None:
             job = self.job(label)
             assert job["state"] in states or job["state"] not in FINISHED, job
             return job if job["state"] in states else None
 
-        found: dict[str, Any] = until(there)
-        return found
+        view: dict[str, Any] = until(view_in_state)
+        return view
 
-    def end_of(self, label: object, seconds: float = PATIENCE) -> dict[str, Any]:
-        """Wait for a job's end."""
+    def end_of(self, label: object, seconds: float = TIMEOUT_SECONDS) -> dict[str, Any]:
+        """Wait for the end of a job; return its view."""
         done = self.client.wait([str(label)], timeout=seconds)
         assert done["finished"], done
         return self.job(label)
 
     def output(self, label: object) -> str:
-        """What a job wrote."""
+        """Return the output of a job."""
         return Path(self.job(label)["log"]).read_text()
 
     def says(self, label: object, text: str) -> str:
-        """Wait until a job's output holds a text."""
+        """Wait until the output of a job contains a text; return the output."""
 
-        def there() -> str:
+        def output_with_text() -> str:
             path = Path(self.job(label)["log"])
-            found = path.read_text() if path.exists() else ""
-            return found if text in found else ""
+            text_so_far = path.read_text() if path.exists() else ""
+            return text_so_far if text in text_so_far else ""
 
-        found: str = until(there)
-        return found
+        output: str = until(output_with_text)
+        return output
 
     def result(self, *args: object, **more: Any) -> dict[str, Any]:
-        """Queue something and wait for its end."""
+        """Submit a job and wait for its end; return its view."""
         return self.end_of(self.submit(*args, **more))
 
     def script(self, name: str, text: str) -> Path:
-        """A file in the user's directory."""
+        """Write a file in the user's directory."""
         path = self.user / name
         path.write_text(text)
         return path
 
     def gpus(self) -> dict[str, dict[str, Any]]:
-        """The GPUs by id."""
+        """Return the views of the GPUs, by id."""
         return {gpu["id"]: gpu for gpu in self.client.gpus()["gpus"]}
 
     def popen(self, *args: object, **more: Any) -> "subprocess.Popen[bytes]":
-        """The command, running beside the test."""
+        """Start the command in the background."""
         more.setdefault("stdin", subprocess.DEVNULL)
         more.setdefault("stdout", subprocess.PIPE)
         more.setdefault("stderr", subprocess.PIPE)
@@ -234,6 +234,6 @@ class DaemonFixture:
 
 
 def as_json(done: "subprocess.CompletedProcess[str]") -> Any:
-    """What a command with --json said."""
+    """Parse the output of a command with --json."""
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

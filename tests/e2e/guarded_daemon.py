@@ -1,4 +1,4 @@
-"""A daemon that writes down whenever a thread of the API touches what the loop's thread changes.
+"""A daemon that records when a thread of the API accesses state of the daemon's thread.
 
 `python guarded_daemon.py REPORT [OPTIONS OF THE DAEMON]`; each line of REPORT is one violation.
 """

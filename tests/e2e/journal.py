@@ -1,4 +1,4 @@
-"""What stands in the journal of a home, read beside its daemon."""
+"""Read the journal of a home while its daemon runs."""
 
 import json
 import sqlite3
@@ -8,7 +8,7 @@ from e2e.daemon_fixture import DaemonFixture
 
 
 def journal(box: DaemonFixture, kind: str) -> list[dict[str, Any]]:
-    """The events of one kind, oldest first."""
+    """Return the events of one kind, oldest first."""
     db = sqlite3.connect(f"file:{box.state}/journal.db?mode=ro", uri=True)
     try:
         rows = db.execute("SELECT data FROM events WHERE kind = ? ORDER BY seq", (kind,))

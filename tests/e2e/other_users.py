@@ -20,7 +20,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 @contextlib.contextmanager
 def another_user() -> Iterator[pwd.struct_passwd]:
-    """A user made for a test, gone after it."""
+    """A user account that is removed after the test."""
     name = f"sk{os.getpid()}"
     subprocess.run(["useradd", "--no-create-home", name], check=True, timeout=30)
     try:
@@ -29,29 +29,30 @@ def another_user() -> Iterator[pwd.struct_passwd]:
         subprocess.run(["userdel", name], check=False, timeout=30)
 
 
-class Neighbour:
-    """Another user with a home of their own, whose daemons see the same stand-in driver."""
+class OtherUser:
+    """Another user with a home and daemons of their own, and the same stand-in driver."""
 
-    def __init__(self, user: pwd.struct_passwd, nvml: FakeNvml, place: Path) -> None:
-        self.user, self.place = user, place
+    def __init__(self, user: pwd.struct_passwd, nvml: FakeNvml, directory: Path) -> None:
+        self.user, self.directory = user, directory
         self.command, environment = stoker_as(user)
         for file in (nvml.library / "libnvidia-ml.so.1", nvml.file):
-            shutil.copy(file, place)
-        self.home = place / "home"
+            shutil.copy(file, directory)
+        self.home = directory / "home"
         self.home.mkdir()
         (self.home / "config.toml").write_text("[foreign]\nleave_seconds = 0\n")
-        for path in (place, *place.rglob("*")):
+        for path in (directory, *directory.rglob("*")):
             os.chown(path, user.pw_uid, user.pw_gid)
         self.environment = {
-            **environment, "HOME": str(place), "SHELL": "/bin/sh", "STOKER_HOME": str(self.home),
-            "LD_LIBRARY_PATH": str(place), "FAKE_NVML": str(place / nvml.file.name),
+            **environment, "HOME": str(directory), "SHELL": "/bin/sh",
+            "STOKER_HOME": str(self.home),
+            "LD_LIBRARY_PATH": str(directory), "FAKE_NVML": str(directory / nvml.file.name),
         }  # fmt: skip
 
     def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Run a program as this user."""
         return subprocess.run(
             [*words], user=self.user.pw_uid, group=self.user.pw_gid, extra_groups=[],
-            env=self.environment, cwd=self.place, capture_output=True, text=True, timeout=30,
+            env=self.environment, cwd=self.directory, capture_output=True, text=True, timeout=30,
             check=False, stdin=subprocess.DEVNULL, umask=0o077,
         )  # fmt: skip
 
@@ -61,18 +62,18 @@ class Neighbour:
 
 
 @contextlib.contextmanager
-def neighbour(nvml: FakeNvml) -> Iterator[Neighbour]:
-    """Another user of this machine, whose daemon ends with the test."""
+def other_user(nvml: FakeNvml) -> Iterator[OtherUser]:
+    """Another user of this host; the user's daemon ends with the test."""
     with another_user() as user, tempfile.TemporaryDirectory(prefix="sk-", dir="/tmp") as name:
-        them = Neighbour(user, nvml, Path(name))
+        them = OtherUser(user, nvml, Path(name))
         try:
             yield them
         finally:
             them.stoker("daemon", "stop", "--cancel")
 
 
-def as_user(uid: int, what: Callable[[], str]) -> str:
-    """Do something in a process of another user; return what it says."""
+def as_user(uid: int, call: Callable[[], str]) -> str:
+    """Call a function in a process of another user; return its result."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -80,10 +81,10 @@ def as_user(uid: int, what: Callable[[], str]) -> str:
             os.setgroups([])
             os.setgid(65534)
             os.setuid(uid)
-            said = what()
+            result = call()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            said = type(error).__name__
-        os.write(write, said.encode())
+            result = type(error).__name__
+        os.write(write, result.encode())
         os._exit(0)
     os.close(write)
     os.waitpid(pid, 0)
@@ -92,7 +93,7 @@ def as_user(uid: int, what: Callable[[], str]) -> str:
 
 
 def stoker_as(user: pwd.struct_passwd) -> tuple[list[str], dict[str, str]]:
-    """The command and environment with which another user can run this stoker."""
+    """Return command and environment with which another user can run this stoker."""
     packages = sysconfig.get_path("purelib")
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": f"{SOURCE}:{packages}"}
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -1,4 +1,4 @@
-"""The API's thread asks the loop's thread; it never looks at the state by itself."""
+"""The API's thread sends requests to the daemon's thread and never reads its state."""
 
 import contextlib
 import http.client
@@ -108,8 +108,10 @@ def guarded(idle: DaemonFixture, tmp_path: Path) -> Iterator[Path]:
         "--ready-fd",
         str(writer),
     ]
-    with (tmp_path / "stderr").open("w") as said:
-        process = subprocess.Popen(command, pass_fds=[writer], stderr=said, start_new_session=True)
+    with (tmp_path / "stderr").open("w") as stderr:
+        process = subprocess.Popen(
+            command, pass_fds=[writer], stderr=stderr, start_new_session=True
+        )
     os.close(writer)
     assert select.select([reader], [], [], 30)[0]
     assert os.read(reader, 100).startswith(b"ready")
@@ -177,7 +179,7 @@ def test_every_route_is_tried() -> None:
         end = end.partition("}")[2]
         for method in methods:
             assert any(
-                method.upper() == how and where.startswith(start) and where.endswith(end)
-                and where.count("/") == path.count("/")
-                for how, where in tried
+                method.upper() == verb and route.startswith(start) and route.endswith(end)
+                and route.count("/") == path.count("/")
+                for verb, route in tried
             ), f"{method} {path} is not among the requests of this test"  # fmt: skip

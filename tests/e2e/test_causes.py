@@ -1,4 +1,4 @@
-"""How jobs end, and how that is named."""
+"""Causes of the ends of jobs."""
 
 import time
 
@@ -19,7 +19,7 @@ from e2e.daemon_fixture import DaemonFixture
         ("echo 'CUDA out of memory' ; exit 0", "COMPLETED", "done", 0),
     ],
 )  # fmt: skip
-def test_an_end_has_its_name_and_its_code(
+def test_an_end_has_its_cause_and_its_code(
     box: DaemonFixture, line: str, state: str, cause: str, code: int
 ) -> None:
     job = box.result(line, env={"SHELL": "/bin/sh"})
@@ -27,7 +27,7 @@ def test_an_end_has_its_name_and_its_code(
     assert box.stoker("wait", job["id"]).returncode == code
 
 
-def test_cuda_trouble_is_found_in_a_separate_error_file_and_at_the_end_of_a_long_log(
+def test_a_cuda_error_is_found_in_a_separate_error_file_and_at_the_end_of_a_long_log(
     box: DaemonFixture,
 ) -> None:
     job = box.result("-e", "err", "seq 100000; echo 'RuntimeError: CUDA out of memory' >&2; exit 1")
@@ -47,17 +47,20 @@ def test_a_cancelled_job_gives_143(box: DaemonFixture) -> None:
     assert (box.job(job)["state"], box.job(job)["cause"]) == ("CANCELLED", "cancelled")
 
 
-def test_a_missing_directory_is_refused_at_submit_and_named_at_start(box: DaemonFixture) -> None:
+def test_a_missing_directory_is_rejected_at_submit_and_named_at_start(box: DaemonFixture) -> None:
     code, text = box.refused("--chdir", "nowhere", "true")
     assert code == 2
     assert "nowhere" in text
-    gone = box.user / "gone"
-    gone.mkdir()
-    job = box.submit("--hold", "true", cwd=gone)
-    gone.rmdir()
+    directory = box.user / "gone"
+    directory.mkdir()
+    job = box.submit("--hold", "true", cwd=directory)
+    directory.rmdir()
     box.client.release([job])
     ended = box.end_of(job)
-    assert (ended["state"], ended["cause"]) == ("FAILED", f"the directory {gone} does not exist")
+    assert (ended["state"], ended["cause"]) == (
+        "FAILED",
+        f"the directory {directory} does not exist",
+    )
 
 
 def test_a_missing_and_a_non_executable_program_are_reported(box: DaemonFixture) -> None:
@@ -67,8 +70,8 @@ def test_a_missing_and_a_non_executable_program_are_reported(box: DaemonFixture)
     job = box.submit("--hold", "--", "./soon-gone", "x")
     script.unlink()
     box.client.release([job])
-    gone = box.end_of(job)
-    assert (gone["state"], gone["cause"]) == ("FAILED", "./soon-gone: not found")
+    view = box.end_of(job)
+    assert (view["state"], view["cause"]) == ("FAILED", "./soon-gone: not found")
     box.script("plain", "not a program")
     job = box.result("--", "./plain", "x")
     assert job["state"] == "FAILED"
@@ -82,14 +85,14 @@ def test_an_output_file_that_cannot_be_opened_is_named(box: DaemonFixture) -> No
     assert "file/place.txt" in job["cause"]
 
 
-def test_exit_75_means_requeue_me_with_the_next_attempt_number(box: DaemonFixture) -> None:
+def test_exit_75_requeues_the_job_with_the_next_attempt_number(box: DaemonFixture) -> None:
     job = box.submit("echo $STOKER_ATTEMPT >> attempts; [ $STOKER_ATTEMPT -ge 2 ] || exit 75")
     ended = box.end_of(job)
     assert (ended["state"], ended["attempt"]) == ("COMPLETED", 2)
     assert (box.user / "attempts").read_text() == "0\n1\n2\n"
 
 
-def test_retries_go_by_cause(box: DaemonFixture) -> None:
+def test_retries_depend_on_the_cause(box: DaemonFixture) -> None:
     other = box.submit("--retries", "2", "--retry-on", "oom", "echo x >> other; exit 3")
     memory = box.submit(
         "--retries", "1", "--retry-on", "oom", "echo x >> memory; echo CUDA out of memory; exit 1"
@@ -123,7 +126,7 @@ def test_exit_77_means_skipped_and_is_no_failure(box: DaemonFixture) -> None:
     assert (job["state"], job["cause"], job["result"]) == ("COMPLETED", "skipped (exit 77)", 0)
 
 
-def test_a_deadline_ends_a_job_that_waits_for_too_long(box: DaemonFixture) -> None:
+def test_a_deadline_ends_a_job_that_is_pending_for_too_long(box: DaemonFixture) -> None:
     job = box.submit("--hold", "--deadline", "now+1", "true")
     ended = box.end_of(job)
     assert ended["state"] == "DEADLINE"

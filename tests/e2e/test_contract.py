@@ -1,4 +1,4 @@
-"""What a job finds when it starts, and where its output goes."""
+"""The environment of a job at its start, and its output."""
 
 import json
 import os
@@ -29,38 +29,38 @@ print(json.dumps({
 
 
 @pytest.fixture
-def looked(box: DaemonFixture) -> Any:
-    """Run a program that says what it sees, as python would without its own handlers."""
-    box.script("look.py", LOOK)
+def inspect(box: DaemonFixture) -> Any:
+    """Run a program that prints its environment, like python without its own signal handlers."""
+    box.script("inspect_environment.py", LOOK)
 
-    def look(*options: object, **more: Any) -> dict[str, Any]:
-        job = box.submit(*options, sys.executable, "-I", "look.py", **more)
+    def run(*options: object, **more: Any) -> dict[str, Any]:
+        job = box.submit(*options, sys.executable, "-I", "inspect_environment.py", **more)
         assert box.end_of(job)["result"] == 0, box.output(job)
         seen: dict[str, Any] = json.loads(box.output(job))
         return seen
 
-    return look
+    return run
 
 
-def test_a_job_with_gpus_sees_exactly_those(looked: Any) -> None:
-    environ = looked("--gpus", "2")["environ"]
+def test_a_job_sees_exactly_its_gpus(inspect: Any) -> None:
+    environ = inspect("--gpus", "2")["environ"]
     assert environ["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert environ["STOKER_GPUS"] == "0,1"
     assert environ["STOKER_GPU_COUNT"] == "2"
 
 
-def test_a_job_without_gpus_sees_none_whatever_the_submitter_saw(looked: Any) -> None:
-    environ = looked(env={"CUDA_VISIBLE_DEVICES": "3", "TERM": "xterm"})["environ"]
+def test_a_job_without_gpus_sees_none_even_if_the_submitter_saw_some(inspect: Any) -> None:
+    environ = inspect(env={"CUDA_VISIBLE_DEVICES": "3", "TERM": "xterm"})["environ"]
     assert environ["CUDA_VISIBLE_DEVICES"] == ""
     assert environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert environ["STOKER_GPUS"] == ""
 
 
 def test_a_job_has_its_id_name_and_resources_in_its_environment(
-    looked: Any, box: DaemonFixture
+    inspect: Any, box: DaemonFixture
 ) -> None:
-    environ = looked("-J", "train", "--cpus", "2", "--time", "5m")["environ"]
+    environ = inspect("-J", "train", "--cpus", "2", "--time", "5m")["environ"]
     assert environ["STOKER_JOB_ID"] == "1"
     assert environ["STOKER_JOB_NAME"] == "train"
     assert environ["STOKER_ATTEMPT"] == "0"
@@ -69,9 +69,9 @@ def test_a_job_has_its_id_name_and_resources_in_its_environment(
     assert not any(name.startswith("SLURM_") for name in environ)
 
 
-def test_the_environment_is_the_submitters_without_the_terminals(looked: Any) -> None:
+def test_the_environment_is_the_submitters_without_the_terminals(inspect: Any) -> None:
     odd = "a b\n\u00e9 $HOME 'x'"
-    environ = looked(
+    environ = inspect(
         "--env", "LR=0.1", env={"MY_OWN": odd, "TERM": "xterm", "COLUMNS": "80", "EMPTY": ""}
     )["environ"]
     assert environ["MY_OWN"] == odd
@@ -87,19 +87,19 @@ def test_a_job_does_not_inherit_what_the_daemon_was_started_with(idle: DaemonFix
 
 
 def test_a_job_has_a_session_of_its_own_no_stdin_and_no_descriptors_of_ours(
-    looked: Any, box: DaemonFixture
+    inspect: Any, box: DaemonFixture
 ) -> None:
-    seen = looked()
+    seen = inspect()
     assert seen["session"]
     assert seen["group"]
     assert seen["stdin"] == ""
     assert seen["fds"]["0"] == "/dev/null"
     assert seen["fds"]["1"] == seen["fds"]["2"] == box.job("last")["log"]
-    # Besides those three, python itself had the directory open while it looked.
+    # Besides those three, python itself had the directory open.
     assert set(seen["fds"]) <= {"0", "1", "2", "3"}
 
 
-def test_no_signal_is_ignored_or_blocked_whatever_the_daemons_starter_ignored(
+def test_no_signal_is_ignored_or_blocked_even_if_the_daemons_parent_ignored_it(
     idle: DaemonFixture,
 ) -> None:
     ignoring = (
@@ -111,9 +111,9 @@ def test_no_signal_is_ignored_or_blocked_whatever_the_daemons_starter_ignored(
     starter = idle.script("ignoring.py", ignoring)
     assert subprocess.run([sys.executable, str(starter)], check=False, timeout=30).returncode == 0
     job = idle.result("grep", "-E", "SigIgn|SigBlk", "/proc/self/status")
-    own = 1 << 31 | 1 << 32  # glibc's posix_spawn ignores its own two in every child
+    glibc_signals = 1 << 31 | 1 << 32  # the two that posix_spawn of glibc ignores in every child
     for line in idle.output(job["id"]).splitlines():
-        assert int(line.split()[1], 16) & ~own == 0, line
+        assert int(line.split()[1], 16) & ~glibc_signals == 0, line
 
 
 def test_directory_and_umask_are_the_submitters(box: DaemonFixture) -> None:
@@ -189,7 +189,7 @@ def test_output_is_kept_byte_for_byte_and_both_streams_share_a_file(box: DaemonF
     assert Path(job["log"]).read_bytes() == bytes(range(256)) + b"\r50%\r100%\n"
 
 
-def test_errors_go_to_a_file_of_their_own_when_asked_for(box: DaemonFixture) -> None:
+def test_stderr_goes_to_a_separate_file_on_request(box: DaemonFixture) -> None:
     job = box.result("-o", "out.txt", "-e", "err.txt", "echo out; echo err >&2")
     assert (box.user / "out.txt").read_text() == "out\n"
     assert (box.user / "err.txt").read_text() == "err\n"
@@ -207,14 +207,14 @@ def test_patterns_in_file_names_are_filled_in(box: DaemonFixture) -> None:
     assert (box.user / f"a_b-{label}-4-{second['id']}-%.log").read_text() == "4\n"
 
 
-def test_each_attempt_has_a_log_of_its_own(box: DaemonFixture) -> None:
+def test_each_attempt_has_a_separate_log(box: DaemonFixture) -> None:
     job = box.submit("--retries", "1", "echo attempt $STOKER_ATTEMPT; exit $((1 - STOKER_ATTEMPT))")
     assert box.end_of(job)["attempt"] == 1
     assert box.stoker("logs", job).stdout == "attempt 1\n"
     assert box.stoker("logs", "--attempt", "0", job).stdout == "attempt 0\n"
 
 
-def test_slurm_variables_are_there_only_when_asked_for(box: DaemonFixture) -> None:
+def test_slurm_variables_are_set_only_on_request(box: DaemonFixture) -> None:
     echo = "echo ${SLURM_ARRAY_TASK_ID-none} ${SLURM_NNODES-none}"
     assert box.output(box.result("--slurm-env", "--array", "7", echo)["label"]) == "7 1\n"
     assert box.output(box.result("--array", "7", echo)["label"]) == "none none\n"

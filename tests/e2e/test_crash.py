@@ -1,4 +1,4 @@
-"""Whatever is killed and whenever: acknowledged work is never lost and never run twice."""
+"""Processes killed at any time: acknowledged jobs are never lost and never run twice."""
 
 import random
 import signal
@@ -19,18 +19,18 @@ AGAIN = (
 
 
 def ran(runs: Path) -> Counter[tuple[int, int]]:
-    """How often each attempt ran."""
+    """Return how often each attempt ran."""
     lines = runs.read_text().splitlines() if runs.exists() else []
     return Counter((int(line.split()[0]), int(line.split()[1])) for line in lines)
 
 
 def times_run(runs: Path) -> Counter[int]:
-    """How often each job ran."""
+    """Return how often each job ran."""
     return Counter(job for job, _ in ran(runs).elements())
 
 
 def lines(chance: random.Random, runs: Path, count: int) -> tuple[str, list[int]]:
-    """Shell lines of various lengths and codes, and those codes."""
+    """Return shell lines with various durations and codes, and those codes."""
     codes = [chance.choice([0, 0, 0, 1, 3, 42]) for _ in range(count)]
     text = [
         ONCE.format(runs=runs, nap=chance.choice(["0", "0.05", "0.2", "0.6"]), code=code)
@@ -40,7 +40,7 @@ def lines(chance: random.Random, runs: Path, count: int) -> tuple[str, list[int]
 
 
 def ids(label: str) -> list[int]:
-    """The ids of a range as submit prints it."""
+    """Return the ids of a range as submit prints it."""
     first, _, last = label.partition("-")
     return list(range(int(first), int(last or first) + 1))
 
@@ -89,7 +89,7 @@ def test_a_daemon_killed_dozens_of_times_loses_no_job_and_runs_none_twice(
 
 
 @pytest.mark.timeout(120)
-def test_whatever_submit_acknowledged_while_daemons_were_killed_exists_and_runs_once(
+def test_submissions_acknowledged_while_daemons_were_killed_exist_and_run_once(
     idle: DaemonFixture,
 ) -> None:
     box, chance = idle.start("{gpu:4,cpu:4}"), random.Random(3)
@@ -139,7 +139,7 @@ def test_a_repeated_key_is_one_job_also_after_a_crash(box: DaemonFixture) -> Non
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", [4, 5])
-def test_lines_that_a_killed_feed_had_queued_go_on_with_the_next_daemon(
+def test_lines_queued_by_a_killed_feed_run_with_the_next_daemon(
     idle: DaemonFixture, seed: int
 ) -> None:
     box, chance = idle, random.Random(seed)
@@ -157,20 +157,20 @@ def test_lines_that_a_killed_feed_had_queued_go_on_with_the_next_daemon(
     feed.wait(10)
 
     box.up()
-    # In this order: what ends in between is in both, and not in neither.
+    # In this order: a job that ends in between is in both, not in neither.
     queued = box.client.jobs()["jobs"] + box.client.history(limit=1000)["jobs"]
-    known = sorted({job["id"] for job in queued})
-    done = box.client.wait([str(job) for job in known], timeout=60)
+    ids_in_journal = sorted({job["id"] for job in queued})
+    done = box.client.wait([str(job) for job in ids_in_journal], timeout=60)
     assert done["finished"]
     # Every journalled line ran, exactly once, and those are the first lines of the input.
-    assert known == list(range(1, len(known) + 1))
+    assert ids_in_journal == list(range(1, len(ids_in_journal) + 1))
     results = [job["result"] for job in sorted(done["jobs"], key=lambda job: job["id"])]
-    assert results == codes[: len(known)]
+    assert results == codes[: len(ids_in_journal)]
     assert ran(runs) == Counter(dict.fromkeys(ran(runs), 1))
-    assert times_run(runs) == Counter(dict.fromkeys(known, 1))
+    assert times_run(runs) == Counter(dict.fromkeys(ids_in_journal, 1))
 
 
-def test_a_cancellation_that_a_crash_interrupted_is_carried_through(
+def test_a_cancellation_that_a_crash_interrupted_is_completed(
     idle: DaemonFixture, stoker: Run
 ) -> None:
     (idle.home / "config.toml").write_text("grace = 1\n")
@@ -178,12 +178,12 @@ def test_a_cancellation_that_a_crash_interrupted_is_carried_through(
     job = box.submit("--gpus", "1", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
     box.says(job, "ready")
     box.client.cancel([job])
-    box.crash()  # within the grace: nobody is left to say KILL
+    box.crash()  # within the grace: no daemon is left that sends KILL
     assert box.up().end_of(job)["state"] == "CANCELLED"
     assert box.gpus()["0"]["state"] == "free"
 
 
-def test_a_time_limit_that_passes_while_no_daemon_runs_is_kept_by_the_next_one(
+def test_a_time_limit_that_passes_without_a_daemon_is_enforced_by_the_next_one(
     box: DaemonFixture,
 ) -> None:
     job = box.submit("--time", "2s", "echo ready; sleep 60")

@@ -1,4 +1,4 @@
-"""One daemon per state; how it comes, goes and is replaced while jobs run."""
+"""One daemon per state: its start, stop and replacement while jobs run."""
 
 import contextlib
 import json
@@ -12,15 +12,17 @@ from e2e.daemon_fixture import DaemonFixture, alive, as_json, kill, until
 from stoker.executors.local.supervisor_client import SUPERVISORS
 
 
-def test_eight_starts_at_once_make_one_daemon_and_all_learn_its_pid(idle: DaemonFixture) -> None:
+def test_eight_concurrent_starts_create_one_daemon_and_all_return_its_pid(
+    idle: DaemonFixture,
+) -> None:
     starts = [idle.popen("daemon", "start", "--json") for _ in range(8)]
     ends = [(*start.communicate(timeout=60), start.returncode) for start in starts]
     assert [code for _, _, code in ends] == [0] * 8, ends
     assert {json.loads(out)["pid"] for out, _, _ in ends} == {idle.pid}
-    assert len(idle.keepers) == SUPERVISORS
+    assert len(idle.supervisors) == SUPERVISORS
 
 
-def test_submissions_at_once_with_no_daemon_make_one_daemon_and_all_the_jobs(
+def test_concurrent_submissions_without_a_daemon_create_one_daemon_and_all_jobs(
     idle: DaemonFixture,
 ) -> None:
     submits = [idle.popen("submit", f"exit {n}") for n in range(8)]
@@ -28,7 +30,7 @@ def test_submissions_at_once_with_no_daemon_make_one_daemon_and_all_the_jobs(
     assert sorted(map(int, labels)) == list(range(1, 9))
     results = sorted(idle.end_of(label)["result"] for label in labels)
     assert results == list(range(8))
-    until(lambda: len(idle.keepers) == SUPERVISORS)
+    until(lambda: len(idle.supervisors) == SUPERVISORS)
 
 
 def test_a_second_daemon_in_the_foreground_leaves_the_first_alone(box: DaemonFixture) -> None:
@@ -91,7 +93,7 @@ def test_restart_keeps_the_declared_devices_and_the_jobs(box: DaemonFixture) -> 
     assert box.end_of(job)["state"] == "CANCELLED"
 
 
-def test_draining_ends_when_what_runs_has_ended_and_starts_nothing_more(box: DaemonFixture) -> None:
+def test_draining_starts_no_job_and_ends_after_the_running_jobs(box: DaemonFixture) -> None:
     flag = box.user / "go"
     job = box.submit("--exclusive", f"echo ready; until [ -e {flag} ]; do sleep 0.05; done")
     box.says(job, "ready")
@@ -108,7 +110,7 @@ def test_draining_ends_when_what_runs_has_ended_and_starts_nothing_more(box: Dae
     assert box.end_of(waits)["state"] == "COMPLETED"
 
 
-def test_stop_cancel_ends_what_runs(box: DaemonFixture) -> None:
+def test_stop_cancel_ends_running_jobs(box: DaemonFixture) -> None:
     job = box.submit("echo ready; sleep 60")
     box.says(job, "ready")
     pid = box.pid_of(job)
@@ -117,7 +119,7 @@ def test_stop_cancel_ends_what_runs(box: DaemonFixture) -> None:
     assert box.up().job(job)["state"] == "CANCELLED"
 
 
-def test_stop_cancel_starts_nothing_in_the_place_of_what_it_ends(box: DaemonFixture) -> None:
+def test_stop_cancel_starts_no_job_in_place_of_those_it_ends(box: DaemonFixture) -> None:
     label = box.submit("--exclusive", "--each-line", "-", input="echo ready; exec sleep 300\n" * 3)
     first, *others = box.jobs(label)
     box.says(first["id"], "ready")
@@ -130,9 +132,9 @@ def test_stop_cancel_starts_nothing_in_the_place_of_what_it_ends(box: DaemonFixt
 
 def test_the_supervisor_exits_after_the_daemon_once_no_job_is_left(box: DaemonFixture) -> None:
     box.result("true")
-    keepers = box.keepers
+    supervisors = box.supervisors
     box.stoker("daemon", "stop", check=True)
-    until(lambda: not any(map(alive, keepers)))
+    until(lambda: not any(map(alive, supervisors)))
 
 
 def test_a_daemon_that_may_exit_when_idle_does_so_but_not_while_jobs_exist(
@@ -148,14 +150,14 @@ def test_a_daemon_that_may_exit_when_idle_does_so_but_not_while_jobs_exist(
     until(lambda: not alive(daemon))
 
 
-def test_an_idle_daemon_does_nothing_at_all(box: DaemonFixture) -> None:
+def test_an_idle_daemon_uses_no_cpu_time(box: DaemonFixture) -> None:
     box.result("--gpus", "1", "true")
     box.client.gpus()
     time.sleep(1.5)
 
     def work() -> tuple[int, int]:
         ticks = switches = 0
-        for pid in (box_pid, *box.keepers):
+        for pid in (box_pid, *box.supervisors):
             for task in Path(f"/proc/{pid}/task").iterdir():
                 fields = (task / "stat").read_text().rpartition(")")[2].split()
                 ticks += int(fields[11]) + int(fields[12])
@@ -173,34 +175,41 @@ def test_an_idle_daemon_does_nothing_at_all(box: DaemonFixture) -> None:
 
 
 def test_hooks_run_when_a_job_ends_and_when_the_queue_is_empty(idle: DaemonFixture) -> None:
-    told = idle.user / "told"
+    output_file = idle.user / "told"
     names = ("EVENT", "JOB_ID", "JOB_NAME", "STATE", "CODE", "CAUSE", "LOG")
     facts = " ".join(f"$STOKER_{name}" for name in names)
     (idle.home / "config.toml").write_text(
-        f"""on_end = 'echo "{facts}" >> {told}'\non_empty = 'echo "$STOKER_EVENT" >> {told}'\n"""
+        f"""on_end = 'echo "{facts}" >> {output_file}'\n"""
+        f"""on_empty = 'echo "$STOKER_EVENT" >> {output_file}'\n"""
     )
     box = idle.start()
     job = box.submit("-J", "bad", "exit 3")
     box.end_of(job)
-    until(lambda: told.exists() and len(told.read_text().splitlines()) == 2)  # in either order
-    text = told.read_text()
+    until(
+        lambda: output_file.exists() and len(output_file.read_text().splitlines()) == 2
+    )  # in either order
+    text = output_file.read_text()
     assert f"end {job} bad FAILED 3 exit 3 {box.job(job)['log']}\n" in text
     assert text.splitlines().count("empty") == 1
 
 
-def test_a_job_can_bring_a_hook_of_its_own(box: DaemonFixture) -> None:
-    told = box.user / "told"
-    box.result("--on-end", f"echo $STOKER_STATE > {told}.part; mv {told}.part {told}", "true")
-    until(told.exists)
-    assert told.read_text() == "COMPLETED\n"
+def test_a_job_can_have_its_own_hook(box: DaemonFixture) -> None:
+    output_file = box.user / "told"
+    box.result(
+        "--on-end",
+        f"echo $STOKER_STATE > {output_file}.part; mv {output_file}.part {output_file}",
+        "true",
+    )
+    until(output_file.exists)
+    assert output_file.read_text() == "COMPLETED\n"
 
 
 def test_show_has_the_exit_code_and_the_output_of_the_hook(box: DaemonFixture) -> None:
     job = box.result("--on-end", "seq 3000; echo oops \x1b >&2; exit 4", "true")["label"]
 
     def hook() -> dict[str, Any]:
-        found: dict[str, Any] = as_json(box.stoker("show", job, "--json"))["hook"] or {}
-        return found
+        view: dict[str, Any] = as_json(box.stoker("show", job, "--json"))["hook"] or {}
+        return view
 
     until(lambda: hook().get("exit_code") is not None)
     assert hook()["exit_code"] == 4
@@ -229,7 +238,7 @@ def test_an_unknown_state_is_answered_with_the_states(box: DaemonFixture) -> Non
     assert "There is no state 'RUNING'; the states are PENDING, " in done.stderr
 
 
-def test_a_config_that_cannot_be_read_is_one_sentence(idle: DaemonFixture) -> None:
+def test_an_invalid_configuration_is_reported_in_one_sentence(idle: DaemonFixture) -> None:
     (idle.home / "config.toml").write_text("gpus = [0\n")
     done = idle.stoker("submit", "true")
     assert done.returncode == 2
@@ -253,26 +262,26 @@ def test_daemon_status_names_the_daemon_that_answers(box: DaemonFixture) -> None
     assert box.stoker("daemon", "status").returncode == 4
 
 
-def test_waiting_goes_on_over_a_restart(box: DaemonFixture) -> None:
+def test_a_wait_continues_over_a_restart(box: DaemonFixture) -> None:
     flag = box.user / "go"
     job = box.submit(f"until [ -e {flag} ]; do sleep 0.05; done; exit 5")
     waiting = box.popen("wait", job)
     until(lambda: has_socket(waiting.pid))
     assert box.stoker("daemon", "restart").returncode == 0
     flag.touch()
-    _, said = waiting.communicate(timeout=30)
-    assert (waiting.returncode, said) == (5, b"stoker: job 1 (until) FAILED: exit 5\n")
+    _, stderr = waiting.communicate(timeout=30)
+    assert (waiting.returncode, stderr) == (5, b"stoker: job 1 (until) FAILED: exit 5\n")
 
 
 def has_socket(pid: int) -> bool:
-    for each in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed in the meantime
-            if os.readlink(each).startswith("socket:"):
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(link).startswith("socket:"):
                 return True
     return False
 
 
-def test_devices_that_were_only_named_outlive_a_restart_beside_declared_ones(
+def test_named_devices_outlive_a_restart_like_declared_ones(
     box: DaemonFixture,
 ) -> None:
     assert box.stoker("daemon", "restart", "--gpus", "5,6").returncode == 0

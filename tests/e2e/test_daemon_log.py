@@ -7,7 +7,7 @@ import subprocess
 from e2e.daemon_fixture import DaemonFixture, as_json, kill, until
 
 
-def test_start_refusal_restart_and_stop_each_have_a_line(box: DaemonFixture) -> None:
+def test_start_rejection_restart_and_stop_each_have_a_line(box: DaemonFixture) -> None:
     first = box.pid
     assert box.stoker("submit", "--gpus", "9", "true").returncode != 0
     assert box.stoker("daemon", "restart").returncode == 0
@@ -32,8 +32,8 @@ def test_a_signal_and_a_lost_job_have_lines(box: DaemonFixture) -> None:
     job = box.submit("--no-requeue", "exec sleep 60")
     pid = box.pid_of(job)
     box.crash()
-    for keeper in box.keepers:
-        kill(keeper)
+    for supervisor in box.supervisors:
+        kill(supervisor)
     kill(pid)
     box.up()
     until(lambda: f"WARNING stoker.daemon.daemon_log: job {job}.0 is lost: " in box.log)
@@ -59,7 +59,7 @@ def test_a_start_that_fails_is_in_the_log(idle: DaemonFixture) -> None:
 
 
 def test_a_supervisor_that_crashes_leaves_a_traceback(box: DaemonFixture) -> None:
-    victim = box.keepers[0]
+    victim = box.supervisors[0]
     kill(victim, signal.SIGSEGV)
     until(lambda: f"supervisor process {victim} died" in box.log)
     assert "Fatal Python error: Segmentation fault" in box.log
@@ -80,7 +80,7 @@ def test_daemon_log_shows_the_last_lines_and_follows(box: DaemonFixture) -> None
         assert follower.wait(10) == 130
 
 
-def test_without_a_log_it_says_so(idle: DaemonFixture) -> None:
+def test_a_missing_log_is_reported(idle: DaemonFixture) -> None:
     done = idle.stoker("daemon", "log")
     assert done.returncode == 3
     assert "no daemon has run here" in done.stderr

@@ -1,4 +1,4 @@
-"""A journal that the disk has spoilt: what is whole goes on, and it is said."""
+"""A journal with damage on disk: intact data is used, and the damage is reported."""
 
 import os
 from pathlib import Path
@@ -7,26 +7,26 @@ from e2e.daemon_fixture import DaemonFixture
 
 
 def held(box: DaemonFixture, count: int) -> list[str]:
-    """Jobs that wait."""
+    """Submit held jobs."""
     label = box.submit("--hold", "--each-line", "-", input="exit 3\n" * count)
     first, _, last = label.partition("-")
     return [str(job) for job in range(int(first), int(last or first) + 1)]
 
 
-def test_a_log_cut_in_the_middle_of_a_commit_loses_nothing_that_was_whole(
+def test_a_log_truncated_within_a_commit_loses_no_complete_commit(
     box: DaemonFixture,
 ) -> None:
     jobs = held(box, 20)
     box.crash()
     with open(box.state / "journal.db-wal", "ab") as wal:
-        wal.write(os.urandom(3000))  # half a page of a commit that never was
+        wal.write(os.urandom(3000))  # half a page of an incomplete commit
     box.up()
     assert box.states(f"{jobs[0]}-{jobs[-1]}") == ["PENDING"] * 20
     box.client.release([jobs[0]])
     assert box.end_of(jobs[0])["result"] == 3
 
 
-def test_a_log_shorter_than_what_was_once_on_disk_is_reported(box: DaemonFixture) -> None:
+def test_a_log_that_lost_synced_commits_is_reported(box: DaemonFixture) -> None:
     held(box, 5)
     jobs = held(box, 5)
     box.crash()
@@ -49,14 +49,14 @@ def test_a_damaged_page_is_survived_and_reported(box: DaemonFixture) -> None:
     box.up()
     assert "the journal was damaged" in box.log
     label = box.submit("exit 4")
-    assert int(label) > int(jobs[-1])  # a number once given out is not given out again
+    assert int(label) > int(jobs[-1])  # ids are never reused
     assert box.end_of(label)["result"] == 4
     assert list(Path(box.state).glob("journal.db?*damaged*")) or list(box.state.glob("*.damaged*"))
 
 
-def test_ids_that_only_a_lost_log_knew_are_not_given_out_again(box: DaemonFixture) -> None:
+def test_ids_that_only_a_lost_log_had_are_not_reused(box: DaemonFixture) -> None:
     held(box, 22)
-    assert box.stoker("daemon", "stop").returncode == 0  # folds the log into the database
+    assert box.stoker("daemon", "stop").returncode == 0  # writes the WAL into the database
     box.up()
     jobs = held(box, 60)
     assert jobs[-1] == "82"
@@ -76,9 +76,9 @@ def restored_after_a_run(box: DaemonFixture, note: Path) -> str:
     box.client.cancel([blocker])
     assert box.end_of(job)["state"] == "COMPLETED"
     last = box.result("true")["id"]
-    assert box.stoker("daemon", "restart").returncode == 0  # the journal has all ends
+    assert box.stoker("daemon", "restart").returncode == 0  # the journal has all exits
     assert box.stoker("daemon", "stop").returncode == 0
-    for name in ("-wal", "-shm", ".forced"):  # as was once advised
+    for name in ("-wal", "-shm", ".forced"):  # as earlier documentation said
         Path(f"{journal}{name}").unlink(missing_ok=True)
     journal.write_bytes(backup.read_bytes())
     box.up()
@@ -86,7 +86,7 @@ def restored_after_a_run(box: DaemonFixture, note: Path) -> str:
     return job
 
 
-def test_a_restored_backup_runs_nothing_twice_and_gives_out_no_id_twice(box: DaemonFixture) -> None:
+def test_a_restored_backup_runs_no_job_twice_and_reuses_no_id(box: DaemonFixture) -> None:
     note = box.user / "note"
     job = restored_after_a_run(box, note)
     assert box.job(job)["state"] == "PENDING"

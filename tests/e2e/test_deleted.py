@@ -1,4 +1,4 @@
-"""Files of a running daemon that are deleted: it goes on, or says what is lost and what to do."""
+"""Deleted files of a running daemon: it continues, or reports what is lost and what to do."""
 
 import os
 import shutil
@@ -18,12 +18,12 @@ def socket_file() -> Path:
 
 
 def second_daemon() -> "subprocess.Popen[bytes]":
-    """Another daemon of the same home, started without asking the first."""
+    """Start another daemon of the same home."""
     command = [sys.executable, "-P", "-m", "stoker.daemon", "run", "--resources", "{gpu:4}"]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
-def test_a_socket_that_is_deleted_is_made_again(box: DaemonFixture) -> None:
+def test_a_deleted_socket_is_created_again(box: DaemonFixture) -> None:
     pid = box.pid
     for _ in range(2):
         socket_file().unlink()
@@ -32,14 +32,16 @@ def test_a_socket_that_is_deleted_is_made_again(box: DaemonFixture) -> None:
     assert box.end_of(box.submit("exit 3"))["result"] == 3
 
 
-def test_a_command_that_comes_before_the_socket_is_back_reaches_the_same_daemon(
+def test_a_command_sent_before_the_socket_is_back_reaches_the_same_daemon(
     box: DaemonFixture,
 ) -> None:
     pid = box.pid
     kill(pid, signal.SIGSTOP)
     socket_file().unlink()
     submitting = box.popen("submit", "exit 3")
-    until(lambda: len(daemons(box)) > 1)  # the command has started one, which waits for the first
+    until(
+        lambda: len(daemons(box)) > 1
+    )  # the command has started a daemon, which waits for the first
     kill(pid, signal.SIGCONT)
     out, err = submitting.communicate(timeout=30)
     assert (submitting.returncode, err) == (0, b"")
@@ -48,8 +50,8 @@ def test_a_command_that_comes_before_the_socket_is_back_reaches_the_same_daemon(
 
 
 def daemons(box: DaemonFixture) -> list[int]:
-    """All daemon processes of this home."""
-    found = []
+    """Return all daemon processes of this home."""
+    pids = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and alive(int(entry)):
             try:
@@ -58,8 +60,8 @@ def daemons(box: DaemonFixture) -> list[int]:
             except OSError:
                 continue
             if b"stoker.daemon" in words and os.fsencode(box.home) in environ:
-                found.append(int(entry))
-    return found
+                pids.append(int(entry))
+    return pids
 
 
 def test_a_daemon_without_a_socket_is_named_and_can_be_stopped(box: DaemonFixture) -> None:
@@ -82,14 +84,14 @@ def test_a_daemon_without_a_socket_is_named_and_can_be_stopped(box: DaemonFixtur
 
 
 def pending(pid: int) -> bool:
-    """Whether a process that is stopped has been sent SIGTERM."""
+    """Return whether a stopped process has a pending SIGTERM."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
     return any(mask & 1 << signal.SIGTERM - 1 for mask in masks)
 
 
 @pytest.mark.parametrize("what", ["logs", "exits", "scripts", "run", "socket directory", "all"])
-def test_a_directory_that_is_deleted_is_made_again_and_the_next_job_runs(
+def test_a_deleted_directory_is_created_again_and_the_next_job_runs(
     box: DaemonFixture, what: str
 ) -> None:
     running = box.submit("sleep 1000")
@@ -119,8 +121,8 @@ def test_an_exit_is_recorded_though_its_directory_was_deleted_and_the_daemon_kil
     shutil.rmtree(box.run_dir)
     shutil.rmtree(box.state / "exits")
     until((box.state / "exits").exists)
-    # By these files the next daemon knows that a process may still have orders.
-    until(lambda: {int(name) for name in os.listdir(box.state / "exits")} >= set(box.keepers))
+    # These files show the next daemon that a supervisor may still have start messages.
+    until(lambda: {int(name) for name in os.listdir(box.state / "exits")} >= set(box.supervisors))
     box.crash()
     (box.user / "gate").write_text("go\n")
     until(lambda: not alive(pid))
@@ -132,12 +134,12 @@ def test_an_exit_is_recorded_though_its_directory_was_deleted_and_the_daemon_kil
 
 
 def delete_home(box: DaemonFixture) -> None:
-    """Delete a home under another name: by its own name the daemon would make files in it."""
+    """Rename a home, then delete it: the daemon would create files under its own name."""
     shutil.rmtree(box.home.rename(box.home.with_name("deleted")))
 
 
 @pytest.mark.parametrize("what", ["journal", "log", "home"])
-def test_a_journal_that_is_deleted_loses_nothing(box: DaemonFixture, what: str) -> None:
+def test_a_deleted_journal_loses_nothing(box: DaemonFixture, what: str) -> None:
     os.mkfifo(box.user / "gate")
     running = box.submit("read line < gate; exit 5")
     box.becomes(running, "RUNNING")
@@ -148,11 +150,11 @@ def test_a_journal_that_is_deleted_loses_nothing(box: DaemonFixture, what: str) 
     else:
         Path(f"{journal}-wal" if what == "log" else journal).unlink()
     until(box.answers)
-    code, said = box.refused("true")
+    code, stderr = box.refused("true")
     assert code == 4
-    assert said.startswith(f"stoker: {journal} was deleted or moved while the daemon runs")
-    assert f"was saved to {journal}.emergency" in said
-    assert "stoker daemon restart" in said
+    assert stderr.startswith(f"stoker: {journal} was deleted or moved while the daemon runs")
+    assert f"was saved to {journal}.emergency" in stderr
+    assert "stoker daemon restart" in stderr
     assert f"{journal}.emergency" in box.stoker("daemon", "status").stdout
     (box.user / "gate").write_text("go\n")
     assert box.end_of(running)["result"] == 5
@@ -167,7 +169,7 @@ def test_a_journal_that_is_deleted_loses_nothing(box: DaemonFixture, what: str) 
     assert int(box.submit("true")) == int(held) + 1
 
 
-def test_after_a_restart_work_goes_on_from_the_copy(box: DaemonFixture) -> None:
+def test_after_a_restart_the_copy_of_the_journal_is_used(box: DaemonFixture) -> None:
     job = box.submit("--hold", "exit 3")
     delete_home(box)
     until(box.answers)
@@ -175,13 +177,13 @@ def test_after_a_restart_work_goes_on_from_the_copy(box: DaemonFixture) -> None:
     assert done.returncode == 0, done.stderr
     box.client.release([job])
     assert box.end_of(job)["result"] == 3
-    assert box.gpus().keys() == {"0", "1", "2", "3"}  # it remembers what was declared
+    assert box.gpus().keys() == {"0", "1", "2", "3"}  # the declared resources were stored
 
 
 # -- the lock -----------------------------------------------------------------------------
 
 
-def test_a_lock_that_is_deleted_lets_no_second_daemon_in(box: DaemonFixture) -> None:
+def test_a_deleted_lock_does_not_admit_a_second_daemon(box: DaemonFixture) -> None:
     lock, pid = box.state / "lock", box.pid
     lock.unlink()
     until(lambda: lock.exists() and lock.read_text() == f"{pid}\n")
@@ -192,7 +194,7 @@ def test_a_lock_that_is_deleted_lets_no_second_daemon_in(box: DaemonFixture) -> 
 
 def test_of_two_daemons_on_one_state_the_first_one_stops(box: DaemonFixture) -> None:
     first = box.pid
-    kill(first, signal.SIGSTOP)  # so that it cannot notice
+    kill(first, signal.SIGSTOP)  # so that it does not notice
     (box.state / "lock").unlink()
     socket_file().unlink()
     other = second_daemon()
@@ -201,7 +203,7 @@ def test_of_two_daemons_on_one_state_the_first_one_stops(box: DaemonFixture) -> 
         assert box.pid == other.pid
         kill(first, signal.SIGCONT)
         until(lambda: not alive(first))
-        assert box.answers()  # it has not taken the other's socket with it
+        assert box.answers()  # it has not removed the socket of the other daemon
         assert box.end_of(box.submit("exit 3"))["result"] == 3
         assert "has taken over this state; this one stops" in box.log
     finally:

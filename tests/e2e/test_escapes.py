@@ -61,7 +61,7 @@ def is_harmless(text: str) -> bool:
 
 @pytest.fixture
 def full(box: DaemonFixture) -> DaemonFixture:
-    """A home in which everything has a name that no terminal should see."""
+    """A daemon with control characters in all names."""
     box.script("report.py", (
         "from stoker.training import report\nimport sys, time\n"
         f"report(step=1, **{{{NASTY!r}: 0.5}})\nprint('reported', flush=True)\ntime.sleep(600)\n"
@@ -81,7 +81,7 @@ def full(box: DaemonFixture) -> DaemonFixture:
 
 
 @pytest.mark.timeout(300)
-def test_no_command_passes_escapes_of_data_on(full: DaemonFixture) -> None:
+def test_no_command_prints_control_characters_of_data(full: DaemonFixture) -> None:
     for words in LOOKS + ERRORS:
         done = full.stoker(*words, timeout=60)
         assert is_harmless(done.stdout + done.stderr), words
@@ -91,7 +91,7 @@ def test_no_command_passes_escapes_of_data_on(full: DaemonFixture) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_with_colours_there_are_our_own_and_no_others(full: DaemonFixture) -> None:
+def test_coloured_output_has_only_our_own_escapes(full: DaemonFixture) -> None:
     painted = 0
     for words in LOOKS:
         if words[:1] in ((), ("queue",), ("show",), ("why",), ("eta",), ("history",), ("gpus",)):
@@ -101,8 +101,8 @@ def test_with_colours_there_are_our_own_and_no_others(full: DaemonFixture) -> No
     assert painted > 5
 
 
-def test_the_output_of_a_job_stays_as_it_is(full: DaemonFixture) -> None:
-    assert NASTY.replace("\r", "\n") in full.stoker("logs", "1").stdout  # text mode reads \r so
+def test_the_output_of_a_job_is_printed_unchanged(full: DaemonFixture) -> None:
+    assert NASTY.replace("\r", "\n") in full.stoker("logs", "1").stdout  # text mode converts \r
 
 
 def test_every_verb_and_compat_command_is_tried() -> None:

@@ -20,7 +20,7 @@ WAITS = "echo $$ >> pids; until [ -e go ]; do sleep 0.05; done"
 
 
 class Terminal:
-    """A command on a terminal of its own, as a person has it."""
+    """A command on a terminal of its own."""
 
     def __init__(self, box: DaemonFixture, *args: str) -> None:
         self.seen = b""
@@ -35,16 +35,16 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self.fd, keys)
 
-    def look(self, seconds: float = 0.05) -> bytes:
-        """What it shows by now."""
+    def read_output(self, seconds: float = 0.05) -> bytes:
+        """Read and return all output so far."""
         with contextlib.suppress(OSError):
             while select.select([self.fd], [], [], seconds)[0]:
                 self.seen += os.read(self.fd, 65536)
         return self.seen
 
     def wait(self, seconds: float = 30) -> int:
-        """Its exit code."""
-        until(lambda: (self.look(), select.select([self.pidfd], [], [], 0)[0])[1], seconds)
+        """Wait for its end; return the exit code."""
+        until(lambda: (self.read_output(), select.select([self.pidfd], [], [], 0)[0])[1], seconds)
         self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.code
 
@@ -66,19 +66,19 @@ def on_terminal(idle: DaemonFixture) -> Iterator[list[Terminal]]:
 
 
 def pids(box: DaemonFixture, count: int) -> list[int]:
-    """The pids that lines wrote down."""
+    """Wait for the pids that lines wrote; return them."""
 
-    def there() -> list[int]:
+    def read_pids() -> list[int]:
         path = box.user / "pids"
-        found = path.read_text().split() if path.exists() else []
-        return [int(pid) for pid in found] if len(found) >= count else []
+        words = path.read_text().split() if path.exists() else []
+        return [int(pid) for pid in words] if len(words) >= count else []
 
-    found: list[int] = until(there)
-    return found
+    result: list[int] = until(read_pids)
+    return result
 
 
 def states(box: DaemonFixture) -> list[str]:
-    """What became of all jobs, by id."""
+    """Return the states of all jobs, by id."""
     jobs = box.client.history(limit=1000)["jobs"]
     return [job["state"] for job in sorted(jobs, key=lambda job: job["id"])]
 
@@ -86,7 +86,7 @@ def states(box: DaemonFixture) -> list[str]:
 # ------------------------------------------------------------------------- without a daemon
 
 
-def test_all_lines_run_on_the_devices_named_one_at_a_time_on_each(idle: DaemonFixture) -> None:
+def test_all_lines_run_on_the_named_devices_one_at_a_time_on_each(idle: DaemonFixture) -> None:
     lines = "echo $CUDA_VISIBLE_DEVICES >> seen\n" * 12 + "\n# a remark\n"
     done = idle.stoker("feed", "--gpus", "4,7", input=lines)
     assert done.returncode == 0, done.stderr
@@ -96,7 +96,7 @@ def test_all_lines_run_on_the_devices_named_one_at_a_time_on_each(idle: DaemonFi
     assert sorted(set(seen)) == ["4", "7"]
     assert len(seen) == 12
     assert not idle.answers()
-    assert idle.keepers == []
+    assert idle.supervisors == []
 
 
 def test_the_code_is_1_when_a_line_failed_and_the_failure_is_named(idle: DaemonFixture) -> None:
@@ -117,14 +117,14 @@ def test_no_lines_at_all_are_no_failure(idle: DaemonFixture) -> None:
     assert idle.stoker("feed", "--gpus", "0", input="").returncode == 0
 
 
-def test_a_feed_that_can_never_be_satisfied_is_refused(idle: DaemonFixture) -> None:
+def test_a_feed_that_can_never_be_satisfied_is_rejected(idle: DaemonFixture) -> None:
     done = idle.stoker("feed", "--gpus", "0", "--each", "2", input="true\n")
     assert done.returncode == 6
     assert done.stderr.count("\n") == 1
 
 
 BAD_LINES = "echo a >> seen\nbad \udcff\nx\0y\n" + "x" * 1_100_000 + "\necho b >> seen\n"
-BAD_SAID = [
+BAD_LINE_MESSAGES = [
     "stoker: line 2 is skipped: it is not valid UTF-8",
     "stoker: line 3 is skipped: it holds a NUL byte",
     "stoker: line 4 is skipped: it is longer than 1 MiB",
@@ -132,35 +132,35 @@ BAD_SAID = [
 
 
 def feed_badly(box: DaemonFixture) -> None:
-    """Feed lines of which some cannot be run."""
+    """Feed lines, some of which are invalid."""
     (box.user / "bad").write_bytes(BAD_LINES.encode(errors="surrogateescape"))
     done = box.stoker("feed", "--gpus", "0,1", "bad", env={"ODD": os.fsdecode(b"\xff")})
     assert done.returncode == 1
-    *said, last = [line for line in done.stderr.splitlines() if "variables" not in line]
-    assert said == BAD_SAID
+    *messages, last = [line for line in done.stderr.splitlines() if "variables" not in line]
+    assert messages == BAD_LINE_MESSAGES
     assert "2 done, 3 failed" in last
     assert "retry" not in last
     assert sorted((box.user / "seen").read_text().split()) == ["a", "b"]
 
 
-def test_a_line_that_cannot_be_run_is_left_out_and_the_others_run(idle: DaemonFixture) -> None:
+def test_an_invalid_line_is_skipped_and_the_others_run(idle: DaemonFixture) -> None:
     feed_badly(idle)
 
 
 def test_with_json_there_is_one_value_at_the_end(idle: DaemonFixture) -> None:
     done = idle.stoker("feed", "--gpus", "0", "--json", input="true\nexit 3\n\0\n")
     assert done.returncode == 1
-    found = json.loads(done.stdout)
-    assert (found["done"], found["failed"], found["cancelled"], found["not_run"]) == (1, 2, 0, 0)
-    assert found["jobs"] == {"first": 1, "last": 2}
-    assert found["failures"][0]["id"] == 2
-    assert found["failures"][0]["cause"] == "exit 3"
-    assert Path(found["failures"][0]["log"]).parent == Path(found["logs"])
-    assert found["left_out"] == [{"line": 3, "why": "it holds a NUL byte"}]
-    assert found["seconds"] > 0
+    reply = json.loads(done.stdout)
+    assert (reply["done"], reply["failed"], reply["cancelled"], reply["not_run"]) == (1, 2, 0, 0)
+    assert reply["jobs"] == {"first": 1, "last": 2}
+    assert reply["failures"][0]["id"] == 2
+    assert reply["failures"][0]["cause"] == "exit 3"
+    assert Path(reply["failures"][0]["log"]).parent == Path(reply["logs"])
+    assert reply["left_out"] == [{"line": 3, "why": "it holds a NUL byte"}]
+    assert reply["seconds"] > 0
 
 
-def test_interrupted_from_the_keyboard_it_leaves_nothing_running_and_says_130(
+def test_an_interrupt_from_the_keyboard_ends_all_lines_and_exits_with_130(
     idle: DaemonFixture, on_terminal: list[Terminal]
 ) -> None:
     idle.script("lines", f"{WAITS}\n" * 5)
@@ -205,7 +205,7 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(
     assert not alive(pid)
 
 
-def test_draining_finishes_what_runs_and_starts_no_more(idle: DaemonFixture) -> None:
+def test_draining_finishes_running_lines_and_starts_no_more(idle: DaemonFixture) -> None:
     feed = idle.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
     assert feed.stdin is not None
     feed.stdin.write((f"{WAITS}\n" * 6).encode())
@@ -214,13 +214,13 @@ def test_draining_finishes_what_runs_and_starts_no_more(idle: DaemonFixture) -> 
     feed.send_signal(signal.SIGUSR1)
     until(lambda: idle.client.jobs()["counts"].get("PENDING", 0) == 0)
     (idle.user / "go").touch()
-    _, said = feed.communicate(timeout=30)
-    assert feed.returncode == 1, said
-    assert b"2 done, 4 not run" in said
+    _, stderr = feed.communicate(timeout=30)
+    assert feed.returncode == 1, stderr
+    assert b"2 done, 4 not run" in stderr
     assert sorted(states(idle.up())) == ["CANCELLED"] * 4 + ["COMPLETED"] * 2
 
 
-def test_draining_when_nothing_waits_is_no_failure(idle: DaemonFixture) -> None:
+def test_draining_without_pending_lines_is_no_failure(idle: DaemonFixture) -> None:
     feed = idle.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
     assert feed.stdin is not None
     feed.stdin.write((f"{WAITS}\n" * 2).encode())
@@ -228,8 +228,8 @@ def test_draining_when_nothing_waits_is_no_failure(idle: DaemonFixture) -> None:
     pids(idle, 2)
     feed.send_signal(signal.SIGUSR1)
     (idle.user / "go").touch()
-    _, said = feed.communicate(timeout=30)
-    assert feed.returncode == 0, said
+    _, stderr = feed.communicate(timeout=30)
+    assert feed.returncode == 0, stderr
 
 
 def test_an_interrupt_while_draining_still_gives_lines_their_grace(idle: DaemonFixture) -> None:
@@ -242,8 +242,8 @@ def test_an_interrupt_while_draining_still_gives_lines_their_grace(idle: DaemonF
     feed.send_signal(signal.SIGUSR1)
     time.sleep(0.3)
     feed.send_signal(signal.SIGINT)
-    _, said = feed.communicate(timeout=30)
-    assert feed.returncode == 130, said
+    _, stderr = feed.communicate(timeout=30)
+    assert feed.returncode == 130, stderr
     assert (idle.user / "ended").exists()
 
 
@@ -254,13 +254,13 @@ def test_an_endless_input_is_read_a_little_ahead_in_bounded_memory(idle: DaemonF
     yes.stdout.close()
 
     def reaches(count: int) -> int:
-        """Wait until so many lines have ended; return the pages in memory."""
+        """Wait until this number of lines has ended; return the pages in memory."""
 
-        def there() -> bool:
+        def has_ended() -> bool:
             return sum(1 for _ in os.scandir(idle.state / "logs")) >= count
 
         until((idle.state / "logs").is_dir)
-        while not there():
+        while not has_ended():
             assert feed.poll() is None
             time.sleep(0.2)
         return int(Path(f"/proc/{feed.pid}/statm").read_text().split()[1])
@@ -277,7 +277,7 @@ def test_an_endless_input_is_read_a_little_ahead_in_bounded_memory(idle: DaemonF
     assert feed.returncode == 130
 
 
-def test_what_others_queued_during_a_feed_goes_on_with_a_daemon(idle: DaemonFixture) -> None:
+def test_jobs_submitted_during_a_feed_continue_with_a_daemon(idle: DaemonFixture) -> None:
     feed = idle.popen("feed", "--gpus", "0", stdin=subprocess.PIPE)
     assert feed.stdin is not None
     feed.stdin.write(f"{WAITS}\n".encode())
@@ -288,15 +288,15 @@ def test_what_others_queued_during_a_feed_goes_on_with_a_daemon(idle: DaemonFixt
     running = idle.submit("echo ready; until [ -e other ]; do sleep 0.05; done; exit 6")
     idle.says(running, "ready")
     (idle.user / "go").touch()
-    _, said = feed.communicate(timeout=30)
-    assert feed.returncode == 0, said
+    _, stderr = feed.communicate(timeout=30)
+    assert feed.returncode == 0, stderr
     assert idle.end_of(waiting)["result"] == 5
     (idle.user / "other").touch()
     assert idle.end_of(running)["result"] == 6
     assert idle.client.daemon()["mode"] == "daemon"
 
 
-def test_a_line_can_be_tried_again(idle: DaemonFixture) -> None:
+def test_a_line_can_be_retried(idle: DaemonFixture) -> None:
     done = idle.stoker(
         "feed", "--gpus", "0", "--retries", "2", input="exit $((1 - STOKER_ATTEMPT))\n"
     )
@@ -310,18 +310,18 @@ def test_a_killed_supervisor_does_not_stop_a_feed(idle: DaemonFixture) -> None:
     feed.stdin.close()
     feed.stdin = None
     pids(idle, 2)
-    for keeper in idle.keepers:
-        os.kill(keeper, signal.SIGKILL)
+    for pid in idle.supervisors:
+        os.kill(pid, signal.SIGKILL)
     time.sleep(0.2)
     (idle.user / "go").touch()
-    _, said = feed.communicate(timeout=30)
-    assert feed.returncode == 0, said
+    _, stderr = feed.communicate(timeout=30)
+    assert feed.returncode == 0, stderr
 
 
 # ---------------------------------------------------------------------- beside a daemon
 
 
-def test_beside_a_daemon_the_lines_go_into_its_queue_on_the_devices_named(
+def test_beside_a_daemon_the_lines_are_queued_there_on_the_named_devices(
     box: DaemonFixture,
 ) -> None:
     daemon = box.pid
@@ -334,11 +334,13 @@ def test_beside_a_daemon_the_lines_go_into_its_queue_on_the_devices_named(
     assert "exit 3" in done.stderr
 
 
-def test_beside_a_daemon_bad_lines_are_left_out_in_the_same_words(box: DaemonFixture) -> None:
+def test_beside_a_daemon_invalid_lines_are_skipped_with_the_same_messages(
+    box: DaemonFixture,
+) -> None:
     feed_badly(box)
 
 
-def test_beside_a_daemon_a_device_that_it_lacks_is_refused(box: DaemonFixture) -> None:
+def test_beside_a_daemon_a_device_that_it_lacks_is_rejected(box: DaemonFixture) -> None:
     done = box.stoker("feed", "--gpus", "0,9", input="touch ran\n")
     assert done.returncode == 3
     assert done.stderr == "stoker: The running daemon has no GPU 9; it has: 0, 1, 2, 3.\n"
@@ -346,13 +348,13 @@ def test_beside_a_daemon_a_device_that_it_lacks_is_refused(box: DaemonFixture) -
     assert states(box) == []
 
 
-def test_beside_a_daemon_it_shows_how_many_run(
+def test_beside_a_daemon_the_number_of_running_lines_is_shown(
     box: DaemonFixture, on_terminal: list[Terminal]
 ) -> None:
     box.script("lines", f"{WAITS}\n" * 5)
     terminal = Terminal(box, "feed", "--gpus", "0,1", "lines")
     on_terminal.append(terminal)
-    until(lambda: b"2 running" in terminal.look())
+    until(lambda: b"2 running" in terminal.read_output())
     (box.user / "go").touch()
     assert terminal.wait() == 0
 
@@ -390,8 +392,8 @@ def test_beside_a_daemon_a_feed_survives_the_daemons_end(box: DaemonFixture) -> 
     pids(box, 2)
     box.crash()
     (box.user / "go").touch()
-    _, said = feed.communicate(timeout=40)
-    assert feed.returncode == 0, said
+    _, stderr = feed.communicate(timeout=40)
+    assert feed.returncode == 0, stderr
 
 
 def test_beside_a_daemon_a_feed_can_be_drained(box: DaemonFixture) -> None:
@@ -403,6 +405,6 @@ def test_beside_a_daemon_a_feed_can_be_drained(box: DaemonFixture) -> None:
     feed.send_signal(signal.SIGUSR1)
     until(lambda: box.client.jobs()["counts"].get("PENDING", 0) == 0)
     (box.user / "go").touch()
-    _, said = feed.communicate(timeout=30)
-    assert feed.returncode == 1, said
-    assert b"2 done, 4 not run" in said
+    _, stderr = feed.communicate(timeout=30)
+    assert feed.returncode == 1, stderr
+    assert b"2 done, 4 not run" in stderr

@@ -1,9 +1,9 @@
-"""Things that once went wrong for people."""
+"""Bugs that users found."""
 
 from e2e.daemon_fixture import DaemonFixture
 
 
-def test_devices_named_in_a_feed_are_gone_when_its_lines_are_done(idle: DaemonFixture) -> None:
+def test_devices_named_in_a_feed_are_removed_when_its_lines_are_done(idle: DaemonFixture) -> None:
     assert idle.stoker("feed", "--gpus", "0,22", input="true\n").returncode == 0
     refused = idle.stoker("submit", "--gpus", "1", "true")
     assert refused.returncode == 6
@@ -41,7 +41,7 @@ def test_history_counts_what_it_does_not_show(box: DaemonFixture) -> None:
     assert box.client.history(limit=3)["more"] == 4
 
 
-def test_a_daemon_that_could_not_come_back_is_not_let_go(box: DaemonFixture) -> None:
+def test_a_restart_is_rejected_if_the_new_daemon_could_not_start(box: DaemonFixture) -> None:
     before = box.pid
     (box.home / "config.toml").write_text("oops = 1\n")
     refused = box.stoker("daemon", "restart")
@@ -53,21 +53,21 @@ def test_a_daemon_that_could_not_come_back_is_not_let_go(box: DaemonFixture) -> 
     assert box.pid == before
 
 
-def test_what_is_to_be_sent_must_be_there(box: DaemonFixture) -> None:
+def test_a_missing_path_of_send_is_rejected(box: DaemonFixture) -> None:
     (box.user / "data").mkdir(exist_ok=True)
-    code, said = box.refused("--send", "data", "--send", "nosuch", "true")
-    assert (code, said) == (2, f"stoker: There is no 'nosuch' in {box.user} for --send.\n")
+    code, stderr = box.refused("--send", "data", "--send", "nosuch", "true")
+    assert (code, stderr) == (2, f"stoker: There is no 'nosuch' in {box.user} for --send.\n")
     for words in (("--no-send", "--send", "data"), ("--no-bring", "--bring", "data")):
-        code, said = box.refused(*words, "true")
-        assert (code, "contradict each other" in said) == (2, True)
+        code, stderr = box.refused(*words, "true")
+        assert (code, "contradict each other" in stderr) == (2, True)
     waiting = box.submit("--hold", "--send", "data", "true")
     assert "There is no 'nosuch'" in box.stoker("edit", waiting, "--send", "nosuch").stderr
 
 
-def test_a_line_that_no_shell_could_be_given_is_refused_at_once(box: DaemonFixture) -> None:
-    told = box.stoker("submit", "--each-line", "-", input="echo " + "x" * (128 << 10) + "\n")
-    assert told.returncode == 2
-    assert "put it into a script" in told.stderr
+def test_a_line_that_is_too_long_for_a_shell_is_rejected(box: DaemonFixture) -> None:
+    done = box.stoker("submit", "--each-line", "-", input="echo " + "x" * (128 << 10) + "\n")
+    assert done.returncode == 2
+    assert "put it into a script" in done.stderr
 
 
 def test_a_limit_holds_for_failures_too_and_the_newest_come_first(box: DaemonFixture) -> None:

@@ -1,4 +1,4 @@
-"""A disk without room: new work is refused with a sentence, ends are still written down."""
+"""A full disk: new jobs are rejected with a message, exits are still recorded."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ pytestmark = [
 
 @pytest.fixture
 def small(idle: DaemonFixture, home: Path, stoker: Run) -> Iterator[DaemonFixture]:
-    """A box whose home is a disk of 24 MiB."""
+    """A daemon with a home on a disk of 24 MiB."""
     options = ["-t", "tmpfs", "-o", "size=24m,mode=700", "stoker-test", str(home)]
     done = subprocess.run(["mount", *options], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -33,7 +33,7 @@ def small(idle: DaemonFixture, home: Path, stoker: Run) -> Iterator[DaemonFixtur
 
 
 def fill(box: DaemonFixture) -> None:
-    """Leave not one byte."""
+    """Fill the disk completely."""
     with open(box.home / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
         for size in (1 << 20, 4096, 1):
             with contextlib.suppress(OSError):
@@ -41,7 +41,7 @@ def fill(box: DaemonFixture) -> None:
                     file.write(b"x" * size)
 
 
-def test_a_full_disk_refuses_new_work_records_ends_and_heals(small: DaemonFixture) -> None:
+def test_a_full_disk_rejects_new_jobs_records_exits_and_recovers(small: DaemonFixture) -> None:
     box = small
     go = box.user / "go"
     jobs = [
@@ -52,7 +52,7 @@ def test_a_full_disk_refuses_new_work_records_ends_and_heals(small: DaemonFixtur
         box.says(job, "ready")
     fill(box)
     refused = None
-    for _ in range(60):  # what is already set aside may take a few more
+    for _ in range(60):  # reserved space may admit a few more
         done = box.stoker("submit", "--hold", "true", env={"SOME": "x" * 60_000})
         fill(box)
         if done.returncode:
@@ -80,7 +80,7 @@ def test_a_full_disk_refuses_new_work_records_ends_and_heals(small: DaemonFixtur
     assert [box.job(job)["result"] for job in jobs] == [0, 5]
 
 
-def test_ends_that_could_not_be_written_even_with_the_reserve_are_not_forgotten(
+def test_exits_that_did_not_fit_into_the_reserve_are_not_lost(
     small: DaemonFixture,
 ) -> None:
     box = small
@@ -93,7 +93,9 @@ def test_ends_that_could_not_be_written_even_with_the_reserve_are_not_forgotten(
     pid = box.pid_of(job)
     go.touch()
     until(lambda: not alive(pid))
-    assert box.job(job)["state"] == "RUNNING"  # it is not on record, and looking needs no room
+    assert (
+        box.job(job)["state"] == "RUNNING"
+    )  # its exit is not recorded, and a query needs no space
     assert box.stoker("queue").returncode == 0
     (box.home / "filler").unlink()
     assert box.end_of(job)["result"] == 7

@@ -1,4 +1,4 @@
-"""GPU locks with real daemons: a full disk, and a user who plays every trick there is."""
+"""GPU locks with real daemons: a full disk, and a hostile user."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.daemon_fixture import DaemonFixture, until
-from e2e.other_users import neighbour
+from e2e.other_users import other_user
 from fakes.nvml import FakeNvml, Gpu
 
 pytestmark = [
@@ -21,15 +21,15 @@ pytestmark = [
 PLACE = "/tmp/stoker-gpus"
 
 
-def apart(options: str, *command: str) -> list[str]:
-    """A command with a disk of its own for GPU locks, which no other daemon sees."""
+def with_own_locks(options: str, *command: str) -> list[str]:
+    """Return a command with a private disk for GPU locks."""
     Path(PLACE).mkdir(exist_ok=True)
     setup = f'mount -t tmpfs -o {options} stoker-test {PLACE} && exec "$@"'
     return ["unshare", "--mount", "sh", "-c", setup, "sh", *command]
 
 
 def inside(pid: int, *command: str) -> "subprocess.CompletedProcess[str]":
-    """Run something that sees the same disks as a process."""
+    """Run a command in the mount namespace of a process."""
     done = subprocess.run(
         ["nsenter", "-t", str(pid), "-m", *command],
         capture_output=True, text=True, timeout=30, check=False,
@@ -39,12 +39,12 @@ def inside(pid: int, *command: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("shortage", ["nr_inodes=1", "size=4k"])
-def test_a_lock_that_cannot_be_made_is_a_start_that_waits(
+def test_a_start_waits_if_its_gpu_lock_cannot_be_created(
     idle: DaemonFixture, nvml: FakeNvml, shortage: str
 ) -> None:
     nvml.set([Gpu(uuid="GPU-a"), Gpu(uuid="GPU-b")])
     subprocess.run(
-        apart(f"{shortage},mode=1777", sys.executable, "-m", "stoker", "daemon", "start"),
+        with_own_locks(f"{shortage},mode=1777", sys.executable, "-m", "stoker", "daemon", "start"),
         env=nvml.env(), check=True, timeout=60, capture_output=True,
     )  # fmt: skip
     box, pid = idle, idle.pid
@@ -55,13 +55,13 @@ def test_a_lock_that_cannot_be_made_is_a_start_that_waits(
     until(lambda: "a GPU lock" in str(box.client.why(jobs[0])))
     assert "No space left on device" in str(box.client.why(jobs[0]))
     assert box.result("true")["state"] == "COMPLETED", "what needs no GPU goes on"
-    time.sleep(3)  # in which it is looked at the GPUs again
+    time.sleep(3)  # in which the GPUs are polled again
     assert (box.pid, {box.job(job)["state"] for job in jobs}) == (pid, {"PENDING"})
     assert sum("a GPU lock" in warning for warning in box.client.daemon()["warnings"]) == 1
-    said = [line for line in box.log.splitlines() if "a GPU lock" in line]
-    assert sum("WARNING" in line for line in said) == 1
-    assert sum("start of job" in line for line in said) <= 2, "once for each GPU"
-    assert "used by" not in str(said)
+    messages = [line for line in box.log.splitlines() if "a GPU lock" in line]
+    assert sum("WARNING" in line for line in messages) == 1
+    assert sum("start of job" in line for line in messages) <= 2, "once for each GPU"
+    assert "used by" not in str(messages)
     assert "a GPU lock" in box.stoker("daemon", "status").stdout
     inside(pid, "sh", "-c", f"rm -f {PLACE}/filler; mount -o remount,nr_inodes=100 {PLACE}")
     for job in jobs:
@@ -104,7 +104,7 @@ HELD = "mine"
 
 @contextlib.contextmanager
 def running(*command: str) -> "Iterator[subprocess.Popen[str]]":
-    """A process that ends with the test."""
+    """Start a process that ends with the test."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd="/")
     try:
         yield process
@@ -113,22 +113,25 @@ def running(*command: str) -> "Iterator[subprocess.Popen[str]]":
         process.communicate()
 
 
-def test_a_hostile_user_can_hold_back_a_gpu_and_nothing_else(nvml: FakeNvml) -> None:
+def test_a_hostile_user_can_block_a_gpu_and_nothing_else(nvml: FakeNvml) -> None:
     nvml.set([Gpu(uuid=f"GPU-{name}") for name in (*FREE, HELD)])
-    with neighbour(nvml) as them, running(*apart("mode=1777", "sleep", "600")) as room:
-        until(lambda: "stoker-test" in Path(f"/proc/{room.pid}/mounts").read_text())
+    with (
+        other_user(nvml) as them,
+        running(*with_own_locks("mode=1777", "sleep", "600")) as sleeper,
+    ):
+        until(lambda: "stoker-test" in Path(f"/proc/{sleeper.pid}/mounts").read_text())
 
-        def as_one(uid: int, gid: int, *command: str) -> list[str]:
+        def as_user(uid: int, gid: int, *command: str) -> list[str]:
             drop = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
-            return ["nsenter", "-t", str(room.pid), "-m", *drop, *command]
+            return ["nsenter", "-t", str(sleeper.pid), "-m", *drop, *command]
 
         victim = them.user.pw_uid
-        tricks = as_one(65534, 65534, them.command[0], "-c", TRICKS, PLACE, str(victim))
+        tricks = as_user(65534, 65534, them.command[0], "-c", TRICKS, PLACE, str(victim))
         with running(*tricks) as attacker:
             assert attacker.stdout is not None
             assert attacker.stdout.readline() == "ready\n"
             started = subprocess.run(
-                as_one(victim, them.user.pw_gid, *them.command, "daemon", "start"),
+                as_user(victim, them.user.pw_gid, *them.command, "daemon", "start"),
                 env=them.environment, cwd="/", capture_output=True, text=True, timeout=60,
                 check=False,
             )  # fmt: skip

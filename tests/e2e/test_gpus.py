@@ -1,4 +1,4 @@
-"""Real GPUs as the driver shows them: theirs, ours, strangers', lost and hanging."""
+"""GPUs of a stand-in driver: free, used by jobs or foreign processes, lost and hanging."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from e2e.daemon_fixture import DaemonFixture, as_json, until
-from e2e.other_users import neighbour
+from e2e.other_users import other_user
 from fakes.nvml import FakeNvml, Gpu, Process
 from stoker.daemon.gpus.monitor import STALE_SECONDS
 
@@ -20,8 +20,8 @@ HOLDS = "echo ready; exec sleep 300"
 
 
 @pytest.fixture
-def stranger() -> Iterator[int]:
-    """The pid of a process that is none of ours."""
+def foreign_process() -> Iterator[int]:
+    """The pid of a process that belongs to no job."""
     process = subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"]})
     yield process.pid
     process.kill()
@@ -30,20 +30,20 @@ def stranger() -> Iterator[int]:
 
 @pytest.fixture
 def quick(idle: DaemonFixture) -> DaemonFixture:
-    """A home whose strangers are believed gone without delay."""
+    """A home that releases GPUs of foreign processes without delay."""
     (idle.home / "config.toml").write_text("[foreign]\nleave_seconds = 0\n")
     return idle
 
 
 def start(box: DaemonFixture, nvml: FakeNvml, *args: str, **env: str) -> DaemonFixture:
-    """A daemon that sees the stand-in driver."""
+    """Start a daemon with the stand-in driver."""
     done = box.stoker("daemon", "start", *args, env={**nvml.env(), **env})
     assert done.returncode == 0, done.stderr
     return box
 
 
 def used(gpu: Gpu, pid: int, memory: int = 4000, **more: Any) -> Gpu:
-    """The same GPU with somebody's process on it."""
+    """Return the GPU with a process on it."""
     fields = {name: getattr(gpu, name) for name in ("uuid", "name", "memory_total", "pci")}
     return Gpu(**fields, memory_used=memory, processes=(Process(pid=pid, memory=memory),), **more)
 
@@ -80,31 +80,31 @@ def test_jobs_share_a_gpu_by_memory(idle: DaemonFixture, nvml: FakeNvml) -> None
 
 
 def test_a_gpu_with_a_foreign_process_is_not_allocated_until_it_exits(
-    quick: DaemonFixture, nvml: FakeNvml, stranger: int
+    quick: DaemonFixture, nvml: FakeNvml, foreign_process: int
 ) -> None:
-    nvml.set([used(A, stranger)])
+    nvml.set([used(A, foreign_process)])
     box = start(quick, nvml)
     job = box.submit("--gpus", "1", "true")
-    text = until(lambda: (w := str(box.client.why(job))) and f"pid {stranger}" in w and w)
+    text = until(lambda: (w := str(box.client.why(job))) and f"pid {foreign_process}" in w and w)
     assert "sleep" in text
     (gpu,) = box.gpus().values()
     assert (gpu["state"], gpu["free"], gpu["held"]) == ("foreign", "0", "0")
     assert box.client.nodes()["nodes"][0]["resources"]["gpu"]["free"] == "0"
     assert "GPU 0 becomes free, now used by" in box.stoker("why", job).stdout
-    assert gpu["foreign"][0]["pid"] == stranger
+    assert gpu["foreign"][0]["pid"] == foreign_process
     assert box.job(job)["state"] == "PENDING"
     nvml.set([A])
     assert box.end_of(job)["state"] == "COMPLETED"
 
 
 def test_a_foreign_process_that_appears_beside_a_job_does_not_end_it(
-    quick: DaemonFixture, nvml: FakeNvml, stranger: int
+    quick: DaemonFixture, nvml: FakeNvml, foreign_process: int
 ) -> None:
     nvml.set([A])
     box = start(quick, nvml)
     job = box.submit("--gpus", "1", "echo ready; until [ -e go ]; do sleep 0.05; done")
     box.says(job, "ready")
-    nvml.set([used(A, stranger)])
+    nvml.set([used(A, foreign_process)])
     until(lambda: box.gpus()["0"]["foreign"])
     assert box.job(job)["state"] == "RUNNING"
     (box.user / "go").touch()
@@ -123,14 +123,14 @@ def test_a_process_of_a_job_on_a_gpu_is_not_foreign(quick: DaemonFixture, nvml: 
 
 
 def test_feed_uses_the_named_gpus_with_one_warning(
-    idle: DaemonFixture, nvml: FakeNvml, stranger: int
+    idle: DaemonFixture, nvml: FakeNvml, foreign_process: int
 ) -> None:
-    nvml.set([used(A, stranger), B])
+    nvml.set([used(A, foreign_process), B])
     lines = "echo $CUDA_VISIBLE_DEVICES >> seen\n" * 4
     done = idle.stoker("feed", "--gpus", "0", input=lines, env=nvml.env())
     assert done.returncode == 0, done.stderr
     assert (idle.user / "seen").read_text() == "0\n" * 4
-    assert done.stderr.count(f"pid {stranger}") == 1
+    assert done.stderr.count(f"pid {foreign_process}") == 1
 
 
 def test_a_mig_instance_is_addressed_by_its_uuid(idle: DaemonFixture, nvml: FakeNvml) -> None:
@@ -143,7 +143,7 @@ def test_a_mig_instance_is_addressed_by_its_uuid(idle: DaemonFixture, nvml: Fake
     assert box.output(job["id"]) == "MIG-1,MIG-2\n"
 
 
-def test_figures_that_the_driver_does_not_support_are_unknown_not_wrong(
+def test_values_that_the_driver_does_not_support_are_unknown(
     idle: DaemonFixture, nvml: FakeNvml
 ) -> None:
     nvml.set([Gpu(uuid="GPU-old", not_supported=("utilization", "power", "temperature"))])
@@ -160,13 +160,13 @@ def test_a_driver_that_hangs_does_not_hang_the_daemon(idle: DaemonFixture, nvml:
     job = box.submit("--gpus", "1", "echo ready; until [ -e go ]; do sleep 0.05; done; exit 3")
     box.says(job, "ready")
     nvml.set([A], hang="nvmlDeviceGetMemoryInfo")
-    time.sleep(2.5)  # so that a look is under way
-    asked = time.monotonic()
+    time.sleep(2.5)  # so that a poll is under way
+    queried_at = time.monotonic()
     assert box.client.jobs()["jobs"]
     assert box.result("true")["state"] == "COMPLETED"
     (box.user / "go").touch()
     assert box.end_of(job)["result"] == 3
-    assert time.monotonic() - asked < 9, "something waited for the driver"
+    assert time.monotonic() - queried_at < 9, "something waited for the driver"
 
 
 def test_a_driver_that_hangs_from_the_start_does_not_keep_the_daemon_from_starting(
@@ -178,7 +178,7 @@ def test_a_driver_that_hangs_from_the_start_does_not_keep_the_daemon_from_starti
     assert box.refused("--gpus", "1", "true")[0] == 6
 
 
-def test_a_driver_that_vanishes_takes_its_gpus_out_of_use_and_back(
+def test_gpus_of_a_lost_driver_are_not_used_until_it_returns(
     quick: DaemonFixture, nvml: FakeNvml
 ) -> None:
     nvml.set([A])
@@ -196,7 +196,9 @@ def test_a_driver_that_vanishes_takes_its_gpus_out_of_use_and_back(
     assert box.end_of(blocked)["state"] == "COMPLETED"
 
 
-def test_an_inherited_limit_is_a_limit(idle: DaemonFixture, nvml: FakeNvml) -> None:
+def test_an_inherited_cuda_visible_devices_limits_the_gpus(
+    idle: DaemonFixture, nvml: FakeNvml
+) -> None:
     nvml.set([A, B])
     box = start(idle, nvml, CUDA_VISIBLE_DEVICES="1")
     assert list(box.gpus()) == ["1"]
@@ -227,7 +229,7 @@ def test_the_daemons_of_two_users_do_not_take_the_same_gpu(
 ) -> None:
     uuid = f"GPU-two-users-{os.getpid()}"
     nvml.set([Gpu(uuid=uuid)])
-    with neighbour(nvml) as them:
+    with other_user(nvml) as them:
         try:
             box = start(quick, nvml)
             first = box.submit("--gpus", "1", "echo ready; until [ -e go ]; do sleep 0.05; done")
@@ -241,24 +243,24 @@ def test_the_daemons_of_two_users_do_not_take_the_same_gpu(
             (box.user / "go").touch()
             box.end_of(first)
             until(lambda: "RUNNING" in them.stoker("show", "1").stdout)
-            # And the other way round.
+            # And vice versa.
             second = box.submit("--gpus", "1", "true")
             until(lambda: f"the stoker of {them.user.pw_name}" in str(box.client.why(second)))
-            (them.place / "go").touch()
+            (them.directory / "go").touch()
             assert box.end_of(second)["state"] == "COMPLETED"
         finally:
             for path in Path("/tmp/stoker-gpus").glob(f"{uuid}*"):
                 path.unlink()
 
 
-def test_a_foreign_process_that_came_while_idle_is_seen_before_a_job_starts(
-    quick: DaemonFixture, nvml: FakeNvml, stranger: int
+def test_a_foreign_process_that_appeared_while_idle_is_noticed_before_a_job_starts(
+    quick: DaemonFixture, nvml: FakeNvml, foreign_process: int
 ) -> None:
     nvml.set([A])
     box = start(quick, nvml)
     box.result("--gpus", "1", "true")
     time.sleep(STALE_SECONDS + 1)  # nothing runs, so the GPU is not polled
-    nvml.set([used(A, stranger)])
+    nvml.set([used(A, foreign_process)])
     job = box.submit("--gpus", "1", "true")
     time.sleep(1.5)
     assert box.job(job)["state"] == "PENDING"

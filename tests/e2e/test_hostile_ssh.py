@@ -1,4 +1,4 @@
-"""A real daemon, and a node that attacks it: the daemon goes on, and says what happened."""
+"""A real daemon and a node that attacks it: the daemon continues and reports the attack."""
 
 import os
 import sys
@@ -18,14 +18,14 @@ LIMIT = 60 << 20
 
 
 class Target:
-    """A box whose ssh is an attacker."""
+    """A daemon with a hostile ssh."""
 
-    def __init__(self, box: DaemonFixture, place: Path) -> None:
-        self.box, self.place = box, place
+    def __init__(self, box: DaemonFixture, directory: Path) -> None:
+        self.box, self.directory = box, directory
 
     def attack(self, name: str, *options: str) -> None:
-        """Have a node that does this."""
-        (self.place / "attack").write_text(name)
+        """Add a node with this attack."""
+        (self.directory / "attack").write_text(name)
         self.pid = self.box.pid
         self.memory = self.resident()
         done = self.box.stoker("nodes", "add", "evil", "me@192.0.2.1", *options)
@@ -40,12 +40,12 @@ class Target:
         return next(node for node in nodes if node["name"] == "evil")
 
     def reason(self) -> str:
-        """Why the node is unreachable, as soon as it is."""
-        found: str = until(lambda: (node := self.node())["state"] == "unreachable" and node["why"])
-        return found
+        """Wait until the node is unreachable; return the reason."""
+        why: str = until(lambda: (node := self.node())["state"] == "unreachable" and node["why"])
+        return why
 
-    def is_well(self) -> None:
-        """The same daemon answers at once, runs jobs, and has not grown."""
+    def check(self) -> None:
+        """Assert that the daemon answers at once, runs jobs, and has not grown."""
         for _ in range(5):
             began = time.monotonic()
             assert self.box.pid == self.pid
@@ -88,7 +88,7 @@ def test_an_attack_is_survived_and_explained(target: Target, attack: str, why: s
     shown = target.box.stoker("nodes").stdout
     assert "unreachable" in shown
     assert why in " ".join(shown.split())
-    target.is_well()
+    target.check()
 
 
 def test_an_exit_code_out_of_range_leaves_the_job_running(target: Target) -> None:
@@ -96,10 +96,10 @@ def test_an_exit_code_out_of_range_leaves_the_job_running(target: Target) -> Non
     job = target.box.submit("-w", "evil", "true")
     assert "where a number up to 255 was expected" in target.reason()
     assert target.box.job(job)["state"] == "RUNNING"
-    target.is_well()
+    target.check()
 
 
-def test_an_archive_that_escapes_does_not(target: Target) -> None:
+def test_an_archive_cannot_write_outside(target: Target) -> None:
     target.attack("an escaping archive")
     job = target.box.submit("-w", "evil", "--no-send", "true")
     end = target.box.end_of(job)
@@ -108,7 +108,7 @@ def test_an_archive_that_escapes_does_not(target: Target) -> None:
     assert not list(target.box.user.parent.rglob("*escaped*"))
     assert not Path("/tmp/through").exists()
     assert sorted(path.name for path in target.box.user.iterdir()) == []
-    target.is_well()
+    target.check()
 
 
 def test_escapes_in_a_reason_are_not_stored(target: Target) -> None:
@@ -118,14 +118,14 @@ def test_escapes_in_a_reason_are_not_stored(target: Target) -> None:
     assert end["state"] == "FAILED"
     assert end["cause"].isprintable()
     assert len(end["cause"]) < 2100
-    target.is_well()
+    target.check()
 
 
-def test_a_transfer_without_end_ends(target: Target) -> None:
+def test_an_endless_transfer_is_ended(target: Target) -> None:
     (target.box.user / "file").write_text("x")
     target.attack("a transfer without end")
     job = target.box.submit("-w", "evil", "true")
     end = target.box.end_of(job)
     assert end["state"] == "FAILED"
     assert "sent more than 65536 bytes" in end["cause"]
-    target.is_well()
+    target.check()

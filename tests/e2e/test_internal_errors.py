@@ -34,7 +34,7 @@ sys.exit(main(["run", "--resources", "{gpu:2}"]))
 
 @pytest.fixture
 def flags(idle: DaemonFixture) -> Path:
-    """While a file of this name is here, that function of the daemon raises."""
+    """A directory: a function of the daemon raises while a file of its name exists."""
     path = idle.home.parent / "flags"
     path.mkdir()
     return path
@@ -64,7 +64,7 @@ def waits_for(path: Path, code: int = 0) -> str:
     return f"echo ready; until [ -e {path} ]; do sleep 0.05; done; exit {code}"
 
 
-def test_a_planner_that_raises_stops_no_request_no_end_and_no_recovery(
+def test_an_error_in_the_planner_affects_no_request_exit_or_recovery(
     idle: DaemonFixture, flags: Path, patched: Callable[[], None]
 ) -> None:
     patched()
@@ -99,7 +99,7 @@ def test_a_planner_that_raises_stops_no_request_no_end_and_no_recovery(
     assert "node " in written
 
 
-def test_a_handler_that_raises_refuses_that_request_alone(
+def test_an_error_in_a_handler_rejects_only_that_request(
     idle: DaemonFixture, flags: Path, patched: Callable[[], None]
 ) -> None:
     patched()
@@ -112,7 +112,7 @@ def test_a_handler_that_raises_refuses_that_request_alone(
     assert len(idle.client.gpus()["gpus"]) == 2
 
 
-def test_a_start_that_raises_is_cancelled_and_tried_again(
+def test_a_start_that_raises_is_cancelled_and_retried(
     idle: DaemonFixture, flags: Path, patched: Callable[[], None]
 ) -> None:
     patched()
@@ -124,7 +124,7 @@ def test_a_start_that_raises_is_cancelled_and_tried_again(
     assert idle.end_of(job)["state"] == "COMPLETED"
 
 
-def test_a_reader_that_raises_is_paused_and_what_it_did_not_read_is_read_later(
+def test_a_reader_that_raises_is_paused_and_reads_the_rest_later(
     idle: DaemonFixture, flags: Path, patched: Callable[[], None]
 ) -> None:
     patched()

@@ -1,4 +1,4 @@
-"""Figures of real jobs: reported, or found in what they write; kept, shown, and scored."""
+"""Metrics of real jobs: reported, or extracted from output; stored, shown and scored."""
 
 import csv
 import io
@@ -28,24 +28,24 @@ with open(f"metrics-{trial}.jsonl", "w") as file:
 
 
 def values_of(box: DaemonFixture, sweep: object, count: int) -> dict[str, Any]:
-    """What each trial was worth, as soon as all are scored."""
+    """Wait until all trials have a score; return the scores."""
 
-    def there() -> dict[str, Any] | None:
+    def scored_values() -> dict[str, Any] | None:
         trials = box.client.get_sweep(str(sweep))["trials"]
         scored = [trial for trial in trials if trial["value"] is not None]
         return (
             {str(t["params"]["lr"]): t["value"] for t in scored} if len(scored) == count else None
         )
 
-    found: dict[str, Any] = until(there)
-    return found
+    values: dict[str, Any] = until(scored_values)
+    return values
 
 
 def sweep(box: DaemonFixture, *args: object) -> Any:
     return as_json(box.stoker("sweep", "--json", "--gpus", "0", *args))["sweep"]
 
 
-def test_what_a_job_reports_is_kept_and_shown(box: DaemonFixture) -> None:
+def test_reported_metrics_are_stored_and_shown(box: DaemonFixture) -> None:
     label = box.submit("--gpus", "0", sys.executable, box.script("train.py", REPORTS))
     assert box.end_of(label)["state"] == "COMPLETED"
     until((box.state / "series" / f"{label}.0").exists)
@@ -70,25 +70,25 @@ def test_what_a_job_reports_is_kept_and_shown(box: DaemonFixture) -> None:
     assert "call stoker.training.report(loss=...)" in none.stderr
 
 
-def test_trials_are_worth_what_they_report(box: DaemonFixture) -> None:
+def test_trials_are_scored_by_their_reports(box: DaemonFixture) -> None:
     script = box.script("train.py", REPORTS)
     id = sweep(box, "--metric", "loss", "--param", "lr=1.0,2.0", sys.executable, script)
     box.client.wait([str(id)])
     assert values_of(box, id, 2) == {"1.0": 0.02, "2.0": 0.04}
 
 
-def test_figures_are_found_in_the_output(box: DaemonFixture) -> None:
+def test_metrics_are_extracted_from_the_output(box: DaemonFixture) -> None:
     script = box.script("train.py", PRINTS)
     pattern = r"step (?P<step>\d+) loss=(?P<loss>\S+)"
     args = ["--metric", "loss", "--metric-regex", pattern, "--param", "lr=1.0,2.0"]
     id = sweep(box, *args, sys.executable, script, "{lr}")
     assert values_of(box, id, 2) == {"1.0": 0.2, "2.0": 0.4}
     label = box.client.get_sweep(str(id))["trials"][0]["label"]
-    found = as_json(box.stoker("metrics", "--json", label))["series"]["loss"]
-    assert [step for step, _, _ in found] == [0, 1, 2, 3, 4]
+    series = as_json(box.stoker("metrics", "--json", label))["series"]["loss"]
+    assert [step for step, _, _ in series] == [0, 1, 2, 3, 4]
 
 
-def test_figures_are_found_in_files_and_a_crash_of_the_daemon_loses_none(
+def test_metrics_are_extracted_from_files_and_a_crash_loses_none(
     box: DaemonFixture,
 ) -> None:
     script = box.script("train.py", WRITES)

@@ -1,4 +1,4 @@
-"""The daemon with its jobs in PostgreSQL: which store it opens, and what both can survive."""
+"""The daemon with PostgreSQL: which store it opens, and crashes of both."""
 
 import os
 import random
@@ -17,7 +17,7 @@ from postgres import PASSWORD, Server
 SECRET = PASSWORD.replace("/", "%2F")
 
 
-# The fixtures, under their names here: a server, and one to be crashed.
+# Fixtures: a server, and one to be crashed.
 servers, server, fragile = pg.servers, pg.postgres, pg.crashing
 
 
@@ -28,7 +28,7 @@ def started(box: DaemonFixture, url: str, resources: str = "{gpu:4,cpu:8}") -> D
 
 
 def refused(box: DaemonFixture, *args: object, **env: str) -> tuple[int, str]:
-    """The exit code and the one sentence of a command that fails."""
+    """Return exit code and message of a command that fails."""
     done = box.stoker(*args, env=env)
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1, done.stderr
@@ -50,13 +50,15 @@ def test_the_chosen_store_is_remembered_and_no_password_shown(
     assert SECRET not in box.stoker("daemon", "status").stdout
     assert b"horse" not in Path(f"/proc/{box.pid}/cmdline").read_bytes()
     assert "horse" not in box.log
-    kept = [path for path in box.home.rglob("*") if path.is_file() and _holds(path, b"horse")]
-    assert [path.name for path in kept] == ["store.json"]
-    assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
+    files_with_password = [
+        path for path in box.home.rglob("*") if path.is_file() and _holds(path, b"horse")
+    ]
+    assert [path.name for path in files_with_password] == ["store.json"]
+    assert stat.S_IMODE(files_with_password[0].stat().st_mode) == 0o600
     assert box.stoker("db", "path").stdout.strip() == status["store"]
     assert box.stoker("daemon", "stop").returncode == 0
     assert not (box.state / "journal.db").exists()
-    box.up()  # started by itself: the same store
+    box.up()  # an automatic start uses the same store
     assert box.client.daemon()["store"] == status["store"]
     assert box.job(job)["result"] == 3
 
@@ -65,7 +67,7 @@ def _holds(path: Path, text: bytes) -> bool:
     return text in path.read_bytes()
 
 
-def test_the_variable_and_the_file_name_a_store_and_postgres_means_that_one(
+def test_variable_and_configuration_select_a_store(
     server: Server, idle: DaemonFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = server.url(), server.url()
@@ -102,15 +104,13 @@ def test_feed_without_a_daemon_uses_the_same_store(server: Server, idle: DaemonF
     assert not (box.state / "journal.db").exists()
 
 
-def test_jobs_in_sqlite_stay_behind_and_that_is_reported_once(
-    server: Server, box: DaemonFixture
-) -> None:
+def test_jobs_left_in_sqlite_are_reported_once(server: Server, box: DaemonFixture) -> None:
     old = box.submit("exit 3")
     box.end_of(old)
     assert box.stoker("daemon", "restart", "--db", server.url()).returncode == 0
     assert box.log.count("1 earlier job remains in") == 1
     new = box.submit("exit 4")
-    assert int(new) > int(old)  # the old log stays the old job's
+    assert int(new) > int(old)  # the old log still belongs to the old job
     assert box.end_of(new)["result"] == 4
     box.stoker("daemon", "restart", check=True)
     assert box.log.count("earlier job remains in") == 1
@@ -120,7 +120,7 @@ def test_jobs_in_sqlite_stay_behind_and_that_is_reported_once(
     assert int(box.submit("true")) > int(new)
 
 
-# -- what goes wrong ----------------------------------------------------------------------
+# -- failures -----------------------------------------------------------------------------
 
 
 def test_a_second_daemon_on_the_same_store_is_rejected_with_its_holder(
@@ -130,9 +130,9 @@ def test_a_second_daemon_on_the_same_store_is_rejected_with_its_holder(
     box.stoker("daemon", "restart", "--db", url, check=True)
     (tmp_path / "other").mkdir(mode=0o700)
     other = {"STOKER_HOME": str(tmp_path / "other")}
-    code, said = refused(box, "daemon", "start", "--db", url, **other)
+    code, stderr = refused(box, "daemon", "start", "--db", url, **other)
     assert code == 1
-    assert f"in use by the daemon with pid {box.pid} on {os.uname().nodename[:24]}" in said
+    assert f"in use by the daemon with pid {box.pid} on {os.uname().nodename[:24]}" in stderr
     assert box.end_of(box.submit("exit 2"))["result"] == 2
 
 
@@ -147,45 +147,45 @@ def test_a_second_daemon_on_the_same_store_is_rejected_with_its_holder(
         ("postgresql://ada:s3cret@db/lab?colour=red", 2, "is invalid; write"),
     ],
 )
-def test_a_store_that_cannot_be_had_is_one_sentence_and_changes_nothing(
+def test_an_unreachable_store_is_reported_and_changes_nothing(
     server: Server, idle: DaemonFixture, url: str, code: int, words: str
 ) -> None:
     url = url.format(host=server.directory)
-    found, said = refused(idle, "daemon", "start", "--gpus", "0,1", "--db", url)
-    assert (found, words in said, "s3cret" in said) == (code, True, False), said
+    exit_code, stderr = refused(idle, "daemon", "start", "--gpus", "0,1", "--db", url)
+    assert (exit_code, words in stderr, "s3cret" in stderr) == (code, True, False), stderr
     assert "s3cret" not in idle.log
     assert not (idle.state / "store.json").exists()
     assert not (idle.state / "declared.json").exists()
     assert refused(idle, "feed", STOKER_DB=url)[0] == code
     assert idle.start().client.daemon()["store"] == "sqlite"
     before = idle.pid
-    found, said = refused(idle, "daemon", "restart", "--db", url)
-    assert (found, words in said, "s3cret" in said) == (code, True, False), said
+    exit_code, stderr = refused(idle, "daemon", "restart", "--db", url)
+    assert (exit_code, words in stderr, "s3cret" in stderr) == (code, True, False), stderr
     assert idle.pid == before
 
 
-def test_a_newer_layout_is_refused(server: Server, idle: DaemonFixture) -> None:
+def test_a_newer_schema_is_rejected(server: Server, idle: DaemonFixture) -> None:
     url = server.url("newer")
     started(idle, url).stoker("daemon", "stop", check=True)
     server.sql("UPDATE newer.meta SET number = 99 WHERE key = 'layout'", "stoker")
-    code, said = refused(idle, "submit", "true")
-    assert (code, "was written by a newer stoker" in said) == (1, True)
+    code, stderr = refused(idle, "submit", "true")
+    assert (code, "was written by a newer stoker" in stderr) == (1, True)
     server.sql("DROP SCHEMA newer CASCADE", "stoker")
 
 
-def test_a_missing_driver_is_one_sentence(idle: DaemonFixture, tmp_path: Path) -> None:
+def test_a_missing_driver_is_reported(idle: DaemonFixture, tmp_path: Path) -> None:
     (tmp_path / "psycopg.py").write_text("raise ImportError('not here')\n")
     path = str(tmp_path)
-    code, said = refused(idle, "daemon", "start", "--db", "postgresql://db", PYTHONPATH=path)
-    assert (code, "pip install 'stoker[postgres]'" in said) == (1, True)
+    code, stderr = refused(idle, "daemon", "start", "--db", "postgresql://db", PYTHONPATH=path)
+    assert (code, "pip install 'stoker[postgres]'" in stderr) == (1, True)
     assert idle.start().client.daemon()["store"] == "sqlite"
 
 
-# -- what is survived ---------------------------------------------------------------------
+# -- crashes ------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(180)
-def test_daemon_and_server_killed_again_and_again_lose_no_job_and_run_none_twice(
+def test_daemon_and_server_killed_repeatedly_lose_no_job_and_run_none_twice(
     fragile: Server, idle: DaemonFixture
 ) -> None:
     box, chance = started(idle, fragile.url(), "{gpu:4,cpu:4}"), random.Random(6)
@@ -235,7 +235,7 @@ def _schema(box: DaemonFixture) -> str:
 
 
 @pytest.mark.timeout(120)
-def test_whatever_submit_acknowledged_while_the_server_crashed_exists_and_runs_once(
+def test_submissions_acknowledged_while_the_server_crashed_exist_and_run_once(
     fragile: Server, idle: DaemonFixture
 ) -> None:
     box, chance = started(idle, fragile.url(), "{gpu:4,cpu:4}"), random.Random(7)
@@ -259,10 +259,10 @@ def test_whatever_submit_acknowledged_while_the_server_crashed_exists_and_runs_o
     assert {job["state"] for job in done["jobs"]} == {"COMPLETED"}
     count = times_run(runs)
     assert {job: count[job] for job in acknowledged if count[job] != 1} == {}
-    assert box.pid == daemon  # it has lived through all of it
+    assert box.pid == daemon  # the same daemon as before
 
 
-def test_a_server_that_stays_away_ends_the_daemon_and_leaves_the_jobs(
+def test_a_server_that_does_not_return_ends_the_daemon_and_jobs_continue(
     fragile: Server, idle: DaemonFixture
 ) -> None:
     (idle.home / "config.toml").write_text("[store]\npatience = 1\n")
@@ -272,10 +272,10 @@ def test_a_server_that_stays_away_ends_the_daemon_and_leaves_the_jobs(
     box.says(job, "ready")
     daemon, pid = box.pid, box.pid_of(job)
     fragile.stop()
-    box.stoker("submit", "true", timeout=60)  # makes it notice
+    box.stoker("submit", "true", timeout=60)  # so that it notices
     until(lambda: not alive(daemon))
-    code, said = refused(box, "submit", "true")
-    assert (code, "cannot be reached" in said) == (4, True), said
+    code, stderr = refused(box, "submit", "true")
+    assert (code, "cannot be reached" in stderr) == (4, True), stderr
     assert alive(pid)
     go.touch()
     until(lambda: not alive(pid))

@@ -1,4 +1,4 @@
-"""Jobs without the library that make room: by the signal they named, or by being ended."""
+"""Preemption of jobs without the library: by a signal, or by termination."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def urgent(box: DaemonFixture) -> str:
     return box.submit("--gpus", 4, "--priority", 5, "true")
 
 
-def diary(box: DaemonFixture) -> list[str]:
+def read_log(box: DaemonFixture) -> list[str]:
     path = box.user / "diary"
     return path.read_text().splitlines() if path.exists() else []
 
@@ -26,10 +26,10 @@ def test_a_job_that_saves_on_a_signal_is_preempted_and_resumes(
     box: DaemonFixture, code: int
 ) -> None:
     job = box.submit("--gpus", 4, "--signal", "USR1@60", SAVES.format(code=code))
-    until(lambda: diary(box) == ["begins at 0"])
+    until(lambda: read_log(box) == ["begins at 0"])
     assert box.end_of(urgent(box))["state"] == "COMPLETED"
-    until(lambda: len(diary(box)) == 2)
-    assert diary(box)[-1] == f"begins at {(box.user / 'saved').read_text().strip()}"
+    until(lambda: len(read_log(box)) == 2)
+    assert read_log(box)[-1] == f"begins at {(box.user / 'saved').read_text().strip()}"
     (box.user / "done").touch()
     view = box.end_of(job)
     assert (view["state"], view["attempt"]) == ("COMPLETED", 1)
@@ -45,7 +45,7 @@ def test_a_job_that_does_not_catch_its_signal_is_not_preempted(box: DaemonFixtur
     (box.user / "done").touch()
     view = box.end_of(job)
     assert (view["state"], view["attempt"]) == ("COMPLETED", 0)
-    assert diary(box) == ["begins"]
+    assert read_log(box) == ["begins"]
     assert box.end_of(other)["state"] == "COMPLETED"
 
 
@@ -54,7 +54,7 @@ def test_a_restartable_job_is_terminated_and_restarted(box: DaemonFixture) -> No
     job = box.submit("--gpus", 4, "--requeue", line)
     box.becomes(job, "RUNNING")
     assert box.end_of(urgent(box))["state"] == "COMPLETED"
-    until(lambda: len(diary(box)) == 2)
+    until(lambda: len(read_log(box)) == 2)
     (box.user / "done").touch()
     assert box.end_of(job)["state"] == "COMPLETED"
 
@@ -68,4 +68,4 @@ def test_a_non_preemptible_job_is_not_preempted(box: DaemonFixture) -> None:
     assert box.job(job)["training"] is None
     (box.user / "done").touch()
     assert box.end_of(job)["attempt"] == 0
-    assert diary(box) == ["begins"]
+    assert read_log(box) == ["begins"]

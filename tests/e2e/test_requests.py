@@ -13,28 +13,28 @@ HOLDS = "echo ready; exec sleep 300"
 
 
 def busy(box: DaemonFixture, *options: object) -> str:
-    """A job that keeps what it was given."""
+    """Start a job that keeps its resources."""
     job = box.submit(*options, HOLDS)
     box.says(job, "ready")
     return job
 
 
 def waits(box: DaemonFixture, *options: object) -> str:
-    """A job that cannot start now."""
+    """Submit a job that cannot start now."""
     job = box.submit(*options, HOLDS)
     assert box.job(job)["state"] == "PENDING", box.job(job)
     return job
 
 
 def devices(box: DaemonFixture, label: object) -> list[str]:
-    """The GPUs a job has."""
-    found: list[str] = box.job(label)["devices"]["gpu"]
-    return found
+    """Return the GPUs of a job."""
+    gpus: list[str] = box.job(label)["devices"]["gpu"]
+    return gpus
 
 
 @pytest.fixture
 def one(idle: DaemonFixture) -> DaemonFixture:
-    """A box with a single GPU."""
+    """A daemon with a single GPU."""
     return idle.start("{gpu:1,cpu:8}")
 
 
@@ -47,7 +47,7 @@ def test_named_resources_are_counted(idle: DaemonFixture) -> None:
     assert "licence" in str(why)
 
 
-def test_drained_gpus_get_nothing_new_and_what_runs_there_goes_on(box: DaemonFixture) -> None:
+def test_drained_gpus_get_no_new_jobs_and_running_jobs_continue(box: DaemonFixture) -> None:
     job = busy(box, "--gpus", "1", "--use-gpus", "1")
     done = box.stoker("drain", "0,1")
     assert done.returncode == 0
@@ -56,7 +56,7 @@ def test_drained_gpus_get_nothing_new_and_what_runs_there_goes_on(box: DaemonFix
     blocked = waits(box, "--gpus", "1")
     assert "drained" in str(box.client.why(blocked))
     assert box.job(job)["state"] == "RUNNING"
-    box.stoker("daemon", "restart", check=True)  # it is not forgotten
+    box.stoker("daemon", "restart", check=True)  # the drain persists
     assert box.job(blocked)["state"] == "PENDING"
     box.stoker("undrain", "0,1", check=True)
     assert box.becomes(blocked, "RUNNING")["devices"]["gpu"] == ["0"]
@@ -77,7 +77,7 @@ def test_queues_of_the_config_have_their_limits(idle: DaemonFixture) -> None:
     box.becomes(second, "RUNNING")
 
 
-def test_dependencies_go_by_how_the_other_job_ended(box: DaemonFixture) -> None:
+def test_dependencies_depend_on_how_the_other_job_ended(box: DaemonFixture) -> None:
     bad = box.submit("--hold", "exit 1")
     after = {
         kind: box.submit("-d", f"{kind}:{bad}", "true")
@@ -109,7 +109,7 @@ def test_a_paused_job_is_stopped_and_keeps_its_gpu(one: DaemonFixture) -> None:
     assert one.job(job)["state"] == "RUNNING"
 
 
-def test_a_waiting_job_can_be_changed(one: DaemonFixture) -> None:
+def test_a_pending_job_can_be_changed(one: DaemonFixture) -> None:
     blocker = busy(one, "--gpus", "1")
     job = waits(one, "--gpus", "1")
     done = one.stoker("edit", job, "--gpus", "0", "--cpus", "2", "-J", "changed")

@@ -1,4 +1,4 @@
-"""A backup is restored while jobs run: none is lost or run twice, no GPU is given out twice."""
+"""A backup is restored while jobs run: none is lost or run twice, no GPU is allocated twice."""
 
 import shutil
 import time
@@ -12,7 +12,7 @@ WAITS = "echo x >> {count}; echo ready; while [ ! -e {flag} ]; do sleep 0.05; do
 
 
 class Waiting:
-    """A job that ends with a code when it is told to."""
+    """A job that ends with a code on request."""
 
     def __init__(self, box: DaemonFixture, code: int, *options: object) -> None:
         name = f"{code}-{time.monotonic_ns()}"
@@ -21,20 +21,20 @@ class Waiting:
         self.box, self.id = box, box.submit(*options, line)
 
     def running(self) -> "Waiting":
-        """Wait until it runs."""
+        """Wait until it runs; return it."""
         until(self.count.exists)
         self.box.becomes(self.id, "RUNNING")
         return self
 
     def ends(self) -> tuple[str, int]:
-        """Let it end."""
+        """Let it end; return its state and code."""
         self.flag.touch()
         ended = self.box.end_of(self.id)
         return ended["state"], ended["result"]
 
     @property
     def runs(self) -> int:
-        """How often it was started."""
+        """Return how often it was started."""
         return len(self.count.read_text().splitlines())
 
 
@@ -45,7 +45,7 @@ def backup(box: DaemonFixture) -> Path:
 
 
 def restore(box: DaemonFixture, path: Path, watermark: bool = True) -> None:
-    """As the guide says, but without letting the jobs end before."""
+    """Restore as in the guide, but while jobs run."""
     assert box.stoker("daemon", "stop").returncode == 0
     journal = box.state / "journal.db"
     shutil.copy(path, journal)
@@ -55,10 +55,10 @@ def restore(box: DaemonFixture, path: Path, watermark: bool = True) -> None:
 
 
 @pytest.mark.parametrize("watermark", [True, False])
-def test_jobs_that_run_and_are_not_in_the_backup_go_on_under_their_ids(
+def test_running_jobs_that_are_not_in_the_backup_keep_their_ids(
     box: DaemonFixture, watermark: bool
 ) -> None:
-    known = Waiting(box, 3, "--gpus", "1").running()
+    old = Waiting(box, 3, "--gpus", "1").running()
     copy = backup(box)
     over = Waiting(box, 0).running()
     assert over.ends() == ("COMPLETED", 0)
@@ -72,13 +72,13 @@ def test_jobs_that_run_and_are_not_in_the_backup_go_on_under_their_ids(
     assert int(box.submit("--hold", "true")) > int(new.id)
     status = as_json(box.stoker("daemon", "status", "--json"))
     assert any(f"job {new.id} was found running" in text for text in status["warnings"])
-    # The GPUs of both are given out only once.
+    # The GPUs of both are allocated only once.
     two = box.submit("--gpus", "2", "true")
     assert box.job(two)["state"] == "PENDING"
     assert new.ends() == ("FAILED", 4)
     assert box.end_of(two)["state"] == "COMPLETED"
-    assert known.ends() == ("FAILED", 3)
-    assert (known.runs, new.runs) == (1, 1)
+    assert old.ends() == ("FAILED", 3)
+    assert (old.runs, new.runs) == (1, 1)
 
 
 def test_a_job_that_was_pending_in_the_backup_and_runs_is_not_started_again(
@@ -95,7 +95,7 @@ def test_a_job_that_was_pending_in_the_backup_and_runs_is_not_started_again(
     assert job.runs == 1
 
 
-def test_an_end_that_came_after_the_backup_is_recorded_again(box: DaemonFixture) -> None:
+def test_an_exit_after_the_backup_is_recorded_again(box: DaemonFixture) -> None:
     job = Waiting(box, 5, "--hold")
     copy = backup(box)
     box.client.release([job.id])
@@ -107,7 +107,7 @@ def test_an_end_that_came_after_the_backup_is_recorded_again(box: DaemonFixture)
     assert job.runs == 1
 
 
-def test_a_later_attempt_than_the_one_in_the_backup_goes_on(box: DaemonFixture) -> None:
+def test_a_later_attempt_than_that_of_the_backup_continues(box: DaemonFixture) -> None:
     job = Waiting(box, 9, "--gpus", "1", "--retries", "1", "--retry-on", "exit:9").running()
     copy = backup(box)
     job.flag.touch()
@@ -115,8 +115,8 @@ def test_a_later_attempt_than_the_one_in_the_backup_goes_on(box: DaemonFixture) 
     job.flag.unlink()
     until(lambda: job.runs == 2 and box.job(job.id)["state"] == "RUNNING")
     restore(box, copy)
-    found = box.job(job.id)
-    assert (found["state"], found["attempt"]) == ("RUNNING", 1)
+    view = box.job(job.id)
+    assert (view["state"], view["attempt"]) == ("RUNNING", 1)
     assert [gpu["state"] for gpu in box.gpus().values()].count("busy") == 1
     job.flag.touch()
     until(lambda: box.job(job.id)["state"] in ("FAILED", "PENDING"))

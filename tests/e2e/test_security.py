@@ -1,4 +1,4 @@
-"""Who may talk to a daemon, and what never leaves its safe place."""
+"""Access to a daemon, and secrets that never leave it."""
 
 import contextlib
 import os
@@ -22,12 +22,12 @@ SECRET = "correct-horse-battery-staple"
 
 
 def mode(path: object) -> int:
-    """The permission bits of a file."""
+    """Return the permission bits of a file."""
     return stat.S_IMODE(os.stat(str(path)).st_mode)
 
 
-def asked(path: str) -> str:
-    """The status line that a plain request gets."""
+def status_line(path: str) -> str:
+    """Return the status line of a plain request."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(10)
         sock.connect(path)
@@ -38,7 +38,7 @@ def asked(path: str) -> str:
     return reply.decode()
 
 
-def test_the_socket_and_everything_kept_is_for_the_owner_alone(box: DaemonFixture) -> None:
+def test_the_socket_and_all_files_are_private_to_the_owner(box: DaemonFixture) -> None:
     box.result("true")
     path = places.socket_path()
     assert mode(path) == 0o600
@@ -52,27 +52,27 @@ def test_the_socket_and_everything_kept_is_for_the_owner_alone(box: DaemonFixtur
 @ROOT_ONLY
 def test_another_user_does_not_reach_the_socket(box: DaemonFixture) -> None:
     path = places.socket_path()
-    assert as_user(65534, lambda: asked(path)) == "PermissionError"
+    assert as_user(65534, lambda: status_line(path)) == "PermissionError"
 
 
 @ROOT_ONLY
 def test_another_user_that_reaches_the_socket_is_rejected_by_the_daemon(box: DaemonFixture) -> None:
     path = Path(places.socket_path())
-    for each in (box.home.parent, box.home, path.parent):
-        each.chmod(0o755)
+    for directory in (box.home.parent, box.home, path.parent):
+        directory.chmod(0o755)
     path.chmod(0o666)
-    assert "HTTP/1.1 200" in as_user(0, lambda: asked(str(path)))
-    refused = as_user(65534, lambda: asked(str(path)))
+    assert "HTTP/1.1 200" in as_user(0, lambda: status_line(str(path)))
+    refused = as_user(65534, lambda: status_line(str(path)))
     assert "HTTP/1.1 403" in refused
     assert '"permission"' in refused
 
 
 @ROOT_ONLY
 @pytest.mark.needs("useradd", "userdel")
-def test_the_command_of_another_user_ends_with_a_sentence_and_code_5(box: DaemonFixture) -> None:
+def test_the_command_of_another_user_fails_with_a_message_and_code_5(box: DaemonFixture) -> None:
     path = Path(places.socket_path())
-    for each in (box.home.parent, box.home):
-        each.chmod(0o755)
+    for directory in (box.home.parent, box.home):
+        directory.chmod(0o755)
     with another_user() as user:
         command, environment = stoker_as(user)
         done = subprocess.run(
@@ -85,7 +85,7 @@ def test_the_command_of_another_user_ends_with_a_sentence_and_code_5(box: Daemon
         assert done.stderr.count("\n") == 1
 
 
-def test_a_home_that_others_can_change_is_refused(idle: DaemonFixture) -> None:
+def test_a_home_that_others_can_write_to_is_rejected(idle: DaemonFixture) -> None:
     run = idle.home / "run"
     run.mkdir(mode=0o700)
     run.chmod(0o777)
@@ -122,7 +122,7 @@ def test_environment_values_are_in_no_event_and_no_reply(box: DaemonFixture) -> 
     assert holding == ["secrets"]
 
 
-def test_a_request_that_is_too_large_is_refused_before_it_is_read(box: DaemonFixture) -> None:
+def test_a_request_that_is_too_large_is_rejected_before_it_is_read(box: DaemonFixture) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(10)
         sock.connect(places.socket_path())
@@ -147,16 +147,16 @@ def test_garbage_on_the_socket_is_rejected_and_does_no_harm(box: DaemonFixture, 
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(10)
         sock.connect(places.socket_path())
-        with contextlib.suppress(ConnectionError):  # it may hang up before all of it is said
+        with contextlib.suppress(ConnectionError):  # it may close the connection earlier
             sock.sendall(raw)
-            with contextlib.suppress(OSError):  # not connected any more: it has hung up
+            with contextlib.suppress(OSError):  # it has closed the connection
                 sock.shutdown(socket.SHUT_WR)
-            said = sock.recv(65536)
-            assert not said or b" 4" in said.splitlines()[0]
+            reply = sock.recv(65536)
+            assert not reply or b" 4" in reply.splitlines()[0]
     assert box.result("true")["state"] == "COMPLETED"
 
 
-def test_a_reader_of_events_that_never_reads_does_not_hold_the_queue_up(box: DaemonFixture) -> None:
+def test_a_subscriber_that_never_reads_does_not_block_the_queue(box: DaemonFixture) -> None:
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(places.socket_path())
     sock.sendall(b"GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -168,30 +168,30 @@ def test_a_reader_of_events_that_never_reads_does_not_hold_the_queue_up(box: Dae
 
 
 def resident(pid: int) -> float:
-    """The memory of a process, in MiB."""
+    """Return the memory of a process, in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 def busy_seconds(pid: int) -> float:
-    """The processor time of a process so far."""
+    """Return the CPU time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize("way", ["unix", "tcp"])
-def test_readers_of_events_that_never_read_cost_little_and_leave_nothing(
-    box: DaemonFixture, way: str
+@pytest.mark.parametrize("listener", ["unix", "tcp"])
+def test_subscribers_that_never_read_cost_little_and_leave_nothing(
+    box: DaemonFixture, listener: str
 ) -> None:
     pid = box.pid
     box.client.wait([box.submit("--each-line", "-", input="true\n" * 200)], timeout=40)
     head, address = "GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n", places.socket_path()
-    if way == "tcp":
+    if listener == "tcp":
         address = box.client.listen("127.0.0.1:0")["address"]
         head += f"Authorization: Bearer {(box.state / 'token').read_text()}\r\n"
     with contextlib.ExitStack() as readers:
         for _ in range(50):
-            if way == "unix":
+            if listener == "unix":
                 sock = readers.enter_context(socket.socket(socket.AF_UNIX))
                 sock.connect(address)
             else:
@@ -212,7 +212,7 @@ def test_readers_of_events_that_never_read_cost_little_and_leave_nothing(
     assert busy_seconds(pid) - began < 0.1
 
 
-def test_a_journal_of_a_newer_version_is_refused_politely(box: DaemonFixture) -> None:
+def test_a_journal_of_a_newer_version_is_rejected(box: DaemonFixture) -> None:
     box.stoker("daemon", "stop", check=True)
     db = sqlite3.connect(box.state / "journal.db")
     db.execute(f"PRAGMA user_version = {SCHEMA + 1}")

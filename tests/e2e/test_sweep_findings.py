@@ -1,15 +1,15 @@
-"""Sweeps without a trial, that only fail, that grow while somebody waits, that have enough."""
+"""Sweeps without trials, with failures only, that grow during a wait, and with a target."""
 
 import sys
 
 from e2e.daemon_fixture import DaemonFixture, until
-from e2e.test_sweeps import counts, sweep, whole
+from e2e.test_sweeps import counts, sweep, sweep_view
 
 TPE = ("--minimize", "loss", "--method", "tpe", "-n", "3")
 LOSS = "from stoker.training import report; report(loss={x})"
 
 
-def test_a_sweep_without_trials_can_be_asked_about(box: DaemonFixture) -> None:
+def test_a_sweep_without_trials_can_be_shown(box: DaemonFixture) -> None:
     id, _ = sweep(box, *TPE, "--hold", "--param", "x=uniform(0,1)", "python -c '...' {x}")
     daemon = box.client.daemon()["pid"]
     for verb in ("why", "metrics", "logs"):
@@ -30,7 +30,7 @@ def test_waiting_for_a_growing_sweep_covers_all_its_trials(box: DaemonFixture) -
     last = box.submit("--dependency", f"afterok:{id}", "true")
     assert box.client.wait([id], timeout=60)["count"] == 3
     assert box.end_of(last)["result"] == 0
-    trials = whole(box, id)["trials"]
+    trials = sweep_view(box, id)["trials"]
     assert len(trials) == 3
     begun = box.client.jobs([str(last)])["jobs"][0]["started_at"]
     assert all(trial["ended_at"] <= begun for trial in trials)
@@ -38,9 +38,9 @@ def test_waiting_for_a_growing_sweep_covers_all_its_trials(box: DaemonFixture) -
 
 def test_a_sweep_that_only_fails_is_not_endless(box: DaemonFixture) -> None:
     id, _ = sweep(box, "--method", "random", "--param", "x=uniform(0,1)", "exit 1; {x}")
-    said = box.client.wait([id], timeout=60)
-    assert not said["finished"]
-    assert "have failed" in said["notes"][0]
+    reply = box.client.wait([id], timeout=60)
+    assert not reply["finished"]
+    assert "have failed" in reply["notes"][0]
     failed = counts(box, id)["failed"]
     assert 10 <= failed < 40
     box.stoker("release", id)
@@ -49,7 +49,7 @@ def test_a_sweep_that_only_fails_is_not_endless(box: DaemonFixture) -> None:
     box.stoker("cancel", id)
 
 
-def test_a_target_that_was_reached_is_reached_for_good(box: DaemonFixture) -> None:
+def test_a_reached_target_stays_reached(box: DaemonFixture) -> None:
     words = ("--minimize", "loss", "--target", "0.5", "--max-running", "1",
              "--param", "x=0.4,0.6,0.7,0.8", sys.executable, "-c", LOSS)  # fmt: skip
     id, _ = sweep(box, *words)
@@ -63,7 +63,7 @@ def test_a_target_that_was_reached_is_reached_for_good(box: DaemonFixture) -> No
     assert counts(box, id) == before
 
 
-def test_given_up_while_a_trial_is_thought_of_it_can_be_begun_again(box: DaemonFixture) -> None:
+def test_a_sweep_cancelled_during_sampling_can_be_resumed(box: DaemonFixture) -> None:
     words = (*TPE, "--param", "x=uniform(0,1)", sys.executable, "-c", LOSS)
     id, _ = sweep(box, *words)
     box.stoker("cancel", id)
@@ -72,14 +72,14 @@ def test_given_up_while_a_trial_is_thought_of_it_can_be_begun_again(box: DaemonF
     assert counts(box, id) == {"done": 3}
 
 
-def test_held_and_asked_for_again_it_is_held_no_more(box: DaemonFixture) -> None:
+def test_a_held_sweep_that_is_submitted_again_is_released(box: DaemonFixture) -> None:
     words = ("--max-running", "1", "--param")
     id, _ = sweep(box, "--hold", *words, "x=1,2", "true {x}")
     assert counts(box, id) == {"waiting": 2}
     sweep(box, "--param", "x=1,2,3", "true {x}")
     assert box.client.wait([id], timeout=60)["finished"]
     assert counts(box, id) == {"done": 3}
-    assert whole(box, id)["sweep"]["max_running"] == 1
+    assert sweep_view(box, id)["sweep"]["max_running"] == 1
 
 
 def test_waiting_for_a_sweep_returns_its_best_trial(box: DaemonFixture) -> None:
@@ -87,18 +87,18 @@ def test_waiting_for_a_sweep_returns_its_best_trial(box: DaemonFixture) -> None:
     words = ("--minimize", "loss", "--metric-regex", "loss=(?P<loss>.*)", "--param", "x=1,2")
     id, _ = sweep(box, *words, prints)
     assert box.client.wait([id], timeout=60)["finished"]
-    found = whole(box, id)["sweep"]
-    assert found["best"]["value"] == 1
-    assert found["reading"] == 0
+    view = sweep_view(box, id)["sweep"]
+    assert view["best"]["value"] == 1
+    assert view["reading"] == 0
 
 
-def test_what_failed_runs_again_with_what_is_asked_for_now(box: DaemonFixture) -> None:
+def test_failed_trials_run_again_with_the_new_options(box: DaemonFixture) -> None:
     words = ("--param", "x=1,2", 'test "$GOOD" = yes || exit {x}')
     id, _ = sweep(box, "--priority", "5", *words)
     assert box.client.wait([id], timeout=60)["finished"]
     assert counts(box, id) == {"failed": 2}
-    again, said = sweep(box, "--env", "GOOD=yes", *words)
-    assert (again, said) == (id, "2 again of 2")
+    again, summary = sweep(box, "--env", "GOOD=yes", *words)
+    assert (again, summary) == (id, "2 again of 2")
     assert box.client.wait([id], timeout=60)["finished"]
     assert counts(box, id) == {"done": 2}
-    assert whole(box, id)["sweep"]["priority"] == 5
+    assert sweep_view(box, id)["sweep"]["priority"] == 5

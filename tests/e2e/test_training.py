@@ -1,4 +1,4 @@
-"""Training jobs and a real daemon: what they report is on record, whoever dies when."""
+"""Training jobs and a real daemon: reports are recorded whatever is killed."""
 
 import signal
 import sys
@@ -42,7 +42,7 @@ def trainer(box: DaemonFixture) -> Path:
 
 
 def go(box: DaemonFixture, *names: object) -> None:
-    """Let the script go on past these points."""
+    """Let the script continue past these points."""
     for name in names:
         (box.user / str(name)).touch()
 
@@ -51,8 +51,8 @@ def counted(box: DaemonFixture) -> list[int]:
     return [event["done"] for event in journal(box, "EpochsCounted")]
 
 
-def diary(box: DaemonFixture) -> list[str]:
-    """Attempts and epochs, as they were begun."""
+def begun_epochs(box: DaemonFixture) -> list[str]:
+    """Return attempts and epochs in the order of their start."""
     path = box.user / "diary"
     return path.read_text().splitlines() if path.exists() else []
 
@@ -63,11 +63,11 @@ def train(box: DaemonFixture, path: Path, epochs: int = 3, code: int = 0, *optio
 
 
 def last(box: DaemonFixture, kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = journal(box, kind)[-1]
-    return found
+    event: dict[str, Any] = journal(box, kind)[-1]
+    return event
 
 
-def test_epochs_are_on_record_while_it_trains_and_the_last_one_at_its_clean_end(
+def test_epochs_are_recorded_during_training_and_the_last_one_at_a_successful_end(
     box: DaemonFixture, trainer: Path
 ) -> None:
     job = train(box, trainer)
@@ -90,15 +90,13 @@ def test_epochs_are_on_record_while_it_trains_and_the_last_one_at_its_clean_end(
     assert len(list((box.state / "checkpoints").iterdir())) == 1
 
 
-def test_an_epoch_that_ended_does_not_count_when_the_job_fails_then(
-    box: DaemonFixture, trainer: Path
-) -> None:
+def test_the_last_epoch_of_a_failed_job_does_not_count(box: DaemonFixture, trainer: Path) -> None:
     go(box, "go0", "go1", "go2", "leave")
     assert box.end_of(train(box, trainer, 3, 1))["state"] == "FAILED"
     assert counted(box)[-1] == 2
 
 
-def test_epochs_that_end_while_no_daemon_is_there_are_counted_by_the_next(
+def test_epochs_that_end_without_a_daemon_are_counted_by_the_next(
     box: DaemonFixture, trainer: Path
 ) -> None:
     job = train(box, trainer)
@@ -106,7 +104,7 @@ def test_epochs_that_end_while_no_daemon_is_there_are_counted_by_the_next(
     until(lambda: counted(box) == [1])
     box.crash()
     go(box, "go1")
-    until(lambda: "0 2" in diary(box))
+    until(lambda: "0 2" in begun_epochs(box))
     assert counted(box) == [1]
     box.up()
     until(lambda: counted(box) == [1, 2])
@@ -116,7 +114,7 @@ def test_epochs_that_end_while_no_daemon_is_there_are_counted_by_the_next(
     assert len(journal(box, "TrainingBegan")) == 1
 
 
-def test_a_job_that_trains_and_ends_while_no_daemon_is_there_has_its_epochs(
+def test_a_job_that_trains_and_ends_without_a_daemon_has_its_epochs(
     box: DaemonFixture, trainer: Path
 ) -> None:
     job = train(box, trainer)
@@ -142,21 +140,21 @@ def test_a_training_stops_at_its_next_epoch_on_request_and_resumes_later(
     until(lambda: counted(box) == [1])
     urgent = box.submit("--gpus", "1", "--priority", "100", "true")
     until((box.state / "training" / f"{job}.0" / "stop").exists)
-    box.crash()  # and the next daemon finds out how it ended
+    box.crash()  # and the next daemon recovers its exit
     go(box, "go1")
     box.up()
     assert box.end_of(urgent)["state"] == "COMPLETED"
-    until(lambda: "1 2" in diary(box))
+    until(lambda: "1 2" in begun_epochs(box))
     assert journal(box, "ProcessExited")[0]["stopped"]
     go(box, "go2", "leave")
     assert box.end_of(job)["state"] == "COMPLETED"
-    assert diary(box) == ["0 0", "0 1", "1 2"]
+    assert begun_epochs(box) == ["0 0", "0 1", "1 2"]
     assert counted(box)[-1] == 3
 
 
-def test_what_was_reported_last_is_there_when_the_job_is_over(box: DaemonFixture) -> None:
+def test_the_last_report_is_recorded_when_the_job_has_ended(box: DaemonFixture) -> None:
     line = "from stoker.training import job; job.report(loss=0.5, acc=1); job.report(loss=0.25)"
-    job = box.submit("--gpus", "0", sys.executable, "-c", line)  # no epoch, and none asked for
+    job = box.submit("--gpus", "0", sys.executable, "-c", line)  # no epoch, and none requested
     assert box.end_of(job)["state"] == "COMPLETED", box.output(job)
     assert box.job(job)["training"]["metrics"] == {"loss": 0.25, "acc": 1.0}
     box.crash()
@@ -164,14 +162,18 @@ def test_what_was_reported_last_is_there_when_the_job_is_over(box: DaemonFixture
     assert box.job(job)["training"]["metrics"] == {"loss": 0.25, "acc": 1.0}
 
 
-def test_what_a_training_job_submits_does_not_train_with_it(box: DaemonFixture) -> None:
-    line = f"{sys.executable} -m stoker submit --gpus 0 --name inner 'env >told'; env >mine"
+def test_a_job_submitted_by_a_training_job_has_none_of_its_variables(box: DaemonFixture) -> None:
+    line = (
+        f"{sys.executable} -m stoker submit --gpus 0 --name inner 'env >inner.txt'; env >outer.txt"
+    )
     assert box.end_of(box.submit("--gpus", "0", "--epochs", 3, line))["state"] == "COMPLETED"
     assert box.end_of("inner")["state"] == "COMPLETED"
-    mine, told = ((box.user / name).read_text().splitlines() for name in ("mine", "told"))
+    outer, inner = (
+        (box.user / name).read_text().splitlines() for name in ("outer.txt", "inner.txt")
+    )
     ours = ("JOB_UUID=", "EPOCHS_TO_BE_DONE=", f"PYTHONPATH={box.state}/library/")
-    assert sum(each.startswith(ours) for each in mine) == 3
-    assert not any(each.startswith(ours) for each in told)
+    assert sum(line.startswith(ours) for line in outer) == 3
+    assert not any(line.startswith(ours) for line in inner)
 
 
 def test_a_feed_counts_epochs_like_a_daemon(idle: DaemonFixture) -> None:
@@ -181,7 +183,7 @@ def test_a_feed_counts_epochs_like_a_daemon(idle: DaemonFixture) -> None:
     with lines.open() as file:
         feed = idle.popen("feed", "--gpus", "0", stdin=file)
     try:
-        until(lambda: diary(idle)[-1:] == ["0 1"])
+        until(lambda: begun_epochs(idle)[-1:] == ["0 1"])
         until(lambda: counted(idle) == [1])
         go(idle, "go1")
         assert feed.wait(30) == 0, feed.communicate()
@@ -191,17 +193,19 @@ def test_a_feed_counts_epochs_like_a_daemon(idle: DaemonFixture) -> None:
     assert counted(idle) == [1, 2]
 
 
-def test_the_library_is_there_whatever_the_interpreter_has(
+def test_the_training_library_is_found_by_any_interpreter(
     box: DaemonFixture, tmp_path: Path
 ) -> None:
-    """As with an image that was built for the scheduler, or a bare Python."""
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "mine.py").write_text("")
+    """As in an image built for the scheduler, or with a bare Python."""
+    user_modules = tmp_path / "own"
+    user_modules.mkdir()
+    (user_modules / "mine.py").write_text("")
     line = "import mine, stoker.training; from kubernetesdlprofile import kubeprofiler as k; "
     line += "print(k.KubeProfiler().EPOCHS, stoker.training.__file__)"
     python = getattr(sys, "_base_executable", sys.executable)
-    job = box.submit("--epochs", 7, "--gpus", 0, "--env", f"PYTHONPATH={own}", python, "-c", line)
+    job = box.submit(
+        "--epochs", 7, "--gpus", 0, "--env", f"PYTHONPATH={user_modules}", python, "-c", line
+    )
     assert box.end_of(job)["state"] == "COMPLETED", box.output(job)
     assert box.output(job).startswith(f"7 {box.state}/library/")
 
@@ -225,6 +229,6 @@ def test_an_elastic_job_alone_grows_at_its_first_checkpoints(box: DaemonFixture)
     box.end_of(job)
     sizes = [len(line.split(",")) for line in (box.user / "sizes").read_text().splitlines()]
     assert list(dict.fromkeys(sizes)) == [1, 2, 4]
-    asked = [event["at"] for event in journal(box, "StopAsked")]
+    requested_at = [event["at"] for event in journal(box, "StopAsked")]
     assert [event["gpus"] for event in journal(box, "StopAsked")] == [2, 4]
-    assert asked[-1] - (epoch(began) or 0.0) < ROUND
+    assert requested_at[-1] - (epoch(began) or 0.0) < ROUND

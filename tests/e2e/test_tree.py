@@ -1,4 +1,4 @@
-"""Ending a job ends everything it started, and its GPU is free only then."""
+"""The end of a job ends all its processes, and only then is its GPU free."""
 
 import contextlib
 import os
@@ -38,17 +38,17 @@ time.sleep(60)
 """
 
 
-def noted(path: Path, count: int) -> dict[str, int]:
-    """Who wrote down a pid."""
+def written_pids(path: Path, count: int) -> dict[str, int]:
+    """Wait for the pids that processes wrote; return them by name."""
 
-    def there() -> dict[str, int]:
+    def read_pids() -> dict[str, int]:
         lines = path.read_text().splitlines() if path.exists() else []
         return (
             {word: int(pid) for word, pid in map(str.split, lines)} if len(lines) >= count else {}
         )
 
-    found: dict[str, int] = until(there)
-    return found
+    pids: dict[str, int] = until(read_pids)
+    return pids
 
 
 def test_cancel_ends_children_grandchildren_and_escaped_daemons_that_ignore_term(
@@ -58,10 +58,10 @@ def test_cancel_ends_children_grandchildren_and_escaped_daemons_that_ignore_term
     box = idle.start()
     box.script("stubborn.py", STUBBORN)
     job = box.submit("--gpus", "1", "python3", "stubborn.py", "pids")
-    pids = noted(box.user / "pids", 4)
+    pids = written_pids(box.user / "pids", 4)
     assert len(set(map(os.getsid, pids.values()))) == 2
     box.client.cancel([job])
-    # As long as one of them lives the GPU is not given back.
+    # While one of them lives the GPU is not released.
     while (state := box.job(job)["state"]) != "CANCELLED":
         assert state == "COMPLETING"
         time.sleep(0.02)
@@ -102,7 +102,7 @@ def test_background_processes_of_a_job_are_terminated_with_it_and_reported(
     assert "left 1 process behind" in ended["termination_note"]
 
 
-def test_a_daemon_that_a_job_leaves_in_a_session_of_its_own_is_ended_too(
+def test_a_daemon_of_a_job_in_another_session_is_ended_too(
     box: DaemonFixture,
 ) -> None:
     job = box.submit(
@@ -184,7 +184,7 @@ def test_a_signal_goes_to_the_program_and_not_only_to_its_shell(box: DaemonFixtu
     assert box.end_of(job)["result"] == 12
 
 
-def test_a_cancelled_job_may_clean_up_in_its_grace(box: DaemonFixture) -> None:
+def test_a_cancelled_job_may_clean_up_during_its_grace(box: DaemonFixture) -> None:
     job = box.submit("trap 'echo cleaned; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
     box.says(job, "ready")
     box.client.cancel([job])

@@ -224,7 +224,7 @@ class BarrierContract:
         assert bench.exit(FIRST).code == 0
         assert bench.starts(FIRST) == 1
 
-    def test_a_part_whose_barrier_is_given_up_never_starts(self, bench: Bench) -> None:
+    def test_a_part_with_a_cancelled_barrier_never_starts(self, bench: Bench) -> None:
         self._start_at_barrier(bench)
         bench.executor.release(FIRST, None)
         assert isinstance(bench.end(FIRST), e.StartCalledOff)

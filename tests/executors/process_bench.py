@@ -27,7 +27,7 @@ from stoker.executors.port import RecoverableAttempt
 from stoker.probes import remote_facts
 
 SCALE = 0.01
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 GRACE_SECONDS = 0.5
 
 
@@ -61,7 +61,7 @@ class ProcessBench(ScriptBench):
                 time.sleep(SCALE)
 
     def until(self, condition: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not (value := condition()):
             assert time.monotonic() < deadline, self.sink.events
             self.turn()

@@ -1,4 +1,4 @@
-"""A program called ssh that pretends to have reached a node, and attacks whatever called it.
+"""A program ssh that pretends to have reached a node, and attacks the daemon.
 
 Its first argument is the directory of the test, where `attack` names what it does.
 """
@@ -38,7 +38,7 @@ def for_ever(data: bytes, *fds: int) -> None:
 
 
 def archive() -> bytes:
-    """A tar with everything that has no business in one."""
+    """Return a tar with members that must not be extracted."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
         for name, kind, target in (
@@ -53,7 +53,7 @@ def archive() -> bytes:
 
 
 class Node:
-    """An agent that answers as it should, but for one thing."""
+    """An agent that answers correctly, except for one attack."""
 
     def __init__(self, attack: str, nonce: str) -> None:
         self.attack, self.nonce = attack, nonce
@@ -122,9 +122,9 @@ class Node:
         self.say(number, "done")
 
 
-def main(place: str, *words: str) -> None:
-    attack = (Path(place) / "attack").read_text()
-    if "ControlMaster=no" in words:  # files are to be carried
+def main(directory: str, *words: str) -> None:
+    attack = (Path(directory) / "attack").read_text()
+    if "ControlMaster=no" in words:  # a transfer of files
         if attack == "a transfer without end":
             for_ever(b"z" * 65536, 1, 2)
         sys.exit(255)
@@ -138,7 +138,7 @@ def main(place: str, *words: str) -> None:
         os.close(1)
         time.sleep(SECONDS)
     else:
-        # The rest of the agent's text: its last line begins no request.
+        # Skip the agent's text up to its last line.
         while not text.rstrip().endswith(b'kill "$PPID" ;; esac'):
             text += os.read(0, 1 << 16)
         Node(attack, nonce).serve()

@@ -1,4 +1,4 @@
-"""The API under requests made up from its own description: it refuses, it never breaks."""
+"""Requests generated from the schema of the API: rejected or served, never an error."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 
 from stoker.daemon.routes.openapi import document
 
-# Left out: what ends the daemon, writes a file of the caller's choice, or never ends.
+# Excluded: requests that end the daemon, write a file of the caller's choice, or never end.
 schema = (
     schemathesis.openapi.from_dict(document())
     .exclude(path="/v1/daemon/stop")
@@ -46,7 +46,7 @@ class Bridge:
                 threading.Thread(target=self._join, args=(near,), daemon=True).start()
 
     def _join(self, near: socket.socket) -> None:
-        """Carry one connection until either side has hung up."""
+        """Forward one connection until either side closes it."""
         with near, socket.socket(socket.AF_UNIX) as far, contextlib.suppress(OSError):
             far.connect(self.path)
             while True:
@@ -59,7 +59,7 @@ class Bridge:
 
 @pytest.fixture(scope="module")
 def bridge() -> Iterator[Bridge]:
-    """A daemon of its own."""
+    """A separate daemon."""
     base = Path(tempfile.mkdtemp(prefix="skf-", dir="/tmp"))
     env = {**os.environ, "STOKER_HOME": str(base / "h"), "HOME": str(base)}
     reader, writer = os.pipe()
@@ -84,7 +84,7 @@ def bridge() -> Iterator[Bridge]:
 
 
 def harmless(case: schemathesis.Case) -> None:
-    """Whatever a made-up submission says, it runs `true`; a made-up port is a loopback one."""
+    """Make every generated submission run `true`, and every generated port a loopback port."""
     body = case.body
     if case.path == "/v1/listen" and isinstance(body, dict) and "address" in body:
         body["address"] = "127.0.0.1:0"
@@ -102,7 +102,7 @@ def harmless(case: schemathesis.Case) -> None:
 
 @schema.parametrize()
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_made_up_requests_are_refused_or_served(case: schemathesis.Case, bridge: Bridge) -> None:
+def test_generated_requests_are_rejected_or_served(case: schemathesis.Case, bridge: Bridge) -> None:
     harmless(case)
     response = case.call(base_url=bridge.url, timeout=20)
     assert response.status_code < 500, response.text

@@ -1,4 +1,4 @@
-"""The API at a TCP port: for whoever shows the token, and for nobody else."""
+"""The API at a TCP port: for clients with the token only."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def leftovers() -> Iterator[list[Path]]:
-    """What is removed when the last process has gone: run directories lie outside the home."""
+    """Directories outside the home that are removed after the last process has ended."""
     found: list[Path] = []
     yield found
     for path in found:
@@ -42,7 +42,7 @@ def leftovers() -> Iterator[list[Path]]:
 
 @pytest.fixture
 def idle_home(leftovers: list[Path], home: Path, stoker: Run) -> DaemonFixture:
-    """A home in which nothing runs yet."""
+    """A home without a running daemon."""
     box = DaemonFixture(home, stoker)
     leftovers.append(box.run_dir)
     return box
@@ -59,7 +59,7 @@ def token(box: DaemonFixture) -> str:
 
 
 def status(port: int, head: str) -> bytes:
-    """The first line of the answer to a request."""
+    """Return the status line of the reply to a request."""
     with socket.create_connection(("127.0.0.1", port), 10) as sock:
         sock.sendall(head.encode())
         return sock.recv(65536).partition(b"\r\n")[0]
@@ -83,7 +83,7 @@ def test_a_port_is_opened_and_closed_while_the_daemon_runs(box: DaemonFixture) -
         box.client.unlisten(f"127.0.0.1:{port}")
 
 
-def test_the_status_says_where_but_not_the_token(box: DaemonFixture) -> None:
+def test_the_status_has_the_address_but_not_the_token(box: DaemonFixture) -> None:
     port = opened(box)
     done = box.stoker("daemon", "status", "--json")
     (listener,) = json.loads(done.stdout)["listeners"]
@@ -147,7 +147,7 @@ def test_every_request_must_show_the_token(box: DaemonFixture) -> None:
     assert b" 401 " in status(port, f"GET /nowhere {host}\r\n")
     assert b" 200 " in status(port, f"GET /v1/daemon {host}{right}\r\n")
     with socket.create_connection(("127.0.0.1", port), 10) as sock:
-        # A connection that has shown it once must show it again.
+        # A connection must show the token with every request.
         sock.sendall(f"GET /v1/queues {host}{right}\r\n".encode())
         reply = b""
         while not reply.endswith(b'{"queues":[]}'):
@@ -166,7 +166,7 @@ def test_an_unauthenticated_client_is_rejected_before_its_request_is_read(
     with socket.create_connection(("127.0.0.1", port), 10) as sock:
         sock.sendall(head.encode())
         reply = b""
-        while piece := sock.recv(65536):  # it hangs up, without the body
+        while piece := sock.recv(65536):  # it closes the connection without reading the body
             reply += piece
     assert b" 401 " in reply
     assert b"access-control" not in reply.lower()
@@ -296,14 +296,14 @@ def test_an_invalid_address_is_reported(text: str) -> None:
         split(text)
 
 
-def test_without_openssl_there_is_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_missing_openssl_is_reported(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadValue, match="Install openssl"):
         credentials.load_certificate(str(tmp_path))
 
 
 @pytest.mark.needs("openssl")
-def test_the_certificate_is_made_once(tmp_path: Path) -> None:
+def test_the_certificate_is_created_once(tmp_path: Path) -> None:
     first = credentials.load_certificate(str(tmp_path))
     content = [Path(path).read_bytes() for path in first]
     assert credentials.load_certificate(str(tmp_path)) == first
@@ -317,7 +317,7 @@ def test_the_certificate_is_made_once(tmp_path: Path) -> None:
 
 
 class Silent(asyncio.Protocol):
-    """Takes a connection and says nothing; tells when it is over."""
+    """Accepts a connection, sends nothing, and reports its end."""
 
     def __init__(self, auth: Any) -> None:
         self.auth = auth
@@ -326,8 +326,8 @@ class Silent(asyncio.Protocol):
         self.auth.close()
 
 
-async def hung_up(port: int) -> bool:
-    """Whether the other side ends a connection on which nothing is said."""
+async def is_closed(port: int) -> bool:
+    """Return whether the other side closes a connection without data."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         return await asyncio.wait_for(reader.read(), 10) == b""
@@ -341,7 +341,7 @@ def test_a_silent_unauthenticated_connection_is_closed(tmp_path: Path, monkeypat
     async def scenario() -> None:
         port = listen.TcpListener("127.0.0.1:0", False, str(tmp_path), {}, listen.Connections())
         port.begin(Silent)
-        assert await hung_up(int(port.address.rpartition(":")[2]))
+        assert await is_closed(int(port.address.rpartition(":")[2]))
         port.close()
 
     asyncio.run(scenario())
@@ -360,7 +360,7 @@ def test_an_unauthenticated_client_cannot_prolong_tls(tmp_path: Path, monkeypatc
             contextlib.suppress(ConnectionError),
             socket.socket(fileno=os.dup(sock.fileno())) as below,
         ):
-            # Reads below TLS, so that the other side's goodbye is never answered.
+            # Reads below TLS, so that the close notification is never answered.
             below.settimeout(15)
             while below.recv(65536):
                 pass
@@ -399,7 +399,7 @@ class ListenFixture:
         return Silent(auth)
 
     async def connect(self, port: int = 0) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
-        """Connect, and return when the other side knows of it."""
+        """Connect, and return when the other side has accepted."""
         self.came.clear()
         found = await asyncio.open_connection("127.0.0.1", self.numbers[port])
         await asyncio.wait_for(self.came.wait(), 10)
@@ -414,7 +414,7 @@ def test_the_oldest_unauthenticated_connection_is_closed_for_a_new_one(
     async def scenario() -> None:
         stage = ListenFixture(tmp_path)
         links = [await stage.connect(port) for port in (0, 1, 0)]
-        stage.met[0].authenticated = True  # it has shown the token
+        stage.met[0].authenticated = True  # authenticated
         links.append(await stage.connect())
         assert await asyncio.wait_for(links[1][0].read(), 10) == b"", "the oldest, at another port"
         assert stage.ports.connections.count == 3
@@ -463,7 +463,7 @@ def test_without_descriptors_a_port_pauses_instead_of_spinning(
         real, tried = port.socket, 0
 
         class Short:
-            """A socket that cannot have one more descriptor, for a while."""
+            """A socket without free descriptors, for a while."""
 
             def accept(self) -> Any:
                 nonlocal tried
@@ -497,7 +497,7 @@ def test_without_descriptors_a_port_pauses_instead_of_spinning(
     asyncio.run(scenario())
 
 
-def test_connections_without_the_token_do_not_keep_out_those_with_it(box: DaemonFixture) -> None:
+def test_connections_without_the_token_do_not_block_those_with_it(box: DaemonFixture) -> None:
     port = opened(box)
     client = Client(Endpoint("127.0.0.1", port, token(box)))
     head = f"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token(box)}\r\n\r\n"
@@ -512,11 +512,11 @@ def test_connections_without_the_token_do_not_keep_out_those_with_it(box: Daemon
         box.client.submit({"what": {"line": "true"}, "directory": "/"})
         data = b""
         while b"JobsSubmitted" not in data:
-            data += reader.recv(65536)  # it has shown the token, so it stays open
+            data += reader.recv(65536)  # authenticated, so it stays open
             assert data
 
 
-def test_what_listens_is_known_by_its_user() -> None:
+def test_the_user_of_a_listening_process_is_found() -> None:
     from stoker.client.tcp_endpoint import listening_user
 
     with socket.create_server(("127.0.0.1", 0)) as sock:

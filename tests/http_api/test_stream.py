@@ -1,4 +1,4 @@
-"""The stream of events misses nothing, whenever a reader comes, and a slow reader costs little."""
+"""The event stream loses no event, and a slow subscriber costs little."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from stoker.daemon.routes.event_stream import EncodedEvents, EventSubscriber
 
 
 class Journal:
-    """Events by number, of which more may be written while a reader is being served."""
+    """Numbered events; more may be written while a subscriber is served."""
 
     def __init__(self, events: int = 0, busy: bool = False) -> None:
         self.written: list[Event] = []
@@ -43,11 +43,11 @@ class Journal:
         for reader in self.readers[:]:
             reader(self.engine.seq, new)
 
-    def events(self, after: int, most: int) -> list[tuple[int, Event]]:
-        return list(enumerate(self.written, 1))[after : after + most]
+    def events(self, after: int, limit: int) -> list[tuple[int, Event]]:
+        return list(enumerate(self.written, 1))[after : after + limit]
 
     async def ask(self, decide: Any) -> Any:
-        """Answer, and let something happen before the next question."""
+        """Reply, and write more events before the next request."""
         answer = decide(None, None).reply(None)
         if self.busy:
             self.write()
@@ -74,7 +74,7 @@ def numbers(data: bytes) -> list[int]:
 
 
 async def read(pieces: AsyncIterator[bytes], until: int) -> list[int]:
-    """The numbers of events up to one, as a reader gets them."""
+    """Return the numbers of the events up to one, as a subscriber gets them."""
     data = b""
     async for piece in pieces:
         data += piece
@@ -88,7 +88,7 @@ def run(scenario: Any) -> Any:
 
 
 async def settle() -> None:
-    """Let what was handed over by other threads happen."""
+    """Run callbacks of other threads."""
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -139,7 +139,7 @@ def test_a_subscriber_that_is_ahead_gets_events_after_its_number() -> None:
     run(scenario())
 
 
-def test_a_commit_is_encoded_once_for_all_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_is_encoded_once_for_all_subscribers(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[Event] = []
     real = stream.encode
     monkeypatch.setattr(stream, "encode", lambda event: encoded.append(event) or real(event))
@@ -159,7 +159,7 @@ def test_a_commit_is_encoded_once_for_all_readers(monkeypatch: pytest.MonkeyPatc
     run(scenario())
 
 
-def test_much_at_once_is_written_in_pieces_and_little_together() -> None:
+def test_many_events_are_written_in_pieces_and_few_together() -> None:
     async def scenario() -> None:
         journal = Journal()
         pieces = journal.reader().stream(None)
@@ -180,10 +180,10 @@ def test_much_at_once_is_written_in_pieces_and_little_together() -> None:
     run(scenario())
 
 
-# -- readers that do not read ---------------------------------------------------------------
+# -- subscribers that do not read-----------------------------------------------------------
 
 
-def test_a_reader_that_falls_behind_is_cut_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subscriber_that_falls_behind_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "MAX_BACKLOG_BYTES", 5000)
 
     async def scenario() -> None:
@@ -193,13 +193,13 @@ def test_a_reader_that_falls_behind_is_cut_and_forgotten(monkeypatch: pytest.Mon
         await anext(pieces)
         first = asyncio.ensure_future(anext(pieces))
         await settle()
-        most = 0
+        limit = 0
         for _ in range(100):
             journal.write(1, size=200)
             await settle()
-            most = max(most, reader._unsent_bytes)
+            limit = max(limit, reader._unsent_bytes)
         await first
-        assert 3000 < most <= 5000
+        assert 3000 < limit <= 5000
         assert (reader._unsent_bytes, len(reader._unsent), journal.aborted) == (0, 0, 1)
         assert journal.readers == []
         with pytest.raises(StopAsyncIteration):
@@ -208,7 +208,7 @@ def test_a_reader_that_falls_behind_is_cut_and_forgotten(monkeypatch: pytest.Mon
     run(scenario())
 
 
-def test_one_commit_of_any_size_is_no_reason_to_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_large_commit_does_not_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "MAX_BACKLOG_BYTES", 5000)
 
     async def scenario() -> None:
@@ -224,8 +224,8 @@ def test_one_commit_of_any_size_is_no_reason_to_cut(monkeypatch: pytest.MonkeyPa
     run(scenario())
 
 
-def test_a_reader_that_hangs_up_while_it_is_written_to_is_forgotten_at_once() -> None:
-    """Not when the garbage collector comes by: until then, every event would be kept for it."""
+def test_a_subscriber_that_disconnects_during_a_write_is_removed_at_once() -> None:
+    """Not at the next garbage collection: until then, every event would be kept for it."""
 
     async def scenario() -> None:
         journal = Journal(10)
@@ -257,7 +257,7 @@ def test_a_reader_that_hangs_up_while_it_is_written_to_is_forgotten_at_once() ->
     run(scenario())
 
 
-def test_a_reader_that_leaves_before_it_was_put_on_the_list_is_never_on_it() -> None:
+def test_a_subscriber_that_disconnects_before_it_is_added_is_never_added() -> None:
     async def scenario() -> None:
         journal = Journal(3)
         reader = journal.reader()
@@ -265,7 +265,7 @@ def test_a_reader_that_leaves_before_it_was_put_on_the_list_is_never_on_it() -> 
         this: Any = None
         reader._page(0, this, this)
         assert journal.readers == []
-        journal.readers.append(reader)  # the loop was in the middle of it
+        journal.readers.append(reader)  # the daemon was adding it
         journal.write()
         assert journal.readers == []
 

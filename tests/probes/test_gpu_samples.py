@@ -57,8 +57,8 @@ def test_memory_is_summed_over_the_processes_of_each_attempt():
         GpuProcess(pid=3, memory=None),
         GpuProcess(pid=4, memory=7),
     )
-    whose = {1: (7, 1), 2: (7, 1), 3: (8, 1), 4: (9, 2)}
-    seen = build_samples(looked, whose.get)["GPU-a"]
+    owner_of = {1: (7, 1), 2: (7, 1), 3: (8, 1), 4: (9, 2)}
+    seen = build_samples(looked, owner_of.get)["GPU-a"]
     assert seen.shares == {(7, 1): 350, (8, 1): None, (9, 2): 7}
     assert seen.sample.ours_memory is None
 

@@ -12,7 +12,7 @@ from stoker.probes.gpu_reading import GpuProcess, Reading
 TIMEOUT = 30
 
 
-def look(nvml: FakeNvml) -> Reading:
+def read(nvml: FakeNvml) -> Reading:
     return read_once(TIMEOUT, nvml.env())
 
 
@@ -33,7 +33,7 @@ def test_a_gpu_is_read_with_all_its_fields(nvml):
             Gpu(uuid="GPU-b"),
         ]
     )
-    reading = look(nvml)
+    reading = read(nvml)
     assert reading.error is None
     first, second = reading.facts
     assert (first.index, first.uuid, first.model) == (0, "GPU-a", "NVIDIA A100")
@@ -46,9 +46,9 @@ def test_a_gpu_is_read_with_all_its_fields(nvml):
     assert use.processes_known
 
 
-def test_without_the_library_there_are_simply_no_gpus(nvml, tmp_path):
+def test_without_the_library_there_are_no_gpus(nvml, tmp_path):
     env = nvml.env()
-    # A directory that shadows the name with something that cannot be loaded.
+    # A directory with a file of that name that cannot be loaded.
     (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
     env["LD_LIBRARY_PATH"] = str(tmp_path)
     assert read_once(TIMEOUT, env) == Reading()
@@ -56,20 +56,20 @@ def test_without_the_library_there_are_simply_no_gpus(nvml, tmp_path):
 
 def test_a_driver_that_is_not_loaded_is_named(nvml):
     nvml.set(init_error=9)
-    reading = look(nvml)
+    reading = read(nvml)
     assert reading.facts == ()
     assert reading.error == "the NVIDIA driver is installed but not loaded"
 
 
 def test_a_driver_of_another_version_is_named(nvml):
     nvml.set(init_error=18)
-    assert "different versions" in (look(nvml).error or "")
+    assert "different versions" in (read(nvml).error or "")
 
 
 def test_every_field_that_is_not_supported_is_none(nvml):
     fields = ("memory", "utilization", "temperature", "power", "pci", "name", "compute", "mig")
     nvml.set([Gpu(uuid="GPU-a", not_supported=fields, processes=(Process(pid=42),))])
-    reading = look(nvml)
+    reading = read(nvml)
     assert reading.error is None
     (facts,), (use,) = reading.facts, reading.use
     assert (facts.memory, facts.model) == (None, "NVIDIA GPU")
@@ -77,21 +77,21 @@ def test_every_field_that_is_not_supported_is_none(nvml):
     assert (use.processes, use.processes_known) == ((), False)
 
 
-def test_an_old_driver_tells_memory_by_the_older_call(nvml):
+def test_the_memory_of_an_old_driver_is_read_by_the_older_call(nvml):
     nvml.set([Gpu(uuid="GPU-a", memory_used=77, not_supported=("memory_v2",))])
-    assert look(nvml).use[0].memory_used == 77
+    assert read(nvml).use[0].memory_used == 77
 
 
 def test_values_that_are_not_available_are_none(nvml):
     processes = (Process(pid=42, memory=None),)
     nvml.set([Gpu(uuid="GPU-a", memory_total=None, memory_used=None, processes=processes)])
-    reading = look(nvml)
+    reading = read(nvml)
     assert reading.facts[0].memory is None
     assert reading.use[0].memory_used is None
     assert reading.use[0].processes == (GpuProcess(pid=42, memory=None),)
 
 
-def test_computing_and_drawing_processes_are_merged(nvml):
+def test_compute_and_graphics_processes_are_merged(nvml):
     processes = (
         Process(pid=7, memory=300),
         Process(pid=8, memory=50, graphics=True),
@@ -99,7 +99,7 @@ def test_computing_and_drawing_processes_are_merged(nvml):
         Process(pid=9, memory=20, graphics=True),
     )
     nvml.set([Gpu(uuid="GPU-a", processes=processes)])
-    assert look(nvml).use[0].processes == (
+    assert read(nvml).use[0].processes == (
         GpuProcess(pid=7, memory=300),
         GpuProcess(pid=8, memory=50, graphics=True),
         GpuProcess(pid=9, memory=20, graphics=True),
@@ -112,7 +112,7 @@ def test_a_gpu_in_mig_mode_is_replaced_by_its_instances(nvml):
         Gpu(uuid="MIG-2", memory_total=5000, processes=(Process(pid=42, memory=1000),)),
     )
     nvml.set([Gpu(uuid="GPU-a", temperature=55, mig=instances), Gpu(uuid="GPU-b")])
-    reading = look(nvml)
+    reading = read(nvml)
     assert reading.error is None
     assert [gpu.uuid for gpu in reading.facts] == ["MIG-1", "MIG-2", "GPU-b"]
     assert [gpu.index for gpu in reading.facts] == [0, 0, 1]
@@ -126,23 +126,23 @@ def test_a_gpu_in_mig_mode_is_replaced_by_its_instances(nvml):
 
 def test_a_lost_gpu_is_named_and_the_others_are_read(nvml):
     nvml.set([Gpu(uuid="GPU-a"), Gpu(uuid="GPU-b", lost=True), Gpu(uuid="GPU-c", reset=True)])
-    reading = look(nvml)
+    reading = read(nvml)
     assert [gpu.uuid for gpu in reading.facts] == ["GPU-a"]
     assert [use.uuid for use in reading.use] == ["GPU-a"]
     assert "GPU 1 cannot be read: GPU is lost" in (reading.error or "")
     assert "GPU 2 cannot be read: GPU requires restart" in (reading.error or "")
 
 
-def test_processes_grow_shrink_and_end_between_two_looks(nvml, tmp_path):
-    room = tmp_path / "room"
-    room.mkdir()
-    nvml.set([Gpu(uuid="GPU-a", memory_used=50, claims=room)])
+def test_processes_grow_shrink_and_end_between_two_readings(nvml, tmp_path):
+    claims_dir = tmp_path / "claims"
+    claims_dir.mkdir()
+    nvml.set([Gpu(uuid="GPU-a", memory_used=50, claims=claims_dir)])
     probe = ProbeLoop(nvml.env())
     try:
         for size in (100, 4000, 30):
-            (room / str(os.getpid())).write_text(str(size))
-            (room / str(os.getppid())).write_text("7")
-            (room / str(2**22 + 7)).write_text("900")  # nobody is called that
+            (claims_dir / str(os.getpid())).write_text(str(size))
+            (claims_dir / str(os.getppid())).write_text("7")
+            (claims_dir / str(2**22 + 7)).write_text("900")  # no process has this pid
             (use,) = probe.read().use
             assert {process.pid: process.memory for process in use.processes} == {
                 os.getpid(): size, os.getppid(): 7,
@@ -152,13 +152,13 @@ def test_processes_grow_shrink_and_end_between_two_looks(nvml, tmp_path):
         probe.close()
 
 
-def test_the_stand_in_runs_out_of_memory_as_a_gpu_does(nvml, tmp_path):
-    room = tmp_path / "room"
+def test_the_stand_in_runs_out_of_memory_like_a_gpu(nvml, tmp_path):
+    claims_dir = tmp_path / "claims"
     script = (
         "import sys, claims\n"
         "for line in sys.stdin:\n"
         "    try:\n"
-        f"        claims.claim({str(room)!r}, int(line), room=8192)\n"
+        f"        claims.claim({str(claims_dir)!r}, int(line), total=8192)\n"
         "        print('ok', flush=True)\n"
         "    except claims.OutOfMemoryError as error:\n"
         "        print(error, flush=True)\n"
@@ -166,23 +166,23 @@ def test_the_stand_in_runs_out_of_memory_as_a_gpu_does(nvml, tmp_path):
     command = [sys.executable, "-c", script]
     env = {**os.environ, "PYTHONPATH": os.path.dirname(claims.__file__)}
 
-    def says(process, size):
+    def send(process, size):
         process.stdin.write(f"{size}\n")
         process.stdin.flush()
         return process.stdout.readline().strip()
 
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": env}
     with subprocess.Popen(command, **pipes) as first, subprocess.Popen(command, **pipes) as second:
-        assert says(first, 6000) == "ok"
-        assert says(second, 3000).startswith("CUDA out of memory")
-        nvml.set([Gpu(uuid="GPU-a", claims=room)])
-        (use,) = look(nvml).use
+        assert send(first, 6000) == "ok"
+        assert send(second, 3000).startswith("CUDA out of memory")
+        nvml.set([Gpu(uuid="GPU-a", claims=claims_dir)])
+        (use,) = read(nvml).use
         assert use.processes == (GpuProcess(pid=first.pid, memory=6000),)
-        assert says(first, 100) == "ok"
-        assert says(second, 8000) == "ok"
+        assert send(first, 100) == "ok"
+        assert send(second, 8000) == "ok"
         first.stdin.close()
         second.stdin.close()
-    assert look(nvml).use[0].processes == ()
+    assert read(nvml).use[0].processes == ()
 
 
 def test_a_driver_that_vanishes_and_returns_is_found_again_by_the_same_process(nvml):
@@ -192,9 +192,9 @@ def test_a_driver_that_vanishes_and_returns_is_found_again_by_the_same_process(n
     try:
         assert probe.read().facts[0].uuid == "GPU-a"
         nvml.set(gpus, gone=True)
-        gone = probe.read()
-        assert gone.facts == ()
-        assert "NVIDIA driver" in (gone.error or "")
+        missing = probe.read()
+        assert missing.facts == ()
+        assert "NVIDIA driver" in (missing.error or "")
         nvml.set(gpus)
         back = probe.read()
         assert (back.facts[0].uuid, back.error) == ("GPU-a", None)

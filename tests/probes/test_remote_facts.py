@@ -1,4 +1,4 @@
-"""A machine looked at with nothing but a shell: what measure.sh writes, and how it is read."""
+"""Measurements of a remote node by a shell: the output of measure.sh and its parser."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from stoker.probes.gpu_samples import UNKNOWN_ATTEMPT, build_samples, parse_toke
 from stoker.probes.remote_facts import BadReport, ProcessOwner, RemoteFacts, parse
 
 PLACE = Path(stoker.executors.agent.session.__file__).parent
-FACTS = (PLACE / "measure.sh").read_text()
+MEASURE = (PLACE / "measure.sh").read_text()
 AGENT = (PLACE / "agent.sh").read_text()
 SHELLS = [
     pytest.param(shell, id=shell[0], marks=pytest.mark.skipif(
@@ -58,23 +58,23 @@ end
 
 
 def function(name: str) -> str:
-    """The text of one function of the agent."""
+    """Return the text of one function of the agent."""
     match = re.search(rf"^{name}\(\) \{{(?: .*\}}$|\n(?:.*\n)*?\}}$)", AGENT, re.MULTILINE)
     assert match, name
     return match[0]
 
 
-class Machine:
-    """A directory that plays the remote home, and a PATH whose nvidia-smi we write."""
+class FakeHost:
+    """A fake node: its home directory, a shell, and an nvidia-smi of the test."""
 
-    def __init__(self, place: Path, shell: list[str]) -> None:
-        self.shell, self.bin, self.here = shell, place / "bin", place / "home" / ".stoker"
-        self.run = self.here / "run" / "node"
+    def __init__(self, base: Path, shell: list[str]) -> None:
+        self.shell, self.bin, self.root = shell, base / "bin", base / "home" / ".stoker"
+        self.run = self.root / "run" / "node"
         self.run.mkdir(parents=True)
         self.bin.mkdir()
 
     def driver(self, gpus: str, apps: str = "", code: int = 0, first: str = "") -> None:
-        """An nvidia-smi that says this."""
+        """Write an nvidia-smi with this output."""
         (self.bin / "gpus").write_text(gpus)
         (self.bin / "apps").write_text(apps)
         text = f"""#!/bin/sh
@@ -87,38 +87,38 @@ esac
         (self.bin / "nvidia-smi").write_text(text)
         (self.bin / "nvidia-smi").chmod(0o755)
 
-    def does(self, *lines: str, **env: str) -> list[str]:
-        """What the agent tells while it does this."""
+    def run_agent(self, *lines: str, **env: str) -> list[str]:
+        """Run functions of the agent; return its notifications."""
         text = "\n".join(
             (
                 "exec 9>&1 8>&2 2>/dev/null; set -f; NONCE=nonce; BOOT=boot-id",
-                f"BASE='{self.here}'; RUN='{self.run}'",
-                function("notify"), function("read_start_time"), FACTS, *lines,
+                f"BASE='{self.root}'; RUN='{self.run}'",
+                function("notify"), function("read_start_time"), MEASURE, *lines,
             )
         )  # fmt: skip
         done = subprocess.run(
             [*self.shell, "-c", text], capture_output=True, text=True, errors="surrogateescape",
             timeout=60, check=False,
-            env={"PATH": f"{self.bin}:{os.environ['PATH']}", "HOME": str(self.here.parent), **env},
+            env={"PATH": f"{self.bin}:{os.environ['PATH']}", "HOME": str(self.root.parent), **env},
         )  # fmt: skip
         return done.stdout.splitlines()
 
-    def measured(self, **env: str) -> RemoteFacts:
-        """A look at it."""
-        *facts, last = self.does("measure", "wait", **env)
+    def measure(self, **env: str) -> RemoteFacts:
+        """Return a parsed measurement."""
+        *lines_sent, last = self.run_agent("measure", "wait", **env)
         assert last == "nonce - reading-end"
-        lines = [fact.removeprefix("nonce - reading ") for fact in facts]
+        lines = [line.removeprefix("nonce - reading ") for line in lines_sent]
         return parse("\n".join(lines).encode(errors="surrogateescape"))
 
 
 @pytest.fixture(params=SHELLS)
-def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
-    return Machine(tmp_path, request.param)
+def host_under_test(request: pytest.FixtureRequest, tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path, request.param)
 
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of an attempt, with a line break and a blank in its words."""
+    """A process of an attempt, with a line break and a blank in its arguments."""
     environment = {"PATH": os.environ["PATH"], "A": "b\nc", "STOKER_TOKEN": "abc.7.1"}
     words = ["sh", "-c", "read x", "a word", "two\nlines", "x" * 300]
     started = subprocess.Popen(
@@ -129,117 +129,133 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
     started.communicate()
 
 
-def test_a_machine_without_gpus_says_what_it_has(machine: Machine) -> None:
-    look = machine.measured(SSH_CONNECTION="10.0.0.1 5000 fe80::2%eth0 22", OMP_NUM_THREADS="1")
-    assert look.complete
-    assert (look.boot, look.home) == ("boot-id", str(machine.here.parent))
-    assert look.cores == host.cores()
-    assert look.memory_total == host.memory_mib()
-    assert 0 < look.memory_available <= look.memory_total
-    assert 0 < look.jiffies[0] < look.jiffies[1]
-    assert look.tools >= {"tar"}
-    assert look.disk_free > 0
-    assert (look.client, look.address) == ("10.0.0.1", "fe80::2%eth0")
+def test_a_node_without_gpus_reports_its_resources(host_under_test: FakeHost) -> None:
+    reading = host_under_test.measure(
+        SSH_CONNECTION="10.0.0.1 5000 fe80::2%eth0 22", OMP_NUM_THREADS="1"
+    )
+    assert reading.complete
+    assert (reading.boot, reading.home) == ("boot-id", str(host_under_test.root.parent))
+    assert reading.cores == host.cores()
+    assert reading.memory_total == host.memory_mib()
+    assert 0 < reading.memory_available <= reading.memory_total
+    assert 0 < reading.jiffies[0] < reading.jiffies[1]
+    assert reading.tools >= {"tar"}
+    assert reading.disk_free > 0
+    assert (reading.client, reading.address) == ("10.0.0.1", "fe80::2%eth0")
     if shutil.which("nvidia-smi") is None:
-        assert (look.reading.facts, look.reading.error, look.hung) == ((), None, False)
+        assert (reading.reading.facts, reading.reading.error, reading.hung) == ((), None, False)
 
 
 def test_gpus_are_read_with_their_processes(
-    machine: Machine, process: "subprocess.Popen[bytes]"
+    host_under_test: FakeHost, process: "subprocess.Popen[bytes]"
 ) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
     pid = process.pid
-    machine.driver(GPUS, f"GPU-a, {pid}, 300\nGPU-b, {pid}, 5\nGPU-a, {dead.pid}, 9\n")
-    look = machine.measured()
-    assert [gpu.model for gpu in look.reading.facts] == [
+    host_under_test.driver(GPUS, f"GPU-a, {pid}, 300\nGPU-b, {pid}, 5\nGPU-a, {dead.pid}, 9\n")
+    reading = host_under_test.measure()
+    assert [gpu.model for gpu in reading.reading.facts] == [
         "NVIDIA A100-SXM4-80GB", "Tesla, the second",
     ]  # fmt: skip
-    assert look.owners.keys() == {pid}  # and not the dead one
-    owner = look.owners[pid]
+    assert reading.owners.keys() == {pid}  # without the dead one
+    owner = reading.owners[pid]
     assert owner.user == host.user_name(os.getuid())
     assert (owner.token, owner.session) == ("abc.7.1", pid)
     assert owner.command.startswith("sh -c read x a word two lines xxx")
     assert len(owner.command) == 200
-    sample = build_samples(look.reading, look.owner_lookup("abc", {}), look.identify)[
+    sample = build_samples(reading.reading, reading.owner_lookup("abc", {}), reading.identify)[
         "GPU-a"
     ].sample
     assert (sample.ours_memory, sample.strangers) == (300, ())
-    assert not list(machine.run.glob("driver*"))
+    assert not list(host_under_test.run.glob("driver*"))
 
 
-def test_a_driver_that_hangs_is_given_up_on_and_its_asker_ended(machine: Machine) -> None:
-    machine.driver(GPUS, first="exec sleep 300")
-    look = machine.measured(DRIVER_TIMEOUT="1")
-    assert look.complete
-    assert look.hung
-    assert look.reading.error == "the GPU driver has not answered"
-    pid, _ = (machine.run / "stuck").read_text().split()
+def test_a_query_of_a_hanging_driver_times_out_and_is_killed(host_under_test: FakeHost) -> None:
+    host_under_test.driver(GPUS, first="exec sleep 300")
+    reading = host_under_test.measure(DRIVER_TIMEOUT="1")
+    assert reading.complete
+    assert reading.hung
+    assert reading.reading.error == "the GPU driver has not answered"
+    pid, _ = (host_under_test.run / "stuck").read_text().split()
     until(lambda: state_of(int(pid)) in "ZX")
 
 
-def test_while_one_asker_is_stuck_the_driver_is_not_asked_again(machine: Machine) -> None:
-    machine.driver(GPUS, first=f"touch '{machine.bin}/asked'")
+def test_the_driver_is_not_queried_while_an_earlier_query_is_blocked(
+    host_under_test: FakeHost,
+) -> None:
+    host_under_test.driver(GPUS, first=f"touch '{host_under_test.bin}/asked'")
     stat = read_stat(os.getpid())
     assert stat is not None
-    (machine.run / "stuck").write_text(f"{os.getpid()} {stat.start_ticks}\n")
-    assert machine.measured().hung
-    assert not (machine.bin / "asked").exists()
-    (machine.run / "stuck").write_text(f"{os.getpid()} {stat.start_ticks + 1}\n")
-    assert len(machine.measured().reading.facts) == 2
+    (host_under_test.run / "stuck").write_text(f"{os.getpid()} {stat.start_ticks}\n")
+    assert host_under_test.measure().hung
+    assert not (host_under_test.bin / "asked").exists()
+    (host_under_test.run / "stuck").write_text(f"{os.getpid()} {stat.start_ticks + 1}\n")
+    assert len(host_under_test.measure().reading.facts) == 2
 
 
-def test_a_driver_that_refuses_is_quoted(machine: Machine) -> None:
-    machine.driver("NVIDIA-SMI has failed.\n\n", "NVIDIA-SMI has failed.\n", code=9)
-    look = machine.measured()
-    assert (look.reading.error, look.hung, look.reading.facts) == (
+def test_an_error_of_the_driver_is_quoted(host_under_test: FakeHost) -> None:
+    host_under_test.driver("NVIDIA-SMI has failed.\n\n", "NVIDIA-SMI has failed.\n", code=9)
+    reading = host_under_test.measure()
+    assert (reading.reading.error, reading.hung, reading.reading.facts) == (
         "NVIDIA-SMI has failed.", False, (),
     )  # fmt: skip
-    machine.driver("No devices were found\n", "No devices were found\n", code=6)
-    assert machine.measured().reading.error is None
+    host_under_test.driver("No devices were found\n", "No devices were found\n", code=6)
+    assert host_under_test.measure().reading.error is None
 
 
-def test_where_processes_cannot_be_listed_that_is_known(machine: Machine) -> None:
-    machine.driver(GPUS, "[Not Supported]\n")
-    assert not machine.measured().reading.use[0].processes_known
-    machine.driver(GPUS)
-    assert machine.measured().reading.use[0].processes_known
+def test_a_driver_that_cannot_list_processes_is_recognised(host_under_test: FakeHost) -> None:
+    host_under_test.driver(GPUS, "[Not Supported]\n")
+    assert not host_under_test.measure().reading.use[0].processes_known
+    host_under_test.driver(GPUS)
+    assert host_under_test.measure().reading.use[0].processes_known
 
 
-def test_nothing_is_measured_twice_at_once(machine: Machine) -> None:
-    machine.driver(GPUS, first=f"until [ -e '{machine.bin}/go' ]; do sleep 0.05; done")
-    told = machine.does("measure", "measure", f": >'{machine.bin}/go'", "wait", "measure", "wait")
-    assert told.count("nonce - reading-end") == told.count("nonce - reading end") == 2
+def test_only_one_measurement_runs_at_a_time(host_under_test: FakeHost) -> None:
+    host_under_test.driver(
+        GPUS, first=f"until [ -e '{host_under_test.bin}/go' ]; do sleep 0.05; done"
+    )
+    notifications = host_under_test.run_agent(
+        "measure", "measure", f": >'{host_under_test.bin}/go'", "wait", "measure", "wait"
+    )
+    assert (
+        notifications.count("nonce - reading-end")
+        == notifications.count("nonce - reading end")
+        == 2
+    )
 
 
-def test_the_loop_goes_on_while_the_driver_is_asked(machine: Machine) -> None:
-    machine.driver(GPUS, first=f"until [ -e '{machine.bin}/go' ]; do sleep 0.05; done")
-    told = machine.does("measure", "notify meanwhile", f": >'{machine.bin}/go'", "wait")
-    assert told.index("nonce - meanwhile") < told.index("nonce - reading end")
-    assert told[-1] == "nonce - reading-end"
+def test_the_agents_loop_continues_while_the_driver_is_queried(host_under_test: FakeHost) -> None:
+    host_under_test.driver(
+        GPUS, first=f"until [ -e '{host_under_test.bin}/go' ]; do sleep 0.05; done"
+    )
+    notifications = host_under_test.run_agent(
+        "measure", "notify meanwhile", f": >'{host_under_test.bin}/go'", "wait"
+    )
+    assert notifications.index("nonce - meanwhile") < notifications.index("nonce - reading end")
+    assert notifications[-1] == "nonce - reading-end"
 
 
-def test_it_needs_no_disk(machine: Machine) -> None:
-    shutil.rmtree(machine.run)
-    machine.driver(GPUS)
-    assert machine.measured().complete
+def test_a_measurement_needs_no_disk(host_under_test: FakeHost) -> None:
+    shutil.rmtree(host_under_test.run)
+    host_under_test.driver(GPUS)
+    assert host_under_test.measure().complete
 
 
 # -- reading ----------------------------------------------------------------------------
 
 
-def test_a_look_is_read() -> None:
-    look = parse(WHOLE.encode())
-    assert look.complete
-    assert (look.boot, look.home, look.cores) == ("11-22", "/home/me", 24)
-    assert look.tools == {"bash", "tar"}
-    assert (look.memory_total, look.memory_available) == (32000, 16000)
-    assert look.jiffies == (156, 1006)  # without the guests, who are counted in `user` already
-    assert (look.load1, look.disk_free) == (1.5, 2000)
-    assert (look.client, look.address) == ("10.0.0.1", "10.0.0.2")
+def test_a_measurement_is_parsed() -> None:
+    reading = parse(WHOLE.encode())
+    assert reading.complete
+    assert (reading.boot, reading.home, reading.cores) == ("11-22", "/home/me", 24)
+    assert reading.tools == {"bash", "tar"}
+    assert (reading.memory_total, reading.memory_available) == (32000, 16000)
+    assert reading.jiffies == (156, 1006)  # without `guest`, which `user` includes
+    assert (reading.load1, reading.disk_free) == (1.5, 2000)
+    assert (reading.client, reading.address) == ("10.0.0.1", "10.0.0.2")
 
 
-def test_mls_53_figures_that_the_driver_does_not_know_are_none() -> None:
+def test_mls_53_values_that_the_driver_does_not_know_are_none() -> None:
     first, second = parse(WHOLE.encode()).reading.facts
     assert (first.index, first.uuid, first.memory) == (0, "GPU-a", 81920)
     assert (second.model, second.memory) == ("Tesla, the second", None)
@@ -252,19 +268,21 @@ def test_mls_53_figures_that_the_driver_does_not_know_are_none() -> None:
 
 
 def test_processes_belong_to_jobs_by_token_or_session_and_dead_ones_to_none() -> None:
-    look = parse(WHOLE.encode())
-    seen = build_samples(look.reading, look.owner_lookup("abc", {}), look.identify)["GPU-a"]
+    reading = parse(WHOLE.encode())
+    seen = build_samples(reading.reading, reading.owner_lookup("abc", {}), reading.identify)[
+        "GPU-a"
+    ]
     sample = seen.sample
     assert seen.shares == {(7, 1): 300}
     assert (sample.ours, sample.ours_memory) == (True, 300)
     assert [(s.pid, s.user, s.command) for s in sample.strangers] == [
         (78, "alice", "/usr/bin/python x")
     ]
-    assert look.owner_lookup("abc", {})(77) == (7, 1)
-    assert look.owner_lookup("other", {70: (8, 2)})(77) == (8, 2)
-    assert look.owner_lookup("ab", {1: (8, 2)})(77) is None
-    assert look.owner_lookup("abc", {71: (9, 0)})(78) == (9, 0)
-    assert look.owners[80] == ProcessOwner()  # there, and hidden
+    assert reading.owner_lookup("abc", {})(77) == (7, 1)
+    assert reading.owner_lookup("other", {70: (8, 2)})(77) == (8, 2)
+    assert reading.owner_lookup("ab", {1: (8, 2)})(77) is None
+    assert reading.owner_lookup("abc", {71: (9, 0)})(78) == (9, 0)
+    assert reading.owners[80] == ProcessOwner()  # it exists and is hidden
 
 
 def test_the_node_has_pools_and_gpus() -> None:
@@ -277,13 +295,13 @@ def test_the_node_has_pools_and_gpus() -> None:
 
 
 def test_without_the_available_memory_no_use_is_assumed() -> None:
-    look = parse(b"MemTotal: 2048 kB\n")
-    assert (look.memory_total, look.memory_available, look.complete) == (2, 2, False)
+    reading = parse(b"MemTotal: 2048 kB\n")
+    assert (reading.memory_total, reading.memory_available, reading.complete) == (2, 2, False)
 
 
-def test_no_command_line_reaches_a_terminal_as_it_is() -> None:
-    look = parse(b"owner 5 5 eve - \x1b[2Jvim \xff\xfe\n")
-    assert look.owners[5].command == "[2Jvim \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"
+def test_control_characters_of_command_lines_are_replaced() -> None:
+    reading = parse(b"owner 5 5 eve - \x1b[2Jvim \xff\xfe\n")
+    assert reading.owners[5].command == "[2Jvim \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"
 
 
 LINES = st.lists(
@@ -297,13 +315,13 @@ LINES = st.lists(
 
 
 @given(st.binary(max_size=500) | LINES)
-def test_any_bytes_are_read_or_refused(text: bytes) -> None:
+def test_any_bytes_are_parsed_or_rejected(text: bytes) -> None:
     try:
-        look = parse(text)
+        reading = parse(text)
     except BadReport:
         return
-    msgspec.json.encode(look.node_facts("any"))  # as the journal does
-    build_samples(look.reading, look.owner_lookup("abc", {}), look.identify)
+    msgspec.json.encode(reading.node_facts("any"))  # as for the journal
+    build_samples(reading.reading, reading.owner_lookup("abc", {}), reading.identify)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +335,7 @@ def test_any_bytes_are_read_or_refused(text: bytes) -> None:
         ("\n".join(f"gpu {n}, GPU-{n}, Tesla, 1, 0, 0, 0, 0" for n in range(257)), "256 GPUs"),
     ],
 )
-def test_what_no_node_has_is_refused(line: str, why: str) -> None:
+def test_impossible_values_are_rejected(line: str, why: str) -> None:
     with pytest.raises(BadReport, match=why):
         parse(f"{line}\n{WHOLE}".encode())
 
@@ -329,20 +347,20 @@ def test_numbers_and_texts_from_a_node_are_bounded() -> None:
     text = text.replace("abc.7.1", f"abc.{'9' * 5000}.1").replace("alice", "a" * 900)
     text = text.replace("A100-SXM4-80GB", "\x1b[2J\u202e" + "x" * 300)
     text = text.replace("MemTotal:       32768000", "MemTotal:       \u0663\u0663")
-    look = parse(text.encode())
-    assert [gpu.uuid for gpu in look.reading.facts] == ["GPU-a"]
-    assert look.reading.facts[0].memory is None
-    assert look.reading.use[0].memory_used is None
-    assert len(look.reading.facts[0].model) == 100
-    assert look.reading.facts[0].model.isprintable()
-    assert look.memory_total == 0
-    assert len(look.owners[78].user) == 100
-    assert 77 not in look.owners or look.owner_lookup("abc", {})(77) == UNKNOWN_ATTEMPT
+    reading = parse(text.encode())
+    assert [gpu.uuid for gpu in reading.reading.facts] == ["GPU-a"]
+    assert reading.reading.facts[0].memory is None
+    assert reading.reading.use[0].memory_used is None
+    assert len(reading.reading.facts[0].model) == 100
+    assert reading.reading.facts[0].model.isprintable()
+    assert reading.memory_total == 0
+    assert len(reading.owners[78].user) == 100
+    assert 77 not in reading.owners or reading.owner_lookup("abc", {})(77) == UNKNOWN_ATTEMPT
 
 
 def test_two_gpus_with_one_index_are_one() -> None:
-    look = parse(WHOLE.replace("1, GPU-b", "0, GPU-b").encode())
-    assert [gpu.uuid for gpu in look.reading.facts] == ["GPU-a"]
+    reading = parse(WHOLE.replace("1, GPU-b", "0, GPU-b").encode())
+    assert [gpu.uuid for gpu in reading.reading.facts] == ["GPU-a"]
 
 
 def test_a_token_with_a_number_out_of_bounds_names_no_attempt() -> None:
@@ -352,5 +370,5 @@ def test_a_token_with_a_number_out_of_bounds_names_no_attempt() -> None:
 
 
 @given(st.integers(0, len(WHOLE)))
-def test_a_look_cut_anywhere_is_known_to_be(length: int) -> None:
+def test_a_truncated_measurement_is_recognised(length: int) -> None:
     assert parse(WHOLE[:length].encode()).complete == (length >= len(WHOLE) - 1)

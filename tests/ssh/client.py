@@ -1,4 +1,4 @@
-"""The near side of ssh: keys, and an OpenSSH client that reads a test's configuration only."""
+"""The client side of ssh: keys, and an OpenSSH client that reads only a test's configuration."""
 
 import shutil
 import subprocess
@@ -6,19 +6,19 @@ from pathlib import Path
 
 
 def generate_key(path: Path) -> None:
-    """A new key pair."""
+    """Create a key pair."""
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.name, "-f", str(path)]
     subprocess.run(command, check=True, timeout=20, stdin=subprocess.DEVNULL)
 
 
-def ssh_program(place: Path, config: Path, calls: Path) -> None:
-    """A program called ssh, to come first on PATH, with a configuration and a record of calls.
+def ssh_program(directory: Path, config: Path, calls: Path) -> None:
+    """Create a program ssh for the PATH, with a configuration and a log of its calls.
 
-    OpenSSH looks for its files in the home that the password file names, whatever HOME says:
-    the developer's own must neither help nor be written to.
+    OpenSSH uses the home directory of the password file and ignores HOME: the files of the
+    developer must be neither read nor written.
     """
-    place.mkdir()
-    program = place / "ssh"
+    directory.mkdir()
+    program = directory / "ssh"
     program.write_text(
         f'#!/bin/sh\nprintf "%s\\n" "$*" >>{calls}\nexec {shutil.which("ssh")} -F {config} "$@"\n'
     )

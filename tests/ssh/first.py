@@ -1,7 +1,7 @@
-"""The first process of a lab machine: sets it up, buries orphans, ends it all when told to.
+"""The init process of a test host: sets it up, reaps orphans, and ends it when its stdin closes.
 
-Its stdin is a pipe that only the test process holds. However that ends, the pipe closes, this
-process exits, and the kernel takes every process, mount and network device of the machine.
+Only the test process has the other end of that pipe. When it ends for any reason, this process
+exits, and the kernel removes every process, mount and network device of the host.
 """
 
 import os
@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 
-here = os.readlink("/proc/self")  # its number outside, while /proc is still the one outside
+outer_pid = os.readlink("/proc/self")  # its pid outside, before /proc is replaced
 wake, woken = os.pipe()
 os.set_blocking(woken, False)
 os.set_blocking(wake, False)
@@ -17,7 +17,7 @@ signal.signal(signal.SIGCHLD, lambda *_: None)
 signal.set_wakeup_fd(woken)
 if os.spawnlp(os.P_WAIT, "sh", "sh", "-euc", *sys.argv[1:]) != 0:
     sys.exit(1)
-print(here, flush=True)
+print(outer_pid, flush=True)
 while not select.select([0, wake], [], [])[0].count(0):
     os.read(wake, 4096)
     try:

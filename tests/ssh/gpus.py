@@ -1,4 +1,4 @@
-"""The GPUs that the stand-in for nvidia-smi tells of."""
+"""The GPUs that the stand-in for nvidia-smi prints."""
 
 import contextlib
 import uuid
@@ -13,19 +13,20 @@ APP_COLUMNS = ("gpu_uuid", "pid", "process_name", "used_memory")
 Rows = Iterable[Mapping[str, object]]
 
 
-def write_gpus(place: Path, gpus: Rows, apps: Rows) -> list[str]:
-    """Write both tables, with likely values where none are given; return the UUIDs."""
-    rows = [gpu_row(place, index, gpu) for index, gpu in enumerate(gpus)]
+def write_gpus(directory: Path, gpus: Rows, apps: Rows) -> list[str]:
+    """Write both tables, with defaults for missing values; return the UUIDs."""
+    rows = [gpu_row(directory, index, gpu) for index, gpu in enumerate(gpus)]
     uuids = [str(row["uuid"]) for row in rows]
-    write_table(place / "gpus", GPU_COLUMNS, rows)
-    write_table(place / "apps", APP_COLUMNS, [app_row(uuids, app) for app in apps])
+    write_table(directory / "gpus", GPU_COLUMNS, rows)
+    write_table(directory / "apps", APP_COLUMNS, [app_row(uuids, app) for app in apps])
     return uuids
 
 
-def gpu_row(place: Path, index: int, given: Mapping[str, object]) -> dict[str, object]:
-    """One GPU."""
+def gpu_row(directory: Path, index: int, given: Mapping[str, object]) -> dict[str, object]:
+    """Return the row of one GPU."""
     gpu: dict[str, object] = {
-        "index": index, "uuid": f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{place.name}.{index}')}",
+        "index": index,
+        "uuid": f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{directory.name}.{index}')}",
         "name": "Tesla T4", "memory.total": 16384, "memory.used": 0, "utilization.gpu": 0,
         "temperature.gpu": 40, "power.draw": "30.00", **given,
     }  # fmt: skip
@@ -36,13 +37,13 @@ def gpu_row(place: Path, index: int, given: Mapping[str, object]) -> dict[str, o
 
 
 def app_row(uuids: list[str], given: Mapping[str, object]) -> dict[str, object]:
-    """One process on a GPU."""
+    """Return the row of one process on a GPU."""
     where = {"gpu_uuid": uuids[int(str(given.get("gpu", 0)))]}
     return {**where, "pid": 1, "process_name": "python", "used_memory": 100, **given}
 
 
 def write_table(path: Path, columns: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> None:
-    """A table with a head, whole or not at all: a machine may be reading it."""
+    """Write a table atomically: a host may be reading it."""
     lines = ["\t".join(columns)]
     lines += ["\t".join(str(row[column]) for column in columns) for row in rows]
     new = path.with_suffix(".new")

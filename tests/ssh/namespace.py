@@ -1,4 +1,4 @@
-"""Namespaces of the kernel: what makes a process believe that it is on another machine."""
+"""Kernel namespaces, which make a process see another host."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ KINDS = ("--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--propagation
 
 
 class Namespace:
-    """Namespaces that live as long as this object's process, and not a moment longer."""
+    """Namespaces that exist exactly as long as this object's process."""
 
     def __init__(self, log: Path, setup: str, *words: str) -> None:
         self._log = log
@@ -19,14 +19,14 @@ class Namespace:
             self._process = subprocess.Popen(
                 ["unshare", *KINDS, python, "-IS", str(FIRST), setup, "setup", *words],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, cwd="/",
-                # Not the test's own: whatever has its STOKER_HOME ends with the test.
+                # Not that of the test: processes with its STOKER_HOME are ended with the test.
                 env={"PATH": os.environ["PATH"]},
             )  # fmt: skip
         self._pid = 0
 
     @property
     def pid(self) -> int:
-        """The first process, by its number here; waits until all is set up."""
+        """The pid of the init process, outside; waits until all is set up."""
         if not self._pid:
             assert self._process.stdout is not None
             said = self._process.stdout.readline()
@@ -35,7 +35,7 @@ class Namespace:
         return self._pid
 
     def enter(self, *more: str) -> list[str]:
-        """What to put in front of a command to run it inside."""
+        """Return the words in front of a command that runs inside."""
         return ["nsenter", "-t", str(self.pid), *(more or ("-a",))]
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class Namespace:
 
 
 def ip(*lines: str, inside: Namespace | None = None) -> None:
-    """Change the network, here or inside."""
+    """Change the network, outside or inside."""
     done = subprocess.run(
         [*(inside.enter("-n") if inside else ()), "ip", "-batch", "-"],
         input="".join(f"{line}\n" for line in lines),

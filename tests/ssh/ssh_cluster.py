@@ -1,6 +1,6 @@
-"""Real machines for the ssh suites: namespaces with an sshd each, on a switch that can be cut.
+"""Test hosts of the ssh suites: namespaces with an sshd each, on a switch that can be cut.
 
-Nothing outside is changed but for one network device, and that goes with the test process.
+Outside, only one network device is added, which is removed with the test process.
 """
 
 import os
@@ -28,7 +28,7 @@ mount -t overlay -o lowerdir=/etc:/usr/bin probe /mnt
 
 
 class SshCluster:
-    """A switch, the machines at it, and what the OpenSSH client needs to reach them."""
+    """A switch, its hosts, and the configuration of an OpenSSH client for them."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -68,12 +68,12 @@ class SshCluster:
         self.config.write_text("".join((*aliases, everyone)))
 
     def forget(self) -> None:
-        """Know no host key, remember no call of ssh."""
+        """Forget host keys and the log of ssh calls."""
         self.known_hosts.unlink(missing_ok=True)
         self.calls.write_text("")
 
     def ssh(self, machine: SshHost, command: str, *options: str, timeout: float = 30) -> Done:
-        """Run a command by plain ssh, as anybody would."""
+        """Run a command by plain ssh."""
         return subprocess.run(
             ["ssh", "-T", "-oBatchMode=yes", "-oStrictHostKeyChecking=accept-new",
              "-oLogLevel=ERROR", "-i", str(machine.key), *options, machine.url, command],
@@ -85,26 +85,26 @@ class SshCluster:
 
     @property
     def a(self) -> SshHost:
-        """The first machine."""
+        """The first host."""
         return self.machine("a")
 
     @property
     def b(self) -> SshHost:
-        """The second machine."""
+        """The second host."""
         return self.machine("b")
 
     @property
     def c(self) -> SshHost:
-        """The third machine."""
+        """The third host."""
         return self.machine("c")
 
     @property
     def machines(self) -> list[SshHost]:
-        """Those that have been asked for so far."""
+        """The hosts that have been created so far."""
         return list(self._machines.values())
 
     def machine(self, name: str | None = None, **variant: Any) -> SshHost:
-        """A machine of this kind: the same one whenever it is asked for again.
+        """Return a host of this kind, created at the first call.
 
         `bare=True`: no bash, rsync, perl or Python; `hide=("tar",)`: not these programs;
         `gpus=2`: an nvidia-smi; `small_disk="2m"`: a HOME of this size.
@@ -129,40 +129,40 @@ class SshCluster:
         return f"02:73:6b:{self._slot:02x}:00:{int(address.rpartition('.')[2]):02x}"
 
     def _plug_in(self) -> None:
-        """One end of a cable here, the other in the switch."""
-        here, device = f"{self._network}.1", self._device
-        # That of a run that was killed goes by itself, but perhaps not yet.
+        """Create a cable between this host and the switch."""
+        address, device = f"{self._network}.1", self._device
+        # The device of a killed run is removed by the kernel, maybe a moment later.
         subprocess.run(["ip", "link", "del", device], check=False, capture_output=True, timeout=20)
-        ip(f"link add {device} address {self._hardware(here)} type veth"
+        ip(f"link add {device} address {self._hardware(address)} type veth"
            f" peer name uplink netns {self._switch.pid}",
-           f"addr add {here}/24 dev {device}", f"link set {device} up")  # fmt: skip
+           f"addr add {address}/24 dev {device}", f"link set {device} up")  # fmt: skip
         ip("link add switch type bridge", "link set switch up",
            "link set dev uplink master switch up", inside=self._switch)  # fmt: skip
 
     def _connect(self, machine: SshHost) -> None:
-        """A cable from a machine to the switch.
+        """Create a cable between a host and the switch.
 
-        Both sides know the hardware address of the other for good. Were they to ask for it, a
-        cut link would soon be reported as such; packets are to vanish, as behind a router.
+        Both sides have a fixed hardware address of the other. With ARP, a cut link would soon be
+        reported; packets are to be lost silently, as behind a router.
         """
-        here, there = f"{self._network}.1", machine.address
+        outer, inner = f"{self._network}.1", machine.address
         ip(f"link add {machine.port_name} type veth"
-           f" peer name eth0 address {self._hardware(there)} netns {machine.inside.pid}",
+           f" peer name eth0 address {self._hardware(inner)} netns {machine.inside.pid}",
            f"link set dev {machine.port_name} master switch up", inside=self._switch)  # fmt: skip
-        ip("link set lo up", f"addr add {there}/24 dev eth0", "link set eth0 up",
-           f"neigh replace {here} lladdr {self._hardware(here)} dev eth0 nud permanent",
+        ip("link set lo up", f"addr add {inner}/24 dev eth0", "link set eth0 up",
+           f"neigh replace {outer} lladdr {self._hardware(outer)} dev eth0 nud permanent",
            inside=machine.inside)  # fmt: skip
-        ip(f"neigh replace {there} lladdr {self._hardware(there)} dev {self._device} nud permanent")
+        ip(f"neigh replace {inner} lladdr {self._hardware(inner)} dev {self._device} nud permanent")
 
     # -- between tests ------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Every machine answers again; what runs on them is left."""
+        """Make every host reachable again; processes continue."""
         for machine in self.machines:
             machine.heal()
 
     def wipe(self) -> None:
-        """Every machine is as new."""
+        """Reset every host."""
         for machine in self.machines:
             machine.wipe()
         self.forget()
@@ -176,11 +176,11 @@ class SshCluster:
 
 
 def claim_slot() -> tuple[int, socket.socket]:
-    """A number that no other lab on this computer has, for as long as the socket is open."""
+    """Return a number that no other cluster on this host has while the socket is open."""
     for slot in range(SLOTS):
         claim = socket.socket(socket.AF_UNIX)
         try:
-            claim.bind(f"\0stoker-lab-{slot}")
+            claim.bind(f"\0stoker-test-{slot}")
         except OSError:
             claim.close()
         else:
@@ -188,16 +188,16 @@ def claim_slot() -> tuple[int, socket.socket]:
     raise AssertionError(f"{SLOTS} labs at once")
 
 
-def insist_on_namespaces() -> None:
-    """Skip where they cannot be made; under CI=true fail."""
+def require_namespaces() -> None:
+    """Skip the test if they cannot be created; with CI=true fail."""
     require(*TOOLS)
-    reason = why_no_lab()
+    reason = why_no_cluster()
     if reason is not None:
         (pytest.fail if ON_CI else pytest.skip)(reason)
 
 
-def why_no_lab() -> str | None:
-    """What keeps this computer from having a lab, if anything does."""
+def why_no_cluster() -> str | None:
+    """Return why this host cannot create a cluster, if it cannot."""
     probe = ["unshare", *KINDS, "sh", "-euc", PROBE]
     done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=20)
     if os.getuid() == 0 and done.returncode == 0:
@@ -211,9 +211,9 @@ def why_no_lab() -> str | None:
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshCluster]:
-    """One for all tests of this process."""
-    insist_on_namespaces()
-    cluster = SshCluster(tmp_path_factory.mktemp("lab"))
+    """One cluster for all tests of this process."""
+    require_namespaces()
+    cluster = SshCluster(tmp_path_factory.mktemp("cluster"))
     try:
         yield cluster
     finally:
@@ -230,10 +230,10 @@ def cluster(shared_cluster: SshCluster) -> Iterator[SshCluster]:
 
 
 @pytest.fixture
-def field(
+def daemon_and_cluster(
     cluster: SshCluster, idle: DaemonFixture, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[DaemonFixture, SshCluster]]:
-    """A home from which ssh reaches the cluster; its daemon is not started yet."""
+    """A daemon that is not started yet and can reach the cluster, and the cluster."""
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)

@@ -1,4 +1,4 @@
-"""A machine of the lab: its own processes, network, host name, user, home, /tmp and sshd."""
+"""A test host: its own processes, network, host name, user, home, /tmp and sshd."""
 
 import contextlib
 import functools
@@ -23,25 +23,25 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NOT_ON_A_BARE_MACHINE = ("bash", "rbash", "rsync", "perl", "python", "python3*")
 
 SETUP = """
-lab=$1 name=$2 user=$3 disk=$4
+base=$1 name=$2 user=$3 disk=$4
 shift 4
 mount -t proc proc /proc
-mount --bind "$lab/boot_id" /proc/sys/kernel/random/boot_id
+mount --bind "$base/boot_id" /proc/sys/kernel/random/boot_id
 echo "$name" >/proc/sys/kernel/hostname
 mount -t tmpfs -o mode=755 run /run
-mkdir /run/sshd /run/lab
-mount --bind "$lab" /run/lab
-# Not on the files themselves: useradd outside replaces them, and what is mounted there goes.
-mount -t overlay -o lowerdir=/run/lab/etc:/etc etc /etc
+mkdir /run/sshd /run/testhost
+mount --bind "$base" /run/testhost
+# Not on the files themselves: useradd outside replaces them, which removes the mounts.
+mount -t overlay -o lowerdir=/run/testhost/etc:/etc etc /etc
 mount -t tmpfs -o mode=755 home /home
 mkdir "/home/$user"
 if [ -n "$disk" ]; then
     mount -t tmpfs -o "$disk" home "/home/$user"
 else
-    mount --bind /run/lab/home "/home/$user"
+    mount --bind /run/testhost/home "/home/$user"
 fi
-mount --bind /run/lab/tmp /tmp
-# A layer with a hole for each program that is not to be there.
+mount --bind /run/testhost/tmp /tmp
+# An overlay with a whiteout for each program to hide.
 for tool in "$@"; do
     mkdir -p "/run/holes${tool%/*}"
     mknod "/run/holes$tool" c 0 0
@@ -53,10 +53,10 @@ done
 
 SSHD_CONFIG = f"""
 Port {PORT}
-HostKey /run/lab/host_key
-AuthorizedKeysFile /run/lab/authorized_keys
-PidFile /run/lab/sshd.pid
-SetEnv PATH=/run/lab/bin:{PATH}
+HostKey /run/testhost/host_key
+AuthorizedKeysFile /run/testhost/authorized_keys
+PidFile /run/testhost/sshd.pid
+SetEnv PATH=/run/testhost/bin:{PATH}
 Subsystem sftp internal-sftp
 LogLevel VERBOSE
 PasswordAuthentication no
@@ -64,25 +64,25 @@ StrictModes no
 UsePAM no
 UseDNS no
 MaxStartups 1000
-# The default costs both ends 0.07 s more for each connection, and proves nothing here.
+# The default takes 0.07 s more per connection on both ends, without use in tests.
 KexAlgorithms curve25519-sha256
 MaxSessions 1000
 """
 
 
 class Process(NamedTuple):
-    """A process of a machine, as seen from here."""
+    """A process of a test host."""
 
     pid: int
-    there: int
-    """Its number on its own machine."""
+    namespace_pid: int
+    """Its pid inside the test host."""
     parent: int
     uid: int
     words: list[str]
 
 
 class SshHost:
-    """A machine that ssh reaches. Process ids are those seen from here, unless it says *there*."""
+    """A host that ssh reaches. Pids are those outside, unless they are called namespace pids."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class SshHost:
         gpus: int | None = None,
         small_disk: str | None = None,
     ) -> None:
-        """Switch it on; the lab plugs in its cable and starts sshd."""
+        """Create the namespaces; the cluster connects the network and starts sshd."""
         self.base, self.name, self.uid, self.address, self.key = base, name, uid, address, key
         self.user, self.port, self.port_name = f"user-{name}", PORT, f"port-{name}"
         self._switch, self._bare, self._gpus = switch, bare, gpus
@@ -115,8 +115,8 @@ class SshHost:
             (base / name).chmod(mode)
         os.chown(base / "home", uid, uid)
         shell = "/bin/sh" if self._bare or not shutil.which("bash") else "/bin/bash"
-        people = Path("/etc/passwd").read_text()
-        (base / "etc/passwd").write_text(f"{people}{user}:*:{uid}:{uid}::/home/{user}:{shell}\n")
+        users = Path("/etc/passwd").read_text()
+        (base / "etc/passwd").write_text(f"{users}{user}:*:{uid}:{uid}::/home/{user}:{shell}\n")
         (base / "etc/group").write_text(f"{Path('/etc/group').read_text()}{user}:x:{uid}:\n")
         (base / "sshd_config").write_text(SSHD_CONFIG + penalties_off())
         self._new_boot_id()
@@ -127,42 +127,42 @@ class SshHost:
 
     @property
     def url(self) -> str:
-        """As one writes it."""
+        """Its address as a URL."""
         return f"ssh://{self.user}@{self.address}:{self.port}"
 
     @property
     def alias(self) -> str:
-        """A name that the lab's ssh configuration knows, with user, port and key."""
-        return f"lab-{self.name}"
+        """Its name in the ssh configuration, with user, port and key."""
+        return f"test-{self.name}"
 
     @property
     def root(self) -> Path:
-        """The machine's file system, seen from here."""
+        """The root of its file system, seen from outside."""
         return Path(f"/proc/{self.inside.pid}/root")
 
     @property
-    def home_there(self) -> str:
-        """The user's HOME, as the machine calls it."""
+    def home_inside(self) -> str:
+        """The path of the user's HOME inside."""
         return f"/home/{self.user}"
 
     @property
     def home(self) -> Path:
-        """The user's HOME, seen from here."""
+        """The user's HOME, seen from outside."""
         return self.root / f"home/{self.user}"
 
     @property
     def log(self) -> str:
-        """What sshd has said."""
+        """The log of sshd."""
         return (self.base / "log").read_text(errors="replace")
 
     # -- commands -----------------------------------------------------------------------
 
     def sh(self, command: str, as_root: bool = False, timeout: float = 30, **more: Any) -> Done:
-        """Run a command there without ssh, in the user's HOME."""
+        """Run a command inside without ssh, in the user's HOME."""
         who = () if as_root else ("-S", str(self.uid), "-G", str(self.uid))
         env = {
-            "HOME": self.home_there, "USER": self.user, "LOGNAME": self.user,
-            "PATH": f"/run/lab/bin:{PATH}", "LANG": "C.UTF-8",
+            "HOME": self.home_inside, "USER": self.user, "LOGNAME": self.user,
+            "PATH": f"/run/testhost/bin:{PATH}", "LANG": "C.UTF-8",
         }  # fmt: skip
         return subprocess.run(
             [*self.inside.enter("-a", *who), "sh", "-c", 'cd && eval "$1"', "sh", command],
@@ -171,7 +171,7 @@ class SshHost:
         )  # fmt: skip
 
     def tool(self, name: str, text: str) -> Path:
-        """Put a program first on the PATH of this machine's user."""
+        """Put a program first on the PATH of the host's user."""
         path = self.base / "bin" / name
         path.unlink(missing_ok=True)
         path.write_text(text)
@@ -181,57 +181,59 @@ class SshHost:
     # -- processes ----------------------------------------------------------------------
 
     def processes(self) -> Iterator[Process]:
-        """All of them but the first one, and no zombies."""
-        mine = os.readlink(f"/proc/{self.inside.pid}/ns/pid")
+        """Yield all processes except init and zombies."""
+        namespace = os.readlink(f"/proc/{self.inside.pid}/ns/pid")
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError):
-                if entry.isdigit() and os.readlink(f"/proc/{entry}/ns/pid") == mine:
-                    found = look_at(int(entry))
-                    if found.there != 1:
-                        yield found
+                if entry.isdigit() and os.readlink(f"/proc/{entry}/ns/pid") == namespace:
+                    process = read_process(int(entry))
+                    if process.namespace_pid != 1:
+                        yield process
 
     def pids(self, word: str) -> list[int]:
-        """The user's processes with this in their arguments or environment."""
-        token, found = os.fsencode(word), []
+        """Return the user's processes with this text in their arguments or environment."""
+        token, matching = os.fsencode(word), []
         for process in self.processes():
             with contextlib.suppress(OSError):
-                said = [Path(f"/proc/{process.pid}/{file}").read_bytes().replace(b"\0", b" ")
+                texts = [Path(f"/proc/{process.pid}/{file}").read_bytes().replace(b"\0", b" ")
                         for file in ("cmdline", "environ")]  # fmt: skip
-                if process.uid == self.uid and any(token in text for text in said):
-                    found.append(process.pid)
-        return sorted(found)
+                if process.uid == self.uid and any(token in text for text in texts):
+                    matching.append(process.pid)
+        return sorted(matching)
 
-    def here(self, there: int) -> int:
-        """The number here of the process with this number there."""
-        return next(each.pid for each in self.processes() if each.there == there)
+    def outer_pid(self, namespace_pid: int) -> int:
+        """Return the outer pid of the process with this namespace pid."""
+        return next(
+            process.pid for process in self.processes() if process.namespace_pid == namespace_pid
+        )
 
     def _sshd(self) -> list[Process]:
-        return [each for each in self.processes() if each.words[0].startswith("sshd")]
+        return [process for process in self.processes() if process.words[0].startswith("sshd")]
 
     def _end_all(self) -> None:
         self.sh("kill -9 -1", as_root=True)
         until(lambda: not list(self.processes()))
 
-    # -- what goes wrong ----------------------------------------------------------------
+    # -- failures -----------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Pull the cable: packets vanish, both ways."""
+        """Drop all packets, in both directions."""
         ip(f"link set dev {self.port_name} down", inside=self._switch)
 
     def restore(self) -> None:
-        """Plug the cable in again."""
+        """Forward packets again."""
         ip(f"link set dev {self.port_name} up", inside=self._switch)
 
     def refuse(self) -> None:
-        """Let nobody in."""
+        """Accept no key."""
         (self.base / "authorized_keys").write_text("")
 
     def admit(self) -> None:
-        """Let the lab's key in."""
+        """Accept the key of the cluster."""
         shutil.copy(f"{self.key}.pub", self.base / "authorized_keys")
 
     def new_host_key(self) -> None:
-        """Show another host key from the next connection on."""
+        """Use another host key for new connections."""
         for name in ("host_key", "host_key.pub"):
             (self.base / name).unlink(missing_ok=True)
         generate_key(self.base / "host_key")
@@ -241,21 +243,23 @@ class SshHost:
 
     @property
     def listener(self) -> int | None:
-        """The sshd that takes new connections."""
-        return next((each.pid for each in self._sshd() if "listener" in each.words[0]), None)
+        """Return the pid of the sshd that accepts new connections."""
+        return next(
+            (process.pid for process in self._sshd() if "listener" in process.words[0]), None
+        )
 
     def start_sshd(self) -> None:
-        """Take connections; return when they would be."""
+        """Accept connections; return when sshd listens."""
         if self.listener is not None:
             return
         record = self.base / "sshd.pid"
         record.unlink(missing_ok=True)
-        done = self.sh(f"{SSHD} -f /run/lab/sshd_config -E /run/lab/log", as_root=True)
+        done = self.sh(f"{SSHD} -f /run/testhost/sshd_config -E /run/testhost/log", as_root=True)
         assert done.returncode == 0, f"{done.stderr}{self.log}"
         until(lambda: record.exists() and record.read_text().endswith("\n"))
 
     def stop_sshd(self, kill: bool = True) -> None:
-        """Take no new connections; those that are stay (see `kill_connections`)."""
+        """Accept no new connections; open ones stay (see `kill_connections`)."""
         if (pid := self.listener) is not None:
             if not kill:
                 os.kill(pid, 15)
@@ -263,27 +267,31 @@ class SshHost:
             end(pid)
 
     def kill_connections(self) -> int:
-        """Kill the sshd processes of living connections, and nothing else; say how many."""
-        sessions = [each.pid for each in self._sshd() if "listener" not in each.words[0]]
+        """Kill the sshd processes of open connections only; return their number."""
+        sessions = [process.pid for process in self._sshd() if "listener" not in process.words[0]]
         for pid in sessions:
             end(pid)
         return len(sessions)
 
     def agents(self) -> list[int]:
-        """The shells that sshd runs for the user: one of them serves stoker."""
-        parents = {each.there for each in self._sshd() if each.uid == self.uid}
-        below = [each for each in self.processes() if each.parent in parents]
-        return [each.pid for each in below if Path(each.words[0]).name in {"sh", "dash", "bash"}]
+        """Return the shells that sshd runs for the user; one of them is the agent."""
+        parents = {process.namespace_pid for process in self._sshd() if process.uid == self.uid}
+        below = [process for process in self.processes() if process.parent in parents]
+        return [
+            process.pid
+            for process in below
+            if Path(process.words[0]).name in {"sh", "dash", "bash"}
+        ]
 
     def kill_agent(self) -> int:
-        """Kill the shells that sshd runs for the user, not their children; say how many."""
-        found = self.agents()
-        for pid in found:
+        """Kill the shells that sshd runs for the user, not their children; return their number."""
+        shells = self.agents()
+        for pid in shells:
             end(pid)
-        return len(found)
+        return len(shells)
 
     def fake_reboot(self) -> None:
-        """End every process, have another boot id, take connections again."""
+        """End every process, change the boot id, and accept connections again."""
         self._end_all()
         self._new_boot_id()
         self.start_sshd()
@@ -294,7 +302,7 @@ class SshHost:
     # -- GPUs ---------------------------------------------------------------------------
 
     def gpus(self, gpus: Rows, apps: Rows = ()) -> list[str]:
-        """Have these GPUs, by columns of nvidia-smi; apps may say `gpu` for an index. UUIDs."""
+        """Set the GPUs, by columns of nvidia-smi; apps may have `gpu`, an index; return UUIDs."""
         if not (self.base / "bin/nvidia-smi").exists():
             self.tool("nvidia-smi", NVIDIA_SMI.read_text())
         return write_gpus(self.base, gpus, apps)
@@ -302,16 +310,16 @@ class SshHost:
     # -- between tests ------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Answer again; what runs is left alone."""
+        """Make the host reachable again; processes continue."""
         self.restore()
         self.admit()
         self.start_sshd()
 
     def wipe(self) -> None:
-        """Be as new: nothing runs, HOME and /tmp are empty."""
+        """Reset the host: no processes, empty HOME and /tmp."""
         self._end_all()
-        for place in (self.home, self.base / "tmp", self.base / "bin"):
-            for path in place.iterdir():
+        for directory in (self.home, self.base / "tmp", self.base / "bin"):
+            for path in directory.iterdir():
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
                 else:
@@ -322,32 +330,37 @@ class SshHost:
         self.heal()
 
 
-def look_at(pid: int) -> Process:
-    """A process by its number here."""
+def read_process(pid: int) -> Process:
+    """Return a process by its outer pid."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    facts = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
-    parent = Path(f"/proc/{facts['PPid'][0]}/status")
-    above = 0
-    with contextlib.suppress(OSError):  # the parent is outside, or has just gone
-        found = [line for line in parent.read_text().splitlines() if line.startswith("NSpid:")]
-        above = int(found[0].split()[-1])
-    return Process(pid, int(facts["NSpid"][-1]), above, int(facts["Uid"][1]), words)
+    fields = {name: values.split() for name, _, values in (line.partition(":") for line in lines)}
+    parent = Path(f"/proc/{fields['PPid'][0]}/status")
+    parent_pid = 0
+    with contextlib.suppress(OSError):  # the parent is outside, or has ended
+        lines_with_pids = [
+            line for line in parent.read_text().splitlines() if line.startswith("NSpid:")
+        ]
+        parent_pid = int(lines_with_pids[0].split()[-1])
+    return Process(pid, int(fields["NSpid"][-1]), parent_pid, int(fields["Uid"][1]), words)
 
 
 def installed(patterns: Iterable[str]) -> list[str]:
-    """Where programs of these names are on a machine's PATH."""
-    places = {Path(place).resolve() for place in PATH.split(":")}
+    """Return the paths of programs with these names on the PATH."""
+    directories = {Path(directory).resolve() for directory in PATH.split(":")}
     return sorted(
-        str(path) for place in places for pattern in patterns for path in place.glob(pattern)
+        str(path)
+        for directory in directories
+        for pattern in patterns
+        for path in directory.glob(pattern)
     )
 
 
 @functools.cache
 def penalties_off() -> str:
-    """OpenSSH 9.8 and later would shut out whoever fails to log in a few times."""
+    """Return the setting without which OpenSSH 9.8 rejects clients after failed logins."""
     trial = [SSHD, "-G", "-f", "/dev/stdin"]
-    known = subprocess.run(
+    check = subprocess.run(
         trial, input="PerSourcePenalties no\n", capture_output=True, text=True, check=False
     )
-    return "" if known.returncode else "PerSourcePenalties no\n"
+    return "" if check.returncode else "PerSourcePenalties no\n"

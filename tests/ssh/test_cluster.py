@@ -1,4 +1,4 @@
-"""The lab does what the ssh suites rely on: shown with plain ssh, without stoker."""
+"""The test cluster does what the ssh suites rely on: checked with plain ssh, without stoker."""
 
 import os
 import re
@@ -30,48 +30,48 @@ class Session:
             env={**os.environ, **cluster.environment},
         )  # fmt: skip
 
-    def said(self) -> str:
+    def read_line(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
-    def tell(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
     def end(self) -> tuple[int, str]:
-        _, said = self.process.communicate(timeout=30)
-        return self.process.returncode, said
+        _, stderr = self.process.communicate(timeout=30)
+        return self.process.returncode, stderr
 
 
 @pytest.fixture
 def session(cluster: SshCluster) -> Iterator[Session]:
-    """A shell on machine a that has said hello and waits."""
-    there = Session(cluster, cluster.a, "echo hello; read line; echo $line; read line")
-    assert there.said() == "hello\n"
-    yield there
-    there.process.kill()
-    there.process.communicate()
+    """A shell on host a that has printed hello and waits."""
+    session = Session(cluster, cluster.a, "echo hello; read line; echo $line; read line")
+    assert session.read_line() == "hello\n"
+    yield session
+    session.process.kill()
+    session.process.communicate()
 
 
 # ------------------------------------------------------------------------ three machines
 
 
-def test_three_machines_are_three(cluster: SshCluster) -> None:
+def test_three_hosts_have_their_own_names_users_and_boot_ids(cluster: SshCluster) -> None:
     machines = [cluster.a, cluster.b, cluster.c]
     script = 'hostname; id -un; echo "$HOME"; cat /proc/sys/kernel/random/boot_id; echo $SHELL'
-    said = [cluster.ssh(each, script) for each in machines]
-    assert [each.stderr for each in said] == ["", "", ""]
-    facts = [each.stdout.split() for each in said]
-    assert [each[:3] for each in facts] == [
+    results = [cluster.ssh(result, script) for result in machines]
+    assert [result.stderr for result in results] == ["", "", ""]
+    facts = [result.stdout.split() for result in results]
+    assert [result[:3] for result in facts] == [
         [name, f"user-{name}", f"/home/user-{name}"] for name in "abc"
     ]
-    boots = {each[3] for each in facts}
+    boots = {result[3] for result in facts}
     assert len(boots) == 3
     assert Path("/proc/sys/kernel/random/boot_id").read_text().strip() not in boots
 
 
-def test_nothing_of_this_computer_is_there(cluster: SshCluster, tmp_path: Path) -> None:
+def test_a_host_has_nothing_of_this_computer(cluster: SshCluster, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     tmp_path.chmod(0o755)
     assert cluster.ssh(cluster.a, f"cat {tmp_path}/mine").returncode == 1
@@ -81,31 +81,31 @@ def test_nothing_of_this_computer_is_there(cluster: SshCluster, tmp_path: Path) 
 
 
 @pytest.mark.needs("useradd")
-def test_users_that_come_and_go_here_are_no_matter(cluster: SshCluster) -> None:
+def test_users_added_outside_do_not_matter(cluster: SshCluster) -> None:
     assert cluster.ssh(cluster.a, "id -un").stdout == "user-a\n"
     with another_user():
         assert cluster.ssh(cluster.a, "id -un").stdout == "user-a\n"
     assert cluster.ssh(cluster.a, "id -un").stdout == "user-a\n"
 
 
-def test_files_are_seen_from_here_and_from_there(cluster: SshCluster) -> None:
+def test_files_are_visible_outside_and_inside(cluster: SshCluster) -> None:
     assert cluster.ssh(cluster.a, "echo there >file").returncode == 0
     assert (cluster.a.home / "file").read_text() == "there\n"
     assert (
-        cluster.a.sh("cat file; pwd; id -un").stdout == f"there\n{cluster.a.home_there}\nuser-a\n"
+        cluster.a.sh("cat file; pwd; id -un").stdout == f"there\n{cluster.a.home_inside}\nuser-a\n"
     )
     assert cluster.a.sh("id -u", as_root=True).stdout == "0\n"
     assert not (cluster.b.home / "file").exists()
 
 
-def test_machines_reach_each_other(cluster: SshCluster) -> None:
+def test_hosts_reach_each_other(cluster: SshCluster) -> None:
     address = cluster.b.address
     connect = f"import socket; print(socket.create_connection(('{address}', 2222), 5).recv(4))"
     command = [*cluster.a.inside.enter("-n"), sys.executable, "-c", connect]
     assert subprocess.check_output(command, text=True, timeout=30) == "b'SSH-'\n"
 
 
-def test_the_user_s_own_configuration_names_machines(cluster: SshCluster) -> None:
+def test_the_ssh_configuration_of_the_user_names_hosts(cluster: SshCluster) -> None:
     words = [
         "ssh",
         "-oBatchMode=yes",
@@ -120,7 +120,7 @@ def test_the_user_s_own_configuration_names_machines(cluster: SshCluster) -> Non
     assert cluster.a.address in cluster.known_hosts.read_text()
 
 
-def test_without_its_key_nobody_gets_in(cluster: SshCluster) -> None:
+def test_a_connection_without_the_key_is_rejected(cluster: SshCluster) -> None:
     words = ["ssh", "-oBatchMode=yes", "-oStrictHostKeyChecking=accept-new", cluster.a.url, "true"]
     env = {**os.environ, **cluster.environment}
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30, env=env)
@@ -128,12 +128,12 @@ def test_without_its_key_nobody_gets_in(cluster: SshCluster) -> None:
     assert "Permission denied" in done.stderr
 
 
-# ------------------------------------------------------------------------ what goes wrong
+# ------------------------------------------------------------------------ failures
 
 
-def test_a_cut_link_swallows_packets_until_it_is_restored(cluster: SshCluster) -> None:
+def test_a_cut_link_drops_packets_until_it_is_restored(cluster: SshCluster) -> None:
     session = Session(cluster, cluster.a, "echo hello; read line", *QUICK)
-    assert session.said() == "hello\n"
+    assert session.read_line() == "hello\n"
     cluster.a.cut()
     code, why = session.end()
     assert (code, "not responding" in why) == (255, True), why
@@ -145,12 +145,12 @@ def test_a_cut_link_swallows_packets_until_it_is_restored(cluster: SshCluster) -
 
 def test_a_connection_survives_a_short_cut(cluster: SshCluster, session: Session) -> None:
     cluster.a.cut()
-    session.tell("while away")
+    session.write_line("during the cut")
     cluster.a.restore()
-    assert session.said() == "while away\n"
+    assert session.read_line() == "during the cut\n"
 
 
-def test_a_refused_key_is_refused_until_it_is_admitted(cluster: SshCluster) -> None:
+def test_a_rejected_key_stays_rejected_until_it_is_accepted(cluster: SshCluster) -> None:
     cluster.a.refuse()
     assert "Permission denied" in cluster.ssh(cluster.a, "true").stderr
     assert cluster.ssh(cluster.b, "true").returncode == 0
@@ -159,18 +159,18 @@ def test_a_refused_key_is_refused_until_it_is_admitted(cluster: SshCluster) -> N
 
 
 @pytest.mark.parametrize("kill", [True, False])
-def test_without_sshd_connections_are_refused_and_living_ones_stay(
+def test_without_sshd_new_connections_fail_and_open_ones_stay(
     cluster: SshCluster, session: Session, kill: bool
 ) -> None:
     cluster.a.stop_sshd(kill=kill)
     assert "Connection refused" in cluster.ssh(cluster.a, "true").stderr
-    session.tell("still there")
-    assert session.said() == "still there\n"
+    session.write_line("still there")
+    assert session.read_line() == "still there\n"
     cluster.a.start_sshd()
     assert cluster.ssh(cluster.a, "true").returncode == 0
 
 
-def test_connections_can_be_killed_while_detached_jobs_live_on(
+def test_connections_can_be_killed_while_detached_processes_continue(
     cluster: SshCluster, session: Session
 ) -> None:
     cluster.ssh(cluster.a, "setsid sleep 4242 >/dev/null 2>&1 </dev/null &")
@@ -201,7 +201,9 @@ def test_a_new_host_key_is_noticed(cluster: SshCluster) -> None:
     assert cluster.ssh(cluster.a, "true").returncode == 0
 
 
-def test_a_reboot_ends_everything_and_shows(cluster: SshCluster, session: Session) -> None:
+def test_a_reboot_ends_all_processes_and_changes_the_boot_id(
+    cluster: SshCluster, session: Session
+) -> None:
     read = "cat /proc/sys/kernel/random/boot_id"
     before = cluster.ssh(cluster.a, read).stdout
     cluster.ssh(cluster.a, "touch kept; setsid sleep 4242 >/dev/null 2>&1 </dev/null &")
@@ -216,25 +218,25 @@ def test_a_reboot_ends_everything_and_shows(cluster: SshCluster, session: Sessio
     assert cluster.a.sh(read).stdout == after, "the same without ssh"
 
 
-def test_an_orphan_is_buried(cluster: SshCluster) -> None:
-    there = int(cluster.ssh(cluster.a, "(sleep 4242 >/dev/null 2>&1 & echo $!)").stdout)
-    here = cluster.a.here(there)
-    os.kill(here, signal.SIGKILL)
-    until(lambda: cluster.a.sh(f"[ -e /proc/{there} ]").returncode == 1)
-    assert not Path(f"/proc/{here}").exists()
+def test_an_orphan_is_reaped(cluster: SshCluster) -> None:
+    inner_pid = int(cluster.ssh(cluster.a, "(sleep 4242 >/dev/null 2>&1 & echo $!)").stdout)
+    outer_pid = cluster.a.outer_pid(inner_pid)
+    os.kill(outer_pid, signal.SIGKILL)
+    until(lambda: cluster.a.sh(f"[ -e /proc/{inner_pid} ]").returncode == 1)
+    assert not Path(f"/proc/{outer_pid}").exists()
 
 
 def test_processes_are_found_by_their_environment(cluster: SshCluster) -> None:
     cluster.ssh(cluster.a, "TOKEN=some-token sleep 4242 >/dev/null 2>&1 &")
-    found = until(lambda: cluster.a.pids("TOKEN=some-token"))
-    assert found == cluster.a.pids("sleep 4242")
+    pids = until(lambda: cluster.a.pids("TOKEN=some-token"))
+    assert pids == cluster.a.pids("sleep 4242")
     assert cluster.b.pids("sleep 4242") == []
 
 
 # ------------------------------------------------------------------------ kinds of machine
 
 
-def test_a_bare_machine_has_sh_and_little_else(cluster: SshCluster) -> None:
+def test_a_bare_host_has_sh_and_little_else(cluster: SshCluster) -> None:
     bare = cluster.machine(bare=True)
     for tool in ("bash", "rsync", "nvidia-smi", "python3"):
         assert cluster.ssh(bare, f"command -v {tool}").returncode == 127, tool
@@ -251,7 +253,7 @@ def test_any_program_can_be_hidden(cluster: SshCluster) -> None:
     )
 
 
-def test_a_machine_kind_is_made_once(cluster: SshCluster) -> None:
+def test_a_kind_of_host_is_created_once(cluster: SshCluster) -> None:
     assert cluster.machine(bare=True) is cluster.machine(bare=True)
     assert cluster.machine(bare=True) is not cluster.a
     assert cluster.a is cluster.machine("a")
@@ -261,7 +263,7 @@ def smi(cluster: SshCluster, machine: SshHost, words: str) -> str:
     return cluster.ssh(machine, f"nvidia-smi {words}").stdout
 
 
-def test_gpus_answer_for_whatever_is_asked(cluster: SshCluster) -> None:
+def test_the_stand_in_of_nvidia_smi_answers_all_queries(cluster: SshCluster) -> None:
     two = cluster.machine(gpus=2)
     plain = "--format=csv,noheader,nounits"
     assert smi(cluster, two, f"--query-gpu=index,memory.total,name {plain}") == (
@@ -286,7 +288,7 @@ def test_gpus_answer_for_whatever_is_asked(cluster: SshCluster) -> None:
     )  # fmt: skip
 
 
-def test_any_machine_can_get_gpus_and_a_broken_driver(cluster: SshCluster) -> None:
+def test_any_host_can_get_gpus_and_a_broken_driver(cluster: SshCluster) -> None:
     cluster.a.gpus([{}])
     assert smi(cluster, cluster.a, "--query-gpu=index --format=csv,noheader") == "0\n"
     cluster.a.tool("nvidia-smi", "#!/bin/sh\necho 'no devices were found'\nexit 6\n")
@@ -306,15 +308,15 @@ def test_a_small_disk_fills_up(cluster: SshCluster) -> None:
 # ------------------------------------------------------------------------ order
 
 
-def test_many_connections_at_once_are_all_taken(cluster: SshCluster) -> None:
-    cluster.ssh(cluster.a, "true")  # its host key is known from here on
+def test_many_concurrent_connections_are_all_accepted(cluster: SshCluster) -> None:
+    cluster.ssh(cluster.a, "true")  # its host key is now known
     words = ["ssh", "-T", "-oBatchMode=yes", "-i", str(cluster.a.key), cluster.a.url, "true"]
     env = {**os.environ, **cluster.environment}
     crowd = [subprocess.Popen(words, stdin=subprocess.DEVNULL, env=env) for _ in range(15)]
-    assert [each.wait(60) for each in crowd] == [0] * 15
+    assert [client.wait(60) for client in crowd] == [0] * 15
 
 
-def test_a_wiped_machine_is_as_new(cluster: SshCluster) -> None:
+def test_a_wiped_host_is_as_new(cluster: SshCluster) -> None:
     cluster.ssh(cluster.a, "mkdir -p x/y; touch x/y/z /tmp/t; chmod 0 x; ln -s /nowhere l")
     cluster.ssh(cluster.a, "setsid sleep 4242 >/dev/null 2>&1 </dev/null &")
     cluster.a.gpus([{}])
@@ -328,16 +330,18 @@ def test_a_wiped_machine_is_as_new(cluster: SshCluster) -> None:
 
 
 KILLED = """
-import os, pathlib, sys, tempfile
+import os, pathlib, sys, tempfile, time
 from ssh.ssh_cluster import SshCluster
-lab = SshCluster(pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1])))
-lab.ssh(lab.a, "setsid sleep 4243 >/dev/null 2>&1 </dev/null &")
-print(lab.a.inside.pid, lab._device, *lab.a.pids("sleep 4243"), flush=True)
+cluster = SshCluster(pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1])))
+cluster.ssh(cluster.a, "setsid sleep 4243 >/dev/null 2>&1 </dev/null &")
+while not (pids := cluster.a.pids("sleep 4243")):
+    time.sleep(0.05)
+print(cluster.a.inside.pid, cluster._device, *pids, flush=True)
 os.kill(os.getpid(), 9)
 """
 
 
-def test_a_lab_that_is_killed_leaves_nothing_running(cluster: SshCluster, tmp_path: Path) -> None:
+def test_a_killed_cluster_leaves_no_process_running(cluster: SshCluster, tmp_path: Path) -> None:
     tests = str(Path(__file__).parents[1])
     env = {**os.environ, "PYTHONPATH": tests}
     words = [sys.executable, "-c", KILLED, str(tmp_path)]
@@ -348,8 +352,10 @@ def test_a_lab_that_is_killed_leaves_nothing_running(cluster: SshCluster, tmp_pa
     until(lambda: not Path(f"/sys/class/net/{device}").exists())
 
 
-def test_a_home_reaches_the_lab(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, cluster = field
+def test_a_daemon_home_reaches_the_cluster(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
+) -> None:
+    box, cluster = daemon_and_cluster
     box.start()
     label = box.submit("--", "ssh", "-oBatchMode=yes", "-oStrictHostKeyChecking=accept-new",
                        cluster.b.alias, "hostname")  # fmt: skip

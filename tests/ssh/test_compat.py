@@ -16,7 +16,7 @@ FOREVER = "until [ -e $HOME/go ]; do sleep 0.05; done"
 
 @pytest.fixture
 def reach(cluster: SshCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshCluster]:
-    """A machine with two GPUs that homes made in this test can reach."""
+    """A cluster with a host with two GPUs, reachable from homes created in this test."""
     monkeypatch.setenv("PATH", cluster.environment["PATH"])
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     try:
@@ -25,7 +25,7 @@ def reach(cluster: SshCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshC
         cluster.heal()
 
 
-def test_grs_31_a_queue_has_gpus_of_several_nodes_and_none_here(reach: SshCluster) -> None:
+def test_grs_31_a_queue_has_gpus_of_several_nodes_and_no_local_ones(reach: SshCluster) -> None:
     rich, twin = reach.machine("rich", gpus=2), reach.machine("twin", gpus=2)
     with open_grass_env() as home:
         for name, machine in (("rich", rich), ("twin", twin)):
@@ -40,7 +40,7 @@ def test_grs_31_a_queue_has_gpus_of_several_nodes_and_none_here(reach: SshCluste
         jobs = [int(home.done("enqueue", "q", *print_place)) for _ in range(2)]
         until(lambda: all(home.jobs("q")[id]["status"] == "Running" for id in jobs))
         assert [home.jobs("q")[id]["node"] for id in jobs] == ["rich", "twin"]
-        # Two GPUs are those of rich only, although twin has two of the same names.
+        # Only the two GPUs of rich count, although twin has two with the same names.
         third = int(home.done("enqueue", "q2", "--json", "{gpu:1}", "--", "hostname"))
         assert home.jobs("q2")[third]["status"] == "Created"
         assert "3" in home.refused("enqueue", "q3", "--json", "{gpu:3}", "--", "true")
@@ -54,30 +54,30 @@ def test_grs_31_a_queue_has_gpus_of_several_nodes_and_none_here(reach: SshCluste
         assert [home.jobs("q2")[third]["node"]] == ["rich"]
 
 
-def test_aut_44_a_task_is_placed_on_the_machine_that_has_room(reach: SshCluster) -> None:
-    there = reach.machine("rich", gpus=2)
+def test_aut_44_a_task_is_placed_on_the_node_with_free_gpus(reach: SshCluster) -> None:
+    remote = reach.machine("rich", gpus=2)
     with open_auto_env() as home:
         home.serve("--gpus", "0", "1", "--port", "0")
         added = home.run(
-            sys.executable, "-m", "stoker", "nodes", "add", "rich", there.url,
-            "--key", there.key,
+            sys.executable, "-m", "stoker", "nodes", "add", "rich", remote.url,
+            "--key", remote.key,
         )  # fmt: skip
         assert added.returncode == 0, added.stderr
-        here = home.task(UNTIL_GO, "-n", "2")
-        assert home.running(here)["node"] != "rich"
+        local = home.task(UNTIL_GO, "-n", "2")
+        assert home.running(local)["node"] != "rich"
         assert home.result("hostname; echo $CUDA_VISIBLE_DEVICES", "-n", "2") == "rich\n0,1\n"
         (home.user / "go").touch()
-        home.ended(here)
-        # A server finds its own GPUs, whatever the other machines have.
+        home.ended(local)
+        # A server finds only its own GPUs.
         home.stop()
         home.serve("--gpus", "0", "1", "--port", "0")
 
 
-def test_aut_44_a_server_declares_no_gpus_where_nodes_have_them(reach: SshCluster) -> None:
-    there = reach.machine("rich", gpus=2)
+def test_aut_44_a_server_declares_no_gpus_if_nodes_have_them(reach: SshCluster) -> None:
+    remote = reach.machine("rich", gpus=2)
     stoker = (sys.executable, "-m", "stoker")
     with open_auto_env() as home:
-        added = home.run(*stoker, "nodes", "add", "rich", there.url, "--key", there.key)
+        added = home.run(*stoker, "nodes", "add", "rich", remote.url, "--key", remote.key)
         assert added.returncode == 0, added.stderr
         assert home.run(*stoker, "daemon", "stop").returncode == 0
         home.serve("--gpus", "0", "1", "--port", "0")

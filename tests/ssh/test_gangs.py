@@ -1,7 +1,7 @@
-"""Jobs on several machines at once: all parts or none, and one meeting point."""
+"""Jobs on several nodes: all parts or none, and one rendezvous address."""
 
 from e2e.daemon_fixture import DaemonFixture, until
-from ssh.moves import add
+from ssh.node_actions import add
 from ssh.ssh_cluster import SshCluster
 
 
@@ -18,8 +18,10 @@ def part(box: DaemonFixture, job: int, rank: int) -> str:
 SAY = "echo $NODE_RANK/$WORLD_SIZE $NODELIST $MASTER_ADDR:$MASTER_PORT on $(hostname)"
 
 
-def test_every_part_knows_the_others(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, cluster = field
+def test_every_part_has_the_addresses_of_all_nodes(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
+) -> None:
+    box, cluster = daemon_and_cluster
     add(box, cluster.a, cluster.b)
     job = gang(box, SAY)
     assert box.end_of(job)["result"] == 0
@@ -27,10 +29,10 @@ def test_every_part_knows_the_others(field: tuple[DaemonFixture, SshCluster]) ->
     assert part(box, job, 1) == f"1/2 a,b {cluster.a.address}:29500 on b\n"
 
 
-def test_the_meeting_point_is_a_free_port_of_the_first_machine(
-    field: tuple[DaemonFixture, SshCluster],
+def test_the_rendezvous_address_is_a_free_port_of_the_first_node(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     add(box, cluster.a, cluster.b)
     waits = "until [ -e go ]; do [ -e $HOME/go ] && break; sleep 0.05; done"
     first = gang(box, f"echo $MASTER_PORT; {waits}")
@@ -44,8 +46,10 @@ def test_the_meeting_point_is_a_free_port_of_the_first_machine(
     assert box.output(first) == "29500\n"
 
 
-def test_one_part_s_death_ends_the_whole(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, cluster = field
+def test_the_death_of_one_part_ends_the_whole_job(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
+) -> None:
+    box, cluster = daemon_and_cluster
     add(box, cluster.a, cluster.b)
     job = gang(box, "if [ $NODE_RANK = 1 ]; then exit 9; fi; sleep 300")
     end = box.end_of(job)
@@ -53,22 +57,24 @@ def test_one_part_s_death_ends_the_whole(field: tuple[DaemonFixture, SshCluster]
     assert cluster.a.pids("sleep 300") == []
 
 
-def test_with_this_machine_as_one_of_them(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, cluster = field
+def test_the_local_node_can_be_one_of_the_nodes(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
+) -> None:
+    box, cluster = daemon_and_cluster
     add(box, cluster.a)
-    here = box.client.nodes()["nodes"][0]["name"]
+    local = box.client.nodes()["nodes"][0]["name"]
     done = box.stoker("submit", "--nodes", "2", "--wrap", "echo $NODE_RANK $NODELIST $MASTER_ADDR")
     job = int(done.stdout)
     assert box.end_of(job)["result"] == 0
     first = cluster.a.address if box.output(job).split()[1].startswith("a,") else "198.18."
     assert first in box.output(job)
-    assert here in box.output(job)
+    assert local in box.output(job)
 
 
-def test_a_daemon_that_dies_leaves_the_parts_together(
-    field: tuple[DaemonFixture, SshCluster],
+def test_a_killed_daemon_is_replaced_and_all_parts_continue(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     add(box, cluster.a, cluster.b)
     job = gang(box, "echo up; until [ -e $HOME/go ]; do sleep 0.05; done; exit $NODE_RANK")
     until(lambda: cluster.a.pids("STOKER_TOKEN=") and cluster.b.pids("STOKER_TOKEN="))
@@ -80,8 +86,8 @@ def test_a_daemon_that_dies_leaves_the_parts_together(
     assert part(box, job, 1) == "up\n"
 
 
-def test_cancelled_together(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, cluster = field
+def test_a_cancel_ends_all_parts(daemon_and_cluster: tuple[DaemonFixture, SshCluster]) -> None:
+    box, cluster = daemon_and_cluster
     add(box, cluster.a, cluster.b)
     job = gang(box, "sleep 300")
     until(lambda: cluster.a.pids("sleep 300") and cluster.b.pids("sleep 300"))
@@ -90,8 +96,10 @@ def test_cancelled_together(field: tuple[DaemonFixture, SshCluster]) -> None:
     assert cluster.a.pids("sleep 300") == cluster.b.pids("sleep 300") == []
 
 
-def test_nobody_runs_when_one_cannot_be_ready(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, cluster = field
+def test_no_part_runs_if_one_cannot_start(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
+) -> None:
+    box, cluster = daemon_and_cluster
     add(box, cluster.a, cluster.b)
     cluster.b.kill_connections()
     cluster.b.stop_sshd()
@@ -102,10 +110,10 @@ def test_nobody_runs_when_one_cannot_be_ready(field: tuple[DaemonFixture, SshClu
     assert box.job(job)["attempts"][-1]["exit_code"] == 0
 
 
-def test_all_machines_and_logs_are_shown_also_when_it_is_over(
-    field: tuple[DaemonFixture, SshCluster],
+def test_all_nodes_and_logs_are_shown_also_after_the_end(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     add(box, cluster.a, cluster.b)
     hold = "echo $NODE_RANK; until [ -e $HOME/go ]; do sleep 0.05; done"
     job = gang(box, hold, "--output", f"{box.user}/%N.txt", "--error", f"{box.user}/%t.err")
@@ -113,8 +121,8 @@ def test_all_machines_and_logs_are_shown_also_when_it_is_over(
 
     def shown() -> list[str]:
         lines = box.stoker("show", job).stdout.splitlines()
-        wanted = ("nodes", "log ", "error log")
-        return [line.strip() for line in lines if line.strip().startswith(wanted)]
+        prefixes = ("nodes", "log ", "error log")
+        return [line.strip() for line in lines if line.strip().startswith(prefixes)]
 
     expected = ["nodes           a,b"]
     for rank, name in enumerate("ab"):

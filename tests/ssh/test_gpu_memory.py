@@ -1,8 +1,8 @@
-"""The GPU memory of jobs on machines over SSH."""
+"""The GPU memory of jobs on SSH nodes."""
 
 from e2e.daemon_fixture import DaemonFixture, until
 from e2e.journal import journal
-from ssh.moves import add, let_go, on
+from ssh.node_actions import add, release_jobs, submit_to
 from ssh.ssh_cluster import SshCluster
 from ssh.ssh_host import SshHost
 
@@ -13,18 +13,18 @@ LINE = (
 
 
 def pid(machine: SshHost, name: str) -> int:
-    """As the machine itself counts."""
+    """Return the pid inside the host."""
     path = machine.home / name
     return int(until(lambda: path.exists() and path.read_text().strip()))
 
 
-def test_kub_63_the_processes_of_a_job_far_away_are_summed(
-    field: tuple[DaemonFixture, SshCluster],
+def test_kub_63_the_processes_of_a_remote_job_are_summed(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     machine = cluster.machine("memory", gpus=2)
     add(box, machine)
-    job = on(box, machine, LINE, "--gpus", "2")
+    job = submit_to(box, machine, LINE, "--gpus", "2")
     itself, child = pid(machine, "self"), pid(machine, "child")
     machine.gpus(
         [{"memory.used": 1000}, {"memory.used": 400}],
@@ -35,7 +35,7 @@ def test_kub_63_the_processes_of_a_job_far_away_are_summed(
         ],
     )
     until(lambda: journal(box, "MemoryMeasured"))
-    told = [(event["job"], event["memory"]) for event in journal(box, "MemoryMeasured")]
-    assert told == [(job, 1000)]
-    let_go(machine)
+    measured = [(event["job"], event["memory"]) for event in journal(box, "MemoryMeasured")]
+    assert measured == [(job, 1000)]
+    release_jobs(machine)
     assert box.end_of(job)["state"] == "COMPLETED"

@@ -1,33 +1,33 @@
-"""Jobs on machines over SSH, as a user sees them."""
+"""Jobs on SSH nodes, as a user sees them."""
 
 import re
 
 from e2e.daemon_fixture import DaemonFixture, until
-from ssh.moves import HOLD, add, let_go, on
+from ssh.node_actions import HOLD, add, release_jobs, submit_to
 from ssh.ssh_cluster import SshCluster
 
 
-def test_a_job_takes_its_directory_along_and_what_it_wrote_comes_back(
-    field: tuple[DaemonFixture, SshCluster],
+def test_a_job_has_its_directory_and_its_results_are_fetched(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     add(box, cluster.a)
     (box.user / "hello.txt").write_text("hello\n")
-    job = on(box, cluster.a, "cat hello.txt; hostname; echo new > made.txt; exit 3")
+    job = submit_to(box, cluster.a, "cat hello.txt; hostname; echo new > made.txt; exit 3")
     assert box.end_of(job)["result"] == 3
     assert box.output(job) == "hello\na\n"
     assert (box.user / "made.txt").read_text() == "new\n"
 
 
-def test_bash_with_its_bashrc_and_none_of_its_noise(
-    field: tuple[DaemonFixture, SshCluster],
+def test_a_job_has_the_environment_of_bashrc_and_none_of_its_output(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     (cluster.a.home / ".bashrc").write_text(
         "echo welcome; greet() { echo hello $1; }; export CUDA_VISIBLE_DEVICES=7; oops\n"
     )
     add(box, cluster.a)
-    job = on(
+    job = submit_to(
         box, cluster.a, "greet you$CUDA_VISIBLE_DEVICES; echo bad >&2; exit 7", "-o", "o", "-e", "e"
     )
     assert box.end_of(job)["result"] == 7
@@ -36,11 +36,11 @@ def test_bash_with_its_bashrc_and_none_of_its_noise(
 
 
 def test_a_cancelled_job_ends_with_all_its_processes(
-    field: tuple[DaemonFixture, SshCluster],
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     add(box, cluster.a)
-    job = on(box, cluster.a, "(sleep 300 & sleep 300); sleep 300")
+    job = submit_to(box, cluster.a, "(sleep 300 & sleep 300); sleep 300")
     until(lambda: len(cluster.a.pids("sleep 300")) >= 2)
     box.stoker("cancel", str(job))
     assert box.end_of(job)["state"] == "CANCELLED"
@@ -48,11 +48,11 @@ def test_a_cancelled_job_ends_with_all_its_processes(
 
 
 def test_the_time_limit_of_a_running_job_can_be_changed(
-    field: tuple[DaemonFixture, SshCluster],
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     add(box, cluster.a)
-    job = on(box, cluster.a, "sleep 300", "--time", "1h")
+    job = submit_to(box, cluster.a, "sleep 300", "--time", "1h")
     until(lambda: cluster.a.pids("sleep 300"))
     assert box.stoker("edit", str(job), "--time", "2h").returncode == 0
     assert box.job(job)["time_limit"] == 7200
@@ -61,34 +61,34 @@ def test_the_time_limit_of_a_running_job_can_be_changed(
     assert cluster.a.pids("sleep 300") == []
 
 
-def test_why_and_show_say_how_far_the_upload_of_its_files_is(
-    field: tuple[DaemonFixture, SshCluster],
+def test_why_and_show_print_the_progress_of_the_upload(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     slow = cluster.machine("slow", hide=("rsync",))
     slow.tool("tar", f'#!/bin/sh\n{HOLD}\nexec /bin/tar "$@"\n')
     add(box, slow)
     with open(box.user / "data", "wb") as file:
-        file.truncate(24_000_000)  # more than the pipes on the way hold
-    job = on(box, slow, "wc -c < data")
-    told = re.compile(r"CONFIGURING: sending [1-9]\d* of 24 MB to slow")
-    until(lambda: told.search(box.stoker("why", str(job)).stdout))
-    assert told.search(box.stoker("show", str(job)).stdout)
+        file.truncate(24_000_000)  # more than the pipes in between can buffer
+    job = submit_to(box, slow, "wc -c < data")
+    progress = re.compile(r"CONFIGURING: sending [1-9]\d* of 24 MB to slow")
+    until(lambda: progress.search(box.stoker("why", str(job)).stdout))
+    assert progress.search(box.stoker("show", str(job)).stdout)
     (upload,) = box.job(job)["uploads"]
     assert (upload["node"], upload["total_bytes"]) == ("slow", 24_000_000)
     assert 0 < upload["sent_bytes"] < 24_000_000
-    let_go(slow)
+    release_jobs(slow)
     assert box.end_of(job)["result"] == 0
     assert "uploads" not in box.job(job)
     assert box.output(job) == "24000000\n"
 
 
-def test_a_job_that_is_cancelled_has_its_own_output_and_nothing_else(
-    field: tuple[DaemonFixture, SshCluster],
+def test_the_log_of_a_cancelled_job_has_only_its_own_output(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     add(box, cluster.a)
-    job = on(box, cluster.a, "echo begun; sleep 300", "-e", "err")
+    job = submit_to(box, cluster.a, "echo begun; sleep 300", "-e", "err")
     until(lambda: cluster.a.pids("sleep 300"))
     box.stoker("cancel", str(job))
     assert box.end_of(job)["state"] == "CANCELLED"
@@ -97,11 +97,11 @@ def test_a_job_that_is_cancelled_has_its_own_output_and_nothing_else(
 
 
 def test_a_job_outlives_the_daemon_and_the_connection(
-    field: tuple[DaemonFixture, SshCluster],
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     add(box, cluster.a)
-    job = on(
+    job = submit_to(
         box, cluster.a, "echo one; until [ -e $HOME/go ]; do sleep 0.05; done; echo two; exit 5"
     )
     until(lambda: box.job(job)["state"] == "RUNNING")
@@ -112,12 +112,12 @@ def test_a_job_outlives_the_daemon_and_the_connection(
     assert box.output(job) == "one\ntwo\n"
 
 
-def test_a_silent_machine_keeps_its_job_and_the_job_its_end(
-    field: tuple[DaemonFixture, SshCluster],
+def test_a_job_on_an_unreachable_node_continues_and_its_exit_is_reported_later(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     add(box, cluster.a)
-    job = on(
+    job = submit_to(
         box, cluster.a, "echo one; until [ -e $HOME/go ]; do sleep 0.05; done; echo two; exit 5"
     )
     until(lambda: box.job(job)["state"] == "RUNNING")
@@ -127,31 +127,35 @@ def test_a_silent_machine_keeps_its_job_and_the_job_its_end(
     assert box.output(job) == "one\ntwo\n"
 
 
-def test_signals(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, cluster = field
+def test_signals_reach_a_remote_job(daemon_and_cluster: tuple[DaemonFixture, SshCluster]) -> None:
+    box, cluster = daemon_and_cluster
     add(box, cluster.a)
     (box.user / "t.sh").write_text(
         "trap 'echo usr; exit 9' USR1\necho up\nwhile :; do sleep 0.05; done\n"
     )
-    job = on(box, cluster.a, "sh t.sh")
+    job = submit_to(box, cluster.a, "sh t.sh")
     box.stoker("nodes")
     until(lambda: box.job(job)["state"] == "RUNNING" and box.output(job) == "up\n")
     box.stoker("kill", "-s", "USR1", str(job))
     assert box.end_of(job)["result"] == 9
 
 
-def test_what_a_job_leaves_behind_is_ended_with_it(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, cluster = field
+def test_detached_processes_are_ended_with_their_job(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
+) -> None:
+    box, cluster = daemon_and_cluster
     add(box, cluster.a)
-    job = on(box, cluster.a, "setsid -f sleep 304 >/dev/null 2>&1; echo done")
+    job = submit_to(box, cluster.a, "setsid -f sleep 304 >/dev/null 2>&1; echo done")
     end = box.end_of(job)
     assert end["result"] == 0
     assert cluster.a.pids("sleep 304") == []
     assert "behind" in end["termination_note"]
 
 
-def test_a_slurm_script_finds_its_tools_on_a_node(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, cluster = field
+def test_a_slurm_script_finds_its_tools_on_a_node(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
+) -> None:
+    box, cluster = daemon_and_cluster
     add(box, cluster.a)
     (box.user / "tasks.sh").write_text(
         "#!/bin/sh\n#SBATCH -n 2 -o logs/%x.out\n"

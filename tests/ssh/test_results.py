@@ -1,31 +1,31 @@
-"""Results beside the work that goes on here: nothing is lost, and what happened is said."""
+"""Results and local changes of the same files: nothing is lost, and conflicts are reported."""
 
 import os
 
 import pytest
 
 from e2e.daemon_fixture import DaemonFixture
-from ssh.moves import HOLD, add, all_of, let_go, on
+from ssh.node_actions import HOLD, add, all_of, release_jobs, submit_to
 from ssh.ssh_cluster import SshCluster
 
-Field = tuple[DaemonFixture, SshCluster]
+DaemonAndCluster = tuple[DaemonFixture, SshCluster]
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_file_edited_here_while_the_job_runs_is_not_overwritten(
-    field: Field, restart: bool
+def test_a_file_edited_locally_while_the_job_runs_is_not_overwritten(
+    daemon_and_cluster: DaemonAndCluster, restart: bool
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     add(box, cluster.a)
     (box.user / "train.py").write_text("old\n")
     (box.user / "log").write_text("old\n")
-    job = on(box, cluster.a, f"{HOLD}; echo its >>train.py; echo its >>log; cat train.py")
+    job = submit_to(box, cluster.a, f"{HOLD}; echo its >>train.py; echo its >>log; cat train.py")
     box.becomes(job, "RUNNING")
     (box.user / "train.py").write_text("mine\n")
     if restart:
         box.crash()
         box.up()
-    let_go(cluster.a)
+    release_jobs(cluster.a)
     end = box.end_of(job)
     assert end["result"] == 0
     assert (
@@ -37,8 +37,10 @@ def test_a_file_edited_here_while_the_job_runs_is_not_overwritten(
     assert (box.user / "log").read_text() == "old\nits\n"
 
 
-def test_tasks_on_several_machines_that_write_to_one_name_keep_all_they_wrote(field: Field) -> None:
-    box, cluster = field
+def test_tasks_on_several_nodes_that_write_one_file_keep_all_versions(
+    daemon_and_cluster: DaemonAndCluster,
+) -> None:
+    box, cluster = daemon_and_cluster
     add(box, *all_of(cluster))
     line = f"{HOLD}; echo row $STOKER_ARRAY_INDEX >>r.csv"
     names = [machine.name for machine in all_of(cluster)]
@@ -48,7 +50,7 @@ def test_tasks_on_several_machines_that_write_to_one_name_keep_all_they_wrote(fi
     ]
     for number, task in enumerate(tasks):
         box.becomes(f"{task}_{number}", "RUNNING")
-    let_go(*all_of(cluster))
+    release_jobs(*all_of(cluster))
     for number, task in enumerate(tasks):
         assert box.end_of(f"{task}_{number}")["result"] == 0
     rows = {path.name: path.read_text() for path in box.user.glob("r.csv*")}
@@ -59,8 +61,10 @@ def test_tasks_on_several_machines_that_write_to_one_name_keep_all_they_wrote(fi
 
 
 @pytest.mark.parametrize("size", [1, 3 << 20])
-def test_modes_links_and_directories_come_back_as_they_were(field: Field, size: int) -> None:
-    box, cluster = field
+def test_modes_links_and_directories_of_results_are_kept(
+    daemon_and_cluster: DaemonAndCluster, size: int
+) -> None:
+    box, cluster = daemon_and_cluster
     machine = cluster.machine("tar", hide=("rsync",))
     add(box, cluster.a, machine)
     for name, mode in (("plain", 0o644), ("shared", 0o664), ("tool", 0o755)):
@@ -71,8 +75,10 @@ def test_modes_links_and_directories_come_back_as_they_were(field: Field, size: 
         'echo >>tool; mkdir -p empty/inside; ln -s "$PWD/big" absolute; ln -s /etc outside; '
         "mkdir sub; ln -s $(pwd -P)/big sub/deep"
     )
-    for each in (cluster.a, machine):
-        job = on(box, each, line, "--bring-into", str(box.user / "res%%" / "%N" / "%a-%j"))
+    for machine_used in (cluster.a, machine):
+        job = submit_to(
+            box, machine_used, line, "--bring-into", str(box.user / "res%%" / "%N" / "%a-%j")
+        )
         end = box.end_of(job)
         assert end["result"] == 0, box.output(job)
         assert (
@@ -80,7 +86,7 @@ def test_modes_links_and_directories_come_back_as_they_were(field: Field, size: 
             == "the link outside points outside the job directory and was not "
             "fetched"
         )
-        into = box.user / "res%" / each.name / f"0-{job}"
+        into = box.user / "res%" / machine_used.name / f"0-{job}"
         modes = {path.name: path.stat().st_mode & 0o777 for path in into.iterdir()}
         assert modes == {
             "absolute": 0o644, "big": 0o644, "moved": 0o644, "copied": 0o664, "tool": 0o755,

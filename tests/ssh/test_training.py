@@ -1,4 +1,4 @@
-"""Training jobs on machines over SSH: counted from afar, stopped there, resumed anywhere."""
+"""Training jobs on SSH nodes: reports, stop requests, and resuming on any node."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from e2e.daemon_fixture import DaemonFixture, until
 from e2e.journal import journal
-from ssh.moves import HOLD, add, let_go, reopen, shut, stands
+from ssh.node_actions import HOLD, add, disconnect, release_jobs, reopen, wait_for_state
 from ssh.ssh_cluster import SshCluster
 from ssh.ssh_host import SshHost
 
@@ -51,7 +51,7 @@ def train(box: DaemonFixture, *more: str, epochs: int = 4) -> int:
 
 
 def go(machine: SshHost, *epochs: int) -> None:
-    """Let these epochs end."""
+    """Let these epochs finish."""
     for epoch in epochs:
         (machine.home / f"go{epoch}").touch()
 
@@ -65,22 +65,22 @@ def counted(box: DaemonFixture) -> list[int]:
 
 
 def checkpoints(box: DaemonFixture, job: int) -> dict[str, str]:
-    """What is here of them."""
-    place = Path(box.job(job)["training"]["checkpoints"])
-    return {path.name: path.read_text() for path in place.iterdir()}
+    """Return the local checkpoints of a job."""
+    directory = Path(box.job(job)["training"]["checkpoints"])
+    return {path.name: path.read_text() for path in directory.iterdir()}
 
 
-def test_preempted_on_one_machine_it_goes_on_on_the_other(
-    field: tuple[DaemonFixture, SshCluster],
+def test_a_job_preempted_on_one_node_resumes_on_the_other(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     g, h = machines(cluster)
     add(box, g, h)
     box.stoker("drain", "h")
     job = train(box)
     go(g, 0, 1)
     until(lambda: done(box, job) == 2)
-    assert checkpoints_there(g, box, job) == {"model-1": "11"}
+    assert remote_checkpoints(g, box, job) == {"model-1": "11"}
     urgent = int(box.submit("-w", "g", *ONE, "--priority", "9", "--wrap", HOLD))
     until(lambda: journal(box, "StopAsked"))
     go(g, 2)
@@ -97,27 +97,27 @@ def test_preempted_on_one_machine_it_goes_on_on_the_other(
     assert "trained 1111" in box.output(job)
     assert checkpoints(box, job) == {"model-3": "1111"}
     assert counted(box) == sorted(set(counted(box)))
-    let_go(g)
+    release_jobs(g)
     assert box.end_of(urgent)["result"] == 0
 
 
-def checkpoints_there(machine: SshHost, box: DaemonFixture, job: int) -> dict[str, str]:
-    place = machine.home / ".stoker/checkpoints" / box.job(job)["training"]["uuid"]
-    return {path.name: path.read_text() for path in place.iterdir()}
+def remote_checkpoints(machine: SshHost, box: DaemonFixture, job: int) -> dict[str, str]:
+    directory = machine.home / ".stoker/checkpoints" / box.job(job)["training"]["uuid"]
+    return {path.name: path.read_text() for path in directory.iterdir()}
 
 
-def test_what_was_said_while_nobody_listened_counts_once(
-    field: tuple[DaemonFixture, SshCluster],
+def test_reports_written_while_disconnected_are_counted_once(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     g, _ = machines(cluster)
     add(box, g)
     job = train(box, epochs=5)
     go(g, 0)
     until(lambda: done(box, job) == 1)
-    shut(g)
+    disconnect(g)
     go(g, 1, 2)
-    stands(box, g, "unreachable")
+    wait_for_state(box, g, "unreachable")
     box.crash()
     box.up()
     reopen(box, g)
@@ -128,15 +128,15 @@ def test_what_was_said_while_nobody_listened_counts_once(
     go(g, 4)
     assert box.end_of(job)["result"] == 0
     assert done(box, job) == 5
-    told = counted(box)
-    assert told == sorted(set(told))
+    epochs = counted(box)
+    assert epochs == sorted(set(epochs))
     assert checkpoints(box, job) == {"model-4": "11111"}
 
 
-def test_a_wish_to_stop_is_repeated_until_it_is_obeyed(
-    field: tuple[DaemonFixture, SshCluster],
+def test_a_stop_request_is_repeated_until_the_job_stops(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     g, _ = machines(cluster)
     add(box, g)
     job = train(box)
@@ -145,7 +145,7 @@ def test_a_wish_to_stop_is_repeated_until_it_is_obeyed(
     [run] = (g.home / ".stoker/run").iterdir()
     stop = run / f"{job}.0.reports/stop"
     until(stop.exists)
-    shut(g)
+    disconnect(g)
     stop.unlink()
     reopen(box, g)
     until(stop.exists)
@@ -162,18 +162,18 @@ def test_a_wish_to_stop_is_repeated_until_it_is_obeyed(
     assert "begins g 1 1 model-0" in box.output(job)
 
 
-def test_checkpoints_that_cannot_be_carried_keep_the_job_where_they_are(
-    field: tuple[DaemonFixture, SshCluster],
+def test_checkpoints_that_cannot_be_fetched_keep_the_job_on_their_node(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     g, h = machines(cluster)
     add(box, g, h)
     box.stoker("drain", "h")
     job = train(box, epochs=2)
-    place = Path(box.job(job)["training"]["checkpoints"])
+    directory = Path(box.job(job)["training"]["checkpoints"])
     until(lambda: journal(box, "TrainingBegan"))
-    place.parent.mkdir(exist_ok=True)
-    place.write_text("in the way")
+    directory.parent.mkdir(exist_ok=True)
+    directory.write_text("in the way")
     urgent = int(box.submit("-w", "g", *ONE, "--priority", "9", "--wrap", HOLD))
     until(lambda: journal(box, "StopAsked"))
     go(g, 0)
@@ -183,18 +183,18 @@ def test_checkpoints_that_cannot_be_carried_keep_the_job_where_they_are(
     assert waiting["state"] == "PENDING"
     assert waiting["request"]["nodelist"] == ["g"]
     assert "the job can resume only on g" in box.stoker("show", job).stdout
-    place.unlink()
+    directory.unlink()
     go(g, 1)
-    let_go(g)
+    release_jobs(g)
     assert box.end_of(job)["result"] == 0
     assert "begins g 1 1 model-0" in box.output(job)
     assert checkpoints(box, job) == {"model-1": "11"}
 
 
-def test_a_machine_that_restarts_gives_back_what_was_saved_by_tar_too(
-    field: tuple[DaemonFixture, SshCluster],
+def test_checkpoints_are_fetched_from_a_restarted_node_also_by_tar(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     machine = cluster.machine("plain", gpus=1, hide=("rsync",))
     add(box, machine)
     job = train(box, "--requeue", epochs=3)
@@ -209,17 +209,19 @@ def test_a_machine_that_restarts_gives_back_what_was_saved_by_tar_too(
     assert checkpoints(box, job) == {"model-2": "111"}
 
 
-def test_what_python_finds_first(field: tuple[DaemonFixture, SshCluster]) -> None:
-    box, cluster = field
+def test_the_training_library_comes_first_on_the_python_path(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
+) -> None:
+    box, cluster = daemon_and_cluster
     bare = cluster.machine("bare", bare=True)
     (cluster.a.home / ".bashrc").write_text("export PYTHONPATH=/profile\n")
     add(box, cluster.a, bare)
-    for machine, own in ((cluster.a, "/profile"), (bare, "/asked")):
+    for machine, python_path in ((cluster.a, "/profile"), (bare, "/asked")):
         line = 'echo "${PYTHONPATH#*:}"; ls ${PYTHONPATH%%:*}'
         named = ("-w", machine.name, "--gpus", "0", "--cpus", "0", "--env", "PYTHONPATH=/asked")
         job = box.submit(*named, "--epochs", "1", "--wrap", line)
         assert box.end_of(job)["result"] == 0
-        assert box.output(job) == f"{own}\nkubernetesdlprofile\nstoker\n"
+        assert box.output(job) == f"{python_path}\nkubernetesdlprofile\nstoker\n"
     job = box.submit(
         "-w", "a", "--gpus", "0", "--cpus", "0", "--wrap", "echo $PYTHONPATH$STOKER_LIBRARY"
     )
@@ -249,7 +251,7 @@ exit 75
 
 
 def submit_parts(box: DaemonFixture, line: str) -> int:
-    """A job on both machines that is told of the others in every way."""
+    """Submit a job on both nodes that prints every variable about its parts."""
     options = {
         "nodes": "2", "nodelist": "g,h", "gpus_per_node": "1", "cpus": "0", "epochs": "9",
     }  # fmt: skip
@@ -264,10 +266,10 @@ def part(box: DaemonFixture, job: int, rank: int) -> list[str]:
     return box.stoker("logs", "--part", str(rank), str(job)).stdout.splitlines()
 
 
-def test_all_parts_know_each_other_and_stop_at_one_epoch(
-    field: tuple[DaemonFixture, SshCluster],
+def test_all_parts_have_the_cluster_configuration_and_stop_at_one_epoch(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     g, h = machines(cluster)
     add(box, g, h)
     job = submit_parts(box, PARTS)
@@ -281,9 +283,9 @@ def test_all_parts_know_each_other_and_stop_at_one_epoch(
     for rank, log in enumerate(logs):
         names, config = log.read_text().splitlines()[:2]
         assert names == f"{rank}/2/2 g,h {g.address}:29500"
-        told: dict[str, Any] = json.loads(config)
-        assert told["cluster"] == {"worker": workers}
-        assert told["task"] == {"type": "worker", "index": rank}
+        tf_config: dict[str, Any] = json.loads(config)
+        assert tf_config["cluster"] == {"worker": workers}
+        assert tf_config["task"] == {"type": "worker", "index": rank}
     assert done(box, job) == 3
     box.stoker("cancel", job)
 
@@ -292,7 +294,7 @@ ENGINE = """#!/bin/sh
 case $1 in
     --version) echo podman version 5.0.0 ;;
     run)
-        printf '%s\\n' "$@" >$HOME/told
+        printf '%s\\n' "$@" >$HOME/arguments
         echo "$STOKER_REPORTS $STOKER_CHECKPOINT_DIR $PYTHONPATH $(cat made)"
         echo checkpoint >$HOME/.stoker/checkpoints/$JOB_UUID/model
         ;;
@@ -300,10 +302,10 @@ esac
 """
 
 
-def test_a_container_over_there_has_that_machine_s_paths(
-    field: tuple[DaemonFixture, SshCluster],
+def test_a_remote_container_has_the_paths_of_its_node(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster],
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     g, _ = machines(cluster)
     g.tool("podman", ENGINE)
     add(box, g)
@@ -315,20 +317,20 @@ def test_a_container_over_there_has_that_machine_s_paths(
     unique = end["training"]["uuid"]
     assert end["result"] == 0, box.output(job)
     assert box.output(job) == f"/stoker/reports /snapshots/{unique} /stoker/lib sent\n"
-    root = f"{g.home_there}/.stoker"
+    root = f"{g.home_inside}/.stoker"
     [run] = (g.home / ".stoker/run").iterdir()
-    [shelf] = (g.home / ".stoker/library").iterdir()
+    [library_dir] = (g.home / ".stoker/library").iterdir()
     work = f"{root}/work/{run.name}.{job}.0"
-    told = (g.home / "told").read_text()
+    arguments = (g.home / "arguments").read_text()
     for source, target in (
         (f"{root}/run/{run.name}/{job}.0.reports", "/stoker/reports"),
         (f"{root}/checkpoints/{unique}", f"/snapshots/{unique}"),
-        (f"{root}/library/{shelf.name}", "/stoker/lib"),
+        (f"{root}/library/{library_dir.name}", "/stoker/lib"),
         (work, work),
         (f"{work}/data", "/data"),
     ):
-        assert f"source={source},target={target}" in told
-    assert f"--workdir={work}\n" in told
+        assert f"source={source},target={target}" in arguments
+    assert f"--workdir={work}\n" in arguments
     assert checkpoints(box, job) == {"model": "checkpoint\n"}
 
 
@@ -340,10 +342,10 @@ esac
 """
 
 
-def test_kub_02_and_06_an_image_is_run_where_it_is_and_a_missing_data_directory_is_said(
-    field: tuple[DaemonFixture, SshCluster], tmp_path: Path
+def test_kub_02_and_06_a_job_runs_where_its_image_is_and_a_missing_data_directory_is_reported(
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster], tmp_path: Path
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     g, h = machines(cluster)
     g.tool("podman", PULLS_NOTHING)
     h.tool("podman", ENGINE)
@@ -356,20 +358,20 @@ def test_kub_02_and_06_an_image_is_run_where_it_is_and_a_missing_data_directory_
         "compat", "run-scheduler", "--image_name", "py", "--script_path", "/custom/x.py",
         "--custom_dir", code, "--estimated_memory", "1000",
     )  # fmt: skip
-    for past in (["g"], []):  # the next job does not even try g
+    for past in (["g"], []):  # the next job does not use g at all
         done = box.stoker(*words, "j", env={"HOME": str(box.user)})
         assert done.returncode == 0, done.stderr
         job = int(done.stdout.rpartition("-")[2])
         end = box.end_of(job)
         assert (end["result"], end["nodes"]) == (0, ["h"]), box.output(job)
-        assert [each["cause"].partition(":")[0] for each in end["attempts"][:-1]] == past
+        assert [attempt["cause"].partition(":")[0] for attempt in end["attempts"][:-1]] == past
         assert "so there is no /data in the container" in box.output(job)
-    told = (h.home / "told").read_text()
-    assert ",target=/custom\n" in told
-    assert f"source={h.home_there}/.stoker/work/" in told
+    arguments = (h.home / "arguments").read_text()
+    assert ",target=/custom\n" in arguments
+    assert f"source={h.home_inside}/.stoker/work/" in arguments
     (h.home / "datasets").mkdir()
     box.end_of(int(box.stoker(*words, "j").stdout.rpartition("-")[2]))
-    assert f"source={h.home_there}/datasets,target=/data\n" in (h.home / "told").read_text()
+    assert f"source={h.home_inside}/datasets,target=/data\n" in (h.home / "arguments").read_text()
 
 
 RUN_SCHEDULER = ("compat", "run-scheduler", "--script_path", "/custom/train.py", "--custom_dir")
@@ -386,9 +388,9 @@ print(NAME, os.path.basename(sys.executable), json.dumps(json.loads(os.environ["
 
 
 def test_kub_04_and_33_a_script_over_ssh_has_its_directory_and_every_part_tf_config(
-    field: tuple[DaemonFixture, SshCluster], tmp_path: Path
+    daemon_and_cluster: tuple[DaemonFixture, SshCluster], tmp_path: Path
 ) -> None:
-    box, cluster = field
+    box, cluster = daemon_and_cluster
     g, h = machines(cluster)
     add(box, g, h)
     code = tmp_path / "elsewhere"
@@ -411,6 +413,9 @@ def test_kub_04_and_33_a_script_over_ssh_has_its_directory_and_every_part_tf_con
     workers = [f"{g.address}:29500", f"{h.address}:29500"]
     for rank in (0, 1):
         [line] = part(box, job, rank)
-        told = json.loads(line.split(maxsplit=2)[2])
-        assert told == {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+        tf_config = json.loads(line.split(maxsplit=2)[2])
+        assert tf_config == {
+            "cluster": {"worker": workers},
+            "task": {"type": "worker", "index": rank},
+        }
     assert (code / "written-1").read_text() == "h"

@@ -58,7 +58,7 @@ def test_a_command_is_answered_and_its_events_are_published_in_one_turn(daemon: 
     replies = put(daemon, hide_history)
     daemon.turn()
     assert replies.values == ["done"]
-    assert [type(each) for each in published] == [e.JobsSeen]
+    assert [type(item) for item in published] == [e.JobsSeen]
     assert daemon.engine.unsynced
     assert daemon.sync.is_requested
     due = daemon.reactor.next_due()
@@ -90,7 +90,7 @@ def test_a_store_that_fails_is_logged_and_the_daemon_goes_on(
         patch.setattr(daemon.store, "commit", commit)
         replies = put(daemon, hide_history)
         daemon.turn()
-    assert [each.code for each in replies.rejections] == ["unavailable"]
+    assert [item.code for item in replies.rejections] == ["unavailable"]
     assert "the disk is on fire" in caplog.text
     assert put(daemon, hide_history).values == []
     daemon.turn()
@@ -148,7 +148,7 @@ def test_an_error_of_a_job_source_ends_the_loop(daemon: Daemon, monkeypatch: pyt
 def test_a_stopping_daemon_rejects_commands(daemon: Daemon):
     replies = put(daemon, hide_history)
     daemon.reject_commands()
-    assert [each.code for each in replies.rejections] == ["stopping"]
+    assert [item.code for item in replies.rejections] == ["stopping"]
 
 
 def test_a_plain_job_source_has_nothing_to_do():

@@ -39,7 +39,9 @@ class DispatcherFixture:
         self.engine = SimpleNamespace(unsynced=False, state=self.scenario.state)
         self.faults = FaultTracker(system_clock)
         self.broken = False
-        registry = Recorder("registry", self.calls, is_remote=lambda place: place.node != "box")
+        registry = Recorder(
+            "registry", self.calls, is_remote=lambda placement: placement.node != "box"
+        )
         registry.start = self.start
         self.dispatcher = InstructionDispatcher(
             cast("Any", self.engine),
@@ -127,11 +129,11 @@ def test_a_start_that_fails_is_cancelled_and_the_next_instruction_is_executed(
 
 def test_deferred_starts_are_released_unless_they_were_cancelled(fixture: DispatcherFixture):
     scenario, dispatcher = fixture.scenario, fixture.dispatcher
-    runs, ends, gone = (scenario.submit() for _ in range(3))
+    runs, ends, removed = (scenario.submit() for _ in range(3))
     scenario.plan()
     scenario.state.jobs[ends].state = JobState.COMPLETING
-    del scenario.state.jobs[gone]
-    starts = [start(ELSEWHERE, job) for job in (runs, ends, gone)]
+    del scenario.state.jobs[removed]
+    starts = [start(ELSEWHERE, job) for job in (runs, ends, removed)]
     dispatcher.release_deferred(starts)
     assert fixture.calls == [
         ("registry.start", starts[0]),

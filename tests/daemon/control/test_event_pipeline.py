@@ -37,7 +37,7 @@ class PipelineFixture:
         )  # fmt: skip
 
     def collect(self) -> list[int]:
-        return [cast("Any", each).job for each in self.pipeline.collect()]
+        return [cast("Any", event).job for event in self.pipeline.collect()]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_events_survive_errors_of_training_and_of_container_logs(
     assert fixture.collect() == [20]
 
 
-def test_gpus_are_not_given_out_on_an_old_reading(fixture: PipelineFixture):
+def test_gpus_are_not_allocated_by_an_old_reading(fixture: PipelineFixture):
     assert fixture.pipeline.gpus_fresh(has_commands=True)
     fixture.is_stale = True
     assert fixture.pipeline.gpus_fresh(has_commands=False)
@@ -78,7 +78,7 @@ def test_gpus_are_not_given_out_on_an_old_reading(fixture: PipelineFixture):
     assert not fixture.pipeline.gpus_fresh(has_commands=False)
 
 
-def test_a_reading_that_does_not_arrive_holds_jobs_up_for_a_second_only(fixture: PipelineFixture):
+def test_a_missing_reading_delays_jobs_by_a_second_only(fixture: PipelineFixture):
     fixture.is_stale = True
     fixture.scenario.submit()
     assert not fixture.pipeline.gpus_fresh(has_commands=False)

@@ -1,4 +1,4 @@
-"""What waits for the disk is done after a sync that succeeded, not before, and not forgotten."""
+"""JournalSync: deferred actions run after a successful sync, never before, and none is lost."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -25,8 +25,8 @@ HERE = os.uname().nodename.partition(".")[0]
 START = StartProcess(3, 0, Placement("far", ()))
 
 
-class Disk(MemoryStore):
-    """A store whose syncs fail as often as it is told."""
+class FailingStore(MemoryStore):
+    """A store with failing syncs."""
 
     def __init__(self, *failures: Exception) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Disk(MemoryStore):
             raise self.failures.pop(0)
 
 
-class Time:
+class FakeClock:
     """A clock that a test moves."""
 
     def __init__(self) -> None:
@@ -50,10 +50,10 @@ class Time:
 
 
 class Fixture:
-    """A sync of a store, and how it is driven."""
+    """A JournalSync with its store and clock."""
 
     def __init__(self, *failures: Exception) -> None:
-        self.disk, self.time = Disk(*failures), Time()
+        self.disk, self.time = FailingStore(*failures), FakeClock()
         self.reactor = VirtualReactor(self.time)
         self.sync = JournalSync(cast("Store", self.disk), self.reactor)
 
@@ -63,7 +63,7 @@ class Fixture:
         return self.reactor.seconds_until_timer()
 
     def run(self, more: AfterSync | None = None) -> AfterSync | None:
-        """Sync once, as the loop does."""
+        """Sync once, like the loop."""
         self.reactor.run_timers()
         assert self.sync.is_due
         self.sync.begin(more or AfterSync())
@@ -82,7 +82,7 @@ def io_error() -> OSError:
     return OSError(5, "Input/output error")
 
 
-def test_after_a_sync_everything_that_waited_is_done(tmp_path: Path):
+def test_after_a_sync_all_deferred_actions_are_done(tmp_path: Path):
     fixture = Fixture()
     fixture.sync.request(0)
     done = fixture.run(waiting(tmp_path))
@@ -94,12 +94,12 @@ def test_after_a_sync_everything_that_waited_is_done(tmp_path: Path):
 
 @pytest.mark.parametrize("error", [io_error(), StoreError("no"), ZeroDivisionError()])
 @pytest.mark.parametrize("times", [1, 2, 7])
-def test_nothing_is_forgotten_by_syncs_that_fail(tmp_path: Path, times: int, error: Exception):
+def test_failed_syncs_lose_no_deferred_action(tmp_path: Path, times: int, error: Exception):
     fixture = Fixture(*[error] * times)
     fixture.sync.request(0)
     assert fixture.run(waiting(tmp_path)) is None
     for number in range(1, times):
-        assert sorted(each.name for each in tmp_path.iterdir()) == ["report"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["report"]
         assert "cannot be synced" in str(fixture.sync.error)
         fixture.time.now += fixture.seconds_left() or 0.0
         assert fixture.run(AfterSync(starts=[StartProcess(4, number, START.placement)])) is None
@@ -112,12 +112,12 @@ def test_nothing_is_forgotten_by_syncs_that_fail(tmp_path: Path, times: int, err
     assert fixture.sync.error is None
 
 
-def test_a_failed_sync_is_repeated_with_longer_and_longer_pauses():
+def test_a_failed_sync_is_repeated_with_growing_pauses():
     fixture = Fixture(*[io_error()] * 8)
     pauses = []
     fixture.sync.request(0)
     while fixture.run() is None:
-        fixture.sync.request(0)  # a start that cannot wait has to
+        fixture.sync.request(0)  # a start has to wait
         pauses.append(fixture.seconds_left())
         assert not fixture.sync.is_due
         fixture.time.now += pauses[-1] or 0.0
@@ -141,7 +141,7 @@ def test_a_store_that_another_daemon_has_taken_over_ends_this_one():
         fixture.run()
 
 
-def test_a_report_that_cannot_be_removed_keeps_nothing_else_back(
+def test_a_report_that_cannot_be_removed_does_not_block_other_actions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(_: list[str]) -> None:
@@ -156,7 +156,7 @@ def test_a_report_that_cannot_be_removed_keeps_nothing_else_back(
 
 
 @pytest.mark.parametrize("failures", [0, 1])
-def test_at_the_end_what_is_not_on_disk_keeps_its_proof(tmp_path: Path, failures: int):
+def test_at_the_end_unsynced_exits_keep_their_claims(tmp_path: Path, failures: int):
     fixture = Fixture(*[io_error()] * (1 + failures))
     fixture.sync.request(0)
     fixture.run(waiting(tmp_path))
@@ -172,7 +172,7 @@ def test_at_the_end_what_is_not_on_disk_keeps_its_proof(tmp_path: Path, failures
 
 @pytest.fixture
 def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """A daemon without its socket, whose turns a test makes."""
+    """A daemon without a socket, with turns run by the test."""
     monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(daemon_log, "configure", lambda *_: None)
     made = build_daemon(DaemonPaths(), resources="{gpu:1}")
@@ -189,10 +189,10 @@ def turns(loop: Daemon, until: Callable[[], Any]) -> None:
     pytest.fail("it does not come to that")
 
 
-def test_a_daemon_whose_disk_fails_acknowledges_later_and_forgets_nothing(
+def test_a_daemon_with_a_failing_disk_acknowledges_later_and_loses_nothing(
     loop: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    failures, told = [io_error(), io_error(), io_error()], []
+    failures, acknowledgements = [io_error(), io_error(), io_error()], []
     synced = loop.store.sync
 
     def sync() -> None:
@@ -207,7 +207,7 @@ def test_a_daemon_whose_disk_fails_acknowledges_later_and_forgets_nothing(
     acknowledge = loop.registry.acknowledge
 
     def acknowledged(ended: dict[str, list[AttemptId]]) -> None:
-        told.append(ended)
+        acknowledgements.append(ended)
         acknowledge(ended)
 
     monkeypatch.setattr(loop.registry, "acknowledge", acknowledged)
@@ -219,13 +219,13 @@ def test_a_daemon_whose_disk_fails_acknowledges_later_and_forgets_nothing(
     monkeypatch.setattr(loop.registry, "take_ended", dict)
     turns(loop, lambda: failures == [] and loop.sync.error is not None)
     assert claim.exists()
-    assert told == []
-    turns(loop, lambda: any(told))
-    assert [each for each in told if each] == [ended]
+    assert acknowledgements == []
+    turns(loop, lambda: any(acknowledgements))
+    assert [attempts for attempts in acknowledgements if attempts] == [ended]
     assert not claim.exists()
 
 
-def test_proof_of_ends_that_are_not_even_committed_is_kept(loop: Daemon, tmp_path: Path):
+def test_claims_of_uncommitted_ends_are_kept(loop: Daemon, tmp_path: Path):
     exited = ProcessExited(at=1.0, job=7, attempt=0, code=0)
     loop.registry.on_event(HERE, exited)
     assert loop.registry.collect(loop.engine.state) == [exited]

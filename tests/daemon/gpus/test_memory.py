@@ -1,4 +1,4 @@
-"""What attempts use of the GPUs' memory: measured, attributed, and told when it is news."""
+"""GPU memory of attempts: measured, attributed, and published if it is significant."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ def machine(name: str, count: int = 2) -> NodeFacts:
 
 
 class MemoryFixture:
-    """A machine with two GPUs, jobs on it, and looks at it as they come in."""
+    """A node with two GPUs and jobs, and readings of its GPUs."""
 
     def __init__(self, name: str = "here", count: int = 2) -> None:
         self.scenario, self.name, self.count = Scenario(gpus=0), name, count
@@ -64,49 +64,53 @@ class MemoryFixture:
         self.pids: dict[int, tuple[int, int]] = {}
 
     def job(self, request: Request | None = None, *pids: int) -> int:
-        """A running job, and which processes are its own."""
+        """Start a job with these processes; return its id."""
         job = self.scenario.submit(request or gpus(1))
         self.scenario.run(job)
         for pid in pids:
             self.pids[pid] = job, self.scenario.job(job).attempt
         return job
 
-    def reading(self, uses: Uses, used: int | None = None, known: bool = True) -> Reading:
-        found = []
+    def reading(
+        self, uses: Uses, used: int | None = None, processes_listed: bool = True
+    ) -> Reading:
+        uses_of_gpus = []
         for n in range(self.count):
             processes = uses.get(str(n), [])
             total = used if used is not None else sum(size or 0 for _, size in processes)
-            found.append(
+            uses_of_gpus.append(
                 GpuUse(
                     uuid=f"GPU-{self.name}-{n}", memory_used=total, utilization=0, temperature=None,
-                    power=None, processes_known=known,
+                    power=None, processes_known=processes_listed,
                     processes=tuple(GpuProcess(pid=pid, memory=size) for pid, size in processes),
                 )
             )  # fmt: skip
-        return Reading(use=tuple(found))
+        return Reading(use=tuple(uses_of_gpus))
 
-    def sees(self, uses: Uses, used: int | None = None, known: bool = True) -> list[Any]:
+    def measure(
+        self, uses: Uses, used: int | None = None, processes_listed: bool = True
+    ) -> list[Any]:
         """Return what a reading changes, jobs and MiB, and apply it to the core."""
         self.now += POLL_SECONDS
-        found = build_samples(
-            self.reading(uses, used, known), self.pids.get, lambda _: ("eve", "python")
+        samples = build_samples(
+            self.reading(uses, used, processes_listed), self.pids.get, lambda _: ("eve", "python")
         )
-        events = self.meter.update(self.scenario.state, found, self.now)
+        events = self.meter.update(self.scenario.state, samples, self.now)
         for event in events:
             self.scenario.tell(event)
         assert all(isinstance(event, e.MemoryMeasured) for event in events)
         return [(event.job, event.memory) for event in events]
 
     def settle(self) -> None:
-        """Look at nothing until what was there before cannot matter any more."""
+        """Read empty GPUs until earlier memory use no longer counts."""
         for _ in range(int(SETTLE_SECONDS / POLL_SECONDS) + 1):
-            assert self.sees({}) == []
+            assert self.measure({}) == []
 
 
 def test_kub_63_memory_is_summed_over_gpus_and_process_tree() -> None:
     fixture = MemoryFixture()
     job = fixture.job(gpus(2), 10, 11, 12)
-    assert fixture.sees({"0": [(10, 1000), (11, 500)], "1": [(10, 100), (12, 700)]}) == [
+    assert fixture.measure({"0": [(10, 1000), (11, 500)], "1": [(10, 100), (12, 700)]}) == [
         (job, 1500)
     ]
     assert fixture.tracker.current(job) == {"0": 1500, "1": 800}
@@ -116,14 +120,14 @@ def test_kub_63_memory_is_summed_over_gpus_and_process_tree() -> None:
 def test_kub_63_a_job_that_is_on_no_gpu_has_none() -> None:
     fixture = MemoryFixture()
     job = fixture.job(gpus(2), 10)
-    assert fixture.sees({"0": [(99, 4000)]}) == []
+    assert fixture.measure({"0": [(99, 4000)]}) == []
     assert fixture.tracker.current(job) == {}
 
 
-def test_kub_19_every_job_on_a_shared_gpu_has_its_own_figure() -> None:
+def test_kub_19_every_job_on_a_shared_gpu_has_its_own_value() -> None:
     fixture = MemoryFixture(count=1)
     first, second = fixture.job(gpus(0.5), 10, 11), fixture.job(gpus(0.5), 20)
-    assert fixture.sees({"0": [(10, 1000), (20, 3000), (11, 24)]}) == [
+    assert fixture.measure({"0": [(10, 1000), (20, 3000), (11, 24)]}) == [
         (first, 1024),
         (second, 3000),
     ]
@@ -131,48 +135,50 @@ def test_kub_19_every_job_on_a_shared_gpu_has_its_own_figure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "peak", "worth"),
+    ("published", "peak", "expected"),
     [
         (0, 0, False), (0, 1, True), (100, 104, False), (100, 105, True), (100, 90, False),
         (10_000, 10_063, False), (10_000, 10_064, True), (1280, 1343, False), (1280, 1344, True),
     ],
 )  # fmt: skip
-def test_only_a_significantly_higher_peak_is_published(told: int, peak: int, worth: bool) -> None:
-    assert is_significant(told, peak) is worth
+def test_only_a_significantly_higher_peak_is_published(
+    published: int, peak: int, expected: bool
+) -> None:
+    assert is_significant(published, peak) is expected
 
 
 def test_a_decrease_is_shown_and_not_published() -> None:
     fixture = MemoryFixture()
     job = fixture.job(gpus(1), 10)
-    assert fixture.sees({"0": [(10, 5000)]}) == [(job, 5000)]
-    assert fixture.sees({"0": [(10, 200)]}) == []
+    assert fixture.measure({"0": [(10, 5000)]}) == [(job, 5000)]
+    assert fixture.measure({"0": [(10, 200)]}) == []
     assert fixture.tracker.current(job) == {"0": 200}
-    assert fixture.sees({"0": [(10, 5010)]}) == []
-    assert fixture.sees({"0": [(10, 6000)]}) == [(job, 6000)]
-    assert fixture.sees({}) == []
+    assert fixture.measure({"0": [(10, 5010)]}) == []
+    assert fixture.measure({"0": [(10, 6000)]}) == [(job, 6000)]
+    assert fixture.measure({}) == []
     assert fixture.tracker.current(job) == {}
 
 
 def test_after_a_restart_no_peak_is_published_twice() -> None:
     fixture = MemoryFixture()
     job = fixture.job(gpus(1), 10)
-    assert fixture.sees({"0": [(10, 5000)]}) == [(job, 5000)]
+    assert fixture.measure({"0": [(10, 5000)]}) == [(job, 5000)]
     fixture.meter = NodeMemoryMeter(fixture.name, GpuMemoryTracker())
-    assert fixture.sees({"0": [(10, 5000)]}) == []
-    assert fixture.sees({"0": [(10, 5100)]}) == [(job, 5100)]
+    assert fixture.measure({"0": [(10, 5000)]}) == []
+    assert fixture.measure({"0": [(10, 5100)]}) == [(job, 5100)]
 
 
-def test_only_current_attempts_of_jobs_that_ask_for_gpus_are_measured() -> None:
+def test_only_current_attempts_of_jobs_that_request_gpus_are_measured() -> None:
     fixture = MemoryFixture()
     plain = fixture.job(Request(), 10)
     over = fixture.job(gpus(1), 20)
     fixture.pids[30] = 12345, 1
     fixture.scenario.exited(over)
-    assert fixture.sees({"0": [(10, 500), (20, 500), (30, 500)]}) == []
+    assert fixture.measure({"0": [(10, 500), (20, 500), (30, 500)]}) == []
     assert fixture.tracker.current(plain) == fixture.tracker.current(over) == {}
 
 
-def test_the_largest_part_of_an_attempt_on_several_machines_counts() -> None:
+def test_the_largest_part_of_an_attempt_on_several_nodes_counts() -> None:
     scenario, tracker = Scenario(gpus=0), GpuMemoryTracker()
     for name in ("a", "b"):
         scenario.tell(e.NodeJoined(at=scenario.now, facts=machine(name, 1)))
@@ -181,7 +187,7 @@ def test_the_largest_part_of_an_attempt_on_several_machines_counts() -> None:
     placement = Placement("a", take, (Placement("b", take),))
     scenario.about(e.AttemptPlanned, job, placement=placement, boot=scenario.boot)
     key = (job, scenario.job(job).attempt)
-    # Both looks are in before the core has heard of either: the smaller is no news then.
+    # Both readings arrive before the core has applied one: the smaller is not published.
     (first,) = tracker.update(scenario.state, "b", {key: {"0": 4000}})
     assert isinstance(first, e.MemoryMeasured)
     assert first.memory == 4000
@@ -199,60 +205,68 @@ LOOKS = st.lists(
 
 @given(LOOKS)
 def test_published_peaks_only_grow_and_are_close_to_the_measured_ones(
-    looks: list[tuple[int | None, int | None, int | None, bool]],
+    readings: list[tuple[int | None, int | None, int | None, bool]],
 ) -> None:
     fixture = MemoryFixture()
     job = fixture.job(gpus(2), 10, 11)
-    told, peak = [0], 0
-    for first, second, other, restarts in looks:
+    published, peak = [0], 0
+    for first, second, other, restarts in readings:
         if restarts:
             fixture.meter = NodeMemoryMeter(fixture.name, GpuMemoryTracker())
         sizes = {"0": [(10, first or 0), (11, second or 0)], "1": [(10, other or 0)]}
         peak = max(peak, (first or 0) + (second or 0), other or 0)
-        told += [memory for id, memory in fixture.sees(sizes) if id == job]
-        assert not is_significant(told[-1], peak)
-    assert told == sorted(set(told))
-    assert told[-1] <= peak
+        published += [memory for id, memory in fixture.measure(sizes) if id == job]
+        assert not is_significant(published[-1], peak)
+    assert published == sorted(set(published))
+    assert published[-1] <= peak
 
 
-# -- where the driver does not say ------------------------------------------------------
+# -- drivers without process memory -----------------------------------------------------
 
 
-def test_an_attempt_alone_on_a_gpu_has_all_that_is_used_there() -> None:
+def test_an_attempt_alone_on_a_gpu_uses_all_of_its_used_memory() -> None:
     fixture = MemoryFixture(count=1)
     job = fixture.job(gpus(1), 10)
-    assert fixture.sees({"0": [(10, None)]}, used=3000) == []  # that may be what was there before
+    assert (
+        fixture.measure({"0": [(10, None)]}, used=3000) == []
+    )  # it may have been used before the job
     fixture.settle()
-    assert fixture.sees({"0": [(10, None)]}, used=3000) == [(job, 3000)]
+    assert fixture.measure({"0": [(10, None)]}, used=3000) == [(job, 3000)]
     assert fixture.tracker.current(job) == {"0": 3000}
 
 
-def test_a_process_that_does_not_say_makes_the_sum_of_the_others_worthless() -> None:
+def test_a_process_without_a_value_makes_the_sum_unknown() -> None:
     fixture = MemoryFixture(count=1)
     job = fixture.job(gpus(1), 10, 11)
     fixture.settle()
-    assert fixture.sees({"0": [(10, 100), (11, None)]}, used=3000) == [(job, 3000)]
+    assert fixture.measure({"0": [(10, 100), (11, None)]}, used=3000) == [(job, 3000)]
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_an_attempt_whose_processes_cannot_be_seen_has_what_came_with_it(known: bool) -> None:
+@pytest.mark.parametrize("processes_listed", [True, False])
+def test_an_attempt_with_invisible_processes_has_the_memory_added_since_its_start(
+    processes_listed: bool,
+) -> None:
     fixture = MemoryFixture(count=1)
     fixture.settle()
-    assert fixture.sees({}, used=400, known=known) == []  # the driver's own
+    assert (
+        fixture.measure({}, used=400, processes_listed=processes_listed) == []
+    )  # used by the driver
     job = fixture.job(gpus(1))
     fixture.settle()
-    assert fixture.sees({}, used=400 + MIN_CONTEXT_MIB - 1, known=known) == []
-    assert fixture.sees({}, used=2400, known=known) == [(job, 2400)]
+    assert (
+        fixture.measure({}, used=400 + MIN_CONTEXT_MIB - 1, processes_listed=processes_listed) == []
+    )
+    assert fixture.measure({}, used=2400, processes_listed=processes_listed) == [(job, 2400)]
 
 
 def test_memory_is_not_inferred_beside_a_foreign_process() -> None:
     fixture = MemoryFixture(count=1)
     fixture.job(gpus(1), 10)
     fixture.settle()
-    assert fixture.sees({"0": [(10, None), (99, 1)]}, used=3000) == []
+    assert fixture.measure({"0": [(10, None), (99, 1)]}, used=3000) == []
     (device,) = fixture.scenario.state.cluster.nodes["here"].types["gpu"]
     device.stranger = "eve's python"
-    assert fixture.sees({"0": [(10, None)]}, used=3000) == []
+    assert fixture.measure({"0": [(10, None)]}, used=3000) == []
 
 
 def test_memory_is_not_inferred_on_a_shared_gpu() -> None:
@@ -260,54 +274,56 @@ def test_memory_is_not_inferred_on_a_shared_gpu() -> None:
     first = fixture.job(gpus(0.5), 10)
     fixture.job(gpus(0.5), 20)
     fixture.settle()
-    assert fixture.sees({"0": [(10, None), (20, None)]}, used=3000) == []
-    assert fixture.sees({}, used=3000, known=False) == []
+    assert fixture.measure({"0": [(10, None), (20, None)]}, used=3000) == []
+    assert fixture.measure({}, used=3000, processes_listed=False) == []
     # The known value of the other is reported nevertheless.
-    assert fixture.sees({"0": [(10, 700), (20, None)]}, used=3000) == [(first, 700)]
+    assert fixture.measure({"0": [(10, 700), (20, None)]}, used=3000) == [(first, 700)]
 
 
 def test_memory_is_not_inferred_while_processes_of_another_attempt_exist() -> None:
     fixture = MemoryFixture(count=1)
     over = fixture.job(gpus(1), 10)
     fixture.settle()
-    assert fixture.sees({"0": [(10, None)]}, used=9000) == [(over, 9000)]
+    assert fixture.measure({"0": [(10, None)]}, used=9000) == [(over, 9000)]
     fixture.scenario.exited(over)
     fixture.job(gpus(1), 20)
-    assert fixture.sees({"0": [(20, None)]}, used=9000) == []
-    assert fixture.sees({"0": [(10, None), (20, None)]}, used=9000) == []
+    assert fixture.measure({"0": [(20, None)]}, used=9000) == []
+    assert fixture.measure({"0": [(10, None), (20, None)]}, used=9000) == []
     fixture.settle()
-    assert fixture.sees({"0": [(10, None), (20, None)]}, used=9000) == []
+    assert fixture.measure({"0": [(10, None), (20, None)]}, used=9000) == []
 
 
-# -- far away ---------------------------------------------------------------------------
+# -- remote nodes -----------------------------------------------------------------------
 
 
-def test_memory_is_measured_on_a_machine_over_ssh() -> None:
+def test_memory_is_measured_on_an_ssh_node() -> None:
     scenario, tracker = Scenario(gpus=0), GpuMemoryTracker()
     scenario.tell(e.NodeJoined(at=scenario.now, facts=machine("far", 1)))
     job = scenario.submit(gpus(1))
     scenario.plan()
     scenario.started(job, pid=70)
     attempt = scenario.job(job).attempt
-    look = parse(
+    reading = parse(
         b"home /home/me\ngpu 0, GPU-far-0, A100, 80000, 4100, 0, 40, 50\napps\n"
         b"app GPU-far-0, 77, 4000\napp GPU-far-0, 78, 50\napp GPU-far-0, 79, 9\n"
         b"owner 77 70 me - python x\n"
         b"owner 78 78 me abc.%d.%d. python child\nowner 79 79 eve - x\nend\n" % (job, attempt)
     )
     detector = ForeignUsageDetector("far", ForeignUsageThresholds(Thresholds()), tracker)
-    ours = look.owner_lookup("abc", {70: (job, attempt)})
-    events = detector.update(scenario.state, look.reading, ours, look.identify)
-    told = [event for event in events if isinstance(event, e.MemoryMeasured)]
-    assert [(event.job, event.attempt, event.memory) for event in told] == [(job, attempt, 4050)]
+    ours = reading.owner_lookup("abc", {70: (job, attempt)})
+    events = detector.update(scenario.state, reading.reading, ours, reading.identify)
+    published = [event for event in events if isinstance(event, e.MemoryMeasured)]
+    assert [(event.job, event.attempt, event.memory) for event in published] == [
+        (job, attempt, 4050)
+    ]
 
 
-# -- whose a process is -----------------------------------------------------------------
+# -- owners of processes ----------------------------------------------------------------
 
 
 @pytest.fixture
 def family() -> Iterator[tuple[int, dict[str, int]]]:
-    """A leader; a child that went its own way; one that did so without its environment."""
+    """A session leader, a child in another session, and one without the environment."""
     waits = "read x <&3"
     script = f"""
         exec 3<&0
@@ -324,7 +340,7 @@ def family() -> Iterator[tuple[int, dict[str, int]]]:
     assert leader.stdout is not None
     words = [leader.stdout.readline().split() for _ in range(3)]
     yield leader.pid, {name: int(pid) for name, pid in words}
-    leader.communicate()  # the end of their input ends them all
+    leader.communicate()  # they end with their stdin
     assert leader.returncode == 0
 
 
@@ -361,11 +377,11 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-# -- looking at once --------------------------------------------------------------------
+# -- polling now ------------------------------------------------------------------------
 
 
-class NoHolds:
-    """No other user has a stoker here."""
+class NoLocks:
+    """GPU locks without other users."""
 
     def holder(self, _uuid: str) -> None:
         return None
@@ -374,7 +390,7 @@ class NoHolds:
 def test_gpus_can_be_polled_at_once() -> None:
     gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia")
     first = Reading(facts=(gpu,))
-    holds: Any = NoHolds()
+    holds: Any = NoLocks()
     watch = GpuMonitor("here", first, "abc", Thresholds(), holds, EpollReactor())
     try:
         state = Scenario(gpus=0).state
@@ -383,7 +399,7 @@ def test_gpus_can_be_polled_at_once() -> None:
         assert not done, "nothing has been read yet"
         watch.take_events(state)
         assert done == [1]
-        watch.read_at = time.monotonic() + 600  # no look is due for long
+        watch.read_at = time.monotonic() + 600  # no poll is due for long
         watch._timer()
         assert watch.probe.requested_at is None
         watch.read_at = time.monotonic() - POLL_SECONDS
@@ -393,12 +409,12 @@ def test_gpus_can_be_polled_at_once() -> None:
         watch.close()
 
 
-def test_a_driver_that_hangs_blocks_no_start_and_is_asked_again(
+def test_a_driver_that_hangs_blocks_no_start_and_is_queried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probe_client, "COMMAND", ("-c", "import time; time.sleep(600)"))
     gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia")
-    locks: Any = NoHolds()
+    locks: Any = NoLocks()
     watch = GpuMonitor("here", Reading(facts=(gpu,)), "abc", Thresholds(), locks, EpollReactor())
     try:
         watch.on_state(Scenario(gpus=0).state)

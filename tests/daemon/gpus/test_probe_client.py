@@ -28,7 +28,7 @@ def probe(nvml):
 
 
 def replace_child(probe: ProbeLoop, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Have the next child run this code instead of the probe."""
+    """Make the next child run this code instead of the probe."""
     monkeypatch.setattr(probe_client, "COMMAND", ("-c", f"import sys, time, os\n{code}"))
 
 
@@ -109,7 +109,7 @@ def test_a_child_that_cannot_be_started_is_an_error(probe, monkeypatch):
     assert probe.probe.requested_at is None
 
 
-def test_a_driver_that_hangs_is_abandoned_and_asked_again_once_it_works(probe, nvml):
+def test_a_query_of_a_hanging_driver_is_abandoned_and_repeated_once_it_works(probe, nvml):
     nvml.set([Gpu(uuid="GPU-a")], hang="GetMemoryInfo")
     probe.ask()
     assert probe.wait(1.0) is None

@@ -93,7 +93,7 @@ def test_kill_without_a_signal_ends_jobs_at_once(handlers: HandlerFixture) -> No
     job = handlers.submit()
     handlers.run(job)
     assert done(handlers.ask(partial(actions.kill, handlers.context, r.Kill([str(job)])))) == [job]
-    (event,) = [each for each in handlers.events if isinstance(each, e.JobCancelled)]
+    (event,) = [event for event in handlers.events if isinstance(event, e.JobCancelled)]
     assert event.at_once
 
 
@@ -160,7 +160,7 @@ def test_retry_requeues_a_finished_job_from_the_store(handlers: HandlerFixture) 
     assert handlers.job(job).attempt == 1
 
 
-def test_retry_of_failures_skips_dismissed_ones_unless_asked_for(handlers: HandlerFixture) -> None:
+def test_retry_of_failures_skips_dismissed_ones_by_default(handlers: HandlerFixture) -> None:
     good, bad, dismissed = handlers.submit(), handlers.submit(), handlers.submit()
     for job, code in ((good, 0), (bad, 3), (dismissed, 4)):
         handlers.exit(job, code)

@@ -20,7 +20,7 @@ def shown(handlers: HandlerFixture, queue: str = "default") -> dict[str, Any]:
 def test_all_queues_start_with_the_usual_policy(handlers: HandlerFixture) -> None:
     view = shown(handlers)
     assert (view["policy"], view["own"], view["since"]) == (USUAL.name, False, None)
-    names = [each["name"] for each in handlers.ask(show)["policies"]]
+    names = [policy["name"] for policy in handlers.ask(show)["policies"]]
     assert names == [AUTO, *POLICIES]
     assert summary(handlers.state) == USUAL.name
 

@@ -102,7 +102,7 @@ def test_a_closed_connection_gets_no_reply(waiting: Waiting) -> None:
     assert (waiting.replies, waiting.waiters.waiting) == ([], [])
 
 
-def test_a_job_whose_dependency_failed_ends_the_wait(waiting: Waiting) -> None:
+def test_a_job_with_a_failed_dependency_ends_the_wait(waiting: Waiting) -> None:
     handlers = waiting.handlers
     first = handlers.submit(gpus="1")
     second = handlers.submit(gpus="1", dependency=f"afterok:{first}")

@@ -1,4 +1,4 @@
-"""The figures of a sweep's trials: all of them are told, in order, and none holds up the loop."""
+"""Metrics of trials: all are published in order, and none blocks the loop."""
 
 import json
 from pathlib import Path
@@ -20,8 +20,8 @@ from stoker.daemon.training.cleanup import remove
 from stoker.daemon.training.monitor import TrainingMonitor
 
 
-class Board:
-    """Notes what it is told of trials, and makes a fact of each end."""
+class RecordingScorer:
+    """Records points of trials, and returns an event for each end."""
 
     def __init__(self) -> None:
         self.points: list[Point] = []
@@ -41,22 +41,22 @@ class Board:
 
 
 class Trial(MonitorFixture):
-    """A stage whose job is a trial of a sweep."""
+    """A monitor of a trial of a sweep."""
 
-    def listen(self) -> None:
+    def open_monitor(self) -> None:
         self.job.params = '{"lr":0.1}'
-        self.board = Board()
+        self.scorer = RecordingScorer()
         self.reactor = EpollReactor()
-        self.trainings = TrainingMonitor(
-            str(self.home), self.reactor, self.couriers, lambda: self.state, self.board
+        self.monitor = TrainingMonitor(
+            str(self.home), self.reactor, self.executor, lambda: self.state, self.scorer
         )
-        self.trainings.start()
+        self.monitor.start()
 
     def finish(self) -> None:
-        """The core has heard of its end."""
+        """Apply the end of the job to the state."""
         self.job.state = JobState.COMPLETED
         self.state.running.pop(7, None)
-        self.trainings.on_events([e.WaitOver(at=1.0, job=7)])
+        self.monitor.on_events([e.WaitOver(at=1.0, job=7)])
 
 
 @pytest.fixture(autouse=True)
@@ -73,53 +73,53 @@ def point(step: int, **values: Any) -> dict[str, Any]:
     return {"k": "metrics", "e": 0, "t": 1000.0 + step, "s": step, "v": values or {"loss": 1.0}}
 
 
-def kinds(facts: list[e.Event]) -> list[str]:
-    return [type(fact).__name__ for fact in facts]
+def kinds(events: list[e.Event]) -> list[str]:
+    return [type(fact).__name__ for fact in events]
 
 
 def test_points_are_published_as_they_arrive_and_the_last_before_the_end(
     trial: Trial,
 ) -> None:
     trial.write({"k": "hello", "t": 1.0}, point(0, loss=0.5, note="warm", flag=True))
-    trial.heed()
-    assert trial.board.points == [Point(0.0, 1000.0, {"loss": 0.5})]
+    trial.run_turn()
+    assert trial.scorer.points == [Point(0.0, 1000.0, {"loss": 0.5})]
     trial.write(point(1), b'{"k":"metrics","t":1.0,"v":{"loss":NaN}}\n', b'{"k":"metr')
-    told = trial.exit()
-    assert kinds(told) == ["EpochsCounted", "TrialMeasured", "ProcessExited"]
-    assert trial.board.steps == [0.0, 1.0, None]
-    assert str(trial.board.points[2].values["loss"]) == "nan"
-    assert trial.board.ends == [(7, 0)]
+    events = trial.exit()
+    assert kinds(events) == ["EpochsCounted", "TrialMeasured", "ProcessExited"]
+    assert trial.scorer.steps == [0.0, 1.0, None]
+    assert str(trial.scorer.points[2].values["loss"]) == "nan"
+    assert trial.scorer.ends == [(7, 0)]
 
 
 def test_points_of_a_job_that_is_not_a_trial_are_not_read(trial: Trial) -> None:
     trial.job.params = None
     trial.write(point(0))
-    trial.heed()
+    trial.run_turn()
     trial.exit()
-    assert (trial.board.points, trial.board.ends) == ([], [])
+    assert (trial.scorer.points, trial.scorer.ends) == ([], [])
 
 
 def test_a_trial_without_a_report_has_an_end(trial: Trial) -> None:
     assert kinds(trial.exit()) == ["TrialMeasured", "ProcessExited"]
-    assert trial.board.ends == [(7, 0)]
+    assert trial.scorer.ends == [(7, 0)]
 
 
 def test_only_the_first_part_ends_it(trial: Trial) -> None:
     trial.write(point(0))
     trial.exit(part=1)
-    assert trial.board.ends == []
+    assert trial.scorer.ends == []
     trial.exit(part=0)
-    assert trial.board.ends == [(7, 0)]
+    assert trial.scorer.ends == [(7, 0)]
 
 
 def test_a_new_daemon_reads_the_points_from_their_start(trial: Trial) -> None:
     trial.write(point(0))
-    trial.heed()
-    trial.listen()
-    trial.heed()
+    trial.run_turn()
+    trial.open_monitor()
+    trial.run_turn()
     trial.write(point(1))
-    trial.heed()
-    assert trial.board.steps == [0.0, 1.0]
+    trial.run_turn()
+    assert trial.scorer.steps == [0.0, 1.0]
 
 
 def test_a_long_report_is_read_to_its_end_after_the_attempt_has_ended(
@@ -129,22 +129,22 @@ def test_a_long_report_is_read_to_its_end_after_the_attempt_has_ended(
     monkeypatch.setattr(reader, "MAX_PER_TURN", 4000)
     trial.write(*(point(step) for step in range(500)))
     assert kinds(trial.exit()) == ["EpochsCounted", "ProcessExited"]
-    read = len(trial.board.points)
+    read = len(trial.scorer.points)
     assert 0 < read < 100
-    assert trial.trainings.is_reading_ended
+    assert trial.monitor.is_reading_ended
     trial.finish()
-    assert trial.trainings.cleanup.take_removable() == []  # it is still needed
-    trial.write(point(999))  # by somebody whom it left behind
+    assert trial.monitor.cleanup.take_removable() == []  # it is still needed
+    trial.write(point(999))  # by a process that it left behind
     for _ in range(500):
-        if trial.board.ends:
+        if trial.scorer.ends:
             break
         assert trial.seconds_until_due() == 0.0
-        before = len(trial.board.points)
-        trial.heed()
-        assert len(trial.board.points) - before < 100
-    assert trial.board.steps == [float(step) for step in range(500)]
-    assert (trial.board.ends, trial.trainings.is_reading_ended) == ([(7, 0)], False)
-    assert trial.trainings.cleanup.take_removable() == [str(trial.directory)]
+        before = len(trial.scorer.points)
+        trial.run_turn()
+        assert len(trial.scorer.points) - before < 100
+    assert trial.scorer.steps == [float(step) for step in range(500)]
+    assert (trial.scorer.ends, trial.monitor.is_reading_ended) == ([(7, 0)], False)
+    assert trial.monitor.cleanup.take_removable() == [str(trial.directory)]
     assert trial.seconds_until_due() is None
 
 
@@ -156,14 +156,14 @@ def test_the_next_daemon_reads_what_a_crashed_one_has_not(
     trial.write(*(point(step) for step in range(100)))
     trial.exit()
     trial.finish()
-    assert trial.board.ends == []
-    trial.listen()
-    trial.trainings.cleanup.scan(trial.state)
-    assert trial.trainings.cleanup.take_removable() == []
+    assert trial.scorer.ends == []
+    trial.open_monitor()
+    trial.monitor.cleanup.scan(trial.state)
+    assert trial.monitor.cleanup.take_removable() == []
     for _ in range(100):
-        trial.heed()
-    assert trial.board.steps == [float(step) for step in range(100)]
-    assert trial.board.ends == [(7, 0)]
+        trial.run_turn()
+    assert trial.scorer.steps == [float(step) for step in range(100)]
+    assert trial.scorer.ends == [(7, 0)]
 
 
 def test_a_published_earlier_attempt_is_not_read_by_the_next_daemon(trial: Trial) -> None:
@@ -171,33 +171,33 @@ def test_a_published_earlier_attempt_is_not_read_by_the_next_daemon(trial: Trial
     trial.exit(1)
     trial.job.attempt, trial.job.state = 1, JobState.PENDING
     del trial.state.running[7]
-    trial.heed()  # the turn after that
-    trial.listen()
-    trial.heed()
-    assert (trial.board.points, trial.board.ends) == ([], [])
+    trial.run_turn()  # the next turn
+    trial.open_monitor()
+    trial.run_turn()
+    assert (trial.scorer.points, trial.scorer.ends) == ([], [])
 
 
 def test_a_report_of_a_remote_node_is_stored_and_published(trial: Trial, tmp_path: Path) -> None:
     trial.job.placement = Placement("there", ())
     trial.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
     data = b"".join(json.dumps(point(step)).encode() + b"\n" for step in range(3))
-    trial.trainings.on_report_data(AttemptId(7, 0), None, data[:90], 0)
-    trial.heed()
-    trial.trainings.on_report_data(AttemptId(7, 0), None, data[60:], 60)
+    trial.monitor.on_report_data(AttemptId(7, 0), None, data[:90], 0)
+    trial.run_turn()
+    trial.monitor.on_report_data(AttemptId(7, 0), None, data[60:], 60)
     trial.exit()
-    assert trial.board.steps == [0.0, 1.0, 2.0]
+    assert trial.scorer.steps == [0.0, 1.0, 2.0]
     kept = tmp_path / "series" / "7.0"
     assert kept.read_bytes() == data
     trial.finish()
-    remove(trial.trainings.cleanup.take_removable())
+    remove(trial.monitor.cleanup.take_removable())
     assert kept.read_bytes() == data
 
 
 def test_of_a_remote_report_only_metrics_are_kept(trial: Trial, tmp_path: Path) -> None:
     trial.job.placement = Placement("there", ())
     trial.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
-    trial.trainings.on_report_data(AttemptId(7, 0), None, b'{"k":"hello"}\n', 0)
+    trial.monitor.on_report_data(AttemptId(7, 0), None, b'{"k":"hello"}\n', 0)
     trial.exit()
     trial.finish()
-    remove(trial.trainings.cleanup.take_removable())
+    remove(trial.monitor.cleanup.take_removable())
     assert list((tmp_path / "series").iterdir()) == []

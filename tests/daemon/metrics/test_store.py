@@ -1,4 +1,4 @@
-"""Curves of any length: what stays of them, and what of several attempts."""
+"""Metric series of any length and of several attempts: what is stored."""
 
 import json
 import math
@@ -26,8 +26,8 @@ def write(path: Path, *points: Any) -> None:
 def curve(home: Path, last: int = 0, points: int = 100) -> list[list[Any]]:
     series = JobSeries(str(home), 1, points)
     series.read(last)
-    found: list[list[Any]] = series.view([])["series"].get("loss", [])
-    return [[step, value] for step, value, _ in found]
+    rows: list[list[Any]] = series.view([])["series"].get("loss", [])
+    return [[step, value] for step, value, _ in rows]
 
 
 @given(
@@ -37,10 +37,10 @@ def curve(home: Path, last: int = 0, points: int = 100) -> list[list[Any]]:
 def test_a_downsampled_series_keeps_its_ends_and_extremes_in_order(
     values: list[float], most: int
 ) -> None:
-    found = Downsampler(most)
+    downsampler = Downsampler(most)
     for step, value in enumerate(values):
-        found.add(step, value, None)
-    points = [(step, value) for step, value, _ in found.points()]
+        downsampler.add(step, value, None)
+    points = [(step, value) for step, value, _ in downsampler.points()]
     assert len(points) <= most
     assert points == sorted(points)
     assert set(points) <= set(enumerate(values))
@@ -49,18 +49,18 @@ def test_a_downsampled_series_keeps_its_ends_and_extremes_in_order(
     assert (points[0], points[-1]) == ((0, values[0]), (len(values) - 1, values[-1]))
     kept = [value for _, value in points]
     assert (min(kept), max(kept)) == (min(values), max(values))
-    summary = found.summary()
+    summary = downsampler.summary()
     assert summary["count"] == len(values)
     ends = (summary["last"][1], summary["min"][1], summary["max"][1])
     assert ends == (values[-1], min(values), max(values))
 
 
 def test_nan_is_a_gap_and_not_an_extreme() -> None:
-    found = Downsampler(8)
+    downsampler = Downsampler(8)
     for step in range(100):
-        found.add(step, math.nan if step % 10 == 0 else float(step), 1.0)
-    assert (found.summary()["min"][1], found.summary()["max"][1]) == (1.0, 99.0)
-    assert found.points()[0] == [0, None, 1.0]
+        downsampler.add(step, math.nan if step % 10 == 0 else float(step), 1.0)
+    assert (downsampler.summary()["min"][1], downsampler.summary()["max"][1]) == (1.0, 99.0)
+    assert downsampler.points()[0] == [0, None, 1.0]
 
 
 def test_steps_repeated_by_a_later_attempt_count_once(tmp_path: Path) -> None:
@@ -81,23 +81,23 @@ def test_invalid_lines_and_a_hole_are_skipped(tmp_path: Path) -> None:
     write(path, (0, 1.0))
     with path.open("ab") as file:
         file.write(b"\0" * 100 + b'{"k":"metrics","s":1,"v":{"loss":NaN}}\ngarbage\n{"k":"metr')
-    write(path, (2, 3.0))  # swallowed by the torn line
+    write(path, (2, 3.0))  # lost in the incomplete line
     write(path, (3, 4.0))
     assert curve(tmp_path) == [[0, 1.0], [1, None], [3, 4.0]]
 
 
 def test_a_growing_series_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shelf = MetricsStore(str(tmp_path))
+    store = MetricsStore(str(tmp_path))
     path = tmp_path / "training" / "1.0" / "report"
     write(path, *((step, 1.0) for step in range(1000)))
-    assert shelf.read(1, 0, [], 100)["count"] == 1000
+    assert store.read(1, 0, [], 100)["count"] == 1000
     write(path, (1000, 2.0))
-    found = shelf.read(1, 0, ["loss"], 100)
-    assert (found["count"], found["summary"]["loss"]["last"]) == (1001, [1000, 2.0, 5.0])
-    assert shelf.read(1, 0, ["other"], 100)["series"] == {}
-    remove([str(path.parent)])  # its job is over
+    reply = store.read(1, 0, ["loss"], 100)
+    assert (reply["count"], reply["summary"]["loss"]["last"]) == (1001, [1000, 2.0, 5.0])
+    assert store.read(1, 0, ["other"], 100)["series"] == {}
+    remove([str(path.parent)])  # its job has ended
     assert not path.exists()
-    assert shelf.read(1, 0, [], 100)["count"] == 1001
+    assert store.read(1, 0, [], 100)["count"] == 1001
 
 
 def test_metrics_of_a_removed_report_directory_are_archived(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_metrics_of_a_removed_report_directory_are_archived(tmp_path: Path) -> N
     (tmp_path / "training" / "2.0" / "report").write_text('{"k":"hello"}\n')
     (tmp_path / "training" / "3.0").mkdir()
     (tmp_path / "training" / "3.0" / "report").symlink_to("/etc/passwd")
-    for _ in range(2):  # also where it was interrupted
+    for _ in range(2):  # also after an interruption
         remove([str(tmp_path / "training" / name) for name in ("1.0", "2.0", "3.0")])
     assert list((tmp_path / "training").iterdir()) == []
     assert [path.name for path in (tmp_path / "series").iterdir()] == ["1.0"]

@@ -40,7 +40,7 @@ def test_a_table_per_node(home: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("nodes = 3", "nodes: expected a table [nodes], got 3"),
         ("[nodes]\ngpu1 = 'ssh://me@h'", "nodes.gpu1: expected a table"),
@@ -59,10 +59,10 @@ def test_a_table_per_node(home: Any) -> None:
         ("[nodes.'x y']\naddress = 'h'", "is not a valid node name"),
     ],
 )
-def test_an_invalid_table_is_rejected_with_its_path(home: Any, text: str, said: str) -> None:
+def test_an_invalid_table_is_rejected_with_its_path(home: Any, text: str, expected: str) -> None:
     with pytest.raises(BadValue, match="config") as error:
         read(home, text)
-    assert said in str(error.value)
+    assert expected in str(error.value)
 
 
 def test_a_node_is_added_changed_and_removed_with_the_file() -> None:

@@ -1,4 +1,4 @@
-"""Parts of one attempt come together, or none of them runs."""
+"""GangBarrier: all parts of an attempt run, or none."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ def barrier(*parts: PartState) -> GangBarrier:
     return gang
 
 
-def test_nobody_goes_before_all_are_ready() -> None:
+def test_no_part_passes_before_all_are_ready() -> None:
     gang = of(3)
     gang.set_ready(0, 29500)
     gang.set_ready(2, 29501)
@@ -36,7 +36,7 @@ def test_nobody_goes_before_all_are_ready() -> None:
     )
 
 
-def test_one_that_cannot_releases_the_others_and_the_reason_is_told_at_the_end() -> None:
+def test_a_part_that_cannot_start_cancels_the_others_with_its_reason() -> None:
     gang = of(2)
     gang.set_ready(0, 29500)
     gang.set_failed(1, "no space left", failed=False)
@@ -53,17 +53,17 @@ def test_a_start_that_can_never_work_is_a_failure() -> None:
     assert gang.next_actions().failed
 
 
-def test_back_again_the_ready_follow_those_that_went() -> None:
+def test_after_a_reconnection_ready_parts_follow_those_that_passed() -> None:
     actions = barrier(LIVE, READY).next_actions()
     assert (actions.release, actions.lost, actions.is_over) == ([1], [], True)
 
 
-def test_back_again_one_that_was_released_is_lost_to_those_that_went() -> None:
+def test_after_a_reconnection_a_cancelled_part_ends_those_that_passed() -> None:
     actions = barrier(LIVE, NONE).next_actions()
     assert (actions.release, actions.lost, actions.cancelled) == ([], [1], None)
 
 
-def test_back_again_nothing_is_decided_before_all_have_been_heard() -> None:
+def test_after_a_reconnection_nothing_is_decided_before_all_parts_have_reported() -> None:
     assert not barrier(LIVE, WAITING).next_actions().is_over
     assert barrier(LIVE, WAITING, NONE).next_actions().lost == []
 
@@ -72,7 +72,7 @@ STANDINGS = st.lists(st.sampled_from([WAITING, READY, LIVE, NONE]), min_size=2, 
 
 
 @given(STANDINGS)
-def test_whatever_they_say_nobody_goes_without_the_rest(parts: list[PartState]) -> None:
+def test_in_no_state_a_part_passes_without_the_others(parts: list[PartState]) -> None:
     actions = barrier(*parts).next_actions()
     if actions.release:
         assert WAITING not in parts

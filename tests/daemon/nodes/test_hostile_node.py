@@ -1,4 +1,4 @@
-"""No input from a node ends, stalls or bloats the daemon: the node is disconnected, or fine."""
+"""No input of a node ends, blocks or bloats the daemon: it is handled or disconnects the node."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.fake_node import FACTS, NAME, World
+from daemon.fake_node import FACTS, NAME, NodeScenario
 from stoker.core import events as e
 from stoker.core.lifecycle import JobState
 from stoker.executors.agent import reconciliation
@@ -22,83 +22,87 @@ from stoker.executors.agent.session import reconnecting as connections
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    found = World(tmp_path, monkeypatch)
-    yield found
-    found.check()
-    found.close()
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeScenario]:
+    scenario = NodeScenario(tmp_path, monkeypatch)
+    yield scenario
+    scenario.check()
+    scenario.close()
 
 
 @pytest.fixture
-def up(world: World) -> World:
-    world.come_up()
-    return world
+def connected(scenario: NodeScenario) -> NodeScenario:
+    scenario.come_up()
+    return scenario
 
 
-def asked(world: World, verb: str) -> list[str]:
-    """The request with this verb, as soon as it is made."""
+def wait_for_request(scenario: NodeScenario, verb: str) -> list[str]:
+    """Wait for a request with this verb; return it."""
 
-    def found() -> list[str] | None:
-        return next((words for words in world.requests if words[1] == verb), None)
+    def find_request() -> list[str] | None:
+        return next((words for words in scenario.requests if words[1] == verb), None)
 
-    return list(world.until(found))
+    return list(scenario.until(find_request))
 
 
-def test_an_honest_node_runs_its_jobs(up: World) -> None:
+def test_an_honest_node_runs_its_jobs(connected: NodeScenario) -> None:
     for job in (1, 2, 3):
-        up.say("-", "exited", f"{job}.0", str(job - 1), "0", "0")
-    up.until(lambda: len([each for each in up.requests if each[1] == "collect"]) == 3)
-    up.answer()
-    up.until(lambda: len(up.told(e.ProcessExited)) == 3)
-    jobs = up.loop.engine.state.jobs
+        connected.send_line("-", "exited", f"{job}.0", str(job - 1), "0", "0")
+    connected.until(
+        lambda: len([words for words in connected.requests if words[1] == "collect"]) == 3
+    )
+    connected.answer()
+    connected.until(lambda: len(connected.events_of(e.ProcessExited)) == 3)
+    jobs = connected.loop.engine.state.jobs
     assert [jobs[n].state for n in (1, 2)] == [JobState.COMPLETED, JobState.FAILED]
-    assert up.connected
+    assert connected.is_connected
 
 
-# -- one attack each --------------------------------------------------------------------
+# -- single attacks ---------------------------------------------------------------------
 
 
-def line(*words: str) -> Callable[[World], None]:
-    return lambda world: world.say(*words)
+def line(*words: str) -> Callable[[NodeScenario], None]:
+    return lambda scenario: scenario.send_line(*words)
 
 
-def junk(data: bytes, pipe: str = "out", times: int = 1) -> Callable[[World], None]:
-    def send(world: World) -> None:
+def junk(data: bytes, pipe: str = "out", times: int = 1) -> Callable[[NodeScenario], None]:
+    def send(scenario: NodeScenario) -> None:
         for _ in range(times):
-            world.send(data, pipe)
-            world.turn(2)
+            scenario.send(data, pipe)
+            scenario.turn(2)
 
     return send
 
 
-def beginning(words: str, pipe: str = "out") -> Callable[[World], None]:
-    """The beginning of a line of ours."""
-    return lambda world: world.send(f"{world.link.nonce} {words}".encode(), pipe)
+def beginning(words: str, pipe: str = "out") -> Callable[[NodeScenario], None]:
+    """Send the beginning of a line with the nonce."""
+    return lambda scenario: scenario.send(f"{scenario.link.nonce} {words}".encode(), pipe)
 
 
-def all_of(*attacks: Callable[[World], None]) -> Callable[[World], None]:
-    def attack(world: World) -> None:
-        for each in attacks:
-            each(world)
+def all_of(*attacks: Callable[[NodeScenario], None]) -> Callable[[NodeScenario], None]:
+    def attack(scenario: NodeScenario) -> None:
+        for single in attacks:
+            single(scenario)
 
     return attack
 
 
-def announced(*words: str) -> Callable[[World], None]:
-    return lambda world: world.send(f"{world.link.nonce} {' '.join(words)}\n".encode(), "err")
+def announced(*words: str) -> Callable[[NodeScenario], None]:
+    return lambda scenario: scenario.send(
+        f"{scenario.link.nonce} {' '.join(words)}\n".encode(), "err"
+    )
 
 
-def answered(verb: str, *words: str) -> Callable[[World], None]:
-    """The answer to a request of this kind."""
-    return lambda world: world.say(asked(world, verb)[0], *words)
+def answered(verb: str, *words: str) -> Callable[[NodeScenario], None]:
+    """Reply to a request with this verb."""
+    return lambda scenario: scenario.send_line(wait_for_request(scenario, verb)[0], *words)
 
 
-def copied(data: bytes) -> Callable[[World], None]:
-    """Bulk data in answer to a look at the logs."""
+def copied(data: bytes) -> Callable[[NodeScenario], None]:
+    """Reply to a request for new output with this bulk data."""
 
-    def send(world: World) -> None:
-        world.executor.collector._copied_at = 0.0
-        world.bulk(asked(world, "read_new")[0], data)
+    def send(scenario: NodeScenario) -> None:
+        scenario.executor.collector._copied_at = 0.0
+        scenario.bulk(wait_for_request(scenario, "read_new")[0], data)
 
     return send
 
@@ -139,18 +143,20 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_malformed_input_disconnects_the_node_with_a_reason(up: World, attack: str) -> None:
-    ATTACKS[attack](up)
-    up.turn()
-    assert not up.connected
-    (why,) = set(up.reasons)
+def test_malformed_input_disconnects_the_node_with_a_reason(
+    connected: NodeScenario, attack: str
+) -> None:
+    ATTACKS[attack](connected)
+    connected.turn()
+    assert not connected.is_connected
+    (why,) = set(connected.reasons)
     assert why.startswith("protocol error: ")
     assert len(why) <= 300
-    retry = up.executor.connection.retry._handle
+    retry = connected.executor.connection.retry._handle
     assert retry is not None
-    assert retry.due - up.loop.reactor.time() > 20  # and not again at once
-    assert up.loop.engine.state.rest.away[NAME].why == why  # as `stoker nodes` shows it
-    assert {job.state for job in up.loop.engine.state.jobs.values()} == {JobState.RUNNING}
+    assert retry.due - connected.loop.reactor.time() > 20  # and not reconnected at once
+    assert connected.loop.engine.state.rest.away[NAME].why == why  # as `stoker nodes` shows it
+    assert {job.state for job in connected.loop.engine.state.jobs.values()} == {JobState.RUNNING}
 
 
 HARMLESS = {
@@ -171,12 +177,12 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("attack", HARMLESS)
-def test_what_is_no_business_of_ours_changes_nothing(up: World, attack: str) -> None:
-    HARMLESS[attack](up)
-    up.turn()
-    assert up.connected
-    assert up.loop.engine.state.cluster.nodes[NAME].types["cpu"][0].facts.capacity == 8000
-    assert {job.state for job in up.loop.engine.state.jobs.values()} == {JobState.RUNNING}
+def test_unexpected_but_valid_input_changes_nothing(connected: NodeScenario, attack: str) -> None:
+    HARMLESS[attack](connected)
+    connected.turn()
+    assert connected.is_connected
+    assert connected.loop.engine.state.cluster.nodes[NAME].types["cpu"][0].facts.capacity == 8000
+    assert {job.state for job in connected.loop.engine.state.jobs.values()} == {JobState.RUNNING}
 
 
 @pytest.mark.parametrize(
@@ -185,253 +191,273 @@ def test_what_is_no_business_of_ours_changes_nothing(up: World, attack: str) -> 
      "\n".join(f"gpu {n}, GPU-{n}, A100, 81920, 0, 0, 0, 0" for n in range(300))],
     ids=lambda facts: facts[:10],
 )  # fmt: skip
-def test_impossible_devices_disconnect_the_node(up: World, facts: str) -> None:
-    up.executor.readings.measure_soon()
-    asked(up, "measure")
-    for each in f"{facts}\n{FACTS}".split("\n"):
-        up.say("-", "reading", each)
-    up.say("-", "reading-end")
-    up.turn(5)
-    assert not up.connected
+def test_impossible_devices_disconnect_the_node(connected: NodeScenario, facts: str) -> None:
+    connected.executor.readings.measure_soon()
+    wait_for_request(connected, "measure")
+    for line in f"{facts}\n{FACTS}".split("\n"):
+        connected.send_line("-", "reading", line)
+    connected.send_line("-", "reading-end")
+    connected.turn(5)
+    assert not connected.is_connected
 
 
-def test_a_measurement_without_end_disconnects_the_node(up: World) -> None:
-    up.executor.readings.measure_soon()
-    asked(up, "measure")
+def test_an_endless_measurement_disconnects_the_node(connected: NodeScenario) -> None:
+    connected.executor.readings.measure_soon()
+    wait_for_request(connected, "measure")
     for _ in range(200):
         for n in range(100):
-            up.say("-", "reading", f"owner {n} - me - {'x' * 100}")
-        up.turn(1)
-    assert not up.connected
+            connected.send_line("-", "reading", f"owner {n} - me - {'x' * 100}")
+        connected.turn(1)
+    assert not connected.is_connected
 
 
-def test_devices_that_change_all_the_time_do_not_fill_the_journal(up: World) -> None:
+def test_devices_that_change_all_the_time_do_not_fill_the_journal(connected: NodeScenario) -> None:
     for n in range(60):
-        up.executor.readings.measure_soon()
-        asked(up, "measure")
-        up.requests = [words for words in up.requests if words[1] != "measure"]
-        for each in FACTS.replace("cores 8", f"cores {8 + n}").split("\n"):
-            up.say("-", "reading", each)
-        up.say("-", "reading-end")
-        up.turn(2)
-    assert up.connected
-    assert 2 < len([each for each in up.told(e.NodeJoined) if each.facts.name == NAME]) < 15
+        connected.executor.readings.measure_soon()
+        wait_for_request(connected, "measure")
+        connected.requests = [words for words in connected.requests if words[1] != "measure"]
+        for line in FACTS.replace("cores 8", f"cores {8 + n}").split("\n"):
+            connected.send_line("-", "reading", line)
+        connected.send_line("-", "reading-end")
+        connected.turn(2)
+    assert connected.is_connected
+    assert (
+        2
+        < len([line for line in connected.events_of(e.NodeJoined) if line.facts.name == NAME])
+        < 15
+    )
 
 
-def test_text_from_a_node_is_short_and_valid_before_it_is_stored(up: World) -> None:
-    up.send(f"{up.link.nonce} - failed 1.0 ".encode() + b"\xff\x1b[31m\xe2\x80\xae" * 2000 + b"\n")
-    up.turn()
-    cause = up.loop.engine.state.jobs[1].cause
+def test_text_from_a_node_is_short_and_valid_before_it_is_stored(connected: NodeScenario) -> None:
+    connected.send(
+        f"{connected.link.nonce} - failed 1.0 ".encode()
+        + b"\xff\x1b[31m\xe2\x80\xae" * 2000
+        + b"\n"
+    )
+    connected.turn()
+    cause = connected.loop.engine.state.jobs[1].cause
     assert cause is not None
     assert cause.isprintable()
     assert len(cause) <= 2000
     cause.encode()
 
 
-def test_an_attempt_whose_end_is_being_fetched_ends_once(up: World) -> None:
-    for said in ("exited 1.0 3 0 0", "free 1.0", "late 1.0", "void 1.0", "failed 1.0 no",
+def test_an_attempt_ends_once_while_its_results_are_collected(connected: NodeScenario) -> None:
+    for line in ("exited 1.0 3 0 0", "revoked 1.0", "late 1.0", "not-begun 1.0", "failed 1.0 no",
                  "gone 1.0", "exited 1.0 4"):  # fmt: skip
-        up.say("-", said)
-    asked(up, "collect")
-    up.answer()
-    up.until(lambda: up.told(e.ProcessExited))
-    up.turn()
-    assert [(each.job, each.code) for each in up.told(e.ProcessExited)] == [(1, 3)]
-    assert up.told(e.AttemptLost) == up.told(e.StartCalledOff) == up.told(e.StartFailed) == []
+        connected.send_line("-", line)
+    wait_for_request(connected, "collect")
+    connected.answer()
+    connected.until(lambda: connected.events_of(e.ProcessExited))
+    connected.turn()
+    assert [(event.job, event.code) for event in connected.events_of(e.ProcessExited)] == [(1, 3)]
+    assert (
+        connected.events_of(e.AttemptLost)
+        == connected.events_of(e.StartCalledOff)
+        == connected.events_of(e.StartFailed)
+        == []
+    )
 
 
-def test_a_record_that_is_found_after_all_counts(up: World) -> None:
-    up.say("-", "gone", "1.0")
-    (number, *_) = asked(up, "end_unrecorded")
-    up.say("-", "exited", "1.0", "3", "0", "0")  # written down just before the look was over
-    up.say(number, "done", "0")
-    asked(up, "collect")
-    up.answer()
-    up.until(lambda: up.told(e.ProcessExited))
-    assert [(each.job, each.code) for each in up.told(e.ProcessExited)] == [(1, 3)]
-    assert up.told(e.AttemptLost) == []
+def test_an_exit_record_found_during_the_collection_counts(connected: NodeScenario) -> None:
+    connected.send_line("-", "gone", "1.0")
+    (number, *_) = wait_for_request(connected, "end_unrecorded")
+    connected.send_line(
+        "-", "exited", "1.0", "3", "0", "0"
+    )  # recorded just before the poll was complete
+    connected.send_line(number, "done", "0")
+    wait_for_request(connected, "collect")
+    connected.answer()
+    connected.until(lambda: connected.events_of(e.ProcessExited))
+    assert [(event.job, event.code) for event in connected.events_of(e.ProcessExited)] == [(1, 3)]
+    assert connected.events_of(e.AttemptLost) == []
 
 
-def test_an_attempt_is_not_lost_while_something_of_it_lives(up: World) -> None:
+def test_an_attempt_is_not_lost_while_one_of_its_processes_lives(connected: NodeScenario) -> None:
     for answer in ("busy", "busy"):
-        up.say("-", "gone", "1.0")
-        (number, *_) = asked(up, "end_unrecorded")
-        up.requests = [words for words in up.requests if words[1] != "end_unrecorded"]
-        up.say(number, answer)
-        up.turn()
-        assert up.told(e.AttemptLost) == []
-        assert up.loop.engine.state.jobs[1].state is JobState.RUNNING
+        connected.send_line("-", "gone", "1.0")
+        (number, *_) = wait_for_request(connected, "end_unrecorded")
+        connected.requests = [words for words in connected.requests if words[1] != "end_unrecorded"]
+        connected.send_line(number, answer)
+        connected.turn()
+        assert connected.events_of(e.AttemptLost) == []
+        assert connected.loop.engine.state.jobs[1].state is JobState.RUNNING
 
 
-def test_an_attempt_without_a_record_is_lost(up: World) -> None:
-    up.say("-", "gone", "1.0")
-    (number, *_) = asked(up, "end_unrecorded")
-    up.say(number, "done", "0")
-    asked(up, "collect")
-    up.answer()
-    up.until(lambda: up.told(e.AttemptLost))
-    assert up.loop.engine.state.jobs[1].state is JobState.NODE_FAIL
+def test_an_attempt_without_a_record_is_lost(connected: NodeScenario) -> None:
+    connected.send_line("-", "gone", "1.0")
+    (number, *_) = wait_for_request(connected, "end_unrecorded")
+    connected.send_line(number, "done", "0")
+    wait_for_request(connected, "collect")
+    connected.answer()
+    connected.until(lambda: connected.events_of(e.AttemptLost))
+    assert connected.loop.engine.state.jobs[1].state is JobState.NODE_FAIL
 
 
-def test_the_same_output_again_and_again_ends_the_connection(up: World) -> None:
-    up.large()
-    up.say("-", "exited", "1.0", "0", "0", "0")
+def test_repeated_output_disconnects_the_node(connected: NodeScenario) -> None:
+    connected.enlarge_pipes()
+    connected.send_line("-", "exited", "1.0", "0", "0", "0")
     for _ in range(20):
-        found = up.until(
+        request = connected.until(
             lambda: (
-                not up.connected
-                or next((each for each in up.requests if each[1] in ("collect", "read_new")), None)
+                not connected.is_connected
+                or next(
+                    (words for words in connected.requests if words[1] in ("collect", "read_new")),
+                    None,
+                )
             )
         )
-        if found is True:
+        if request is True:
             break
-        up.requests.remove(found)
+        connected.requests.remove(request)
         data = b"1.0 out 0 %d\n" % PIECE + b"x" * PIECE
         for start in range(0, len(data), 60000):
             piece = data[start : start + 60000]
-            up.send(f"{up.link.nonce} {found[0]} {len(piece)}\n".encode() + piece, "err")
-            up.turn(2)
-        up.send(f"{up.link.nonce} {found[0]} 0\n".encode(), "err")
-        up.turn(2)
-    assert not up.connected
-    assert (up.place / "logs/1.out").stat().st_size == PIECE
+            connected.send(
+                f"{connected.link.nonce} {request[0]} {len(piece)}\n".encode() + piece, "err"
+            )
+            connected.turn(2)
+        connected.send(f"{connected.link.nonce} {request[0]} 0\n".encode(), "err")
+        connected.turn(2)
+    assert not connected.is_connected
+    assert (connected.base / "logs/1.out").stat().st_size == PIECE
 
 
-def test_an_inventory_without_end_disconnects_the_node(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def test_an_endless_list_of_attempts_disconnects_the_node(
+    scenario: NodeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconciliation, "MAX_LISTED_ATTEMPTS", 1000)
-    world.until(lambda: world.process is not None)
-    world.say("-", "hello", "x")
-    (number, *_) = asked(world, "list_attempts")
+    scenario.until(lambda: scenario.process is not None)
+    scenario.send_line("-", "hello", "x")
+    (number, *_) = wait_for_request(scenario, "list_attempts")
     for job in range(2000):
-        world.say(number, "attempt", f"{job + 100}.0")
+        scenario.send_line(number, "attempt", f"{job + 100}.0")
         if job % 100 == 0:
-            world.turn(1)
-    world.turn()
-    assert not world.connected
+            scenario.turn(1)
+    scenario.turn()
+    assert not scenario.is_connected
 
 
 @pytest.mark.parametrize(
     ("key", "reserved"), [("7.0", 8), ("9000000.0", 4), (f"{'9' * 18}.0", 4), ("2.999999999", 4)]
 )
-def test_what_a_node_says_of_unknown_jobs_is_believed_within_reason(
-    world: World, key: str, reserved: int
+def test_ids_of_unknown_jobs_on_a_node_are_reserved_within_limits(
+    scenario: NodeScenario, key: str, reserved: int
 ) -> None:
-    """A journal may have lost jobs; but a node does not use up the numbers."""
-    world.until(lambda: world.process is not None)
-    world.say("-", "hello", "x")
-    (number, *_) = asked(world, "list_attempts")
-    world.requests = [words for words in world.requests if words[1] != "list_attempts"]
-    world.say(number, "attempt", key)
-    world.say(number, "done")
-    asked(world, "poll")
-    world.answer({key: "running 77"})
-    world.turn()
-    state = world.loop.engine.state
+    """A journal may have lost jobs, but a node must not use up the ids."""
+    scenario.until(lambda: scenario.process is not None)
+    scenario.send_line("-", "hello", "x")
+    (number, *_) = wait_for_request(scenario, "list_attempts")
+    scenario.requests = [words for words in scenario.requests if words[1] != "list_attempts"]
+    scenario.send_line(number, "attempt", key)
+    scenario.send_line(number, "done")
+    wait_for_request(scenario, "poll")
+    scenario.answer({key: "running 77"})
+    scenario.turn()
+    state = scenario.loop.engine.state
     assert state.rest.next_id == reserved
     assert state.jobs[2].attempt == 0
 
 
-def test_what_an_unknown_job_left_is_kept_there(world: World) -> None:
-    world.until(lambda: world.process is not None)
-    world.say("-", "hello", "x")
-    (number, *_) = asked(world, "list_attempts")
-    world.requests = [words for words in world.requests if words[1] != "list_attempts"]
-    world.say(number, "attempt", "7.0")
-    world.say(number, "attempt", "1.5")
-    world.say(number, "done")
-    (number, *_) = asked(world, "poll")
-    world.say(number, "exited", "7.0", "0", "0", "0")
-    world.say(number, "exited", "1.5", "0", "0", "0")
-    world.say(number, "done")
-    world.turn()
-    done = [words[1:] for words in world.requests if words[1] in ("keep_results", "forget")]
+def test_results_of_an_unknown_job_are_kept_on_the_node(scenario: NodeScenario) -> None:
+    scenario.until(lambda: scenario.process is not None)
+    scenario.send_line("-", "hello", "x")
+    (number, *_) = wait_for_request(scenario, "list_attempts")
+    scenario.requests = [words for words in scenario.requests if words[1] != "list_attempts"]
+    scenario.send_line(number, "attempt", "7.0")
+    scenario.send_line(number, "attempt", "1.5")
+    scenario.send_line(number, "done")
+    (number, *_) = wait_for_request(scenario, "poll")
+    scenario.send_line(number, "exited", "7.0", "0", "0", "0")
+    scenario.send_line(number, "exited", "1.5", "0", "0", "0")
+    scenario.send_line(number, "done")
+    scenario.turn()
+    done = [words[1:] for words in scenario.requests if words[1] in ("keep_results", "forget")]
     assert done == [["keep_results", "7.0"], ["forget", "7.0"], ["forget", "1.5"]]
-    assert world.loop.engine.state.rest.next_id == 8
+    assert scenario.loop.engine.state.rest.next_id == 8
 
 
-# -- silence ----------------------------------------------------------------------------
+# -- timeouts ---------------------------------------------------------------------------
 
 
-def expect_replies_soon(up: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def expect_replies_soon(connected: NodeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ping the node within 0.05 s of silence, and wait 0.1 s for its reply."""
     monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.05)
     monkeypatch.setattr(connections, "REPLY_SECONDS", 0.1)
-    up.executor.connection._check()
+    connected.executor.connection._check()
 
 
-def test_a_node_that_does_not_answer_is_not_kept_by_what_else_it_says(
-    up: World, monkeypatch: pytest.MonkeyPatch
+def test_a_node_that_does_not_reply_is_disconnected_despite_notifications(
+    connected: NodeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expect_replies_soon(up, monkeypatch)
+    expect_replies_soon(connected, monkeypatch)
     deadline = time.monotonic() + 5
-    while up.connected and time.monotonic() < deadline:
-        up.say("-", "busy", "1.0")
-        up.send(b"noise\n", "err")
-        up.turn(1)
+    while connected.is_connected and time.monotonic() < deadline:
+        connected.send_line("-", "busy", "1.0")
+        connected.send(b"noise\n", "err")
+        connected.turn(1)
         time.sleep(0.01)
-    up.turn(1)
-    assert up.reasons[-1:] == ["the shell stopped answering"]
+    connected.turn(1)
+    assert connected.reasons[-1:] == ["the shell stopped answering"]
 
 
 def test_a_node_that_withholds_bulk_data_is_disconnected(
-    up: World, monkeypatch: pytest.MonkeyPatch
+    connected: NodeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    up.executor.collector._copied_at = 0.0
-    up.executor.collector.on_running()
-    asked(up, "read_new")
-    expect_replies_soon(up, monkeypatch)
+    connected.executor.collector._copied_at = 0.0
+    connected.executor.collector.on_running()
+    wait_for_request(connected, "read_new")
+    expect_replies_soon(connected, monkeypatch)
     deadline = time.monotonic() + 5
-    while up.connected and time.monotonic() < deadline:
-        for number, verb, *_ in up.requests:
+    while connected.is_connected and time.monotonic() < deadline:
+        for number, verb, *_ in connected.requests:
             if verb == "ping":
-                up.say(number, "done")
-        up.requests.clear()
-        up.turn(1)
+                connected.send_line(number, "done")
+        connected.requests.clear()
+        connected.turn(1)
         time.sleep(0.01)
-    up.turn(1)
-    assert up.reasons[-1:] == ["the shell stopped answering"]
+    connected.turn(1)
+    assert connected.reasons[-1:] == ["the shell stopped answering"]
 
 
 def test_a_node_that_reads_nothing_is_disconnected_before_much_is_queued(
-    up: World, monkeypatch: pytest.MonkeyPatch
+    connected: NodeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expect_replies_soon(up, monkeypatch)
-    up._read = lambda: None  # type: ignore[method-assign]
+    expect_replies_soon(connected, monkeypatch)
+    connected._read = lambda: None  # type: ignore[method-assign]
     deadline = time.monotonic() + 5
-    while up.connected and time.monotonic() < deadline:
-        up.executor.connection.request(None, "write_control", "1.0", "x", "y" * 1000)
-        up.turn(1)
-    up.turn(1)
-    assert up.reasons[-1:] == ["the shell stopped answering"]
+    while connected.is_connected and time.monotonic() < deadline:
+        connected.executor.connection.request(None, "write_control", "1.0", "x", "y" * 1000)
+        connected.turn(1)
+    connected.turn(1)
+    assert connected.reasons[-1:] == ["the shell stopped answering"]
 
 
-def test_an_ssh_that_does_not_end_stalls_nothing(world: World) -> None:
-    """Its output ends before the greeting, but the process goes on."""
-    world.until(lambda: world.process is not None)
-    assert world.process is not None
-    world.process.end("out")
+def test_an_ssh_process_that_does_not_end_blocks_nothing(scenario: NodeScenario) -> None:
+    """Its output ends before the greeting, but the process continues."""
+    scenario.until(lambda: scenario.process is not None)
+    assert scenario.process is not None
+    scenario.process.end("out")
     began = time.monotonic()
-    world.turn(10)
+    scenario.turn(10)
     assert time.monotonic() - began < 0.5
-    world.until(lambda: world.reasons)
-    assert "closed the connection without a message" in world.reasons[-1]
+    scenario.until(lambda: scenario.reasons)
+    assert "closed the connection without a message" in scenario.reasons[-1]
 
 
 # -- memory -----------------------------------------------------------------------------
 
 
-def test_floods_leave_nothing_behind(up: World) -> None:
-    up.large()
+def test_floods_do_not_increase_memory_use(connected: NodeScenario) -> None:
+    connected.enlarge_pipes()
     gave_up = 0
     tracemalloc.start()
     try:
         for data, pipe in ((b"x" * 60000, "out"), (b"x" * 60000, "err"), (b"\n" * 60000, "out")):
             for _ in range(200):
-                up.send(data, pipe)
-                up.turn(1)
-            gave_up += not up.connected
+                connected.send(data, pipe)
+                connected.turn(1)
+            gave_up += not connected.is_connected
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -449,7 +475,7 @@ WORDS = st.sampled_from([
     "saved", "ahead", "yes", "cores", "gpu", "0,", "GPU-a,", "\udcff", "", "\x1b[2J", "out", "4242",
     "65536", "no space left", "no longer in", "nan", "1e999",
 ])  # fmt: skip
-SAID = st.lists(WORDS, max_size=6).map(lambda words: ("say", " ".join(words)))
+LINES = st.lists(WORDS, max_size=6).map(lambda words: ("say", " ".join(words)))
 RAW = st.tuples(st.sampled_from(["out", "err"]), st.binary(max_size=300))
 MARKED = st.tuples(st.just("announce"), st.lists(WORDS, max_size=3).map(" ".join))
 PIECES = st.tuples(
@@ -469,57 +495,57 @@ ANSWERS = st.tuples(st.just("answer"), st.sampled_from([
     "late", "undecided", "ready 5", "ready", "busy", "failed no", "released", "nonsense",
 ]))  # fmt: skip
 STEPS = st.lists(
-    SAID | RAW | MARKED | PIECES | ANSWERS | st.just(("measure", "")) | st.just(("copy", "")),
+    LINES | RAW | MARKED | PIECES | ANSWERS | st.just(("measure", "")) | st.just(("copy", "")),
     max_size=25,
 )
 
 
-def act(world: World, step: tuple[str, object]) -> None:
+def act(scenario: NodeScenario, step: tuple[str, object]) -> None:
     kind, what = step
     match kind:
         case "say":
-            world.say(str(what))
+            scenario.send_line(str(what))
         case "announce":
-            world.send(os.fsencode(f"{world.link.nonce} {what}\n"), "err")
+            scenario.send(os.fsencode(f"{scenario.link.nonce} {what}\n"), "err")
         case "bulk":
             due = [
                 words
-                for words in world.requests
+                for words in scenario.requests
                 if words[1] in ("read_new", "collect", "read_file")
             ]
             if due:
-                world.requests.remove(due[0])
+                scenario.requests.remove(due[0])
                 assert isinstance(what, bytes)
-                world.bulk(due[0][0], what)
+                scenario.bulk(due[0][0], what)
         case "answer":
-            world.answer({f"{job}.0": str(what) for job in range(9)})
+            scenario.answer({f"{job}.0": str(what) for job in range(9)})
         case "measure":
-            world.executor.readings.measure_soon()
+            scenario.executor.readings.measure_soon()
         case "copy":
-            world.executor.collector._copied_at = 0.0
-            world.executor.collector.on_running()
+            scenario.executor.collector._copied_at = 0.0
+            scenario.executor.collector.on_running()
         case _:
             assert isinstance(what, bytes)
-            world.send(what, kind)
+            scenario.send(what, kind)
 
 
 @settings(max_examples=150)
 @given(STEPS, st.booleans())
-def test_any_input_is_survived(steps: list[tuple[str, object]], greeted: bool) -> None:
-    place = Path(tempfile.mkdtemp(prefix="stoker-node-"))
+def test_the_daemon_survives_any_input(steps: list[tuple[str, object]], greeted: bool) -> None:
+    base = Path(tempfile.mkdtemp(prefix="stoker-node-"))
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, place)
+        stack.callback(shutil.rmtree, base)
         patch.setattr(connections, "MIN_PAUSE_SECONDS", 0.0)
         patch.setattr(connections, "MAX_PAUSE_SECONDS", 0.0)
-        world = World(place, patch)
-        stack.callback(world.close)
+        scenario = NodeScenario(base, patch)
+        stack.callback(scenario.close)
         if greeted:
-            world.come_up()
+            scenario.come_up()
         for step in steps:
             began = time.monotonic()
-            act(world, step)
-            world.turn(2)
-            world.check()
+            act(scenario, step)
+            scenario.turn(2)
+            scenario.check()
             assert time.monotonic() - began < 5
-        for job in world.loop.engine.state.jobs.values():
+        for job in scenario.loop.engine.state.jobs.values():
             assert not job.cause or job.cause.isprintable()

@@ -1,4 +1,4 @@
-"""A daemon that is killed at any step of a job on a node: the job runs once and nothing is lost."""
+"""A daemon killed at any step of a remote job: the job runs once and nothing is lost."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -28,11 +28,11 @@ LINE = 'echo "$STOKER_JOB_ID" >>"$HOME/ran"; echo begin; cat input; echo result 
 
 
 class Killed(BaseException):
-    """The daemon dies here; nothing may catch it."""
+    """The daemon is killed; nothing may catch it."""
 
 
-class Steps:
-    """Kills the daemon at a step of what passes between it and its node, and then once more."""
+class KillSteps:
+    """Kills the daemon at a step of its communication with a node, and then once more."""
 
     def __init__(self, patch: pytest.MonkeyPatch, fatal: str) -> None:
         self.fatal, self.kills = fatal, 0
@@ -67,15 +67,15 @@ class Steps:
 
 
 @contextmanager
-def daemon(place: Path, store: MemoryStore) -> Iterator[Daemon]:
-    """A daemon, from its start to its end, whether that is a good one or not."""
-    loop = build_loop(place, store)
+def daemon(base: Path, store: MemoryStore) -> Iterator[Daemon]:
+    """Run a daemon; clean up after its end or its death."""
+    loop = build_loop(base, store)
     try:
         yield loop
     finally:
         for machine in loop.registry.nodes.values():
             link = machine.executor.connection.session
-            if link is not None:  # its ssh ends with the daemon, and so does the agent
+            if link is not None:  # ssh and the agent end with the daemon
                 link.process.kill()
                 link.process.wait()
                 for stream in (link.process.stdin, link.process.stdout, link.process.stderr):
@@ -87,8 +87,8 @@ def daemon(place: Path, store: MemoryStore) -> Iterator[Daemon]:
         loop.reactor.close()
 
 
-def take_over(loop: Daemon) -> None:
-    """As the daemon does at its start."""
+def recover(loop: Daemon) -> None:
+    """Recover the state like a daemon at its start."""
     term = loop.store.rows.term  # type: ignore[attr-defined]
     started = e.DaemonStarted(
         at=time.time(), term=term, boot="b", pid=1, version="0", clock=time.monotonic()
@@ -107,29 +107,29 @@ def serve(loop: Daemon, until: Callable[[], bool]) -> None:
         loop.reactor.wait(0.05)
 
 
-def over(loop: Daemon, place: Path) -> bool:
-    """The job has ended, and so has everything that follows from that."""
+def is_complete(loop: Daemon, base: Path) -> bool:
+    """Return whether the job has ended and its claims are deleted."""
     job = loop.engine.state.jobs.get(1)
     if job is None or not job.finished:
         return False
-    claims = (place / "home/.stoker/run").glob("*/1.*.claim")
-    with suppress(FileNotFoundError):  # it is just being removed
-        return {path.read_text() for path in claims} <= {"taken\n"}  # those stay for a day
+    claims = (base / "home/.stoker/run").glob("*/1.*.claim")
+    with suppress(FileNotFoundError):  # removed meanwhile
+        return {path.read_text() for path in claims} <= {"taken\n"}  # revoked claims stay for a day
     return False
 
 
-def run(place: Path) -> Any:
-    """One job, with as many daemons as it takes; return the job."""
+def run(base: Path) -> Any:
+    """Run one job with as many daemons as needed; return the job."""
     store, begun = MemoryStore(), False
-    spec = spec_of(Request(nodes=(NAME,)), directory=str(place / "user"), environment="")
+    spec = spec_of(Request(nodes=(NAME,)), directory=str(base / "user"), environment="")
     while True:
         try:
-            with daemon(place, store) as loop:
+            with daemon(base, store) as loop:
                 if not begun:
                     loop.record([*first_events(shared=False), *submission(spec, 1, LINE)])
                     begun = True
-                take_over(loop)
-                serve(loop, lambda: over(loop, place))
+                recover(loop)
+                serve(loop, lambda: is_complete(loop, base))
                 assert loop.faults.report() == []
                 return loop.engine.state.jobs[1]
         except Killed:
@@ -157,9 +157,9 @@ def test_a_daemon_killed_anywhere_loses_nothing_and_runs_nothing_twice(
         (tmp_path / name).mkdir()
     (tmp_path / "user/input").write_text("input\n")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(Address, "command", lambda *_: ["sh", "-c"])  # the node is this machine
+    monkeypatch.setattr(Address, "command", lambda *_: ["sh", "-c"])  # the node is this host
     monkeypatch.setattr(RemoteShell, "uses_rsync", property(lambda _: False))
-    steps = Steps(monkeypatch, point)
+    steps = KillSteps(monkeypatch, point)
     job = run(tmp_path)
     assert steps.kills > 0
     assert (job.state, job.code, job.requeues) == (JobState.COMPLETED, 0, 0), job

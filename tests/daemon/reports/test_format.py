@@ -1,4 +1,4 @@
-"""Reports of training attempts: what is read of them, whatever is in them, and what follows."""
+"""Reports of training attempts: any content, what is read of it, and the events."""
 
 import json
 import os
@@ -53,12 +53,12 @@ def end(epoch: int, took: float = 2.0) -> dict[str, Any]:
     return {"k": "end", "e": epoch, "d": took, "n": 10, "s": took / 10, "t": 1020.0}
 
 
-def kinds(facts: list[e.Event]) -> list[str]:
-    return [type(fact).__name__ for fact in facts]
+def kinds(given: list[e.Event]) -> list[str]:
+    return [type(event).__name__ for event in given]
 
 
-def counted(facts: list[e.Event]) -> list[int]:
-    return [fact.done for fact in facts if isinstance(fact, e.EpochsCounted)]
+def counted(given: list[e.Event]) -> list[int]:
+    return [event.done for event in given if isinstance(event, e.EpochsCounted)]
 
 
 # -- counting ----------------------------------------------------------------------------
@@ -68,27 +68,32 @@ def test_an_epoch_is_counted_once_when_the_next_one_starts(
     fixture: MonitorFixture,
 ) -> None:
     fixture.write(HELLO)
-    assert fixture.heed() == []  # one that never begins an epoch cannot stop at one
+    assert fixture.run_turn() == []  # without an epoch it cannot stop at one
     fixture.write(start(0), end(0, 2.0))
-    assert kinds(fixture.heed()) == ["TrainingBegan"]
+    assert kinds(fixture.run_turn()) == ["TrainingBegan"]
     fixture.write(start(1), end(1, 4.0), start(2))
-    (fact,) = fixture.heed()
-    assert isinstance(fact, e.EpochsCounted)
-    assert (fact.done, fact.seconds, fact.step, fact.warmup) == (2, 3.0, pytest.approx(0.3), 10.0)
+    (event,) = fixture.run_turn()
+    assert isinstance(event, e.EpochsCounted)
+    assert (event.done, event.seconds, event.step, event.warmup) == (
+        2,
+        3.0,
+        pytest.approx(0.3),
+        10.0,
+    )
     fixture.write(end(2, 6.0), start(3))
-    (fact,) = fixture.heed()
-    assert isinstance(fact, e.EpochsCounted)
-    assert (fact.done, fact.seconds, fact.warmup) == (3, 6.0, None)
-    assert fixture.heed() == []
+    (event,) = fixture.run_turn()
+    assert isinstance(event, e.EpochsCounted)
+    assert (event.done, event.seconds, event.warmup) == (3, 6.0, None)
+    assert fixture.run_turn() == []
 
 
 def test_the_total_of_epochs_is_published_with_the_first_counted_epoch(
     fixture: MonitorFixture,
 ) -> None:
     fixture.write(HELLO, {**start(0), "n": 30}, end(0), {**start(1), "n": 30})
-    *_, fact = fixture.heed()
-    assert isinstance(fact, e.EpochsCounted)
-    assert (fact.done, fact.total) == (1, 30)
+    *_, event = fixture.run_turn()
+    assert isinstance(event, e.EpochsCounted)
+    assert (event.done, event.total) == (1, 30)
 
 
 @pytest.mark.parametrize(("code", "done"), [(0, [1]), (1, [])])
@@ -96,53 +101,53 @@ def test_a_clean_end_counts_the_last_epoch_and_another_does_not(
     fixture: MonitorFixture, code: int, done: list[int]
 ) -> None:
     fixture.write(HELLO, start(0), end(0))
-    told = fixture.exit(code)
-    assert kinds(told)[0] == "TrainingBegan"  # it was never heard before
-    assert kinds(told)[-1] == "ProcessExited"
-    assert counted(told) == done
+    events = fixture.exit(code)
+    assert kinds(events)[0] == "TrainingBegan"  # not reported before
+    assert kinds(events)[-1] == "ProcessExited"
+    assert counted(events) == done
 
 
 def test_events_of_a_short_job_are_between_its_start_and_its_end(fixture: MonitorFixture) -> None:
     fixture.job.started_at, fixture.job.state = None, JobState.CONFIGURING
     fixture.write(HELLO, start(0), end(0), start(1), end(1))
-    told = fixture.heed(
+    events = fixture.run_turn(
         e.ProcessStarted(at=1005.0, job=7, attempt=0, pid=5, boot=1.0),
         e.ProcessExited(at=1030.0, job=7, attempt=0, code=0),
     )
-    assert kinds(told) == ["ProcessStarted", "TrainingBegan", "EpochsCounted", "ProcessExited"]
-    assert isinstance(told[2], e.EpochsCounted)
-    assert (told[2].done, told[2].warmup) == (2, 5.0)
+    assert kinds(events) == ["ProcessStarted", "TrainingBegan", "EpochsCounted", "ProcessExited"]
+    assert isinstance(events[2], e.EpochsCounted)
+    assert (events[2].done, events[2].warmup) == (2, 5.0)
 
 
 def test_a_report_before_the_start_event_waits_for_it(fixture: MonitorFixture) -> None:
     fixture.job.started_at, fixture.job.state = None, JobState.CONFIGURING
     fixture.write(HELLO, start(0), start(1))
-    assert fixture.heed() == []
+    assert fixture.run_turn() == []
     assert fixture.seconds_until_due() is not None
     fixture.job.started_at, fixture.job.state = STARTED, JobState.RUNNING
-    assert kinds(fixture.heed()) == ["TrainingBegan", "EpochsCounted"]
+    assert kinds(fixture.run_turn()) == ["TrainingBegan", "EpochsCounted"]
 
 
 def test_a_requested_stop_is_marked_and_its_epochs_are_counted(fixture: MonitorFixture) -> None:
     fixture.write(HELLO, start(0), end(0), {"k": "stopped", "e": 1, "t": 1.0})
-    told = fixture.exit(75)
-    assert counted(told) == [1]
-    assert isinstance(told[-1], e.ProcessExited)
-    assert told[-1].stopped
+    events = fixture.exit(75)
+    assert counted(events) == [1]
+    assert isinstance(events[-1], e.ProcessExited)
+    assert events[-1].stopped
 
 
-def test_what_a_wrapper_begins_again_after_the_stop_does_not_count(fixture: MonitorFixture) -> None:
+def test_epochs_that_a_wrapper_starts_after_the_stop_do_not_count(fixture: MonitorFixture) -> None:
     stopped = {"k": "stopped", "e": 1, "t": 1.0}
     again = {"k": "stopped", "e": 3, "t": 2.0}
     fixture.write(HELLO, start(0), end(0), stopped, HELLO, start(1), end(1), start(2), again)
-    told = fixture.exit(0)
-    assert isinstance(told[-1], e.ProcessExited)
-    assert (told[-1].stopped, counted(told)) == (True, [1])
+    events = fixture.exit(0)
+    assert isinstance(events[-1], e.ProcessExited)
+    assert (events[-1].stopped, counted(events)) == (True, [1])
 
 
 def lingers(fixture: MonitorFixture) -> list[e.Event]:
     """Events of an attempt with a living process."""
-    return [fact for fact in fixture.heed() if isinstance(fact, e.StopOverdue)]
+    return [event for event in fixture.run_turn() if isinstance(event, e.StopOverdue)]
 
 
 def test_a_stopped_attempt_that_still_runs_is_overdue_once(
@@ -153,12 +158,12 @@ def test_a_stopped_attempt_that_still_runs_is_overdue_once(
     wait = fixture.seconds_until_due()
     assert wait is not None
     assert 0 < wait <= report_events.STOP_GRACE_SECONDS
-    fixture.listen()  # the next daemon reads it again
+    fixture.open_monitor()  # the next daemon reads it again
     monkeypatch.setattr(report_events, "STOP_GRACE_SECONDS", 0.0)
     assert lingers(fixture) == []
-    (fact,) = lingers(fixture)
-    assert isinstance(fact, e.StopOverdue)
-    assert (fact.job, fact.attempt, fact.has_saved) == (7, 0, True)
+    (event,) = lingers(fixture)
+    assert isinstance(event, e.StopOverdue)
+    assert (event.job, event.attempt, event.has_saved) == (7, 0, True)
     assert lingers(fixture) == []
     assert fixture.seconds_until_due() is None
 
@@ -192,78 +197,78 @@ def metrics(**values: Any) -> dict[str, Any]:
     return {"k": "metrics", "e": 0, "t": 1.0, "v": values}
 
 
-def told_metrics(facts: list[e.Event]) -> list[dict[str, float] | None]:
-    return [fact.metrics for fact in facts if isinstance(fact, e.EpochsCounted)]
+def published_metrics(given: list[e.Event]) -> list[dict[str, float] | None]:
+    return [event.metrics for event in given if isinstance(event, e.EpochsCounted)]
 
 
 def test_changed_metrics_are_published_with_epochs(fixture: MonitorFixture) -> None:
     fixture.write(HELLO, start(0), metrics(loss=3, note="warm"), end(0))
-    assert told_metrics(fixture.heed()) == []
+    assert published_metrics(fixture.run_turn()) == []
     fixture.write(start(1))
-    assert told_metrics(fixture.heed()) == [{"loss": 3.0}]
+    assert published_metrics(fixture.run_turn()) == [{"loss": 3.0}]
     fixture.write(end(1), start(2))
-    assert told_metrics(fixture.heed()) == [None]
+    assert published_metrics(fixture.run_turn()) == [None]
     fixture.write(metrics(loss=2.5, acc=0.5))
-    assert told_metrics(fixture.heed()) == []
-    fixture.listen()
+    assert published_metrics(fixture.run_turn()) == []
+    fixture.open_monitor()
     fixture.write(end(2), start(3))
-    assert told_metrics(fixture.heed()) == [{"loss": 2.5, "acc": 0.5}]
-    told = fixture.exit(1)
-    assert kinds(told) == ["ProcessExited"]
+    assert published_metrics(fixture.run_turn()) == [{"loss": 2.5, "acc": 0.5}]
+    events = fixture.exit(1)
+    assert kinds(events) == ["ProcessExited"]
 
 
 def test_the_last_metrics_are_published_before_the_end_without_an_epoch(
     fixture: MonitorFixture,
 ) -> None:
     fixture.write(HELLO, metrics(loss=1.0))
-    told = fixture.exit(1)
-    assert kinds(told) == ["EpochsCounted", "ProcessExited"]
-    assert (counted(told), told_metrics(told)) == ([0], [{"loss": 1.0}])
-    assert isinstance(told[0], e.EpochsCounted)
-    assert told[0].warmup is None
+    events = fixture.exit(1)
+    assert kinds(events) == ["EpochsCounted", "ProcessExited"]
+    assert (counted(events), published_metrics(events)) == ([0], [{"loss": 1.0}])
+    assert isinstance(events[0], e.EpochsCounted)
+    assert events[0].warmup is None
 
 
 def test_an_attempt_without_metrics_leaves_those_of_the_one_before(fixture: MonitorFixture) -> None:
     fixture.job.progress = Progress(metrics={"loss": 1.0})
     fixture.write(HELLO, start(0), end(0))
-    assert told_metrics(fixture.exit(0)) == [None]
+    assert published_metrics(fixture.exit(0)) == [None]
     assert fixture.job.progress is not None
     assert fixture.job.progress.metrics == {"loss": 1.0}
 
 
-def test_only_so_many_metrics_with_names_of_a_length(fixture: MonitorFixture) -> None:
+def test_the_number_of_metrics_and_the_length_of_names_are_limited(fixture: MonitorFixture) -> None:
     fixture.write(HELLO, metrics(**{f"{n:03}" * 22: n for n in range(40)}))
-    (told,) = told_metrics(fixture.exit(0))
-    assert told is not None
-    assert (len(told), {len(name) for name in told}) == (32, {64})
-    assert list(told.values()) == [float(n) for n in range(8, 40)]
+    (events,) = published_metrics(fixture.exit(0))
+    assert events is not None
+    assert (len(events), {len(name) for name in events}) == (32, {64})
+    assert list(events.values()) == [float(n) for n in range(8, 40)]
 
 
 def test_saved_epochs_of_a_lost_attempt_are_counted(fixture: MonitorFixture) -> None:
     fixture.write(HELLO, start(0), end(0), start(1), end(1))
-    told = fixture.heed(e.AttemptLost(at=2.0, job=7, attempt=0, why="gone"))
-    assert kinds(told) == ["TrainingBegan", "EpochsCounted", "AttemptLost"]
-    assert counted(told) == [1]
+    events = fixture.run_turn(e.AttemptLost(at=2.0, job=7, attempt=0, why="gone"))
+    assert kinds(events) == ["TrainingBegan", "EpochsCounted", "AttemptLost"]
+    assert counted(events) == [1]
 
 
 def test_no_more_epochs_are_counted_than_requested(tmp_path: Path) -> None:
     fixture = MonitorFixture(tmp_path, epochs=3)
     fixture.write(HELLO, start(0), start(9))
-    assert counted(fixture.heed()) == [3]
+    assert counted(fixture.run_turn()) == [3]
 
 
 def test_reports_of_other_attempts_are_ignored(fixture: MonitorFixture) -> None:
     fixture.job.attempt = 1
     fixture.write(HELLO, start(5))
     old = e.ProcessExited(at=2000.0, job=7, attempt=0, code=0)
-    assert fixture.heed(old) == [old]
-    assert fixture.trainings.live(7) == {}
+    assert fixture.run_turn(old) == [old]
+    assert fixture.monitor.live(7) == {}
     del fixture.state.running[7]
     fixture.job.attempt, fixture.job.state = 0, JobState.COMPLETED
-    assert fixture.heed(old) == [old]
+    assert fixture.run_turn(old) == [old]
 
 
-# -- whatever is in it ---------------------------------------------------------------------
+# -- invalid content -----------------------------------------------------------------------
 
 NONSENSE = [
     b"\n", b"garbage\n", b"\xff\xfe\x00\n", b"[" * 4000 + b"\n", b"{}\n", b"[]\n", b"null\n",
@@ -280,24 +285,24 @@ def test_an_invalid_line_is_skipped_and_the_next_line_counts(
     fixture: MonitorFixture, line: bytes
 ) -> None:
     fixture.write(HELLO, start(0), end(0), line, start(1))
-    assert counted(fixture.heed()) == [1]
+    assert counted(fixture.run_turn()) == [1]
     assert counted(fixture.exit(1)) == []
 
 
 def test_implausible_times_are_not_published(fixture: MonitorFixture) -> None:
     wrong = b'{"k":"end","e":0,"d":NaN,"s":-1}\n{"k":"end","e":1,"d":1e300,"s":Infinity}\n'
     fixture.write(HELLO, start(0, at=1e300), wrong, end(2, 8.0), start(3))
-    told = fixture.heed()[-1]
-    assert isinstance(told, e.EpochsCounted)
-    assert (told.seconds, told.step, told.warmup) == (8.0, pytest.approx(0.8), None)
+    events = fixture.run_turn()[-1]
+    assert isinstance(events, e.EpochsCounted)
+    assert (events.seconds, events.step, events.warmup) == (8.0, pytest.approx(0.8), None)
 
 
 def test_epochs_never_go_back(fixture: MonitorFixture) -> None:
     fixture.job.progress = Progress(epochs=5, since=5, listening=True)
     fixture.write(HELLO, start(2), end(2), start(3))
-    assert fixture.heed() == []
+    assert fixture.run_turn() == []
     fixture.write(start(6), start(4))
-    assert counted(fixture.heed()) == [6]
+    assert counted(fixture.run_turn()) == [6]
 
 
 @pytest.mark.parametrize("what", ["fifo", "link", "directory"])
@@ -312,30 +317,30 @@ def test_only_regular_files_are_read(fixture: MonitorFixture, tmp_path: Path, wh
         path.symlink_to(tmp_path / "other")
     else:
         path.mkdir()
-    assert fixture.heed() == []
+    assert fixture.run_turn() == []
     assert kinds(fixture.exit()) == ["ProcessExited"]
 
 
 def test_a_report_of_any_size_is_read_in_pieces_and_its_end_counts(
     fixture: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    sizes: list[int] = []
     pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, most, at: asked.append(most) or pread(fd, most, at))
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: sizes.append(size) or pread(fd, size, at))
     filler = b'{"k":"metrics","e":0,"t":1.0,"v":{"loss":1.0}}\n' * 200_000
     fixture.write(HELLO, start(0), filler, start(1), end(1), {"k": "stopped", "e": 2})
-    assert kinds(fixture.heed()) == ["TrainingBegan"]  # of the first piece
-    told = fixture.exit(75)
-    assert counted(told) == [2]
-    assert isinstance(told[-1], e.ProcessExited)
-    assert told[-1].stopped
-    assert max(asked) <= reports.CHUNK
-    assert sum(asked) <= reports.MAX_BACKLOG + 2 * reports.CHUNK
+    assert kinds(fixture.run_turn()) == ["TrainingBegan"]  # of the first piece
+    events = fixture.exit(75)
+    assert counted(events) == [2]
+    assert isinstance(events[-1], e.ProcessExited)
+    assert events[-1].stopped
+    assert max(sizes) <= reports.CHUNK
+    assert sum(sizes) <= reports.MAX_BACKLOG + 2 * reports.CHUNK
 
 
 def test_a_truncated_report_is_read_from_its_start(fixture: MonitorFixture) -> None:
     fixture.write(HELLO, start(0), end(0), start(1))
-    assert counted(fixture.heed()) == [1]
+    assert counted(fixture.run_turn()) == [1]
     os.truncate(fixture.directory / "report", 0)
     fixture.write(start(2))
     assert counted(fixture.exit(1)) == [2]
@@ -373,27 +378,27 @@ def test_a_restarted_daemon_publishes_every_event_once(
     data: st.DataObject, lines: list[bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     fixture = MonitorFixture(tmp_path_factory.mktemp("home"))
-    told: list[e.Event] = []
+    events: list[e.Event] = []
     for line in lines:
         fixture.write(line)
         what = data.draw(st.sampled_from(["nothing", "turn", "restart"]))
         if what == "restart":
-            fixture.trainings.close()
-            fixture.listen()
+            fixture.monitor.close()
+            fixture.open_monitor()
         if what != "nothing":
-            told += fixture.heed()
-    told += fixture.exit(1)
-    fixture.trainings.close()
+            events += fixture.run_turn()
+    events += fixture.exit(1)
+    fixture.monitor.close()
     once = TrainingReport()
     once.feed(b"".join(lines))
-    assert kinds(told).count("TrainingBegan") == (once.epoch is not None)
-    assert counted(told) == sorted(set(counted(told)))
-    assert max(counted(told), default=0) == once.counted
-    assert isinstance(told[-1], e.ProcessExited)
-    assert told[-1].stopped == once.stopped
+    assert kinds(events).count("TrainingBegan") == (once.epoch is not None)
+    assert counted(events) == sorted(set(counted(events)))
+    assert max(counted(events), default=0) == once.counted
+    assert isinstance(events[-1], e.ProcessExited)
+    assert events[-1].stopped == once.stopped
 
 
-# -- when it is read -----------------------------------------------------------------------
+# -- polling -------------------------------------------------------------------------------
 
 
 def test_a_busy_report_is_read_at_intervals_and_at_the_end_of_its_attempt(
@@ -401,9 +406,9 @@ def test_a_busy_report_is_read_at_intervals_and_at_the_end_of_its_attempt(
 ) -> None:
     monkeypatch.setattr(monitor, "READ_INTERVAL_SECONDS", 3600.0)
     fixture.write(HELLO, start(0))
-    assert kinds(fixture.heed()) == ["TrainingBegan"]
+    assert kinds(fixture.run_turn()) == ["TrainingBegan"]
     fixture.write(start(0), start(1))
-    assert fixture.heed() == []
+    assert fixture.run_turn() == []
     wait = fixture.seconds_until_due()
     assert wait is not None
     assert wait > 3000
@@ -413,23 +418,23 @@ def test_a_busy_report_is_read_at_intervals_and_at_the_end_of_its_attempt(
 def test_a_watch_that_the_kernel_ends_as_it_is_renewed_is_renewed_again(
     fixture: MonitorFixture,
 ) -> None:
-    """It may give us the number of the watch that is just about to end, and then end that."""
+    """It may return the number of a watch that is about to end, and then end that."""
     fixture.write(HELLO, start(0))
-    assert kinds(fixture.heed()) == ["TrainingBegan"]
-    watcher = fixture.trainings.watcher
+    assert kinds(fixture.run_turn()) == ["TrainingBegan"]
+    watcher = fixture.monitor.watcher
     assert watcher.inotify is not None
     for watch in [watch for watch, job in watcher.jobs.items() if job]:
-        watcher.inotify.unwatch(watch)  # although it was just renewed
-    fixture.heed()
+        watcher.inotify.unwatch(watch)  # although it was renewed
+    fixture.run_turn()
     fixture.write(start(1))
-    assert counted(fixture.heed()) == [1]
+    assert counted(fixture.run_turn()) == [1]
 
 
 def test_without_a_report_nothing_is_polled(fixture: MonitorFixture) -> None:
-    assert fixture.heed() == []
+    assert fixture.run_turn() == []
     assert fixture.seconds_until_due() is None
     fixture.write(HELLO)
-    fixture.heed()
+    fixture.run_turn()
     assert fixture.seconds_until_due() is None
 
 
@@ -442,14 +447,14 @@ def test_without_inotify_reports_are_polled(
     monkeypatch.setattr(watcher_module, "Inotify", refused)
     monkeypatch.setattr(watcher_module, "POLL_SECONDS", 0.0)
     fixture = MonitorFixture(tmp_path)
-    assert fixture.heed() == []
+    assert fixture.run_turn() == []
     fixture.write(HELLO, start(0))
-    assert kinds(fixture.heed()) == ["TrainingBegan"]
+    assert kinds(fixture.run_turn()) == ["TrainingBegan"]
     fixture.write(start(1))
-    assert counted(fixture.heed()) == [1]
+    assert counted(fixture.run_turn()) == [1]
     assert fixture.seconds_until_due() is not None
     fixture.state.running.clear()
-    fixture.heed()
+    fixture.run_turn()
     assert fixture.seconds_until_due() is None
 
 
@@ -459,29 +464,29 @@ def test_at_the_limit_of_watches_reports_are_polled(
     def refused(path: str) -> int:
         raise OSError(28, "No space left on device", path)
 
-    assert fixture.trainings.watcher.inotify is not None
-    monkeypatch.setattr(fixture.trainings.watcher.inotify, "watch_file", refused)
+    assert fixture.monitor.watcher.inotify is not None
+    monkeypatch.setattr(fixture.monitor.watcher.inotify, "watch_file", refused)
     monkeypatch.setattr(watcher_module, "POLL_SECONDS", 0.0)
     fixture.write(HELLO, start(0))
-    assert kinds(fixture.heed()) == ["TrainingBegan"]
-    assert fixture.trainings.watcher.inotify is None
+    assert kinds(fixture.run_turn()) == ["TrainingBegan"]
+    assert fixture.monitor.watcher.inotify is None
     fixture.write(start(1))
-    assert counted(fixture.heed()) == [1]
+    assert counted(fixture.run_turn()) == [1]
 
 
-# -- speaking --------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------
 
 
 def test_a_stop_request_is_a_file_and_a_new_daemon_repeats_it(fixture: MonitorFixture) -> None:
     fixture.job.progress = Progress(listening=True, stop=Stop("job 9 needs\nits GPU", 1.0))
-    fixture.trainings.stops.send(7, 0)
+    fixture.monitor.stops.send(7, 0)
     stop = fixture.directory / "stop"
     assert stop.read_text() == "job 9 needs its GPU\n"
     assert fixture.directory.stat().st_mode & 0o777 == 0o700
     stop.unlink()
-    fixture.trainings.stops.send(7, 1)
+    fixture.monitor.stops.send(7, 1)
     assert not stop.exists()
-    fixture.listen()
+    fixture.open_monitor()
     assert stop.exists()
     assert [path.name for path in fixture.directory.iterdir()] == ["stop"]
 
@@ -490,23 +495,23 @@ def test_a_stop_request_is_withdrawn_unless_a_stop_epoch_is_agreed(
     fixture: MonitorFixture,
 ) -> None:
     stop = fixture.directory / "stop"
-    fixture.trainings.stops.send(7, 0)
-    fixture.trainings.stops.withdraw(7, 1)  # another attempt
+    fixture.monitor.stops.send(7, 0)
+    fixture.monitor.stops.withdraw(7, 1)  # another attempt
     assert stop.exists()
-    fixture.trainings.stops.withdraw(7, 0)
-    fixture.trainings.stops.withdraw(7, 0)
+    fixture.monitor.stops.withdraw(7, 0)
+    fixture.monitor.stops.withdraw(7, 0)
     assert not stop.exists()
-    fixture.trainings.stops.send(7, 0)
+    fixture.monitor.stops.send(7, 0)
     (fixture.directory / "stop_at").write_text("3")
-    fixture.trainings.stops.withdraw(7, 0)
+    fixture.monitor.stops.withdraw(7, 0)
     assert stop.exists()
     (fixture.directory / "stop_at").unlink()
     fixture.write(HELLO, start(0), {"k": "stop_at", "e": 2, "t": 1.0})
-    fixture.heed()
-    fixture.trainings.stops.withdraw(7, 0)
+    fixture.run_turn()
+    fixture.monitor.stops.withdraw(7, 0)
     assert stop.exists()
-    afar(fixture, "there")
-    fixture.trainings.stops.withdraw(7, 0)
+    place_on(fixture, "there")
+    fixture.monitor.stops.withdraw(7, 0)
     assert stop.exists()
 
 
@@ -514,12 +519,12 @@ def test_a_stop_request_that_cannot_be_written_is_logged(
     fixture: MonitorFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     fixture.directory.write_text("in the way")
-    fixture.trainings.stops.send(7, 0)
+    fixture.monitor.stops.send(7, 0)
     assert "stop for job 7: " in caplog.text
 
 
-def afar(fixture: MonitorFixture, *nodes: str) -> None:
-    """Place the job on these machines, of which all but `here` are elsewhere."""
+def place_on(fixture: MonitorFixture, *nodes: str) -> None:
+    """Place the job on these nodes; all except `here` are remote."""
     parts = [Placement(node, ()) for node in nodes]
     fixture.job.placement = Placement(nodes[0], (), tuple(parts[1:]))
     for node in set(nodes) - {"here"}:
@@ -529,87 +534,90 @@ def afar(fixture: MonitorFixture, *nodes: str) -> None:
 def test_the_stop_epoch_is_forwarded_to_the_other_nodes_once(
     fixture: MonitorFixture,
 ) -> None:
-    afar(fixture, "here", "there", "elsewhere")
+    place_on(fixture, "here", "there", "elsewhere")
     fixture.write(HELLO, start(0), {"k": "stop_at", "e": 2, "t": 1.0})
-    fixture.heed()
+    fixture.run_turn()
     fixture.write(start(1))
-    fixture.heed()
-    assert fixture.couriers.told == [("stop_at", (7, 0), 1, "2"), ("stop_at", (7, 0), 2, "2")]
-    told = fixture.exit(75, part=1)
-    assert isinstance(told[-1], e.ProcessExited)
-    assert told[-1].stopped
-    told = fixture.exit(1, part=2)
-    assert isinstance(told[-1], e.ProcessExited)
-    assert not told[-1].stopped
+    fixture.run_turn()
+    assert fixture.executor.control_files == [
+        ("stop_at", (7, 0), 1, "2"),
+        ("stop_at", (7, 0), 2, "2"),
+    ]
+    events = fixture.exit(75, part=1)
+    assert isinstance(events[-1], e.ProcessExited)
+    assert events[-1].stopped
+    events = fixture.exit(1, part=2)
+    assert isinstance(events[-1], e.ProcessExited)
+    assert not events[-1].stopped
     fixture.write({"k": "stopped", "e": 2, "t": 1.0})
-    told = fixture.exit(75, part=0)
-    assert counted(told) == [2]
-    assert isinstance(told[-1], e.ProcessExited)
-    assert told[-1].stopped
+    events = fixture.exit(75, part=0)
+    assert counted(events) == [2]
+    assert isinstance(events[-1], e.ProcessExited)
+    assert events[-1].stopped
 
 
 def test_a_report_of_a_remote_node_counts_as_a_local_one(fixture: MonitorFixture) -> None:
-    afar(fixture, "there", "here")
-    fixture.write(HELLO, start(4))  # not of the part that speaks for all
-    assert fixture.heed() == []
+    place_on(fixture, "there", "here")
+    fixture.write(HELLO, start(4))  # not of the first part
+    assert fixture.run_turn() == []
     data = "".join(json.dumps(line) + "\n" for line in (HELLO, start(0), end(0), start(1))).encode()
-    fixture.trainings.on_report_data(AttemptId(7, 0), 1, data, 0)
-    fixture.trainings.on_report_data(AttemptId(7, 1), 0, data, 0)
-    assert fixture.heed() == []
-    fixture.trainings.on_report_data(AttemptId(7, 0), 0, data[:50], 0)
-    fixture.trainings.on_report_data(AttemptId(7, 0), 0, data[20:], 20)
-    assert kinds(fixture.heed()) == ["TrainingBegan", "EpochsCounted"]
+    fixture.monitor.on_report_data(AttemptId(7, 0), 1, data, 0)
+    fixture.monitor.on_report_data(AttemptId(7, 1), 0, data, 0)
+    assert fixture.run_turn() == []
+    fixture.monitor.on_report_data(AttemptId(7, 0), 0, data[:50], 0)
+    fixture.monitor.on_report_data(AttemptId(7, 0), 0, data[20:], 20)
+    assert kinds(fixture.run_turn()) == ["TrainingBegan", "EpochsCounted"]
     fixture.job.progress = Progress(listening=True, stop=Stop("make room", 1.0))
-    fixture.trainings.stops.send(7, 0)
-    assert fixture.couriers.told == [("stop", (7, 0), 0, "make room")]
+    fixture.monitor.stops.send(7, 0)
+    assert fixture.executor.control_files == [("stop", (7, 0), 0, "make room")]
     stop_at = b'{"k":"stop_at","e":3}\n'
-    fixture.trainings.on_report_data(AttemptId(7, 0), None, stop_at, len(data))
-    fixture.heed()
+    fixture.monitor.on_report_data(AttemptId(7, 0), None, stop_at, len(data))
+    fixture.run_turn()
     assert (fixture.directory / "stop_at").read_text() == "3\n"
 
 
 def test_live_values_are_the_latest_steps_and_metrics(fixture: MonitorFixture) -> None:
-    assert fixture.trainings.live(7) == {}
+    assert fixture.monitor.live(7) == {}
     metrics = b'{"k":"metrics","e":0,"t":1012.0,"v":{"loss":NaN,"acc":0.5,"x":[1],"big":1e400}}\n'
     fixture.write(HELLO, start(0), metrics, {"k": "metrics", "e": 0, "v": {"acc": 0.75}})
     steps = json.dumps({"e": 0, "n": 300, "s": 0.25, "t": 1015.0}).ljust(127) + "\n"
     (fixture.directory / "steps").write_text(steps)
-    fixture.heed()
-    live = fixture.trainings.live(7)
+    fixture.run_turn()
+    live = fixture.monitor.live(7)
     live_metrics = live.pop("metrics")
     assert live_metrics == {"loss": "nan", "acc": 0.75, "big": "inf"}
     assert live == {"epoch": 0, "step": 300, "step_seconds": 0.25}
     fixture.write(start(1, at=1020.0))
-    fixture.heed()
-    assert fixture.trainings.live(7) == {"epoch": 1, "metrics": live_metrics}
+    fixture.run_turn()
+    assert fixture.monitor.live(7) == {"epoch": 1, "metrics": live_metrics}
     (fixture.directory / "steps").write_text("{" * 300)
-    assert fixture.trainings.live(7) == {"epoch": 1, "metrics": live_metrics}
+    assert fixture.monitor.live(7) == {"epoch": 1, "metrics": live_metrics}
 
 
-# -- what is over ------------------------------------------------------------------------------
+# -- cleanup -----------------------------------------------------------------------------------
 
 
-def test_reports_go_when_their_job_is_over_or_a_later_attempt_has_ended(
+def test_reports_are_removed_after_their_job_or_a_later_attempt_has_ended(
     fixture: MonitorFixture,
 ) -> None:
     fixture.write(HELLO)
-    fixture.heed()
-    cleanup = fixture.trainings.cleanup
+    fixture.run_turn()
+    cleanup = fixture.monitor.cleanup
     fixture.job.attempt, fixture.job.state = 1, JobState.PENDING  # the first attempt has ended
     seen = e.WaitOver(at=1.0, job=7)
-    fixture.trainings.on_events([seen])
+    fixture.monitor.on_events([seen])
     assert cleanup.take_removable() == []
     fixture.job.attempt = 2
-    fixture.trainings.on_events([seen])
+    fixture.monitor.on_events([seen])
     assert cleanup.take_removable() == [str(fixture.directory)]
     cleanup.add(AttemptId(7, 1))
     fixture.job.state = JobState.CANCELLED
-    fixture.trainings.on_events([e.JobCancelled(at=1.0, job=7)])
+    fixture.monitor.on_events([e.JobCancelled(at=1.0, job=7)])
     assert cleanup.take_removable() == [str(fixture.home / "training" / "7.1")]
     assert cleanup._attempts == {}
 
 
-def test_a_sweep_removes_what_belongs_to_no_unfinished_job_and_nothing_else(
+def test_a_cleanup_removes_only_reports_without_an_unfinished_job(
     fixture: MonitorFixture, tmp_path: Path
 ) -> None:
     root = tmp_path / "training"
@@ -638,7 +646,7 @@ class Records:
         ]
 
 
-def test_checkpoints_of_ours_go_two_weeks_after_the_end_of_their_job(
+def test_our_checkpoints_are_removed_two_weeks_after_the_end_of_their_job(
     fixture: MonitorFixture, tmp_path: Path
 ) -> None:
     root, day, now = tmp_path / "checkpoints", 86400.0, time.time()
@@ -654,7 +662,7 @@ def test_checkpoints_of_ours_go_two_weeks_after_the_end_of_their_job(
     ended = {3: now - 15 * day, 4: now - 13 * day, 6: now - 15 * day}
     records: Any = Records(ended, fixture.state.specs["s"])
     remove(expired_checkpoints(str(root), "abcdef012345", fixture.state, records, now))
-    # 4 is too young, 5 is unknown, 6 was touched, 7 runs, the others are not ours.
+    # 4 is too recent, 5 is unknown, 6 was changed, 7 runs, the others are not ours.
     assert sorted(path.name for path in root.iterdir()) == [
         "abcdef01-4", "abcdef01-5", "abcdef01-6", "abcdef01-7", "ffffffff-3", "mine",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""CommandQueue: what is put before the daemon stops is drained, the rest is rejected."""
+"""CommandQueue: commands before the daemon stops are drained, later ones are rejected."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def test_after_closing_waiting_and_later_commands_are_rejected():
     queue.put(QueuedCommand(hold_all, replies))
     queue.close()
     queue.put(QueuedCommand(hold_all, replies))
-    assert [each.code for each in replies.rejections] == ["stopping"] * 2
+    assert [rejection.code for rejection in replies.rejections] == ["stopping"] * 2
     assert queue.drain() == []
 
 
@@ -52,4 +52,4 @@ def test_a_queued_command_has_the_name_and_the_result_of_its_handler():
     command.reply(7)
     command.reject(CommandRejected("no"))
     assert replies.values == [7]
-    assert [each.message for each in replies.rejections] == ["no"]
+    assert [rejection.message for rejection in replies.rejections] == ["no"]

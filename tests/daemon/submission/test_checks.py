@@ -27,7 +27,7 @@ def check(path: Path, *argv: str, image: str = "", remotes: bool = False) -> lis
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/tool").touch(0o755)
     (tmp_path / "train.sh").touch(0o755)
@@ -35,26 +35,26 @@ def here(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("word", ["tool", "./train.sh", "bin/tool"])
-def test_a_program_that_exists_is_accepted(here: Path, word: str) -> None:
-    assert check(here, word, "--lr", "1") == []
+def test_a_program_that_exists_is_accepted(directory: Path, word: str) -> None:
+    assert check(directory, word, "--lr", "1") == []
 
 
 @pytest.mark.parametrize("word", ["nosuch.sh", "./nosuch.sh", "pyhton", "/no/such", "train.sh"])
-def test_a_program_that_does_not_exist_is_rejected(here: Path, word: str) -> None:
+def test_a_program_that_does_not_exist_is_rejected(directory: Path, word: str) -> None:
     with pytest.raises(BadValue, match="neither a file nor a program"):
-        check(here, word)
+        check(directory, word)
 
 
-def test_other_nodes_may_have_the_program(here: Path) -> None:
-    (warning,) = check(here, "nvidia-smi", remotes=True)
+def test_other_nodes_may_have_the_program(directory: Path) -> None:
+    (warning,) = check(directory, "nvidia-smi", remotes=True)
     assert "other nodes" in warning
 
 
-def test_a_container_needs_an_engine(here: Path) -> None:
+def test_a_container_needs_an_engine(directory: Path) -> None:
     with pytest.raises(BadValue, match="podman"):
-        check(here, "nosuch", image="py:3")
-    (here / "bin/podman").touch(0o755)
-    assert check(here, "nosuch", image="py:3") == []
+        check(directory, "nosuch", image="py:3")
+    (directory / "bin/podman").touch(0o755)
+    assert check(directory, "nosuch", image="py:3") == []
 
 
 @pytest.mark.parametrize("memory", [None, 24576])
@@ -63,10 +63,10 @@ def test_memory_on_gpus_of_unknown_size_means_whole_gpus(memory: int | None) -> 
     scenario.tell(
         NodeJoined(at=0, facts=NodeFacts("box", {"gpu": (DeviceFacts("0", memory=memory),)}))
     )
-    asked = Request(gpus=GpuAsk(500, memory=8192, beside=True))
-    request, notes = whole_gpus_if_sizes_unknown(asked, scenario.state)
+    requested = Request(gpus=GpuAsk(500, memory=8192, beside=True))
+    request, notes = whole_gpus_if_sizes_unknown(requested, scenario.state)
     if memory is None:
         assert request.gpus == GpuAsk(1000)
         assert "--gpu-memory-size" in notes[0]
     else:
-        assert (request, notes) == (asked, [])
+        assert (request, notes) == (requested, [])

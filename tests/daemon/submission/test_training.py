@@ -32,7 +32,7 @@ def test_a_job_that_may_run_without_a_gpu_takes_one_if_there_is_one() -> None:
     assert without_gpus(Scenario(gpus=1).state, spec(Request(GpuAsk(1000)))) is None
 
 
-def test_without_any_gpu_it_takes_a_core() -> None:
+def test_without_a_gpu_it_gets_a_core() -> None:
     state = Scenario(gpus=0).state
     assert without_gpus(state, spec(Request(GpuAsk(1000)))) == Request(cpus=1000)
     assert without_gpus(state, spec(Request(GpuAsk(1000), cpus=4000))) == Request(cpus=4000)
@@ -50,12 +50,12 @@ def test_a_node_that_was_not_reached_yet_may_have_a_gpu() -> None:
     assert without_gpus(scenario.state, spec(Request(GpuAsk(1000)))) is None
 
 
-@pytest.mark.parametrize(("allowed", "most"), [(3500, 3000), (9000, 8000), (2000, None)])
-def test_a_queue_bounds_an_elastic_job(allowed: int, most: int | None) -> None:
+@pytest.mark.parametrize(("allowed", "expected"), [(3500, 3000), (9000, 8000), (2000, None)])
+def test_a_queue_bounds_an_elastic_job(allowed: int, expected: int | None) -> None:
     scenario = Scenario(gpus=8)
     scenario.tell(QueueDefined(at=1000.0, name="q", max_job_gpus=allowed))
-    asked = spec(Request(GpuAsk(2000, most=8000)), queue="q")
-    assert limit_to_queue(scenario.state, asked).request == Request(GpuAsk(2000, most=most))
+    in_queue = spec(Request(GpuAsk(2000, most=8000)), queue="q")
+    assert limit_to_queue(scenario.state, in_queue).request == Request(GpuAsk(2000, most=expected))
     free = spec(Request(GpuAsk(2000, most=8000)))
     assert limit_to_queue(scenario.state, free) is free
 

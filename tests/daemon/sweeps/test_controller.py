@@ -23,7 +23,7 @@ from stoker.schema import requests as r
 
 
 @pytest.mark.parametrize(
-    ("state", "score", "heard"),
+    ("state", "score", "expected"),
     [
         (S.RUNNING, Score(0.5, 1.0, (0.5,)), ("running", None)),
         (S.COMPLETED, Score(0.5, 9.0, final=True), ("complete", 0.5)),
@@ -34,10 +34,10 @@ from stoker.schema import requests as r
         (S.CANCELLED, Score(0.0, 9.0, final=True), ("fail", None)),
     ],
 )
-def test_the_sampler_gets_the_values_of_finished_trials_only(state, score, heard):
-    found = trial_message(Trial(2, 0, '{"x":1}', state, score))
-    assert (found["state"], found.get("value")) == heard
-    assert found["params"] == {"x": 1}
+def test_the_sampler_gets_the_values_of_finished_trials_only(state, score, expected):
+    message = trial_message(Trial(2, 0, '{"x":1}', state, score))
+    assert (message["state"], message.get("value")) == expected
+    assert message["params"] == {"x": 1}
 
 
 def a_trial(**fields: object) -> tuple[TrialScorer, Job]:
@@ -48,7 +48,7 @@ def a_trial(**fields: object) -> tuple[TrialScorer, Job]:
     return TrialScorer(lambda: scenario.state), scenario.job(id)
 
 
-def heard(scores: TrialScorer, job: Job, *values: float) -> float | None:
+def score_of(scores: TrialScorer, job: Job, *values: float) -> float | None:
     """Return the score of an attempt that reported these values."""
     key = (job.id, job.attempt)
     points = [Point(float(step), 1.0, {"loss": value}) for step, value in enumerate(values)]
@@ -59,13 +59,13 @@ def heard(scores: TrialScorer, job: Job, *values: float) -> float | None:
 
 def test_the_score_is_the_best_or_the_last_value_of_all_attempts():
     scores, job = a_trial(best_of=True)
-    assert heard(scores, job, 3.0, 1.0, 2.0) == 1.0
+    assert score_of(scores, job, 3.0, 1.0, 2.0) == 1.0
     job.score, job.attempt = Score(1.0, 2.0), 1
-    assert heard(scores, job, 5.0) == 1.0
+    assert score_of(scores, job, 5.0) == 1.0
     scores, job = a_trial()
-    assert heard(scores, job, 3.0, 1.0, 2.0) == 2.0
+    assert score_of(scores, job, 3.0, 1.0, 2.0) == 2.0
     job.score, job.attempt = Score(2.0, 2.0), 1
-    assert heard(scores, job, 5.0) == 5.0
+    assert score_of(scores, job, 5.0) == 5.0
 
 
 def test_all_trials_failed_counts_failures_since_the_last_release():

@@ -83,7 +83,7 @@ def test_a_definition_that_cannot_be_run_is_rejected(
     assert_rejection(error.value, "usage", word)
 
 
-def test_a_method_whose_packages_are_missing_is_rejected(
+def test_a_method_with_missing_packages_is_rejected(
     handlers: HandlerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submit, "find_spec", lambda _: None)
@@ -111,7 +111,7 @@ def test_a_sweep_submitted_again_gets_only_missing_and_failed_trials(
     assert send(handlers, new=True)["sweep"] == 5
 
 
-def test_a_sweep_whose_trials_left_memory_is_loaded_when_it_is_resumed(
+def test_a_sweep_with_unloaded_trials_is_loaded_when_it_is_resumed(
     handlers: HandlerFixture,
 ) -> None:
     send(handlers)
@@ -174,7 +174,7 @@ def test_sweeps_are_listed_and_shown_with_their_trials(handlers: HandlerFixture)
     handlers.rejects(partial(show_sweep, handlers.context, "2"), "not_found", "sweep 2")
 
 
-def test_a_sweep_whose_definition_is_lost_is_rejected(handlers: HandlerFixture) -> None:
+def test_a_sweep_with_a_lost_definition_is_rejected(handlers: HandlerFixture) -> None:
     send(handlers)
     handlers.store.rows.blobs.clear()
     handlers.rejects(partial(show_sweep, handlers.context, "1"), "failed", "lost")

@@ -9,10 +9,10 @@ from stoker.schema.job import MembersView
 
 
 def listed(scenario: Scenario, limit: int = 100) -> list[str]:
-    found = _current_rows(scenario.state, limit, fold=True, arrays=True)
+    rows = _current_rows(scenario.state, limit, fold=True, arrays=True)
     return [
         summary(row, scenario.state).label if len(row) > 1 else scenario.job(row[0]).label
-        for row in found
+        for row in rows
     ]
 
 
@@ -34,7 +34,7 @@ def test_members_that_differ_have_rows_of_their_own() -> None:
     assert sorted([id] for id in ids) == sorted(single)
 
 
-def test_a_group_stands_where_its_first_member_does() -> None:
+def test_a_group_has_the_position_of_its_first_member() -> None:
     scenario = Scenario(gpus=1)
     before, array = scenario.submit(), scenario.submit(count=4, array=True)
     urgent = scenario.submit(count=2, array=True, priority=5)

@@ -1,4 +1,4 @@
-"""What the API says of training jobs, and of GPUs that are shared by memory."""
+"""Views of training jobs, and of GPUs shared by memory."""
 
 from pathlib import Path
 from typing import Any
@@ -28,29 +28,29 @@ def view(scenario: Afar, id: int, logs: str, **live: Any) -> JobView[str]:
     return job_view(job, scenario.state.spec(job), scenario.state, now, logs, live=lambda _: live)
 
 
-def test_other_jobs_have_none(logs: str) -> None:
+def test_other_jobs_have_no_training_view(logs: str) -> None:
     scenario = Afar(gpus=1)
     assert view(scenario, scenario.submit(), logs).training is None
 
 
-def test_any_job_that_uses_the_library_has_some(logs: str) -> None:
+def test_any_job_with_the_library_has_a_training_view(logs: str) -> None:
     scenario = Afar(gpus=1)
     job = scenario.submit()
     listens(scenario, job)
     counted(scenario, job, 2)
-    found = view(scenario, job, logs).training
-    assert (found.epochs_done, found.epochs, found.listening) == (2, None, True)
+    shown = view(scenario, job, logs).training
+    assert (shown.epochs_done, shown.epochs, shown.listening) == (2, None, True)
 
 
-def test_how_far_it_is(logs: str) -> None:
+def test_the_view_has_the_progress(logs: str) -> None:
     scenario = Afar(gpus=1)
     job = training(scenario, sharing(9000), training=Training(epochs=10, expected=600))
     listens(scenario, job)
     scenario.about(e.MemoryMeasured, job, memory=2000)
     counted(scenario, job, 3, seconds=100.0, step=0.5)
     scenario.now += 30
-    found = view(scenario, job, logs, epoch=3, step=41, metrics={"loss": 1.5}, memory=1900)
-    training_ = found.training
+    shown = view(scenario, job, logs, epoch=3, step=41, metrics={"loss": 1.5}, memory=1900)
+    training_ = shown.training
     assert training_.uuid == f"0123abcd-{job}"
     assert training_.checkpoints == f"{Path(logs).parent}/checkpoints/0123abcd-{job}"
     assert training_.remaining_seconds == 670.0
@@ -61,7 +61,7 @@ def test_how_far_it_is(logs: str) -> None:
     assert training_.speedups == [[1, 100.0]]
 
 
-def test_for_whom_it_stops(logs: str) -> None:
+def test_the_view_of_a_victim_names_its_preemptor(logs: str) -> None:
     scenario = Afar(gpus=1)
     low = training(scenario)
     listens(scenario, low)
@@ -73,7 +73,7 @@ def test_for_whom_it_stops(logs: str) -> None:
     assert view(scenario, high, logs).training.stopping is None
 
 
-def test_one_that_its_owner_has_cancelled_stops_for_nobody(logs: str) -> None:
+def test_the_view_of_a_cancelled_job_has_no_preemptor(logs: str) -> None:
     scenario = Afar(gpus=1)
     low = training(scenario)
     listens(scenario, low)
@@ -81,8 +81,8 @@ def test_one_that_its_owner_has_cancelled_stops_for_nobody(logs: str) -> None:
     scenario.plan()
     assert view(scenario, low, logs).training.stopping.ignored is False
     scenario.tell(e.JobCancelled(at=scenario.now, job=low))
-    found = view(scenario, low, logs)
-    assert (found.state, found.training.stopping) == ("COMPLETING", None)
+    shown = view(scenario, low, logs)
+    assert (shown.state, shown.training.stopping) == ("COMPLETING", None)
 
 
 @pytest.mark.parametrize(
@@ -93,27 +93,29 @@ def test_one_that_its_owner_has_cancelled_stops_for_nobody(logs: str) -> None:
         (gpus(2, most=ALL_OF_A_MACHINE), [2, None]),
     ],
 )
-def test_how_many_gpus_it_may_have(logs: str, ask: Request, elastic: list[int] | None) -> None:
+def test_the_view_has_the_allowed_numbers_of_gpus(
+    logs: str, ask: Request, elastic: list[int] | None
+) -> None:
     scenario = Afar(gpus=4)
-    found = view(scenario, training(scenario, ask), logs)
-    assert found.training.elastic == elastic
+    shown = view(scenario, training(scenario, ask), logs)
+    assert shown.training.elastic == elastic
 
 
-def test_what_is_over_takes_no_more_time(logs: str) -> None:
+def test_an_ended_job_has_no_remaining_time(logs: str) -> None:
     scenario = Afar(gpus=1)
     job = training(scenario)
     listens(scenario, job)
     counted(scenario, job, 10, seconds=5.0)
     scenario.now += 60
     scenario.exited(job)
-    found = view(scenario, job, logs).training
-    assert (found.remaining_seconds, found.ran_seconds) == (None, 60.0)
+    shown = view(scenario, job, logs).training
+    assert (shown.remaining_seconds, shown.ran_seconds) == (None, 60.0)
     now = Instant(scenario.now, scenario.boot)
     spec = scenario.state.spec(scenario.job(job))
     assert job_view(scenario.job(job), spec, None, now, logs).training.epochs_done == 10
 
 
-def test_what_is_over_keeps_its_metrics_and_what_it_had(logs: str) -> None:
+def test_an_ended_job_keeps_its_metrics_and_resources(logs: str) -> None:
     scenario = Afar(gpus=4)
     ask = gpus(1, beside=True, memory=9000, most=4000)
     job = training(scenario, ask)
@@ -126,13 +128,13 @@ def test_what_is_over_keeps_its_metrics_and_what_it_had(logs: str) -> None:
     reserved = live.training.memory_reserved
     assert reserved == 2200
     scenario.exited(job)
-    found = view(scenario, job, logs).training
-    assert found.metrics == {"loss": 0.5}
-    assert (found.memory_reserved, found.memory_peak) == (reserved, 2000)
-    assert found.gpus_wanted is None
+    shown = view(scenario, job, logs).training
+    assert shown.metrics == {"loss": 0.5}
+    assert (shown.memory_reserved, shown.memory_peak) == (reserved, 2000)
+    assert shown.gpus_wanted is None
 
 
-def test_a_gpu_that_is_shared_by_memory(logs: str) -> None:
+def test_the_view_of_a_gpu_shared_by_memory(logs: str) -> None:
     scenario = Afar(gpus=2)
     jobs = [training(scenario, sharing(15_000)), training(scenario, sharing(12_000))]
     third = training(scenario, sharing(8000))

@@ -42,14 +42,14 @@ from store.rows import sweep as a_sweep
 @pytest.fixture
 def forecasts(tmp_path: Path) -> Iterator[forecast_client.ForecastClient]:
     context = RequestContext(MemoryStore(), str(tmp_path), "box", "ana")
-    found = forecast_client.ForecastClient(context, EpollReactor())
-    yield found
-    found.close()
-    found.process.close(10)
+    client = forecast_client.ForecastClient(context, EpollReactor())
+    yield client
+    client.close()
+    client.process.close(10)
 
 
 def settle(forecasts: forecast_client.ForecastClient) -> None:
-    """Let the process say what it has to say."""
+    """Wait until the process has replied."""
     for _ in range(1000):
         if not forecasts.process.is_running:
             return
@@ -122,10 +122,10 @@ def test_a_killed_forecast_is_started_again_and_the_reply_says_so(
     decide = partial(forecast_client.handle_eta, forecasts, [], 10)
     reply = decide(state, system_clock()).reply
     assert reply is not None
-    said = reply(state)
-    assert "the forecast process failed" in said.trouble
-    assert said.age >= 0
-    assert said.newer, "no second request is needed"
+    answer = reply(state)
+    assert "the forecast process failed" in answer.trouble
+    assert answer.age >= 0
+    assert answer.newer, "no second request is needed"
     settle(forecasts)
     assert forecasts.latest is not first
     assert forecasts.error is None
@@ -166,18 +166,18 @@ def test_a_forecast_that_hangs_is_killed(
 
 
 def estimated(forecasts: forecast_client.ForecastClient, scenario: Scenario) -> Instant:
-    """Have a forecast of the jobs of a story."""
-    asked = question(scenario.state, scenario.now, scenario.now, {})
-    forecasts._on_reply(msgspec.json.encode(forecast(msgspec.json.encode(asked))))
+    """Install a forecast of the jobs of a scenario."""
+    request = question(scenario.state, scenario.now, scenario.now, {})
+    forecasts._on_reply(msgspec.json.encode(forecast(msgspec.json.encode(request))))
     forecasts.context.forecast = forecasts.forecast
     forecasts.context.forecast_sweep = forecasts.forecast_sweep
     return Instant(scenario.now, scenario.now)
 
 
 def reply(decide: CommandHandler, scenario: Scenario, now: Instant) -> Any:
-    found = decide(scenario.state, now).reply
-    assert found is not None
-    return as_json(found(scenario.state))
+    reply_of = decide(scenario.state, now).reply
+    assert reply_of is not None
+    return as_json(reply_of(scenario.state))
 
 
 def test_queue_show_why_and_eta_have_one_estimate(
@@ -188,19 +188,21 @@ def test_queue_show_why_and_eta_have_one_estimate(
     scenario.run(first)
     now, context = estimated(forecasts, scenario), forecasts.context
     listed = {
-        each["id"]: each
-        for each in reply(partial(queries.list_views, context, [1, 2, 3], 0), scenario, now)
+        view["id"]: view
+        for view in reply(partial(queries.list_views, context, [1, 2, 3], 0), scenario, now)
     }
-    all_of_them = reply(partial(forecast_client.handle_eta, forecasts, [], 10), scenario, now)[
+    forecast_views = reply(partial(forecast_client.handle_eta, forecasts, [], 10), scenario, now)[
         "jobs"
     ]
-    assert [each["id"] for each in all_of_them] == [first, second, third]
-    for each in all_of_them:
-        view = listed[each["id"]]
-        assert view["foreseen"] == {key: each[key] for key in ("at", "start", "end", "never")}
-        why = reply(partial(queries.explain, context, str(each["id"])), scenario, now)
+    assert [view["id"] for view in forecast_views] == [first, second, third]
+    for forecast_view in forecast_views:
+        view = listed[forecast_view["id"]]
+        assert view["foreseen"] == {
+            key: forecast_view[key] for key in ("at", "start", "end", "never")
+        }
+        why = reply(partial(queries.explain, context, str(forecast_view["id"])), scenario, now)
         assert why["foreseen"] == view["foreseen"]
-        assert why["expected_end"] == view["expected_end"] == each["end"]["likely"]
+        assert why["expected_end"] == view["expected_end"] == forecast_view["end"]["likely"]
     assert listed[third]["expected_start"] == views.iso(scenario.now + 150)
     assert listed[third]["foreseen"]["start"]["kind"] == "limit"
     why = reply(partial(queries.explain, context, str(second)), scenario, now)
@@ -208,7 +210,7 @@ def test_queue_show_why_and_eta_have_one_estimate(
 
 
 def test_a_pending_job_never_starts_now(forecasts: forecast_client.ForecastClient) -> None:
-    """Whatever the forecast said, and however long ago."""
+    """Whatever the forecast predicted, and at any later time."""
     scenario = Scenario(gpus=1)
     first, second = (scenario.submit(limit=100) for _ in range(2))
     scenario.run(first)
@@ -244,7 +246,7 @@ def test_lists_do_not_cause_a_forecast_more_often_than_every_two_seconds(
         == forecast_client.LIST_WAIT_SECONDS
     )
     settle(forecasts)
-    forecasts.duration = 0.1  # on a busy machine it took longer than a list waits for
+    forecasts.duration = 0.1  # on a busy host it takes longer than a list waits
     forecasts.on_events([e.JobHeld(at=0.0, job=1)])
     monkeypatch.setattr(forecast_client, "LIST_INTERVAL_SECONDS", 1000.0)
     assert not forecasts.refresh_for_list(scenario.state, system_clock(), list)
@@ -271,7 +273,7 @@ def test_lists_do_not_wait_for_a_forecast_that_takes_long(
 def test_an_edited_job_has_no_estimate_until_the_next_forecast(
     forecasts: forecast_client.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even a list uses the one before, however recent it is or however long it took."""
+    """Not even a list uses the previous one, however recent it is or long it took."""
     scenario, done = Scenario(gpus=1), list[int]()
     scenario.run(job := scenario.submit(limit=600))
     forecasts.refresh(scenario.state, Instant(scenario.now, scenario.now))
@@ -280,10 +282,10 @@ def test_an_edited_job_has_no_estimate_until_the_next_forecast(
     now = Instant(scenario.now, scenario.now)
 
     def end() -> float | None:
-        found = forecasts.forecast(job, scenario.state, now)
-        assert found is not None
-        assert (found.end is None) == (found.never == OUT_OF_DATE)
-        return found.end.likely if found.end is not None else None
+        forecast = forecasts.forecast(job, scenario.state, now)
+        assert forecast is not None
+        assert (forecast.end is None) == (forecast.never == OUT_OF_DATE)
+        return forecast.end.likely if forecast.end is not None else None
 
     assert end() == scenario.now + 600
     for limit in (7200, 60):
@@ -312,18 +314,20 @@ def test_a_sweep_ends_with_its_last_trial(forecasts: forecast_client.ForecastCli
         1: Samples(at=[at + 10] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),
         2: Samples(at=[at + 30] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),
     }
-    jobs = [Foreseen(job=id, end=each) for id, each in samples.items()]
+    jobs = [Foreseen(job=id, end=end) for id, end in samples.items()]
     forecasts._on_reply(msgspec.json.encode(Outlook(at=at, jobs=jobs, plays=9)))
     scenario = Scenario(gpus=1)
     sweep = a_sweep(1, total=2, issued=2, counts={"waiting": 2})
     for id in (scenario.submit(), scenario.submit()):
         scenario.job(id).params, scenario.job(id).array, scenario.job(id).index = "{}", 1, id
         scenario.state.boards.setdefault(1, Board()).trials[id] = trial_of(scenario.job(id))
-    found = forecasts.forecast_sweep(sweep, scenario.state, Instant(at, at))
-    assert found is not None
-    assert found.end is not None
-    assert (found.end.likely, found.end.kind) == (at + 30, Kind.RUNS)
-    found = forecasts.forecast_sweep(replace(sweep, total=4), scenario.state, Instant(at, at))
-    assert found is not None
-    assert found.end is not None
-    assert (found.end.likely, found.end.kind) == (at + 60, Kind.SIMILAR), "two are yet to come"
+    forecast = forecasts.forecast_sweep(sweep, scenario.state, Instant(at, at))
+    assert forecast is not None
+    assert forecast.end is not None
+    assert (forecast.end.likely, forecast.end.kind) == (at + 30, Kind.RUNS)
+    forecast = forecasts.forecast_sweep(replace(sweep, total=4), scenario.state, Instant(at, at))
+    assert forecast is not None
+    assert forecast.end is not None
+    assert (forecast.end.likely, forecast.end.kind) == (at + 60, Kind.SIMILAR), (
+        "two are yet to come"
+    )

@@ -1,4 +1,4 @@
-"""The daemon's end of the process that suggests points: it never waits, and survives its child."""
+"""SamplerClient: never blocks, and survives failures of its child process."""
 
 import os
 import signal
@@ -20,23 +20,24 @@ DEFINITION: dict[str, Any] = {
     "parameters": {"x": {"distribution": "uniform", "min": 0, "max": 1}, "c": {"value": 3}},
 }  # fmt: skip
 
-# A child that answers every question with what it has heard so far, and does as it is bid.
+# A child that answers every question with the messages so far, and runs injected code.
 ECHO = """
 import json, os, sys, time
-heard = []
+messages = []
 for line in sys.stdin:
     message = json.loads(line)
-    heard.append(message)
+    messages.append(message)
     if "ask" in message:
         {act}
-        reply = {{"sweep": message["sweep"], "id": message["id"], "points": heard, "done": False}}
+        reply = {{"sweep": message["sweep"], "id": message["id"], "points": messages}}
+        reply["done"] = False
         print(json.dumps(reply), flush=True)
-        heard = []
+        messages = []
 """
 
 
 class SamplerFixture:
-    """A sampler, its reactor, and the answers that came."""
+    """A sampler client, its reactor, and the received answers."""
 
     def __init__(self) -> None:
         self.reactor = EpollReactor()
@@ -46,23 +47,23 @@ class SamplerFixture:
     def ask(
         self, sweep: int = 1, trials: list[dict[str, Any]] | None = None, **changes: Any
     ) -> None:
-        """Ask, and note the answer."""
+        """Ask, and record the answer."""
         answers = self.answers.setdefault(sweep, [])
         self.sampler.ask(
             sweep, {**DEFINITION, **changes}, trials or [], lambda *got: answers.append(got)
         )
 
-    def until(self, there: Callable[[], object]) -> None:
-        """Turn, as the loop would, until something is so."""
+    def until(self, condition: Callable[[], object]) -> None:
+        """Run the reactor until a condition holds."""
         deadline = time.monotonic() + 50
-        while not there():
+        while not condition():
             assert time.monotonic() < deadline
             self.reactor.wait(0.1)
 
-    def heard(
+    def ask_and_wait(
         self, sweep: int = 1, trials: list[dict[str, Any]] | None = None, **changes: Any
     ) -> Any:
-        """Ask, and return the points of the answer, or its sentence."""
+        """Ask, and return the points of the answer, or its error."""
         self.ask(sweep, trials, **changes)
         count = len(self.answers[sweep])
         self.until(lambda: len(self.answers[sweep]) > count)
@@ -71,7 +72,7 @@ class SamplerFixture:
 
     @property
     def pid(self) -> int:
-        """The child that runs now."""
+        """The pid of the current child."""
         return self.sampler.process.pid
 
 
@@ -88,7 +89,7 @@ def fixture(monkeypatch: pytest.MonkeyPatch) -> Iterator[SamplerFixture]:
 
 @pytest.fixture
 def echo(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Have another child in place of the real one."""
+    """Replace the real child."""
 
     def choose(act: str = "pass", text: str = ECHO) -> None:
         monkeypatch.setattr(sampler_module, "COMMAND", ("-c", text.format(act=act)))
@@ -110,30 +111,30 @@ def test_the_real_process_suggests_new_points(fixture: SamplerFixture) -> None:
         for i in range(40)
     ]
     pid = fixture.pid
-    found = [fixture.heard(trials=[*trials, running(90)])[0]["x"] for _ in range(3)]
+    suggested = [fixture.ask_and_wait(trials=[*trials, running(90)])[0]["x"] for _ in range(3)]
     assert fixture.pid == pid
-    assert all(0.2 < x <= 1 for x in found)  # larger is better here
+    assert all(0.2 < x <= 1 for x in suggested)  # larger is better
     finite = {"n": {"values": [1, 2]}}
     used = [{"trial": n, "params": {"n": n}, "state": "running"} for n in (1, 2)]
     fixture.ask(2, used, parameters=finite)
     fixture.until(lambda: fixture.answers[2])
     assert fixture.answers[2] == [([], None, True)]
-    odd = fixture.heard(3, parameters={"x": {"distribution": "odd"}})
+    odd = fixture.ask_and_wait(3, parameters={"x": {"distribution": "odd"}})
     assert odd == "the sampler failed: 'odd' is not a distribution"
 
 
 def test_only_changed_trials_are_sent(fixture: SamplerFixture, echo: Callable[..., None]) -> None:
     echo()
-    begin, tell, ask = fixture.heard(trials=[running(0), running(1)])
+    begin, tell, ask = fixture.ask_and_wait(trials=[running(0), running(1)])
     assert begin["definition"]["parameters"] == DEFINITION["parameters"]
     assert begin["definition"]["metric"] == {"goal": "maximize"}
     assert tell["tell"] == [running(0), running(1)]
     assert ask["ask"] == 1
     over = {**running(0), "state": "complete", "value": 0.5}
     stopped = {**running(1), "state": "pruned", "value": 0.25, "steps": [[3, 0.25]]}
-    tell, _ = fixture.heard(trials=[over, stopped], samples=50)
+    tell, _ = fixture.ask_and_wait(trials=[over, stopped], samples=50)
     assert tell["tell"] == [over, stopped]
-    (ask,) = fixture.heard(trials=[over, stopped])
+    (ask,) = fixture.ask_and_wait(trials=[over, stopped])
     assert ask["ask"] == 1
 
 
@@ -141,8 +142,8 @@ def test_another_definition_starts_a_new_generation(
     fixture: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo()
-    fixture.heard(trials=[running(0)])
-    begin, tell, _ = fixture.heard(trials=[running(0)], seed=2)
+    fixture.ask_and_wait(trials=[running(0)])
+    begin, tell, _ = fixture.ask_and_wait(trials=[running(0)], seed=2)
     assert (begin["generation"], begin["definition"]["seed"]) == (2, 2)
     assert tell["tell"] == [running(0)]
 
@@ -156,7 +157,7 @@ def test_one_question_at_a_time_for_each_sweep(
     assert fixture.sampler.sessions[1].question is not None
     fixture.until(lambda: fixture.answers[1] and fixture.answers[2])
     assert fixture.sampler.sessions[1].question is None
-    fixture.heard(2)  # whatever else it had to say has come by now
+    fixture.ask_and_wait(2)  # all its answers have arrived
     assert len(fixture.answers[1]) == 1
 
 
@@ -192,7 +193,7 @@ def test_it_never_waits_for_a_child_that_does_not_read(
     assert len(tell["tell"]) == 20_000
 
 
-def test_a_child_that_dies_over_a_question_has_a_successor(
+def test_a_child_that_dies_during_a_question_is_replaced(
     fixture: SamplerFixture, echo: Callable[..., None], tmp_path: Path
 ) -> None:
     tries = tmp_path / "tries"
@@ -200,7 +201,7 @@ def test_a_child_that_dies_over_a_question_has_a_successor(
     act += f"os.path.getsize({str(tries)!r}) <= {len(RESTART_DELAYS)} and os._exit(3)"
     echo(act)
     fixture.ask(2, [running(5)])
-    begin, tell, _ = fixture.heard(1, [running(0)])
+    begin, tell, _ = fixture.ask_and_wait(1, [running(0)])
     assert (begin["sweep"], tell["tell"]) == (1, [running(0)])
     fixture.until(lambda: fixture.answers[2])
     begin, tell, _ = fixture.answers[2][0][0]
@@ -208,47 +209,47 @@ def test_a_child_that_dies_over_a_question_has_a_successor(
     assert tries.read_text() == "x" * (len(RESTART_DELAYS) + 2)
 
 
-def test_a_child_that_always_dies_is_given_up_with_its_last_error(
+def test_a_child_that_always_dies_is_not_restarted_and_its_last_error_reported(
     fixture: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo("raise MemoryError('no room for ' + str(message['sweep']))")
     fixture.ask(2)
-    error = fixture.heard(1)
+    error = fixture.ask_and_wait(1)
     assert error.startswith("the process that suggests parameters has failed: MemoryError: no room")
     assert fixture.answers[2] == [([], error, False)]
     echo()
-    assert fixture.heard(1)[-1]["ask"] == 1  # the next question finds another
+    assert fixture.ask_and_wait(1)[-1]["ask"] == 1  # the next question starts another child
 
 
-def test_a_child_killed_between_questions_is_not_missed(
+def test_a_child_killed_between_questions_is_replaced(
     fixture: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo()
-    fixture.heard(trials=[running(0)])
+    fixture.ask_and_wait(trials=[running(0)])
     before = fixture.pid
     os.kill(before, signal.SIGKILL)
     fixture.until(lambda: not fixture.sampler.process.is_running)
-    _, tell, _ = fixture.heard(trials=[running(0)])
+    _, tell, _ = fixture.ask_and_wait(trials=[running(0)])
     assert fixture.pid != before
     assert tell["tell"] == [running(0)]
 
 
-def test_a_child_that_cannot_be_started_is_an_answer(
+def test_a_child_that_cannot_be_started_is_reported_as_an_answer(
     fixture: SamplerFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert fixture.heard().endswith("it cannot be started: No such file or directory")
+    assert fixture.ask_and_wait().endswith("it cannot be started: No such file or directory")
 
 
 @pytest.mark.parametrize("words", ["nonsense", "[1]", "{}", "3"])
-def test_a_child_with_invalid_replies_is_given_up(
+def test_a_child_with_invalid_replies_is_ended(
     fixture: SamplerFixture, echo: Callable[..., None], words: str
 ) -> None:
     echo(f"print('{words}', flush=True); continue")
-    assert "has failed: it answered" in fixture.heard()
+    assert "has failed: it answered" in fixture.ask_and_wait()
 
 
-def test_a_child_that_hangs_is_given_up(fixture: SamplerFixture, echo: Callable[..., None]) -> None:
+def test_a_child_that_hangs_is_killed(fixture: SamplerFixture, echo: Callable[..., None]) -> None:
     echo("time.sleep(1000)")
     fixture.ask()
     for _ in range(len(RESTART_DELAYS) + 1):
@@ -267,22 +268,22 @@ def test_a_sweep_that_is_forgotten_is_not_answered(
     fixture: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo()
-    fixture.heard(2)
+    fixture.ask_and_wait(2)
     fixture.ask(1)
     fixture.sampler.forget(1)
-    forgotten = fixture.heard(2)
+    forgotten = fixture.ask_and_wait(2)
     assert {"sweep": 1, "forget": True} in forgotten
     assert not fixture.answers[1]
-    begin, _, _ = fixture.heard(1, [running(0)])
+    begin, _, _ = fixture.ask_and_wait(1, [running(0)])
     assert begin["generation"] == 1
-    fixture.sampler.forget(7)  # never heard of
+    fixture.sampler.forget(7)  # unknown
 
 
 def test_the_process_ends_with_the_last_sweep(
     fixture: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo()
-    fixture.heard()
+    fixture.ask_and_wait()
     pid = fixture.pid
     fixture.sampler.forget(1)
     assert not fixture.sampler.process.is_running

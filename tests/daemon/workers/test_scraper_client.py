@@ -1,4 +1,4 @@
-"""Figures that are looked for in what jobs write: found once each, whatever dies meanwhile."""
+"""Metrics extracted from the output of jobs: each once, whatever process is killed."""
 
 import json
 import os
@@ -27,17 +27,17 @@ from stoker.scraper import extractors
 from stoker.scraper import process as scrape
 from stoker.scraper.extractors import FileExtractor, LogExtractor
 
-Found = list[tuple[dict[str, float], float | None]]
+Points = list[tuple[dict[str, float], float | None]]
 
 
-def in_log(pattern: str, text: str, path: Path, name: str = "loss") -> Found:
+def in_log(pattern: str, text: str, path: Path, name: str = "loss") -> Points:
     path.write_text(text)
     points, more = LogExtractor(pattern, name, [str(path)], 0.0).extract(ended=True)
     assert not more
     return [(point.values, point.step) for point in points]
 
 
-def in_file(path: Path, text: str, name: str = "loss") -> Found:
+def in_file(path: Path, text: str, name: str = "loss") -> Points:
     path.write_text(text)
     points, _ = FileExtractor("", name, [str(path)], 0.0).extract(ended=True)
     return [(point.values, point.step) for point in points]
@@ -58,19 +58,19 @@ def in_file(path: Path, text: str, name: str = "loss") -> Found:
         (r"[\d.]+$", "loss 0.75", {"loss": 0.75}, None),
     ],
 )  # fmt: skip
-def test_groups_say_what_is_what(
+def test_named_groups_select_metric_and_step(
     pattern: str, line: str, values: Any, step: float | None, tmp_path: Path
 ) -> None:
     assert in_log(pattern, line + "\n", tmp_path / "out") == [(values, step)]
 
 
-def test_lines_that_do_not_match_or_hold_no_number_are_passed_over(tmp_path: Path) -> None:
+def test_lines_that_do_not_match_or_have_no_number_are_skipped(tmp_path: Path) -> None:
     text = "hello\nloss=low\nloss=2\r\nbar loss=1\rbar loss=0.5\rloss=0.25"
-    found = in_log(r"loss=(\S+)", text, tmp_path / "out")
-    assert [values["loss"] for values, _ in found] == [2, 1, 0.5, 0.25]
+    points = in_log(r"loss=(\S+)", text, tmp_path / "out")
+    assert [values["loss"] for values, _ in points] == [2, 1, 0.5, 0.25]
 
 
-def test_a_log_of_any_length_is_taken_in_pieces(
+def test_a_log_of_any_length_is_read_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extractors, "PIECE", 100)
@@ -78,13 +78,13 @@ def test_a_log_of_any_length_is_taken_in_pieces(
         "".join(f"loss={n}\n" for n in range(50)) + "x" * 500 + "\nloss=50\nloss=51"
     )
     log = LogExtractor(r"loss=(\d+)", "loss", [str(tmp_path / "out")], 0.0)
-    found = []
+    values = []
     for _ in range(20):
         points, more = log.extract(ended=False)
-        found += [point.values["loss"] for point in points]
+        values += [point.values["loss"] for point in points]
         if not more:
             break
-    assert found == list(range(51))  # the last line is not at its end yet
+    assert values == list(range(51))  # the last line is incomplete
     assert [point.values["loss"] for point in log.extract(ended=True)[0]] == [51]
 
 
@@ -92,7 +92,7 @@ def test_a_log_of_any_length_is_taken_in_pieces(
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "found"),
+    ("name", "text", "expected"),
     [
         ("m.csv", "epoch,loss,note\n0,0.5,warm\n1,0.25,\n",
          [({"loss": 0.5}, 0), ({"loss": 0.25}, 1)]),
@@ -113,11 +113,11 @@ def test_a_log_of_any_length_is_taken_in_pieces(
         ("m.json", "", []),
     ],
 )  # fmt: skip
-def test_a_file_is_read_as_what_it_is(name: str, text: str, found: Any, tmp_path: Path) -> None:
-    assert in_file(tmp_path / name, text) == found
+def test_a_file_is_read_by_its_format(name: str, text: str, expected: Any, tmp_path: Path) -> None:
+    assert in_file(tmp_path / name, text) == expected
 
 
-def test_a_file_that_grows_or_changes_is_read_on(tmp_path: Path) -> None:
+def test_a_file_that_grows_or_changes_is_read_again(tmp_path: Path) -> None:
     kinds = {
         "a.csv": ["step,loss\n0,3\n", "1,2\n", "2,1\n"],
         "b.jsonl": ['{"loss":3}\n', '{"loss":2}\n', '{"loss":1}\n'],
@@ -126,25 +126,25 @@ def test_a_file_that_grows_or_changes_is_read_on(tmp_path: Path) -> None:
         path = tmp_path / name
         watched = FileExtractor("", "loss", [str(path)], 0.0)
         assert watched.extract(ended=False) == ([], False)
-        found = []
-        for place, piece in enumerate(pieces):
+        values = []
+        for index, piece in enumerate(pieces):
             with path.open("a") as file:
                 file.write(piece)
-            os.utime(path, (1000 + place, 1000 + place))
-            found += [point.values["loss"] for point in watched.extract(ended=False)[0]]
+            os.utime(path, (1000 + index, 1000 + index))
+            values += [point.values["loss"] for point in watched.extract(ended=False)[0]]
             assert watched.extract(ended=False) == ([], False)
-        assert found == [3, 2, 1]
+        assert values == [3, 2, 1]
     path = tmp_path / "c.json"
     watched = FileExtractor("", "loss", [str(path)], 0.0)
-    found = []
-    for place, content in enumerate([{"loss": 3}, {"loss": 3}, {"loss": 1}, {"loss": 0}]):
+    values = []
+    for index, content in enumerate([{"loss": 3}, {"loss": 3}, {"loss": 1}, {"loss": 0}]):
         path.write_text(json.dumps(content))
-        os.utime(path, (1000 + place, 1000 + place))
-        found += [point.values["loss"] for point in watched.extract(ended=False)[0]]
-    assert found == [3, 1, 0]  # the same again is nothing new
+        os.utime(path, (1000 + index, 1000 + index))
+        values += [point.values["loss"] for point in watched.extract(ended=False)[0]]
+    assert values == [3, 1, 0]  # equal content is not new
 
 
-def test_one_object_that_is_followed_by_others_is_not_read_twice(tmp_path: Path) -> None:
+def test_an_object_followed_by_others_is_not_read_twice(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     watched = FileExtractor("", "loss", [str(path)], 0.0)
     path.write_text('{"loss":2}\n')
@@ -165,7 +165,7 @@ def test_a_file_of_an_earlier_run_is_ignored(tmp_path: Path) -> None:
 
 
 class Helper:
-    """The process itself, as the daemon talks to it."""
+    """The scraper process and the daemon's end of its pipes."""
 
     def __init__(self, root: Path) -> None:
         self.log, self.report = root / "out", root / "7.0" / "report"
@@ -190,8 +190,8 @@ class Helper:
         out = self.process.stdout
         assert out is not None
         assert select.select([out], [], [], seconds)[0], "it says nothing"
-        found: dict[str, Any] = json.loads(out.readline())
-        return found
+        reply: dict[str, Any] = json.loads(out.readline())
+        return reply
 
     @property
     def steps(self) -> list[float | None]:
@@ -208,14 +208,14 @@ class Helper:
 
 @pytest.fixture
 def helper(tmp_path: Path) -> Any:
-    found = Helper(tmp_path)
-    yield found
-    found.close()
+    helper = Helper(tmp_path)
+    yield helper
+    helper.close()
 
 
-def until(what: Any, seconds: float = 30) -> None:
+def until(condition: Any, seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
-    while not what():
+    while not condition():
         assert time.monotonic() < deadline, "not in time"
         time.sleep(0.01)
 
@@ -227,7 +227,7 @@ def test_a_scraper_killed_at_any_time_extracts_every_point_once(helper: Helper) 
             for step in range(round * 200, (round + 1) * 200):
                 log.write(f"{step} loss={1 / (step + 1)}\n")
             until(lambda some=round * 200: len(helper.steps) > some)
-            helper.process.kill()  # perhaps in the middle of a line
+            helper.process.kill()  # maybe within a line
             helper.close()
             helper.start()
     helper.tell(helper.order)
@@ -272,16 +272,16 @@ def test_more_metrics_than_fit_into_a_line_are_written_as_several() -> None:
     values = {f"figure {number}": float(number) for number in range(500)}
     lines = scrape.format_lines(extractors.Point(values, 3.0, 1.0, "0", 77))
     assert max(len(line) for line in lines) < 4096
-    found = metric_points(parse_lines(b"".join(lines).rstrip(b"\n")))
-    assert {name: value for point in found for name, value in point.values.items()} == values
-    assert {point.step for point in found} == {3.0}
+    points = metric_points(parse_lines(b"".join(lines).rstrip(b"\n")))
+    assert {name: value for point in points for name, value in point.values.items()} == values
+    assert {point.step for point in points} == {3.0}
 
 
 # -- the daemon's end ----------------------------------------------------------------------------
 
 
-class Board:
-    """Notes what it is told of trials."""
+class RecordingScorer:
+    """Records points and ends of trials."""
 
     def __init__(self) -> None:
         self.steps: list[float | None] = []
@@ -296,99 +296,99 @@ class Board:
         return []
 
 
-class Searched(MonitorFixture):
-    """A stage whose job's figures stand in its output."""
+class ScrapedJob(MonitorFixture):
+    """A monitor of a job with metrics in its output."""
 
-    def listen(self) -> None:
+    def open_monitor(self) -> None:
         self.state.specs["s"] = replace(
             self.state.specs["s"], source=Source("log", r"(?P<step>\d+) loss=(\S+)", "loss")
         )
         self.job.params = "{}"
         (self.home / "logs").mkdir(exist_ok=True)
         self.log = self.home / "logs" / "7.out"
-        self.board, self.reactor = Board(), EpollReactor()
-        self.trainings = TrainingMonitor(
-            str(self.home), self.reactor, self.couriers, lambda: self.state, self.board
+        self.scorer, self.reactor = RecordingScorer(), EpollReactor()
+        self.monitor = TrainingMonitor(
+            str(self.home), self.reactor, self.executor, lambda: self.state, self.scorer
         )
-        self.trainings.start()
+        self.monitor.start()
 
-    def until(self, what: Any, seconds: float = 30) -> None:
-        """Turn after turn, as the loop does."""
+    def until(self, condition: Any, seconds: float = 30) -> None:
+        """Run turns until a condition holds."""
         deadline = time.monotonic() + seconds
-        while not what():
+        while not condition():
             assert time.monotonic() < deadline, "not in time"
             self.reactor.wait(0.05)
-            self.heed()
+            self.run_turn()
 
 
 @pytest.fixture
-def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def scraped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(monitor, "READ_INTERVAL_SECONDS", 0.0)
-    fixture = Searched(tmp_path)
+    fixture = ScrapedJob(tmp_path)
     yield fixture
-    fixture.trainings.close()
+    fixture.monitor.close()
 
 
 def test_scraped_metrics_are_published_and_the_end_after_the_last_one(
-    searched: Searched,
+    scraped: ScrapedJob,
 ) -> None:
-    searched.log.write_text("0 loss=3\n")
-    searched.until(lambda: searched.board.steps == [0.0])
-    assert searched.trainings.live(7)["metrics"] == {"loss": 3}
-    with searched.log.open("a") as log:
+    scraped.log.write_text("0 loss=3\n")
+    scraped.until(lambda: scraped.scorer.steps == [0.0])
+    assert scraped.monitor.live(7)["metrics"] == {"loss": 3}
+    with scraped.log.open("a") as log:
         log.write("1 loss=2\n2 loss=1")
-    (fact,) = [fact for fact in searched.exit() if isinstance(fact, e.ProcessExited)]
-    assert fact.code == 0  # at once: nobody waits for the search
-    assert searched.trainings.is_reading_ended
-    searched.until(lambda: searched.board.ends == [(7, 0)])
-    assert searched.board.steps == [0.0, 1.0, 2.0]
+    (fact,) = [fact for fact in scraped.exit() if isinstance(fact, e.ProcessExited)]
+    assert fact.code == 0  # at once: nothing waits for the scraper
+    assert scraped.monitor.is_reading_ended
+    scraped.until(lambda: scraped.scorer.ends == [(7, 0)])
+    assert scraped.scorer.steps == [0.0, 1.0, 2.0]
 
 
-def test_a_remote_attempt_is_scraped_beside_its_own_report(searched: Searched) -> None:
-    searched.job.placement = Placement("there", ())
-    searched.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
-    searched.trainings.close()
-    searched.listen()
-    searched.trainings.on_report_data(
+def test_a_remote_attempt_is_scraped_beside_its_own_report(scraped: ScrapedJob) -> None:
+    scraped.job.placement = Placement("there", ())
+    scraped.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
+    scraped.monitor.close()
+    scraped.open_monitor()
+    scraped.monitor.on_report_data(
         AttemptId(7, 0), None, b'{"k":"metrics","s":9,"v":{"acc":1.0}}\n', 0
     )
-    searched.log.write_text("0 loss=3\n")
-    searched.until(lambda: sorted(searched.board.steps) == [0.0, 9.0])  # type: ignore[type-var]
-    assert searched.trainings.live(7)["metrics"] == {"loss": 3, "acc": 1.0}
+    scraped.log.write_text("0 loss=3\n")
+    scraped.until(lambda: sorted(scraped.scorer.steps) == [0.0, 9.0])  # type: ignore[type-var]
+    assert scraped.monitor.live(7)["metrics"] == {"loss": 3, "acc": 1.0}
 
 
-def test_a_killed_scraper_is_started_again(searched: Searched) -> None:
-    searched.log.write_text("0 loss=3\n")
-    searched.until(lambda: searched.board.steps == [0.0])
-    os.kill(searched.trainings.scraper.process.pid, signal.SIGKILL)
-    searched.log.write_text("0 loss=3\n1 loss=2\n")
-    searched.until(lambda: len(searched.board.steps) == 2)
-    searched.exit()
-    searched.until(lambda: searched.board.ends == [(7, 0)])
-    assert searched.board.steps == [0.0, 1.0]
+def test_a_killed_scraper_is_started_again(scraped: ScrapedJob) -> None:
+    scraped.log.write_text("0 loss=3\n")
+    scraped.until(lambda: scraped.scorer.steps == [0.0])
+    os.kill(scraped.monitor.scraper.process.pid, signal.SIGKILL)
+    scraped.log.write_text("0 loss=3\n1 loss=2\n")
+    scraped.until(lambda: len(scraped.scorer.steps) == 2)
+    scraped.exit()
+    scraped.until(lambda: scraped.scorer.ends == [(7, 0)])
+    assert scraped.scorer.steps == [0.0, 1.0]
 
 
 def test_a_scraper_that_hangs_after_the_end_is_killed_and_logged_once(
-    searched: Searched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    scraped: ScrapedJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    searched.log.write_text("0 loss=3\n")
-    searched.until(lambda: searched.board.steps == [0.0])
-    os.kill(searched.trainings.scraper.process.pid, signal.SIGSTOP)
+    scraped.log.write_text("0 loss=3\n")
+    scraped.until(lambda: scraped.scorer.steps == [0.0])
+    os.kill(scraped.monitor.scraper.process.pid, signal.SIGSTOP)
     monkeypatch.setattr(scraper, "FINISH_TIMEOUT_SECONDS", 0.2)
-    searched.exit()
-    searched.until(lambda: searched.board.ends == [(7, 0)])
+    scraped.exit()
+    scraped.until(lambda: scraped.scorer.ends == [(7, 0)])
     assert caplog.text.count("metrics of job 7 are no longer scraped") == 1
 
 
-def test_the_next_daemon_continues_with_an_unpublished_end(searched: Searched) -> None:
-    searched.log.write_text("0 loss=3\n")
-    searched.until(lambda: searched.board.steps == [0.0])
-    with searched.log.open("a") as log:
+def test_the_next_daemon_continues_with_an_unpublished_end(scraped: ScrapedJob) -> None:
+    scraped.log.write_text("0 loss=3\n")
+    scraped.until(lambda: scraped.scorer.steps == [0.0])
+    with scraped.log.open("a") as log:
         log.write("1 loss=2\n")
-    searched.exit()
-    assert searched.board.ends == []
-    searched.trainings.close()
-    del searched.state.running[7]
-    searched.listen()
-    searched.until(lambda: searched.board.ends == [(7, 0)])
-    assert searched.board.steps == [0.0, 1.0]
+    scraped.exit()
+    assert scraped.scorer.ends == []
+    scraped.monitor.close()
+    del scraped.state.running[7]
+    scraped.open_monitor()
+    scraped.until(lambda: scraped.scorer.ends == [(7, 0)])
+    assert scraped.scorer.steps == [0.0, 1.0]

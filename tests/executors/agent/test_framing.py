@@ -48,8 +48,8 @@ def test_complete_lines_are_returned_and_noise_is_not(
         before + f"{NONCE} {' '.join(each)}\n".encode() for before, each in said
     )  # fmt: skip
     lines = Lines(NONCE)
-    heard = [each for piece in portions(stream, at) for each in lines.feed(piece)]
-    assert heard == [each for _, each in said]
+    received = [each for piece in portions(stream, at) for each in lines.feed(piece)]
+    assert received == [each for _, each in said]
 
 
 def test_an_endless_line_is_noise_and_later_lines_are_returned() -> None:
@@ -74,8 +74,8 @@ def test_bulk_data_arrives_in_portions_and_may_contain_any_bytes(
         for part in (*parts, b""):
             stream += f"{NONCE} {request} {len(part)}\n".encode() + part
     bulks = expecting(*((str(n), sum(map(len, parts))) for n, (_, parts) in enumerate(said)))
-    heard = [each for piece in portions(stream, at) for each in bulks.feed(piece)]
-    assert heard == [(str(n), b"".join(parts)) for n, (_, parts) in enumerate(said)]
+    received = [each for piece in portions(stream, at) for each in bulks.feed(piece)]
+    assert received == [(str(n), b"".join(parts)) for n, (_, parts) in enumerate(said)]
     assert bulks.noise == sum(len(before) for before, _ in said)
 
 

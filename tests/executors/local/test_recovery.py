@@ -32,7 +32,7 @@ from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux import process_tree as tree
 from stoker.executors.linux import procfs
 from stoker.executors.local import claims
-from stoker.executors.local import recovery as adoption
+from stoker.executors.local import recovery as recovery_module
 from stoker.executors.local.attempt import LocalAttempt
 from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.local.recovery import COMPLETE
@@ -159,7 +159,7 @@ class RecoveryScenario:
     def recover(self, job: Job) -> list[Event]:
         """Recover, then take turns until the attempt has ended; return its events."""
         self.executor.recover([recoverable(job)])
-        now = adoption.time.clock_gettime(BOOT)
+        now = recovery_module.time.clock_gettime(BOOT)
         for _ in range(MOMENTS * 4):
             self.observe()
             if not self.executor.attempts:
@@ -219,7 +219,7 @@ def test_an_attempt_that_ends_while_it_is_recovered_is_never_lost(
 
 
 @pytest.mark.parametrize("signalled", [True, False])
-def test_an_exit_after_a_restart_says_whether_the_attempt_was_asked_to_stop(
+def test_an_exit_after_a_restart_says_whether_the_attempt_was_signalled(
     scenarios: Callable[..., RecoveryScenario], signalled: bool
 ) -> None:
     """A daemon may die between the request and the signal; the attempt then ends as usual."""
@@ -367,7 +367,7 @@ def test_an_empty_claim_that_its_supervisor_writes_to_first_is_waited_for(
         scenario.job = "S"
         return claims.revoke_empty_claim(path)
 
-    monkeypatch.setattr(adoption, "revoke_empty_claim", late)
+    monkeypatch.setattr(recovery_module, "revoke_empty_claim", late)
     ends = scenario.recover(running(started=False))
     assert [getattr(end, "code", end) for end in ends] == [0]
 
@@ -395,10 +395,10 @@ def orphaned(executor: LocalExecutor, claim: str) -> list[Event]:
     )
     Path(executor.paths.run, "7.0").write_text(claim)
     executor.recovery.take_orphan(attempt)
-    executor.termination.step(adoption.time.clock_gettime(BOOT))
+    executor.termination.step(recovery_module.time.clock_gettime(BOOT))
     for callback in list(executor.reactor.callbacks.values()):  # type: ignore[attr-defined]
         callback()
-    executor.termination.step(adoption.time.clock_gettime(BOOT))
+    executor.termination.step(recovery_module.time.clock_gettime(BOOT))
     return reported(executor)
 
 
@@ -450,7 +450,7 @@ def test_many_exits_are_recovered_with_few_scans_of_all_processes(
     lines = [f"{job.id}.0 {EXIT_LINE}" for job in jobs]
     Path(executor.paths.exits, str(SUPERVISOR)).write_text("".join(lines))
     executor.recover([recoverable(job) for job in jobs])
-    executor.termination.step(adoption.time.clock_gettime(BOOT))
+    executor.termination.step(recovery_module.time.clock_gettime(BOOT))
     assert [fact.code for fact in reported(executor) if isinstance(fact, ProcessExited)] == [
         0
     ] * 100
@@ -478,7 +478,7 @@ def test_processes_in_a_container_are_killed_before_those_of_its_engine(
     """So the engine can remove the container."""
     environment, now = (
         {tree.TOKEN: executor.token(AttemptId(7, 0))},
-        adoption.time.clock_gettime(BOOT),
+        recovery_module.time.clock_gettime(BOOT),
     )
     engine, inside = (os.posix_spawn("/bin/sleep", ["sleep", "60"], environment) for _ in range(2))
     monkeypatch.setattr(tree, "in_other_namespaces", lambda pids: [inside])
@@ -501,7 +501,7 @@ def late(executor: LocalExecutor, claim: str) -> list[Event]:
     )
     Path(executor.paths.run, "7.0").write_text(claim)
     executor.recovery.on_late_start(attempt)
-    executor.termination.step(adoption.time.clock_gettime(BOOT))
+    executor.termination.step(recovery_module.time.clock_gettime(BOOT))
     return reported(executor)
 
 
@@ -603,7 +603,7 @@ def test_an_attempt_of_an_earlier_version_is_recovered_with_its_exit_code(
         earlier.wait()
     for callback in list(executor.reactor.callbacks.values()):  # type: ignore[attr-defined]
         callback()
-    executor.termination.step(adoption.time.clock_gettime(BOOT))
+    executor.termination.step(recovery_module.time.clock_gettime(BOOT))
     _, exited = reported(executor)
     assert isinstance(exited, ProcessExited)
     assert (exited.job, exited.code) == (7, 5)

@@ -271,11 +271,11 @@ def test_messages_arrive_complete_in_any_portions() -> None:
     ours, theirs = socket.socketpair()
     wire = FramedSocket(theirs)
     data = frame(("a", 1, {"x": "y" * 1000})) + frame(("b",)) + frame((None,))
-    heard: list[tuple[Any, ...]] = []
+    received: list[tuple[Any, ...]] = []
     for start in range(0, len(data), 7):
         ours.send(data[start : start + 7])
-        heard += wire.receive() or []
-    assert heard == [("a", 1, {"x": "y" * 1000}), ("b",), (None,)]
+        received += wire.receive() or []
+    assert received == [("a", 1, {"x": "y" * 1000}), ("b",), (None,)]
     ours.close()
     assert wire.receive() is None
     theirs.close()

@@ -1,12 +1,12 @@
-"""A GPU's memory as the processes on it claim it, for jobs in tests: `Gpu(claims=DIRECTORY)`.
+"""GPU memory that processes of test jobs claim, for `Gpu(claims=DIRECTORY)`.
 
-A job in the shell says `echo 500 >DIRECTORY/$$`; one in Python, with this file's directory on
-its path:
+A shell job runs `echo 500 >DIRECTORY/$$`; a Python job, with the directory of this file on its
+path:
 
     import claims
-    claims.claim(DIRECTORY, 500, room=8192)    # MiB; as much as is there, or CUDA's own words
+    claims.claim(DIRECTORY, 500, total=8192)    # MiB; fails with CUDA's message
 
-What a process has claimed is free again when it ends.
+The memory of a process is free again when it ends.
 """
 
 import fcntl
@@ -14,16 +14,16 @@ import os
 
 
 class OutOfMemoryError(RuntimeError):
-    """There is not so much left."""
+    """The GPU has less free memory."""
 
 
-def claim(directory: str, amount: int, room: int) -> None:
-    """Have this process use so much of the GPU from now on: more, less or none."""
+def claim(directory: str, amount: int, total: int) -> None:
+    """Set the GPU memory that this process uses, in MiB."""
     os.makedirs(directory, exist_ok=True)
     lock = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        left = room - sum(_of_others(directory))
+        left = total - sum(_of_others(directory))
         if amount > left:
             raise OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {amount} MiB; {left} MiB are free."
@@ -37,9 +37,9 @@ def claim(directory: str, amount: int, room: int) -> None:
 
 
 def _of_others(directory: str) -> list[int]:
-    found = []
+    amounts = []
     for name in os.listdir(directory):
         if name.isdigit() and int(name) != os.getpid() and os.path.exists(f"/proc/{name}"):
             with open(os.path.join(directory, name)) as file:
-                found.append(int(file.read() or 0))
-    return found
+                amounts.append(int(file.read() or 0))
+    return amounts

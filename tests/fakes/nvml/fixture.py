@@ -1,4 +1,4 @@
-"""Build the library once, write its devices, say which environment makes a process use it.
+"""Build the library once, write its devices, and return the environment that selects it.
 
 from fakes.nvml import Gpu, nvml     # in a conftest.py: the fixture becomes available
 
@@ -47,7 +47,7 @@ class Gpu:
     pci: str = "0000:01:00.0"
     processes: tuple[Process, ...] = ()
     claims: Path | None = None
-    """A directory in which processes say themselves what they use; see claims.py."""
+    """A directory in which processes write what they use; see claims.py."""
     mig: tuple[Gpu, ...] = ()
     not_supported: tuple[str, ...] = ()
     lost: bool = False
@@ -91,7 +91,7 @@ class FakeNvml:
         gone: bool = False,
         hang: str | None = None,
     ) -> None:
-        """Say what the driver answers from now on; takes effect with the next call."""
+        """Set what the driver answers from the next call on."""
         lines = [f"init_error {init_error}"] if init_error else []
         lines += ["gone"] if gone else []
         lines += [f"hang {hang}"] if hang else []
@@ -99,7 +99,7 @@ class FakeNvml:
             lines += gpu.lines()
         new = self.file.with_suffix(".new")
         new.write_text("\n".join(lines) + "\n")
-        new.replace(self.file)  # a call never sees half a file
+        new.replace(self.file)  # a call never reads an incomplete file
 
     def env(self) -> dict[str, str]:
         """Return an environment in which libnvidia-ml.so.1 is the stand-in."""
@@ -139,7 +139,7 @@ def build() -> Path:
 
 @pytest.fixture
 def nvml(tmp_path: Path) -> FakeNvml:
-    """Return a driver without GPUs; `nvml.set([Gpu(...)])` plugs some in."""
+    """Return a driver without GPUs; `nvml.set([Gpu(...)])` adds some."""
     fake = FakeNvml(library=build(), file=tmp_path / "fake_nvml.txt")
     fake.set()
     return fake
