@@ -26,8 +26,8 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def wide_home() -> Iterator[AutoEnv]:
-    with open_auto_env() as here:
-        yield here.serve("--gpus", 0, 1, 2, 3, "--port", 0)
+    with open_auto_env() as env:
+        yield env.serve("--gpus", 0, 1, 2, 3, "--port", 0)
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ SMALL = ("--gpus", 0, 1, 2, "--max-run", 2, "--num-records", 2, "--limit", 2, "-
 
 @pytest.fixture(scope="module")
 def small_home() -> Iterator[AutoEnv]:
-    with open_auto_env() as here:
-        yield here.serve(*SMALL, "--log-file", here.base / "log")
+    with open_auto_env() as env:
+        yield env.serve(*SMALL, "--log-file", env.base / "log")
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def small(small_home: AutoEnv) -> Iterator[AutoEnv]:
 @pytest.fixture
 def idle() -> Iterator[AutoEnv]:
     """A home without a server."""
-    with open_auto_env() as here:
-        yield here
+    with open_auto_env() as env:
+        yield env
 
 
 def say(port: int, data: bytes) -> bytes:

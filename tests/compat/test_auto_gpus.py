@@ -42,8 +42,8 @@ def used(number: int, memory: int = 0, load: int = 0, *processes: Process) -> di
 def here(nvml: FakeNvml) -> Iterator[AutoEnv]:
     """A home whose processes see the stand-in driver."""
     names = ("LD_LIBRARY_PATH", "PYTHONPATH", "FAKE_NVML")
-    with open_auto_env(**{name: nvml.env()[name] for name in names}) as found:
-        yield found
+    with open_auto_env(**{name: nvml.env()[name] for name in names}) as env:
+        yield env
 
 
 @pytest.fixture

@@ -38,15 +38,15 @@ ELSEWHERE = "10.99.88.77"
 @pytest.fixture(scope="module")
 def bound() -> Iterator[AutoEnv]:
     """A server that other machines could reach, were 127.0.0.2 not this one too."""
-    with open_auto_env() as here:
-        yield here.serve("--gpus", 0, 1, "--port", 0, "--bind", "127.0.0.2")
+    with open_auto_env() as env:
+        yield env.serve("--gpus", 0, 1, "--port", 0, "--bind", "127.0.0.2")
 
 
 @pytest.fixture
 def visitor() -> Iterator[AutoEnv]:
     """A home on what could be another machine."""
-    with open_auto_env() as here:
-        yield here
+    with open_auto_env() as env:
+        yield env
 
 
 def fingerprint(here: AutoEnv) -> str:
@@ -300,18 +300,18 @@ class Elsewhere:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, visitor: AutoEnv) -> Iterator[tuple[Elsewhere, AutoEnv]]:
-    with open_auto_env() as there:
+    with open_auto_env() as env:
         tmp_path.chmod(0o700)
-        net = Elsewhere(tmp_path, there.base / "home")
+        net = Elsewhere(tmp_path, env.base / "home")
         try:
-            with there.out.open("ab") as out:
-                there.server = subprocess.Popen(
+            with env.out.open("ab") as out:
+                env.server = subprocess.Popen(
                     [*net.enter, sys.executable, "-m", "stoker.compat.auto", "server",
                      "--gpus", "0", "1"],
-                    stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=there.user, env=there.env,
+                    stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=env.user, env=env.env,
                 )  # fmt: skip
-            until(lambda: "serving GPU" in there.out.read_text())
-            yield net, there
+            until(lambda: "serving GPU" in env.out.read_text())
+            yield net, env
         finally:
             net.close()
 

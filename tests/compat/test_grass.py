@@ -19,17 +19,17 @@ NUMBERS = itertools.count()
 @pytest.fixture(scope="module")
 def shared() -> Iterator[GrassEnv]:
     """One daemon for all: each test has queues and devices of its own."""
-    with open_grass_env() as found:
-        started = found.stoker("daemon", "start", "--gpus", "none")
+    with open_grass_env() as env:
+        started = env.stoker("daemon", "start", "--gpus", "none")
         assert started.returncode == 0, started.stderr
-        yield found
+        yield env
 
 
 @pytest.fixture
 def alone() -> Iterator[GrassEnv]:
     """A home in which no daemon runs yet."""
-    with open_grass_env() as found:
-        yield found
+    with open_grass_env() as env:
+        yield env
 
 
 @pytest.fixture

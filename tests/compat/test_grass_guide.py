@@ -27,16 +27,16 @@ for lr in [0.01, 0.1]:
 @pytest.fixture
 def guide() -> Iterator[GrassEnv]:
     """A home with `grass` on its PATH, and a train.py in the user's directory."""
-    with open_grass_env() as found:
-        bin = found.base / "bin"
+    with open_grass_env() as env:
+        bin = env.base / "bin"
         bin.mkdir()
-        found.env["PATH"] = f"{bin}:{found.env['PATH']}"
-        done = found.stoker("compat", "install", "grass", "--dir", bin, "--force")
+        env.env["PATH"] = f"{bin}:{env.env['PATH']}"
+        done = env.stoker("compat", "install", "grass", "--dir", bin, "--force")
         assert done.returncode == 0, done.stderr
-        (found.user / "train.py").write_text(TRAIN)
+        (env.user / "train.py").write_text(TRAIN)
         # The guide's machine: its queues have GPUs, whatever this machine has.
-        assert found.stoker("daemon", "start", "--gpus", "none").returncode == 0
-        yield found
+        assert env.stoker("daemon", "start", "--gpus", "none").returncode == 0
+        yield env
 
 
 @pytest.fixture

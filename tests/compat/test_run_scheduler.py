@@ -36,14 +36,14 @@ HEADING = ["ID", "NAME", "STATE", "EPOCHS", "GPUS", "MEMORY", "SENT", "TIME", "L
 @pytest.fixture(scope="module")
 def large() -> Iterator[RunSchedulerEnv]:
     """A machine with four GPUs."""
-    with open_run_scheduler_env(4) as found:
-        yield found
+    with open_run_scheduler_env(4) as env:
+        yield env
 
 
 @pytest.fixture(scope="module")
 def small_one() -> Iterator[RunSchedulerEnv]:
-    with open_run_scheduler_env(1) as found:
-        yield found
+    with open_run_scheduler_env(1) as env:
+        yield env
 
 
 @pytest.fixture
