@@ -62,6 +62,12 @@ def test_only_the_chosen_verb_is_imported(fake: FakeDaemon) -> None:
     }
 
 
+def test_a_feed_imports_no_options_of_a_job() -> None:
+    loaded = modules(["-c", "import stoker.feed.main"])
+    assert "stoker.feed.read_ahead" in loaded
+    assert not loaded & {"stoker.cli.options.job", "stoker.cli.options.submission", "msgspec"}
+
+
 def test_the_installed_script_imports_nothing_heavy() -> None:
     script = Path(sys.executable).with_name("stoker")
     bare, command = (modules(argv) for argv in (["-c", "pass"], [str(script), "--version"]))

@@ -62,9 +62,7 @@ class Client:
 
     def submit(self, submission: Mapping[str, Any]) -> JsonObject:
         """Queue one job, an array or many lines: all or none, and once per key."""
-        if not submission.get("key"):
-            submission = {**submission, "key": new_key()}
-        return self._post("/jobs", submission, retry=True, effect=MAYBE_QUEUED)
+        return self._post("/jobs", _with_key(submission), retry=True, effect=MAYBE_QUEUED)
 
     def jobs(self, select: Sequence[str] = (), **filters: object) -> JsonObject:
         """List the selected jobs, or all unfinished jobs and undismissed failures."""
@@ -147,9 +145,7 @@ class Client:
 
     def sweep(self, body: Mapping[str, Any]) -> JsonObject:
         """Create a sweep, or resume a known one; once per key."""
-        if not body.get("key"):
-            body = {**body, "key": new_key()}
-        return self._post("/sweeps", body, retry=True, effect=MAYBE_QUEUED)
+        return self._post("/sweeps", _with_key(body), retry=True, effect=MAYBE_QUEUED)
 
     def sweeps(self, *, all: bool = False) -> JsonObject:
         """List unfinished sweeps, or all of them."""
@@ -338,6 +334,10 @@ class Client:
         if reply.status >= 400:
             raise _error(reply)
         return reply
+
+
+def _with_key(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    return body if body.get("key") else {**body, "key": new_key()}
 
 
 def _parse(reply: transport.Reply) -> JsonObject:

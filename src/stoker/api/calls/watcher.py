@@ -7,13 +7,16 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from stoker import wire
 from stoker.api.daemon_client import DaemonClient
 from stoker.api.errors import never_starts_error
 from stoker.client.errors import DaemonUnreachable, NotFound, StokerError
 from stoker.client.events import EventStream
+
+if TYPE_CHECKING:
+    from stoker.api.calls.futures import Future
 
 IDLE_SECONDS = 5.0
 """How long the thread stays without futures."""
@@ -27,26 +30,13 @@ NON_FINAL_EVENTS = frozenset({
 """Events after which no job has ended."""
 
 
-class FutureListener(Protocol):
-    """What the watcher calls on a future."""
-
-    def on_view(self, view: dict[str, Any]) -> None:
-        """Receive a new view of its job."""
-
-    def on_started(self) -> None:
-        """Its job has started."""
-
-    def on_failed(self, error: BaseException) -> None:
-        """Receive an error instead of an end."""
-
-
 class Watcher:
     """Waits for jobs of one daemon, across its restarts."""
 
     def __init__(self, daemon_client: DaemonClient) -> None:
         self.daemon_client = daemon_client
         self.lock = threading.Lock()
-        self.futures: dict[int, list[FutureListener]] = {}
+        self.futures: dict[int, list[Future[Any]]] = {}
         self.added: set[int] = set()
         self.dependents: dict[str, set[int]] = {}
         """Pending jobs by their dependency."""
@@ -54,7 +44,7 @@ class Watcher:
         self.last_used = 0.0
         self.wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def add(self, futures: Iterable[tuple[int, FutureListener]]) -> None:
+    def add(self, futures: Iterable[tuple[int, Future[Any]]]) -> None:
         """Add futures by job id."""
         with self.lock:
             for id, future in futures:
@@ -172,7 +162,7 @@ class Watcher:
                 del self.dependents[key]
                 self._update_futures(jobs - stuck_jobs.keys())
 
-    def _take_futures(self, id: int) -> list[FutureListener]:
+    def _take_futures(self, id: int) -> list[Future[Any]]:
         with self.lock:
             return self.futures.pop(id, [])
 

@@ -109,11 +109,10 @@ class _ResizeWaiter:
     def __enter__(self) -> _ResizeWaiter:  # noqa: PYI034 - typing.Self costs an import
         import signal
 
-        self._read, write = os.pipe()
-        os.set_blocking(write, False)
-        self._write = write
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
         signal.signal(signal.SIGWINCH, lambda *_: None)
-        self._before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         return self
 
     def wait(self, timeout: float) -> None:

@@ -241,7 +241,6 @@ def trial_table(
         columns += [Column(output.clean(metric).upper(), right=True), Column("STEP", right=True)]
     columns.append(Column("TIME", right=True))
     columns += [Column(output.clean(name), cut=True) for name in names]
-    columns.append(Column("CAUSE", cut=True))
     rows = []
     for trial in trials:
         row = [str(trial["label"]), _state_cell(trial)]
@@ -249,12 +248,10 @@ def trial_table(
             row += [number_text(trial.get("value")), number_text(trial.get("step"))]
         row.append(times.duration(trial.get("elapsed")) or "-")
         row += [value_text(trial["params"].get(name)) for name in names]
-        row.append(str(trial.get("cause") or "") if _has_failed(trial) else "")
         rows.append(row)
-    if not any(row[-1] for row in rows):
-        columns.pop()
-        for row in rows:
-            row.pop()
+    causes = [str(trial.get("cause") or "") if _has_failed(trial) else "" for trial in trials]
+    if any(causes):
+        table.insert_column(columns, rows, len(columns), Column("CAUSE", cut=True), causes)
     return columns, rows
 
 
