@@ -82,13 +82,9 @@ class RequestContext(Struct):
         """Return the first job that a selector names; reject a sweep without trials."""
         ids = self.resolve([selector], state)
         if not ids:
-            note = next(
-                (s.note for s in state.sweeps.values() if s.id == sweep_meant(selector, state)),
-                None,
-            )
-            raise CommandRejected(
-                f"Sweep {selector} has no trials yet{f': {note}' if note else ''}.", "not_found"
-            )
+            sweep = state.sweeps.get(sweep_meant(selector, state) or 0)
+            note = f": {sweep.note}" if sweep is not None and sweep.note else ""
+            raise CommandRejected(f"Sweep {selector} has no trials yet{note}.", "not_found")
         return ids[0]
 
     def job_and_spec(self, id: int, state: State) -> tuple[Job, Spec]:

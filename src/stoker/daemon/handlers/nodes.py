@@ -218,13 +218,13 @@ def _node_state(remote: RemoteNode | None, away: bool, drained: bool) -> str:
 
 def _measured(remote: RemoteNode | None) -> NodeMeasurement | None:
     """Return the last reading of a remote node."""
-    reading = remote.reading if remote is not None else None
-    if reading is None:
+    if remote is None or remote.reading is None:
         return None
+    reading = remote.reading
     return NodeMeasurement(
         cores=reading.cores,
         load=reading.load1,
-        free_cores=remote.free_cores if remote is not None else None,
+        free_cores=remote.free_cores,
         memory=reading.memory_total,
         memory_available=reading.memory_available,
         disk_free=reading.disk_free,
