@@ -114,12 +114,6 @@ def test_files_that_the_next_daemon_needs_are_written_again(fixture: Fixture):
     assert not (fixture.state / "token").exists()  # a user who deletes it wants another
 
 
-def test_a_deleted_directory_exists_before_the_next_job_starts(fixture: Fixture):
-    shutil.rmtree(fixture.run)
-    fixture.files.ensure_directories()
-    assert fixture.run.is_dir()
-
-
 def test_a_deleted_socket_is_created_again_once_http_is_loaded(fixture: Fixture):
     fixture.socket.loading = 2
     Path(fixture.socket.path).unlink()

@@ -168,7 +168,7 @@ class SimulatedDaemon:
             self.engine, self.registry, _cannot_fail, GRACE_SECONDS,
             cast("StopRequests", SimulatedStops(self.engine, self.registry)),
             cast("HookRunner", RecordingHooks(self.told)), self.sync,
-            StrictFaults(self.world.moment), lambda: None,
+            StrictFaults(self.world.moment),
         )  # fmt: skip
 
     def _create_executor(self, added: e.NodeAdded, records: AttemptRecords) -> SimulatedExecutor:

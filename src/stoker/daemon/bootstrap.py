@@ -174,9 +174,6 @@ def assemble_daemon(
     def on_report_data(attempt: AttemptId, rank: int | None, data: bytes, offset: int) -> None:
         training.on_report_data(attempt, rank, data, offset)
 
-    def ensure_directories() -> None:
-        daemon.ensure_directories()
-
     gpus = GpuMonitor(
         node, reading, local.install, settings.foreign.thresholds, local.gpu_locks, reactor
     )
@@ -190,7 +187,6 @@ def assemble_daemon(
     dispatcher = InstructionDispatcher(
         engine, registry, local.cancel_start, settings.grace, training.stops,
         HookRunner(state, logs, settings.on_end, settings.on_empty), sync, faults,
-        ensure_directories,
     )  # fmt: skip
 
     def live(job: int) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class StateFiles:
 
         Raise StoreFenced if another daemon has taken the state over.
         """
-        self.ensure_directories()
+        self._create_directories()
         self._check_lock()
         for name, content in self.files.items():
             _write_if_missing(f"{self.state}/{name}", content)
@@ -81,8 +81,7 @@ class StateFiles:
             logger.warning("%s was deleted; created it again", self.server.path)
         return True
 
-    def ensure_directories(self) -> None:
-        """Make the directories again that are missing; called before every start of a job."""
+    def _create_directories(self) -> None:
         for path in self.directories:
             if not os.path.isdir(path):
                 logger.warning("%s was deleted; created it again", path)

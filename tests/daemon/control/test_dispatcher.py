@@ -52,7 +52,6 @@ class DispatcherFixture:
             cast("Any", Recorder("hooks", self.calls)),
             cast("Any", Recorder("sync", self.calls)),
             self.faults,
-            lambda: self.calls.append(("directories",)),
         )
 
     def start(self, start: i.StartProcess) -> None:
@@ -75,11 +74,11 @@ def start(placement: Placement, job: int = 1) -> i.StartProcess:
     return i.StartProcess(job=job, attempt=0, placement=placement)
 
 
-def test_a_local_start_is_made_after_the_directories_were_checked(
+def test_a_local_start_is_made_at_once(
     fixture: DispatcherFixture,
 ):
     wanted = start(HERE)
-    assert fixture.execute(wanted) == [("directories",), ("registry.start", wanted)]
+    assert fixture.execute(wanted) == [("registry.start", wanted)]
 
 
 def test_a_remote_start_waits_until_the_journal_is_on_disk(fixture: DispatcherFixture):
@@ -120,7 +119,7 @@ def test_a_start_that_fails_is_cancelled_and_the_next_instruction_is_executed(
     fixture.broken = True
     wanted = start(HERE)
     calls = fixture.execute(wanted, i.AnnounceEmpty())
-    assert calls[1:] == [
+    assert calls == [
         ("local.cancel_start", (1, 0), "internal error: KeyError('a bug')"),
         ("hooks.run_queue_empty",),
     ]

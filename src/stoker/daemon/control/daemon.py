@@ -191,11 +191,6 @@ class Daemon:
         """Have files and directories created again that are deleted while the loop runs."""
         self._files = files
 
-    def ensure_directories(self) -> None:
-        """Create the directories again that were deleted; called before a job is started."""
-        if self._files is not None:
-            self._files.ensure_directories()
-
     # -- durability ---------------------------------------------------------------------
 
     def _request_sync(self) -> None:

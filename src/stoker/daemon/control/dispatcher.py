@@ -32,12 +32,11 @@ class InstructionDispatcher:
         hooks: HookRunner,
         sync: JournalSync,
         faults: FaultTracker,
-        before_local_start: Callable[[], None],
     ) -> None:
         """`cancel_start` requeues a job on this node after its start raised an error."""
         self._engine, self._registry, self._stops, self._hooks = engine, registry, stops, hooks
         self._cancel_start, self._grace = cancel_start, grace
-        self._sync, self._faults, self._before_local_start = sync, faults, before_local_start
+        self._sync, self._faults = sync, faults
         self._deferred: list[i.StartProcess] = []
 
     def execute(self, instructions: list[i.Instruction]) -> None:
@@ -73,10 +72,7 @@ class InstructionDispatcher:
                 self._hooks.run_queue_empty()
 
     def _start(self, start: i.StartProcess) -> None:
-        if not self._registry.is_remote(start.placement):
-            self._faults.contain("state directories", None, self._before_local_start)
-            self._registry.start(start)
-        elif self._engine.unsynced:
+        if self._registry.is_remote(start.placement) and self._engine.unsynced:
             self._deferred.append(start)
             self._sync.request(0.0)
         else:

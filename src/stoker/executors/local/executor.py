@@ -40,7 +40,7 @@ from stoker.executors.local.claims import (
     note_signal,
 )
 from stoker.executors.local.recovery import COMPLETE, AttemptRecovery
-from stoker.executors.local.supervisor import PASSING
+from stoker.executors.local.supervisor import may_pass
 from stoker.executors.local.supervisor_client import SupervisorClient
 from stoker.executors.local.supervisor_pool import SupervisorPool
 from stoker.executors.local.termination import Termination, is_contained
@@ -189,7 +189,7 @@ class LocalExecutor(Executor):
         """Report a start that was not sent: a shortage may pass, other errors would repeat."""
         self.forget(attempt)
         why = str(error) if isinstance(error, NoContainer) else f"cannot start: {error}"
-        if isinstance(error, OSError) and error.errno in PASSING:
+        if isinstance(error, OSError) and may_pass(error, f"{self.paths.exits}/0"):
             self.call_off(attempt.id, why, SHORTAGE_SECONDS)
         else:
             self._fail(attempt.id, why)

@@ -33,7 +33,7 @@ BOOT = time.CLOCK_BOOTTIME
 PROCESS_NAME = "stoker-superv"
 BATCH_SECONDS = 0.001
 """Time that the report of a start may wait for others."""
-PASSING = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}
+_PASSING = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}
 """Shortages that may pass: the start is tried again."""
 _RESET = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 """Jobs do not inherit ignored signals from the process that started the daemon."""
@@ -116,6 +116,17 @@ def start_ticks(pid: int) -> int:
     """Return the start time of a process, which tells it from a later one with that pid."""
     stat = read_stat(pid)
     return stat.start_ticks if stat is not None else 0
+
+
+def may_pass(error: OSError, path: str) -> bool:
+    """Return whether a start may succeed later.
+
+    A shortage may end. The daemon creates a deleted directory of its state again, within a second;
+    `path` leads to a file two levels below that.
+    """
+    state = os.path.dirname(os.path.dirname(path))
+    is_deleted = error.errno == errno.ENOENT and str(error.filename).startswith(f"{state}/")
+    return is_deleted or error.errno in _PASSING
 
 
 class Supervisor:
@@ -248,7 +259,7 @@ class Supervisor:
         except OSError as error:
             what = f"cannot write {claim}: {error.strerror}"
             # The daemon soon creates a deleted run directory again.
-            passing = error.errno in PASSING or error.errno == errno.ENOENT
+            passing = may_pass(error, claim)
             self._queue_report("busy" if passing else "failed", key, what)
             return
         if record is None:
@@ -272,7 +283,7 @@ class Supervisor:
                     procs.write(str(pid))
         except (OSError, ValueError, KeyError) as error:
             what = _explain(error, argv, directory)
-            passing = isinstance(error, OSError) and error.errno in PASSING
+            passing = isinstance(error, OSError) and may_pass(error, self.exits_path)
             line = "withdrawn\n" if passing else f"failed {what}\n"
             with contextlib.suppress(OSError):
                 os.write(record, line.encode("utf-8", "replace"))
