@@ -76,10 +76,9 @@ def _request_metrics(client: Client, job: str, names: list[str], args: Args) -> 
     if missing and reply["names"]:
         has = ", ".join(output.clean(name) for name in reply["names"][:8])
         more = ", ..." if len(reply["names"]) > 8 else ""
-        text = (
+        raise NotFound(
             f"Job {reply['label']} has no metrics named {', '.join(missing)}; it has {has}{more}."
         )
-        raise NotFound(text)
     return reply
 
 
