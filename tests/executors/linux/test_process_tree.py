@@ -197,7 +197,7 @@ def group() -> Iterator[str]:
     assert not os.path.exists(path)
 
 
-@pytest.mark.parametrize("way", ["cgroup.kill", "cgroup.freeze"])
+@pytest.mark.parametrize("interface", ["cgroup.kill", "cgroup.freeze"])
 def test_a_group_with_groups_below_it_is_killed(
     start: Start, group: str, interface: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
