@@ -1,4 +1,4 @@
-"""Comments, docstrings and names of src use the plain words of docs/glossary.md."""
+"""Comments, docstrings and names use the plain words of docs/glossary.md."""
 
 import ast
 import io
@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).parents[1] / "src" / "stoker"
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "src" / "stoker"
+SUITES = ("daemon", "e2e", "executors", "fakes", "http_api", "probes", "ssh")
+"""Folders of tests that are checked; the others still have names of their own."""
 
 PHRASES = re.compile(
     r"\b(somebody|someone who|nobody|no one who|whoever|whom|anybody|everybody|anew|wish|wishes"
@@ -21,13 +24,19 @@ PHRASES = re.compile(
 """Not in comments and docstrings."""
 
 PARTS = frozenset({
-    "adopt", "adoption", "afar", "anew", "asked", "bury", "desk", "door", "doors", "ears",
+    "adopt", "adoption", "afar", "anew", "asked", "bury", "couriers", "desk", "door", "doors", "ears",
     "errand", "errands", "fleet", "gauges", "glance", "hearing", "heard", "heed", "judge",
-    "keeper", "keepers", "landing", "muster", "nobody", "obey", "reunion", "shelf", "somebody",
+    "keeper", "keepers", "landing", "muster", "nobody", "obey", "poller", "reunion", "runaway", "shelf", "somebody",
     "stranger", "strangers", "stray", "strays", "ties", "told", "trails", "whoever", "whose",
     "wish", "wishes",
 })  # fmt: skip
 """Not in names, neither alone nor between underscores or capitals."""
+
+SCRIPT_NAMES = re.compile(
+    r"\b(DEAF|ALOUD|QUIETLY|SEALED|FOUND_FIRST|DRIVER_PATIENCE|end_the_rest|nap|grown|said|told"
+    r"|heard|hear|salvage|shelve|keeper|find_born|bury\w*|pass_on)\b"
+)
+"""Not as names in shell scripts."""
 
 _LOWER, _TITLE = "|".join(sorted(PARTS)), "|".join(sorted(part.title() for part in PARTS))
 ANY_PART = re.compile(rf"(?<![A-Za-z])(?i:{_LOWER})(?![a-z])|(?:{_TITLE})(?![a-z])")
@@ -41,6 +50,7 @@ EXEMPT = {
     "strangers": "field of core.foreign.Verdict",
     "strays": "stored field of core.Rest",
     "Stranger": "class of core.foreign",
+    "Afar": "class of tests/core",
     "Told": "class of core.outlook",
     "told_of": "function of core.outlook",
 }
@@ -88,15 +98,56 @@ def checked_files() -> list[Path]:
     ]
 
 
+def shell_scripts() -> list[Path]:
+    """Return the scripts that run on nodes and in containers, and those of the build."""
+    tools = (path for path in (SOURCES / "executors/slurm_tools").iterdir() if not path.suffix)
+    build = (path for path in (ROOT / ".ci").iterdir() if path.is_file())
+    return [*sorted(SOURCES.rglob("*.sh")), *sorted(tools), *sorted(build), ROOT / "Makefile"]
+
+
+def script_violations(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and word of each forbidden word in comments and names of a shell script."""
+    for number, line in enumerate(text.splitlines(), 1):
+        code, mark, comment = line.partition("#")
+        if mark and not code.strip():
+            for match in PHRASES.finditer(comment):
+                yield number, match[0]
+        else:
+            for match in SCRIPT_NAMES.finditer(line):
+                yield number, match[0]
+
+
+def assert_plain(found: list[str]) -> None:
+    assert not found, "\n".join([*found, "see docs/glossary.md"])
+
+
 def test_comments_docstrings_and_names_use_the_words_of_the_glossary() -> None:
     files = checked_files()
     assert len(files) > 300
-    wrong = [
-        f"{path.relative_to(SOURCES.parent)}:{line}: {word}"
+    assert_plain([
+        f"{path.relative_to(ROOT)}:{line}: {word}"
         for path in files
         for line, word in violations(path.read_text("utf-8"))
-    ]
-    assert not wrong, "\n".join([*wrong, "see docs/glossary.md"])
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_tests_use_the_words_of_the_glossary(suite: str) -> None:
+    assert_plain([
+        f"{path.relative_to(ROOT)}:{line}: {word}"
+        for path in sorted((ROOT / "tests" / suite).rglob("*.py"))
+        for line, word in violations(path.read_text("utf-8"))
+    ])  # fmt: skip
+
+
+def test_shell_scripts_use_the_words_of_the_glossary() -> None:
+    scripts = shell_scripts()
+    assert len(scripts) >= 9
+    assert_plain([
+        f"{path.relative_to(ROOT)}:{line}: {word}"
+        for path in scripts
+        for line, word in script_violations(path.read_text("utf-8"))
+    ])  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -116,8 +167,21 @@ def test_a_forbidden_word_is_reported_with_its_line(
     assert list(violations(source)) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# nobody waits\n", [(1, "nobody")]),
+        ("true\n    salvage $1\n", [(2, "salvage")]),
+        ("echo $# of $1\n", []),
+    ],
+)
+def test_a_forbidden_word_of_a_script_is_reported_with_its_line(
+    text: str, expected: list[tuple[int, str]]
+) -> None:
+    assert list(script_violations(text)) == expected
+
+
 def test_every_exempt_name_is_still_used() -> None:
-    words = {
-        word for path in checked_files() for word in re.findall(r"\w+", path.read_text("utf-8"))
-    }
+    paths = [*checked_files(), *(ROOT / "tests" / "daemon").rglob("*.py")]
+    words = {word for path in paths for word in re.findall(r"\w+", path.read_text("utf-8"))}
     assert EXEMPT.keys() <= words
