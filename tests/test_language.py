@@ -24,11 +24,11 @@ PHRASES = re.compile(
 """Not in comments and docstrings."""
 
 PARTS = frozenset({
-    "adopt", "adoption", "afar", "anew", "asked", "bury", "couriers", "desk", "door", "doors", "ears",
-    "errand", "errands", "fleet", "gauges", "glance", "hearing", "heard", "heed", "judge",
-    "keeper", "keepers", "landing", "muster", "nobody", "obey", "poller", "reunion", "runaway", "shelf", "somebody",
-    "stranger", "strangers", "stray", "strays", "ties", "told", "trails", "whoever", "whose",
-    "wish", "wishes",
+    "adopt", "adoption", "afar", "anew", "asked", "bury", "couriers", "desk", "door", "doors",
+    "ears", "errand", "errands", "fleet", "gauges", "glance", "heard", "hearing", "heed", "judge",
+    "keeper", "keepers", "landing", "muster", "nobody", "obey", "poller", "reunion", "runaway",
+    "shelf", "somebody", "stranger", "strangers", "stray", "strays", "ties", "told", "trails",
+    "whoever", "whose", "wish", "wishes",
 })  # fmt: skip
 """Not in names, neither alone nor between underscores or capitals."""
 
