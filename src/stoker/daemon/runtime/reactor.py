@@ -105,6 +105,7 @@ class EpollReactor(TimerQueue):
         self._calls.clear()
         self._epoll.close()
         os.close(self._wakeup)
+        self._wakeup = -1
 
     # -- descriptors --------------------------------------------------------------------
 
@@ -140,7 +141,8 @@ class EpollReactor(TimerQueue):
 
     def wake(self) -> None:
         """Let `wait` return at once; may be used by any thread."""
-        os.eventfd_write(self._wakeup, 1)
+        with contextlib.suppress(OSError):  # a thread may end after the reactor was closed
+            os.eventfd_write(self._wakeup, 1)
 
     def _run_calls(self) -> None:
         with contextlib.suppress(BlockingIOError):

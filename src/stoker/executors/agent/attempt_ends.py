@@ -31,7 +31,7 @@ class AttemptEnds:
     def fail(self, attempt: AttemptId, part: int | None, why: str) -> None:
         """Report a start that would fail again."""
         job, number = attempt
-        self.executor.report(
+        self.executor.sink.event(
             StartFailed(at=time.time(), job=job, attempt=number, why=_stored(why), part=part)
         )
 
@@ -43,7 +43,7 @@ class AttemptEnds:
         self.forget(attempt)
         self._release_records(attempt, is_recorded)
         job, number = attempt.id
-        self.executor.report(
+        self.executor.sink.event(
             StartCalledOff(at=time.time(), job=job, attempt=number, why=_stored(why), delay=delay)
         )
 
@@ -52,7 +52,7 @@ class AttemptEnds:
         self.forget(attempt)
         self._release_records(attempt, not keep)
         job, number = attempt.id
-        self.executor.report(
+        self.executor.sink.event(
             AttemptLost(
                 at=time.time(), job=job, attempt=number, why=_stored(why), part=attempt.part
             )
@@ -87,7 +87,7 @@ class AttemptEnds:
         if left and note is None:
             note = f"left {left} process{'es' * (left > 1)} behind, ended with the job"
         note = "; ".join(filter(None, (note, remark))) or None
-        self.executor.report(
+        self.executor.sink.event(
             ProcessExited(
                 at=time.time(), job=attempt.id.job, attempt=attempt.id.attempt,
                 code=None if killer else code, signal=killer, note=note and _stored(note),

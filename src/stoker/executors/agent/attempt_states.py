@@ -88,7 +88,7 @@ class AttemptStates:
             attempt.pid, attempt.phase = pid, Phase.RUNNING
             boot = time.clock_gettime(time.CLOCK_BOOTTIME)
             job, number = attempt.id
-            executor.report(
+            executor.sink.event(
                 ProcessStarted(
                     at=time.time(), job=job, attempt=number, pid=pid, boot=boot, part=attempt.part
                 )

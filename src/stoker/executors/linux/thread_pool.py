@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import _thread
-import contextlib
-import os
-from _queue import SimpleQueue
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from stoker.executors.reactor import Reactor
@@ -21,13 +19,8 @@ class TransferPool:
 
     def __init__(self, reactor: Reactor) -> None:
         self.reactor = reactor
-        self._busy = 0
+        self._busy, self._closed = 0, False
         self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
-        self._done: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
-        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._closing = _thread.allocate_lock()
-        self._closed = False
-        reactor.add_reader(self._wakeup, self._call_back)
 
     def submit(self, work: Callable[[], Any], on_done: Callable[[Any], None]) -> None:
         """Call `work` in a thread, then `on_done` with its result or its exception."""
@@ -44,24 +37,15 @@ class TransferPool:
             result: Any = work()
         except Exception as error:  # noqa: BLE001 - the callback gets it, whatever it is
             result = error
-        self._done.put((on_done, result))
-        with self._closing:  # the descriptor of a closed eventfd may be reused
-            if not self._closed:
-                os.eventfd_write(self._wakeup, 1)
+        self.reactor.call_soon_threadsafe(partial(self._finish, on_done, result))
 
-    def _call_back(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wakeup)
-        while not self._done.empty():
-            on_done, result = self._done.get()
-            self._busy -= 1
+    def _finish(self, on_done: Callable[[Any], None], result: Any) -> None:
+        self._busy -= 1
+        if not self._closed:
+            self._start()
             on_done(result)
-        self._start()
 
     def close(self) -> None:
         """Drop waiting work and call back no more."""
         self._waiting.clear()
-        self.reactor.remove_reader(self._wakeup)
-        with self._closing:
-            self._closed = True
-            os.close(self._wakeup)
+        self._closed = True

@@ -192,7 +192,7 @@ class LocalExecutor(Executor):
         if isinstance(error, OSError) and may_pass(error, f"{self.paths.exits}/0"):
             self.call_off(attempt.id, why, SHORTAGE_SECONDS)
         else:
-            self._fail(attempt.id, why)
+            self.fail(attempt.id, why)
 
     def call_off(self, attempt: AttemptId, why: str, delay: float = 0.0) -> None:
         """Report a start that did not happen."""
@@ -202,7 +202,8 @@ class LocalExecutor(Executor):
             )
         )
 
-    def _fail(self, attempt: AttemptId, why: str) -> None:
+    def fail(self, attempt: AttemptId, why: str) -> None:
+        """Report a start that would fail again."""
         self.report(StartFailed(at=time.time(), job=attempt.job, attempt=attempt.attempt, why=why))
 
     def _cancel_for_lock(self, launch: Launch, rank: int, holder: str) -> None:
@@ -311,7 +312,7 @@ class LocalExecutor(Executor):
                 self.on_leader_exited(attempt, check_leftovers=has_orphans)
             case "failed", [why]:
                 self.forget(attempt)
-                self._fail(attempt.id, why)
+                self.fail(attempt.id, why)
             case "busy", [why]:
                 self.forget(attempt)
                 self.expect_acknowledgement(attempt.id)

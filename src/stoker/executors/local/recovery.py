@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from stoker.core.events import AttemptLost, ProcessStarted, StartCalledOff, StartFailed
+from stoker.core.events import AttemptLost, ProcessStarted
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.executors.linux import process_tree as tree
@@ -33,6 +33,7 @@ RECORD_SECONDS = 5.0
 """Time that a living supervisor has to record an exit."""
 
 START_NEVER = "the daemon stopped before the job was started"
+"""The claim of such an attempt stays: a supervisor that has the request may still be slow."""
 NO_RECORD = "the process ended without an exit record"
 REBOOTED = "the node restarted"
 
@@ -69,7 +70,7 @@ class AttemptRecovery:
             # no more than this one, and ended before its conclusion was on disk.
             never = claim is not None and claim.revoked and kept and job.started_at is None
             if never or (claim is not None and claim.withdrawn):
-                self._cancel(attempt.id)
+                self.executor.call_off(attempt.id, START_NEVER)
             else:
                 self._classify(attempt, claim or read_claim(path) or Claim())
         executor.termination.step(time.clock_gettime(BOOT))
@@ -156,9 +157,10 @@ class AttemptRecovery:
             attempt.status, attempt.ended_at = exit
             self.executor.on_leader_exited(attempt)
         elif claim.failed is not None:
-            self._fail(attempt, claim.failed)
+            self.executor.forget(attempt)
+            self.executor.fail(attempt.id, claim.failed)
         elif claim.withdrawn:
-            self._cancel(attempt.id)
+            self.executor.call_off(attempt.id, START_NEVER)
             self.executor.forget(attempt)
         elif not awaited:
             self._stop_waiting(attempt)
@@ -215,7 +217,7 @@ class AttemptRecovery:
         elif not claim.is_empty or attempt.has_started:
             self._lose(attempt, NO_RECORD)
         elif revoke_empty_claim(executor.claim_path(attempt.id)):
-            self._cancel(attempt.id)
+            self.executor.call_off(attempt.id, START_NEVER)
             executor.forget(attempt)
         else:
             self.expect_record(attempt)
@@ -242,22 +244,6 @@ class AttemptRecovery:
             self.executor.cancel_unstarted(attempt)
         else:
             self.expect_record(attempt)
-
-    def _fail(self, attempt: LocalAttempt, why: str) -> None:
-        """Report that the supervisor could not start an attempt."""
-        job, number = attempt.id
-        self.executor.forget(attempt)
-        self.executor.report(StartFailed(at=time.time(), job=job, attempt=number, why=why))
-
-    def _cancel(self, attempt: AttemptId) -> None:
-        """Report a start that never happened.
-
-        Its claim stays: a supervisor that has the request may still be slow.
-        """
-        job, number = attempt
-        self.executor.report(
-            StartCalledOff(at=time.time(), job=job, attempt=number, why=START_NEVER)
-        )
 
     def _lose(self, attempt: LocalAttempt, why: str) -> None:
         """Report an attempt that ended without a record."""
