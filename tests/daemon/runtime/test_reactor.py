@@ -192,10 +192,8 @@ def test_a_wait_that_is_overdue_does_not_sleep(reactor: EpollReactor) -> None:
 def test_a_cancelled_timer_neither_fires_nor_wakes(reactor: EpollReactor, clock: FakeClock) -> None:
     fired: list[str] = []
     timer = reactor.call_later(1, lambda: fired.append("a"))
-    assert timer.is_pending
     timer.cancel()
     timer.cancel()
-    assert not timer.is_pending
     clock.now += 5
     reactor.wait(0)
     assert fired == []

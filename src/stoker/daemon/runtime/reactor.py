@@ -17,29 +17,20 @@ from stoker.store.port import StoreFenced
 class ScheduledCall:
     """One call in the future."""
 
-    __slots__ = ("_callback", "due")
+    __slots__ = ("callback", "due")
 
     def __init__(self, due: float, callback: Callable[[], None]) -> None:
         self.due = due
         """On the clock of the reactor."""
-        self._callback: Callable[[], None] | None = callback
+        self.callback: Callable[[], None] | None = callback
+        """None after it was cancelled."""
 
     def __lt__(self, other: ScheduledCall) -> bool:
         return self.due < other.due
 
-    @property
-    def is_pending(self) -> bool:
-        """Whether it has neither fired nor been cancelled."""
-        return self._callback is not None
-
     def cancel(self) -> None:
         """Never call back; safe to repeat, and after it has fired."""
-        self._callback = None
-
-    def take(self) -> Callable[[], None] | None:
-        """Return what to call, once."""
-        callback, self._callback = self._callback, None
-        return callback
+        self.callback = None
 
 
 class TimerQueue:
@@ -57,7 +48,7 @@ class TimerQueue:
 
     def next_due(self) -> float | None:
         """Return the time of the next call; None if there is none."""
-        while self._calls and not self._calls[0].is_pending:
+        while self._calls and self._calls[0].callback is None:
             heappop(self._calls)
         return self._calls[0].due if self._calls else None
 
@@ -67,8 +58,8 @@ class TimerQueue:
         while self._calls and self._calls[0].due <= now:
             due.append(heappop(self._calls))
         for call in due:
-            if (callback := call.take()) is not None:
-                yield callback
+            if call.callback is not None:  # else a call before this one has cancelled it
+                yield call.callback
 
 
 def boot_time() -> float:
