@@ -1,4 +1,4 @@
-"""Small batches to put into a store."""
+"""Small batches for a store."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def sweep(id: int, **fields: Any) -> Sweep:
 
 
 def batch(*jobs: Job, **fields: Any) -> Batch:
-    """One fact per job, and the rest as said."""
+    """Return a batch with one event per job, and these fields."""
     empty: dict[str, Any] = {
         "events": [e.JobHeld(at=float(each.id), job=each.id) for each in jobs],
         "jobs": list(jobs), "dropped": [], "rest": None, "blobs": {}, "secrets": {}, "keys": [],

@@ -1,4 +1,4 @@
-"""What every store does, whichever it is."""
+"""The contract of all stores."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,13 +17,13 @@ Open = Callable[[], Store]
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite on a shared file system", "postgres"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    """Opens the same store again, as another process would."""
+    """Opens the same store again, like another process."""
     opened: list[Store] = []
     postgres = request.param == "postgres" and request.getfixturevalue("postgres").choice()
 
     def open_() -> Store:
         if postgres:
-            for old in opened:  # only one at a time may have the lease
+            for old in opened:  # only one store at a time may have the lease
                 old.close()
             opened.append(PostgresStore(postgres))
         elif request.param == "memory":
@@ -31,7 +31,7 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         elif request.param == "sqlite":
             opened.append(SqliteStore(str(tmp_path / "journal.db")))
         else:
-            for old in opened:  # only one at a time may have it open
+            for old in opened:  # only one store at a time may be open
                 old.close()
             opened[:] = [SqliteStore(str(tmp_path / "journal.db"), shared_file_system=True)]
         return opened[-1]
@@ -55,7 +55,7 @@ def test_a_new_store_is_empty(store: Store):
     assert list(store.events(0, 10)) == []
 
 
-def test_what_was_committed_is_read_back(store: Store, reopen: Open):
+def test_committed_rows_are_read_back(store: Store, reopen: Open):
     jobs = [job(1), job(2, "RUNNING", pid=7, started_at=1.5)]
     assert store.commit(batch(*jobs, rest=rest(next_id=3, boot="b")), sync=True) == 2
     for each in (lambda: store, reopen):
@@ -64,7 +64,7 @@ def test_what_was_committed_is_read_back(store: Store, reopen: Open):
         assert found.rest == rest(next_id=3, boot="b")
 
 
-def test_a_later_commit_replaces_rows_and_keeps_what_it_does_not_mention(store: Store):
+def test_a_later_commit_replaces_its_rows_and_keeps_all_others(store: Store):
     store.commit(batch(job(1), job(2), rest=rest(next_id=3)), sync=False)
     store.commit(batch(job(1, "RUNNING")), sync=False)
     found = store.load()
@@ -72,7 +72,7 @@ def test_a_later_commit_replaces_rows_and_keeps_what_it_does_not_mention(store: 
     assert (found.seq, found.rest) == (3, rest(next_id=3))
 
 
-def test_forgotten_jobs_are_not_loaded_but_found(store: Store):
+def test_unloaded_jobs_are_not_loaded_but_found(store: Store):
     store.commit(batch(done(1, 50.0), job(2)), sync=False)
     store.commit(batch(dropped=[1], events=[e.JobsForgotten(at=0, jobs=(1,))]), sync=False)
     assert [each.id for each in store.load().jobs] == [2]
@@ -80,7 +80,7 @@ def test_forgotten_jobs_are_not_loaded_but_found(store: Store):
     assert (found.job, found.spec) == (done(1, 50.0), spec())
 
 
-def test_a_recalled_job_is_loaded_again(store: Store):
+def test_a_restored_job_is_loaded_again(store: Store):
     store.commit(batch(done(1, 50.0)), sync=False)
     store.commit(batch(dropped=[1]), sync=False)
     store.commit(batch(job(1)), sync=False)
@@ -103,7 +103,7 @@ def test_a_daemon_with_an_older_term_cannot_write(store: Store, reopen: Open):
     assert [each.id for each in newer.load().jobs] == [1, 3]
 
 
-def test_a_fenced_store_says_so(tmp_path: Path):
+def test_a_fenced_store_raises_an_error(tmp_path: Path):
     old = SqliteStore(str(tmp_path / "j.db"))
     memory = MemoryStore()
     for one, two in ((old, SqliteStore(str(tmp_path / "j.db"))), (memory, memory.another())):
@@ -140,7 +140,7 @@ def test_a_submission_key_is_used_once(store: Store):
     assert store.commit(batch(job(6), keys=[("other", 6, 1)]), sync=True) == 2
 
 
-def test_scripts_and_environments(store: Store):
+def test_scripts_and_environments_are_stored(store: Store):
     store.commit(batch(blobs={"b": b"#!/bin/sh\n\xff"}, secrets={"e": b"A=1\0B=2"}), sync=False)
     assert (store.blob("b"), store.secret("e")) == (b"#!/bin/sh\n\xff", b"A=1\0B=2")
     assert store.blob("e") is None
@@ -171,12 +171,12 @@ HISTORY = [
         (JobQuery(ids=[]), []),
     ],
 )
-def test_the_past_oldest_first(store: Store, wanted: JobQuery, ids: list[int]):
+def test_finished_jobs_are_found_oldest_first(store: Store, wanted: JobQuery, ids: list[int]):
     store.commit(batch(*HISTORY), sync=False)
     assert [found.job.id for found in store.find_jobs(wanted)] == ids
 
 
-def test_many_ids_at_once(store: Store):
+def test_many_ids_are_found_at_once(store: Store):
     store.commit(batch(*[job(n) for n in range(1, 301)]), sync=False)
     ids = list(range(1, 40_000))
     assert len(store.find_jobs(JobQuery(ids=ids))) == 300
@@ -192,7 +192,7 @@ def test_a_sweep_is_read_back_as_it_was_last_written(store: Store, reopen: Open)
     assert reopen().load().sweeps == expected
 
 
-def test_a_sweep_of_a_refused_batch_is_not_written(store: Store):
+def test_a_sweep_of_a_rejected_batch_is_not_written(store: Store):
     store.commit(batch(keys=[("k", 1, 1)], sweeps=[sweep(1)]), sync=False)
     with pytest.raises(StoreError):
         store.commit(batch(keys=[("k", 1, 1)], sweeps=[sweep(1, held=True), sweep(2)]), sync=False)
@@ -210,7 +210,7 @@ FAMILIES = [
 ]  # fmt: skip
 
 
-def test_trials_that_left_memory_are_loaded_while_their_sweep_is_there(store: Store):
+def test_unloaded_trials_are_loaded_with_their_sweep(store: Store):
     sweeps = [sweep(1), sweep(5, resident=False)]
     store.commit(batch(*FAMILIES, sweeps=sweeps), sync=False)
     assert store.load().members == []
@@ -238,7 +238,7 @@ def test_trials_that_left_memory_are_loaded_while_their_sweep_is_there(store: St
         (JobQuery(array=10), [], 0),
     ],
 )
-def test_the_members_of_an_array_or_a_sweep(
+def test_members_of_an_array_or_a_sweep_are_found(
     store: Store, wanted: JobQuery, ids: list[int], count: int
 ):
     store.commit(batch(*FAMILIES[4:], *FAMILIES[:4], sweeps=[sweep(1), sweep(5)]), sync=False)
@@ -249,7 +249,7 @@ def test_the_members_of_an_array_or_a_sweep(
     assert store.count_jobs(wanted) == count
 
 
-def test_the_ids_of_the_members_of_an_array_or_a_sweep(store: Store):
+def test_ids_of_members_of_an_array_or_a_sweep_are_found(store: Store):
     store.commit(batch(*FAMILIES[4:], *FAMILIES[:4], sweeps=[sweep(1), sweep(5)]), sync=False)
     store.commit(batch(dropped=[2, 7]), sync=False)
     assert [store.members(array) for array in (1, 5, 7, 10)] == [[2, 3, 4, 9], [6], [7, 8], []]
@@ -260,7 +260,7 @@ def test_environments_of_old_jobs_are_dropped_and_others_are_not(store: Store):
     secrets = {f"env-{n}": b"SECRET=1" for n in range(1, 5)}
     rows = [
         done(1, 100.0), done(2, 900.0, spec="s2"), job(3, spec="s3"),
-        job(4, spec="s4", ended_at=50.0),  # retried: it ended once and waits again
+        job(4, spec="s4", ended_at=50.0),  # retried: it ended once and is pending again
     ]  # fmt: skip
     store.commit(batch(*rows, specs=specs, secrets=secrets), sync=False)
     store.purge(before=500.0)
@@ -284,7 +284,7 @@ def test_a_backup_is_a_copy(store: Store, tmp_path: Path):
     assert size == path.stat().st_size > 0
 
 
-def test_forcing_is_always_allowed(store: Store):
+def test_sync_is_always_allowed(store: Store):
     store.sync()
     store.commit(batch(job(1)), sync=False)
     store.sync()

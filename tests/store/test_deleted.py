@@ -1,4 +1,4 @@
-"""A journal that is deleted while it is open: nothing more is promised, and nothing is lost."""
+"""A journal deleted while it is open: nothing more counts as synced, and nothing is lost."""
 
 import shutil
 import stat
@@ -19,7 +19,7 @@ Open = Callable[[], SqliteStore]
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A journal in a home of its own, and another place for copies."""
+    """A journal in its own home, and another directory for copies."""
     monkeypatch.setattr(places, "_short_dir", lambda: str(tmp_path / "elsewhere"))
     home = tmp_path / "home" / "state"
     home.mkdir(parents=True, mode=0o700)
@@ -73,7 +73,7 @@ DELETIONS = [delete_journal, delete_all_files, delete_log, delete_home, move_hom
 
 
 @pytest.mark.parametrize("delete", DELETIONS)
-def test_a_journal_that_is_deleted_is_lost_until_a_copy_takes_its_place(
+def test_a_deleted_journal_is_lost_until_a_copy_replaces_it(
     path: Path, opened: Open, delete: Callable[[Path], None]
 ):
     store = opened()
@@ -88,7 +88,7 @@ def test_a_journal_that_is_deleted_is_lost_until_a_copy_takes_its_place(
     store.sync()
     copy = Path(f"{path}.emergency")
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    # The process is killed: what is open is not closed, and its shared memory not found again.
+    # The process is killed: open files are not closed, and their shared memory is lost.
     crashed = path.parent.with_name("crashed")
     shutil.copytree(path.parent, crashed, ignore=shutil.ignore_patterns("*-shm"))
     with closing(SqliteStore(str(crashed / path.name))) as again:
@@ -100,7 +100,7 @@ def test_a_journal_that_is_deleted_is_lost_until_a_copy_takes_its_place(
     assert not (crashed / copy.name).exists()
 
 
-def test_what_happens_after_a_copy_was_written_is_in_the_next_one(path: Path, opened: Open):
+def test_events_after_a_copy_are_in_the_next_copy(path: Path, opened: Open):
     store = opened()
     store.acquire_term()
     delete_home(path)
@@ -125,7 +125,7 @@ def test_a_copy_is_not_written_again_without_need(path: Path, opened: Open):
     assert copy.exists()
 
 
-def test_where_the_home_cannot_be_made_again_the_copy_is_kept_elsewhere(
+def test_if_the_home_cannot_be_created_the_copy_is_kept_elsewhere(
     path: Path, opened: Open, tmp_path: Path
 ):
     store = opened()
@@ -143,7 +143,7 @@ def test_where_the_home_cannot_be_made_again_the_copy_is_kept_elsewhere(
     assert not copy.exists()
 
 
-def test_where_no_copy_can_be_written_nothing_counts_as_synced(
+def test_if_no_copy_can_be_written_nothing_counts_as_synced(
     path: Path, opened: Open, tmp_path: Path
 ):
     store = opened()
@@ -159,7 +159,7 @@ def test_where_no_copy_can_be_written_nothing_counts_as_synced(
     assert Path(f"{path}.emergency").exists()
 
 
-def test_a_journal_that_comes_back_is_used_again(path: Path, opened: Open):
+def test_a_journal_that_is_moved_back_is_used_again(path: Path, opened: Open):
     store = opened()
     store.acquire_term()
     store.commit(batch(job(1)), sync=True)
@@ -172,7 +172,7 @@ def test_a_journal_that_comes_back_is_used_again(path: Path, opened: Open):
     assert not Path(f"{path}.emergency").exists()
 
 
-def test_an_older_copy_does_not_replace_a_journal_that_went_on(path: Path, opened: Open):
+def test_an_older_copy_does_not_replace_a_newer_journal(path: Path, opened: Open):
     store = opened()
     store.acquire_term()
     store.commit(batch(job(1)), sync=True)

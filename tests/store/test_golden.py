@@ -1,4 +1,4 @@
-"""Journals of every release so far, replayed by today's code."""
+"""Journals of all releases, replayed by the current code."""
 
 from pathlib import Path
 from typing import Any
@@ -46,15 +46,15 @@ def read(name: str) -> list[e.Event]:
     ]
 
 
-def same(expected: Any, found: Any) -> bool:
-    """Equal, but for fields that did not exist when the journal was written."""
+def same(expected: Any, actual: Any) -> bool:
+    """Return whether values are equal, except for fields that the journal does not have."""
     if isinstance(expected, dict):
-        return all(key in found and same(value, found[key]) for key, value in expected.items())
-    return bool(expected == found)
+        return all(key in actual and same(value, actual[key]) for key, value in expected.items())
+    return bool(expected == actual)
 
 
 @pytest.mark.parametrize("name", JOURNALS)
-def test_an_old_journal_gives_the_state_it_gave_then(name: str):
+def test_an_old_journal_gives_the_recorded_state(name: str):
     expected = msgspec.json.decode((GOLDEN / f"{name}.state.json").read_bytes())
     found = outline(fold(read(name)))
     for part, value in expected.items():
@@ -64,13 +64,13 @@ def test_an_old_journal_gives_the_state_it_gave_then(name: str):
 
 
 @pytest.mark.parametrize("name", JOURNALS)
-def test_an_old_journal_is_written_again_as_it_was_read(name: str):
+def test_an_old_journal_is_encoded_as_it_was_read(name: str):
     for event in read(name):
         assert codec.decode_event(type(event).__name__, codec.VERSION, codec.encode(event)) == event
 
 
 @pytest.mark.parametrize("name", JOURNALS)
-def test_an_old_journal_goes_through_postgres(postgres: Server, name: str):
+def test_an_old_journal_is_stored_in_postgres(postgres: Server, name: str):
     store, journal = PostgresStore(postgres.choice()), read(name)
     store.acquire_term()
     store.commit(batch(events=journal), sync=True)
@@ -79,12 +79,12 @@ def test_an_old_journal_goes_through_postgres(postgres: Server, name: str):
     store.close()
 
 
-def test_every_kind_of_fact_is_in_some_journal():
+def test_every_kind_of_event_is_in_a_journal():
     kinds = {type(event).__name__ for name in JOURNALS for event in read(name)}
     assert kinds == {kind.__name__ for kind in e.AnyEvent.__args__}
 
 
-def test_a_fact_from_the_future_is_refused():
+def test_an_unknown_event_is_rejected():
     event = e.JobHeld(at=1.0, job=1)
     with pytest.raises(codec.UnreadableEvent, match="newer stoker"):
         codec.decode_event("JobHeld", codec.VERSION + 1, codec.encode(event))

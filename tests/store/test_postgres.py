@@ -1,4 +1,4 @@
-"""What only a database on a server can suffer, and how it gets over it."""
+"""Failures of a database on a server, and recovery from them."""
 
 import os
 import re
@@ -50,17 +50,17 @@ def opened() -> Iterator[Open]:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits long for a lease."""
+    """Make the timeout of a lease short."""
     monkeypatch.setattr(sessions, "LEASE_TIMEOUT_SECONDS", 0.3)
 
 
 def recorded(store: PostgresStore) -> list[tuple[int, int]]:
-    """The journal: numbers, and the job each event is about."""
+    """Return number and job of each event in the journal."""
     return [(seq, event.job) for seq, event in store.events(0, 10_000)]  # type: ignore[attr-defined]
 
 
 def ended(id: int, **more: Any) -> Batch:
-    """A batch that does not wait for the disk."""
+    """Return a batch that does not wait for the disk."""
     return batch(job(id), events=[ProcessExited(at=1.0, job=id, attempt=0, code=0)], **more)
 
 
@@ -88,7 +88,7 @@ def test_a_second_daemon_is_rejected_with_the_holder_of_the_lease(
     assert first.commit(batch(job(1)), sync=True) == 1
 
 
-def test_schemas_do_not_know_of_each_other(postgres: Server, opened: Open):
+def test_schemas_are_independent(postgres: Server, opened: Open):
     one, two = opened(postgres.choice()), opened(postgres.choice())
     one.commit(batch(job(1)), sync=True)
     two.commit(batch(job(7)), sync=True)
@@ -172,7 +172,7 @@ def test_the_session_of_a_dead_process_is_ended(postgres: Server, opened: Open):
 
 
 class Proxy:
-    """Stands between a store and its server, and can break the connection at a chosen point."""
+    """A proxy between a store and its server that can break the connection at a chosen point."""
 
     def __init__(self, server: Server) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="sk-px-", dir="/tmp"))
@@ -227,7 +227,7 @@ class Proxy:
         elif is_client and plan == "only towards us":
             self.plan = None
             other.sendall(data)
-            self._drop(sock)  # the server goes on and learns nothing of it
+            self._drop(sock)  # the server does not notice it
             self.left.append(other)
             self.selector.unregister(other)
             del self.peers[other]
@@ -252,7 +252,7 @@ class Proxy:
         shutil.rmtree(self.directory)
 
     def through(self, choice: StoreConfig) -> StoreConfig:
-        """The same store, reached through here."""
+        """Return the configuration of the store through this proxy."""
         assert choice.url is not None
         return StoreConfig(
             re.sub(r"host=[^&]*", f"host={self.directory}", choice.url), choice.schema
@@ -285,7 +285,7 @@ def test_a_commit_without_a_reply_is_stored_once(
     assert again.find_key("k") == (2, 1)
 
 
-def test_reads_go_on_over_a_new_connection(postgres: Server, proxy: Proxy, opened: Open):
+def test_reads_continue_over_a_new_connection(postgres: Server, proxy: Proxy, opened: Open):
     store = opened(proxy.through(postgres.choice()))
     store.commit(batch(done(1, 5.0), blobs={"b": b"x"}, keys=[("k", 1, 1)]), sync=False)
     for read in (
@@ -301,9 +301,7 @@ def test_reads_go_on_over_a_new_connection(postgres: Server, proxy: Proxy, opene
         assert proxy.plan is None
 
 
-def test_sessions_ended_again_and_again_lose_nothing_and_double_nothing(
-    postgres: Server, opened: Open
-):
+def test_repeatedly_ended_sessions_lose_and_duplicate_nothing(postgres: Server, opened: Open):
     choice, over = postgres.choice(), threading.Event()
     store, cut = opened(choice), []
     tokens = f"%{store._name.namespace}%"
@@ -338,7 +336,7 @@ def test_a_term_acquired_without_a_reply_is_acquired_again(
     assert store.commit(batch(job(1)), sync=True) == 1
 
 
-def test_a_server_that_stays_away_ends_it_with_a_sentence(crashing: Server, opened: Open):
+def test_a_server_that_does_not_return_ends_the_store_with_an_error(crashing: Server, opened: Open):
     store = opened(crashing.choice(), reconnect_timeout=0.2)
     store.commit(batch(job(1)), sync=True)
     crashing.stop()
@@ -360,16 +358,16 @@ def count(server: Server, choice: StoreConfig) -> int:
     return found
 
 
-def test_what_a_crash_of_the_server_took_is_written_again(crashing: Server, opened: Open):
+def test_commits_lost_in_a_crash_of_the_server_are_written_again(crashing: Server, opened: Open):
     choice = crashing.choice()
     store = opened(choice)
     store.commit(batch(job(1)), sync=True)
     for n in range(2, 6):
         store.commit(ended(n, rest=rest(next_id=n + 1)), sync=False)
     crashing.restart()
-    assert count(crashing, choice) < 5  # it really had not written them
+    assert count(crashing, choice) < 5  # they were not written
     assert store.commit(ended(6), sync=False) == 6
-    crashing.restart()  # what was written again is on disk
+    crashing.restart()  # events that were written again are on disk
     store.close()
     again = opened(choice, claim=False)
     assert recorded(again) == one_each(6)
@@ -377,7 +375,7 @@ def test_what_a_crash_of_the_server_took_is_written_again(crashing: Server, open
     assert again.load().rest.next_id == 6
 
 
-def test_forcing_after_a_crash_of_the_server_brings_everything_back(crashing: Server, opened: Open):
+def test_a_sync_after_a_crash_of_the_server_restores_all_commits(crashing: Server, opened: Open):
     choice = crashing.choice()
     store = opened(choice)
     store.commit(ended(1), sync=False)
@@ -391,7 +389,7 @@ def test_forcing_after_a_crash_of_the_server_brings_everything_back(crashing: Se
 @pytest.mark.parametrize(
     "way", ["sync=True", "sync()", "sync() in another thread", "an event from memory only"]
 )
-def test_what_was_forced_survives_a_crash_of_the_server(crashing: Server, opened: Open, way: str):
+def test_synced_commits_survive_a_crash_of_the_server(crashing: Server, opened: Open, way: str):
     choice = crashing.choice()
     store = opened(choice)
     for n in range(1, 4):
@@ -409,7 +407,7 @@ def test_what_was_forced_survives_a_crash_of_the_server(crashing: Server, opened
     assert count(crashing, choice) >= 3
 
 
-def test_commits_go_on_while_another_thread_forces(postgres: Server, opened: Open):
+def test_commits_continue_while_another_thread_syncs(postgres: Server, opened: Open):
     choice, over = postgres.choice(), threading.Event()
     store = opened(choice)
 
@@ -430,7 +428,7 @@ def test_commits_go_on_while_another_thread_forces(postgres: Server, opened: Ope
     assert recorded(store) == one_each(300)
 
 
-def test_a_journal_shorter_than_what_was_on_disk_is_reported(
+def test_a_journal_that_lost_synced_events_is_reported(
     postgres: Server, opened: Open, tmp_path: Path
 ):
     choice, watermark = postgres.choice(), str(tmp_path / "watermark")
@@ -443,14 +441,14 @@ def test_a_journal_shorter_than_what_was_on_disk_is_reported(
     again = opened(choice, watermark=watermark)
     assert "ends at event 3, but event 5 had been synced" in again.warnings()[0]
     assert (again.id_floor(), again.lost_events()) == (6, 2)  # nor are ids, and jobs are held
-    assert again.commit(batch(job(9)), sync=True) == 6  # numbers are not given out again
-    other = opened(postgres.choice(), watermark=watermark)  # another journal knows nothing of that
+    assert again.commit(batch(job(9)), sync=True) == 6  # numbers are not reused
+    other = opened(postgres.choice(), watermark=watermark)  # another journal is not affected
     assert other.warnings() == []
     assert (other.id_floor(), other.lost_events()) == (0, 0)
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_sync_that_fails_forgets_nothing_that_was_to_be_on_disk(
+def test_a_failed_sync_loses_no_pending_batch(
     postgres: Server, opened: Open, monkeypatch: pytest.MonkeyPatch, times: int
 ):
     store = opened(postgres.choice())
@@ -473,7 +471,7 @@ def test_a_sync_that_fails_forgets_nothing_that_was_to_be_on_disk(
     assert (store._durable, store._unsynced) == (2, [])
 
 
-def test_a_server_that_forgot_what_was_on_disk_stops_the_daemon(postgres: Server, opened: Open):
+def test_a_server_that_lost_synced_events_stops_the_daemon(postgres: Server, opened: Open):
     choice = postgres.choice()
     store = opened(choice)
     for n in range(1, 4):
@@ -533,10 +531,10 @@ def test_older_layouts_are_migrated_one_after_the_other(
 
 
 def of_layout_1(server: Server, choice: StoreConfig, *jobs: Job) -> None:
-    """A schema as an earlier release has left it, finished jobs being forgotten."""
+    """Create a schema of an earlier release, with unloaded finished jobs."""
     postgres_1 = (Path(__file__).parent / "layouts" / "postgres-1.sql").read_text()
     server.sql(f"CREATE SCHEMA {choice.schema}", "stoker")
-    told = codec.encode(spec()).hex()
+    encoded_spec = codec.encode(spec()).hex()
     rows = [
         f"({each.id}, 'n', 'ada', '{each.state.value}', 1.0, NULL, {each.ended_at or 'NULL'}, NULL,"
         f" {not each.finished}, 's1', '\\x{codec.encode(each).hex()}')"
@@ -546,13 +544,13 @@ def of_layout_1(server: Server, choice: StoreConfig, *jobs: Job) -> None:
         server, choice,
         f"{postgres_1}; INSERT INTO meta (key, number) VALUES ('layout', 1);"
         "INSERT INTO meta (key, data) VALUES ('identity', 'abc');"
-        f"INSERT INTO specs VALUES ('s1', 'default', NULL, 'env-1', '\\x{told}');"
+        f"INSERT INTO specs VALUES ('s1', 'default', NULL, 'env-1', '\\x{encoded_spec}');"
         f"INSERT INTO jobs VALUES {', '.join(rows)}",
     )  # fmt: skip
 
 
 def shape(server: Server, choice: StoreConfig) -> list[tuple[object, ...]]:
-    """The columns of every table, and what is indexed."""
+    """Return the columns and indexes of every table."""
     columns = schema_sql(
         server, choice,
         "SELECT table_name, ordinal_position, column_name, data_type, is_nullable"
@@ -565,9 +563,7 @@ def shape(server: Server, choice: StoreConfig) -> list[tuple[object, ...]]:
     )  # fmt: skip
 
 
-def test_a_schema_of_layout_1_is_brought_up_to_date_with_all_that_is_in_it(
-    postgres: Server, opened: Open
-):
+def test_a_schema_of_layout_1_is_migrated_with_all_rows(postgres: Server, opened: Open):
     choice, new = postgres.choice(), postgres.choice()
     jobs = [
         done(1, 20.0, array=1, index=0), job(2, array=1, index=1, name='a\0"array":7 \\u0000'),
@@ -601,7 +597,7 @@ def test_tables_of_other_programs_are_left_alone(postgres: Server, table: str):
     assert tables == [(table.partition(" ")[0],)]
 
 
-def test_a_schema_of_ones_own_needs_no_right_to_make_one(postgres: Server, opened: Open):
+def test_an_existing_schema_needs_no_right_to_create_one(postgres: Server, opened: Open):
     name = f"plain{os.getpid()}"
     postgres.sql(f"CREATE ROLE {name} LOGIN")
     choice = parse(postgres.url(name, user=name), "test")
@@ -611,18 +607,18 @@ def test_a_schema_of_ones_own_needs_no_right_to_make_one(postgres: Server, opene
     assert opened(choice).commit(batch(job(1)), sync=True) == 1
 
 
-# -- getting in ---------------------------------------------------------------------------
+# -- passwords ----------------------------------------------------------------------------
 
 
 def guarded(server: Server, password: str) -> StoreConfig:
     return parse(server.url(user=f"guarded:{password}"), "test")
 
 
-def test_the_right_password_opens(postgres: Server, opened: Open):
+def test_the_right_password_is_accepted(postgres: Server, opened: Open):
     assert opened(guarded(postgres, PASSWORD.replace("/", "%2F"))).load().jobs == []
 
 
-def test_a_wrong_password_is_one_sentence_without_it(postgres: Server):
+def test_a_wrong_password_is_reported_without_showing_it(postgres: Server):
     with pytest.raises(sessions.AccessDenied) as denied:
         PostgresStore(guarded(postgres, "wrong%2Fhorse"))
     text = str(denied.value)
@@ -645,7 +641,7 @@ def test_a_wrong_password_is_one_sentence_without_it(postgres: Server):
         ("postgresql://ada:s3cret@/lab?colour=s3cret", BadValue, "is invalid; write"),
     ],
 )
-def test_what_cannot_be_reached_is_one_sentence(url: str, error: type[Exception], words: str):
+def test_an_unreachable_server_is_reported(url: str, error: type[Exception], words: str):
     with pytest.raises(error) as said:
         PostgresStore(parse(url, "--db"))
     text = str(said.value)
@@ -654,7 +650,7 @@ def test_what_cannot_be_reached_is_one_sentence(url: str, error: type[Exception]
     assert "\n" not in text
 
 
-def test_a_database_that_is_not_there(postgres: Server):
+def test_a_missing_database_is_reported(postgres: Server):
     url = f"postgresql://stoker@/nothing?host={postgres.directory}"
     with pytest.raises(StoreError, match=r'database "nothing" does not exist\. Create it first'):
         PostgresStore(parse(url, "--db"))
@@ -724,7 +720,7 @@ def test_a_copy_that_fails_leaves_no_file(
 # -- small things -------------------------------------------------------------------------
 
 
-def test_text_with_a_zero_byte_is_kept_whole(postgres: Server, opened: Open):
+def test_text_with_a_zero_byte_is_stored_completely(postgres: Server, opened: Open):
     store = opened(postgres.choice())
     rows = {"keys": [("k\0", 1, 1)], "sweeps": [sweep(2, name="c\0d")]}
     store.commit(batch(job(1, name="a\0b"), **rows), sync=True)
@@ -733,7 +729,7 @@ def test_text_with_a_zero_byte_is_kept_whole(postgres: Server, opened: Open):
     assert store.find_key("k\0") == (1, 1)
 
 
-def test_large_batches_in_one_go(postgres: Server, opened: Open):
+def test_large_batches_are_stored(postgres: Server, opened: Open):
     store = opened(postgres.choice())
     jobs = [job(n, command="x" * 200) for n in range(1, 5001)]
     assert store.commit(batch(*jobs), sync=True) == 5000

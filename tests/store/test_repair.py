@@ -1,4 +1,4 @@
-"""A damaged journal: whatever is damaged, and whenever its repair is interrupted."""
+"""Damaged journals: any damage, and interruptions of the repair at any step."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ STEPS = {module.__file__ for module in (salvage, replacement, sqlite)}
 
 @pytest.fixture(scope="session")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A journal with a history: jobs that are done, that run and that wait."""
+    """A journal with finished, running and pending jobs."""
     path = tmp_path_factory.mktemp("lived") / "journal.db"
     stores: list[SqliteStore] = []
 
@@ -58,7 +58,7 @@ def path(lived: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A directory in which to sync costs nothing, where there is one."""
+    """A directory in memory, if there is one: a sync costs nothing."""
     with in_memory() as where:
         yield where
 
@@ -71,7 +71,7 @@ def in_memory() -> Iterator[Path]:
 
 
 def copied(path: Path, directory: Path) -> Path:
-    """The files of a journal, but for the reserve, in another directory."""
+    """Copy the files of a journal, except the reserve, to another directory."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     for each in path.parent.iterdir():
@@ -91,7 +91,7 @@ def change(path: Path, *statements: str) -> None:
 
 
 def every_job(path: Path) -> set[int]:
-    """All jobs that a journal holds once it is opened and loaded, in memory or not."""
+    """Return all jobs of a journal after it was opened, loaded or not."""
     store = SqliteStore(str(path))
     try:
         store.load()
@@ -101,14 +101,14 @@ def every_job(path: Path) -> set[int]:
 
 
 def next_id(store: SqliteStore) -> int:
-    """The id that the next job gets."""
+    """Return the id of the next job."""
     return max(store.load().rest.next_id, store.id_floor())
 
 
 # -- one byte -----------------------------------------------------------------------------
 
 
-def test_an_index_that_leads_to_another_row_hides_no_job(path: Path):
+def test_an_index_entry_of_another_row_hides_no_job(path: Path):
     before, pages = every_job(path), path.read_bytes()
     entry = bytes((3, 1, 1, JOBS, JOBS))  # a header, the indexed id, the id of the row
     assert pages.count(entry) == 1
@@ -124,7 +124,7 @@ def test_an_index_that_leads_to_another_row_hides_no_job(path: Path):
 def test_one_damaged_byte_anywhere_in_a_row_changes_no_job(
     lived: Path, memory: Path, id: int, how: str
 ) -> None:
-    """Also in a key, which a decoder skips as unknown: what is done or runs stays so."""
+    """Also in a key, which a decoder skips as unknown."""
     before = facts_of(copied(lived, memory / "whole"))
     with closing(sqlite3.connect(lived)) as db:
         (data,) = db.execute("SELECT data FROM jobs WHERE id = ?", (id,)).fetchone()
@@ -138,7 +138,7 @@ def test_one_damaged_byte_anywhere_in_a_row_changes_no_job(
 
 
 def facts_of(path: Path) -> dict[int, object]:
-    """The jobs in memory of a journal once it is loaded."""
+    """Return the loaded jobs of a journal."""
     store = SqliteStore(str(path))
     try:
         return {each.id: codec.encode(each) for each in store.load().jobs}
@@ -150,7 +150,7 @@ def facts_of(path: Path) -> dict[int, object]:
 
 
 class Interruption:
-    """Traces the code that repairs, and interrupts it at the n-th state of the files."""
+    """Traces the repair, and interrupts it at the n-th state of the files."""
 
     def __init__(self, directory: Path, step: int, interrupt: Callable[[], None]) -> None:
         self.directory, self.step, self.interrupt = directory, step, interrupt
@@ -180,9 +180,9 @@ def full() -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def interrupted(path: Path, step: int, how: str) -> bool:
-    """Open and load a journal with an interruption; whether it came to that step."""
-    if how == "an error":
+def interrupted(path: Path, step: int, kind: str) -> bool:
+    """Open a journal with an interruption; return whether the step was reached."""
+    if kind == "an error":
         interruption = Interruption(path.parent, step, full)
         with interruption, suppress(StoreError, OSError), closing(SqliteStore(str(path))) as store:
             store.load()
@@ -201,14 +201,14 @@ def interrupted(path: Path, step: int, how: str) -> bool:
 
 
 def spoilt_page(path: Path) -> None:
-    """A page in the middle of a table is gone."""
+    """Overwrite a page in the middle of a table."""
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2 // 4096 * 4096)
         file.write(b"\xff" * 4096)
 
 
 def spoilt_text(path: Path) -> None:
-    """One byte of one row is not UTF-8: the file itself is whole."""
+    """Make one byte of one row invalid UTF-8; the file itself is intact."""
     change(path, "UPDATE jobs SET data = replace(data, 'e', x'ff') WHERE id = 41")
 
 
@@ -226,7 +226,7 @@ def no_first_page(path: Path) -> None:
         (spoilt_text, "an error"),
     ],
 )
-def test_a_repair_interrupted_at_any_step_is_made_again(
+def test_a_repair_interrupted_at_any_step_is_repeated(
     lived: Path, memory: Path, harm: Callable[[Path], None], how: str
 ):
     whole = copied(lived, memory / "whole")
@@ -243,7 +243,7 @@ def test_a_repair_interrupted_at_any_step_is_made_again(
     assert 15 < step < 999
 
 
-def test_a_repair_that_is_interrupted_at_every_start_ends_at_last(lived: Path, memory: Path):
+def test_a_repair_that_is_interrupted_at_every_start_completes(lived: Path, memory: Path):
     path = copied(lived, memory / "home")
     spoilt_page(path)
     for step in range(1, 1000):
@@ -256,10 +256,10 @@ def test_a_repair_that_is_interrupted_at_every_start_ends_at_last(lived: Path, m
     assert len(every_job(path)) > JOBS - 20
 
 
-def test_what_a_repair_found_is_reported_even_if_it_was_interrupted_before_that(path: Path):
+def test_the_result_of_an_interrupted_repair_is_reported(path: Path):
     spoilt_text(path)
     salvage.salvage(str(path), ValueError("test"))
-    for _ in range(2):  # until a daemon has taken it over
+    for _ in range(2):  # until a daemon has recovered it
         store = SqliteStore(str(path))
         assert f"events and {JOBS} jobs were recovered" in store.warnings()[0]
         store.close()
@@ -288,9 +288,7 @@ def test_no_log_of_the_damaged_file_is_left_beside_the_new_one(path: Path):
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["none", "an empty one in its place"])
-def test_without_a_journal_a_damaged_one_is_repaired_again_and_that_is_reported(
-    path: Path, begun: bool
-):
+def test_without_a_journal_a_damaged_file_is_repaired_and_reported(path: Path, begun: bool):
     older = Path(f"{path}.damaged-20200101T000000")
     older.write_bytes(b"garbage" * 1000)
     damaged = Path(f"{path}.damaged-20210101T000000")
@@ -365,7 +363,7 @@ def test_a_log_without_its_database_is_read_too(tmp_path: Path):
 
 
 def given_out(path: Path, count: int) -> None:
-    """A journal in which jobs were submitted one by one, and a crash."""
+    """Create a journal with jobs that were submitted one by one before a crash."""
     store = SqliteStore(str(path))
     store.acquire_term()
     for id in range(1, count + 1):
@@ -386,9 +384,7 @@ def remains_after(path: Path, *lost: str) -> SqliteStore:
     [("-wal",), ("-wal", ".forced"), ("", "-wal", "-shm"), ("", "-wal", "-shm", ".forced")],
     ids=["log", "log, as for a restore", "all", "all, as for a restore"],
 )
-def test_ids_are_not_given_out_again_when_the_journal_has_lost_them(
-    tmp_path: Path, lost: tuple[str, ...]
-):
+def test_ids_that_the_journal_has_lost_are_not_reused(tmp_path: Path, lost: tuple[str, ...]):
     given_out(tmp_path / "journal.db", 82)
     store = remains_after(tmp_path / "journal.db", *lost)
     assert next_id(store) == 83
@@ -397,14 +393,14 @@ def test_ids_are_not_given_out_again_when_the_journal_has_lost_them(
     store.close()
 
 
-def test_a_journal_that_lost_nothing_says_so(tmp_path: Path):
+def test_a_journal_without_losses_reports_none(tmp_path: Path):
     given_out(tmp_path / "journal.db", 3)
     store = remains_after(tmp_path / "journal.db")
     assert (next_id(store), store.lost_events(), store.warnings()) == (4, 0, [])
     store.close()
 
 
-def test_the_number_that_an_older_release_kept_still_counts(tmp_path: Path):
+def test_the_watermark_of_an_older_release_counts(tmp_path: Path):
     path = tmp_path / "journal.db"
     Path(f"{path}.forced").write_text("17\n")
     store = SqliteStore(str(path))
@@ -415,7 +411,7 @@ def test_the_number_that_an_older_release_kept_still_counts(tmp_path: Path):
     assert not Path(f"{path}.forced").exists()
 
 
-def test_a_watermark_that_is_deleted_while_it_is_open_is_written_again(tmp_path: Path):
+def test_a_deleted_watermark_is_written_again(tmp_path: Path):
     path = tmp_path / "journal.db"
     store = SqliteStore(str(path))
     store.acquire_term()
@@ -427,7 +423,7 @@ def test_a_watermark_that_is_deleted_while_it_is_open_is_written_again(tmp_path:
 
 
 @pytest.mark.parametrize("content", ["", "\n", "x y\n", "5", "-3 -4\n", "9" * 200])
-def test_a_watermark_that_makes_no_sense_harms_nothing(tmp_path: Path, content: str):
+def test_an_invalid_watermark_is_ignored(tmp_path: Path, content: str):
     path = tmp_path / "journal.db"
     Path(f"{path}.watermark").write_text(content)
     store = SqliteStore(str(path))
@@ -457,13 +453,13 @@ VALUES = ["x'ff'", "CAST(x'ff' AS TEXT)", "'{'", "7", "0.5", "'null'", "'[]'", "
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize(("table", "column", "where"), TEXTS)
-def test_a_value_that_was_never_written_is_damage_and_not_a_crash(
+def test_an_invalid_value_is_damage_and_not_a_crash(
     path: Path, table: str, column: str, where: str, value: str
 ):
     change(path, f"UPDATE OR IGNORE {table} SET {column} = {value} WHERE {where}")
     found = every_job(path)
     missing = set(range(1, JOBS + 1)) - found
-    # A finished job that left memory is not looked at when the journal is opened.
+    # An unloaded finished job is not read when the journal is opened.
     assert missing <= {3, 41}, value
     store = SqliteStore(str(path))
     assert next_id(store) == JOBS + 1
@@ -479,7 +475,7 @@ damage = st.lists(
 
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(damage, st.booleans())
-def test_bytes_damaged_anywhere_are_survived(lived: Path, places: list[Any], torn: bool):
+def test_damaged_bytes_anywhere_are_repaired(lived: Path, places: list[Any], torn: bool):
     with in_memory() as directory:
         path = copied(lived, directory / "home")
         size = path.stat().st_size
@@ -490,13 +486,13 @@ def test_bytes_damaged_anywhere_are_survived(lived: Path, places: list[Any], tor
                 file.seek(int(where * size))
                 file.write(data)
             file.seek(LAYOUT)
-            file.write(layout)  # another number here is another release's, and refused
+            file.write(layout)  # another number is that of another release, and rejected
             file.truncate(size - 5000 if torn else size)
         survives(path)
 
 
 def survives(path: Path) -> None:
-    """Open, load, go on, and open again: no error, no id twice, and never an empty journal."""
+    """Open, load, continue and open again: no error, no id twice, and never an empty journal."""
     store = SqliteStore(str(path))
     found = store.load()
     state = restore(found.rest, found.specs, found.jobs, found.sweeps, found.members)
@@ -515,7 +511,7 @@ def survives(path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_half_of_all_pages_damaged_is_survived(path: Path, seed: int):
+def test_damage_of_half_of_all_pages_is_repaired(path: Path, seed: int):
     dice = random.Random(seed)
     pages = path.stat().st_size // 4096
     with path.open("r+b") as file:
@@ -529,7 +525,7 @@ def test_half_of_all_pages_damaged_is_survived(path: Path, seed: int):
     store.close()
 
 
-def test_a_history_with_a_row_that_cannot_be_read_shows_the_others(path: Path):
+def test_a_history_with_an_unreadable_row_shows_the_others(path: Path):
     change(
         path,
         "UPDATE jobs SET resident = 0 WHERE id = 3",
@@ -543,7 +539,7 @@ def test_a_history_with_a_row_that_cannot_be_read_shows_the_others(path: Path):
 
 
 @pytest.mark.parametrize("found_by", ["a load", "a look at the history", "a commit"])
-def test_damage_found_while_a_daemon_runs_is_repaired_and_it_goes_on(path: Path, found_by: str):
+def test_damage_found_at_run_time_is_repaired_and_the_daemon_continues(path: Path, found_by: str):
     store = SqliteStore(str(path))
     term = store.acquire_term()
     store.commit(batch(job(999)), sync=True)
@@ -555,7 +551,7 @@ def test_damage_found_while_a_daemon_runs_is_repaired_and_it_goes_on(path: Path,
     with path.open("r+b") as file:
         file.seek(page * 4096)
         file.write(b"\xff" * 64)
-    with path.open("rb") as file:  # what SQLite has read before is in its memory
+    with path.open("rb") as file:  # SQLite caches what it has read before
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     store._db.execute("PRAGMA shrink_memory")
     if found_by == "a commit":
@@ -571,9 +567,7 @@ def test_damage_found_while_a_daemon_runs_is_repaired_and_it_goes_on(path: Path,
     store.close()
 
 
-def test_a_repair_that_fails_while_a_daemon_runs_is_made_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_failed_repair_at_run_time_is_repeated(path: Path, monkeypatch: pytest.MonkeyPatch):
     store = SqliteStore(str(path))
     store.acquire_term()
     change(path, "UPDATE jobs SET data = x'ff' WHERE id = 41")
@@ -587,7 +581,7 @@ def test_a_repair_that_fails_while_a_daemon_runs_is_made_again(
     store.close()
 
 
-def test_a_store_that_is_closed_is_not_repaired(path: Path):
+def test_a_closed_store_is_not_repaired(path: Path):
     store = SqliteStore(str(path))
     store.close()
     with pytest.raises(StoreError, match="closed"):

@@ -1,4 +1,4 @@
-"""Which store is meant, and what is told of it."""
+"""Selection of the store, and its description for users."""
 
 import sqlite3
 import stat
@@ -29,7 +29,7 @@ from stoker.store.select import (
         ("postgresql://ada:p%40w@db/lab", "postgresql://ada:p%40w@db/lab", "stoker"),
     ],
 )
-def test_what_can_be_written(text: str, url: str | None, schema: str):
+def test_valid_urls_are_parsed(text: str, url: str | None, schema: str):
     found = parse(text, "--db")
     assert (found.url, found.schema) == (url, schema)
     assert parse(found.text, "--db") == found
@@ -45,7 +45,7 @@ def test_what_can_be_written(text: str, url: str | None, schema: str):
         f"postgresql://db/lab?schema={'x' * 64}",
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_refused_without_repeating_a_password(text: str):
+def test_invalid_urls_are_rejected_without_showing_a_password(text: str):
     with pytest.raises(BadValue) as refused:
         parse(text, "--db")
     assert "--db" in str(refused.value)
@@ -109,12 +109,12 @@ def test_the_remembered_choice_is_readable_only_by_its_owner(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense"])
-def test_a_spoilt_memory_is_none(tmp_path: Path, text: str):
+def test_a_damaged_stored_choice_is_ignored(tmp_path: Path, text: str):
     (tmp_path / "store.json").write_text(text)
     assert places.read_options(str(tmp_path / "store.json")) == {}
 
 
-def test_jobs_that_stay_behind_are_counted(tmp_path: Path):
+def test_jobs_left_in_another_store_are_counted(tmp_path: Path):
     journal, server = tmp_path / "journal.db", parse(A, "--db")
     assert moved_warning(server, None, str(journal)) is None
     with sqlite3.connect(journal) as db:

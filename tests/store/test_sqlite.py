@@ -1,4 +1,4 @@
-"""What only a database in a file can suffer, and how it gets over it."""
+"""Failures of a database in a file, and recovery from them."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ from stoker.store.sqlite import RESERVE_BYTES, SqliteStore
 from store.rows import batch, done, job, rest, spec, sweep, trial
 
 LAYOUTS = Path(__file__).parent / "layouts"
-"""Tables as earlier releases made them."""
+"""Tables of earlier releases."""
 HELD = codec.encode(e.JobHeld(at=1.0, job=1))
 
 Open = Callable[[Path], SqliteStore]
@@ -54,7 +54,7 @@ def opened() -> Iterator[Callable[[Path], SqliteStore]]:
 
 
 def crash_copy(path: Path, where: Path) -> Path:
-    """The files as a crash would leave them: taken while the store is open."""
+    """Copy the files of an open store, as a crash would leave them."""
     where.mkdir(exist_ok=True)
     for each in path.parent.glob(path.name + "*"):
         if each.is_file() and not each.name.endswith("-shm"):
@@ -66,11 +66,11 @@ def ids(store: SqliteStore) -> list[int]:
     return [each.id for each in store.load().jobs]
 
 
-# -- plain things -------------------------------------------------------------------------
+# -- basics -------------------------------------------------------------------------------
 
 
-def test_its_files_are_the_owners_alone(path: Path, opened):
-    os.umask(os.umask(0))  # whatever the mask is
+def test_its_files_are_private_to_the_owner(path: Path, opened):
+    os.umask(os.umask(0))  # with any umask
     store = opened(path)
     store.acquire_term()
     store.commit(batch(job(1), secrets={"e": b"TOKEN=1"}), sync=True)
@@ -89,7 +89,7 @@ def test_opening_a_file_leaves_the_umask_unchanged(path: Path, opened):
 
 
 def of_layout_2(path: Path, *jobs: Job, **specs: Spec) -> None:
-    """A file as an earlier release has left it, finished jobs being forgotten."""
+    """Create a file of an earlier release, with unloaded finished jobs."""
     with sqlite3.connect(path) as db:
         db.executescript((LAYOUTS / "sqlite-2.sql").read_text())
         db.execute("PRAGMA user_version = 2")
@@ -109,7 +109,7 @@ def of_layout_2(path: Path, *jobs: Job, **specs: Spec) -> None:
 
 
 def shape(path: Path) -> list[tuple[object, ...]]:
-    """The columns of every table, and what is indexed."""
+    """Return the columns and indexes of every table."""
     db = sqlite3.connect(path)
     names = db.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall()
     found = [(name, *db.execute(f"PRAGMA {kind}_info({name})").fetchall()) for kind, name in names]
@@ -118,7 +118,7 @@ def shape(path: Path) -> list[tuple[object, ...]]:
     return found
 
 
-def test_a_file_of_layout_1_is_brought_up_to_date_with_all_that_is_in_it(path: Path, opened: Open):
+def test_a_file_of_layout_1_is_migrated_with_all_rows(path: Path, opened: Open):
     specs = {"s1": spec(queue="night", door="auto"), "s2": spec()}
     of_layout_2(path, done(1, 20.0), done(2, 21.0, spec="s2"), **specs)
     with sqlite3.connect(path) as db:
@@ -132,9 +132,7 @@ def test_a_file_of_layout_1_is_brought_up_to_date_with_all_that_is_in_it(path: P
     assert [each.job.id for each in store.find_jobs(JobQuery(door="auto"))] == [1]
 
 
-def test_a_file_of_layout_2_is_brought_up_to_date_with_all_that_is_in_it(
-    path: Path, tmp_path: Path, opened: Open
-):
+def test_a_file_of_layout_2_is_migrated_with_all_rows(path: Path, tmp_path: Path, opened: Open):
     misleading = Progress(metrics={"array": 3.0})
     jobs = [
         done(1, 20.0, array=1, index=0), job(2, array=1, index=1, name='a\0"array":7'),
@@ -156,9 +154,7 @@ def test_a_file_of_layout_2_is_brought_up_to_date_with_all_that_is_in_it(
     assert shape(path) == shape(tmp_path / "new.db")
 
 
-def test_a_row_that_cannot_be_read_does_not_keep_an_older_layout_from_being_mended(
-    path: Path, opened: Open
-):
+def test_an_unreadable_row_does_not_prevent_a_migration(path: Path, opened: Open):
     of_layout_2(path, job(1), job(2), s1=spec())
     with sqlite3.connect(path) as db:
         db.execute("""UPDATE jobs SET data = '{"array":' WHERE id = 2""")
@@ -214,7 +210,7 @@ def test_it_can_be_read_by_hand_while_it_is_open(path: Path, opened):
     db.close()
 
 
-# -- a torn tail --------------------------------------------------------------------------
+# -- truncated logs -----------------------------------------------------------------------
 
 
 def test_a_torn_log_opens_with_the_commits_before_the_tear(path: Path, tmp_path: Path, opened):
@@ -258,7 +254,7 @@ def test_a_log_with_garbage_at_its_end_opens(path: Path, tmp_path: Path, opened)
     assert "event 4, but event 5 had been synced" in torn.warnings()[0]
 
 
-def test_numbers_once_given_out_are_not_given_out_again(path: Path, tmp_path: Path, opened):
+def test_numbers_are_never_reused(path: Path, tmp_path: Path, opened):
     store = opened(path)
     store.acquire_term()
     for n in range(1, 6):
@@ -274,7 +270,7 @@ def test_numbers_once_given_out_are_not_given_out_again(path: Path, tmp_path: Pa
 
 
 def lived(path: Path) -> tuple[dict[str, object], int]:
-    """A database with a history; its state and its size."""
+    """Create a database with a history; return its state and its size."""
     opened: list[SqliteStore] = []
 
     def open_store() -> SqliteStore:
@@ -304,7 +300,7 @@ def damaged_copies(path: Path, tmp_path: Path, size: int, filler: str) -> Iterat
 
 
 @pytest.mark.parametrize("filler", ["zeros", "garbage"])
-def test_damage_anywhere_is_mended_with_a_message_and_the_file_is_kept(
+def test_damage_anywhere_is_repaired_with_a_message_and_the_file_is_kept(
     path: Path, tmp_path: Path, filler: str
 ):
     before, size = lived(path)
@@ -316,7 +312,7 @@ def test_damage_anywhere_is_mended_with_a_message_and_the_file_is_kept(
         by_id = {each.id: each for each in found.jobs}
         kept = set(by_id)
         if not warnings:
-            # The damage hit what decides nothing: free space, or the text of an old event.
+            # The damage hit irrelevant bytes: free space, or the text of an old event.
             assert kept == set(before["jobs"])  # type: ignore[call-overload]
         else:
             salvaged += 1
@@ -354,7 +350,7 @@ def test_a_database_without_its_first_page_loses_nothing(path: Path):
 
 
 def swept(path: Path) -> State:
-    """A file with a sweep in it, of which one trial has ended and left memory."""
+    """Create a file with a sweep and an unloaded finished trial."""
     points = tuple((f'{{"lr":{n}}}', f"train {n}") for n in range(4))
     facts = [
         e.SpecRecorded(at=1.0, hash="s1", spec=spec()),
@@ -401,7 +397,7 @@ def without_first_page(path: Path) -> None:
     ids=["first page", "sweep", "trial", "both"],
 )
 @pytest.mark.parametrize("begun_in", [2, SCHEMA])
-def test_sweeps_outlive_damage(
+def test_sweeps_survive_damage(
     path: Path, opened: Open, begun_in: int, harm: Callable[[Path], None]
 ):
     if begun_in == 2:
@@ -429,7 +425,7 @@ def test_a_sweep_with_lost_events_is_restored_from_its_row(path: Path, opened: O
     assert found.sweeps == list(state.sweeps.values())
 
 
-def test_a_sweep_that_lost_trials_counts_those_that_are_left(path: Path, opened: Open):
+def test_a_sweep_that_lost_trials_counts_the_remaining_ones(path: Path, opened: Open):
     swept(path)
     change(
         path, "UPDATE events SET data = '{' WHERE seq = 3", "DELETE FROM jobs WHERE id IN (2, 4, 5)"
@@ -439,7 +435,7 @@ def test_a_sweep_that_lost_trials_counts_those_that_are_left(path: Path, opened:
     assert (found.counts, found.issued, found.ended_at) == ({"cancelled": 1}, 4, 2.0)
 
 
-def test_a_file_of_garbage_is_set_aside_and_a_new_one_begun(path: Path):
+def test_an_invalid_file_is_renamed_and_a_new_one_created(path: Path):
     path.write_bytes(random.Random(4).randbytes(50_000))
     store = SqliteStore(str(path))
     assert "0 events and 0 jobs were recovered" in store.warnings()[0]
@@ -459,7 +455,7 @@ def test_two_salvages_in_one_second_keep_both_files(path: Path):
 # -- a full disk --------------------------------------------------------------------------
 
 
-def test_the_ballast_is_set_aside_and_given_up_once(path: Path, opened):
+def test_the_reserve_is_allocated_and_released_once(path: Path, opened):
     store = opened(path)
     ballast = Path(f"{path}.ballast")
     assert ballast.stat().st_size == RESERVE_BYTES
@@ -521,7 +517,7 @@ def small_disk(tmp_path: Path, needs: Callable[..., None]) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """Write until there is no room."""
+    """Write until the disk is full."""
     with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
@@ -546,7 +542,7 @@ def test_on_a_full_disk_the_reserved_space_is_used_for_ends(small_disk: Path):
     store.close()
 
 
-def test_rlimits_are_as_they_were():
+def test_rlimits_are_unchanged():
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
@@ -554,7 +550,7 @@ def test_rlimits_are_as_they_were():
 
 
 def failing_syncs(monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
-    """The next syncs of a log fail; the kernel would call the next one a success."""
+    """Make the next syncs of a log fail; the kernel would report success for the one after."""
     tries: list[int] = []
 
     def fdatasync(fd: int) -> None:
@@ -567,7 +563,7 @@ def failing_syncs(monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
 
 
 def alone(path: Path, where: Path) -> list[int]:
-    """The jobs in the database itself, should its log never have come to the disk."""
+    """Return the jobs in the database without its log."""
     where.mkdir()
     shutil.copy(path, where / path.name)
     store = SqliteStore(str(where / path.name))
@@ -592,7 +588,7 @@ def test_after_a_failed_sync_the_log_is_not_relied_on(
     assert (tmp_path / "journal.db.watermark").read_text() == "1 1\n"
 
 
-def test_after_a_failed_sync_nothing_is_acknowledged_behind_what_may_be_lost(
+def test_after_a_failed_sync_no_later_commit_is_acknowledged(
     path: Path, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ):
     store = opened(path)
@@ -606,7 +602,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_behind_what_may_be_lost(
     assert ids(opened(crash_copy(path, tmp_path / "crashed"))) == [1, 2]
 
 
-def test_a_reader_that_keeps_the_log_from_being_begun_again_is_waited_for(
+def test_a_reader_that_blocks_the_restart_of_the_log_is_waited_for(
     path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ):
     store = opened(path)
@@ -630,7 +626,7 @@ def test_a_reader_that_keeps_the_log_from_being_begun_again_is_waited_for(
 
 
 def test_the_runs_of_a_name_are_found_by_its_index(path: Path, opened: Open) -> None:
-    """Among a million other jobs, a scan would hold up the daemon."""
+    """With a million other jobs, a scan would block the daemon."""
     store, statements = opened(path), []
     store._db.set_trace_callback(statements.append)
     store.find_jobs(JobQuery(user="ada", name="train", states=["COMPLETED"], limit=50))
