@@ -121,7 +121,7 @@ def read_lines(path: str) -> list[str]:
 def read_bytes(path: str) -> bytes:
     """Read a whole file, or stdin for `-`."""
     if path == "-" and sys.stdin is None:
-        raise UsageError("stdin is closed.")
+        raise UsageError("stdin is closed. Name a file instead of -, or redirect stdin from one.")
     try:
         if path == "-":
             return sys.stdin.buffer.read()
