@@ -205,7 +205,10 @@ def poll_meanwhile(
     agent: Agent, key: str, *pipes: tuple[Pipe, Callable[[], object], str]
 ) -> list[str]:
     """Poll an attempt and act at the points where the agent reads these pipes."""
-    reply: list[list[str]] = []
+    # The end of its clean-up would interrupt a busybox that waits for a pipe to be opened.
+    pid, reply = agent.session.process.pid, list[list[str]]()
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    agent.wait(lambda: not any(alive(int(child)) for child in children.read_text().split()))
     agent.session.request(reply.append, "poll", key, max_lines=2)
     for pipe, meanwhile, text in pipes:
         pipe.read_by_agent(meanwhile, text)

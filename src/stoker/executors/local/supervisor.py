@@ -124,9 +124,11 @@ def may_pass(error: OSError, path: str) -> bool:
     A shortage may end. The daemon creates a deleted directory of its state again, within a second;
     `path` leads to a file two levels below that.
     """
-    state = os.path.dirname(os.path.dirname(path))
-    is_deleted = error.errno == errno.ENOENT and str(error.filename).startswith(f"{state}/")
-    return is_deleted or error.errno in _PASSING
+    if error.errno in _PASSING:
+        return True
+    state, directory = os.path.dirname(os.path.dirname(path)), os.path.dirname(str(error.filename))
+    is_ours = directory.startswith(f"{state}/")
+    return error.errno == errno.ENOENT and is_ours and not os.path.isdir(directory)
 
 
 class Supervisor:
