@@ -217,7 +217,7 @@ def assemble_daemon(
     publisher = Publisher(
         {
             "logging events": daemon_log.log_events,
-            "publishing to the fleet": lambda events: registry.on_events(engine.state, events),
+            "publishing to the nodes": lambda events: registry.on_events(engine.state, events),
             "publishing to training reports": training.on_events,
             "publishing to the GPU monitor": lambda _: gpus.on_state(engine.state),
             "publishing to eta": lambda events: (

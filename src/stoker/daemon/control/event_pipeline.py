@@ -15,7 +15,7 @@ from stoker.faults import FaultTracker
 
 READING_TIMEOUT_SECONDS = 1.0
 """Pending jobs wait this long for a fresh reading of the GPUs."""
-NODE_EVENTS = "events of the fleet"
+NODE_EVENTS = "events of the nodes"
 """While these cannot be collected, they are tried once per turn."""
 
 
