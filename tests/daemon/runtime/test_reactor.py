@@ -231,6 +231,12 @@ def test_another_thread_wakes_the_reactor_and_has_its_call_made_here(reactor: Ep
     assert threads == [threading.current_thread()]
 
 
+def test_a_thread_that_ends_after_the_reactor_was_closed_is_ignored() -> None:
+    reactor = EpollReactor()
+    reactor.close()
+    reactor.call_soon_threadsafe(lambda: None)
+
+
 def test_a_call_that_raises_keeps_no_other_from_being_made(
     reactor: EpollReactor, faults: FaultTracker
 ) -> None:

@@ -9,6 +9,7 @@ import time
 from _queue import SimpleQueue
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
+from threading import RLock
 
 from stoker.faults import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import StoreFenced
@@ -89,14 +90,17 @@ class EpollReactor(TimerQueue):
         self._thread_calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._wakeup, select.EPOLLIN)
+        self._lock = RLock()
+        """Held while the wake-up descriptor is used by any thread, or closed."""
 
     def close(self) -> None:
         """Free the descriptors; nothing is called any more."""
         self.callbacks.clear()
         self._calls.clear()
         self._epoll.close()
-        os.close(self._wakeup)
-        self._wakeup = -1
+        with self._lock:
+            os.close(self._wakeup)
+            self._wakeup = -1
 
     # -- descriptors --------------------------------------------------------------------
 
@@ -132,8 +136,9 @@ class EpollReactor(TimerQueue):
 
     def wake(self) -> None:
         """Let `wait` return at once; may be used by any thread."""
-        with contextlib.suppress(OSError):  # a thread may end after the reactor was closed
-            os.eventfd_write(self._wakeup, 1)
+        with self._lock:
+            if self._wakeup >= 0:  # a thread may end after the reactor was closed
+                os.eventfd_write(self._wakeup, 1)
 
     def _run_calls(self) -> None:
         with contextlib.suppress(BlockingIOError):
