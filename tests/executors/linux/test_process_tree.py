@@ -1,5 +1,6 @@
 """Finding every process of an attempt, and killing those that detach."""
 
+import contextlib
 import itertools
 import os
 import resource
@@ -101,8 +102,16 @@ def test_a_process_without_token_session_and_parents_is_a_member(start: Start, t
     away = "sh -c 'echo $$; exec sleep 60 </dev/null >/dev/null 2>&1 &'"
     leader = start("sh", "-c", f"(env -i setsid {away}); exec sleep 60")
     pids(leader, 1)
-    members = until(lambda: (all := tree.Snapshot().members(token, leader.pid)) and all[1:])
-    (detached,) = set(members) - {leader.pid}
+
+    def detached_processes() -> list[int]:
+        """Return the other member, once the shell that started it has ended."""
+        others = [pid for pid in tree.Snapshot().members(token, leader.pid) if pid != leader.pid]
+        with contextlib.suppress(OSError):
+            if [Path(f"/proc/{pid}/comm").read_text() for pid in others] == ["sleep\n"]:
+                return others
+        return []
+
+    (detached,) = until(detached_processes)
     assert os.getsid(detached) != leader.pid
     assert tree.token_of(detached) is None
     tree.kill(lambda: tree.Snapshot(stop=[token]).members(token))
