@@ -141,6 +141,22 @@ def test_a_store_that_another_daemon_has_taken_over_ends_this_one():
         fixture.run()
 
 
+def test_a_thread_that_cannot_be_started_is_tried_again(tmp_path: Path):
+    fixture, after = Fixture(), waiting(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    fixture.sync._start_thread, start = refuse, fixture.sync._start_thread
+    fixture.sync.request(0.0)
+    assert fixture.run(after) is None
+    assert "thread" in str(fixture.sync.error)
+    fixture.sync._start_thread = start
+    fixture.time.now += fixture.seconds_left() or 0.0
+    assert fixture.run() is not None
+    assert fixture.sync.error is None
+
+
 def test_a_report_that_cannot_be_removed_does_not_block_other_actions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -567,9 +567,9 @@ def test_a_report_of_a_remote_node_counts_as_a_local_one(fixture: MonitorFixture
     fixture.monitor.on_report_data(AttemptId(7, 0), 0, data[:50], 0)
     fixture.monitor.on_report_data(AttemptId(7, 0), 0, data[20:], 20)
     assert kinds(fixture.run_turn()) == ["TrainingBegan", "EpochsCounted"]
-    fixture.job.progress = Progress(listening=True, stop=Stop("make room", 1.0))
+    fixture.job.progress = Progress(listening=True, stop=Stop("preempted", 1.0))
     fixture.monitor.stops.send(7, 0)
-    assert fixture.executor.control_files == [("stop", (7, 0), 0, "make room")]
+    assert fixture.executor.control_files == [("stop", (7, 0), 0, "preempted")]
     stop_at = b'{"k":"stop_at","e":3}\n'
     fixture.monitor.on_report_data(AttemptId(7, 0), None, stop_at, len(data))
     fixture.run_turn()

@@ -93,14 +93,21 @@ class JournalSync:
         self._waiting.add(more)
         self._is_running, self._ended = True, False
         self._lock.acquire()
-        self._start_thread(self._sync_in_thread, ())
+        try:
+            self._start_thread(self._sync_in_thread, ())
+        except RuntimeError as error:  # too many threads on this machine: tried again
+            self._outcome = error
+            self._end()
 
     def _sync_in_thread(self) -> None:
         try:
             self._sync()
         finally:
-            self._ended = True
-            self._lock.release()
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._lock.release()
         self.reactor.call_soon_threadsafe(lambda: None)  # the loop calls `finish`
 
     def _sync(self) -> None:
