@@ -8,7 +8,7 @@
 #   make bench   speed, compared with other tools  (ARGS='--quick' goes to the benchmark)
 #   make bench-planner  the planner's goals on recorded workloads; takes an hour
 #                       (ARGS='--quick': a few minutes)
-#   make golden  replay recorded workloads: every decision as recorded  (ARGS='--only muri')
+#   make golden  run fixed workloads: every decision as recorded  (ARGS='--only muri')
 #   make clean   remove what these targets created, except .venv and .venv-frameworks
 
 PYTHON ?= python3

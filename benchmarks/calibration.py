@@ -12,17 +12,9 @@ from statistics import median
 import msgspec
 from msgspec import Struct
 
-from stoker.core.cluster import NodeFacts, Placement
-from stoker.core.outlook import (
-    Kind,
-    Outlook,
-    Samples,
-    Span,
-    command_key,
-    interval,
-    name_key,
-    question,
-)
+from stoker.core.explain.forecast import Forecast, Kind, Samples, TimeInterval, interval
+from stoker.core.explain.forecast_input import command_key, forecast_input, name_key
+from stoker.core.model.hardware import NodeFacts, Placement
 from stoker.simulate.forecast.futures import FUTURES, forecast
 from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.replay.job_run import JobRun
@@ -62,7 +54,7 @@ class _ScoredForecast(Struct):
     kind: str
     job: int
     at: float
-    span: Span
+    span: TimeInterval
 
 
 class _StartsRecorder(RunRecorder):
@@ -137,7 +129,7 @@ def calibrate(
                 runs = {
                     name: some[:MAX_RUNS_PER_NAME] for name, some in replay.completed_runs.items()
                 }
-            input = question(replay.state, replay.now, replay.now, runs)
+            input = forecast_input(replay.state, replay.now, replay.now, runs)
             answer = forecast(msgspec.json.encode(input), count=futures, seed=len(times))
             scored.extend(_scored_forecasts(answer))
 
@@ -150,7 +142,7 @@ def calibrate(
     return [_score(kind, basis, scored, recorder) for kind in KINDS for basis in bases]
 
 
-def _scored_forecasts(answer: Outlook) -> list[_ScoredForecast]:
+def _scored_forecasts(answer: Forecast) -> list[_ScoredForecast]:
     scored: list[_ScoredForecast] = []
 
     def note(kind: str, job: int, samples: Samples | None) -> None:

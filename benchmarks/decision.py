@@ -21,12 +21,12 @@ from benchmarks.lab import REPOSITORY
 from benchmarks.report import median, percentile, table
 from benchmarks.settings import Settings
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.fold import apply
-from stoker.core.job import Spec
-from stoker.core.plan import plan
-from stoker.core.request import GpuAsk, Request
-from stoker.core.state import State
+from stoker.core.handlers import apply
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import Spec
+from stoker.core.planner.planner import plan
+from stoker.core.state.state import State
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 DECISIONS = 300
@@ -97,7 +97,7 @@ def point(order: str, kind: str, size: int) -> Point:
     begin = time.perf_counter()
     dice = random.Random(f"{order} {kind} {size}")
     state = pending_state(order, REQUESTS[kind](dice), size)
-    classes = len(state.line.classes)
+    classes = len(state.pending.classes)
     at = iter(itertools.count(1.0))
     for planned in plan(state, 0.0, 0.0):  # fill the node
         apply(state, planned)
@@ -126,7 +126,7 @@ def point(order: str, kind: str, size: int) -> Point:
     )  # fmt: skip
 
 
-def pending_state(order: str, requests: Iterator[Request], size: int) -> State:
+def pending_state(order: str, requests: Iterator[ResourceRequest], size: int) -> State:
     """Return a node with one queue, as created by `grass create-queue`, and many pending jobs."""
     state = State()
     cards = tuple(DeviceFacts(str(n), index=n) for n in range(GPUS))
@@ -138,7 +138,7 @@ def pending_state(order: str, requests: Iterator[Request], size: int) -> State:
     strict = order == "fifo"
     queue = e.QueueDefined(at=0.0, name="q", strict=strict, resources=tuple(devices))
     apply(state, queue)
-    known: dict[Request, str] = {}
+    known: dict[ResourceRequest, str] = {}
     for id in range(1, size + 1):
         request = next(requests)
         hash = known.get(request)
@@ -153,12 +153,12 @@ def pending_state(order: str, requests: Iterator[Request], size: int) -> State:
     return state
 
 
-def request_of(gpu: int, cpu: int, ram: int) -> Request:
+def request_of(gpu: int, cpu: int, ram: int) -> ResourceRequest:
     """Return a request of all three types, in thousandths."""
-    return Request(gpus=GpuAsk(gpu), named=(("RAM", ram), ("queue-cpu", cpu)))
+    return ResourceRequest(gpus=GpuRequest(gpu), named=(("RAM", ram), ("queue-cpu", cpu)))
 
 
-def few_kinds(dice: random.Random) -> Iterator[Request]:
+def few_kinds(dice: random.Random) -> Iterator[ResourceRequest]:
     """Yield requests of a dozen kinds, some large."""
     kinds = [
         request_of(gpu, cpu * 1000, ram * 1000)
@@ -169,14 +169,14 @@ def few_kinds(dice: random.Random) -> Iterator[Request]:
         yield dice.choice(kinds)
 
 
-def many_kinds(dice: random.Random) -> Iterator[Request]:
+def many_kinds(dice: random.Random) -> Iterator[ResourceRequest]:
     """Yield nearly distinct requests: any share of GPUs, cores and memory."""
     while True:
         gpu = dice.choice((dice.randrange(50, 1000), dice.randrange(1, GPUS // 2 + 1) * 1000))
         yield request_of(gpu, dice.randrange(100, CORES * 200), dice.randrange(1000, RAM * 200))
 
 
-def tight_kinds(dice: random.Random) -> Iterator[Request]:
+def tight_kinds(dice: random.Random) -> Iterator[ResourceRequest]:
     """Yield nearly distinct requests; little of one type means much of another."""
     while True:
         parts = [dice.random() for _ in range(3)]
@@ -184,7 +184,7 @@ def tight_kinds(dice: random.Random) -> Iterator[Request]:
         yield request_of(int(gpu * GPUS * 1000), int(cpu * CORES * 1000), int(ram * RAM * 1000))
 
 
-REQUESTS: dict[str, Callable[[random.Random], Iterator[Request]]] = {
+REQUESTS: dict[str, Callable[[random.Random], Iterator[ResourceRequest]]] = {
     "few": few_kinds,
     "many": many_kinds,
     "tight": tight_kinds,

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 from benchmarks.home import resident_megabytes
@@ -21,13 +22,13 @@ from benchmarks.lab import REPOSITORY
 from benchmarks.report import median, percentile, table
 from benchmarks.settings import Settings
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts, Placement
-from stoker.core.cycle import after_requests
-from stoker.core.fold import apply
-from stoker.core.job import Spec, Training
-from stoker.core.policy.fit import fit
-from stoker.core.request import GpuAsk, Request
-from stoker.core.state import State
+from stoker.core.handlers import apply
+from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import Spec, Training
+from stoker.core.placement.fit import fit
+from stoker.core.planner.cycle import plan_events, unload_events
+from stoker.core.state.state import State
 
 SIZES = ((1_000, 10_000), (10_000, 100_000), (100_000, 1_000_000))
 """Nodes and pending jobs."""
@@ -96,7 +97,7 @@ def point(kind: str, nodes: int, queued: int, events: int = EVENTS) -> Point:
     """Measure many events on a cluster of this size."""
     begin = time.perf_counter()
     lab = PlannerState(kind, nodes, queued)
-    classes = len(lab.state.line.classes)
+    classes = len(lab.state.pending.classes)
     built = time.perf_counter() - begin
     gc.collect()
     gc.freeze()  # pending jobs are no garbage; the daemon does the same
@@ -131,7 +132,7 @@ class PlannerState:
         self.state = State()
         self.now = 0.0
         self.next = 1
-        self.known: dict[tuple[Request, int, int], str] = {}
+        self.known: dict[tuple[ResourceRequest, int, int], str] = {}
         self.running: list[int] = []
         self.where: dict[int, int] = {}
         self.asked: deque[int] = deque()
@@ -143,8 +144,8 @@ class PlannerState:
         for number in range(nodes):
             facts = NodeFacts(f"n{number}", {"gpu": cards, **pools})
             # Directly into the cluster: a NodeJoined event would notify all others.
-            self.state.rest.nodes[facts.name] = facts
-            self.state.cluster.join(facts, ())
+            self.state.record.nodes[facts.name] = facts
+            self.state.cluster.add_node(facts, ())
         for number in range(nodes):
             self.fill(f"n{number}")
         self.now = HOUR / 6
@@ -160,13 +161,13 @@ class PlannerState:
         node = self.state.cluster.nodes[name]
         for _ in range(2 * GPUS):
             request = next(self.requests)
-            takes = fit(node, request) if request.machines == 1 else None
+            takes = fit(node, request) if request.node_count == 1 else None
             if takes is None:
                 continue
             id = self.submit(request)
             self.begins(id, Placement(name, takes))
 
-    def submit(self, request: Request) -> int:
+    def submit(self, request: ResourceRequest) -> int:
         id, self.next = self.next, self.next + 1
         user, family = self.dice.randrange(USERS), self.dice.randrange(FAMILIES)
         hash = self.known.get((request, user, family))
@@ -175,11 +176,15 @@ class PlannerState:
             spec = Spec(
                 kind="argv", user=f"u{user}", directory="/", shell="", environment="none",
                 request=request, name=f"family{family}", training=Training(epochs=100),
-                steady=self.steady,
+                non_preemptible=self.is_non_preemptible(),
             )  # fmt: skip
             apply(self.state, e.SpecRecorded(at=self.now, hash=hash, spec=spec))
         apply(self.state, e.JobsSubmitted(at=self.now, first=id, count=1, spec=hash, argv=("x",)))
         return id
+
+    def is_non_preemptible(self) -> bool:
+        """Return whether the jobs of the next spec are non-preemptible."""
+        return self.steady
 
     def arrives(self) -> None:
         """Submit one more job."""
@@ -227,11 +232,10 @@ class PlannerState:
             if isinstance(each, e.AttemptPlanned):
                 self.started += 1
                 self.runs(each.job)
-            elif isinstance(each, e.StopAsked):
+            elif isinstance(each, e.PreemptionRequested):
                 self.stopped += 1
                 self.asked.append(each.job)
-        self.state.touched.clear()
-        self.state.dropped.clear()
+        self.state.changes.take()
 
     def stop(self) -> e.Event | None:
         """Return the end of a job that was requested to stop."""
@@ -264,7 +268,7 @@ class PlannerState:
         done = (job.progress.epochs if job.progress is not None else 0) + 3
         return e.EpochsCounted(at=self.now, job=id, attempt=attempt, done=done, seconds=seconds)
 
-    def recent(self) -> list[tuple[Request, int, int]]:
+    def recent(self) -> list[tuple[ResourceRequest, int, int]]:
         """Specs of arriving jobs, prepared beforehand as a submission handler does."""
         key = (next(self.requests), self.dice.randrange(USERS), self.dice.randrange(FAMILIES))
         hash = self.known.get(key)
@@ -274,7 +278,7 @@ class PlannerState:
             spec = Spec(
                 kind="argv", user=f"u{user}", directory="/", shell="", environment="none",
                 request=request, name=f"family{family}", training=Training(epochs=100),
-                steady=self.steady,
+                non_preemptible=self.is_non_preemptible(),
             )  # fmt: skip
             apply(self.state, e.SpecRecorded(at=self.now, hash=f"s{self.next}", spec=spec))
         return [key]
@@ -282,21 +286,22 @@ class PlannerState:
     def turn(self) -> list[e.Event]:
         """Run one cycle of the core; return its applied events."""
         decided = []
-        for each in after_requests(self.state, self.now, self.now):
-            apply(self.state, each)
-            decided.append(each)
+        state, now = self.state, self.now
+        for event in chain(plan_events(state, now, now), unload_events(state, now)):
+            apply(state, event)
+            decided.append(event)
         return decided
 
 
-def gpu_requests(dice: random.Random) -> Iterator[Request]:
+def gpu_requests(dice: random.Random) -> Iterator[ResourceRequest]:
     """Yield requests of whole GPUs, sometimes on several nodes."""
     while True:
         count = dice.choices((1, 2, 4, 8), (60, 20, 12, 8))[0]
         machines = dice.choice((2, 4)) if count == GPUS and dice.random() < 0.3 else 1
-        yield Request(gpus=GpuAsk(count * 1000), machines=machines)
+        yield ResourceRequest(gpus=GpuRequest(count * 1000), node_count=machines)
 
 
-def mixed_requests(dice: random.Random) -> Iterator[Request]:
+def mixed_requests(dice: random.Random) -> Iterator[ResourceRequest]:
     """Yield nearly distinct requests: fractions of GPUs or several, cores, RAM, gangs."""
     while True:
         if dice.random() < 0.4:
@@ -306,12 +311,12 @@ def mixed_requests(dice: random.Random) -> Iterator[Request]:
         machines = dice.choice((2, 3, 4)) if gpu >= 4000 and dice.random() < 0.3 else 1
         cores = int(dice.uniform(2, 14) * max(gpu, 500))
         ram = int(dice.uniform(0.2, 1.2) * max(gpu, 500) * 128)
-        yield Request(
-            gpus=GpuAsk(gpu), cpus=min(cores, CORES), memory=min(ram, RAM), machines=machines
+        yield ResourceRequest(
+            gpus=GpuRequest(gpu), cpus=min(cores, CORES), memory=min(ram, RAM), node_count=machines
         )
 
 
-REQUESTS: dict[str, Callable[[random.Random], Iterator[Request]]] = {
+REQUESTS: dict[str, Callable[[random.Random], Iterator[ResourceRequest]]] = {
     "gpus": gpu_requests,
     "mixed": mixed_requests,
 }

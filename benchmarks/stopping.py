@@ -8,14 +8,14 @@ from heapq import heappop, heappush
 
 from benchmarks.curves import STEPS, LearningCurve, Params, TrialPool
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.fold import apply
-from stoker.core.job import Spec
-from stoker.core.plan import plan
-from stoker.core.policy.early import judged
-from stoker.core.request import GpuAsk, Request
-from stoker.core.state import State
-from stoker.core.sweep import Rule, Sweep
+from stoker.core.handlers import apply
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import Spec
+from stoker.core.model.sweep import EarlyStoppingRule, Sweep
+from stoker.core.planner.early_stopping import early_stopping_events
+from stoker.core.planner.planner import plan
+from stoker.core.state.state import State
 from stoker.sweep.definition.rungs import rungs
 from stoker.sweep.values import canonical
 
@@ -120,7 +120,7 @@ class NoStopping(StoppingRule):
 class StokerRule(StoppingRule):
     """The rule of stoker: the real core, driven by events."""
 
-    def __init__(self, name: str, rule: Rule) -> None:
+    def __init__(self, name: str, rule: EarlyStoppingRule) -> None:
         self.name, self.rule = name, rule
         self.looks = tuple(int(step) for step in rule.rungs)
         self.state, self.issued = State(), 0
@@ -128,7 +128,7 @@ class StokerRule(StoppingRule):
         self._tell(e.NodeJoined(at=0.0, facts=NodeFacts(name="box", types={"gpu": cards})))
         spec = Spec(  # noqa: S604 - a name of one, nothing is run
             kind="line", user="ada", directory="/", shell="sh", name="train", environment="none",
-            request=Request(gpus=GpuAsk(amount=1000)),
+            request=ResourceRequest(gpus=GpuRequest(amount=1000)),
         )  # fmt: skip
         self._tell(e.SpecRecorded(at=0.0, hash="spec", spec=spec))
         sweep = Sweep(
@@ -141,7 +141,7 @@ class StokerRule(StoppingRule):
         apply(self.state, event)
 
     def begins(self, number: int, params: Params, at: float) -> None:
-        trial, first = (canonical(params), "train"), self.state.rest.next_id
+        trial, first = (canonical(params), "train"), self.state.record.next_id
         self._tell(
             e.JobsSubmitted(at=at, first=first, count=1, spec="spec", sweep=1, trials=(trial,))
         )
@@ -159,7 +159,7 @@ class StokerRule(StoppingRule):
                 value=None if math.isnan(value) else value,
             )
         )  # fmt: skip
-        decided = list(judged(self.state, at))
+        decided = list(early_stopping_events(self.state, at))
         for event in decided:
             self._tell(event)
         return bool(decided)
@@ -205,7 +205,7 @@ class OptunaRule(StoppingRule):
 class StokerTpeRule(StokerRule):
     """The rule of stoker with trials sampled by Optuna's TPE."""
 
-    def __init__(self, name: str, rule: Rule, pool: TrialPool) -> None:
+    def __init__(self, name: str, rule: EarlyStoppingRule, pool: TrialPool) -> None:
         import optuna
 
         from stoker.sweep.sampling.optuna_study import Study
@@ -236,16 +236,16 @@ class StokerTpeRule(StokerRule):
 # ---------------------------------------------------------------------------- the rules
 
 
-def halving(first: int, brackets: int = 1) -> Rule:
+def halving(first: int, brackets: int = 1) -> EarlyStoppingRule:
     """Return successive halving from this step."""
     steps = rungs({"kind": "asha", "min": first, "eta": 3, "max": STEPS})
-    return Rule("halving", tuple(steps), eta=3.0, brackets=brackets)
+    return EarlyStoppingRule("halving", tuple(steps), eta=3.0, brackets=brackets)
 
 
-def median_rule(first: int, trials: int) -> Rule:
+def median_rule(first: int, trials: int) -> EarlyStoppingRule:
     """Return the median rule."""
     steps = rungs({"kind": "median", "min": first, "every": 1})
-    return Rule("median", tuple(step for step in steps if step < STEPS), trials=trials)
+    return EarlyStoppingRule("median", tuple(step for step in steps if step < STEPS), trials=trials)
 
 
 # -------------------------------------------------------------------------------- results

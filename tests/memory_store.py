@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator
 from math import nan
 
 from stoker.core.events import Event
-from stoker.core.job import Job, Spec
-from stoker.core.rest import Rest
+from stoker.core.model.job import Job
+from stoker.core.model.spec import Spec
+from stoker.core.state.record import ClusterRecord
 from stoker.store import codec
 from stoker.store.port import Batch, JobQuery, Snapshot, StoredJob, StoreError, StoreFenced
 
@@ -24,7 +25,7 @@ class Rows:
         self.secrets: dict[str, bytes] = {}
         self.keys: dict[str, tuple[int, int]] = {}
         self.sweeps: dict[int, bytes] = {}
-        self.rest = codec.encode(Rest())
+        self.rest = codec.encode(ClusterRecord())
 
     def copy(self) -> Rows:
         """Return a copy to restore later."""
@@ -188,7 +189,7 @@ def _matches(job: Job, spec: Spec, query: JobQuery) -> bool:
         and (query.user is None or job.user == query.user)
         and (query.name is None or job.name == query.name)
         and (query.queue is None or spec.queue == query.queue)
-        and (query.door is None or spec.door == query.door)
+        and (query.door is None or spec.client == query.door)
         and (query.since is None or ended >= query.since)
         and (query.until is None or ended < query.until)
     )

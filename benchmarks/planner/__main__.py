@@ -10,15 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lab import REPOSITORY
-from benchmarks.planner import elsewhere, goals, pictures, speed
+from benchmarks.planner import (
+    burst,
+    elsewhere,
+    fairness,
+    goals,
+    pictures,
+    speed,
+    wrong_estimates,
+)
 from benchmarks.planner.goals import Section
 from benchmarks.planner.suite import PHILLY, TRACES, Outcome, Task, names, played, workload, write
 from benchmarks.report import host_info, table
 from benchmarks.settings import Settings
 
 PARTS = (
-    "oracle", "limits", "baselines", "frontier", "elastic", "sharing", "placement", "cost",
-    "speed",
+    "oracle", "errors", "silent", "failures", "burst", "fairness", "limits", "baselines",
+    "frontier", "elastic", "sharing", "placement", "cost", "speed",
 )  # fmt: skip
 COMMAND = "make bench-planner"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
@@ -77,6 +85,19 @@ class Bench:
             case "oracle":
                 self.run(goals.near_oracle_tasks(self.names))
                 return goals.near_oracle(self.names, self.find)
+            case "errors":
+                self.run(wrong_estimates.error_tasks(self.small))
+                return wrong_estimates.errors(self.small, self.find)
+            case "silent":
+                self.run(wrong_estimates.silent_tasks(self.small))
+                return wrong_estimates.silent(self.small, self.find)
+            case "failures":
+                self.run(wrong_estimates.failure_tasks(self.small))
+                return wrong_estimates.failures(self.small, self.find)
+            case "burst":
+                return burst.burst(options.quick)
+            case "fairness":
+                return fairness.fairness(options.quick)
             case "limits":
                 self.run(goals.limits_tasks(self.names))
                 return goals.only_limits(self.names, self.find)

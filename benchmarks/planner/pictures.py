@@ -7,8 +7,8 @@ from pathlib import Path
 from benchmarks.planner.goals import BASELINES, FRONTIER, HOUR, Find, frontier_task
 from benchmarks.planner.plots import Axis, Curve, bars, curves
 from benchmarks.planner.suite import POINTS, Task, geometric
-from stoker.core.policy.rank import GUESSED, MANY
-from stoker.core.policy.rules import POLICIES
+from stoker.core.policies.catalog import POLICIES
+from stoker.core.policies.ranking import SERVICE_LEVEL_RATIO
 
 LONG = 10.0
 """Hours of the job in the plot of the order."""
@@ -37,9 +37,7 @@ def rank_over_time() -> str:
     for number in range(10_001):
         had = LONG * number / 10_000
         if had < MEASURED_AFTER * LONG:
-            raw = max(MANY * had, least)
-            step = floor(log2(raw / least) / GUESSED)
-            guessed.append((had, least * 2 ** (step * GUESSED)))
+            guessed.append((had, least if had < least else least * SERVICE_LEVEL_RATIO))
         else:
             left = max(LONG - had, least / 10)
             measured.append((had, 2 ** (floor(log2(left) / grain) * grain)))

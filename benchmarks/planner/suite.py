@@ -63,6 +63,9 @@ class Task:
     """Only time limits of this kind are known, and jobs cannot be preempted."""
     restart: float = 60.0
     known_after: float = 0.05
+    epoch_error: float = 0.0
+    silent_share: float = 0.0
+    failing_share: float = 0.0
 
     @property
     def assumed(self) -> ReplayAssumptions:
@@ -73,6 +76,9 @@ class Task:
             measured_after=self.known_after,
             time_limits_only=given,
             non_preemptible=given,
+            epoch_error=self.epoch_error,
+            silent_share=self.silent_share,
+            failing_share=self.failing_share,
         )
 
 

@@ -11,15 +11,15 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
-from stoker.core.clock import seconds_until_due
-from stoker.core.cycle import before_requests, planned, unloaded
 from stoker.core.events import Event, JobsSubmitted, SpecRecorded, SweepDefined
-from stoker.core.excerpt import excerpt
-from stoker.core.fold import apply
-from stoker.core.instructions import Instruction
-from stoker.core.restore import restore
-from stoker.core.state import State
-from stoker.core.units import BadValue
+from stoker.core.events.instructions import Instruction
+from stoker.core.explain.excerpt import excerpt
+from stoker.core.handlers import apply
+from stoker.core.model.units import BadValue
+from stoker.core.planner.cycle import plan_events, pre_command_events, unload_events
+from stoker.core.state.restore import restore
+from stoker.core.state.state import State
+from stoker.core.state.timers import next_wakeup
 from stoker.faults import FaultTracker
 from stoker.store.port import Batch, Store, StoreError, StoreFull
 
@@ -191,7 +191,7 @@ class Engine:
 
     def seconds_until_due(self, now: Instant) -> float | None:
         """Return the seconds until a timer or the end of a pause needs a cycle."""
-        wait = seconds_until_due(self.state, now.wall, now.boot)
+        wait = next_wakeup(self.state, now.wall, now.boot)
         retry = self.faults.seconds_until_retry((*STAGES, EVENTS)) if self.faults else None
         if retry is None:
             return wait
@@ -254,7 +254,7 @@ class Engine:
         state, now = self.state, self.clock()
         for event in events:
             batch.apply(event)
-        for event in before_requests(state, now.wall, now.boot) if TIMERS in stages else ():
+        for event in pre_command_events(state, now.wall, now.boot) if TIMERS in stages else ():
             batch.apply(event)
         for command in commands:
             try:
@@ -272,9 +272,11 @@ class Engine:
             batch.accept(decision)
             batch.outcomes.append((command, decision))
         if PLANNING in stages:
-            for event in planned(state, now.wall, now.boot, self._scheduling_enabled):
+            for event in plan_events(state, now.wall, now.boot, self._scheduling_enabled):
                 batch.apply(event)
-        for event in unloaded(state, now.wall, self._pinned_jobs) if UNLOADING in stages else ():
+        for event in (
+            unload_events(state, now.wall, self._pinned_jobs) if UNLOADING in stages else ()
+        ):
             batch.apply(event)
 
     def _add(self, batch: _CycleBatch) -> None:
@@ -481,11 +483,10 @@ class _CycleBatch:
     def to_store(self) -> Batch:
         """Everything that changed, for one transaction."""
         state, batch = self.state, self.stored
-        batch.jobs = [state.jobs[id] for id in state.touched]
-        batch.dropped = state.dropped
-        batch.rest = state.rest if state.rest_changed else None
+        changes = state.changes.take()
+        batch.jobs = [state.jobs[id] for id in changes.jobs]
+        batch.dropped = changes.unloaded
+        batch.rest = state.record if changes.record else None
         batch.keys = list(self.keys.values())
-        batch.sweeps = [state.sweeps[id] for id in state.touched_sweeps]
-        state.touched, state.dropped, state.rest_changed = set(), [], False
-        state.touched_sweeps = set()
+        batch.sweeps = [state.sweeps[id] for id in changes.sweeps]
         return batch

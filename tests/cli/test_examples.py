@@ -12,7 +12,8 @@ from stoker.cli.options.directives import read_directives
 from stoker.cli.options.job import JOB, SUBMIT, job_options
 from stoker.cli.verbs import ALIASES, MODULES, OTHER_TOOLS, VERBS
 from stoker.client.errors import UsageError
-from stoker.core import options, units
+from stoker.core.model import units
+from stoker.core.options import submit as options
 from stoker.main import _resolve_verb
 
 ROOT = Path(__file__).parents[2]
@@ -62,13 +63,13 @@ def test_commands_of_the_documentation_can_be_typed(line: str) -> None:
     args = parse(known, words[2:], command=job, verb=verb)
     if job or verb == "edit":
         values = {key: value for key, value in job_options(args).items() if key != "dependency"}
-        options.read(values, options.Context(1.8e9, lambda _: [1], lambda _: []))
+        options.parse_options(values, options.ParseContext(1.8e9, lambda _: [1], lambda _: []))
 
 
 READERS = {
-    "--begin": lambda text: units.parse_moment(text, 1.8e9),
-    "--delay": lambda text: units.parse_moment(text, 1.8e9),
-    "--deadline": lambda text: units.parse_moment(text, 1.8e9),
+    "--begin": lambda text: units.parse_time(text, 1.8e9),
+    "--delay": lambda text: units.parse_time(text, 1.8e9),
+    "--deadline": lambda text: units.parse_time(text, 1.8e9),
     "--time": units.parse_duration, "--expect": units.parse_duration,
     "--mem": units.parse_memory, "--array": options.parse_array,
 }  # fmt: skip

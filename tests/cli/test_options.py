@@ -4,7 +4,7 @@ from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.cli.options.job import JOB, SUBMIT, job_options
 from stoker.client.errors import UsageError
-from stoker.core.options import KNOWN
+from stoker.core.options.submit import KNOWN_OPTIONS
 
 SOME = (
     Option("-f/--follow", None, ""),
@@ -81,11 +81,11 @@ def test_a_pasted_sbatch_line_is_parsed() -> None:
     assert options["nice"] == "10"
     assert options["hold"] is True
     assert options["signal"] == "B:USR1@120"
-    assert set(options) <= KNOWN
+    assert set(options) <= KNOWN_OPTIONS
 
 
 def test_every_option_of_a_job_is_known_to_the_daemon() -> None:
-    assert {option.key for option in JOB} - {"resource"} <= KNOWN
+    assert {option.key for option in JOB} - {"resource"} <= KNOWN_OPTIONS
 
 
 def test_no_name_means_two_things() -> None:

@@ -13,9 +13,10 @@ from simulation.state_comparison import fold
 from stoker import places
 from stoker.cli.output.times import absolute
 from stoker.core import events as e
-from stoker.core.policy.parameters import RANGES, counts_for, read_parameters
-from stoker.core.policy.rules import PARAMETERS, POLICIES
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
+from stoker.core.policies.catalog import POLICIES
+from stoker.core.policies.parameters import RANGES, parameters_of, read_parameters
+from stoker.core.policies.policy import PARAMETERS
 from stoker.main import main
 from stoker.store.sqlite import SqliteStore
 from store.rows import batch
@@ -151,7 +152,7 @@ def test_an_old_home_keeps_its_policy(stoker: Run, home: Path, name: str) -> Non
     Path(places.state_dir()).mkdir(mode=0o700, parents=True)
     store = SqliteStore(places.journal_path())
     store.acquire_term()
-    store.commit(batch(events=old, rest=fold(old).rest), sync=True)
+    store.commit(batch(events=old, rest=fold(old).record), sync=True)
     store.close()
     stoker("daemon", "start", check=True)
     found = views(stoker)
@@ -257,6 +258,6 @@ def test_a_misspelt_policy_gets_a_suggestion(
 def test_every_parameter_has_a_range_that_its_usual_values_are_in() -> None:
     assert set(RANGES) == set(PARAMETERS)
     for policy in POLICIES.values():
-        for name in counts_for(policy):
+        for name in parameters_of(policy):
             least, most = RANGES[name]
             assert least <= getattr(policy, name) <= most, (policy.name, name)

@@ -7,10 +7,11 @@ from stoker.cli.options import environment
 from stoker.cli.options.submission import build_submission
 from stoker.client import submit_environment
 from stoker.client.errors import UsageError
-from stoker.core import contract
-from stoker.core.cluster import Placement
-from stoker.core.job import Job, Spec, Training
-from stoker.core.request import Request
+from stoker.core.launch import training_env as contract
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import Job
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Spec, Training
 
 
 @pytest.fixture
@@ -106,11 +107,13 @@ def training_variables(distributed: bool, nodes: int = 1) -> set[str]:
     """Return the variables of a training job besides those of every job."""
     training = Training(epochs=3, batch_size=8, set_size=100, distributed=distributed)
     spec = Spec(
-        kind="line", user="u", directory="/", shell="sh", environment="", request=Request(),
+        kind="line", user="u", directory="/", shell="sh", environment="", request=ResourceRequest(),
         name="", training=training,
     )  # fmt: skip
     more = tuple(Placement(f"n{number}", ()) for number in range(1, nodes))
-    found = contract.variables(Job(5, "s", "", "u", 1.0), spec, Placement("n0", (), more), "x-5")
+    found = contract.training_variables(
+        Job(5, "s", "", "u", 1.0), spec, Placement("n0", (), more), "x-5"
+    )
     return {name for name in found if not name.startswith("STOKER_")}
 
 

@@ -19,7 +19,7 @@ from stoker.compat.execute_batch.slots import (
     compute_slots,
     no_slot_reason,
 )
-from stoker.core.options import Context, read
+from stoker.core.options.submit import ParseContext, parse_options
 
 RTX = 5900
 """MB of a GPU."""
@@ -293,13 +293,13 @@ def test_mls_53_no_memory_is_requested_of_a_gpu_of_unknown_size() -> None:
 
 @given(NEEDS)
 def test_every_ask_is_understood(need: JobNeed) -> None:
-    context = Context(0.0, lambda _: [], lambda _: [])
+    context = ParseContext(0.0, lambda _: [], lambda _: [])
     for job in asked(need, view(), book(0), book(1))[:3]:
-        request = read(job, context).request
+        request = parse_options(job, context).request
         assert request.memory <= need.memory
         if need.gpu and not need.reserve:
             assert request.gpus is not None
-            assert request.gpus.only == (job["use_gpus"],)
+            assert request.gpus.required == (job["use_gpus"],)
         elif not need.reserve:
             assert request.gpus is None
 

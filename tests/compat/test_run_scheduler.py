@@ -19,8 +19,8 @@ from stoker.client.errors import UsageError
 from stoker.compat.run_scheduler import arguments as typed
 from stoker.compat.run_scheduler import table
 from stoker.compat.run_scheduler.jobs import full_id
-from stoker.core.job import Container, Mount
-from stoker.core.options import Context, read
+from stoker.core.model.spec import Container, Mount
+from stoker.core.options.submit import ParseContext, parse_options
 from stoker.main import main
 
 FLAGS = (
@@ -101,7 +101,7 @@ def container(sent: FakeDaemon, *words: object) -> Container:
     """The container that a submission asks for, as the daemon understands it."""
     found = options(sent, *words)
     del found["argv"], found["directory"]
-    fields = read(found, Context(0.0, lambda _: [], lambda _: [])).fields
+    fields = parse_options(found, ParseContext(0.0, lambda _: [], lambda _: [])).fields
     assert isinstance(fields["container"], Container)
     return fields["container"]
 
@@ -193,7 +193,7 @@ def test_kub_04_the_custom_directory(sent: FakeDaemon, dumped: Dumped, home: Pat
     words = ("--image_name", "i", "--script_path", "/custom/x.py", "--custom_dir", code, "j")
     found = container(sent, *words)
     assert Mount(str(code), "/custom") in found.mounts
-    assert (found.image, found.here) == ("i", False)
+    assert (found.image, found.in_job_directory) == ("i", False)
     assert dumped.view["state"] == "COMPLETED"
 
 
@@ -606,7 +606,7 @@ def test_several_nodes_are_asked_for(sent: FakeDaemon) -> None:
     for more, gpus in (((), 1000), (("--gpus_per_node", "4"), 4000)):
         found = options(sent, *words, *more, "--max_epochs", "3", "j")
         del found["argv"], found["directory"]
-        asked = read(found, Context(0.0, lambda _: [], lambda _: [])).request
-        assert (asked.machines, asked.gpus and asked.gpus.amount) == (2, gpus)
+        asked = parse_options(found, ParseContext(0.0, lambda _: [], lambda _: [])).request
+        assert (asked.node_count, asked.gpus and asked.gpus.amount) == (2, gpus)
     found = options(sent, *words, "--estimated_memory", "0", "j")
     assert (found["nodes"], found["gpus"]) == ("2", "0")

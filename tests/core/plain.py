@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from stoker.core.events import AttemptPlanned
-from stoker.core.job import Job
-from stoker.core.policy.backfill import Reservation, reserve
-from stoker.core.policy.order import in_order
-from stoker.core.policy.place import place
-from stoker.core.policy.rules import Gaps
-from stoker.core.request import Request
-from stoker.core.state import State
+from stoker.core.model.job import Job
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.placement.placer import find_placement
+from stoker.core.policies.policy import BackfillMode
+from stoker.core.queue.pending_queue import first_jobs
+from stoker.core.reservation.reservation import Reservation, reserve
+from stoker.core.state.state import State
 
 ALL = 10_000
 
@@ -17,25 +17,29 @@ ALL = 10_000
 def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:
     """What starts now, found the slow way."""
     ahead: Reservation | None = None
-    blocked: list[Request] = []
+    blocked: list[ResourceRequest] = []
     stopped: set[str] = set()
     done: set[object] = set()
-    for job in in_order(state.line, state.jobs, ALL):
-        found = state.line.where[job.id]
-        if found in done or found.queue in stopped or state.limit_reached(found):
+    for job in first_jobs(state.pending, state.jobs, ALL):
+        found = state.pending.class_of[job.id]
+        if found in done or found.queue in stopped or state.quota_reason(found):
             done.add(found)
             continue
-        request = state.effective(job, state.spec(job))
-        placement = place(state.cluster, request)
-        if placement is None and ahead is None and state.gaps(found.queue) is not Gaps.ANYBODY:
+        request = state.effective_request(job, state.spec(job))
+        placement = find_placement(state.cluster, request)
+        if (
+            placement is None
+            and ahead is None
+            and state.backfill_mode(found.queue) is not BackfillMode.UNRESTRICTED
+        ):
             blocked.append(request)
         if placement is not None:
             while ahead is None and blocked:
-                ahead = reserve(state.cluster, state.ends(), blocked.pop(0))
-            if ahead is not None and not ahead.over_in_time(boot, state.spec(job).limit):
-                placement = place(ahead.beside(state.cluster), request)
+                ahead = reserve(state.cluster, state.releases(), blocked.pop(0))
+            if ahead is not None and not ahead.ends_before(boot, state.spec(job).limit):
+                placement = find_placement(ahead.backfill_capacity(state.cluster), request)
                 if placement is not None:
-                    ahead.take(placement)
+                    ahead.allocate(placement)
         if placement is None:
             done.add(found)
             if _is_strict(state, job):
@@ -45,5 +49,5 @@ def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:
 
 
 def _is_strict(state: State, job: Job) -> bool:
-    queue = state.rest.queues.get(state.spec(job).queue)
+    queue = state.record.queues.get(state.spec(job).queue)
     return queue is not None and queue.strict

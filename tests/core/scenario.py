@@ -1,4 +1,4 @@
-"""A state told as a story: facts in, wishes out, no clock but the one in the facts."""
+"""Scenarios: a state, events applied to it, and the instructions that follow."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import msgspec
 from simulation.invariants import difference
 from simulation.state_comparison import state_as_dict
 from stoker.core import events as e
-from stoker.core.clock import due
-from stoker.core.cluster import DeviceFacts, NodeFacts, Placement
-from stoker.core.fold import apply
-from stoker.core.instructions import Instruction
-from stoker.core.job import Job, Spec
-from stoker.core.lifecycle import JobState
-from stoker.core.plan import plan
-from stoker.core.policy.early import judged
-from stoker.core.request import GpuAsk, Request
-from stoker.core.rest import Rest
-from stoker.core.restore import restore
-from stoker.core.state import State
-from stoker.core.sweep import Sweep
+from stoker.core.events.instructions import Instruction
+from stoker.core.handlers import apply
+from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import Spec
+from stoker.core.model.sweep import Sweep
+from stoker.core.planner.early_stopping import early_stopping_events
+from stoker.core.planner.planner import plan
+from stoker.core.state.record import ClusterRecord
+from stoker.core.state.restore import restore
+from stoker.core.state.state import State
+from stoker.core.state.timers import due_events
 
 
-def gpus(amount: float, **more: Any) -> Request:
-    return Request(gpus=GpuAsk(amount=round(amount * 1000), **more))
+def gpus(amount: float, **more: Any) -> ResourceRequest:
+    return ResourceRequest(gpus=GpuRequest(amount=round(amount * 1000), **more))
 
 
 def node(gpus: int = 2, name: str = "box", cpus: int = 8, memory: int = 32_000) -> NodeFacts:
@@ -41,7 +42,7 @@ def node(gpus: int = 2, name: str = "box", cpus: int = 8, memory: int = 32_000) 
 
 
 class Scenario:
-    """One state and the time of its next fact (wall clock and boot clock alike, until a reboot)."""
+    """One state and the time of its next event; both clocks are equal until a reboot."""
 
     def __init__(self, gpus: int = 2, **more: Any) -> None:
         self.state = State()
@@ -55,19 +56,19 @@ class Scenario:
         """The boot clock."""
         return self.now - self.booted_at
 
-    # -- facts --------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------
 
     def tell(self, event: e.Event) -> list[Instruction]:
         self.journal.append(event)
         return apply(self.state, event)
 
     def fact(self, kind: type[e.Event], job: int, **more: Any) -> list[Instruction]:
-        """A fact about a job, now."""
+        """Apply an event of a job, now."""
         return self.tell(kind(at=self.now, job=job, **more))  # type: ignore[call-arg]
 
     def submit(
         self,
-        request: Request | None = None,
+        request: ResourceRequest | None = None,
         count: int = 1,
         array: bool = False,
         priority: int = 0,
@@ -75,13 +76,13 @@ class Scenario:
         begin_at: float | None = None,
         **fields: Any,
     ) -> int:
-        """New jobs; the first id."""
+        """Submit jobs and return the first id."""
         common = {"kind": "line", "user": "ada", "directory": "/", "shell": "sh", "name": "job"}
-        asked = request if request is not None else gpus(1)
-        spec = Spec(request=asked, environment="none", **{**common, **fields})
+        requested = request if request is not None else gpus(1)
+        spec = Spec(request=requested, environment="none", **{**common, **fields})
         hash = f"{spec!r}"
         self.tell(e.SpecRecorded(at=self.now, hash=hash, spec=spec))
-        first = self.state.rest.next_id
+        first = self.state.record.next_id
         indexes = tuple(range(count)) if array else None
         self.tell(
             e.JobsSubmitted(
@@ -101,13 +102,13 @@ class Scenario:
         return self.fact(e.ProcessExited, job, **fields)
 
     def about(self, kind: type[e.Event], job: int, **more: Any) -> list[Instruction]:
-        """A fact about a job's current attempt, if no other is named."""
+        """Apply an event of an attempt, by default the current one."""
         return self.fact(kind, job, **{"attempt": self.job(job).attempt, **more})
 
     # -- what follows -------------------------------------------------------------------
 
     def plan(self) -> list[int]:
-        """Start whatever can start; their ids in that order."""
+        """Run the planner; return the jobs of its decisions in order."""
         begun = []
         for planned in plan(self.state, self.now, self.boot):
             self.tell(planned)
@@ -115,20 +116,20 @@ class Scenario:
         return begun
 
     def run(self, *jobs: int) -> None:
-        """Plan, and say that these have started."""
+        """Plan, and report these jobs as started."""
         self.plan()
         for job in jobs:
             self.started(job)
 
     def wait(self, seconds: float) -> list[e.Event]:
-        """Let time pass; what it brought."""
+        """Advance the clock; return the events that were due."""
         self.now += seconds
-        facts = due(self.state, self.now, self.boot)
-        for fact in facts:
-            self.tell(fact)
-        return facts
+        events = due_events(self.state, self.now, self.boot)
+        for event in events:
+            self.tell(event)
+        return events
 
-    # -- looking ------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------
 
     def job(self, id: int) -> Job:
         return self.state.jobs[id]
@@ -145,18 +146,18 @@ class Scenario:
         return placement
 
     def on(self, id: int) -> list[str]:
-        """The GPUs a job holds."""
+        """Return the GPUs of a job."""
         return self.placed(id).names("gpu")
 
     def ready(self) -> list[int]:
-        return sorted(self.state.line.where)
+        return sorted(self.state.pending.class_of)
 
     def free(self, type: str = "gpu", node: str = "box") -> dict[str, int]:
-        return {each.name: each.free for each in self.state.cluster.nodes[node].types[type]}
+        return {each.name: each.unallocated for each in self.state.cluster.nodes[node].types[type]}
 
 
 class Afar(Scenario):
-    """A story of several machines: after every fact, memory is what rows and journal say."""
+    """Several nodes; after every event, the state equals the restored and the replayed one."""
 
     def __init__(self, gpus: int = 2, **more: Any) -> None:
         self.rows: dict[int, bytes] = {}
@@ -167,36 +168,33 @@ class Afar(Scenario):
         self.tell(e.DaemonStarted(at=self.now, term=1, boot="one", pid=1, version="", clock=1000.0))
 
     def tell(self, event: e.Event) -> list[Instruction]:
-        wishes = super().tell(event)
+        instructions = super().tell(event)
         apply(self.replayed, event)
         self._write()
         jobs = [msgspec.json.decode(row, type=Job) for row in self.rows.values()]
         sweeps = [msgspec.json.decode(row, type=Sweep) for row in self.sweeps.values()]
         boards = {sweep.id for sweep in sweeps if sweep.resident}
         read = restore(
-            msgspec.json.decode(self.rest, type=Rest), self.state.specs,
+            msgspec.json.decode(self.rest, type=ClusterRecord), self.state.specs,
             [job for job in jobs if job.id in self.state.jobs], sweeps,
             [job for job in jobs if job.id not in self.state.jobs and job.array in boards],
         )  # fmt: skip
         assert difference(state_as_dict(self.state), state_as_dict(read)) == []
         assert difference(state_as_dict(self.state), state_as_dict(self.replayed)) == []
-        return wishes
+        return instructions
 
     def _write(self) -> None:
         """Write what changed, as the engine does."""
-        state = self.state
-        self.rows.update({id: msgspec.json.encode(state.jobs[id]) for id in state.touched})
-        if state.rest_changed:
-            self.rest = msgspec.json.encode(state.rest)
-        self.sweeps.update(
-            {id: msgspec.json.encode(state.sweeps[id]) for id in state.touched_sweeps}
-        )
-        state.touched, state.touched_sweeps, state.rest_changed = set(), set(), False
+        state, changes = self.state, self.state.changes.take()
+        self.rows.update({id: msgspec.json.encode(state.jobs[id]) for id in changes.jobs})
+        if changes.record:
+            self.rest = msgspec.json.encode(state.record)
+        self.sweeps.update({id: msgspec.json.encode(state.sweeps[id]) for id in changes.sweeps})
 
-    # -- machines -----------------------------------------------------------------------
+    # -- nodes --------------------------------------------------------------------------
 
     def add(self, name: str, gpus: int = 2, **more: Any) -> None:
-        """A machine over SSH is added, and reached."""
+        """Add a node over SSH that can be reached."""
         self.tell(e.NodeAdded(at=self.now, name=name, address=f"ssh://{name}"))
         self.tell(e.NodeJoined(at=self.now, facts=node(gpus, name=name, **more)))
         self.reached(name)
@@ -208,10 +206,10 @@ class Afar(Scenario):
         self.tell(e.NodeUnreachable(at=self.now, node=name, why=why, boot=self.boot))
 
     def measured(self, name: str, cpus: int = 0, memory: int = 0) -> None:
-        self.tell(e.NodeMeasured(at=self.now, node=name, cpus=cpus, memory=memory))
+        self.tell(e.NodeLoadMeasured(at=self.now, node=name, cpus=cpus, memory=memory))
 
     def restart(self, rebooted: bool = False) -> None:
-        """Another driver takes over, perhaps on a machine that has just booted."""
+        """Restart the daemon, perhaps after a reboot."""
         if rebooted:
             self.booted_at = self.now - 5.0
         boot = f"booted at {self.booted_at}" if self.booted_at else "one"
@@ -220,28 +218,28 @@ class Afar(Scenario):
         )
 
     def part(self, kind: type[e.Event], job: int, part: int, **more: Any) -> list[Instruction]:
-        """A fact about one part of a job's current attempt."""
+        """Apply an event of one part of the current attempt."""
         return self.about(kind, job, part=part, **more)
 
     def where(self, id: int) -> list[str]:
-        """The machines that a job holds something of."""
+        """Return the nodes of a job."""
         return [part.node for part in self.placed(id).parts]
 
     def all_free(self) -> bool:
-        """Whether nobody holds anything anywhere."""
+        """Whether every device is unallocated."""
         return all(
-            device.free == device.facts.capacity
+            device.unallocated == device.facts.capacity
             for each in self.state.cluster.nodes.values()
             for device in each.devices()
         )
 
 
 class Swept(Afar):
-    """A story of sweeps."""
+    """Sweeps and their trials."""
 
     def sweep(self, **fields: Any) -> int:
-        """A sweep is asked for; its number."""
-        id = fields.pop("id", self.state.rest.next_id)
+        """Define a sweep and return its id."""
+        id = fields.pop("id", self.state.record.next_id)
         common = {
             "name": "train", "user": "ada", "identity": "same", "definition": "hash",
             "method": "grid", "created_at": self.now, "metric": "loss",
@@ -249,40 +247,41 @@ class Swept(Afar):
         self.tell(e.SweepDefined(at=self.now, sweep=Sweep(id=id, **{**common, **fields})))
         return id
 
-    def trials(self, sweep: int, count: int, request: Request | None = None) -> list[int]:
-        """More trials of it; their jobs."""
+    def trials(self, sweep: int, count: int, request: ResourceRequest | None = None) -> list[int]:
+        """Add trials and return their jobs."""
         spec = Spec(
             kind="line", user="ada", directory="/", shell="sh", name="train", environment="none",
             request=request if request is not None else gpus(1),
         )  # fmt: skip
         if "trial" not in self.state.specs:
             self.tell(e.SpecRecorded(at=self.now, hash="trial", spec=spec))
-        first, issued = self.state.rest.next_id, self.state.sweeps[sweep].issued
-        told = tuple((f'{{"x":{issued + n}}}', f"train {issued + n}") for n in range(count))
+        first, issued = self.state.record.next_id, self.state.sweeps[sweep].issued
+        trials = tuple((f'{{"x":{issued + n}}}', f"train {issued + n}") for n in range(count))
         self.tell(
             e.JobsSubmitted(
-                at=self.now, first=first, count=count, spec="trial", sweep=sweep, trials=told
+                at=self.now, first=first, count=count, spec="trial", sweep=sweep, trials=trials
             )
         )
         return list(range(first, first + count))
 
     def scored(self, job: int, value: float | None, rung: int | None = None, **more: Any) -> None:
-        """A figure of a trial: at a rung, or else the one it came to in the end."""
+        """Report the value of a trial at a rung, or its final value."""
         self.about(e.TrialMeasured, job, value=value, rung=rung, final=rung is None, **more)
 
     def ends(self, job: int, value: float | None, code: int = 0) -> None:
-        """A trial comes to its end, with this figure."""
+        """End a trial with this value."""
         self.scored(job, value)
         self.exited(job, code)
 
-    def judge(self) -> list[e.Event]:
-        """What follows from the figures since the last time."""
-        facts = []
-        self.state.touched_sweeps.update(self.state.sweeps)  # all were written meanwhile
-        for fact in judged(self.state, self.now):
-            self.tell(fact)
-            facts.append(fact)
-        return facts
+    def stop_early(self) -> list[e.Event]:
+        """Apply the early-stopping events and return them."""
+        events = []
+        for sweep in self.state.sweeps:  # all were written meanwhile
+            self.state.changes.sweep(sweep)
+        for event in early_stopping_events(self.state, self.now):
+            self.tell(event)
+            events.append(event)
+        return events
 
     def counts(self, sweep: int) -> dict[str, int]:
         return self.state.sweeps[sweep].counts

@@ -5,29 +5,29 @@ import pytest
 from core.scenario import Scenario, gpus
 from simulation.state_comparison import state_as_dict
 from stoker.core import events as e
-from stoker.core.cluster import Placement, Take
-from stoker.core.instructions import (
-    AnnounceEmpty,
-    AnnounceEnd,
-    EndAttempt,
+from stoker.core.events.instructions import (
     Instruction,
+    RunJobEndHook,
+    RunQueueEmptyHook,
     StartProcess,
+    TerminateAttempt,
 )
-from stoker.core.job import Retry
+from stoker.core.model.hardware import DeviceAllocation, Placement
+from stoker.core.model.spec import Retry
 
 
-def test_a_decision_holds_the_devices_and_wishes_a_start():
+def test_a_planned_attempt_allocates_its_devices_and_is_started():
     story = Scenario(gpus=1)
     job = story.submit()
     story.plan()
     placed = story.placed(job)
     assert story.is_(job) == "CONFIGURING"
     assert story.free() == {"0": 0}
-    assert story.tell(e.JobsSeen(at=0, jobs=())) == []
+    assert story.tell(e.FailuresDismissed(at=0, jobs=())) == []
     assert placed.names("gpu") == ["0"]
 
 
-def test_a_start_is_wished_once_per_attempt():
+def test_a_start_is_instructed_once_per_attempt():
     story = Scenario()
     job = story.submit()
     planned = e.AttemptPlanned(
@@ -37,9 +37,9 @@ def test_a_start_is_wished_once_per_attempt():
 
 
 def _first_gpu(story: Scenario):
-    from stoker.core.policy.place import place
+    from stoker.core.placement.placer import find_placement
 
-    placement = place(story.state.cluster, gpus(1))
+    placement = find_placement(story.state.cluster, gpus(1))
     assert placement is not None
     return placement
 
@@ -48,8 +48,8 @@ def test_the_end_gives_the_devices_back_and_is_announced():
     story = Scenario()
     one, two = story.submit(), story.submit()
     story.run(one, two)
-    assert story.exited(one) == [AnnounceEnd(one)]
-    assert story.exited(two, 3) == [AnnounceEnd(two), AnnounceEmpty()]
+    assert story.exited(one) == [RunJobEndHook(one)]
+    assert story.exited(two, 3) == [RunJobEndHook(two), RunQueueEmptyHook()]
     assert story.free() == {"0": 1000, "1": 1000}
     assert (story.job(two).code, story.job(two).cause) == (3, "exit 3")
 
@@ -64,11 +64,11 @@ def test_an_end_seen_before_its_start_is_an_end():
     assert story.is_(job) == "COMPLETED"
 
 
-def test_a_job_whose_start_was_called_off_keeps_its_place_with_a_new_attempt():
+def test_a_job_with_a_cancelled_start_keeps_its_order_with_a_new_attempt():
     story = Scenario(gpus=1)
     one, two = story.submit(), story.submit()
     story.plan()
-    story.about(e.StartCalledOff, one, why="bob was first")
+    story.about(e.StartCancelled, one, why="bob was first")
     assert (story.is_(one), story.job(one).attempt) == ("PENDING", 1)
     assert story.plan() == [one]
     assert story.is_(two) == "PENDING"
@@ -88,7 +88,7 @@ STALE = [
     lambda job: e.ProcessExited(at=5000, job=job, attempt=0, code=9),
     lambda job: e.AttemptLost(at=5000, job=job, attempt=0, why="late"),
     lambda job: e.StartFailed(at=5000, job=job, attempt=0, why="late"),
-    lambda job: e.StartCalledOff(at=5000, job=job, attempt=0, why="late"),
+    lambda job: e.StartCancelled(at=5000, job=job, attempt=0, why="late"),
     lambda job: e.TimeLimitReached(at=5000, job=job, attempt=0),
     lambda job: e.TimeLimitNear(at=5000, job=job, attempt=0),
 ]
@@ -107,7 +107,7 @@ def test_a_message_about_an_older_attempt_changes_nothing(stale, stage: str):
     if stage in ("over", "forgotten"):
         story.exited(job, 0)
     if stage == "forgotten":
-        story.tell(e.JobsForgotten(at=0, jobs=(job,)))
+        story.tell(e.JobsUnloaded(at=0, jobs=(job,)))
     before = state_as_dict(story.state)
     assert story.tell(stale(job)) == []
     assert state_as_dict(story.state) == before
@@ -138,7 +138,7 @@ def test_the_first_message_of_a_cancelled_start_does_not_revive_it():
     story = Scenario()
     job = story.submit()
     story.plan()
-    assert story.fact(e.JobCancelled, job) == [EndAttempt(job, 0)]
+    assert story.fact(e.JobCancelled, job) == [TerminateAttempt(job, 0)]
     story.started(job)
     assert story.is_(job) == "COMPLETING"
     story.exited(job, 0)
@@ -152,14 +152,14 @@ def test_a_number_that_a_lost_attempt_used_is_not_used_again():
     story.exited(over)
     story.run(runs)
     for job in (waits, over, runs):
-        assert story.fact(e.AttemptsFound, job, attempt=3) == []
+        assert story.fact(e.OrphanAttemptsFound, job, attempt=3) == []
     assert [story.job(job).attempt for job in (waits, over, runs)] == [4, 4, 0]
-    assert story.fact(e.AttemptsFound, 99, attempt=3) == []
+    assert story.fact(e.OrphanAttemptsFound, 99, attempt=3) == []
 
 
 def recovered(story: Scenario, job: int, attempt: int, *gpus: str) -> list[Instruction]:
     """An attempt came to light that the journal did not know."""
-    placement = Placement("box", tuple(Take("gpu", name, 1000) for name in gpus))
+    placement = Placement("box", tuple(DeviceAllocation("gpu", name, 1000) for name in gpus))
     return story.fact(e.AttemptRecovered, job, attempt=attempt, placement=placement, boot=5.0)
 
 
@@ -186,7 +186,7 @@ def test_a_later_attempt_than_the_known_one_takes_its_place():
     assert [story.is_(job) for job in (runs, over)] == ["CONFIGURING", "CONFIGURING"]
     assert (story.on(runs), story.on(over)) == (["0"], ["1"])
     assert story.free() == {"0": 0, "1": 0}
-    assert story.exited(runs) == [AnnounceEnd(runs)]
+    assert story.exited(runs) == [RunJobEndHook(runs)]
 
 
 def test_an_attempt_that_the_journal_knows_is_not_recovered():
@@ -194,7 +194,7 @@ def test_an_attempt_that_the_journal_knows_is_not_recovered():
     waits, runs, over = story.submit(held=True), story.submit(), story.submit()
     story.run(runs, over)
     story.exited(over)
-    story.fact(e.AttemptsFound, waits, attempt=3)
+    story.fact(e.OrphanAttemptsFound, waits, attempt=3)
     before = state_as_dict(story.state)
     for job, attempt in ((waits, 3), (runs, 0), (over, 0), (99, 0)):
         assert recovered(story, job, attempt, "0") == []
@@ -205,8 +205,8 @@ def test_a_job_that_was_found_running_does_not_bring_old_ids_back():
     story = Scenario()
     story.tell(e.IdsReserved(at=0, next_id=90))
     spec = story.state.spec(story.job(story.submit()))
-    next_id = story.state.rest.next_id
+    next_id = story.state.record.next_id
     story.tell(e.SpecRecorded(at=0, hash="found", spec=spec))
     story.tell(e.JobsSubmitted(at=0, first=40, count=1, spec="found", argv=("true",)))
     assert story.is_(40) == "PENDING"
-    assert story.state.rest.next_id == next_id
+    assert story.state.record.next_id == next_id

@@ -6,15 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.scenario import Scenario, gpus
+from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.cycle import after_requests
-from stoker.core.plan import plan
-from stoker.core.policy.backfill import GRACE
+from stoker.core.cluster.cluster import Cluster
+from stoker.core.cluster.overlay import Overlay
+from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, Placement
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.planner.cycle import plan_events
+from stoker.core.planner.planner import plan
+from stoker.core.reservation.easy import BlockedJob, EasyBackfill
+from stoker.core.reservation.reservation import reserve
+from stoker.core.running.release_times import KILL_GRACE_SECONDS
 
 
-def test_a_short_job_starts_in_the_gap_before_the_head():
+def test_short_job_starts_before_the_shadow_time():
     story = Scenario(gpus=2)
     story.submit(limit=600)
     head = story.submit(gpus(2), limit=600)
@@ -23,7 +28,7 @@ def test_a_short_job_starts_in_the_gap_before_the_head():
     assert {story.is_(head), story.is_(long)} == {"PENDING"}
 
 
-def test_a_short_job_behind_a_long_one_of_the_same_kind_still_finds_the_gap():
+def test_short_job_after_a_long_one_of_the_same_request_is_backfilled():
     story = Scenario(gpus=2)
     story.submit(limit=600)
     story.submit(gpus(2), limit=600)
@@ -37,7 +42,7 @@ def test_a_short_job_behind_a_long_one_of_the_same_kind_still_finds_the_gap():
     [(e.JobCancelled, {}), (e.JobHeld, {}), (e.JobMoved, {"priority": -1, "rank": 0})],
 )
 @pytest.mark.parametrize("policy", ["fifo", "backfill"])
-def test_who_waits_behind_the_head_goes_when_that_leaves_its_place(
+def test_job_behind_the_head_starts_when_the_head_leaves_the_queue(
     policy: str, leaves: type[e.Event], more: dict[str, Any]
 ):
     story = Scenario(gpus=2)
@@ -52,13 +57,13 @@ def test_who_waits_behind_the_head_goes_when_that_leaves_its_place(
 def starts(story: Scenario) -> list[int]:
     """Who starts in one turn, if there is anything to plan at all."""
     found = []
-    for fact in after_requests(story.state, story.now, story.boot):
+    for fact in plan_events(story.state, story.now, story.boot):
         story.tell(fact)
         found += [fact.job] if isinstance(fact, e.AttemptPlanned) else []
     return found
 
 
-def test_the_grace_counts():
+def test_kill_grace_counts_against_the_shadow_time():
     story = Scenario(gpus=2)
     story.submit(limit=600)
     story.submit(gpus(2), limit=600)
@@ -67,7 +72,7 @@ def test_the_grace_counts():
     assert story.plan()[1:] == [just]
 
 
-def test_what_fits_beside_the_head_may_run_for_ever():
+def test_job_beside_the_reservation_needs_no_time_limit():
     story = Scenario(gpus=3)
     story.submit(gpus(2), limit=600)
     story.submit(gpus(2), limit=600)  # the head: two of three
@@ -76,12 +81,12 @@ def test_what_fits_beside_the_head_may_run_for_ever():
     assert story.is_(not_beside) == "PENDING"
 
 
-def test_a_job_goes_round_the_heads_devices_when_others_are_free():
+def test_job_avoids_reserved_devices_when_others_are_free():
     story = Scenario()
     fast = [DeviceFacts(name=str(n), index=n, model="a100") for n in range(2)]
     slow = DeviceFacts(name="2", index=2, model="t4")
     story.tell(e.NodeJoined(at=0, facts=NodeFacts(name="box", types={"gpu": (*fast, slow)})))
-    story.submit(gpus(1, only=("1",)), limit=600)
+    story.submit(gpus(1, required=("1",)), limit=600)
     head = story.submit(gpus(2, model="a100"), limit=600)
     any_gpu = story.submit()
     story.plan()
@@ -89,7 +94,7 @@ def test_a_job_goes_round_the_heads_devices_when_others_are_free():
     assert story.on(any_gpu) == ["2"]
 
 
-def test_behind_a_job_without_a_limit_the_heads_devices_are_kept_from_unlimited_ones():
+def test_unlimited_jobs_do_not_use_devices_reserved_behind_an_unlimited_one():
     story = Scenario(gpus=2)
     story.submit()
     head = story.submit(gpus(2))
@@ -98,7 +103,7 @@ def test_behind_a_job_without_a_limit_the_heads_devices_are_kept_from_unlimited_
     assert {story.is_(head), story.is_(unlimited)} == {"PENDING"}
 
 
-def test_a_paused_job_has_no_known_end():
+def test_suspended_job_has_no_known_end():
     story = Scenario(gpus=2)
     running = story.submit(limit=600)
     story.run(running)
@@ -108,7 +113,7 @@ def test_a_paused_job_has_no_known_end():
     assert len(story.plan()) == 1
 
 
-def test_a_head_that_cannot_start_for_now_blocks_nobody_but_the_next_gets_the_reservation():
+def test_job_that_cannot_fit_gets_no_reservation_but_the_next_does():
     story = Scenario(gpus=3)
     story.tell(e.DevicesDrained(at=0, devices=(("box", "gpu", "2"),), reason="fan"))
     story.submit(limit=600)
@@ -119,7 +124,7 @@ def test_a_head_that_cannot_start_for_now_blocks_nobody_but_the_next_gets_the_re
     assert {story.is_(job) for job in (impossible, second, small)} == {"PENDING"}
 
 
-def test_a_stream_of_small_jobs_does_not_starve_a_big_one():
+def test_stream_of_small_jobs_does_not_starve_a_large_one():
     story = Scenario(gpus=4)
     running = dict.fromkeys((story.submit(limit=100) for _ in range(4)), story.now + 100)
     story.plan()
@@ -164,7 +169,9 @@ def start_of_head(jobs: list[tuple[float, int | None, int]], backfill: bool) -> 
                 break  # nobody overtakes
             story.tell(planned)
             limit = story.state.spec(story.job(planned.job)).limit
-            ends[planned.job] = story.now + (10_000 if limit is None else limit) + GRACE
+            ends[planned.job] = (
+                story.now + (10_000 if limit is None else limit) + KILL_GRACE_SECONDS
+            )
         if head is None:
             waiting = [id for id in ids if story.is_(id) == "PENDING"]
             if not waiting:
@@ -173,7 +180,7 @@ def start_of_head(jobs: list[tuple[float, int | None, int]], backfill: bool) -> 
             if any(story.state.spec(story.job(id)).limit is None for id in ends):
                 return None  # no promise can be made behind one without a limit
         if head in ends:
-            return ends[head] - (jobs[head - 1][1] or 10_000) - GRACE
+            return ends[head] - (jobs[head - 1][1] or 10_000) - KILL_GRACE_SECONDS
         story.now = min(ends.values())
         for id in [id for id, end in ends.items() if end <= story.now]:
             story.exited(id)
@@ -192,11 +199,9 @@ def test_backfill_never_delays_the_head(jobs: list[tuple[float, int | None, int]
 
 @settings(max_examples=150)
 @given(JOBS)
-def test_the_head_starts_by_its_reserved_time_even_when_others_end_early(
+def test_head_starts_by_its_shadow_time_when_others_end_early(
     jobs: list[tuple[float, int | None, int]],
 ):
-    from stoker.core.policy.backfill import reserve
-
     story = Scenario(gpus=3)
     ids = [story.submit(gpus(amount), limit=limit) for amount, limit, _ in jobs]
     ends: dict[int, float] = {}
@@ -205,7 +210,9 @@ def test_the_head_starts_by_its_reserved_time_even_when_others_end_early(
     for _ in range(60):
         for job in story.plan():
             _, limit, early = jobs[job - 1]
-            ends[job] = story.now + (500 if limit is None else max(limit - early, 0)) + GRACE
+            ends[job] = (
+                story.now + (500 if limit is None else max(limit - early, 0)) + KILL_GRACE_SECONDS
+            )
         if head is not None and story.is_(head) != "PENDING":
             assert promised is None or story.now <= promised
             return
@@ -215,13 +222,36 @@ def test_the_head_starts_by_its_reserved_time_even_when_others_end_early(
         if head is None:
             head = waiting[0]
         request = story.state.spec(story.job(head)).request
-        found = reserve(story.state.cluster, story.state.ends(), request)
+        found = reserve(story.state.cluster, story.state.releases(), request)
         assert found is not None
-        if found.start != float("inf"):
-            assert promised is None or found.start <= promised
-            promised = found.start
+        if found.shadow_time != float("inf"):
+            assert promised is None or found.shadow_time <= promised
+            promised = found.shadow_time
         story.now = min(ends.values())
         for id in [id for id, end in ends.items() if end <= story.now]:
             story.exited(id)
             del ends[id]
     raise AssertionError("the head never started")
+
+
+def test_start_beside_a_reservation_is_seen_by_the_next_candidate():
+    """Given devices held for a nomination on the same node, both starts get GPUs of their own."""
+    cluster = Cluster()
+    for facts in (node(3, name="a"), node(2, name="b")):
+        cluster.add_node(facts, ())
+    busy = Placement("b", (DeviceAllocation("gpu", "0", 1000), DeviceAllocation("gpu", "1", 1000)))
+    cluster.allocate(busy)
+    nominated = Placement("a", (DeviceAllocation("gpu", "0", 1000),))
+    head = ResourceRequest(gpus=GpuRequest(2000), nodes=("b",))
+    blocked = [BlockedJob((0, 1.0, 1), head, None)]
+    backfill = EasyBackfill(cluster, lambda: [(1000.0, busy)], now=0.0)
+
+    def start(limit: int | None) -> Placement:
+        ledger = Overlay(cluster)
+        ledger.withhold(nominated)
+        placement = backfill.try_start(gpus(1), limit, ledger, blocked)
+        assert placement is not None
+        cluster.allocate(placement)
+        return placement
+
+    assert {*start(None).names("gpu"), *start(100).names("gpu")} == {"1", "2"}

@@ -5,17 +5,19 @@ import pytest
 from msgspec.structs import replace
 
 from core.scenario import Afar, gpus
-from core.test_explain import unknown
+from core.test_why import unknown
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts, PlacementMode, Take
-from stoker.core.explain import reason, why
-from stoker.core.instructions import EndAttempt, StartProcess
-from stoker.core.job import Job, Retry, Training
-from stoker.core.launch import launch
-from stoker.core.plan import plan
-from stoker.core.policy.fit import could_ever, fit
-from stoker.core.request import Request
-from stoker.core.rest import Rest
+from stoker.core.events.instructions import StartProcess, TerminateAttempt
+from stoker.core.explain.why import explain_job, reason
+from stoker.core.launch.launch import launch
+from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, PlacementMode
+from stoker.core.model.job import Job
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Retry, Training
+from stoker.core.placement.fit import fit
+from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.planner.planner import plan
+from stoker.core.state.record import ClusterRecord
 from stoker.store.codec import decode_event
 
 
@@ -55,7 +57,7 @@ def queued(story: Afar, **fields: object) -> int:
 
 
 def told(story: Afar, job: int) -> str:
-    return why(story.state, story.job(job), story.now, story.boot, unknown).text
+    return explain_job(story.state, story.job(job), story.now, story.boot, unknown).text
 
 
 def test_a_placement_on_a_delegated_node_holds_an_amount_and_names_no_device():
@@ -64,7 +66,10 @@ def test_a_placement_on_a_delegated_node_holds_an_amount_and_names_no_device():
     [instruction] = story.tell(next(iter(plan(story.state, story.now, story.boot))))
     placement = story.placed(job)
     assert instruction == StartProcess(job, 0, placement)
-    assert placement.takes == (Take("gpu", "*a100", 2000), Take("cpu", "*", 8000))
+    assert placement.allocations == (
+        DeviceAllocation("gpu", "*a100", 2000),
+        DeviceAllocation("cpu", "*", 8000),
+    )
     assert placement.names("gpu") == []
     assert (placement.gpu_count, placement.gpu_amount) == (2, 2000)
     assert story.free(node="lab") == {"*a100": 2000}
@@ -124,7 +129,7 @@ def test_a_deadline_ends_a_queued_job_that_could_not_end_in_time():
     job = queued(story, limit=60, deadline_at=story.now + 100)
     assert [type(each) for each in story.wait(41)] == [e.DeadlinePassed]
     assert story.is_(job) == "COMPLETING"
-    story.about(e.StartCalledOff, job, why="cancelled there")
+    story.about(e.StartCancelled, job, why="cancelled there")
     assert story.is_(job) == "DEADLINE"
 
 
@@ -135,11 +140,11 @@ def test_a_cancelled_job_is_taken_out_of_the_queue_there(when: str):
     story.plan()
     if when == "after":
         story.about(e.AttemptQueued, job, external_id="4711")
-    assert story.fact(e.JobCancelled, job) == [EndAttempt(job, 0)]
+    assert story.fact(e.JobCancelled, job) == [TerminateAttempt(job, 0)]
     if when == "before":
         story.about(e.AttemptQueued, job, external_id="4711")
     assert (story.is_(job), story.job(job).external_id) == ("COMPLETING", "4711")
-    story.about(e.StartCalledOff, job, why="cancelled there")
+    story.about(e.StartCancelled, job, why="cancelled there")
     assert story.is_(job) == "CANCELLED"
     assert story.all_free()
 
@@ -147,7 +152,7 @@ def test_a_cancelled_job_is_taken_out_of_the_queue_there(when: str):
 def test_a_refused_job_waits_again_and_a_lost_one_goes_by_its_rule():
     story = cluster()
     refused, lost = queued(story), queued(story)
-    story.about(e.StartCalledOff, refused, why="the partition is down", delay=30.0)
+    story.about(e.StartCancelled, refused, why="the partition is down", delay=30.0)
     assert (story.is_(refused), story.job(refused).attempt) == ("PENDING", 1)
     story.about(e.AttemptLost, lost, why="lab does not know it any more")
     assert story.is_(lost) == "NODE_FAIL"
@@ -199,46 +204,46 @@ def test_why_says_that_it_waits_in_the_queue_there():
 
 def test_a_job_on_a_delegated_node_never_makes_room():
     story = cluster(lab(gpus=1, max_in_flight=5))
-    job = queued(story, restartable=True)
+    job = queued(story, requeueable=True)
     story.submit(priority=100)
     assert story.plan() == []
     story.started(job, pid=None)
-    assert story.state.stoppable == {}
+    assert story.state.preemptible == {}
     assert story.plan() == []
     assert story.is_(job) == "RUNNING"
 
 
 def test_an_elastic_job_keeps_its_size_on_a_delegated_node():
     story = cluster()
-    job = queued(story, request=gpus(1, most=4000), training=Training(epochs=9))
+    job = queued(story, request=gpus(1, max_amount=4000), training=Training(epochs=9))
     story.started(job, pid=None)
-    assert story.state.elastic == {}
+    assert story.state.running_elastic == {}
 
 
 @pytest.mark.parametrize(
     ("request_", "lack"),
     [
         (gpus(0.5), "gives whole GPUs only"),
-        (gpus(1, memory=9000, beside=True), "gives whole GPUs only"),
-        (replace(gpus(1), machines=2), "takes only jobs that run on one node"),
+        (gpus(1, memory=9000, shareable=True), "gives whole GPUs only"),
+        (replace(gpus(1), node_count=2), "takes only jobs that run on one node"),
         (replace(gpus(1), exclusive=True), "gives no job a node of its own"),
         (gpus(5), "has 4 GPUs, not 5"),
-        (gpus(1, only=("0",)), "has 0 GPUs among those named, not 1"),
+        (gpus(1, required=("0",)), "has 0 GPUs among those named, not 1"),
     ],
 )
 def test_what_another_scheduler_cannot_be_asked_for_is_not_placed_there(
-    request_: Request, lack: str
+    request_: ResourceRequest, lack: str
 ):
     story = cluster()
     job = story.submit(request_)
-    assert could_ever(story.state.cluster.nodes["lab"], request_) == lack
+    assert infeasibility_reason(story.state.cluster.nodes["lab"], request_) == lack
     assert story.plan() == []
     assert story.is_(job) == "PENDING"
 
 
 def test_a_gang_does_not_include_a_delegated_node():
     story = cluster(here=1)
-    wide = story.submit(replace(gpus(1), machines=2))
+    wide = story.submit(replace(gpus(1), node_count=2))
     assert story.plan() == []
     story.add("ant")
     assert story.plan() == [wide]
@@ -248,7 +253,7 @@ def test_a_gang_does_not_include_a_delegated_node():
 def test_jobs_run_here_while_there_is_room_and_there_when_there_is_none():
     story = cluster(here=1)
     here, there = story.submit(), story.submit()
-    cores = story.submit(Request(cpus=1000))
+    cores = story.submit(ResourceRequest(cpus=1000))
     story.plan()
     assert [story.where(job) for job in (here, there, cores)] == [["box"], ["lab"], ["box"]]
 
@@ -257,7 +262,7 @@ def test_a_pool_of_one_gpu_is_a_pool():
     story = cluster(lab(gpus=1))
     job = story.submit(gpus(1, memory=9000))
     story.plan()
-    assert story.placed(job).takes == (Take("gpu", "*a100", 1000),)
+    assert story.placed(job).allocations == (DeviceAllocation("gpu", "*a100", 1000),)
     assert fit(story.state.cluster.nodes["lab"], gpus(1)) is None
 
 
@@ -265,7 +270,7 @@ def test_a_model_is_taken_from_its_own_pool():
     story = cluster(lab(a100=2, h100=8))
     job = story.submit(gpus(1, model="h100"))
     story.plan()
-    assert story.placed(job).takes == (Take("gpu", "*h100", 1000),)
+    assert story.placed(job).allocations == (DeviceAllocation("gpu", "*h100", 1000),)
 
 
 def test_a_start_there_names_no_device():
@@ -288,7 +293,7 @@ def test_the_executor_of_a_node_is_known_by_its_kind():
     story.add("ant")
     state = story.state
     assert [state.executor_of(name) for name in ("box", "ant", "lab")] == ["local", "ssh", "slurm"]
-    assert state.rest.remotes["lab"].options == {"partition": "gpu"}
+    assert state.record.remotes["lab"].options == {"partition": "gpu"}
 
 
 def test_rows_of_older_versions_are_read_as_managed_nodes_over_ssh():
@@ -296,7 +301,7 @@ def test_rows_of_older_versions_are_read_as_managed_nodes_over_ssh():
     assert decode_event("NodeAdded", 1, added) == e.NodeAdded(
         at=1.0, name="ant", address="ssh://ant", key="/k", executor="ssh", options={}
     )
-    rest = msgspec.json.decode(b'{"nodes":{"box":{"name":"box","types":{}}}}', type=Rest)
+    rest = msgspec.json.decode(b'{"nodes":{"box":{"name":"box","types":{}}}}', type=ClusterRecord)
     assert rest.nodes["box"].placement is PlacementMode.MANAGED
     started = b'{"kind":"ProcessStarted","at":1.0,"job":1,"attempt":0,"pid":7,"boot":1.0}'
     assert decode_event("ProcessStarted", 1, started) == e.ProcessStarted(

@@ -1,22 +1,22 @@
-"""Waiting for other jobs."""
+"""Dependencies: status, eligibility, parsing."""
 
 import pytest
 
 from core.scenario import Scenario
 from stoker.core import events as e
-from stoker.core.admission import dependency_standing
-from stoker.core.dependency import Clause, Dependency, Standing, parse_dependency
-from stoker.core.units import BadValue
+from stoker.core.model.dependency import Clause, Dependency, DependencyStatus, parse_dependency
+from stoker.core.model.units import BadValue
+from stoker.core.state.eligibility import dependency_status_of
 
 
-def behind(story: Scenario, kind: str, *jobs: int, delay: int = 0, **more: object) -> int:
+def behind(scenario: Scenario, kind: str, *jobs: int, delay: int = 0, **more: object) -> int:
     dependency = Dependency((Clause(kind, jobs, delay),))
-    return story.submit(dependency=dependency, **more)  # type: ignore[arg-type]
+    return scenario.submit(dependency=dependency, **more)  # type: ignore[arg-type]
 
 
-def ran(story: Scenario, job: int, code: int = 0) -> None:
-    story.run(job)
-    story.exited(job, code)
+def ran(scenario: Scenario, job: int, code: int = 0) -> None:
+    scenario.run(job)
+    scenario.exited(job, code)
 
 
 @pytest.mark.parametrize(
@@ -24,140 +24,140 @@ def ran(story: Scenario, job: int, code: int = 0) -> None:
     [("afterok", True, False), ("afterany", True, True), ("afternotok", False, True),
      ("aftercorr", True, False)],
 )  # fmt: skip
-def test_how_the_other_ends_decides(kind: str, after_success: bool, after_failure: bool):
+def test_the_end_of_the_other_job_decides(kind: str, after_success: bool, after_failure: bool):
     for code, expected in ((0, after_success), (1, after_failure)):
-        story = Scenario()
-        first = story.submit()
-        second = behind(story, kind, first)
-        assert second not in story.plan()
-        story.started(first)
-        assert story.plan() == []
-        story.exited(first, code)
-        assert (story.plan() == [second]) == expected
-        how, _, _ = dependency_standing(story.state, story.job(second), story.now)
-        assert how is (Standing.MET if expected else Standing.NEVER)
+        scenario = Scenario()
+        first = scenario.submit()
+        second = behind(scenario, kind, first)
+        assert second not in scenario.plan()
+        scenario.started(first)
+        assert scenario.plan() == []
+        scenario.exited(first, code)
+        assert (scenario.plan() == [second]) == expected
+        how, _, _ = dependency_status_of(scenario.state, scenario.job(second), scenario.now)
+        assert how is (DependencyStatus.MET if expected else DependencyStatus.NEVER)
 
 
 def test_a_cancelled_job_is_no_success():
-    story = Scenario()
-    first = story.submit()
-    second, third = behind(story, "afterok", first), behind(story, "afterany", first)
-    story.fact(e.JobCancelled, first)
-    assert story.plan() == [third]
-    assert story.is_(second) == "PENDING"
+    scenario = Scenario()
+    first = scenario.submit()
+    second, third = behind(scenario, "afterok", first), behind(scenario, "afterany", first)
+    scenario.fact(e.JobCancelled, first)
+    assert scenario.plan() == [third]
+    assert scenario.is_(second) == "PENDING"
 
 
 def test_after_waits_for_the_start_only():
-    story = Scenario()
-    first = story.submit()
-    second = behind(story, "after", first)
-    story.plan()
-    assert story.ready() == []
-    story.started(first)
-    assert story.plan() == [second]
+    scenario = Scenario()
+    first = scenario.submit()
+    second = behind(scenario, "after", first)
+    scenario.plan()
+    assert scenario.ready() == []
+    scenario.started(first)
+    assert scenario.plan() == [second]
 
 
-def test_after_with_minutes_waits_so_long_after_the_start():
-    story = Scenario()
-    first = story.submit()
-    second = behind(story, "after", first, delay=600)
-    story.run(first)
-    story.wait(599)
-    assert story.plan() == []
-    story.wait(1)
-    assert story.plan() == [second]
+def test_after_with_minutes_adds_a_delay_to_the_start():
+    scenario = Scenario()
+    first = scenario.submit()
+    second = behind(scenario, "after", first, delay=600)
+    scenario.run(first)
+    scenario.wait(599)
+    assert scenario.plan() == []
+    scenario.wait(1)
+    assert scenario.plan() == [second]
 
 
 def test_all_clauses_or_any_of_them():
     for any, expected in ((False, False), (True, True)):
-        story = Scenario()
-        one, two = story.submit(), story.submit()
+        scenario = Scenario()
+        one, two = scenario.submit(), scenario.submit()
         clauses = (Clause("afterok", (one,)), Clause("afterok", (two,)))
-        last = story.submit(dependency=Dependency(clauses, any=any))
-        story.run(one, two)
-        story.exited(one)
-        assert (last in story.plan()) == expected
-        story.exited(two)
-        story.plan()
-        assert story.is_(last) == "CONFIGURING"
+        last = scenario.submit(dependency=Dependency(clauses, any=any))
+        scenario.run(one, two)
+        scenario.exited(one)
+        assert (last in scenario.plan()) == expected
+        scenario.exited(two)
+        scenario.plan()
+        assert scenario.is_(last) == "CONFIGURING"
 
 
-def test_members_of_an_array_wait_for_their_counterparts():
-    story = Scenario(gpus=4)
-    first = story.submit(count=3, array=True)
+def test_members_of_an_array_depend_on_their_counterparts():
+    scenario = Scenario(gpus=4)
+    first = scenario.submit(count=3, array=True)
     members = tuple(range(first, first + 3))
-    second = behind(story, "aftercorr", *members, count=3, array=True)
-    story.run(*members)
-    story.exited(first + 1)
-    assert story.plan() == [second + 1]
-    story.exited(first)
-    assert story.plan() == [second]
+    second = behind(scenario, "aftercorr", *members, count=3, array=True)
+    scenario.run(*members)
+    scenario.exited(first + 1)
+    assert scenario.plan() == [second + 1]
+    scenario.exited(first)
+    assert scenario.plan() == [second]
 
 
-def test_a_failure_is_never_made_good_unless_it_is_retried():
-    story = Scenario()
-    first = story.submit()
-    second = behind(story, "afterok", first)
-    ran(story, first, code=1)
-    assert story.plan() == []
-    story.fact(e.JobRetried, first)
-    ran(story, first)
-    assert story.plan() == [second]
+def test_a_failed_dependency_is_met_only_after_a_retry():
+    scenario = Scenario()
+    first = scenario.submit()
+    second = behind(scenario, "afterok", first)
+    ran(scenario, first, code=1)
+    assert scenario.plan() == []
+    scenario.fact(e.JobRetried, first)
+    ran(scenario, first)
+    assert scenario.plan() == [second]
 
 
-def test_a_retried_dependency_also_revives_the_wait_of_one_that_was_ready():
-    story = Scenario(gpus=1)
-    first = story.submit()
-    second = behind(story, "afterok", first)
-    ran(story, first)
-    assert story.ready() == [second]
-    story.fact(e.JobRetried, first)
-    assert story.ready() == [first]
-    ran(story, first)
-    assert story.ready() == [second]
+def test_a_retried_dependency_makes_an_eligible_job_ineligible():
+    scenario = Scenario(gpus=1)
+    first = scenario.submit()
+    second = behind(scenario, "afterok", first)
+    ran(scenario, first)
+    assert scenario.ready() == [second]
+    scenario.fact(e.JobRetried, first)
+    assert scenario.ready() == [first]
+    ran(scenario, first)
+    assert scenario.ready() == [second]
 
 
 def test_an_automatic_retry_is_not_yet_an_end():
-    from stoker.core.job import Retry
+    from stoker.core.model.spec import Retry
 
-    story = Scenario()
-    first = story.submit(retry=Retry(1))
-    second = behind(story, "afterany", first)
-    ran(story, first, code=1)
-    assert second not in story.plan()
-    story.wait(5)
-    ran(story, first, code=1)
-    assert story.plan() == [second]
-
-
-def test_what_is_waited_for_stays_in_memory_and_what_was_waited_for_does_not():
-    story = Scenario()
-    first = story.submit()
-    second = behind(story, "afterok", first)
-    assert story.state.dependents == {first: {second}}
-    story.fact(e.JobCancelled, second)
-    assert story.state.dependents == {}
+    scenario = Scenario()
+    first = scenario.submit(retry=Retry(1))
+    second = behind(scenario, "afterany", first)
+    ran(scenario, first, code=1)
+    assert second not in scenario.plan()
+    scenario.wait(5)
+    ran(scenario, first, code=1)
+    assert scenario.plan() == [second]
 
 
-def test_a_held_job_with_a_met_dependency_still_waits_for_its_owner():
-    story = Scenario()
-    first = story.submit()
-    second = behind(story, "afterok", first, held=True)
-    ran(story, first)
-    assert story.plan() == []
-    story.fact(e.JobReleased, second)
-    assert story.plan() == [second]
+def test_targets_of_open_dependencies_stay_loaded():
+    scenario = Scenario()
+    first = scenario.submit()
+    second = behind(scenario, "afterok", first)
+    assert scenario.state.dependents == {first: {second}}
+    scenario.fact(e.JobCancelled, second)
+    assert scenario.state.dependents == {}
+
+
+def test_a_held_job_with_a_met_dependency_stays_held():
+    scenario = Scenario()
+    first = scenario.submit()
+    second = behind(scenario, "afterok", first, held=True)
+    ran(scenario, first)
+    assert scenario.plan() == []
+    scenario.fact(e.JobReleased, second)
+    assert scenario.plan() == [second]
 
 
 def test_a_stage_of_many_behind_a_stage_of_many_starts_with_the_last_end():
-    story = Scenario(gpus=1)
+    scenario = Scenario(gpus=1)
     count = 150
-    first = story.submit(count=count)
-    second = behind(story, "afterok", *range(first, first + count), count=count)
+    first = scenario.submit(count=count)
+    second = behind(scenario, "afterok", *range(first, first + count), count=count)
     for job in range(first, first + count):
-        assert story.plan() == [job]
-        story.exited(job)
-    assert story.ready() == list(range(second, second + count))
+        assert scenario.plan() == [job]
+        scenario.exited(job)
+    assert scenario.ready() == list(range(second, second + count))
 
 
 # -- as typed -----------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def read(text: str) -> Dependency | None:
         ("singleton,afterok:1", [Clause("afterany", (3, 4)), Clause("afterok", (1,))]),
     ],
 )
-def test_dependencies_as_typed(text: str, clauses: list[Clause]):
+def test_parse_dependencies(text: str, clauses: list[Clause]):
     assert read(text) == Dependency(tuple(clauses))
 
 
@@ -189,7 +189,7 @@ def test_a_question_mark_means_or():
     )
 
 
-def test_a_singleton_with_nobody_before_it_waits_for_nothing():
+def test_a_singleton_without_predecessor_has_no_dependency():
     assert parse_dependency("singleton", lambda _: [], list) is None
 
 
@@ -198,54 +198,54 @@ def test_a_singleton_with_nobody_before_it_waits_for_nothing():
     ["", "afterok", "afterok:", "before:5", "afterok:5+3", "after:5+x",
      "afterok:1?afterany:2,after:3", "after:5+" + "9" * 5000, "singleton:3"],
 )  # fmt: skip
-def test_what_is_no_dependency(text: str):
+def test_invalid_dependencies_are_rejected(text: str):
     with pytest.raises(BadValue):
         read(text)
 
 
-def test_a_delay_that_was_over_once_stays_over_when_the_clock_is_set_back():
-    from stoker.core.restore import restore
+def test_a_delay_that_has_passed_is_met_after_the_clock_is_set_back():
+    from stoker.core.state.restore import restore
 
-    story = Scenario(gpus=1)
-    first = story.submit()
-    second = behind(story, "after", first, delay=600)
-    story.run(first)
-    story.wait(600)
-    assert story.ready() == [second]
-    story.now -= 3600
-    again = restore(story.state.rest, story.state.specs, list(story.state.jobs.values()))
-    assert sorted(again.line.where) == [second]
-
-
-def test_whoever_waits_for_a_job_that_can_never_start_can_never_start_either() -> None:
-    story = Scenario(gpus=1)
-    first = story.submit()
-    second = story.submit(dependency=Dependency((Clause("afterok", (first,)),)))
-    third = story.submit(dependency=Dependency((Clause("afterany", (second,)),)))
-    story.run(first)
-    story.exited(first, code=1)
-    assert story.state.doomed == {second, third}
-    story.fact(e.JobRetried, first)
-    assert story.state.doomed == set()
+    scenario = Scenario(gpus=1)
+    first = scenario.submit()
+    second = behind(scenario, "after", first, delay=600)
+    scenario.run(first)
+    scenario.wait(600)
+    assert scenario.ready() == [second]
+    scenario.now -= 3600
+    again = restore(scenario.state.record, scenario.state.specs, list(scenario.state.jobs.values()))
+    assert sorted(again.pending.class_of) == [second]
 
 
-def test_a_chain_of_thousands_is_no_trouble() -> None:
-    story = Scenario(gpus=1)
-    first = last = story.submit()
+def test_a_job_that_depends_on_a_never_eligible_job_is_never_eligible() -> None:
+    scenario = Scenario(gpus=1)
+    first = scenario.submit()
+    second = scenario.submit(dependency=Dependency((Clause("afterok", (first,)),)))
+    third = scenario.submit(dependency=Dependency((Clause("afterany", (second,)),)))
+    scenario.run(first)
+    scenario.exited(first, code=1)
+    assert scenario.state.never_eligible == {second, third}
+    scenario.fact(e.JobRetried, first)
+    assert scenario.state.never_eligible == set()
+
+
+def test_a_chain_of_thousands_of_dependencies() -> None:
+    scenario = Scenario(gpus=1)
+    first = last = scenario.submit()
     for _ in range(3000):
-        last = story.submit(dependency=Dependency((Clause("afterok", (last,)),)))
-    story.run(first)
-    story.exited(first, code=1)
-    assert len(story.state.doomed) == 3000
-    assert last in story.state.doomed
+        last = scenario.submit(dependency=Dependency((Clause("afterok", (last,)),)))
+    scenario.run(first)
+    scenario.exited(first, code=1)
+    assert len(scenario.state.never_eligible) == 3000
+    assert last in scenario.state.never_eligible
 
 
-def test_a_doomed_job_that_is_cancelled_is_over_for_those_who_wait_for_any_end():
-    story = Scenario()
-    failed = story.submit()
-    story.run(failed)
-    doomed = story.submit(dependency=Dependency((Clause("afterok", (failed,)),)))
-    story.exited(failed, 1)
-    story.fact(e.JobCancelled, doomed)
-    behind = story.submit(dependency=Dependency((Clause("afterany", (doomed,)),)))
-    assert story.plan() == [behind]
+def test_a_cancelled_never_eligible_job_meets_afterany():
+    scenario = Scenario()
+    failed = scenario.submit()
+    scenario.run(failed)
+    doomed = scenario.submit(dependency=Dependency((Clause("afterok", (failed,)),)))
+    scenario.exited(failed, 1)
+    scenario.fact(e.JobCancelled, doomed)
+    behind = scenario.submit(dependency=Dependency((Clause("afterany", (doomed,)),)))
+    assert scenario.plan() == [behind]

@@ -1,12 +1,13 @@
-"""Machines that come back with less, devices closed and opened, strangers."""
+"""Nodes that join with fewer devices, drained devices, and foreign use."""
 
 import pytest
 
 from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.policy.place import place
-from stoker.core.request import Request
+from stoker.core.cluster.overlay import Overlay
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.placement.placer import find_placement
 
 ZERO = (("box", "gpu", "0"),)
 
@@ -23,7 +24,7 @@ def test_a_drained_gpu_finishes_its_work_and_takes_no_new():
     assert story.plan() == [waits]
 
 
-def test_a_drained_gpu_stays_drained_when_its_machine_joins_again():
+def test_a_drained_gpu_stays_drained_when_its_node_joins_again():
     story = Scenario(gpus=1)
     story.tell(e.DevicesDrained(at=0, devices=ZERO, reason="fan"))
     story.tell(e.NodeJoined(at=0, facts=node(2)))
@@ -44,33 +45,33 @@ def test_draining_means_the_device_of_that_name_and_no_other():
     assert drained == {"0": "fan", "1": None}
 
 
-def test_a_gpu_that_a_stranger_uses_waits_until_he_leaves():
+def test_a_gpu_with_a_foreign_process_is_unavailable_until_it_ends():
     story = Scenario(gpus=1)
     job = story.submit()
-    story.tell(e.ForeignUseChanged(at=0, node="box", device="0", stranger="bob", memory=100))
+    story.tell(e.ForeignUseChanged(at=0, node="box", device="0", foreign_user="bob", memory=100))
     assert story.plan() == []
-    story.tell(e.ForeignUseChanged(at=0, node="box", device="0", stranger=None))
+    story.tell(e.ForeignUseChanged(at=0, node="box", device="0", foreign_user=None))
     assert story.plan() == [job]
-    assert story.state.rest.strangers == {}
+    assert story.state.record.foreign_use == {}
 
 
-def test_a_strangers_memory_is_not_given_out():
+def test_memory_of_a_foreign_process_is_not_allocated():
     story = Scenario(gpus=1)
-    story.tell(e.ForeignUseChanged(at=0, node="box", device="0", stranger=None, memory=20_000))
+    story.tell(e.ForeignUseChanged(at=0, node="box", device="0", foreign_user=None, memory=20_000))
     story.submit(gpus(0.1, memory=5_000))
     small = story.submit(gpus(0.1, memory=4_000))
     assert story.plan() == [small]
 
 
-def test_another_driver_looks_for_strangers_anew():
+def test_a_new_daemon_measures_foreign_use_again():
     story = Scenario(gpus=1)
     job = story.submit()
-    story.tell(e.ForeignUseChanged(at=0, node="box", device="0", stranger="bob"))
+    story.tell(e.ForeignUseChanged(at=0, node="box", device="0", foreign_user="bob"))
     story.tell(e.DaemonStarted(at=0, term=2, boot="b", pid=1, version="1"))
     assert story.plan() == [job]
 
 
-def test_a_machine_that_joins_again_keeps_what_its_attempts_hold():
+def test_a_node_that_joins_again_keeps_the_allocations_of_its_attempts():
     story = Scenario(gpus=2)
     job = story.submit()
     story.run(job)
@@ -115,10 +116,10 @@ def test_a_gpu_that_comes_back_is_open_again():
 
 def test_a_pool_that_shrank_under_its_attempts_is_closed_until_they_end_and_not_lost():
     story = Scenario(cpus=8)
-    big, small = story.submit(Request(cpus=6000)), story.submit(Request(cpus=2000))
+    big, small = story.submit(ResourceRequest(cpus=6000)), story.submit(ResourceRequest(cpus=2000))
     story.run(big, small)
     story.tell(e.NodeJoined(at=0, facts=node(2, cpus=4)))
-    waits = story.submit(Request(cpus=1000))
+    waits = story.submit(ResourceRequest(cpus=1000))
     assert story.plan() == []
     story.exited(small)
     assert story.plan() == []
@@ -135,7 +136,7 @@ def test_devices_by_the_words_people_use():
     story.tell(e.NodeJoined(at=0, facts=NodeFacts(name="box", types={"gpu": cards})))
 
     def found(word: str) -> list[str]:
-        return [device.name for _, device in story.state.cluster.find(word)]
+        return [device.name for _, device in story.state.cluster.find_devices(word)]
 
     assert found("1") == found("gpu:1") == found("box/gpu:1") == found("GPU-1111") == ["1"]
     assert found("all") == ["0", "1", "2"]
@@ -146,8 +147,8 @@ def without_gpu_1(policy: str) -> tuple[Scenario, int]:
     """GPU 1 is no longer offered but still held; half of GPU 0 is in use."""
     story = Scenario()
     story.tell(e.PolicyChosen(at=story.now, queue="*", name=policy, parameters={}))
-    holds = story.submit(gpus(1, only=("1",)), limit=600)
-    story.run(holds, story.submit(gpus(0.5, only=("0",)), limit=3600))
+    holds = story.submit(gpus(1, required=("1",)), limit=600)
+    story.run(holds, story.submit(gpus(0.5, required=("0",)), limit=3600))
     story.tell(e.NodeJoined(at=0, facts=node(1)))
     return story, holds
 
@@ -167,9 +168,9 @@ def test_a_reservation_never_counts_on_a_gpu_that_is_gone(policy: str):
 
 
 @pytest.mark.parametrize("policy", ["backfill", "conservative"])
-def test_a_whole_machine_is_reserved_for_when_its_gone_gpu_is_given_back(policy: str):
+def test_a_whole_node_is_reserved_until_its_removed_gpu_is_released(policy: str):
     story, _ = without_gpu_1(policy)
-    story.submit(Request(exclusive=True), limit=60)
+    story.submit(ResourceRequest(exclusive=True), limit=60)
     story.submit(gpus(0.5), limit=4000)
     short = story.submit(gpus(0.5), limit=1800)
     assert story.plan() == [short]
@@ -177,7 +178,7 @@ def test_a_whole_machine_is_reserved_for_when_its_gone_gpu_is_given_back(policy:
 
 def test_a_what_if_ledger_keeps_the_devices_of_the_true_one():
     story, holds = without_gpu_1("backfill")
-    later = story.state.cluster.shadow()
+    later = Overlay(story.state.cluster)
     later.release(story.placed(holds))
     assert later.node("box").by_name.keys() == story.state.cluster.node("box").by_name.keys()
-    assert place(later, gpus(1, only=("1",))) is None
+    assert find_placement(later, gpus(1, required=("1",))) is None

@@ -8,24 +8,24 @@ from msgspec.structs import replace
 from core.scenario import Afar, gpus, node
 from simulation.state_comparison import state_as_dict
 from stoker.core import events as e
-from stoker.core.clock import seconds_until_due
-from stoker.core.instructions import (
-    AnnounceEmpty,
-    AnnounceEnd,
-    EndAttempt,
+from stoker.core.events.instructions import (
     ResumeAttempt,
+    RunJobEndHook,
+    RunQueueEmptyHook,
     StartProcess,
     SuspendAttempt,
+    TerminateAttempt,
 )
-from stoker.core.job import Retry
-from stoker.core.policy.place import place
-from stoker.core.request import Request
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Retry
+from stoker.core.placement.placer import find_placement
+from stoker.core.state.timers import next_wakeup
 from stoker.daemon.submission.checks import check_satisfiable
 from stoker.engine import CommandRejected
 
 
-def together(machines: int = 2, each: float = 1) -> Request:
-    return replace(gpus(each), machines=machines)
+def together(machines: int = 2, each: float = 1) -> ResourceRequest:
+    return replace(gpus(each), node_count=machines)
 
 
 def three() -> Afar:
@@ -50,7 +50,7 @@ def over(story: Afar, job: int, part: int, code: int | None = 0, **more: Any):
     return story.part(e.ProcessExited, job, part, code=code, **more)
 
 
-ENDED = [EndAttempt(1, 0)]
+ENDED = [TerminateAttempt(1, 0)]
 
 
 # -------------------------------------------------------------------------------- placement
@@ -61,7 +61,7 @@ def test_all_machines_are_taken_at_once_and_given_back_at_once():
     job = story.submit(together(3, 2))
     planned = e.AttemptPlanned(
         at=story.now, job=job, attempt=0, boot=story.boot,
-        placement=place(story.state.cluster, together(3, 2)),  # type: ignore[arg-type]
+        placement=find_placement(story.state.cluster, together(3, 2)),  # type: ignore[arg-type]
     )  # fmt: skip
     assert story.tell(planned) == [StartProcess(job, 0, planned.placement)]
     assert story.where(job) == ["box", "ant", "bee"]
@@ -100,10 +100,13 @@ def test_silent_and_excluded_machines_do_not_count():
 
 def test_the_parts_go_where_a_single_job_would_go_first():
     story = three()
-    story.run(story.submit(gpus(1, only=("1",))), story.submit(Request(cpus=1, nodes=("ant",))))
+    story.run(
+        story.submit(gpus(1, required=("1",))),
+        story.submit(ResourceRequest(cpus=1, nodes=("ant",))),
+    )
     job = story.submit(together(2))
     story.plan()
-    assert story.where(job) == ["box", "bee"]  # the fuller one, then the calmer one
+    assert story.where(job) == ["box", "ant"]  # the fuller in GPUs, then the fuller in cores
 
 
 def test_what_cannot_be_on_so_many_machines_is_refused():
@@ -127,7 +130,7 @@ def test_a_queue_counts_the_gpus_of_all_parts():
     assert story.plan() == [narrow]
     story.tell(e.QueueDefined(at=0, name="night", max_gpus=5000))
     assert story.plan() == [wide]
-    assert story.state.queue_gpus == {"night": 5000}
+    assert story.state.quotas.queue_gpus == {"night": 5000}
 
 
 def test_nothing_without_a_limit_slips_in_where_it_would_delay_several_machines():
@@ -187,7 +190,7 @@ def test_all_parts_at_zero_are_a_success():
     assert over(story, job, 1) == []
     assert over(story, job, 2) == []
     assert story.is_(job) == "RUNNING"
-    assert over(story, job, 0) == [AnnounceEnd(job), AnnounceEmpty()]
+    assert over(story, job, 0) == [RunJobEndHook(job), RunQueueEmptyHook()]
     assert (story.is_(job), story.job(job).code, story.job(job).note) == ("COMPLETED", 0, None)
 
 
@@ -247,7 +250,7 @@ def test_the_others_are_ended_once():
     story, job = gang(3)
     assert over(story, job, 0, 1) == ENDED
     assert over(story, job, 1, None, signal=15) == []
-    assert over(story, job, 2, None, signal=15) == [AnnounceEnd(job), AnnounceEmpty()]
+    assert over(story, job, 2, None, signal=15) == [RunJobEndHook(job), RunQueueEmptyHook()]
     assert story.job(job).cause == "exit 1"
 
 
@@ -303,7 +306,7 @@ def test_ended_on_purpose_it_holds_everything_until_its_last_part_is_gone(act, s
     assert act(story, job) == ENDED
     assert over(story, job, 1, code) == []
     assert not story.all_free()
-    assert over(story, job, 0, None, signal=15) == [AnnounceEnd(job), AnnounceEmpty()]
+    assert over(story, job, 0, None, signal=15) == [RunJobEndHook(job), RunQueueEmptyHook()]
     assert story.is_(job) == state
     assert story.all_free()
 
@@ -320,7 +323,7 @@ def test_what_ends_already_is_not_ended_again(act):
 def test_its_owner_may_cancel_what_ends_already_and_at_once():
     story, job = gang(retry=Retry(5))
     over(story, job, 1, 5)
-    assert story.fact(e.JobCancelled, job, at_once=True) == [EndAttempt(job, 0, True)]
+    assert story.fact(e.JobCancelled, job, at_once=True) == [TerminateAttempt(job, 0, True)]
     over(story, job, 0, None, signal=9)
     assert story.is_(job) == "CANCELLED"
 
@@ -333,7 +336,7 @@ def test_a_time_limit_counts_from_the_first_start():
     story.part(e.ProcessStarted, job, 1, pid=8, boot=story.boot)
     story.now += 10
     story.part(e.ProcessStarted, job, 0, pid=7, boot=story.boot)
-    assert seconds_until_due(story.state, story.now, story.boot) == 50
+    assert next_wakeup(story.state, story.now, story.boot) == 50
 
 
 def test_a_pause_stops_all_of_it_and_a_part_may_die_in_it():
@@ -351,7 +354,7 @@ def test_a_start_that_was_called_off_frees_all_machines_and_leaves_no_trace():
     job = story.submit(together(3))
     story.plan()
     story.part(e.StartFailed, job, 2, why="its disk is full")
-    story.about(e.StartCalledOff, job, why="ant was not ready", delay=5.0)
+    story.about(e.StartCancelled, job, why="ant was not ready", delay=5.0)
     assert (story.is_(job), story.job(job).attempt) == ("PENDING", 1)
     assert (story.job(job).ends, story.job(job).pid) == ((), None)
     assert story.all_free()
@@ -365,7 +368,7 @@ def test_a_cancelled_start_that_was_called_off_is_over():
     job = story.submit(together(3))
     story.plan()
     assert story.fact(e.JobCancelled, job) == ENDED
-    story.about(e.StartCalledOff, job, why="ant was not ready")
+    story.about(e.StartCancelled, job, why="ant was not ready")
     assert story.is_(job) == "CANCELLED"
     assert story.all_free()
 
@@ -417,13 +420,13 @@ def test_a_silent_part_that_is_given_up_ends_the_others_and_all_of_it_goes_elsew
     assert story.wait(60) == []  # once is enough
     over(story, job, 0, None, signal=15)
     assert story.job(job).cause == "lost: ant was unreachable"
-    assert story.state.rest.strays == {"ant": ((job, 0),)}
+    assert story.state.record.abandoned_attempts == {"ant": ((job, 0),)}
     assert story.plan() == [job]
     assert sorted(story.where(job)) == ["bee", "box"]
     over(story, job, 1, 0, attempt=0)
     story.reached("ant", (job, 0))
     assert story.is_(job) == "CONFIGURING"
-    assert story.state.rest.strays == {}
+    assert story.state.record.abandoned_attempts == {}
 
 
 def test_a_given_up_part_that_comes_back_before_the_others_are_gone_does_not_count():
@@ -453,7 +456,7 @@ def test_when_all_machines_are_silent_each_is_given_up_at_its_own_time():
     [second] = story.wait(30)
     assert second.node == "bee"  # type: ignore[attr-defined]
     assert story.is_(job) == "PENDING"
-    assert story.state.rest.strays == {"ant": ((job, 0),), "bee": ((job, 0),)}
+    assert story.state.record.abandoned_attempts == {"ant": ((job, 0),), "bee": ((job, 0),)}
 
 
 def test_a_part_that_failed_before_another_was_given_up_decides():
@@ -463,7 +466,7 @@ def test_a_part_that_failed_before_another_was_given_up_decides():
     over(story, job, 2, None, signal=15)
     story.wait(60)
     assert (story.is_(job), story.job(job).cause) == ("FAILED", "exit 3")
-    assert story.state.rest.strays == {"ant": ((job, 0),)}
+    assert story.state.record.abandoned_attempts == {"ant": ((job, 0),)}
 
 
 def test_a_cancelled_one_with_a_silent_part_is_over_when_that_is_given_up():
@@ -503,7 +506,7 @@ def test_a_machine_of_a_gang_is_removed_while_the_other_part_ends():
     removed = story.where(job).index("ant")
     assert story.about(e.AttemptLost, job, why="ant was removed", part=removed) == ENDED
     story.tell(e.NodeRemoved(at=story.now, name="ant"))
-    story.submit(Request())  # asks for nothing: it would fit on a machine without devices
+    story.submit(ResourceRequest())  # asks for nothing: it would fit on a machine without devices
     story.submit(gpus(2), limit=60)
     later = story.submit(gpus(2), limit=60)
     waits = story.submit(together(3, 2))
@@ -525,7 +528,7 @@ def test_a_machine_that_was_removed_from_a_gang_can_be_added_again_before_it_end
     story.tell(e.NodeRemoved(at=story.now, name="ant"))
     story.add("cat")
     story.add("ant")  # memory is compared with what rows give, also the order of machines
-    assert story.state.cluster.nodes["ant"].closed is None
+    assert story.state.cluster.nodes["ant"].unavailable_reason is None
     over(story, job, 1 - removed)
     assert story.all_free()
     assert "ant" in story.state.cluster.nodes

@@ -1,22 +1,22 @@
-"""What exactly is executed, and with what environment."""
+"""Launch of an attempt: argv, environment, log files."""
 
 from typing import Any
 
 import pytest
 
 from core.scenario import Scenario, gpus
-from stoker.core.launch import Launch, launch
-from stoker.core.request import Request
+from stoker.core.launch.launch import Launch, launch
+from stoker.core.model.resources import ResourceRequest
 
 
-def launched(request: Request | None = None, **fields: Any) -> Launch:
-    story = Scenario(gpus=2)
-    job = story.submit(request if request is not None else gpus(2), **fields)
-    story.plan()
-    found = story.job(job)
-    node = story.state.cluster.nodes["box"]
-    spec = story.state.spec(found)
-    return launch(found, spec, story.placed(job), node, 50.5, "/logs", "tok", "/scripts")
+def launched(request: ResourceRequest | None = None, **fields: Any) -> Launch:
+    scenario = Scenario(gpus=2)
+    job = scenario.submit(request if request is not None else gpus(2), **fields)
+    scenario.plan()
+    found = scenario.job(job)
+    node = scenario.state.cluster.nodes["box"]
+    spec = scenario.state.spec(found)
+    return launch(found, spec, scenario.placed(job), node, 50.5, "/logs", "tok", "/scripts")
 
 
 def test_a_line_runs_in_the_submitters_shell() -> None:
@@ -31,7 +31,7 @@ def test_a_job_learns_its_gpus() -> None:
 
 
 def test_a_job_without_gpus_sees_none() -> None:
-    assert launched(Request(cpus=1000)).extra["CUDA_VISIBLE_DEVICES"] == ""
+    assert launched(ResourceRequest(cpus=1000)).extra["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_slurms_variables_only_on_request() -> None:

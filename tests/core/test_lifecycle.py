@@ -1,81 +1,89 @@
-"""The states of a job: the table, and a sentence for every edge of it."""
+"""Job states: every transition of the table."""
 
 import pytest
 from msgspec.structs import replace
 
 from core.scenario import Afar, S, Scenario, gpus
 from stoker.core import events as e
-from stoker.core.job import Retry
-from stoker.core.lifecycle import FINISHED, HOLDING, SHORT, TRANSITIONS, UNHAPPY, JobState, check
+from stoker.core.model.lifecycle import (
+    FAILED_STATES,
+    FINISHED,
+    HOLDING,
+    STATE_CODES,
+    TRANSITIONS,
+    JobState,
+    check_transition,
+)
+from stoker.core.model.spec import Retry
 
 ALWAYS = Retry(9)
 
 
 def configuring(**fields: object) -> tuple[Scenario, int]:
-    story = Scenario()
-    job = story.submit(**fields)  # type: ignore[arg-type]
-    story.plan()
-    return story, job
+    scenario = Scenario()
+    job = scenario.submit(**fields)  # type: ignore[arg-type]
+    scenario.plan()
+    return scenario, job
 
 
 def running(**fields: object) -> tuple[Scenario, int]:
-    story, job = configuring(**fields)
-    story.started(job)
-    return story, job
+    scenario, job = configuring(**fields)
+    scenario.started(job)
+    return scenario, job
 
 
 def queued(**fields: object) -> tuple[Scenario, int]:
-    story, job = configuring(**fields)
-    story.about(e.AttemptQueued, job, external_id="4711")
-    return story, job
+    scenario, job = configuring(**fields)
+    scenario.about(e.AttemptQueued, job, external_id="4711")
+    return scenario, job
 
 
 def suspended(**fields: object) -> tuple[Scenario, int]:
-    story, job = running(**fields)
-    story.fact(e.JobPaused, job, boot=story.now)
-    return story, job
+    scenario, job = running(**fields)
+    scenario.fact(e.JobPaused, job, boot=scenario.now)
+    return scenario, job
 
 
 def completing(why: type[e.Event] = e.JobCancelled, **fields: object) -> tuple[Scenario, int]:
-    story, job = running(**fields)
+    scenario, job = running(**fields)
     more = {"attempt": 0} if why in (e.TimeLimitReached, e.TrialStopped) else {}
-    story.fact(why, job, **more)
-    return story, job
+    scenario.fact(why, job, **more)
+    return scenario, job
 
 
 def pending(**fields: object) -> tuple[Scenario, int]:
-    story = Scenario()
-    return story, story.submit(**fields)  # type: ignore[arg-type]
+    scenario = Scenario()
+    return scenario, scenario.submit(**fields)  # type: ignore[arg-type]
 
 
 def failing(**end: object) -> tuple[Scenario, int]:
     """One of two parts has ended badly, and the other one is asked to end."""
-    story = Afar()
-    story.add("ant")
-    job = story.submit(replace(gpus(1), machines=2))
-    story.run(job)
-    story.part(e.ProcessExited, job, 1, **end)
-    return story, job
+    scenario = Afar()
+    scenario.add("ant")
+    job = scenario.submit(replace(gpus(1), node_count=2))
+    scenario.run(job)
+    scenario.part(e.ProcessExited, job, 1, **end)
+    return scenario, job
 
 
-def other_part_over(story: Scenario, job: int) -> None:
-    story.exited(job, None, signal=15, part=0)
+def other_part_over(scenario: Scenario, job: int) -> None:
+    scenario.exited(job, None, signal=15, part=0)
 
 
-def lost(story: Scenario, job: int) -> None:
-    story.about(e.AttemptLost, job, why="the node restarted")
+def lost(scenario: Scenario, job: int) -> None:
+    scenario.about(e.AttemptLost, job, why="the node restarted")
 
 
 def edges() -> dict[tuple[JobState, JobState], tuple[Scenario, int]]:
     """Every step of the table, taken by facts alone."""
     made: dict[tuple[JobState, JobState], tuple[Scenario, int]] = {}
 
-    def note(old: JobState, new: JobState, told: tuple[Scenario, int], act) -> None:
-        story, job = told
-        assert story.job(job).state is old
-        act(story, job)
-        assert story.job(job).state is new
-        made[old, new] = told
+    def note(old: JobState, new: JobState, reached: tuple[Scenario, int], act) -> None:
+        scenario, job = reached
+        assert scenario.job(job).state is old
+        act(scenario, job)
+        assert scenario.job(job).state is new
+        made[old, new] = reached
 
     note(S.PENDING, S.CONFIGURING, pending(), lambda s, j: s.plan())
     note(S.PENDING, S.CANCELLED, pending(), lambda s, j: s.fact(e.JobCancelled, j))
@@ -109,13 +117,13 @@ def edges() -> dict[tuple[JobState, JobState], tuple[Scenario, int]]:
     )  # fmt: skip
     note(S.COMPLETING, S.FAILED, failing(code=1), other_part_over)
     note(S.COMPLETING, S.OUT_OF_MEMORY, failing(signal=9, memory="host"), other_part_over)
-    for (_, new), told in list(made.items()):
+    for (_, new), reached in list(made.items()):
         if new in FINISHED:
-            note(new, S.PENDING, told, lambda s, j: s.fact(e.JobRetried, j))
+            note(new, S.PENDING, reached, lambda s, j: s.fact(e.JobRetried, j))
     return made
 
 
-def test_every_edge_of_the_table_is_taken_by_some_fact():
+def test_every_transition_is_caused_by_an_event():
     table = {(old, new) for old, targets in TRANSITIONS.items() for new in targets}
     assert set(edges()) == table
 
@@ -125,42 +133,42 @@ def test_every_state_can_be_reached_and_left():
     assert set(TRANSITIONS) == set(JobState)
 
 
-def test_a_step_that_is_not_in_the_table_is_a_bug():
+def test_an_illegal_transition_raises():
     with pytest.raises(AssertionError, match="illegal transition from COMPLETED to RUNNING"):
-        check(S.COMPLETED, S.RUNNING)
+        check_transition(S.COMPLETED, S.RUNNING)
 
 
-def test_each_state_is_one_thing():
+def test_sets_of_states_are_disjoint():
     assert not FINISHED & HOLDING
-    assert UNHAPPY < FINISHED
+    assert FAILED_STATES < FINISHED
     assert {S.PENDING} | HOLDING | FINISHED == set(JobState)
-    assert len(set(SHORT.values())) == len(SHORT) == len(JobState)
+    assert len(set(STATE_CODES.values())) == len(STATE_CODES) == len(JobState)
 
 
 @pytest.mark.parametrize("why", ["cancel", "deadline", "time"])
 @pytest.mark.parametrize("end", ["exited", "lost", "failed", "called off"])
-def test_whatever_ends_a_job_that_is_being_ended_it_ends(why: str, end: str):
-    story, job = configuring(limit=60, deadline_at=1005.0)
+def test_a_completing_job_ends_in_the_requested_state(why: str, end: str):
+    scenario, job = configuring(limit=60, deadline_at=1005.0)
     match why:
         case "cancel":
-            story.fact(e.JobCancelled, job)
+            scenario.fact(e.JobCancelled, job)
         case "deadline":
-            story.fact(e.DeadlinePassed, job)
+            scenario.fact(e.DeadlinePassed, job)
         case "time":
-            story.about(e.TimeLimitReached, job)
+            scenario.about(e.TimeLimitReached, job)
     match end:
         case "exited":
-            story.exited(job, None, signal=15)
+            scenario.exited(job, None, signal=15)
         case "lost":
-            lost(story, job)
+            lost(scenario, job)
         case "failed":
-            story.about(e.StartFailed, job, why="no such directory")
+            scenario.about(e.StartFailed, job, why="no such directory")
         case "called off":
-            story.about(e.StartCalledOff, job, why="bob was first")
+            scenario.about(e.StartCancelled, job, why="bob was first")
     expected = {"cancel": "CANCELLED", "deadline": "DEADLINE", "time": "TIMEOUT"}[why]
     if (why, end) == ("time", "lost"):
         expected = "NODE_FAIL"
     if (why, end) == ("time", "called off"):
         expected = "PENDING"  # it never ran
-    assert story.is_(job) == expected
-    assert story.free() == {"0": 1000, "1": 1000}
+    assert scenario.is_(job) == expected
+    assert scenario.free() == {"0": 1000, "1": 1000}

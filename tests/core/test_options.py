@@ -1,4 +1,4 @@
-"""What people type, read once: every option, and every way to get one wrong."""
+"""Options of submit and edit, valid and invalid."""
 
 import contextlib
 from typing import Any
@@ -7,24 +7,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.job import EarlySignal, Retry, Spec
-from stoker.core.options import KNOWN, Context, Wanted, parse_array, parse_signal, read
-from stoker.core.units import BadValue
+from stoker.core.model.spec import EarlySignal, Retry, Spec
+from stoker.core.model.units import BadValue
+from stoker.core.options.submit import (
+    KNOWN_OPTIONS,
+    ParseContext,
+    ParsedOptions,
+    parse_array,
+    parse_options,
+    parse_signal,
+)
 
 NOW = 1_700_000_000.0
 
 
-def asked(**options: Any) -> Wanted:
-    return read(options, Context(NOW, lambda word: [int(word)], lambda _: [3]))
+def parsed(**options: Any) -> ParsedOptions:
+    return parse_options(options, ParseContext(NOW, lambda word: [int(word)], lambda _: [3]))
 
 
-def test_a_job_that_asks_for_nothing_gets_one_core() -> None:
-    request = asked().request
+def test_a_job_without_a_request_gets_one_core() -> None:
+    request = parsed().request
     assert (request.cpus, request.gpus) == (1000, None)
 
 
-def test_a_gpu_job_is_not_held_up_by_cores() -> None:
-    assert asked(gpus="2").request.cpus == 0
+def test_a_gpu_job_requests_no_cores() -> None:
+    assert parsed(gpus="2").request.cpus == 0
 
 
 @pytest.mark.parametrize(
@@ -41,40 +48,40 @@ def test_a_gpu_job_is_not_held_up_by_cores() -> None:
         ({"gpus": "2.5", "gpus_min_vram": "40G"}, 2500, None, 40 * 1024),
     ],
 )
-def test_gpus_can_be_asked_for_in_many_ways(
+def test_ways_to_request_gpus(
     options: dict[str, str], amount: int, model: str | None, vram: int | None
 ) -> None:
-    ask = asked(**options).request.gpus
+    ask = parsed(**options).request.gpus
     assert ask is not None
     assert (ask.amount, ask.model, ask.min_vram) == (amount, model, vram)
 
 
 def test_memory_per_gpu_and_per_core_is_multiplied() -> None:
-    assert asked(gpus="2", mem_per_gpu="8G").request.memory == 16 * 1024
-    assert asked(cpus="4", mem_per_cpu="1G").request.memory == 4 * 1024
+    assert parsed(gpus="2", mem_per_gpu="8G").request.memory == 16 * 1024
+    assert parsed(cpus="4", mem_per_cpu="1G").request.memory == 4 * 1024
 
 
 def test_other_resources_are_named() -> None:
-    assert asked(resources="{licence:1, hdd:32.5}").request.named == (
+    assert parsed(resources="{licence:1, hdd:32.5}").request.named == (
         ("hdd", 32500), ("licence", 1000),
     )  # fmt: skip
-    assert asked(resources={"licence": 2}).request.named == (("licence", 2000),)
+    assert parsed(resources={"licence": 2}).request.named == (("licence", 2000),)
 
 
 def test_devices_can_be_chosen_preferred_and_avoided() -> None:
-    ask = asked(gpus="1", use_gpus="0-2,7", prefer_gpus="2", avoid_gpus="0").request.gpus
+    ask = parsed(gpus="1", use_gpus="0-2,7", prefer_gpus="2", avoid_gpus="0").request.gpus
     assert ask is not None
-    assert (ask.only, ask.prefer, ask.avoid) == (("0", "1", "2", "7"), ("2",), ("0",))
+    assert (ask.required, ask.prefer, ask.avoid) == (("0", "1", "2", "7"), ("2",), ("0",))
 
 
 def test_the_rest_of_an_sbatch_line() -> None:
-    wanted = asked(
+    wanted = parsed(
         time="1-12", begin="now+1hour", signal="B:USR1@120", requeue=True, comment="x",
         label=["a", "b"], nice="5", dependency="afterok:7", qos="high", export="NONE",
     )  # fmt: skip
     assert wanted.fields["limit"] == 36 * 3600
     assert wanted.begin_at == NOW + 3600
-    assert wanted.fields["warning"] == EarlySignal(10, 120)
+    assert wanted.fields["early_signal"] == EarlySignal(10, 120)
     assert wanted.fields["retry"] == Retry(3, ("lost",))
     assert wanted.fields["labels"] == ("a", "b")
     assert wanted.priority == -5
@@ -84,13 +91,13 @@ def test_the_rest_of_an_sbatch_line() -> None:
 
 
 def test_an_edit_changes_only_what_it_mentions() -> None:
-    context = Context(NOW, lambda word: [int(word)], lambda _: [3])
-    before = asked(gpus_per_node="2", nodes="3", nodelist="a,b,c,d", exclude="d").request
+    context = ParseContext(NOW, lambda word: [int(word)], lambda _: [3])
+    before = parsed(gpus_per_node="2", nodes="3", nodelist="a,b,c,d", exclude="d").request
     spec = Spec(kind="line", user="u", directory="/", shell="sh", environment="", request=before,
                 name="")  # fmt: skip
-    assert read({"priority": "5"}, context, spec).request == before
-    after = read({"nodelist": "b,c", "nodes": "2", "exclude": ""}, context, spec).request
-    assert (after.nodes, after.machines, after.not_nodes) == (("b", "c"), 2, ())
+    assert parse_options({"priority": "5"}, context, spec).request == before
+    after = parse_options({"nodelist": "b,c", "nodes": "2", "exclude": ""}, context, spec).request
+    assert (after.nodes, after.node_count, after.not_nodes) == (("b", "c"), 2, ())
     assert after.gpus == before.gpus
 
 
@@ -112,9 +119,9 @@ def test_arrays() -> None:
         {"send": ["x"], "no_send": True}, {"bring": "x", "no_bring": "true"},
     ],
 )  # fmt: skip
-def test_nonsense_is_refused_with_a_sentence(options: dict[str, Any]) -> None:
+def test_invalid_options_are_rejected_with_a_sentence(options: dict[str, Any]) -> None:
     with pytest.raises(BadValue) as caught:
-        asked(**options)
+        parsed(**options)
     assert str(caught.value).endswith(".")
 
 
@@ -125,21 +132,21 @@ values = st.one_of(
 )  # fmt: skip
 
 
-@given(st.dictionaries(st.sampled_from(sorted(KNOWN)), values, max_size=4))
-def test_whatever_is_typed_is_read_or_refused(options: dict[str, Any]) -> None:
+@given(st.dictionaries(st.sampled_from(sorted(KNOWN_OPTIONS)), values, max_size=4))
+def test_every_option_is_parsed_or_rejected(options: dict[str, Any]) -> None:
     try:
-        wanted = read(options, Context(NOW, lambda _: [1], lambda _: []))
+        wanted = parse_options(options, ParseContext(NOW, lambda _: [1], lambda _: []))
     except BadValue:
         return
     assert hash(wanted.request) is not None
 
 
 @given(st.text(max_size=10))
-def test_signals_are_known_or_refused(text: str) -> None:
+def test_every_signal_is_parsed_or_rejected(text: str) -> None:
     with contextlib.suppress(BadValue):
         assert 0 < parse_signal(text) < 65
 
 
-def test_a_job_that_cannot_end_by_its_deadline_is_refused() -> None:
+def test_a_job_that_cannot_end_by_its_deadline_is_rejected() -> None:
     with pytest.raises(BadValue, match="longer than the time until"):
-        asked(time="5m", deadline="now+1min")
+        parsed(time="5m", deadline="now+1min")

@@ -13,11 +13,11 @@ from core.scenario import Afar, gpus
 from core.test_policies import asked, begun, job, lab, turn
 from core.test_training import counted, listens, training
 from stoker.core import events as e
-from stoker.core.clock import due, seconds_until_due
-from stoker.core.estimate import OVERRUN, TOLERATED, remaining, time_left
-from stoker.core.explain_figure import figure
-from stoker.core.job import Training
-from stoker.core.policy.rank import rank
+from stoker.core.explain.ranking_text import explain_rank
+from stoker.core.measurement.estimator import OVERRUN, OVERRUN_TOLERANCE, remaining, time_left
+from stoker.core.model.spec import Training
+from stoker.core.policies.ranking import rank
+from stoker.core.state.timers import due_events, latest_end_of, next_wakeup
 
 HOUR = 3600
 FINE = {"grain": 1.0001, "fair": 0.0}
@@ -45,7 +45,7 @@ def test_what_is_left_does_not_become_more_before_it_says(
     later = time_left(expected, had + min(seconds, now.grows_in * 0.999))
     assert later.seconds <= now.seconds * (1 + 1e-9)
     grown = time_left(expected, had + now.grows_in * 1.001 + 1e-6)
-    if had >= expected * (1 + TOLERATED / OVERRUN) and expected:
+    if had >= expected * (1 + OVERRUN_TOLERANCE / OVERRUN) and expected:
         assert grown.seconds > now.seconds
 
 
@@ -57,7 +57,7 @@ def over(story: Afar, seconds: int, ran: float) -> int:
     found = job(story, seconds)
     listens(story, found)
     story.wait(ran)
-    story.about(e.StopAsked, found, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, found, why="", boot=story.boot)
     story.exited(found, 75, stopped=True)
     return found
 
@@ -77,7 +77,7 @@ def test_a_job_over_its_estimate_goes_before_longer_ones_and_behind_shorter_ones
 
 
 @pytest.mark.parametrize("policy", ["backfill", "fifo", "skip", "sjf", "planner", "srsf"])
-def test_an_overrun_puts_nobody_behind_those_of_lower_priority(policy: str) -> None:
+def test_an_overrun_puts_no_job_behind_one_of_lower_priority(policy: str) -> None:
     story = lab(policy)
     late = over(story, 60, ran=100 * HOUR)
     below = job(story, 60, priority=-1)
@@ -103,7 +103,7 @@ def drift(story: Afar, seconds: float) -> None:
     turn(story)
 
 
-def test_a_running_job_over_its_estimate_makes_room_for_a_shorter_one_in_the_end() -> None:
+def test_a_running_job_over_its_estimate_is_preempted_in_the_end() -> None:
     story = lab("planner", hysteresis=4.5, ageing=1e9, **FINE)
     late = job(story, HOUR)
     listens(story, late)
@@ -115,7 +115,7 @@ def test_a_running_job_over_its_estimate_makes_room_for_a_shorter_one_in_the_end
     assert asked(story, late) == [False]
     moments = 0
     while asked(story, late) == [False]:
-        wait = seconds_until_due(story.state, story.now, story.boot)
+        wait = next_wakeup(story.state, story.now, story.boot)
         assert wait is not None
         drift(story, wait + 0.001)
         moments += 1
@@ -134,7 +134,9 @@ def test_a_training_that_stops_reporting_does_not_look_nearly_done_for_ever() ->
     def left() -> float:
         found = story.job(silent)
         state = story.state
-        seconds = remaining(state.rest.families, state.cluster, found, state.spec(found), story.now)
+        seconds = remaining(
+            state.record.profiles, state.cluster, found, state.spec(found), story.now
+        )
         assert seconds is not None
         return seconds
 
@@ -155,7 +157,7 @@ def test_the_rank_of_a_silent_training_is_worked_out_again_when_it_is_late() -> 
     listens(story, silent)
     story.now += 100
     counted(story, silent, 1, seconds=100.0)
-    known = story.state.known(story.job(silent))
+    known = story.state.ranking_input(story.job(silent))
     level, until, _ = rank(known, story.now)
     assert story.now + 900 < until < story.now + 1100
     later, again, _ = rank(known, until + 1)
@@ -166,7 +168,7 @@ def test_the_rank_of_a_silent_training_is_worked_out_again_when_it_is_late() -> 
 # -- reservations ---------------------------------------------------------------------------
 
 
-def test_nobody_counts_on_the_end_of_a_job_that_has_passed() -> None:
+def test_an_estimated_end_that_has_passed_moves_to_the_future() -> None:
     story = lab("backfill", gpus=2)
     silent = training(story, gpus(1), training=Training(epochs=10))
     listens(story, silent)
@@ -174,7 +176,7 @@ def test_nobody_counts_on_the_end_of_a_job_that_has_passed() -> None:
     counted(story, silent, 1, seconds=100.0)
     head = story.submit(gpus(2))
     end = 1000 + 100 + 900 * 1.2
-    assert story.state.latest_end(story.job(silent)) == end
+    assert latest_end_of(story.state, story.job(silent)) == end
     short = story.submit(gpus(1), limit=600)
     assert turn(story)[0] == [short]
     story.started(short)
@@ -184,27 +186,27 @@ def test_nobody_counts_on_the_end_of_a_job_that_has_passed() -> None:
     assert turn(story)[0] == []
     begins = None
     while begins is None:
-        wait = seconds_until_due(story.state, story.now, story.boot)
+        wait = next_wakeup(story.state, story.now, story.boot)
         assert wait is not None
         story.now += wait + 0.001
-        for fact in due(story.state, story.now, story.boot):
+        for fact in due_events(story.state, story.now, story.boot):
             story.tell(fact)
-        if story.state.line.stirred and turn(story)[0] == [short]:
+        if story.state.pending.planning_requested and turn(story)[0] == [short]:
             begins = story.now
         assert story.now < end + 10_000
-    assert story.state.latest_end(story.job(silent), story.boot) > story.boot + 600
+    assert latest_end_of(story.state, story.job(silent), story.boot) > story.boot + 600
     assert story.is_(head) == "PENDING"
 
 
 # -- in words -------------------------------------------------------------------------------
 
 
-def test_it_is_said_that_an_overrun_is_what_counts() -> None:
+def test_the_explanation_names_the_overrun() -> None:
     story = lab("planner")
     late = over(story, HOUR, ran=2.5 * HOUR)
-    told = figure(story.state.known(story.job(late)), story.now)
+    told = explain_rank(story.state.ranking_input(story.job(late)), story.now)
     assert "longer than the expected 60 min" in told.text
     story = lab("srsf")
     late = over(story, HOUR, ran=2.5 * HOUR)
-    told = figure(story.state.known(story.job(late)), story.now)
+    told = explain_rank(story.state.ranking_input(story.job(late)), story.now)
     assert "longer than the expected 60 min" in told.text

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from core.scenario import Afar, gpus
-from core.test_policy_choice import choose, line, told
+from core.test_policy_choice import choose, explanation_of, pending_order
 from core.test_training import counted, listens, progress, training
 from stoker.core import events as e
-from stoker.core.cycle import after_requests
-from stoker.core.job import Training
-from stoker.core.policy.rank import OVERDUE, rank
-from stoker.core.policy.rules import POLICIES
-from stoker.core.standings import refresh
+from stoker.core.model.spec import Training
+from stoker.core.planner.cycle import plan_events
+from stoker.core.policies.catalog import POLICIES
+from stoker.core.policies.ranking import OVERDUE_RANK, rank
+from stoker.core.state.reranking import refresh_ranks
 
 MEASURING: dict[str, Any] = {
     "floor": 1200.0,
@@ -28,14 +28,14 @@ MEASURING: dict[str, Any] = {
 def turn(story: Afar) -> tuple[list[int], list[int], list[int]]:
     """One turn of the core: who starts, who is to stop, and who may go on after all."""
     found: dict[type[e.Event], list[int]] = {
-        e.AttemptPlanned: [], e.StopAsked: [], e.StopWithdrawn: [],
+        e.AttemptPlanned: [], e.PreemptionRequested: [], e.PreemptionCancelled: [],
     }  # fmt: skip
-    story.state.line.stirred = True
-    for fact in after_requests(story.state, story.now, story.boot):
+    story.state.pending.request_planning()
+    for fact in plan_events(story.state, story.now, story.boot):
         story.tell(fact)
         if type(fact) in found:
             found[type(fact)].append(fact.job)  # type: ignore[attr-defined]
-    return found[e.AttemptPlanned], found[e.StopAsked], found[e.StopWithdrawn]
+    return found[e.AttemptPlanned], found[e.PreemptionRequested], found[e.PreemptionCancelled]
 
 
 def begun(story: Afar) -> list[int]:
@@ -86,7 +86,7 @@ def stops(story: Afar, *jobs: int) -> None:
 # -- in order of arrival --------------------------------------------------------------------
 
 
-def test_fifo_holds_up_all_behind_the_first_that_has_no_room() -> None:
+def test_fifo_blocks_all_behind_the_first_that_does_not_fit() -> None:
     story = lab("fifo", gpus=2)
     first, wide, narrow = story.submit(), story.submit(gpus(2)), story.submit()
     assert begun(story) == [first]
@@ -96,7 +96,7 @@ def test_fifo_holds_up_all_behind_the_first_that_has_no_room() -> None:
     assert begun(story) == [narrow]
 
 
-def test_skip_passes_over_whoever_has_no_room() -> None:
+def test_skip_starts_jobs_ahead_of_those_that_do_not_fit() -> None:
     story = lab("skip", gpus=2)
     first, wide, narrow = story.submit(), story.submit(gpus(2)), story.submit()
     assert begun(story) == [first, narrow]
@@ -117,7 +117,7 @@ def test_backfill_fills_the_gap_before_the_head_and_beside_it() -> None:
 
 
 @pytest.mark.parametrize(("limit", "starts"), [(600, True), (601, False)])
-def test_backfill_lets_in_only_who_is_over_when_the_head_wants_to_start(
+def test_backfill_starts_only_jobs_that_end_before_the_reservation(
     limit: int, starts: bool
 ) -> None:
     story = lab("backfill", gpus=2)
@@ -141,7 +141,7 @@ def second_in_line(policy: str, limit: int) -> bool:
     return begun(story) == [last]
 
 
-def test_conservative_delays_nobody_where_backfill_delays_the_second() -> None:
+def test_conservative_does_not_delay_the_second_where_backfill_does() -> None:
     assert second_in_line("backfill", 2000)
     assert not second_in_line("conservative", 2000)
     assert second_in_line("conservative", 1100)
@@ -171,7 +171,7 @@ def test_conservative_uses_a_hole_between_two_places() -> None:
     assert story.ready() == [wide, narrow, no_hole]
 
 
-def test_conservative_moves_all_forward_when_somebody_ends_early() -> None:
+def test_conservative_moves_all_forward_when_a_job_ends_early() -> None:
     story = lab("conservative", gpus=2)
     first = story.submit(limit=1000)
     assert begun(story) == [first]
@@ -205,11 +205,11 @@ def test_a_queue_with_easy_beside_a_conservative_one_keeps_its_rule() -> None:
 # -- by what owners say ---------------------------------------------------------------------
 
 
-def test_sjf_takes_the_shortest_and_stops_nobody() -> None:
+def test_sjf_starts_the_shortest_and_preempts_no_job() -> None:
     story = lab("sjf")
     (first,) = runs(story, 5000)
     long, short = job(story, 900), job(story, 60)
-    assert line(story) == [short, long]
+    assert pending_order(story) == [short, long]
     assert turn(story) == ([], [], [])
     story.exited(first)
     assert begun(story) == [short]
@@ -220,7 +220,7 @@ def test_time_and_service_order_wide_jobs_differently() -> None:
         story = lab(policy, gpus=4)
         story.run(story.submit(gpus(4)))
         narrow, wide = job(story, 1000), job(story, 300, 4)
-        assert line(story) == ([wide, narrow] if wide_first else [narrow, wide]), policy
+        assert pending_order(story) == ([wide, narrow] if wide_first else [narrow, wide]), policy
 
 
 @pytest.mark.parametrize("policy", ["srtf", "srsf"])
@@ -252,7 +252,7 @@ def test_srsf_stops_as_many_as_a_wide_job_needs() -> None:
 # -- by what they have had ------------------------------------------------------------------
 
 
-def test_tiresias_takes_who_came_first_within_a_step() -> None:
+def test_tiresias_is_fifo_within_a_level() -> None:
     story = lab("tiresias")
     (first,) = runs(story, 100_000)
     second = training(story)
@@ -281,50 +281,54 @@ def test_tiresias_has_three_steps() -> None:
     (first,) = runs(story, 100_000)
     levels = []
     for _ in range(4):
-        levels.append(rank(story.state.known(story.job(first)), story.now)[0])
+        levels.append(rank(story.state.ranking_input(story.job(first)), story.now)[0])
         story.now += 6400
-    assert (rules.steps, levels) == ((3200.0, 12800.0), [0.0, 1.0, 2.0, 2.0])
+    assert (rules.service_levels, levels) == ((3200.0, 12800.0), [0.0, 1.0, 2.0, 2.0])
 
 
 # -- the planner ----------------------------------------------------------------------------
 
 
 def level(story: Afar, id: int) -> float:
-    return rank(story.state.known(story.job(id)), story.now)[0]
+    return rank(story.state.ranking_input(story.job(id)), story.now)[0]
 
 
 def planner(gpus: int = 1, **parameters: Any) -> Afar:
     return lab("planner", gpus, **{**MEASURING, **parameters})
 
 
-def test_nobody_knows_a_new_job_so_it_counts_as_the_floor() -> None:
+def test_an_unmeasured_job_counts_as_the_floor() -> None:
     story = planner()
     runs(story, 10)
     new, short, long = training(story), job(story, 1000), job(story, 1500)
-    assert line(story) == [short, new, long]
+    assert pending_order(story) == [short, new, long]
     assert level(story, new) == pytest.approx(log2(1200), abs=0.001)
 
 
-def test_an_unmeasured_job_counts_as_many_times_what_it_has_had() -> None:
+def test_job_without_estimate_is_ranked_by_levels_of_attained_service() -> None:
+    story = planner(4)
+    single, wide = training(story), training(story, gpus(2))
+    for id in (single, wide):
+        listens(story, id)
+    assumed = []
+    for seconds in (0, 599, 2, 598, 2):
+        story.now += seconds
+        assumed += [2 ** level(story, id) for id in (single, wide)]
+    # The first level lasts 1200 GPU-seconds and counts as 1200 s; the next is 16 times as large.
+    expected = [1200, 2400, 1200, 2400, 1200, 19200, 1200, 19200, 19200, 19200]
+    assert assumed == pytest.approx(expected, rel=0.001)
+    story.now += 16 * 19200
+    assert 2 ** level(story, single) == pytest.approx(307200, rel=0.001)
+
+
+def test_next_level_of_attained_service_is_reached_at_the_predicted_time() -> None:
     story = planner()
     first = training(story)
     listens(story, first)
-    seen = []
-    for _ in range(4):
-        seen.append(2 ** level(story, first))
-        story.now += 60
-    # Twenty times 0, 60, 120 and 180 s, not below the floor, in steps of half a doubling.
-    assert seen == pytest.approx([1200, 1200, 2400, 3394], rel=0.01)
-
-
-def test_a_step_of_an_unmeasured_job_comes_when_it_was_said_to() -> None:
-    story = planner()
-    first = training(story)
-    listens(story, first)
-    now, moment, _ = rank(story.state.known(story.job(first)), story.now)
-    assert moment - story.now == pytest.approx(1200 * 2**0.5 / 20)
-    assert rank(story.state.known(story.job(first)), moment - 1)[0] == now
-    assert rank(story.state.known(story.job(first)), moment + 1)[0] > now
+    now, moment, _ = rank(story.state.ranking_input(story.job(first)), story.now)
+    assert moment - story.now == pytest.approx(1200)
+    assert rank(story.state.ranking_input(story.job(first)), moment - 1)[0] == now
+    assert rank(story.state.ranking_input(story.job(first)), moment + 1)[0] > now
 
 
 def test_once_measured_epochs_to_go_count() -> None:
@@ -338,18 +342,18 @@ def test_once_measured_epochs_to_go_count() -> None:
     assert 2 ** level(story, first) == pytest.approx(89 * 60, rel=0.02)
 
 
-def test_what_is_learned_of_one_counts_for_its_like_that_wait() -> None:
+def test_a_measurement_counts_for_pending_jobs_of_the_same_profile() -> None:
     story = planner()
     first, second, other = (
         training(story, name=name, training=Training(epochs=epochs))
         for name, epochs in (("net", 100), ("net", 10), ("else", 10))
     )
     listens(story, first)
-    before = story.state.line.ranks[other]
-    assert story.state.line.ranks[second] == before
+    before = story.state.pending.rank_of[other]
+    assert story.state.pending.rank_of[second] == before
     story.wait(60)
     counted(story, first, 1, seconds=60.0)
-    assert story.state.line.ranks[second] < story.state.line.ranks[other] == before
+    assert story.state.pending.rank_of[second] < story.state.pending.rank_of[other] == before
 
 
 def test_a_time_limit_is_better_than_nothing_and_worse_than_epochs() -> None:
@@ -362,7 +366,7 @@ def test_a_time_limit_is_better_than_nothing_and_worse_than_epochs() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "makes_room"), [(1003, False), (997, True)])
-def test_a_running_job_makes_room_for_one_that_needs_less_by_the_hysteresis(
+def test_a_running_job_is_preempted_for_one_that_needs_less_by_the_hysteresis(
     seconds: int, makes_room: bool
 ) -> None:
     story = planner()
@@ -371,7 +375,7 @@ def test_a_running_job_makes_room_for_one_that_needs_less_by_the_hysteresis(
     assert turn(story)[1] == ([first] if makes_room else [])
 
 
-def test_the_further_it_is_the_less_it_makes_room() -> None:
+def test_the_less_remains_the_less_a_job_is_preempted() -> None:
     story = planner()
     (first,) = runs(story, 3000)
     story.now += 2000
@@ -379,10 +383,10 @@ def test_the_further_it_is_the_less_it_makes_room() -> None:
     assert turn(story)[1] == []
     third = job(story, 300)
     assert turn(story)[1] == [first]
-    assert line(story) == [third, second]
+    assert pending_order(story) == [third, second]
 
 
-def test_nobody_is_stopped_who_would_lose_its_work() -> None:
+def test_no_job_is_preempted_that_would_lose_its_work() -> None:
     story = planner()
     deaf = job(story, 100_000)
     story.run(deaf)  # its library has not spoken up
@@ -392,17 +396,17 @@ def test_nobody_is_stopped_who_would_lose_its_work() -> None:
     assert turn(story)[1] == [deaf]
 
 
-def test_one_that_would_begin_anew_stops_for_a_higher_priority_alone() -> None:
+def test_a_requeueable_job_is_preempted_by_higher_priority_only() -> None:
     story = planner()
-    anew = story.submit(restartable=True, limit=90_000)
-    story.run(anew)
+    requeueable = story.submit(requeueable=True, limit=90_000)
+    story.run(requeueable)
     job(story, 10)
     assert turn(story)[1] == []
     job(story, 10, priority=1)
-    assert turn(story)[1] == [anew]
+    assert turn(story)[1] == [requeueable]
 
 
-def test_a_quantum_is_had_before_anybody_asks() -> None:
+def test_no_job_is_preempted_within_its_quantum() -> None:
     story = planner(quantum=600.0)
     (first,) = runs(story, 100_000)
     job(story, 10)
@@ -412,31 +416,32 @@ def test_a_quantum_is_had_before_anybody_asks() -> None:
     assert turn(story)[1] == [first]
 
 
-def test_whoever_waits_comes_forward_at_moments_that_are_known() -> None:
+def test_waiting_improves_the_rank_at_predicted_times() -> None:
     story = lab("planner", fair=0.0)
     runs(story, 10)
     waiting = job(story, 1000)
-    known = story.state.known(story.job(waiting))
+    known = story.state.ranking_input(story.job(waiting))
     before, moment, _ = rank(known, story.now)
-    grain = log2(POLICIES["planner"].grain)
-    # log2(1 + waited / (30 × 1000)) reaches a step of the grain.
-    assert moment - story.now == pytest.approx(30_000 * (2**grain - 1))
+    planner = POLICIES["planner"]
+    grain = log2(planner.grain)
+    # log2(1 + waited / (ageing × 1000)) reaches a step of the grain.
+    assert moment - story.now == pytest.approx(planner.ageing * 1000 * (2**grain - 1))
     assert rank(known, moment - 1)[0] == before
     assert rank(known, moment + 1)[0] == pytest.approx(before - grain)
-    assert story.state.drift.of(waiting) == pytest.approx(moment)
+    assert story.state.rank_timers.time_of(waiting) == pytest.approx(moment)
 
 
-def test_ageing_lets_a_long_job_pass_a_shorter_one_that_came_later() -> None:
+def test_ageing_lets_a_long_job_overtake_a_later_shorter_one() -> None:
     story = planner()
     runs(story, 10)
     old = job(story, 1000)
     story.wait(29_000)
     new = job(story, 600)
-    assert line(story) == [new, old]
-    refresh(story.state, story.now)
+    assert pending_order(story) == [new, old]
+    refresh_ranks(story.state, story.now)
     story.wait(1500)  # 30.5 times what it needs: it counts as 496, the other as 554
-    refresh(story.state, story.now)
-    assert line(story) == [old, new]
+    refresh_ranks(story.state, story.now)
+    assert pending_order(story) == [old, new]
 
 
 # -- the bound on waiting -------------------------------------------------------------------
@@ -450,12 +455,12 @@ def test_one_is_overdue_after_its_patience_and_so_many_times_what_it_needs() -> 
         story = planner(**SOON)
         runs(story, 10)
         waiting = job(story, seconds)
-        known, since = story.state.known(story.job(waiting)), story.now
-        assert rank(known, since + late - 1)[0] > OVERDUE
-        assert rank(known, since + late + 1) == (OVERDUE, inf, inf)
+        known, since = story.state.ranking_input(story.job(waiting)), story.now
+        assert rank(known, since + late - 1)[0] > OVERDUE_RANK
+        assert rank(known, since + late + 1) == (OVERDUE_RANK, inf, inf)
 
 
-def test_nobody_passes_one_that_is_overdue() -> None:
+def test_no_job_starts_ahead_of_an_overdue_one() -> None:
     story = planner(gpus=2, **SOON)
     deaf = story.submit()
     story.run(deaf)
@@ -468,7 +473,7 @@ def test_nobody_passes_one_that_is_overdue() -> None:
     assert story.ready() == [narrow]
 
 
-def test_before_that_anybody_does() -> None:
+def test_before_it_is_overdue_other_jobs_start_ahead() -> None:
     story = planner(gpus=2, **SOON)
     story.run(story.submit())
     job(story, 400, 2)
@@ -477,7 +482,7 @@ def test_before_that_anybody_does() -> None:
     assert begun(story) == [narrow]
 
 
-def test_everybody_who_can_makes_room_for_one_that_is_overdue() -> None:
+def test_all_preemptible_jobs_are_victims_of_an_overdue_one() -> None:
     story = planner(**SOON)
     (first,) = runs(story, 12_000)  # it does not need three times as long
     long = job(story, 5000)
@@ -489,24 +494,24 @@ def test_everybody_who_can_makes_room_for_one_that_is_overdue() -> None:
     assert begun(story) == [long]
 
 
-def test_who_runs_because_it_was_overdue_is_not_stopped_for_a_shorter_one() -> None:
+def test_a_job_that_started_overdue_is_not_preempted_by_a_shorter_one() -> None:
     story = planner(**SOON)
     runs(story, 10)
     long = job(story, 5000)
     story.wait(10_001)
     story.exited(1)
-    refresh(story.state, story.now)
+    refresh_ranks(story.state, story.now)
     assert begun(story) == [long]
     story.about(e.TrainingBegan, long)
     job(story, 5)
     assert turn(story)[1] == []
 
 
-def test_without_patience_nobody_is_ever_overdue() -> None:
+def test_without_patience_no_job_is_ever_overdue() -> None:
     story = planner(patience=0.0, overdue=1.0)
     runs(story, 10)
     waiting = job(story, 100)
-    assert rank(story.state.known(story.job(waiting)), story.now + 1e9)[0] > OVERDUE
+    assert rank(story.state.ranking_input(story.job(waiting)), story.now + 1e9)[0] > OVERDUE_RANK
 
 
 # -- what others make room for is kept ------------------------------------------------------
@@ -522,23 +527,23 @@ def making_room() -> tuple[Afar, int, int, int]:
     return story, a, b, wide
 
 
-def test_one_for_whom_others_stop_is_told_so_and_nothing_later() -> None:
+def test_the_explanation_of_a_preemptor_names_its_victims() -> None:
     story, _, b, wide = making_room()
-    assert told(story, wide).unblocks == (f"job {b} stops, as it was asked to",)
+    assert explanation_of(story, wide).unblocks == (f"job {b} stops, as it was asked to",)
 
 
-def test_nobody_behind_takes_what_was_freed_for_another() -> None:
+def test_no_job_behind_takes_a_nominated_placement() -> None:
     story, a, b, wide = making_room()
     behind = job(story, 5000)
     assert turn(story) == ([], [], [])
     said = f"job {wide} starts first: devices are reserved for it"
-    assert told(story, behind).unblocks == (said,)
+    assert explanation_of(story, behind).unblocks == (said,)
     stops(story, b)
     assert begun(story) == [wide]
-    assert line(story) == [behind, a, b]
+    assert pending_order(story) == [behind, a, b]
 
 
-def test_nor_does_one_behind_for_whom_something_else_is_kept() -> None:
+def test_a_job_behind_with_its_own_nomination_does_not_take_it() -> None:
     story = planner(gpus=3)
     a, b, c = runs(story, 50_000, 60_000, 70_000)
     wide = job(story, 1000, 2)
@@ -553,7 +558,7 @@ def test_nor_does_one_behind_for_whom_something_else_is_kept() -> None:
     assert begun(story) == [behind]
 
 
-def test_nor_one_who_would_never_give_it_back_before_others_are_asked() -> None:
+def test_a_non_preemptible_job_does_not_start_before_the_preemption_for_one_ahead() -> None:
     """What is free, and what one who stops would free, is what the first in line waits for."""
     story = planner(gpus=2)
     (long,) = runs(story, 50_000)
@@ -570,15 +575,15 @@ def test_nor_one_who_would_never_give_it_back_before_others_are_asked() -> None:
     assert narrow in begun(story)
 
 
-def test_somebody_more_urgent_does() -> None:
+def test_a_higher_ranked_job_takes_a_nominated_placement() -> None:
     story, a, _, wide = making_room()
     urgent = job(story, 100)
     assert begun(story) == [urgent]
-    assert line(story) == [wide, a]
-    assert story.state.promises == {}
+    assert pending_order(story) == [wide, a]
+    assert story.state.memory.nominations == {}
 
 
-def test_one_that_is_asked_may_go_on_when_nobody_needs_its_room_any_more() -> None:
+def test_a_preemption_is_cancelled_when_it_is_not_needed_any_more() -> None:
     story, a, b, wide = making_room()
     story.fact(e.JobCancelled, wide)
     started, stopped, withdrawn = turn(story)
@@ -586,7 +591,7 @@ def test_one_that_is_asked_may_go_on_when_nobody_needs_its_room_any_more() -> No
     assert asked(story, b) == [False]
 
 
-def test_it_stops_all_the_same_if_another_needs_the_room() -> None:
+def test_a_preemption_is_not_cancelled_if_another_job_needs_it() -> None:
     story = planner()
     (first,) = runs(story, 50_000)
     second, third = job(story, 100), job(story, 200)
@@ -602,11 +607,11 @@ def test_it_stops_all_the_same_if_another_needs_the_room() -> None:
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
-def test_priority_comes_first_and_stops_who_can(policy: str) -> None:
+def test_priority_comes_first_and_preempts(policy: str) -> None:
     story = lab(policy)
     (first,) = runs(story, 10)
     short, urgent = job(story, 5, limit=600), job(story, 90_000, priority=3, limit=100_000)
-    assert line(story)[0] == urgent
+    assert pending_order(story)[0] == urgent
     assert turn(story)[1] == [first]
     stops(story, first)
     assert begun(story) == [urgent]
@@ -614,7 +619,7 @@ def test_priority_comes_first_and_stops_who_can(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
-def test_an_idle_lab_starts_whoever_comes(policy: str) -> None:
+def test_an_idle_cluster_starts_every_job(policy: str) -> None:
     story = lab(policy, gpus=4)
     jobs = [job(story, 10, size) for size in (1, 2, 1)]
     assert sorted(begun(story)) == jobs
@@ -634,14 +639,14 @@ def shares(policy: str, **parameters: float) -> Afar:
     return story
 
 
-def test_fair_takes_those_first_who_have_had_less_lately() -> None:
+def test_fair_starts_jobs_of_users_with_less_recent_usage_first() -> None:
     story = shares("fair")
     mine, yours = story.submit(user="ada"), story.submit(user="bob")
     turn(story)
-    assert line(story) == [yours, mine]
+    assert pending_order(story) == [yours, mine]
 
 
-def test_what_somebody_has_had_is_forgotten_with_time() -> None:
+def test_usage_decays_with_time() -> None:
     story = shares("fair")
     for each in (1, 2):
         story.exited(each)
@@ -649,7 +654,7 @@ def test_what_somebody_has_had_is_forgotten_with_time() -> None:
     story.now += 120 * DAY
     mine, yours = story.submit(user="ada"), story.submit(user="bob")
     turn(story)
-    assert line(story) == [mine, yours]
+    assert pending_order(story) == [mine, yours]
 
 
 def test_the_planner_weighs_what_a_user_has_had_against_what_a_job_needs() -> None:
@@ -658,10 +663,10 @@ def test_the_planner_weighs_what_a_user_has_had_against_what_a_job_needs() -> No
         mine = job(story, needed, user="ada")
         yours = job(story, 1100, user="bob")
         turn(story)
-        assert (line(story) == [mine, yours]) is ada_first, needed
+        assert (pending_order(story) == [mine, yours]) is ada_first, needed
 
 
-def test_one_that_is_overdue_is_so_whatever_its_owner_has_had() -> None:
+def test_an_overdue_job_has_no_fair_share_penalty() -> None:
     story = lab("planner", gpus=2, **{**MEASURING, **SOON, "fair": 0.5})
     first = story.submit(user="ada")
     story.run(first)
@@ -677,7 +682,7 @@ def test_one_that_is_overdue_is_so_whatever_its_owner_has_had() -> None:
     assert narrow in story.ready()
 
 
-def test_those_who_are_overdue_stand_as_they_came_whatever_their_owners_have_had() -> None:
+def test_overdue_jobs_are_fifo_whatever_the_usage_of_their_users() -> None:
     story = lab("planner", gpus=2, **{**MEASURING, **SOON, "fair": 0.5})
     first = story.submit(gpus(2), user="ada")
     story.run(first)
@@ -688,4 +693,4 @@ def test_those_who_are_overdue_stand_as_they_came_whatever_their_owners_have_had
     turn(story)
     story.wait(1100)
     turn(story)
-    assert line(story) == [mine, yours]
+    assert pending_order(story) == [mine, yours]

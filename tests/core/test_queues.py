@@ -6,13 +6,13 @@ from msgspec.structs import replace
 
 from core.scenario import Afar, Scenario, gpus, node
 from stoker.core import events as e
-from stoker.core.cluster import NodeFacts
-from stoker.core.explain import reason
-from stoker.core.job import Spec
-from stoker.core.launch import launch
-from stoker.core.policy.fit import could_ever
-from stoker.core.request import Request
-from stoker.core.restore import restore
+from stoker.core.explain.why import reason
+from stoker.core.launch.launch import launch
+from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Spec
+from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.state.restore import restore
 from stoker.daemon.views.queue import queue_view
 
 DISKS = (("hdd", "0", 32_000), ("hdd", "1", 64_000))
@@ -22,15 +22,15 @@ def define(story: Scenario, name: str = "q", **limits: Any) -> None:
     story.tell(e.QueueDefined(at=story.now, name=name, **limits))
 
 
-def disk(size: int) -> Request:
-    return Request(named=(("hdd", size * 1000),))
+def disk(size: int) -> ResourceRequest:
+    return ResourceRequest(named=(("hdd", size * 1000),))
 
 
 def held(story: Scenario, job: int, type: str = "hdd") -> list[str]:
     return story.placed(job).names(type)
 
 
-def test_a_queue_brings_devices_that_the_machine_knows_nothing_of():
+def test_a_queue_defines_devices_that_the_node_does_not_have():
     story = Scenario()
     define(story, resources=DISKS)
     a, b, c = (story.submit(disk(size), queue="q") for size in (50, 30, 30))
@@ -66,15 +66,15 @@ def test_a_queue_s_jobs_use_no_other_devices():
     job, spec = story.job(c), story.state.spec(story.job(c))
     for request, lack in (
         (disk(90), "has 64 hdd on one device in all, not 90"),
-        (Request(named=(("tpu", 1000),)), "has no resource 'tpu'"),
+        (ResourceRequest(named=(("tpu", 1000),)), "has no resource 'tpu'"),
     ):
-        asked = story.state.effective(job, _with(spec, request))
-        assert could_ever(box, asked) == lack
-    asked = story.state.effective(job, _with(spec, gpus(1), queue="two"))
-    assert could_ever(box, asked) == "has 0 GPUs among those named, not 1"
+        asked = story.state.effective_request(job, _with(spec, request))
+        assert infeasibility_reason(box, asked) == lack
+    asked = story.state.effective_request(job, _with(spec, gpus(1), queue="two"))
+    assert infeasibility_reason(box, asked) == "has 0 GPUs among those named, not 1"
 
 
-def _with(spec: Spec, request: Request, **more: Any) -> Spec:
+def _with(spec: Spec, request: ResourceRequest, **more: Any) -> Spec:
     from msgspec.structs import replace
 
     return replace(spec, request=request, **more)
@@ -96,18 +96,18 @@ def test_devices_that_are_brought_survive_a_new_daemon_and_a_restored_state():
     define(story, resources=DISKS)
     job = story.submit(disk(20), queue="q")
     story.run(job)
-    facts = story.state.rest.nodes["box"]
+    facts = story.state.record.nodes["box"]
     assert "hdd" not in facts.types
     story.tell(e.NodeJoined(at=story.now, facts=facts))
     assert story.free("hdd") == {"0": 12_000, "1": 64_000}
-    state = restore(story.state.rest, story.state.specs, story.state.jobs.values())
+    state = restore(story.state.record, story.state.specs, story.state.jobs.values())
     devices = state.cluster.nodes["box"].types["hdd"]
-    assert {device.name: device.free for device in devices} == story.free("hdd")
+    assert {device.name: device.unallocated for device in devices} == story.free("hdd")
 
 
-def test_a_machine_that_knows_a_type_after_all_has_the_last_word():
+def test_devices_of_a_node_replace_those_that_a_queue_defines():
     story = Scenario(gpus=0)
-    bare = story.state.rest.nodes["box"]
+    bare = story.state.record.nodes["box"]
     story.tell(
         e.NodeJoined(
             at=story.now, facts=NodeFacts("box", {k: v for k, v in bare.types.items() if v})
@@ -115,12 +115,12 @@ def test_a_machine_that_knows_a_type_after_all_has_the_last_word():
     )
     define(story, resources=(("gpu", "0", 1000), ("gpu", "7", 1000)))
     assert story.free() == {"0": 1000, "7": 1000}
-    other = Scenario(gpus=2).state.rest.nodes["box"]
+    other = Scenario(gpus=2).state.record.nodes["box"]
     story.tell(e.NodeJoined(at=story.now, facts=other))
     assert story.free() == {"0": 1000, "1": 1000}
 
 
-def test_in_a_strict_queue_only_the_head_is_looked_at():
+def test_a_strict_queue_is_one_class():
     story = Scenario(gpus=2)
     define(story, "fifo", strict=True)
     define(story, "loose")
@@ -143,9 +143,9 @@ def test_a_strict_queue_has_one_class_however_many_the_requests():
     define(story, "fifo", strict=True)
     for amount in range(1, 200):
         story.submit(gpus(amount / 1000), queue="fifo")
-    assert len(story.state.line.classes) == 1
+    assert len(story.state.pending.classes) == 1
     define(story, "fifo", strict=False)
-    assert len({id(found) for found in story.state.line.where.values()}) == 199
+    assert len({id(found) for found in story.state.pending.class_of.values()}) == 199
     assert len(story.plan()) == 62  # 1 + 2 + … thousandths fill two GPUs
 
 
@@ -160,16 +160,16 @@ def test_a_limit_of_gpus_counts_what_the_head_of_a_strict_queue_asks_for():
 
 def test_a_share_of_each_named_gpu_in_the_order_typed():
     story = Scenario(gpus=3)
-    slot = gpus(1, only=("2", "0"), share=500)
+    slot = gpus(1, required=("2", "0"), fixed_share=500)
     a, b, c = (story.submit(slot) for _ in range(3))
     whole = story.submit(gpus(1))
     assert story.plan() == [a, b, whole]
     assert (story.on(a), story.on(whole)) == (["2", "0"], ["1"])
     assert story.is_(c) == "PENDING"
-    lone = story.state.effective(story.job(c), story.state.spec(story.job(c)))
-    assert could_ever(story.state.cluster.nodes["box"], lone) is None
-    missing = gpus(1, only=("2", "9"), share=500)
-    assert could_ever(story.state.cluster.nodes["box"], missing) is not None
+    lone = story.state.effective_request(story.job(c), story.state.spec(story.job(c)))
+    assert infeasibility_reason(story.state.cluster.nodes["box"], lone) is None
+    missing = gpus(1, required=("2", "9"), fixed_share=500)
+    assert infeasibility_reason(story.state.cluster.nodes["box"], missing) is not None
 
 
 def test_devices_are_written_for_their_types_and_other_braces_stay():
@@ -178,7 +178,7 @@ def test_devices_are_written_for_their_types_and_other_braces_stay():
         story,
         resources=(("gpu", "0", 1000), ("gpu", "1", 1000), ("queue-cpu", "5", 1000), *DISKS),
     )
-    asked = Request(gpus=gpus(1.5).gpus, named=(("hdd", 9000), ("queue-cpu", 1000)))
+    asked = ResourceRequest(gpus=gpus(1.5).gpus, named=(("hdd", 9000), ("queue-cpu", 1000)))
     job = story.submit(asked, queue="q", fill=True)
     story.job(job).command = ("t", "{gpu}", "x{hdd}y{cpu}${gpu}", "{tpu}", '{"a":1}', "{}")
     story.plan()
@@ -188,13 +188,13 @@ def test_devices_are_written_for_their_types_and_other_braces_stay():
         state.cluster.nodes["box"], 0.0, "/l", "t", "/s",
     )  # fmt: skip
     assert how.argv == ("t", "0,1", "x0y5${gpu}", "{tpu}", '{"a":1}', "{}")
-    assert how.fill == {"{gpu}": "0,1", "{hdd}": "0", "{cpu}": "5"}
+    assert how.placeholders == {"{gpu}": "0,1", "{hdd}": "0", "{cpu}": "5"}
 
 
 def test_a_door_s_history_is_wiped_from_a_moment_on():
     story = Scenario()
-    story.tell(e.RecordsCleared(at=1234.0, door="auto"))
-    assert story.state.rest.cleared == {"auto": 1234.0}
+    story.tell(e.HistoryCleared(at=1234.0, client="auto"))
+    assert story.state.record.history_cleared == {"auto": 1234.0}
 
 
 def test_a_fraction_in_a_queue_goes_where_it_wastes_least():
@@ -208,12 +208,12 @@ def test_a_fraction_in_a_queue_goes_where_it_wastes_least():
     assert (story.on(half), story.on(more)) == (["1"], ["1"])
 
 
-def test_the_devices_of_a_queue_move_to_the_next_machine_when_the_first_is_removed():
+def test_the_devices_of_a_queue_move_to_the_next_node_when_the_first_is_removed():
     story = Afar(gpus=1)  # after every fact, it compares memory with what rows would give
     story.tell(e.QueueDefined(at=story.now, name="own", resources=(("hdd", "0", 32_000),)))
     story.tell(e.NodeJoined(at=story.now, facts=node(1, name="renamed")))
     story.tell(e.NodeRemoved(at=story.now, name="box"))
-    job = story.submit(Request(named=(("hdd", 20_000),)), queue="own")
+    job = story.submit(ResourceRequest(named=(("hdd", 20_000),)), queue="own")
     assert story.plan() == [job]
     assert story.where(job) == ["renamed"]
 
@@ -225,7 +225,7 @@ def counted(number: int) -> tuple[tuple[str, str, int], ...]:
 
 def without_gpus(story: Scenario) -> None:
     """The head of the lab has no GPU at all."""
-    facts = story.state.rest.nodes["box"]
+    facts = story.state.record.nodes["box"]
     types = {type: devices for type, devices in facts.types.items() if type != "gpu"}
     story.tell(e.NodeJoined(at=story.now, facts=NodeFacts("box", types)))
 
@@ -244,9 +244,12 @@ def test_a_queue_of_four_gpus_has_two_on_each_of_two_nodes():
     assert story.plan() == jobs[:4]
     assert places(story, *jobs[:4]) == [("a", ["0"]), ("a", ["1"]), ("b", ["0"]), ("b", ["1"])]
     assert "gpu" not in story.state.cluster.nodes["box"].types
-    lone = story.state.effective(story.job(jobs[4]), story.state.spec(story.job(jobs[4])))
+    lone = story.state.effective_request(story.job(jobs[4]), story.state.spec(story.job(jobs[4])))
     many = replace(lone, gpus=replace(lone.gpus, amount=3000))
-    assert could_ever(story.state.cluster.nodes["a"], many) == "has 2 GPUs among those named, not 3"
+    assert (
+        infeasibility_reason(story.state.cluster.nodes["a"], many)
+        == "has 2 GPUs among those named, not 3"
+    )
 
 
 def test_a_queue_of_two_gpus_uses_no_third_one_of_the_same_name():
@@ -292,7 +295,7 @@ def test_gpus_of_the_first_node_come_first_and_others_fill_up():
     jobs = [story.submit(gpus(1), queue="q") for _ in range(3)]
     assert story.plan() == jobs[:2]
     assert places(story, *jobs[:2]) == [("box", ["0"]), ("a", ["0"])]
-    shown = queue_view(story.state.rest.queues["q"], story.state).resources
+    shown = queue_view(story.state.record.queues["q"], story.state).resources
     assert [(each.device, each.free) for each in shown] == [("0", "0"), ("a/0", "0")]
 
 

@@ -1,30 +1,30 @@
-"""What people mean by `5`, `3-7`, `last` or a name."""
+"""Job selectors: `5`, `3-7`, `last`, a name."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core.scenario import Scenario
-from stoker.core.selectors import NotFound, select
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
+from stoker.core.options.selectors import NotFound, select
 
 
 @pytest.fixture(scope="module")
-def story() -> Scenario:
+def scenario() -> Scenario:
     """Jobs 1-3 alike, 4-6 an array, 7 with a label, 8 in a group."""
-    told = Scenario()
-    told.submit(count=3, name="train")
-    told.submit(count=3, array=True, name="sweep")
-    told.submit(name="eval", labels=("lr",))
-    told.submit(name="last-one", group="night")
-    return told
+    scenario = Scenario()
+    scenario.submit(count=3, name="train")
+    scenario.submit(count=3, array=True, name="sweep")
+    scenario.submit(name="eval", labels=("lr",))
+    scenario.submit(name="last-one", group="night")
+    return scenario
 
 
-def chosen(story: Scenario, *words: str) -> list[int]:
+def chosen(scenario: Scenario, *words: str) -> list[int]:
     def members(array: int) -> list[int]:
-        return [job.id for job in story.state.jobs.values() if job.array == array]
+        return [job.id for job in scenario.state.jobs.values() if job.array == array]
 
-    return select(list(words), story.state, lambda _: None, lambda _: [], members)
+    return select(list(words), scenario.state, lambda _: None, lambda _: [], members)
 
 
 @pytest.mark.parametrize(
@@ -48,26 +48,26 @@ def chosen(story: Scenario, *words: str) -> list[int]:
         (["night"], [8]),
     ],
 )
-def test_a_selector_means(story: Scenario, words: list[str], ids: list[int]) -> None:
-    assert chosen(story, *words) == ids
+def test_a_selector_means(scenario: Scenario, words: list[str], ids: list[int]) -> None:
+    assert chosen(scenario, *words) == ids
 
 
 @pytest.mark.parametrize("word", ["9", "0", "7-9", "4_9", "nobody", "%nothing", "99999999999"])
-def test_what_is_not_there_is_said(story: Scenario, word: str) -> None:
+def test_a_selector_that_matches_no_job_is_reported(scenario: Scenario, word: str) -> None:
     with pytest.raises(NotFound):
-        chosen(story, word)
+        chosen(scenario, word)
 
 
 @pytest.mark.parametrize("word", ["", " ", "3-1", "1-9999999", "1-3:0"])
-def test_what_makes_no_sense_is_said(story: Scenario, word: str) -> None:
+def test_an_invalid_selector_is_reported(scenario: Scenario, word: str) -> None:
     with pytest.raises(BadValue):
-        chosen(story, word)
+        chosen(scenario, word)
 
 
 @given(word=st.text(alphabet="0123456789-_,:%alst ", max_size=12))
-def test_any_word_means_known_jobs_or_is_refused(story: Scenario, word: str) -> None:
+def test_every_selector_means_known_jobs_or_is_rejected(scenario: Scenario, word: str) -> None:
     try:
-        found = chosen(story, word)
+        found = chosen(scenario, word)
     except (NotFound, BadValue):
         return
     assert set(found) <= set(range(1, 9))

@@ -7,10 +7,10 @@ from typing import Any
 
 from core.scenario import Scenario
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
-from stoker.core.job import Spec
-from stoker.core.options import Context, read
-from stoker.core.slurm_env import SubmitHost, slurm_variables
+from stoker.core.launch.slurm_env import SubmitHost, slurm_variables
+from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, Placement
+from stoker.core.model.spec import Spec
+from stoker.core.options.submit import ParseContext, parse_options
 
 HOST = SubmitHost("login", 1000)
 ALWAYS = {
@@ -26,19 +26,19 @@ def variables(
     attempt: int = 0, **options: Any,
 ) -> dict[str, str]:  # fmt: skip
     """The variables of a job with these options, without those that all jobs have."""
-    context = Context(0.0, lambda _: [], lambda _: [])
-    wanted = read({"name": "wrap", "queue": "gpu", **options}, context)
+    context = ParseContext(0.0, lambda _: [], lambda _: [])
+    wanted = parse_options({"name": "wrap", "queue": "gpu", **options}, context)
     fields = {key: value for key, value in wanted.fields.items() if value is not None}
     spec = Spec(
         kind="line", user="ann", directory="/home/ann", shell="sh", environment="",
         request=wanted.request, **fields,
     )  # fmt: skip
-    takes = [Take("gpu", str(n), 1000) for n in range(devices)]
+    takes = [DeviceAllocation("gpu", str(n), 1000) for n in range(devices)]
     if wanted.request.cpus:
-        takes.append(Take("cpu", "", wanted.request.cpus))
-    story = Scenario()
-    story.tell(e.NodeJoined(at=0, facts=NodeFacts("n1", {"gpu": (DeviceFacts("0"),)})))
-    job = story.job(story.submit(wanted.request, name="wrap"))
+        takes.append(DeviceAllocation("cpu", "", wanted.request.cpus))
+    scenario = Scenario()
+    scenario.tell(e.NodeJoined(at=0, facts=NodeFacts("n1", {"gpu": (DeviceFacts("0"),)})))
+    job = scenario.job(scenario.submit(wanted.request, name="wrap"))
     job.attempt = attempt
     if index is not None:
         job.array, job.index = job.id, index
@@ -102,10 +102,10 @@ def test_several_nodes() -> None:
 
 
 def test_tasks_without_a_number_of_nodes_fill_as_many_as_they_need() -> None:
-    wanted = read({"ntasks": "4", "ntasks_per_node": "2", "cpus": "3", "gpus_per_task": "1"},
-                  Context(0.0, lambda _: [], lambda _: []))  # fmt: skip
+    options = {"ntasks": "4", "ntasks_per_node": "2", "cpus": "3", "gpus_per_task": "1"}
+    wanted = parse_options(options, ParseContext(0.0, lambda _: [], lambda _: []))
     request = wanted.request
-    assert (request.machines, request.cpus) == (2, 6000)
+    assert (request.node_count, request.cpus) == (2, 6000)
     assert request.gpus is not None
     assert request.gpus.amount == 2000
 

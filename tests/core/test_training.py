@@ -7,25 +7,28 @@ import pytest
 
 from core.scenario import Afar, gpus
 from stoker.core import events as e
-from stoker.core import instructions as i
-from stoker.core.cluster import SLIVER
-from stoker.core.contract import variables
-from stoker.core.estimate import epochs_of, remaining
-from stoker.core.job import EarlySignal, Job, Progress, Retry, Training
-from stoker.core.request import Request
-from stoker.core.restore import restore
+from stoker.core.events import instructions as i
+from stoker.core.launch.training_env import training_variables
+from stoker.core.measurement.estimator import epochs_of, remaining
+from stoker.core.model.hardware import SHARED_SLOT
+from stoker.core.model.job import Job, Progress
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import EarlySignal, Retry, Training
+from stoker.core.state.restore import restore
 
 MIB = 1024
 
 
-def training(story: Afar, ask: Request | None = None, priority: int = 0, **more: Any) -> int:
+def training(
+    story: Afar, ask: ResourceRequest | None = None, priority: int = 0, **more: Any
+) -> int:
     """A training job that shares its GPU by memory, if it says how much it needs."""
     fields = {"training": Training(epochs=10), **more}
     return story.submit(ask or gpus(1), priority=priority, **fields)
 
 
-def sharing(memory: int | None, **more: Any) -> Request:
-    return gpus(1, beside=True, memory=memory, **more)
+def sharing(memory: int | None, **more: Any) -> ResourceRequest:
+    return gpus(1, shareable=True, memory=memory, **more)
 
 
 def listens(story: Afar, *jobs: int) -> None:
@@ -48,7 +51,7 @@ def counted(story: Afar, job: int, done: int, **more: Any) -> None:
 def told(story: Afar, job: int) -> dict[str, str]:
     """The variables of an attempt."""
     found = story.job(job)
-    return variables(found, story.state.spec(found), story.placed(job), "abc-1")
+    return training_variables(found, story.state.spec(found), story.placed(job), "abc-1")
 
 
 # -- preemption ---------------------------------------------------------------------------
@@ -62,7 +65,7 @@ def test_the_more_urgent_asks_the_less_urgent_to_stop_and_takes_its_gpu() -> Non
     story.plan()
     assert story.is_(low) == "RUNNING"
     assert progress(story, low).stop is not None
-    assert progress(story, low).stop.by == high  # type: ignore[union-attr]
+    assert progress(story, low).stop.preemptor == high  # type: ignore[union-attr]
     counted(story, low, 3)
     story.exited(low, 75, stopped=True)
     assert story.plan() == [high]
@@ -84,16 +87,16 @@ def test_the_wish_goes_out_to_the_library() -> None:
     story = Afar(gpus=1)
     low = training(story)
     listens(story, low)
-    wishes = story.about(e.StopAsked, low, why="", boot=story.boot)
-    assert wishes == [i.AskToStop(low, 0)]
+    instructions = story.about(e.PreemptionRequested, low, why="", boot=story.boot)
+    assert instructions == [i.RequestStop(low, 0)]
 
 
 def test_a_job_asked_before_its_library_spoke_hears_of_it_then() -> None:
     story = Afar(gpus=1)
-    low = training(story, warning=EarlySignal(10, 60))
+    low = training(story, early_signal=EarlySignal(10, 60))
     story.run(low)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
-    assert story.about(e.TrainingBegan, low) == [i.AskToStop(low, 0)]
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
+    assert story.about(e.TrainingBegan, low) == [i.RequestStop(low, 0)]
 
 
 def test_equal_priority_asks_nobody() -> None:
@@ -157,7 +160,7 @@ def test_code_zero_of_one_that_was_stopped_is_no_completion() -> None:
     story = Afar(gpus=1)
     low = training(story)
     listens(story, low)
-    story.about(e.StopAsked, low, why="job 2 needs room", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="job 2 needs room", boot=story.boot)
     story.exited(low, 0, stopped=True)
     assert story.is_(low) == "PENDING"
     assert story.job(low).past[-1].cause == "stopped: job 2 needs room"
@@ -167,7 +170,7 @@ def test_one_that_was_asked_and_came_to_its_end_is_complete() -> None:
     story = Afar(gpus=1)
     low = training(story)
     listens(story, low)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
     story.exited(low, 0)
     assert story.is_(low) == "COMPLETED"
 
@@ -176,7 +179,7 @@ def test_one_that_fails_while_it_is_asked_to_stop_has_failed() -> None:
     story = Afar(gpus=1)
     low = training(story)
     listens(story, low)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
     story.exited(low, 1)
     assert story.is_(low) == "FAILED"
 
@@ -185,7 +188,7 @@ def test_a_cancelled_job_that_stops_is_cancelled() -> None:
     story = Afar(gpus=1)
     low = training(story)
     listens(story, low)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
     story.fact(e.JobCancelled, low)
     story.exited(low, 75, stopped=True)
     assert story.is_(low) == "CANCELLED"
@@ -197,7 +200,7 @@ def test_it_goes_on_with_what_was_counted() -> None:
     listens(story, low)
     assert told(story, low)["JOB_RESTARTED"] == "FALSE"
     counted(story, low, 4)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
     story.exited(low, 75, stopped=True)
     story.plan()
     assert told(story, low)["JOB_RESTARTED"] == "TRUE"
@@ -208,7 +211,7 @@ def test_stopped_before_any_epoch_counted_it_is_not_restarted() -> None:
     story = Afar(gpus=1)
     low = training(story)
     listens(story, low)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
     story.exited(low, 75, stopped=True)
     story.plan()
     assert (told(story, low)["JOB_RESTARTED"], told(story, low)["EPOCHS_DONE"]) == ("FALSE", "0")
@@ -221,7 +224,7 @@ def test_epochs_never_count_backwards_nor_for_an_older_attempt() -> None:
     counted(story, low, 4)
     counted(story, low, 2)
     assert progress(story, low).epochs == 4
-    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
     story.exited(low, 75, stopped=True)
     story.plan()
     story.fact(e.EpochsCounted, low, attempt=0, done=9)
@@ -230,7 +233,7 @@ def test_epochs_never_count_backwards_nor_for_an_older_attempt() -> None:
 
 def test_a_job_that_checkpoints_on_a_signal_is_sent_it_and_goes_on_later() -> None:
     story = Afar(gpus=1)
-    low = story.submit(gpus(1), warning=EarlySignal(10, 120))
+    low = story.submit(gpus(1), early_signal=EarlySignal(10, 120))
     story.run(low)
     high = story.submit(gpus(1), priority=1)
     assert story.plan() == [low]
@@ -243,29 +246,29 @@ def test_a_job_that_checkpoints_on_a_signal_is_sent_it_and_goes_on_later() -> No
 @pytest.mark.parametrize(("code", "signal"), [(75, None), (138, None), (None, 10)])
 def test_dying_of_the_signal_is_a_way_to_stop(code: int | None, signal: int | None) -> None:
     story = Afar(gpus=1)
-    low = story.submit(gpus(1), warning=EarlySignal(10, 120))
+    low = story.submit(gpus(1), early_signal=EarlySignal(10, 120))
     story.run(low)
-    wishes = story.about(e.StopAsked, low, why="", boot=story.boot)
-    assert wishes == [i.SignalAttempt(low, 0, 10, if_caught=True)]
+    instructions = story.about(e.PreemptionRequested, low, why="", boot=story.boot)
+    assert instructions == [i.SignalAttempt(low, 0, 10, if_caught=True)]
     story.exited(low, code, signal=signal)
     assert story.is_(low) == "PENDING"
 
 
 def test_one_that_never_heard_the_signal_and_is_done_is_done() -> None:
     story = Afar(gpus=1)
-    low = story.submit(gpus(1), warning=EarlySignal(10, 120))
+    low = story.submit(gpus(1), early_signal=EarlySignal(10, 120))
     story.run(low)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
     story.exited(low, 0, uncaught=True)
     assert story.is_(low) == "COMPLETED"
 
 
 def test_one_that_ignores_its_signal_is_ended_only_if_it_may_be_begun_anew() -> None:
     story = Afar(gpus=1)
-    low = story.submit(gpus(1), warning=EarlySignal(10, 120))
+    low = story.submit(gpus(1), early_signal=EarlySignal(10, 120))
     story.run(low)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
-    assert [type(fact) for fact in story.wait(121)] == [e.StopOverdue]
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
+    assert [type(fact) for fact in story.wait(121)] == [e.PreemptionTimedOut]
     assert story.is_(low) == "RUNNING"
     assert story.wait(10_000) == []
 
@@ -273,9 +276,9 @@ def test_one_that_ignores_its_signal_is_ended_only_if_it_may_be_begun_anew() -> 
 def test_nobody_who_says_so_is_ever_asked() -> None:
     story = Afar(gpus=3)
     jobs = [
-        training(story, steady=True),
-        story.submit(gpus(1), steady=True, warning=EarlySignal(10, 120)),
-        story.submit(gpus(1), steady=True),
+        training(story, non_preemptible=True),
+        story.submit(gpus(1), non_preemptible=True, early_signal=EarlySignal(10, 120)),
+        story.submit(gpus(1), non_preemptible=True),
     ]
     story.run(*jobs)
     story.about(e.TrainingBegan, jobs[0])
@@ -332,7 +335,7 @@ def test_so_it_is_when_the_victim_was_paused_meanwhile() -> None:
     story.fact(e.JobCancelled, high)
     assert story.plan() == []
     story.fact(e.JobResumed, low, boot=story.boot)
-    assert story.state.line.stirred
+    assert story.state.pending.planning_requested
     assert story.plan() == [low]
 
 
@@ -340,8 +343,8 @@ def test_whatever_lives_on_of_one_that_has_saved_and_stopped_is_ended() -> None:
     story = Afar(gpus=1)
     low = training(story)
     listens(story, low)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
-    assert story.about(e.StopOverdue, low, has_saved=True) == [i.EndAttempt(low, 0)]
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
+    assert story.about(e.PreemptionTimedOut, low, has_saved=True) == [i.TerminateAttempt(low, 0)]
     story.exited(low, None, signal=15, stopped=True)
     assert story.is_(low) == "PENDING"
 
@@ -350,20 +353,20 @@ def test_so_it_is_if_the_wish_was_taken_back_too_late() -> None:
     story = Afar(gpus=1)
     low = training(story)
     listens(story, low)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
-    story.about(e.StopWithdrawn, low)
-    story.about(e.StopOverdue, low, has_saved=True)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
+    story.about(e.PreemptionCancelled, low)
+    story.about(e.PreemptionTimedOut, low, has_saved=True)
     story.exited(low, None, signal=15, stopped=True)
     assert story.is_(low) == "PENDING"
 
 
 def test_one_that_ignores_its_signal_is_ended_when_the_time_it_named_is_over() -> None:
     story = Afar(gpus=1)
-    low = story.submit(gpus(1), warning=EarlySignal(10, 120), restartable=True)
+    low = story.submit(gpus(1), early_signal=EarlySignal(10, 120), requeueable=True)
     story.run(low)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
     assert story.wait(119) == []
-    assert [type(fact) for fact in story.wait(2)] == [e.StopOverdue]
+    assert [type(fact) for fact in story.wait(2)] == [e.PreemptionTimedOut]
     assert story.is_(low) == "COMPLETING"
     story.exited(low, None, signal=15)
     assert story.is_(low) == "PENDING"
@@ -371,38 +374,40 @@ def test_one_that_ignores_its_signal_is_ended_when_the_time_it_named_is_over() -
 
 def test_a_job_that_listens_is_never_ended_unless_it_may_be_begun_anew() -> None:
     story = Afar(gpus=2)
-    patient, restartable = training(story), training(story, restartable=True)
+    patient, restartable = training(story), training(story, requeueable=True)
     listens(story, patient, restartable)
     for job in (patient, restartable):
-        story.about(e.StopAsked, job, why="", boot=story.boot)
+        story.about(e.PreemptionRequested, job, why="", boot=story.boot)
     story.wait(100_000)
     assert (story.is_(patient), story.is_(restartable)) == ("RUNNING", "COMPLETING")
 
 
 def test_the_grace_of_a_measured_job_is_twice_its_epoch_and_a_minute() -> None:
     story = Afar(gpus=1)
-    low = training(story, restartable=True)
+    low = training(story, requeueable=True)
     listens(story, low)
     counted(story, low, 1, seconds=100.0)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
     assert story.wait(259) == []
-    assert [type(fact) for fact in story.wait(2)] == [e.StopOverdue]
+    assert [type(fact) for fact in story.wait(2)] == [e.PreemptionTimedOut]
 
 
 def test_a_restartable_job_without_any_other_way_is_ended_at_once() -> None:
     story = Afar(gpus=1)
-    low = story.submit(gpus(1), restartable=True)
+    low = story.submit(gpus(1), requeueable=True)
     story.run(low)
-    assert story.about(e.StopAsked, low, why="", boot=story.boot) == [i.EndAttempt(low, 0)]
+    assert story.about(e.PreemptionRequested, low, why="", boot=story.boot) == [
+        i.TerminateAttempt(low, 0)
+    ]
     story.exited(low, None, signal=15)
     assert story.is_(low) == "PENDING"
 
 
 def test_a_lost_attempt_that_was_being_ended_goes_on_later() -> None:
     story = Afar(gpus=1)
-    low = story.submit(gpus(1), restartable=True)
+    low = story.submit(gpus(1), requeueable=True)
     story.run(low)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
     story.about(e.AttemptLost, low, why="gone")
     assert story.is_(low) == "PENDING"
 
@@ -427,12 +432,12 @@ def test_a_finished_job_that_is_retried_starts_anew_and_a_failed_one_goes_on() -
 
 def gang(story: Afar) -> int:
     story.add("gpu1", gpus=2)
-    job = training(story, Request(gpus=gpus(1).gpus, machines=2))
+    job = training(story, ResourceRequest(gpus=gpus(1).gpus, node_count=2))
     story.plan()
     for part in (0, 1):
         story.part(e.ProcessStarted, job, part, pid=7 + part, boot=story.boot)
     story.about(e.TrainingBegan, job)
-    story.about(e.StopAsked, job, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, job, why="", boot=story.boot)
     return job
 
 
@@ -449,7 +454,7 @@ def test_when_the_first_rank_has_saved_and_stopped_the_others_are_ended() -> Non
     story = Afar(gpus=1)
     job = gang(story)
     ended = story.part(e.ProcessExited, job, 0, code=75, stopped=True)
-    assert ended == [i.EndAttempt(job, 0)]
+    assert ended == [i.TerminateAttempt(job, 0)]
     story.part(e.ProcessExited, job, 1, code=None, signal=9)
     assert story.is_(job) == "PENDING"
 
@@ -461,7 +466,7 @@ def test_jobs_that_say_what_they_need_share_a_gpu_as_long_as_it_fits() -> None:
     story = Afar(gpus=1)  # 24,000 MiB
     jobs = [training(story, sharing(10_000), name=f"job{n}") for n in range(3)]
     assert story.plan() == jobs[:2]
-    assert [take.amount for take in story.placed(jobs[0]).takes] == [SLIVER]
+    assert [take.amount for take in story.placed(jobs[0]).allocations] == [SHARED_SLOT]
 
 
 def test_idle_gpus_come_first() -> None:
@@ -498,7 +503,7 @@ def test_what_was_measured_over_an_epoch_counts_not_what_was_said() -> None:
     story.about(e.MemoryMeasured, a, memory=3000)
     assert story.plan() == []  # it has only just begun
     counted(story, a, 1, seconds=5.0)
-    assert story.placed(a).takes[0].memory == 3300
+    assert story.placed(a).allocations[0].memory == 3300
     assert story.plan() == [b]
 
 
@@ -510,7 +515,7 @@ def test_what_is_left_is_known_when_only_the_script_says_how_many_epochs_there_a
     state = story.state
     spec = state.spec(story.job(job))
     assert epochs_of(story.job(job), spec) == 30
-    left = remaining(state.rest.families, state.cluster, story.job(job), spec, story.now)
+    left = remaining(state.record.profiles, state.cluster, story.job(job), spec, story.now)
     assert left == pytest.approx(290.0)
 
 
@@ -519,7 +524,7 @@ def test_growing_is_heeded_at_once() -> None:
     a = training(story, sharing(2000), name="a")
     listens(story, a)
     story.about(e.MemoryMeasured, a, memory=20_000)
-    assert story.placed(a).takes[0].memory == 22_000
+    assert story.placed(a).allocations[0].memory == 22_000
     training(story, sharing(4000), name="b")
     assert story.plan() == []
 
@@ -533,7 +538,7 @@ def test_the_next_of_the_same_kind_is_planned_by_what_was_learned() -> None:
     story.exited(a, 0)
     again = training(story, sharing(18_000), name="a")
     story.plan()
-    assert story.placed(again).takes[0].memory == 3300
+    assert story.placed(again).allocations[0].memory == 3300
 
 
 def test_one_that_said_nothing_gets_a_whole_gpu_until_it_was_measured() -> None:
@@ -543,7 +548,7 @@ def test_one_that_said_nothing_gets_a_whole_gpu_until_it_was_measured() -> None:
     assert story.free() == {"0": 0}
     story.about(e.MemoryMeasured, a, memory=3000)
     counted(story, a, 1, seconds=5.0)
-    assert story.free() == {"0": 1000 - SLIVER}
+    assert story.free() == {"0": 1000 - SHARED_SLOT}
     assert story.plan() == [b]
 
 
@@ -555,7 +560,7 @@ def test_two_who_need_more_than_there_is_do_not_stay_together() -> None:
     listens(story, b)
     story.about(e.MemoryMeasured, a, memory=18_000)
     assert story.plan() == [b]
-    assert "memory" in progress(story, b).stop.why  # type: ignore[union-attr]
+    assert "memory" in progress(story, b).stop.reason  # type: ignore[union-attr]
     assert story.plan() == []
 
 
@@ -570,11 +575,11 @@ def test_out_of_memory_by_its_own_fault_it_goes_on_with_more() -> None:
     story.exited(a, 1, memory="cuda")
     assert story.is_(a) == "PENDING"
     assert story.job(a).begin_at is None
-    assert (progress(story, a).preemptions, progress(story, a).shortages) == (0, 1)
+    assert (progress(story, a).preemptions, progress(story, a).oom_count) == (0, 1)
     story.plan()
-    assert story.placed(a).takes[0].memory >= 6000
+    assert story.placed(a).allocations[0].memory >= 6000
     assert told(story, a)["EPOCHS_DONE"] == "2"
-    assert told(story, a)["RESERVED_MEM"] == str(story.placed(a).takes[0].memory)
+    assert told(story, a)["RESERVED_MEM"] == str(story.placed(a).allocations[0].memory)
 
 
 def test_its_whole_family_has_learned_from_that() -> None:
@@ -587,7 +592,7 @@ def test_its_whole_family_has_learned_from_that() -> None:
     story.exited(b, 0)
     later = training(story, sharing(4000), name="a")
     story.plan()
-    assert story.placed(later).takes[0].memory > 5000
+    assert story.placed(later).allocations[0].memory > 5000
 
 
 def test_the_victim_of_a_neighbour_goes_on_alone() -> None:
@@ -597,7 +602,7 @@ def test_the_victim_of_a_neighbour_goes_on_alone() -> None:
     story.about(e.MemoryMeasured, b, memory=3000)
     story.about(e.MemoryMeasured, a, memory=20_000)  # far more than it said
     story.exited(b, 1, memory="cuda")
-    assert progress(story, b).alone
+    assert progress(story, b).exclusive_only
     assert story.plan() == []
     story.exited(a, 0)
     assert story.plan() == [b]
@@ -614,11 +619,11 @@ def test_where_all_others_kept_to_their_own_its_family_needs_more() -> None:
     story.about(e.MemoryMeasured, a, memory=3000)
     story.about(e.MemoryMeasured, b, memory=3000)
     story.exited(b, 1, memory="cuda")
-    assert progress(story, b).alone
+    assert progress(story, b).exclusive_only
     story.exited(a, 0)
     later = training(story, sharing(4000), name="b", priority=1)
     story.plan()
-    assert story.placed(later).takes[0].memory >= 5900
+    assert story.placed(later).allocations[0].memory >= 5900
 
 
 def test_the_fault_of_a_neighbour_teaches_nothing_about_its_victim() -> None:
@@ -631,7 +636,7 @@ def test_the_fault_of_a_neighbour_teaches_nothing_about_its_victim() -> None:
     story.exited(a, 0)
     later = training(story, sharing(4000), name="b", priority=1)
     story.plan()
-    assert story.placed(later).takes[0].memory == 4000
+    assert story.placed(later).allocations[0].memory == 4000
 
 
 def test_out_of_memory_with_a_whole_gpu_is_the_end() -> None:
@@ -664,8 +669,8 @@ def test_a_job_that_does_not_share_follows_its_retry_rule() -> None:
 # -- elastic ------------------------------------------------------------------------------
 
 
-def elastic(least: int = 1, most: int = 4) -> Request:
-    return gpus(least, most=most * 1000)
+def elastic(least: int = 1, most: int = 4) -> ResourceRequest:
+    return gpus(least, max_amount=most * 1000)
 
 
 def test_an_elastic_job_of_an_unknown_kind_starts_with_the_least() -> None:
@@ -681,7 +686,7 @@ def test_it_grows_when_that_repays_the_restart_and_nobody_waits() -> None:
     listens(story, a)
     counted(story, a, 1, seconds=1000.0)
     assert story.plan() == [a]
-    assert progress(story, a).stop.gpus == 2  # type: ignore[union-attr]
+    assert progress(story, a).stop.resize_to == 2  # type: ignore[union-attr]
     story.exited(a, 75, stopped=True)
     story.plan()
     assert len(story.on(a)) == 2
@@ -727,7 +732,7 @@ def test_it_shrinks_when_somebody_of_equal_priority_has_nothing() -> None:
 
 def test_it_does_not_grow_onto_gpus_on_which_others_compute() -> None:
     story = Afar(gpus=2)
-    ask = gpus(1, most=2000, beside=True, memory=1000)
+    ask = gpus(1, max_amount=2000, shareable=True, memory=1000)
     a, b = training(story, ask, name="a"), training(story, ask, name="b")
     listens(story, a, b)
     assert story.on(a) != story.on(b)
@@ -775,20 +780,24 @@ def test_a_job_far_over_what_it_said_is_marked_and_keeps_its_priority() -> None:
     assert progress(story, a).overran
     assert story.plan() == []
     story.exited(a, 75, stopped=True)
-    assert story.state.key(story.job(a))[1] == story.state.key(story.job(b))[1] == 0
+    assert story.state.class_key(story.job(a))[1] == story.state.class_key(story.job(b))[1] == 0
     assert story.plan() == [a]
 
 
 def test_a_job_that_an_older_version_has_put_back_has_its_priority_again() -> None:
     story = Afar(gpus=1)
     a = training(story, held=True, training=Training(epochs=10, expected=3600))
-    row = msgspec.json.encode(msgspec.structs.replace(story.job(a), progress=Progress(ran=8000.0)))
+    row = msgspec.json.encode(
+        msgspec.structs.replace(story.job(a), progress=Progress(previous_runtime=8000.0))
+    )
     row = row.replace(b'"ran":8000.0', b'"demoted":true,"ran":8000.0')
     old = msgspec.json.decode(row, type=Job)
     assert old.progress is not None
     assert old.progress.overran
-    state = restore(story.state.rest, story.state.specs, [msgspec.structs.replace(old, held=False)])
-    assert [found.priority for found in state.line.classes.values()] == [0]
+    state = restore(
+        story.state.record, story.state.specs, [msgspec.structs.replace(old, held=False)]
+    )
+    assert [found.priority for found in state.pending.classes.values()] == [0]
 
 
 def test_what_earlier_attempts_ran_counts_too() -> None:
@@ -796,7 +805,7 @@ def test_what_earlier_attempts_ran_counts_too() -> None:
     a = training(story, training=Training(epochs=10, expected=3600))
     listens(story, a)
     story.wait(7000)
-    story.about(e.StopAsked, a, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, a, why="", boot=story.boot)
     story.exited(a, 75, stopped=True)
     story.now += 50_000  # waiting does not count
     listens(story, a)
@@ -856,10 +865,10 @@ def test_a_stop_whose_wish_was_lost_is_still_no_completion() -> None:
 
 def test_a_pause_does_not_count_against_the_grace() -> None:
     story = Afar(gpus=1)
-    low = training(story, restartable=True)
+    low = training(story, requeueable=True)
     listens(story, low)
     counted(story, low, 1, seconds=100.0)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
     story.fact(e.JobPaused, low, boot=story.boot)
     story.now += 10_000
     story.fact(e.JobResumed, low, boot=story.boot)
@@ -869,13 +878,13 @@ def test_a_pause_does_not_count_against_the_grace() -> None:
 def test_the_grace_goes_on_when_the_machine_of_the_daemon_was_restarted() -> None:
     story = Afar(gpus=1)
     story.add("far", gpus=1)
-    low = training(story, Request(gpus=gpus(1).gpus, nodes=("far",)), restartable=True)
+    low = training(story, ResourceRequest(gpus=gpus(1).gpus, nodes=("far",)), requeueable=True)
     listens(story, low)
-    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.PreemptionRequested, low, why="", boot=story.boot)
     story.now += 100
     story.restart(rebooted=True)
     story.reached("far")
-    assert [type(fact) for fact in story.wait(700)] == [e.StopOverdue]
+    assert [type(fact) for fact in story.wait(700)] == [e.PreemptionTimedOut]
 
 
 def test_a_shared_gpu_counts_as_one_in_the_limits_of_a_queue() -> None:
@@ -888,7 +897,7 @@ def test_a_shared_gpu_counts_as_one_in_the_limits_of_a_queue() -> None:
 def test_what_was_saved_on_a_machine_that_is_given_up_does_not_count() -> None:
     story = Afar(gpus=1)
     story.add("far", gpus=1)
-    low = training(story, Request(gpus=gpus(1).gpus, nodes=("far",)), if_unreachable=60)
+    low = training(story, ResourceRequest(gpus=gpus(1).gpus, nodes=("far",)), if_unreachable=60)
     listens(story, low)
     counted(story, low, 4)
     story.silent("far")

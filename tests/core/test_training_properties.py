@@ -10,15 +10,16 @@ from core.scenario import Afar, gpus, node
 from core.test_training import counted, elastic, listens, progress, sharing, training
 from simulation.training_invariants import TrainingInvariants
 from stoker.core import events as e
-from stoker.core.estimate import MOST_FAMILIES
-from stoker.core.instructions import Instruction
-from stoker.core.job import EarlySignal, Job, Retry
-from stoker.core.lifecycle import JobState
-from stoker.core.plan import plan
-from stoker.core.request import Request
-from stoker.core.rest import Rest
-from stoker.core.restore import restore
-from stoker.core.units import THOUSAND
+from stoker.core.events.instructions import Instruction
+from stoker.core.measurement.estimator import MAX_PROFILES
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import EarlySignal, Retry
+from stoker.core.model.units import THOUSAND
+from stoker.core.planner.planner import plan
+from stoker.core.state.record import ClusterRecord
+from stoker.core.state.restore import restore
 
 
 def asked(story: Afar, job: int) -> bool:
@@ -95,10 +96,10 @@ def test_nobody_stops_for_what_one_further_ahead_would_get() -> None:
 
 def test_one_behind_is_helped_where_that_is_in_nobodys_way() -> None:
     story = Afar(gpus=2)
-    other, low = story.submit(gpus(1, only=("0",))), training(story, gpus(1, only=("1",)))
+    other, low = story.submit(gpus(1, required=("0",))), training(story, gpus(1, required=("1",)))
     listens(story, low)
     story.started(other)
-    story.submit(gpus(1, only=("0",)), priority=9)
+    story.submit(gpus(1, required=("0",)), priority=9)
     story.submit(gpus(1), priority=5)
     assert story.plan() == [low]
 
@@ -132,7 +133,7 @@ def test_one_that_fills_its_gpu_can_start_again() -> None:
     story.exited(a, 0)
     again = training(story, sharing(4000), name="a")
     assert story.plan() == [again]
-    assert 23_000 < story.placed(again).takes[0].memory <= 24_000
+    assert 23_000 < story.placed(again).allocations[0].memory <= 24_000
 
 
 def test_the_victim_of_a_neighbour_that_failed_first_goes_on_alone() -> None:
@@ -143,8 +144,8 @@ def test_the_victim_of_a_neighbour_that_failed_first_goes_on_alone() -> None:
     story.about(e.MemoryMeasured, a, memory=22_000)
     story.exited(a, 1, memory="cuda")
     story.exited(b, 1, memory="cuda")
-    assert progress(story, b).alone
-    assert "ada: b" not in story.state.rest.families  # its like are not to blame
+    assert progress(story, b).exclusive_only
+    assert "ada: b" not in story.state.record.profiles  # other jobs of the profile are not affected
 
 
 def test_out_of_memory_on_a_gpu_that_is_gone_is_survived_once() -> None:
@@ -153,12 +154,12 @@ def test_out_of_memory_on_a_gpu_that_is_gone_is_survived_once() -> None:
     listens(story, a, b)
     story.tell(e.NodeJoined(at=story.now, facts=node(gpus=1)))
     story.exited(b, 1, memory="cuda")
-    assert (story.is_(b), progress(story, b).alone) == ("PENDING", True)
+    assert (story.is_(b), progress(story, b).exclusive_only) == ("PENDING", True)
 
 
 def test_a_whole_machine_stays_whole_when_its_memory_is_known() -> None:
     story = Afar(gpus=2)
-    a = training(story, Request(gpus=sharing(None).gpus, exclusive=True), name="a")
+    a = training(story, ResourceRequest(gpus=sharing(None).gpus, exclusive=True), name="a")
     listens(story, a)
     story.about(e.MemoryMeasured, a, memory=3000)
     counted(story, a, 1, seconds=5.0)
@@ -184,8 +185,8 @@ def test_those_who_share_a_gpu_that_is_gone_are_left_alone_after_a_restart() -> 
     listens(story, *jobs)
     story.tell(e.NodeJoined(at=story.now, facts=node(gpus=1)))
     rows = [msgspec.json.decode(row, type=Job) for row in story.rows.values()]
-    state = restore(msgspec.json.decode(story.rest, type=Rest), story.state.specs, rows)
-    assert sorted(state.stoppable) == jobs
+    state = restore(msgspec.json.decode(story.rest, type=ClusterRecord), story.state.specs, rows)
+    assert sorted(state.preemptible) == jobs
     assert list(plan(state, story.now, story.boot)) == []
 
 
@@ -198,14 +199,16 @@ def test_a_kind_that_is_forgotten_is_forgotten_by_those_who_wait() -> None:
     counted(story, a, 1, seconds=5.0)
     training(story, sharing(20_000), name="a")
     story.exited(a, 0)
-    story.fact(e.JobHeld, story.state.rest.next_id - 1)
+    story.fact(e.JobHeld, story.state.record.next_id - 1)
     blocker = story.submit(gpus(1))
     story.run(blocker)
     story.fact(e.JobReleased, blocker - 1)
-    for n in range(MOST_FAMILIES):
-        story.state.rest.families.setdefault(f"kind {n}", story.state.rest.families["ada: a"])
-        story.replayed.rest.families.setdefault(f"kind {n}", story.state.rest.families["ada: a"])
-    story.state.rest_changed = True
+    for n in range(MAX_PROFILES):
+        story.state.record.profiles.setdefault(f"kind {n}", story.state.record.profiles["ada: a"])
+        story.replayed.record.profiles.setdefault(
+            f"kind {n}", story.state.record.profiles["ada: a"]
+        )
+    story.state.changes.record()
     story.exited(blocker, 1)
     for name in "bc":
         job = training(story, gpus(1), name=name, priority=9)
@@ -259,16 +262,16 @@ class Watched(Afar):
 
     def tell(self, event: e.Event) -> list[Instruction]:
         self.witness.before(self.state, event)
-        wishes = super().tell(event)
+        instructions = super().tell(event)
         self.witness.after(self.state, event)
         assert self.witness.wrong == []
-        return wishes
+        return instructions
 
 
 REQUESTS = [
     gpus(1), gpus(2), sharing(4000), sharing(11_000), sharing(None), elastic(), elastic(2, 3),
-    gpus(2, beside=True, memory=3000), gpus(1, beside=True, memory=4000, most=2000),
-    Request(gpus=sharing(4000).gpus, exclusive=True),
+    gpus(2, shareable=True, memory=3000), gpus(1, shareable=True, memory=4000, max_amount=2000),
+    ResourceRequest(gpus=sharing(4000).gpus, exclusive=True),
 ]  # fmt: skip
 KINDS = st.fixed_dictionaries(
     {
@@ -276,9 +279,9 @@ KINDS = st.fixed_dictionaries(
         "priority": st.sampled_from([0, 0, 1, 5]),
         "name": st.sampled_from("ab"),
         "queue": st.sampled_from(["default", "default", "two", "strict"]),
-        "restartable": st.booleans(),
+        "requeueable": st.booleans(),
         "limit": st.sampled_from([None, None, 600]),
-        "warning": st.sampled_from([None, None, EarlySignal(10, 60)]),
+        "early_signal": st.sampled_from([None, None, EarlySignal(10, 60)]),
         "retry": st.just(Retry(1, ("lost",))),
     }
 )

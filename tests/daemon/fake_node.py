@@ -15,9 +15,9 @@ from msgspec.json import encode
 from memory_store import MemoryStore
 from specs import spec_of
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.job import Spec
-from stoker.core.request import Request
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Spec
 from stoker.daemon.bootstrap import assemble_daemon
 from stoker.daemon.context import content_hash
 from stoker.daemon.control.daemon import Daemon
@@ -138,10 +138,14 @@ class NodeScenario:
         self.loop = build_loop(base, MemoryStore())
         self.events: list[e.Event] = []
         self.loop.publisher.add_stream(lambda _, events: self.events.extend(events))
-        self.loop.record([
-            *first_events(shared=True),
-            *submission(spec_of(Request(nodes=(NAME,)), directory=str(base / "work")), jobs),
-        ])  # fmt: skip
+        self.loop.record(
+            [
+                *first_events(shared=True),
+                *submission(
+                    spec_of(ResourceRequest(nodes=(NAME,)), directory=str(base / "work")), jobs
+                ),
+            ]
+        )
         self.loop.training.start()
         self.turn()
 

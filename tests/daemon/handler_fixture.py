@@ -12,9 +12,9 @@ import pytest
 from core.scenario import node
 from memory_store import MemoryStore
 from stoker.core import events as e
-from stoker.core.job import Job
-from stoker.core.lifecycle import JobState
-from stoker.core.state import State
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.submission.submit import submit_jobs
 from stoker.engine import Command, CommandRejected, CommandResult, Engine, Instant
@@ -115,7 +115,7 @@ class HandlerFixture:
 
     def unload(self, *ids: int) -> None:
         """These finished jobs leave memory, as old ones do."""
-        self.apply(e.JobsForgotten(at=self.now, jobs=ids))
+        self.apply(e.JobsUnloaded(at=self.now, jobs=ids))
 
     def kinds(self) -> list[str]:
         """The kinds of the events of the last cycle."""

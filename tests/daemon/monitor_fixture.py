@@ -7,12 +7,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.changes import training as changes
-from stoker.core.cluster import Placement
-from stoker.core.job import AttemptId, Job, Progress, Spec, Training
-from stoker.core.lifecycle import JobState
-from stoker.core.request import Request
-from stoker.core.state import State
+from stoker.core.handlers import training as changes
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import AttemptId, Job, Progress
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Spec, Training
+from stoker.core.state.state import State
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.training.monitor import TrainingMonitor
@@ -37,14 +38,20 @@ class MonitorFixture:
         self.home, self.state = home, State()
         self.executor = RecordingExecutor()
         self.state.specs["s"] = Spec(
-            kind="line", user="u", directory="/", shell="/bin/sh", environment="", name="t",
-            request=Request(), training=Training(epochs=epochs) if epochs is not None else None,
-        )  # fmt: skip
+            kind="line",
+            user="u",
+            directory="/",
+            shell="/bin/sh",
+            environment="",
+            name="t",
+            request=ResourceRequest(),
+            training=Training(epochs=epochs) if epochs is not None else None,
+        )
         self.state.spec_users["s"] = 1
         self.job = Job(7, "s", "t", "u", 1.0, state=JobState.RUNNING, started_at=STARTED)
         self.job.placement = Placement("here", ())
         self.state.jobs[7] = self.state.running[7] = self.job
-        self.state.rest.next_id = 8
+        self.state.record.next_id = 8
         self.directory = home / "training" / "7.0"
         self.open_monitor()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.events import NodeReached, NodeUnreachable, WaitOver
+from stoker.core.events import BeginTimeReached, NodeReached, NodeUnreachable
 from stoker.daemon import daemon_log
 from stoker.daemon.daemon_log import DaemonLogHandler, log_events
 
@@ -123,7 +123,7 @@ def test_notable_events_have_a_line_and_others_only_at_debug(
     events = [
         NodeReached(at=0.0, node="a"),
         NodeUnreachable(at=0.0, node="b", why="no route", boot=0.0),
-        WaitOver(at=0.0, job=7),
+        BeginTimeReached(at=0.0, job=7),
     ]
     with caplog.at_level(logging.INFO, "stoker"):
         log_events(events)
@@ -131,4 +131,4 @@ def test_notable_events_have_a_line_and_others_only_at_debug(
     caplog.clear()
     with caplog.at_level(logging.DEBUG, "stoker"):
         log_events(events)
-    assert caplog.messages[-1] == "WaitOver job 7"
+    assert caplog.messages[-1] == "BeginTimeReached job 7"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.daemon.settings import QueueLimits, Settings, load
 
 

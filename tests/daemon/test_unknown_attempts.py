@@ -9,7 +9,7 @@ import pytest
 
 from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
-from stoker.core.cluster import Placement, Take
+from stoker.core.model.hardware import DeviceAllocation, Placement
 from stoker.daemon import recovery
 from stoker.daemon import unknown_attempts as recovered
 from stoker.executors.local.claims import Claim
@@ -26,7 +26,7 @@ def test_claims_are_complete_for_one_boot_only(tmp_path: Path, text: str, stays:
 
 def test_a_claim_has_the_devices_of_its_attempt() -> None:
     claim = Claim(note=b'["box",[["gpu","1",500,0],["cpu","cpu",2000]]]')
-    takes = (Take("gpu", "1", 500), Take("cpu", "cpu", 2000))
+    takes = (DeviceAllocation("gpu", "1", 500), DeviceAllocation("cpu", "cpu", 2000))
     assert recovered._placement(claim, "other") == Placement("box", takes)
 
 
@@ -45,7 +45,9 @@ def test_without_a_claim_the_environment_has_the_gpus(
     takes: tuple[tuple[str, int], ...],
 ) -> None:
     monkeypatch.setattr(recovered, "_environment", lambda pid: variables)
-    expected = Placement("box", tuple(Take("gpu", name, amount) for name, amount in takes))
+    expected = Placement(
+        "box", tuple(DeviceAllocation("gpu", name, amount) for name, amount in takes)
+    )
     assert recovered._placement(Claim(pid=1), "box") == expected
 
 
@@ -55,7 +57,9 @@ def test_only_devices_that_exist_and_are_free_are_entered() -> None:
     scenario.run(job)
     (held,) = scenario.on(job)
     free = "1" if held == "0" else "0"
-    wanted = Placement("box", tuple(Take("gpu", name, 1000) for name in ("0", "1", "7")))
+    wanted = Placement(
+        "box", tuple(DeviceAllocation("gpu", name, 1000) for name in ("0", "1", "7"))
+    )
     assert recovered._available(scenario.state, 99, wanted, "box").names("gpu") == [free]
     # Resources of an earlier attempt of the same job belong to it.
     assert recovered._available(scenario.state, job, wanted, "box").names("gpu") == ["0", "1"]
@@ -65,14 +69,16 @@ def test_a_placement_on_the_old_name_of_this_node_is_local() -> None:
     scenario = Scenario(gpus=1)
     scenario.tell(e.NodeJoined(at=0, facts=node(1, name="new")))
     placed = recovered._available(
-        scenario.state, 99, Placement("old", (Take("gpu", "0", 1000),)), "new"
+        scenario.state, 99, Placement("old", (DeviceAllocation("gpu", "0", 1000),)), "new"
     )
-    assert placed == Placement("new", (Take("gpu", "0", 1000),))
+    assert placed == Placement("new", (DeviceAllocation("gpu", "0", 1000),))
 
 
 def test_a_job_is_recovered_from_its_process() -> None:
     scenario = Scenario()
-    placement = Placement("box", (Take("gpu", "0", 500), Take("cpu", "cpu", 3000)))
+    placement = Placement(
+        "box", (DeviceAllocation("gpu", "0", 500), DeviceAllocation("cpu", "cpu", 3000))
+    )
     claim = Claim(pid=os.getpid())
     events = recovered._submission(scenario.state, 40, claim, placement, "ada", 5.0)
     for event in events:

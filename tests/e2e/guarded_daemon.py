@@ -8,9 +8,10 @@ import threading
 import traceback
 from typing import Any
 
-from stoker.core.cluster import Cluster, Node
-from stoker.core.job import Job
-from stoker.core.state import State
+from stoker.core.cluster.cluster import Cluster
+from stoker.core.cluster.node import Node
+from stoker.core.model.job import Job
+from stoker.core.state.state import State
 from stoker.daemon.__main__ import main
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.nodes.gang import GangCoordinator

@@ -150,7 +150,7 @@ def test_the_guard_sees_an_access_from_the_api_thread(tmp_path: Path) -> None:
     report = tmp_path / "violations"
     code = (
         "import sys, threading; sys.path.insert(0, sys.argv[2]); import guarded_daemon as g\n"
-        "from stoker.core.state import State\n"
+        "from stoker.core.state.state import State\n"
         "g.guard(State, sys.argv[1]); state = State()\n"
         "thread = threading.Thread(target=lambda: state.jobs, name='api')\n"
         "thread.start(); thread.join()\n"

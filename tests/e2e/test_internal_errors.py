@@ -12,7 +12,7 @@ from stoker.client.errors import StokerError
 
 PATCHED = """
 import os, sys
-import stoker.core.cycle, stoker.daemon.handlers.queries, stoker.executors.local.executor
+import stoker.core.planner.cycle, stoker.daemon.handlers.queries, stoker.executors.local.executor
 
 def failing(module, name, flag):
     real = getattr(module, name)
@@ -23,7 +23,7 @@ def failing(module, name, flag):
     setattr(module, name, function)
 
 flags = sys.argv[1]
-failing(stoker.core.cycle, "plan", f"{flags}/plan")
+failing(stoker.core.planner.cycle, "plan", f"{flags}/plan")
 failing(stoker.daemon.handlers.queries, "gpu_view", f"{flags}/handler")
 failing(stoker.executors.local.executor.LocalExecutor, "start", f"{flags}/start")
 failing(stoker.executors.local.supervisor_pool.SupervisorPool, "_receive", f"{flags}/hear")

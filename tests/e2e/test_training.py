@@ -10,7 +10,7 @@ import pytest
 from e2e.daemon_fixture import DaemonFixture, kill, until
 from e2e.journal import journal
 from stoker.cli.output.times import epoch
-from stoker.core.policy.rounds import ROUND
+from stoker.core.elastic.rebalance import REBALANCE_SECONDS
 
 SCRIPT = """
 import os, sys, time
@@ -231,4 +231,4 @@ def test_an_elastic_job_alone_grows_at_its_first_checkpoints(box: DaemonFixture)
     assert list(dict.fromkeys(sizes)) == [1, 2, 4]
     requested_at = [event["at"] for event in journal(box, "StopAsked")]
     assert [event["gpus"] for event in journal(box, "StopAsked")] == [2, 4]
-    assert requested_at[-1] - (epoch(began) or 0.0) < ROUND
+    assert requested_at[-1] - (epoch(began) or 0.0) < REBALANCE_SECONDS

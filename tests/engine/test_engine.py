@@ -8,9 +8,9 @@ import pytest
 from memory_store import MemoryStore, Rows
 from simulation import client as ask
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.instructions import StartProcess
-from stoker.core.state import State
+from stoker.core.events.instructions import StartProcess
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.engine import (
     Command,
@@ -138,7 +138,7 @@ def test_a_submission_is_forced_to_disk_with_or_without_a_key(fixture: EngineFix
     assert fixture.store.forced[-1] is True
 
     def without_key(state: State, now: Instant) -> CommandResult:
-        first = state.rest.next_id
+        first = state.record.next_id
         facts: list[e.Event] = [
             e.JobsSubmitted(
                 at=now.wall, first=first, count=1, spec=state.jobs[1].spec, lines=("a",)
@@ -276,7 +276,7 @@ def test_ends_of_many_jobs_at_once_are_all_on_record_before_any_is_forgotten(
 ):
     fixture.submit(count=500, held=True)
     fixture.cycle(commands=[fixture.asking(ask.cancel(id)) for id in range(1, 501)])
-    fixture.cycle([e.JobsSeen(at=0, jobs=())])
+    fixture.cycle([e.FailuresDismissed(at=0, jobs=())])
     assert len(fixture.engine.state.jobs) < 500
     rows = fixture.store.find_jobs(JobQuery(ids=list(range(1, 501))))
     assert {row.job.state.value for row in rows} == {"CANCELLED"}
@@ -286,7 +286,7 @@ def test_a_job_of_which_something_is_still_to_be_heard_is_not_forgotten(fixture:
     fixture.submit(count=500, held=True)
     cancels = [fixture.asking(ask.cancel(id)) for id in range(1, 501)]
     fixture.cycle(commands=cancels, pinned_jobs=lambda: {1})
-    fixture.cycle([e.JobsSeen(at=0, jobs=())], pinned_jobs=lambda: {1})
+    fixture.cycle([e.FailuresDismissed(at=0, jobs=())], pinned_jobs=lambda: {1})
     assert 1 in fixture.engine.state.jobs
     assert 2 not in fixture.engine.state.jobs
 
@@ -294,7 +294,7 @@ def test_a_job_of_which_something_is_still_to_be_heard_is_not_forgotten(fixture:
 def test_a_forgotten_job_can_be_retried(fixture: EngineFixture):
     fixture.submit(count=500, held=True)
     fixture.cycle(commands=[fixture.asking(ask.cancel(id)) for id in range(1, 501)])
-    fixture.cycle([e.JobsSeen(at=0, jobs=())])
+    fixture.cycle([e.FailuresDismissed(at=0, jobs=())])
     assert 1 not in fixture.engine.state.jobs
     fixture.cycle(commands=[fixture.asking(ask.retry(1))])
     assert fixture.engine.state.jobs[1].attempt == 1
@@ -329,7 +329,7 @@ def test_instructions_of_a_commit_are_returned_with_the_error_of_the_next(fixtur
     fixture.store.failure = fail_second
 
     def answered_twice(state: State, now: Instant) -> CommandResult:
-        event = e.JobsSeen(at=now.wall, jobs=())
+        event = e.FailuresDismissed(at=now.wall, jobs=())
         return CommandResult(events=[event], key=("same", 1, 1))
 
     first, again = fixture.submission("same"), Asking(answered_twice)

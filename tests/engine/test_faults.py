@@ -9,8 +9,8 @@ import pytest
 import stoker.engine
 from engine.test_engine import Asking, EngineFixture
 from stoker.core import events as e
-from stoker.core.instructions import StartProcess
-from stoker.core.state import State
+from stoker.core.events.instructions import StartProcess
+from stoker.core.state.state import State
 from stoker.engine import EVENTS, PLANNING, TIMERS, CommandResult, Instant
 from stoker.faults import LONGEST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import StoreError, StoreFenced
@@ -38,7 +38,7 @@ class Failing:
 
 @pytest.fixture
 def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Failing]:
-    """Let a function of the engine raise: `fail("planned", 3)`."""
+    """Let a function of the engine raise: `fail("plan_events", 3)`."""
 
     def patch(name: str, times: float, when: Callable[..., bool] = lambda *_: True) -> Failing:
         failing = Failing(getattr(stoker.engine, name), times, when)
@@ -68,7 +68,7 @@ def test_while_the_planner_fails_requests_are_served_and_ends_recorded(
 ):
     fixture.submit(count=3)
     assert fixture.states() == ["CONFIGURING", "CONFIGURING", "PENDING"]
-    fail("planned", float("inf"))
+    fail("plan_events", float("inf"))
     asked = fixture.submission()
     turn_at(fixture, 1001, fixture.exit(1), asks=(asked,))
     assert asked.answers == [(4, 1)]
@@ -81,7 +81,7 @@ def test_while_the_planner_fails_requests_are_served_and_ends_recorded(
 def test_planning_is_tried_again_after_pauses_that_double(
     fixture: EngineFixture, fail: Callable[..., Failing]
 ):
-    planner = fail("planned", 3)
+    planner = fail("plan_events", 3)
     fixture.submit()  # at 1000: fails within the turn, and once more by itself
     assert planner.calls == 2
     assert fixture.engine.seconds_until_due(fixture.clock()) == 1.0
@@ -102,7 +102,7 @@ def test_planning_is_tried_again_after_pauses_that_double(
 
 
 def test_the_pause_has_a_limit(fixture: EngineFixture, fail: Callable[..., Failing]):
-    planner = fail("planned", float("inf"))
+    planner = fail("plan_events", float("inf"))
     fixture.submit()
     for _ in range(20):
         turn_at(fixture, fixture.now + LONGEST_PAUSE_SECONDS)
@@ -111,7 +111,7 @@ def test_the_pause_has_a_limit(fixture: EngineFixture, fail: Callable[..., Faili
 
 
 def test_an_engine_begins_with_a_planner_that_fails(fail: Callable[..., Failing]):
-    fail("planned", float("inf"))
+    fail("plan_events", float("inf"))
     fixture = EngineFixture(contained=True)
     assert fixture.submit().answers == [(1, 1)]
     assert fixture.states() == ["PENDING"]
@@ -120,7 +120,7 @@ def test_an_engine_begins_with_a_planner_that_fails(fail: Callable[..., Failing]
 def test_a_fault_of_the_planner_is_reported_and_logged_with_the_state(
     fixture: EngineFixture, fail: Callable[..., Failing], caplog: pytest.LogCaptureFixture
 ):
-    fail("planned", 2)
+    fail("plan_events", 2)
     with caplog.at_level(logging.WARNING, "stoker"):
         fixture.submit(priority=7)
         assert faults(fixture).sentence(PLANNING) == (
@@ -136,14 +136,14 @@ def test_a_fault_of_the_planner_is_reported_and_logged_with_the_state(
     assert failed.exc_info[0] is KeyError
     assert "internal error: planning failed once" in failed.getMessage()
     assert "node box: gpu:0 1000/1000 free" in failed.getMessage()
-    assert "ready job 1 attempt 0 priority 7" in failed.getMessage()
+    assert "pending job 1 attempt 0 priority 7" in failed.getMessage()
     assert again.getMessage() == "planning works again after it failed once"
 
 
 def test_a_repeated_fault_is_logged_at_each_doubling(
     fixture: EngineFixture, fail: Callable[..., Failing], caplog: pytest.LogCaptureFixture
 ):
-    fail("planned", float("inf"))
+    fail("plan_events", float("inf"))
     with caplog.at_level(logging.ERROR, "stoker"):
         fixture.submit()
         for _ in range(20):
@@ -156,14 +156,14 @@ def test_a_repeated_fault_is_logged_at_each_doubling(
 def test_a_planner_that_fails_in_the_middle_of_a_plan_starts_nothing(
     fixture: EngineFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    real = stoker.engine.planned
+    real = stoker.engine.plan_events
 
     def half(*args: Any) -> Iterator[e.Event]:
         for planned in real(*args):
             yield planned
             raise KeyError("1")
 
-    monkeypatch.setattr(stoker.engine, "planned", half)
+    monkeypatch.setattr(stoker.engine, "plan_events", half)
     fixture.submit(count=2)
     assert fixture.states() == ["PENDING", "PENDING"]
     assert not any(isinstance(each, StartProcess) for each in fixture.log)
@@ -175,7 +175,7 @@ def test_a_planner_that_fails_in_the_middle_of_a_plan_starts_nothing(
 def test_while_draining_a_failing_planner_is_not_said_to_work_again(
     fixture: EngineFixture, fail: Callable[..., Failing]
 ):
-    fail("planned", 2)
+    fail("plan_events", 2)
     fixture.submit()
     fixture.now = 1100
     fixture.cycle(scheduling_enabled=False)
@@ -185,12 +185,12 @@ def test_while_draining_a_failing_planner_is_not_said_to_work_again(
 def test_failing_timers_do_not_keep_jobs_from_starting_nor_the_processor_busy(
     fixture: EngineFixture, fail: Callable[..., Failing]
 ):
-    fail("before_requests", 2)
+    fail("pre_command_events", 2)
     fixture.submit(begin_in=30.0)
     assert faults(fixture).is_failing(TIMERS)
     assert fixture.submit().answers == [(2, 1)]
     assert fixture.states() == ["PENDING", "CONFIGURING"]
-    fail("before_requests", float("inf"))
+    fail("pre_command_events", float("inf"))
     fixture.now = 1040
     fixture.cycle()  # what is due stays due
     wait = fixture.engine.seconds_until_due(fixture.clock())
@@ -228,7 +228,7 @@ def test_a_request_that_fails_is_refused_and_the_others_of_its_turn_are_granted(
 
 def test_an_answer_that_cannot_be_made_says_that_the_request_was_granted(fixture: EngineFixture):
     def decide(state: State, now: Instant) -> CommandResult:
-        return CommandResult(events=[e.JobsSeen(at=0, jobs=())], reply=lambda _: 1 // 0)
+        return CommandResult(events=[e.FailuresDismissed(at=0, jobs=())], reply=lambda _: 1 // 0)
 
     bad, good = Asking(decide), fixture.submission()
     turn_at(fixture, 1001, asks=(bad, good))
@@ -258,7 +258,7 @@ def test_an_event_that_cannot_be_applied_is_set_aside_and_tried_again(
 
 
 def test_fencing_is_never_contained(fixture: EngineFixture, fail: Callable[..., Failing]):
-    fail("planned", 1)
+    fail("plan_events", 1)
     fixture.store.another().acquire_term()
     with pytest.raises(StoreFenced):
         fixture.submit()
@@ -268,7 +268,7 @@ def test_a_store_that_fails_while_a_turn_is_repeated_in_parts_loses_no_event(
     fixture: EngineFixture, fail: Callable[..., Failing]
 ):
     fixture.submit(count=2)
-    fail("planned", 1)
+    fail("plan_events", 1)
     fixture.store.failure = lambda _: StoreError("locked")
     asked = fixture.submission()
     with pytest.raises(StoreError):
@@ -283,7 +283,7 @@ def test_a_state_that_cannot_be_read_back_is_read_before_anything_else(
     fixture: EngineFixture, fail: Callable[..., Failing], monkeypatch: pytest.MonkeyPatch
 ):
     fixture.submit()
-    fail("planned", 1)
+    fail("plan_events", 1)
     load = fixture.store.load
 
     def unreadable() -> Any:

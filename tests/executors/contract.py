@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from executors.recording_sink import RecordingSink
 from stoker.core import events as e
-from stoker.core.job import AttemptId
-from stoker.core.launch import Launch
+from stoker.core.launch.launch import Launch
+from stoker.core.model.job import AttemptId
 from stoker.executors.port import Barrier, Capability, Executor
 
 FIRST, SECOND = AttemptId(7, 0), AttemptId(7, 1)
-ENDS = (e.ProcessExited, e.AttemptLost, e.StartCalledOff, e.StartFailed)
+ENDS = (e.ProcessExited, e.AttemptLost, e.StartCancelled, e.StartFailed)
 LONG = 1000.0
 """Seconds of an attempt that is terminated before."""
 
@@ -145,7 +145,7 @@ class ExecutorContract:
     def test_an_attempt_that_is_terminated_at_once_ends(self, bench: Bench) -> None:
         bench.executor.start(bench.launch(FIRST, LONG))
         bench.executor.terminate(FIRST, grace=0.0)
-        assert isinstance(bench.end(FIRST), e.ProcessExited | e.StartCalledOff)
+        assert isinstance(bench.end(FIRST), e.ProcessExited | e.StartCancelled)
 
     def test_calls_about_an_attempt_that_it_does_not_have_are_ignored(self, bench: Bench) -> None:
         executor = bench.executor
@@ -173,13 +173,13 @@ class ExecutorContract:
         bench.wait(100)
         bench.restart(FIRST)
         ended = bench.end(FIRST)
-        assert isinstance(ended, e.ProcessExited | e.StartCalledOff)
+        assert isinstance(ended, e.ProcessExited | e.StartCancelled)
         assert bench.starts(FIRST) == isinstance(ended, e.ProcessExited)
 
     def test_an_attempt_that_was_never_sent_is_not_started_later(self, bench: Bench) -> None:
         bench.launch(FIRST, seconds=1.0)
         bench.restart(FIRST)
-        assert isinstance(bench.end(FIRST), e.StartCalledOff)
+        assert isinstance(bench.end(FIRST), e.StartCancelled)
         bench.executor.start(bench.launch(FIRST, seconds=1.0))
         bench.wait(100)
         assert bench.starts(FIRST) == 0
@@ -227,7 +227,7 @@ class BarrierContract:
     def test_a_part_with_a_cancelled_barrier_never_starts(self, bench: Bench) -> None:
         self._start_at_barrier(bench)
         bench.executor.release(FIRST, None)
-        assert isinstance(bench.end(FIRST), e.StartCalledOff)
+        assert isinstance(bench.end(FIRST), e.StartCancelled)
         assert bench.starts(FIRST) == 0
 
     @staticmethod

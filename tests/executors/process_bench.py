@@ -11,11 +11,11 @@ from executors.agent.local_transport import LocalTransport
 from executors.contract import ScriptBench
 from executors.recording_sink import RecordingSink
 from specs import spec_of
-from stoker.core.cluster import Placement
 from stoker.core.events import ProcessStarted
-from stoker.core.job import AttemptId, Job
-from stoker.core.launch import Launch
-from stoker.core.lifecycle import JobState
+from stoker.core.launch.launch import Launch
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.lifecycle import JobState
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.executors.agent.executor import AgentEnvironment, AgentExecutor
 from stoker.executors.agent.session.transport import Transport

@@ -13,8 +13,8 @@ from executors.contract import (
     SuspendContract,
 )
 from executors.process_bench import AgentBench, LocalBench, ProcessBench
-from stoker.core.events import ProcessStarted, StartCalledOff
-from stoker.core.job import AttemptId
+from stoker.core.events import ProcessStarted, StartCancelled
+from stoker.core.model.job import AttemptId
 
 
 @pytest.fixture
@@ -49,5 +49,5 @@ class TestAgentExecutor(ExecutorContract, SuspendContract, BarrierContract, Proc
         bench.executor.start(bench.launch(attempt, seconds=0.0))
         bench.until(lambda: bench.of(attempt, ProcessStarted))
         bench.executor.terminate(attempt, grace=0.0)
-        assert isinstance(bench.end(attempt), StartCalledOff)
+        assert isinstance(bench.end(attempt), StartCancelled)
         assert bench.starts(attempt) == 0

@@ -22,7 +22,7 @@ from stoker import wire
 from stoker.client.client import Client
 from stoker.client.errors import StokerError
 from stoker.client.tcp_endpoint import Endpoint, parse
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.daemon.http import credentials
 from stoker.daemon.http import listeners as listen
 from stoker.daemon.listen_address import split

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.probes.declared_resources import (
     Declared,
     inherited_limit,

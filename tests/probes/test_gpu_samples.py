@@ -31,8 +31,8 @@ def test_processes_are_divided_into_own_and_foreign_without_dead_ones():
     assert seen.shares == {(7, 1): 300}
     sample = seen.sample
     assert (sample.ours, sample.ours_memory) == (True, 300)
-    assert [stranger.pid for stranger in sample.strangers] == [other]
-    assert sample.strangers[0].user
+    assert [stranger.pid for stranger in sample.foreign_processes] == [other]
+    assert sample.foreign_processes[0].user
     assert (sample.memory_used, sample.memory_total, sample.utilization) == (1000, 8192, 5)
 
 

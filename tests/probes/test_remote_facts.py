@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import stoker.executors.agent.session
 from e2e.daemon_fixture import state_of, until
-from stoker.core.units import THOUSAND
+from stoker.core.model.units import THOUSAND
 from stoker.executors.linux.procfs import read_stat
 from stoker.probes import host
 from stoker.probes.gpu_samples import UNKNOWN_ATTEMPT, build_samples, parse_token
@@ -166,7 +166,7 @@ def test_gpus_are_read_with_their_processes(
     sample = build_samples(reading.reading, reading.owner_lookup("abc", {}), reading.identify)[
         "GPU-a"
     ].sample
-    assert (sample.ours_memory, sample.strangers) == (300, ())
+    assert (sample.ours_memory, sample.foreign_processes) == (300, ())
     assert not list(host_under_test.run.glob("driver*"))
 
 
@@ -275,7 +275,7 @@ def test_processes_belong_to_jobs_by_token_or_session_and_dead_ones_to_none() ->
     sample = seen.sample
     assert seen.shares == {(7, 1): 300}
     assert (sample.ours, sample.ours_memory) == (True, 300)
-    assert [(s.pid, s.user, s.command) for s in sample.strangers] == [
+    assert [(s.pid, s.user, s.command) for s in sample.foreign_processes] == [
         (78, "alice", "/usr/bin/python x")
     ]
     assert reading.owner_lookup("abc", {})(77) == (7, 1)

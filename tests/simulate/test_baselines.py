@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from stoker.core.policy.backfill import GRACE
+from stoker.core.running.release_times import KILL_GRACE_SECONDS
 from stoker.simulate.replay.replay import replay
 from stoker.simulate.traces.cluster_size import parse_cluster
 from stoker.simulate.workload import TraceJob, Workload
@@ -109,7 +109,7 @@ def _most(taken: list[tuple[float, float, float]], start: float, end: float) -> 
 
 def _latest(job: TraceJob, now: float) -> float:
     assert job.time_limit is not None
-    return now + job.time_limit + GRACE
+    return now + job.time_limit + KILL_GRACE_SECONDS
 
 
 def worked_out(jobs: list[TraceJob], choose: Choose) -> list[float]:

@@ -13,7 +13,7 @@ import pytest
 
 from stoker.cli.cluster.simulate import OPTIONS
 from stoker.cli.options import parse
-from stoker.core.policy.rules import POLICIES
+from stoker.core.policies.catalog import POLICIES
 from stoker.simulate import arguments, command
 from stoker.simulate.compare import Comparison, heading, prepare
 from stoker.simulate.progress import ProgressLine
@@ -233,6 +233,8 @@ def test_the_policies_are_listed(capsys: Captured) -> None:
         ("SWF --limits some", "--limits some"),
         ("SWF --html /no/such/place.html", "there is no directory /no/such"),
         ("SWF --html=", "--html takes the name of a file"),
+        ("SWF --time-unit weeks", "one of milliseconds, seconds, minutes, hours"),
+        ("SWF --time-unit minutes", "omit --time-unit"),
     ],
 )
 def test_a_mistake_is_reported_in_one_line(capsys: Captured, typed: str, keyword: str) -> None:

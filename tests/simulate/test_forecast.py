@@ -13,24 +13,27 @@ from simulation import client as ask
 from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_machine import Model
 from stoker.core import events as e
-from stoker.core.dependency import Clause, Dependency
-from stoker.core.estimate import Family, Pace
-from stoker.core.job import Job, Past, Progress, Spec, Training
-from stoker.core.lifecycle import JobState
-from stoker.core.outlook import (
+from stoker.core.explain.forecast import (
+    Forecast,
     Kind,
-    Outlook,
-    Question,
-    Span,
-    Told,
-    command_key,
+    StartEndEstimate,
+    TimeInterval,
     interval,
-    name_key,
-    question,
-    told_of,
+    start_end_estimate,
 )
-from stoker.core.request import GpuAsk, Request
-from stoker.core.rest import Rest
+from stoker.core.explain.forecast_input import (
+    ForecastInput,
+    command_key,
+    forecast_input,
+    name_key,
+)
+from stoker.core.model.dependency import Clause, Dependency
+from stoker.core.model.job import Job, PastAttempt, Progress
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.profile import EpochTime, JobProfile
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import Spec, Training
+from stoker.core.state.record import ClusterRecord
 from stoker.simulate.forecast.durations import DurationDistribution, DurationModel, ObservedDuration
 from stoker.simulate.forecast.futures import _samples, forecast
 from stoker.simulate.traces.cluster_size import uniform_nodes
@@ -43,7 +46,7 @@ NODE = uniform_nodes([(1, 1)])[0]
 def spec(name: str, **more: object) -> Spec:
     given: dict[str, object] = {
         "kind": "argv", "user": "ana", "directory": "/", "shell": "", "environment": "",
-        "request": Request(gpus=GpuAsk(1000)), "name": name,
+        "request": ResourceRequest(gpus=GpuRequest(1000)), "name": name,
     }  # fmt: skip
     return Spec(**{**given, **more})  # type: ignore[arg-type]
 
@@ -53,9 +56,9 @@ def waiting(id: int, name: str, **more: object) -> Job:
 
 
 def running(id: int, name: str, since: float, **more: object) -> Job:
-    from stoker.core.cluster import Placement, Take
+    from stoker.core.model.hardware import DeviceAllocation, Placement
 
-    held = Placement(NODE.name, (Take("gpu", "0", 1000),))
+    held = Placement(NODE.name, (DeviceAllocation("gpu", "0", 1000),))
     return waiting(
         id, name, state=JobState.RUNNING, placement=held, pid=1,
         started_at=NOW - since, started_boot=BOOT - since, **more,
@@ -64,22 +67,27 @@ def running(id: int, name: str, since: float, **more: object) -> Job:
 
 def trained(id: int, name: str) -> Job:
     """Four of its ten epochs are over, the last one just now; each takes a minute."""
-    progress = Progress(epochs=4, listening=True, counted_at=NOW, pace=(1, "cpu", 60.0))
+    progress = Progress(
+        epochs=4, accepts_stop=True, epoch_started_at=NOW, epoch_time=(1, "cpu", 60.0)
+    )
     return running(id, name, 240.0, progress=progress)
 
 
 def asked(specs: list[Spec], jobs: list[Job], policy: str = "backfill", **more: object) -> bytes:
-    rest = Rest(
+    rest = ClusterRecord(
         next_id=max(job.id for job in jobs) + 1,
         nodes={NODE.name: NODE},
         policies={"*": (policy, {})},
-        families={f"ana: {each.name}": Family(paces=(Pace(1, "cpu", 60.0),)) for each in specs},
+        profiles={
+            f"ana: {each.name}": JobProfile(epoch_times=(EpochTime(1, "cpu", 60.0),))
+            for each in specs
+        },
     )
     given: dict[str, object] = {
-        "at": NOW, "boot": BOOT, "rest": rest, "specs": {each.name: each for each in specs},
+        "at": NOW, "boot": BOOT, "record": rest, "specs": {each.name: each for each in specs},
         "jobs": jobs, "since": NOW,
     }  # fmt: skip
-    return msgspec.json.encode(Question(**{**given, **more}))  # type: ignore[arg-type]
+    return msgspec.json.encode(ForecastInput(**{**given, **more}))  # type: ignore[arg-type]
 
 
 THREE = [
@@ -90,10 +98,10 @@ THREE = [
 JOBS = [trained(1, "first"), waiting(2, "long"), waiting(3, "short")]
 
 
-def by_id(answer: Outlook) -> dict[int, Told]:
+def by_id(answer: Forecast) -> dict[int, StartEndEstimate]:
     """The estimates at the moment of the forecast."""
     return {
-        each.job: Told(
+        each.job: StartEndEstimate(
             answer.at,
             interval(each.start, answer.at) if each.start is not None else None,
             interval(each.end, answer.at) if each.end is not None else None,
@@ -103,7 +111,7 @@ def by_id(answer: Outlook) -> dict[int, Told]:
     }
 
 
-def basis(span: Span | None) -> tuple[Kind, str] | None:
+def basis(span: TimeInterval | None) -> tuple[Kind, str] | None:
     return (span.kind, span.basis) if span is not None else None
 
 
@@ -113,7 +121,7 @@ def runs(spec: Spec, *seconds: float, command: Job | None = None) -> dict[str, o
     return {"runs": {f"ana:{spec.name}": [(key, each) for each in seconds]}}
 
 
-def after(span: Span | None) -> float | None:
+def after(span: TimeInterval | None) -> float | None:
     """Seconds until the moment that is likely."""
     return round(span.likely - NOW, 3) if span is not None and span.likely is not None else None
 
@@ -184,7 +192,7 @@ def test_the_same_command_in_another_directory_or_with_more_gpus_is_another_comm
     job = waiting(1, "plain", command=("python", "train.py"))
     here = command_key(job, spec("plain"))
     assert command_key(waiting(2, "plain", command=("python", "train.py")), spec("plain")) == here
-    more = Request(gpus=GpuAsk(2000))
+    more = ResourceRequest(gpus=GpuRequest(2000))
     for other in (spec("plain", directory="/home"), spec("plain", request=more)):
         assert command_key(job, other) != here
     other_arguments = waiting(3, "plain", command=("python", "train.py", "1"))
@@ -233,13 +241,15 @@ NO_LIMIT = "job {} has no earlier run and no time limit"
 
 def told(
     scenario: Scenario, runs: dict[str, list[tuple[str, float]]] | None = None
-) -> dict[int, Told]:
+) -> dict[int, StartEndEstimate]:
     """The estimates of a forecast that is made now."""
     answer = forecast(
-        msgspec.json.encode(question(scenario.state, scenario.now, scenario.now, runs or {}))
+        msgspec.json.encode(forecast_input(scenario.state, scenario.now, scenario.now, runs or {}))
     )
     found = {each.job: each for each in answer.jobs}
-    return {id: told_of(found[id], scenario.job(id), answer.at, answer.at) for id in found}
+    return {
+        id: start_end_estimate(found[id], scenario.job(id), answer.at, answer.at) for id in found
+    }
 
 
 def test_a_start_that_depends_on_a_job_without_a_limit_has_no_bound() -> None:
@@ -347,7 +357,7 @@ def test_new_jobs_that_may_start_first_are_expected() -> None:
         Job(
             id=10 + n, spec="minute", name="minute", user="ben", submitted_at=NOW - 86400 + n * 300,
             state=JobState.COMPLETED, ended_at=NOW - 86400 + n * 300 + 120,
-            past=(Past(0, NOW - 86400 + n * 300, NOW - 86400 + n * 300 + 120, "done", 0),),
+            past=(PastAttempt(0, NOW - 86400 + n * 300, NOW - 86400 + n * 300 + 120, "done", 0),),
         )
         for n in range(250)
     ]  # fmt: skip
@@ -363,7 +373,7 @@ def test_new_jobs_that_may_start_first_are_expected() -> None:
 
 def starts(scenario: Scenario) -> dict[int, float | None]:
     """Seconds until each pending job starts, if every job uses its whole time limit."""
-    asked = question(scenario.state, scenario.now, scenario.now, {})
+    asked = forecast_input(scenario.state, scenario.now, scenario.now, {})
     found = forecast(msgspec.json.encode(asked), count=1)
     at = {each.job: each.start.at[0] for each in found.jobs if each.start is not None}
     return {
@@ -412,7 +422,7 @@ def test_a_machine_in_the_middle_of_its_work() -> None:
     state, now = box.driver.engine.state, box.world.moment()
     live = [job for job in state.jobs.values() if not job.finished]
     assert state.jobs[stubborn].state is JobState.COMPLETING
-    answer = forecast(msgspec.json.encode(question(state, now.wall, now.boot, {})))
+    answer = forecast(msgspec.json.encode(forecast_input(state, now.wall, now.boot, {})))
     found = by_id(answer)
     assert set(found) == {job.id for job in live}
     end = found[stubborn].end
@@ -458,7 +468,9 @@ def test_a_cancelled_job_only_counts_as_longer_than_its_age() -> None:
         if job == gone:
             scenario.fact(e.JobCancelled, job)
         scenario.exited(job)
-    known = DurationModel(question(scenario.state, scenario.now, scenario.boot, {}), scenario.state)
+    known = DurationModel(
+        forecast_input(scenario.state, scenario.now, scenario.boot, {}), scenario.state
+    )
     assert known.all_durations.total_duration(0.0, 0.5) == pytest.approx(5.0)
     ends = {job: known._observe(scenario.job(job)) for job in (gone, whole)}
     assert {job: life.ended for job, life in ends.items() if life} == {gone: False, whole: True}
@@ -470,7 +482,7 @@ def test_the_process_answers_one_question_with_one_line() -> None:
         input=asked(THREE, JOBS) + b"\n", capture_output=True, check=True, timeout=50,
     )  # fmt: skip
     assert done.stdout.endswith(b"\n")
-    answer = msgspec.json.decode(done.stdout, type=Outlook)
+    answer = msgspec.json.decode(done.stdout, type=Forecast)
     assert answer == forecast(asked(THREE, JOBS))
 
 

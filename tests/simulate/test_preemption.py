@@ -7,9 +7,10 @@ from random import Random
 import pytest
 
 from stoker.core import events as e
-from stoker.core.job import Job
-from stoker.core.policy.order import in_order
-from stoker.core.policy.place import place
+from stoker.core.cluster.overlay import Overlay
+from stoker.core.model.job import Job
+from stoker.core.placement.placer import find_placement
+from stoker.core.queue.pending_queue import first_jobs
 from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.replay.replay import Replay
 from stoker.simulate.traces.cluster_size import parse_cluster
@@ -50,19 +51,19 @@ class Watched(Replay):
     def _next_event_time(self, arrival: float) -> float:
         moment = super()._next_event_time(arrival)
         stopping = any(course.stop_time < inf for course in self.runs.values())
-        first = next(iter(in_order(self.state.line, self.state.jobs, 1)), None)
+        first = next(iter(first_jobs(self.state.pending, self.state.jobs, 1)), None)
         if moment > self.now and not stopping and first is not None and self._could_run(first):
             self.forgotten.append((self.now, first.id))
         return moment
 
     def _could_run(self, first: Job) -> bool:
         """Whether there is room if all of lower priority stop who can."""
-        state, later = self.state, self.state.cluster.shadow()
+        state, later = self.state, Overlay(self.state.cluster)
         for job in state.running.values():
             lower = job.priority < first.priority
             if lower and not self.runs[job.id].job.non_preemptible and job.placement is not None:
                 later.release(job.placement)
-        return place(later, state.effective(first, state.spec(first))) is not None
+        return find_placement(later, state.effective_request(first, state.spec(first))) is not None
 
 
 def lab(seed: int) -> list[TraceJob]:

@@ -10,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_store import MemoryStore
-from stoker.core import cycle
 from stoker.core import events as e
-from stoker.core.policy.backfill import GRACE, keep, reserve
-from stoker.core.policy.place import place
-from stoker.core.policy.rank import patience_of
-from stoker.core.policy.rules import POLICIES, policy
-from stoker.core.state import FORGET_BATCH, KEEP_FINISHED, State
+from stoker.core.cluster.overlay import Overlay
+from stoker.core.placement.placer import find_placement
+from stoker.core.planner import cycle
+from stoker.core.policies.catalog import POLICIES, policy
+from stoker.core.policies.ranking import starvation_bound
+from stoker.core.reservation.reservation import reserve
+from stoker.core.running.release_times import KILL_GRACE_SECONDS
+from stoker.core.state.restore import KEEP_FINISHED, UNLOAD_BATCH
+from stoker.core.state.state import State
 from stoker.engine import Engine, Instant
 from stoker.simulate.replay import replay as simulator
 from stoker.simulate.replay.assumptions import ReplayAssumptions
@@ -141,14 +144,14 @@ class Watched(Replay):
         held: dict[tuple[str, str, str], int] = {}
         for job in self.state.running.values():
             for part in job.placement.parts if job.placement is not None else ():
-                for take in part.takes:
+                for take in part.allocations:
                     key = (part.node, take.type, take.device)
                     held[key] = held.get(key, 0) + take.amount
         for name, node in self.state.cluster.nodes.items():
             for device in node.devices():
                 taken = held.get((name, device.type, device.name), 0)
                 assert taken <= device.facts.capacity
-                assert device.free == device.facts.capacity - taken
+                assert device.unallocated == device.facts.capacity - taken
 
 
 class Busy(Watched):
@@ -156,11 +159,11 @@ class Busy(Watched):
 
     def looked(self) -> None:
         state = self.state
-        ledger = state.cluster.shadow()
-        for placement in state.promises.values():
-            keep(ledger, placement)
-        for id, found in state.line.where.items():
-            assert place(ledger, state.request(state.jobs[id], found)) is None
+        ledger = Overlay(state.cluster)
+        for placement in state.memory.nominations.values():
+            ledger.withhold(placement)
+        for id, found in state.pending.class_of.items():
+            assert find_placement(ledger, state.class_request(state.jobs[id], found)) is None
 
 
 def whole(jobs: list[TraceJob], run: RunResult) -> None:
@@ -213,7 +216,7 @@ class Restless(Replay):
     """Plans in every turn, whether or not there is a reason to."""
 
     def _cycle(self, instructions: list[object]) -> None:
-        self.state.line.stirred = True
+        self.state.pending.request_planning()
         super()._cycle(instructions)
 
 
@@ -251,16 +254,16 @@ class Reserved(Watched):
     def looked(self) -> None:
         state = self.state
         for id, moment in list(self.by.items()):
-            if id not in state.line:
+            if id not in state.pending:
                 assert self.runs.get(id) is None or self.now <= moment + SMALL
                 del self.by[id]
-        head = min(state.line.where, default=None)
+        head = min(state.pending.class_of, default=None)
         if head is not None:
-            request = state.request(state.jobs[head], state.line.where[head])
-            found = reserve(state.cluster, state.ends(), request)
+            request = state.class_request(state.jobs[head], state.pending.class_of[head])
+            found = reserve(state.cluster, state.releases(), request)
             if found is not None:
-                assert found.start <= self.by.get(head, inf) + SMALL
-                self.by[head] = min(found.start, self.by.get(head, inf))
+                assert found.shadow_time <= self.by.get(head, inf) + SMALL
+                self.by[head] = min(found.shadow_time, self.by.get(head, inf))
 
 
 @settings(max_examples=50, deadline=None)
@@ -293,7 +296,7 @@ def test_conservative_never_delays_a_job_by_later_ones(jobs: list[TraceJob]) -> 
     ends = played(given, "1x8", "conservative", alone).results
     for number, each in enumerate(ends):
         before = played(given[: number + 1], "1x8", "conservative", alone).results
-        assert each.start_time <= before[-1].start_time + GRACE * (number + 1)
+        assert each.start_time <= before[-1].start_time + KILL_GRACE_SECONDS * (number + 1)
 
 
 # -- the bound on waiting -------------------------------------------------------------------
@@ -304,7 +307,7 @@ HURRIED = {"patience": PATIENCE, "overdue": TIMES, "floor": FLOOR, "fair": 0.5}
 
 def overdue_at(load: TraceJob) -> float:
     """From when on nobody passes a job that has not begun, by what is believed of a new one."""
-    return load.submit_time + patience_of(policy("planner", HURRIED), FLOOR)
+    return load.submit_time + starvation_bound(policy("planner", HURRIED), FLOOR)
 
 
 def latest_start(number: int, jobs: list[TraceJob], results: list[JobResult]) -> float:
@@ -367,12 +370,12 @@ def test_of_jobs_that_all_differ_only_the_latest_are_remembered(
     found = Replay(Workload(title="", jobs=jobs), parse_cluster("1x1"), "sjf", assumptions=FREE)
     run = found.run()
     assert [each.completion_time for each in run.results] == [job.duration for job in jobs]
-    assert len(found.spec_hashes) <= 2 * (KEEP_FINISHED + FORGET_BATCH) + 10 + 1 < count
+    assert len(found.spec_hashes) <= 2 * (KEEP_FINISHED + UNLOAD_BATCH) + 10 + 1 < count
 
 
 # -- the daemon decides the same ------------------------------------------------------------
 
-DECISIONS = (e.AttemptPlanned, e.StopAsked, e.StopWithdrawn)
+DECISIONS = (e.AttemptPlanned, e.PreemptionRequested, e.PreemptionCancelled)
 
 
 class Recorded(Replay):
@@ -390,16 +393,10 @@ class Recorded(Replay):
             self.told.append(fact)
         return super()._apply(fact)
 
-    def before(self, state: State, at: float, boot: float) -> Iterator[e.Event]:
+    def run_cycle(self, state: State, at: float, boot: float) -> Iterator[e.Event]:
         self.turns.append((at, self.told))
         self.told = []
-        yield from self._noted(cycle.before_requests(state, at, boot))
-
-    def after(self, state: State, at: float, boot: float) -> Iterator[e.Event]:
-        yield from self._noted(cycle.after_requests(state, at, boot))
-
-    def _noted(self, facts: Iterator[e.Event]) -> Iterator[e.Event]:
-        for fact in facts:
+        for fact in cycle.run_cycle(state, at, boot):
             self._of_the_core = [fact]
             if isinstance(fact, DECISIONS):
                 self.decided.append(fact)
@@ -418,11 +415,10 @@ def test_the_daemon_makes_the_same_decisions(name: str, monkeypatch: pytest.Monk
             number % 7 == 0,
         )
     recorded = Recorded(Workload(title="", jobs=jobs), parse_cluster("2x4"), name)
-    monkeypatch.setattr(simulator, "before_requests", recorded.before)
-    monkeypatch.setattr(simulator, "after_requests", recorded.after)
+    monkeypatch.setattr(simulator, "run_cycle", recorded.run_cycle)
     assert recorded.run().unfinished == 0
     assert any(isinstance(each, e.AttemptPlanned) for each in recorded.decided)
-    assert any(isinstance(each, e.StopAsked) for each in recorded.decided)
+    assert any(isinstance(each, e.PreemptionRequested) for each in recorded.decided)
 
     clock = [0.0]
     published: list[e.Event] = []
@@ -473,3 +469,14 @@ def test_estimates_are_the_same_for_the_same_seed_and_others_for_another() -> No
     assert len(drawn_twice) == 1
     assert ReplayAssumptions(estimate_error=2.0, seed=8).user_estimate(load) not in drawn_twice
     assert ReplayAssumptions(estimate_error=1.0).user_estimate(load) == 1000.0
+
+
+def test_a_time_limit_ends_a_job_while_no_other_event_is_due() -> None:
+    recorder = Recorded(
+        Workload(title="", jobs=[TraceJob(submit_time=0.0, duration=1000.0, time_limit=100)]),
+        parse_cluster("1x1"),
+        "backfill",
+    )
+    recorder.run()
+    limits = [fact for fact in recorder.told if isinstance(fact, e.TimeLimitReached)]
+    assert [fact.at for fact in limits] == [100.0]

@@ -1,11 +1,13 @@
 """Workloads of the Gavel study: steps become seconds by what was measured beside them."""
 
 import gzip
+import pickle
 import shutil
 from pathlib import Path
 
 import pytest
 
+from stoker.simulate.traces import detect
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import gavel
 from stoker.simulate.traces.formats.pollux import TrainingSpeed
@@ -151,7 +153,7 @@ def test_measurements_that_are_none_are_refused(copy: Path, text: str) -> None:
         (6, "1.5", "GPUs '1.5'"),
         (9, "nan\n", "submission 'nan'"),
         (9, "1e300\n", "submission '1e300'"),
-        (0, "a\tb", "expected 10 cells"),
+        (0, "a\tb", "expected 10 or 12 cells"),
     ],
 )
 def test_a_bad_line_is_refused_with_its_number(
@@ -159,3 +161,43 @@ def test_a_bad_line_is_refused_with_its_number(
 ) -> None:
     line_of(copy, place, cell)
     assert refusal(copy).startswith(f"FILE, line 1: {keyword}")
+
+
+# -- Shockwave --------------------------------------------------------------------------
+
+SHOCKWAVE = SAMPLE.parent / "shockwave" / "jobs.trace"
+
+
+def test_a_shockwave_trace_has_its_durations_in_seconds_and_needs_no_other_file() -> None:
+    assert detect.detect_format(SHOCKWAVE) == "gavel"
+    workload = detect.read(SHOCKWAVE)
+    assert [(job.submit_time, job.duration, job.gpus) for job in workload.jobs] == [
+        (0.0, 1418.0, 1.0), (55.0, 3338.0, 1.0), (64.0, 13462.0, 1.0), (73.0, 2815.0, 1.0),
+        (346.0, 1942.0, 2.0), (1106.0, 16778.0, 4.0), (1322.0, 720.0, 1.0),
+    ]  # fmt: skip
+    assert workload.jobs[0].name == "LM (batch size 10)"
+    assert (workload.jobs[0].steps, workload.jobs[0].speed) == (134583.0, None)
+    assert not workload.profiled
+    assert workload.notes == [
+        "6 jobs grow the batch size in the study: the durations are those of the initial one."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "cell", "keyword"),
+    [(10, "-5", "duration '-5'"), (10, "0", "duration '0'"), (6, "0", "GPUs '0'")],
+)
+def test_a_bad_line_of_a_shockwave_trace_is_refused(
+    tmp_path: Path, place: int, cell: str, keyword: str
+) -> None:
+    path = tmp_path / "jobs.trace"
+    shutil.copy(SHOCKWAVE, path)
+    line_of(path, place, cell)
+    assert refusal(path).startswith(f"FILE, line 1: {keyword}")
+
+
+def test_a_pickle_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "result.pickle"
+    path.write_bytes(pickle.dumps({"jobs": []}))
+    with pytest.raises(TraceError, match="is a Python pickle"):
+        detect.read(path)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.cluster import DeviceFacts
+from stoker.core.model.hardware import DeviceFacts
+from stoker.simulate.traces import detect
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import openb
 
@@ -94,9 +95,31 @@ def test_a_bad_node_table_is_named(tmp_path: Path):
     path = pods(tmp_path, "a,1,1,1,1000,,0,5", machines="n1,64000,262144,many,P100")
     with pytest.raises(TraceError, match=r"my_node_list.csv, line 2: gpu 'many'"):
         openb.read(path)
-    (tmp_path / "other_node_list.csv").write_text("sn\n")
+
+
+@pytest.mark.parametrize("name", ["a_node_list_all.csv", "z_node_list_all.csv"])
+def test_of_two_node_tables_the_one_that_is_a_part_of_the_other_is_read(tmp_path: Path, name: str):
+    path = pods(tmp_path, "a,1,1,1,1000,,0,5", machines="n1,64000,262144,8,P100")
+    nodes = "sn,cpu_milli,memory_mib,gpu,model\nn0,32000,262144,0,\nn1,64000,262144,8,P100\n"
+    (tmp_path / name).write_text(nodes)
+    workload = openb.read(path)
+    assert [node.name for node in workload.nodes] == ["n1"]
+    assert workload.notes == [f"Node table {name} ignored: another one lists a part of it."]
+    (tmp_path / name).write_text(nodes.replace("n1", "n2"))
     with pytest.raises(TraceError, match="Several node tables"):
         openb.read(path)
+
+
+def test_a_list_without_times_is_read_in_its_order():
+    workload = detect.read(SAMPLE.with_name("openb_pod_list_multigpu50.csv"))
+    assert [(job.submit_time, job.duration, job.gpus, job.cpus) for job in workload.jobs] == [
+        (0.0, 3600.0, 1.0, 12.0), (1.0, 3600.0, 0.46, 6.0), (2.0, 3600.0, 0.0, 20.0),
+        (3.0, 3600.0, 8.0, 88.0), (4.0, 3600.0, 2.0, 6.0), (5.0, 3600.0, 4.0, 60.2),
+    ]  # fmt: skip
+    assert len(workload.nodes) == 31
+    assert workload.notes == [
+        "No times: one job is submitted per second, in this order, and runs one hour."
+    ]
 
 
 def test_a_table_without_a_column_is_refused(tmp_path: Path):

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.simulate.traces import cluster_size as sizing
 from stoker.simulate.traces import detect, files
 from stoker.simulate.traces.errors import TraceError
-from stoker.simulate.traces.formats import generic_table as columns
+from stoker.simulate.traces.formats import generic_table
 from stoker.simulate.workload import TraceJob, Workload
 
 SAMPLES = Path(__file__).parent / "traces"
@@ -185,6 +185,68 @@ def test_units_stand_in_the_names_of_columns(tmp_path: Path) -> None:
         TraceJob(submit_time=0.0, duration=120.0, time_limit=5400),
         TraceJob(submit_time=0.5, duration=180.0),
     ]
+
+
+PHILLY_MINUTES = (
+    "job_id,user,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+    + "".join(f"{n},vc{n % 3},1,{20 * n},900,vgg16,{20 + 7 * n},5\n" for n in range(40))
+)
+"""Minutes, as in tables that others made of Philly's; the names are those of tables in seconds."""
+
+
+def test_times_that_may_be_minutes_are_read_only_with_a_unit(tmp_path: Path) -> None:
+    path = written(tmp_path, PHILLY_MINUTES)
+    assert refusal(path) == (
+        "FILE, line 1: the unit of duration is not clear: half of the run times are at most 160; "
+        "give --time-unit seconds or --time-unit minutes."
+    )
+    minutes = detect.read(path, time_unit=60.0).jobs
+    seconds = detect.read(path, time_unit=1.0).jobs
+    assert [(job.submit_time, job.duration) for job in minutes[:2]] == [(0, 1200), (1200, 1620)]
+    assert [job.duration * 60 for job in seconds] == [job.duration for job in minutes]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "submit_time,duration_seconds,gpus", "submit_time,seconds,gpus",
+        "submit_time,duration_minutes,gpus",
+    ],
+)  # fmt: skip
+def test_a_unit_in_the_name_of_the_column_is_enough(tmp_path: Path, header: str) -> None:
+    rows = "".join(f"{n},{n + 30},1\n" for n in range(40))
+    jobs = detect.read(written(tmp_path, f"{header}\n{rows}")).jobs
+    assert jobs[0].duration == (1800 if "minutes" in header else 30)
+
+
+def test_a_time_unit_applies_to_plain_numbers_without_a_unit_only(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "submit_time,duration,gpus,time_limit_hours\n"
+        "2026-11-01 12:00:00,2,1,1\n1793534460,3,1,1\n2026-11-01 12:02:00,0:10:00,1,1\n",
+    )
+    jobs = detect.read(path, time_unit=60.0).jobs
+    assert [(job.submit_time, job.duration, job.time_limit) for job in jobs] == [
+        (0.0, 120.0, 3600), (60.0, 180.0, 3600), (120.0, 600.0, 3600),
+    ]  # fmt: skip
+
+
+def test_run_times_far_shorter_than_from_start_to_end_are_refused(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "submit,start,end,duration,gpus\n"
+        "2026-11-01 12:00:00,2026-11-01 12:00:00,2026-11-01 20:00:00,480,1\n"
+        "2026-11-01 12:00:00,2026-11-01 13:00:00,2026-11-01 20:00:00,420,1\n",
+    )
+    assert refusal(path) == (
+        "FILE, line 1: the unit of duration is not clear: most jobs run far longer from start to "
+        "end; rename it, for example to duration_minutes."
+    )
+
+
+def test_a_time_unit_is_refused_where_the_format_has_one(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="omit --time-unit"):
+        detect.read(SAMPLES / "muri/trace.csv", time_unit=60.0)
 
 
 def test_jobs_without_gpus_are_kept_if_they_ask_for_processors(tmp_path: Path) -> None:
@@ -379,7 +441,7 @@ def test_any_table_is_read_or_refused_with_a_message(
     path.write_text("\n".join(lines), "utf-8", errors="replace")
     said, jobs = "", []
     try:
-        jobs = columns.read(path).jobs
+        jobs = generic_table.read(path).jobs
     except TraceError as error:
         said = str(error)
     assert not jobs or jobs[0].submit_time == 0.0

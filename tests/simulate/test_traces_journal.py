@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
-from stoker.core.job import Job, Past, Progress, Spec, Training
-from stoker.core.lifecycle import JobState
-from stoker.core.request import GpuAsk, Request
-from stoker.core.rest import Rest
+from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, Placement
+from stoker.core.model.job import Job, PastAttempt, Progress
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import Spec, Training
+from stoker.core.state.record import ClusterRecord
 from stoker.simulate.traces import detect, files
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import stoker_history as history
@@ -25,7 +26,7 @@ BOX = NodeFacts("box", {"gpu": tuple(DeviceFacts(str(n)) for n in range(4))})
 NOW = 10_000.0
 
 
-def spec(request: Request, **more: Any) -> Spec:
+def spec(request: ResourceRequest, **more: Any) -> Spec:
     common = {
         "kind": "line", "user": "ada", "directory": "/tmp", "shell": "/bin/sh",
         "environment": "x", "name": "train",
@@ -34,17 +35,20 @@ def spec(request: Request, **more: Any) -> Spec:
 
 
 SPECS = {
-    "one": spec(Request(gpus=GpuAsk(1000)), limit=7200),
+    "one": spec(ResourceRequest(gpus=GpuRequest(1000)), limit=7200),
     "wide": spec(
-        Request(gpus=GpuAsk(4000, model="a100"), cpus=8000, memory=100, machines=2), queue="large"
+        ResourceRequest(gpus=GpuRequest(4000, model="a100"), cpus=8000, memory=100, node_count=2),
+        queue="large",
     ),
-    "epochs": spec(Request(gpus=GpuAsk(1000, most=4000)), training=Training(epochs=10)),
-    "other": spec(Request(cpus=2000), name="prepare", restartable=True),
+    "epochs": spec(
+        ResourceRequest(gpus=GpuRequest(1000, max_amount=4000)), training=Training(epochs=10)
+    ),
+    "other": spec(ResourceRequest(cpus=2000), name="prepare", requeueable=True),
 }
 
 
 def job(id: int, spec: str, state: str, at: float, *spans: tuple[float, float], **more: Any) -> Job:
-    past = tuple(Past(n, start, end, "done") for n, (start, end) in enumerate(spans))
+    past = tuple(PastAttempt(n, start, end, "done") for n, (start, end) in enumerate(spans))
     ended = {"ended_at": past[-1].ended_at, "started_at": past[-1].started_at} if past else {}
     return Job(
         id=id, spec=spec, name=SPECS[spec].name, user="ada", state=JobState(state),
@@ -56,12 +60,21 @@ JOBS = [
     job(1, "one", "COMPLETED", 1000.0, (1100.0, 1200.0), (1300.0, 1500.0)),
     job(2, "wide", "FAILED", 1010.0, (1010.0, 1060.0), priority=5),
     job(3, "one", "CANCELLED", 1020.0, ended_at=1030.0),
-    job(4, "epochs", "RUNNING", 1030.0, started_at=9600.0, last_devices=("0", "1"),
-        progress=Progress(epochs=4, ran=400.0),
-        placement=Placement("box", (Take("gpu", "0", 1000), Take("gpu", "1", 1000)))),
+    job(
+        4,
+        "epochs",
+        "RUNNING",
+        1030.0,
+        started_at=9600.0,
+        last_devices=("0", "1"),
+        progress=Progress(epochs=4, previous_runtime=400.0),
+        placement=Placement(
+            "box", (DeviceAllocation("gpu", "0", 1000), DeviceAllocation("gpu", "1", 1000))
+        ),
+    ),
     job(5, "one", "PENDING", 9000.0),
     job(6, "other", "PENDING", 9500.0),
-]  # fmt: skip
+]
 
 
 def filled(store: Store) -> Store:
@@ -69,7 +82,7 @@ def filled(store: Store) -> Store:
     store.commit(
         Batch(
             events=[e.JobHeld(at=NOW, job=5)], jobs=JOBS, dropped=[2],
-            rest=Rest(nodes={"box": BOX}), blobs={}, secrets={}, keys=[], specs=SPECS,
+            rest=ClusterRecord(nodes={"box": BOX}), blobs={}, secrets={}, keys=[], specs=SPECS,
         ),
         sync=True,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.simulate.arguments import Options
 from stoker.simulate.whatif import api_views, cluster_model, render, whatif
 from stoker.simulate.whatif.api_views import WhatIfInput

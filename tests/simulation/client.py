@@ -9,11 +9,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from stoker.core.dependency import Dependency
-from stoker.core.job import EarlySignal, Retry, Training
-from stoker.core.request import GpuAsk, Request
-from stoker.core.state import State
-from stoker.core.units import THOUSAND, format_amount
+from stoker.core.model.dependency import Dependency
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import EarlySignal, Retry, Training
+from stoker.core.model.units import THOUSAND, format_amount
+from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.handlers import drain as devices_handlers
 from stoker.daemon.handlers import edit as edit_handlers
@@ -27,7 +27,7 @@ from stoker.schema import requests as r
 
 MakeHandler = Callable[[RequestContext], CommandHandler]
 """A request: makes its handler, given what the daemon that answers it has."""
-ONE_GPU = Request(gpus=GpuAsk(THOUSAND))
+ONE_GPU = ResourceRequest(gpus=GpuRequest(THOUSAND))
 
 
 class ClientRequest(Struct):
@@ -207,7 +207,7 @@ def choose_policy(name: str, queue: str = "*", **parameters: float) -> MakeHandl
 
 
 def job_options(
-    request: Request | None = None,
+    request: ResourceRequest | None = None,
     *,
     retry: Retry | None = None,
     limit: int | None = None,
@@ -246,13 +246,13 @@ def job_options(
     return options
 
 
-def request_options(request: Request, trains: bool = False) -> dict[str, Any]:
+def request_options(request: ResourceRequest, trains: bool = False) -> dict[str, Any]:
     """The options that ask for these resources; an edit takes back what was asked before."""
-    ask, gpus = request.gpus, "gpus" if request.machines == 1 else "gpus_per_node"
+    ask, gpus = request.gpus, "gpus" if request.node_count == 1 else "gpus_per_node"
     options: dict[str, Any] = {
         gpus: "0", "cpus": format_amount(request.cpus), "mem": str(request.memory),
         "nodelist": ",".join(request.nodes), "exclude": ",".join(request.not_nodes),
-        "nodes": str(request.machines),
+        "nodes": str(request.node_count),
         "resources": {name: format_amount(amount) for name, amount in request.named},
     }  # fmt: skip
     if request.exclusive:
@@ -260,17 +260,17 @@ def request_options(request: Request, trains: bool = False) -> dict[str, Any]:
     if ask is None:
         return options
     options[gpus] = format_amount(ask.amount)
-    if ask.most is not None:
-        options[gpus] += f"..{format_amount(ask.most)}"
-    if trains and not ask.beside and not ask.amount % THOUSAND:
+    if ask.max_amount is not None:
+        options[gpus] += f"..{format_amount(ask.max_amount)}"
+    if trains and not ask.shareable and not ask.amount % THOUSAND:
         options["exclusive_gpu"] = True
-    for name, words in (("use", ask.only), ("prefer", ask.prefer), ("avoid", ask.avoid)):
+    for name, words in (("use", ask.required), ("prefer", ask.prefer), ("avoid", ask.avoid)):
         if words:
             options[f"{name}_gpus"] = ",".join(words)
     if ask.memory is not None:
         options["gpu_memory"] = f"{ask.memory}M"
-    if ask.share is not None:
-        options["share"] = format_amount(ask.share)
+    if ask.fixed_share is not None:
+        options["share"] = format_amount(ask.fixed_share)
     return options
 
 

@@ -9,11 +9,12 @@ from typing import Any
 from simulation.simulated_daemon import SimulatedDaemon
 from simulation.simulated_executor import attempts_on
 from simulation.state_comparison import ReplayedState, state_as_dict
-from stoker.core.cluster import PlacementMode
-from stoker.core.lifecycle import JobState
-from stoker.core.restore import restore
-from stoker.core.state import State, held_on
-from stoker.core.sweep import Sweep, Trial, signed, word_of
+from stoker.core.model.hardware import PlacementMode
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.sweep import Sweep, Trial, ascending_value, trial_status
+from stoker.core.state.node_updates import held_on
+from stoker.core.state.restore import restore
+from stoker.core.state.state import State
 
 
 def over_commitments(state: State) -> list[str]:
@@ -21,16 +22,16 @@ def over_commitments(state: State) -> list[str]:
     held: Counter[tuple[str, str, str]] = Counter()
     for job in state.running.values():
         for part in job.placement.parts if job.placement else ():
-            for take in part.takes:
+            for take in part.allocations:
                 held[part.node, take.type, take.device] += take.amount
     found = []
     for (node, type, name), amount in held.items():
         device = state.cluster.nodes[node].by_name.get((type, name))
         if device is None:
             found.append(f"{type} {name} is held and not in the ledger")
-        elif device.facts.capacity - device.free != amount:
+        elif device.facts.capacity - device.unallocated != amount:
             found.append(f"the ledger of {type} {name} is wrong: {amount} is held")
-        elif amount > device.facts.capacity and not device.gone:
+        elif amount > device.facts.capacity and not device.removed:
             found.append(f"{type} {name} is over-committed: {amount}")
     return found
 
@@ -58,7 +59,7 @@ def double_starts(driver: SimulatedDaemon) -> list[str]:
 
 
 def _removed(driver: SimulatedDaemon, name: str) -> bool:
-    return name not in driver.engine.state.rest.remotes
+    return name not in driver.engine.state.record.remotes
 
 
 def unaccounted_processes(driver: SimulatedDaemon, forgotten: Container[str] = ()) -> list[str]:
@@ -73,7 +74,7 @@ def unaccounted_processes(driver: SimulatedDaemon, forgotten: Container[str] = (
             continue
         known = attempts_on(name, state.running.values())
         if machine.cut:
-            known |= set(state.rest.strays.get(name, ()))
+            known |= set(state.record.abandoned_attempts.get(name, ()))
         found += [
             f"attempt {attempt} of job {job} runs on {name} and holds nothing"
             for job, attempt in (*machine.processes, *machine.queue)
@@ -86,7 +87,7 @@ def idle_strays(driver: SimulatedDaemon) -> list[str]:
     """Machines within reach on which something was given up and never ended."""
     return [
         f"{name} is within reach, and has {strays}"
-        for name, strays in driver.engine.state.rest.strays.items()
+        for name, strays in driver.engine.state.record.abandoned_attempts.items()
         if not driver.machines[name][1].cut and not driver.registry.pending
     ]
 
@@ -94,7 +95,7 @@ def idle_strays(driver: SimulatedDaemon) -> list[str]:
 def overfull_queues(state: State) -> list[str]:
     """Delegated nodes on which more attempts wait for their start than may, or are miscounted."""
     found = []
-    for node, facts in state.rest.nodes.items():
+    for node, facts in state.record.nodes.items():
         delegated = facts.placement is PlacementMode.DELEGATED
         waiting = {
             job.id
@@ -148,20 +149,24 @@ def miscounted(state: State) -> list[str]:
     found = []
     for id, board in state.boards.items():
         sweep, trials = state.sweeps[id], list(board.trials.values())
-        counts = Counter(word_of(each.state, each.score) for each in trials)
+        counts = Counter(trial_status(each.state, each.score) for each in trials)
         if counts != Counter(sweep.counts):
             found.append(f"sweep {id} has {dict(counts)}, and says {sweep.counts}")
         if [each.number for each in trials] != list(range(sweep.issued)):
             found.append(f"sweep {id} has had {sweep.issued} trials, not {len(trials)}")
         if len(board.keys) != len(trials):
             found.append(f"sweep {id} tries the same parameters twice")
-        if (sweep.ended_at is None) != sweep.open:
-            found.append(f"sweep {id} ended at {sweep.ended_at}, and is open: {sweep.open}")
+        if (sweep.ended_at is None) != sweep.is_open:
+            found.append(f"sweep {id} ended at {sweep.ended_at}, and is open: {sweep.is_open}")
         if sweep.best != _best(sweep, trials):
             found.append(f"the best of sweep {id} is {_best(sweep, trials)}, not {sweep.best}")
         scores = [each.score for each in trials if each.score is not None]
         for rung, here in enumerate(board.rungs):
-            came = [signed(sweep, each.rungs[rung]) for each in scores if len(each.rungs) > rung]
+            came = [
+                ascending_value(sweep, each.rungs[rung])
+                for each in scores
+                if len(each.rungs) > rung
+            ]
             if sorted(came) != here:
                 found.append(f"at rung {rung} of sweep {id} are {came}, not {here}")
     return found

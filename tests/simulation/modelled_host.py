@@ -20,15 +20,21 @@ from simulation.client import ClientRequest, MakeHandler
 from simulation.crash_points import Crash
 from simulation.modelled_kernel import Behaviour, Kernel
 from simulation.virtual_clock import VirtualClock
-from stoker.core.clock import seconds_until_due
-from stoker.core.cluster import DeviceFacts, NodeFacts, Placement
 from stoker.core.events import Event, ForeignUseChanged
-from stoker.core.foreign import Thresholds
-from stoker.core.instructions import EndAttempt, Instruction, SignalAttempt, StartProcess
-from stoker.core.job import AttemptId, Job, Retry
-from stoker.core.launch import Launch, launch
-from stoker.core.lifecycle import JobState
-from stoker.core.request import GpuAsk, Request
+from stoker.core.events.instructions import (
+    Instruction,
+    SignalAttempt,
+    StartProcess,
+    TerminateAttempt,
+)
+from stoker.core.launch.launch import Launch, launch
+from stoker.core.measurement.foreign_use import Thresholds
+from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import Retry
+from stoker.core.state.timers import next_wakeup
 from stoker.daemon.context import RequestContext
 from stoker.daemon.gpus.foreign_usage import ForeignUsageThresholds
 from stoker.daemon.gpus.memory import GpuMemoryTracker
@@ -55,7 +61,11 @@ BEHAVIOURS = [
     Behaviour(seconds=0.2, code=3), Behaviour(seconds=1, code=3), Behaviour(seconds=2, leaves=True),
     Behaviour(seconds=0.1, leaves=True), Behaviour(seconds=30, ignores_term=True),
 ]  # fmt: skip
-REQUESTS = [Request(gpus=GpuAsk(1000)), Request(gpus=GpuAsk(2000)), Request(cpus=1000)]
+REQUESTS = [
+    ResourceRequest(gpus=GpuRequest(1000)),
+    ResourceRequest(gpus=GpuRequest(2000)),
+    ResourceRequest(cpus=1000),
+]
 RETRIES = [Retry(), Retry(), Retry(2), Retry(1, ("lost",))]
 
 
@@ -229,7 +239,7 @@ class Host:
         now = self.world.moment()
         waits = [
             self.reactor.seconds_until_timer(),
-            seconds_until_due(self.engine.state, now.wall, now.boot),
+            next_wakeup(self.engine.state, now.wall, now.boot),
         ]
         self.idle = min([wait for wait in waits if wait is not None], default=2.0)
 
@@ -237,9 +247,9 @@ class Host:
         """Do what the daemon's watch over GPUs does with locks."""
         for device in self.engine.state.cluster.nodes["box"].types["gpu"]:
             found = self.executor.gpu_locks.holder(device.facts.uuid or "")
-            if found != device.stranger:
+            if found != device.foreign_user:
                 fact = ForeignUseChanged(
-                    at=self.world.moment().wall, node="box", device=device.name, stranger=found
+                    at=self.world.moment().wall, node="box", device=device.name, foreign_user=found
                 )
                 self.registry.on_event("box", fact)
 
@@ -265,7 +275,7 @@ class Host:
         for instruction in instructions:
             if isinstance(instruction, StartProcess):
                 self.registry.start(instruction)
-            elif isinstance(instruction, EndAttempt):
+            elif isinstance(instruction, TerminateAttempt):
                 grace = 0.0 if instruction.at_once else self.executor.grace
                 self.registry.terminate(AttemptId(instruction.job, instruction.attempt), grace)
             elif isinstance(instruction, SignalAttempt):
@@ -305,7 +315,7 @@ class Host:
             self._pass_time(60.0)
 
     def _submit(self) -> None:
-        first, count = self.engine.state.rest.next_id, self.random.choice([1, 1, 2, 4])
+        first, count = self.engine.state.record.next_id, self.random.choice([1, 1, 2, 4])
         how = self.random.choice(BEHAVIOURS)
         self.behaviours |= dict.fromkeys(range(first, first + count), how)
         limit = 3 if how.ignores_term else None

@@ -11,24 +11,26 @@ from msgspec.structs import replace
 
 from simulation.simulated_daemon import Decide
 from stoker.core import events as e
-from stoker.core.job import Job, Spec
-from stoker.core.lifecycle import FINISHED, JobState
-from stoker.core.request import GpuAsk, Request
-from stoker.core.state import State, held_on
-from stoker.core.sweep import Sweep, trial_of
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import FINISHED, JobState
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import Spec
+from stoker.core.model.sweep import Sweep, trial_of
+from stoker.core.state.node_updates import held_on
+from stoker.core.state.state import State
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.store.port import JobQuery, Store
 
 Step = Callable[[State, Job, Instant], list[e.Event]]
 
 
-def spec_of(request: Request | None = None, **fields: Any) -> Spec:
+def spec_of(request: ResourceRequest | None = None, **fields: Any) -> Spec:
     """A spec with the parts that do not matter here filled in."""
     common: dict[str, Any] = {
         "kind": "line", "user": "ada", "directory": "/tmp", "shell": "/bin/sh",
         "environment": "none", "name": "job",
     }  # fmt: skip
-    asked = request if request is not None else Request(gpus=GpuAsk(1000))
+    asked = request if request is not None else ResourceRequest(gpus=GpuRequest(1000))
     return Spec(request=asked, **{**common, **fields})
 
 
@@ -52,7 +54,7 @@ def submit(
         known = store.find_key(key)
         if known is not None:
             return CommandResult(reply=lambda _: known)
-        first, hash = state.rest.next_id, hash_of(spec)
+        first, hash = state.record.next_id, hash_of(spec)
         facts: list[e.Event] = []
         if hash not in state.specs:
             facts.append(e.SpecRecorded(at=now.wall, hash=hash, spec=spec))
@@ -77,7 +79,7 @@ def sweep(spec: Spec, key: str, trials: int, **fields: Any) -> Decide:
         known = store.find_key(key)
         if known is not None:
             return CommandResult(reply=lambda _: known)
-        id, hash = state.rest.next_id, hash_of(spec)
+        id, hash = state.record.next_id, hash_of(spec)
         common: dict[str, Any] = {
             "user": "ada", "identity": key, "definition": "", "method": "grid", "metric": "loss",
         }  # fmt: skip
@@ -106,12 +108,12 @@ def more_trials(id: int, spec: Spec, count: int) -> Decide:
 
     def decide(state: State, now: Instant, _store: Store) -> CommandResult:
         found, hash = state.sweeps[id], hash_of(spec)
-        if not found.wanting or id not in state.boards:
+        if not found.needs_trials or id not in state.boards:
             raise CommandRejected(f"sweep {id} wants no more")
         facts: list[e.Event] = []
         if hash not in state.specs:
             facts.append(e.SpecRecorded(at=now.wall, hash=hash, spec=spec))
-        facts.append(_trials(now, id, state.rest.next_id, hash, found.issued, count))
+        facts.append(_trials(now, id, state.record.next_id, hash, found.issued, count))
         return CommandResult(events=facts, durable=False)
 
     return decide
@@ -146,9 +148,7 @@ def _board(job: Job, state: State, now: Instant, store: Store) -> list[e.Event]:
     if job.params is None or id is None or id in state.boards:
         return []
     rows = store.find_jobs(JobQuery(array=id, limit=max(state.sweeps[id].issued, 1)))
-    return [
-        e.TrialsRecalled(at=now.wall, sweep=id, trials=tuple(trial_of(row.job) for row in rows))
-    ]
+    return [e.TrialsLoaded(at=now.wall, sweep=id, trials=tuple(trial_of(row.job) for row in rows))]
 
 
 def _for(id: int, states: set[JobState] | None, step: Step) -> Decide:
@@ -209,7 +209,7 @@ def retry(id: int, same_devices: bool = False) -> Decide:
             if not rows:
                 raise CommandRejected(f"there is no job {id}")
             job = rows[0].job
-            facts.append(e.JobRecalled(at=now.wall, job=job, spec=rows[0].spec))
+            facts.append(e.JobLoaded(at=now.wall, job=job, spec=rows[0].spec))
         if not job.finished:
             raise CommandRejected(f"job {id} is not over")
         facts = [*_board(job, state, now, store), *facts]
@@ -259,7 +259,7 @@ def remove_node(name: str, force: bool = False) -> Decide:
 
     def decide(state: State, now: Instant, _store: Store) -> CommandResult:
         running = [job for job in state.running.values() if held_on([job], name)]
-        if name not in state.rest.remotes or (running and not force):
+        if name not in state.record.remotes or (running and not force):
             raise CommandRejected(f"{name} is not there, or jobs run on it")
         if any(job.started_at is None for job in running):
             raise CommandRejected(f"an order to start a job may be on its way to {name}")
@@ -272,7 +272,7 @@ def remove_node(name: str, force: bool = False) -> Decide:
 def _lost_with(job: Job, node: str, now: Instant) -> e.AttemptLost:
     assert job.placement is not None
     rank = [part.node for part in job.placement.parts].index(node)
-    part = rank if job.placement.more else None
+    part = rank if job.placement.other_parts else None
     return e.AttemptLost(
         at=now.wall, job=job.id, attempt=job.attempt, why=f"{node} was removed", part=part
     )
@@ -281,7 +281,7 @@ def _lost_with(job: Job, node: str, now: Instant) -> e.AttemptLost:
 def measure_node(name: str, cpus: int, memory: int) -> Decide:
     """Others use so much of a machine."""
     return lambda _state, now, _store: CommandResult(
-        events=[e.NodeMeasured(at=now.wall, node=name, cpus=cpus, memory=memory)]
+        events=[e.NodeLoadMeasured(at=now.wall, node=name, cpus=cpus, memory=memory)]
     )
 
 

@@ -16,12 +16,13 @@ from simulation.simulated_machine import Model
 from simulation.state_comparison import ReplayedState, replayed, state_as_dict
 from simulation.training_model import TrainingModel
 from simulation.virtual_clock import VirtualClock
-from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import JobRetried
-from stoker.core.job import Job, Retry, Training
-from stoker.core.lifecycle import JobState
-from stoker.core.request import GpuAsk, Request
-from stoker.core.state import held_on
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import Retry, Training
+from stoker.core.state.node_updates import held_on
 from stoker.engine import CommandRejected
 from stoker.store.port import JobQuery, Store
 from stoker.sweep.definition.rungs import rungs
@@ -41,8 +42,8 @@ def machine(gpus: int = 4, cpus: int = 16, memory: int = 64_000, name: str = "bo
     )
 
 
-def gpus(amount: float, **more: object) -> Request:
-    return Request(gpus=GpuAsk(amount=round(amount * 1000), **more))  # type: ignore[arg-type]
+def gpus(amount: float, **more: object) -> ResourceRequest:
+    return ResourceRequest(gpus=GpuRequest(amount=round(amount * 1000), **more))  # type: ignore[arg-type]
 
 
 class SimFixture:
@@ -93,7 +94,7 @@ class SimFixture:
 
     def submit(
         self,
-        request: Request | None = None,
+        request: ResourceRequest | None = None,
         models: tuple[Model, ...] = (Model(),),
         count: int = 1,
         array: bool = False,
@@ -106,7 +107,7 @@ class SimFixture:
 
     def try_submit(
         self,
-        request: Request | None = None,
+        request: ResourceRequest | None = None,
         models: tuple[Model, ...] = (Model(),),
         count: int = 1,
         array: bool = False,
@@ -115,7 +116,7 @@ class SimFixture:
         """The same, or None if the daemon rejects them."""
         self.keys += 1
         key = f"key-{self.keys}"
-        first = self.state.rest.next_id
+        first = self.state.record.next_id
         self.models.update({first + n: models for n in range(count)})
         options = job_options(request, array=count if array else None, **fields)
         sent = self.do(ask.submit(options, key, count))
@@ -126,7 +127,10 @@ class SimFixture:
         return first
 
     def train(
-        self, request: Request | None = None, trainee: TrainingModel | None = None, **more: Any
+        self,
+        request: ResourceRequest | None = None,
+        trainee: TrainingModel | None = None,
+        **more: Any,
     ) -> int:
         """A training job that behaves like this in every attempt."""
         first = self.try_train(request, trainee, **more)
@@ -134,7 +138,10 @@ class SimFixture:
         return first
 
     def try_train(
-        self, request: Request | None = None, trainee: TrainingModel | None = None, **more: Any
+        self,
+        request: ResourceRequest | None = None,
+        trainee: TrainingModel | None = None,
+        **more: Any,
     ) -> int | None:
         """The same, or None if the daemon rejects it."""
         trains = trainee or TrainingModel()
@@ -145,7 +152,7 @@ class SimFixture:
     def sweep(
         self,
         trainees: Sequence[TrainingModel],
-        request: Request | None = None,
+        request: ResourceRequest | None = None,
         retry: Retry | None = None,
         stop: dict[str, Any] | None = None,
         **fields: Any,
@@ -153,7 +160,7 @@ class SimFixture:
         """A sweep with one trial for each of these; its number."""
         self.keys += 1
         key = f"key-{self.keys}"
-        id = self.state.rest.next_id
+        id = self.state.record.next_id
         checked = stop_of(Field("the sweep", "stop", stop))
         steps = tuple(map(int, rungs(checked))) if checked is not None else ()
         for number, trainee in enumerate(trainees):

@@ -12,12 +12,12 @@ from simulation.simulated_machine import Model, Remote, SimulatedCluster, Simula
 from simulation.training_model import LaunchInfo
 from simulation.virtual_clock import VirtualClock
 from stoker.core import events as e
-from stoker.core.clock import seconds_until_due
-from stoker.core.cluster import NodeFacts, Placement, PlacementMode
-from stoker.core.foreign import Thresholds
-from stoker.core.instructions import StartProcess
-from stoker.core.job import AttemptId
-from stoker.core.launch import Launch, launch
+from stoker.core.events.instructions import StartProcess
+from stoker.core.launch.launch import Launch, launch
+from stoker.core.measurement.foreign_use import Thresholds
+from stoker.core.model.hardware import NodeFacts, Placement, PlacementMode
+from stoker.core.model.job import AttemptId
+from stoker.core.state.timers import next_wakeup
 from stoker.daemon.context import RequestContext
 from stoker.daemon.control.dispatcher import InstructionDispatcher
 from stoker.daemon.control.hooks import HookRunner
@@ -139,7 +139,7 @@ class SimulatedDaemon:
         self.sync = JournalSync(self.store, self.reactor, run_inline)
         self.dispatcher = self._build_dispatcher()
         state, now, boot = self.engine.state, self.world.moment(), self.world.boot_id
-        self.registry.recover(state.running.values(), node_restarted=state.rest.boot != boot)
+        self.registry.recover(state.running.values(), node_restarted=state.record.boot != boot)
         self.fuse.pass_by("recovered")
         events = [
             e.DaemonStarted(
@@ -242,7 +242,7 @@ class SimulatedDaemon:
     def measure(self, node: str, cpus: int = 0, memory: int = 0) -> None:
         """Other programs use so much of a node."""
         at = self.world.moment().wall
-        self._report(e.NodeMeasured(at=at, node=node, cpus=cpus, memory=memory))
+        self._report(e.NodeLoadMeasured(at=at, node=node, cpus=cpus, memory=memory))
 
     def _report(self, event: e.Event) -> None:
         self.registry.on_event(self.facts.name, event)
@@ -338,7 +338,7 @@ class SimulatedDaemon:
             0.0 if self.registry.pending else None,
             self.world.until_next(),
             self.reactor.seconds_until_timer(),
-            seconds_until_due(self.engine.state, now.wall, now.boot),
+            next_wakeup(self.engine.state, now.wall, now.boot),
         ]
         known = [wait for wait in waits if wait is not None]
         # Never zero for ever: a clock of floats may need a nudge to reach a moment.

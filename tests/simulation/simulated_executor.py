@@ -11,7 +11,6 @@ from msgspec import Struct
 from simulation.simulated_machine import Claim, Report, SimulatedMachine
 from simulation.training_model import Line
 from simulation.virtual_clock import VirtualClock
-from stoker.core.cluster import NodeFacts, PlacementMode
 from stoker.core.events import (
     AttemptLost,
     AttemptQueued,
@@ -21,16 +20,17 @@ from stoker.core.events import (
     MemoryMeasured,
     ProcessExited,
     ProcessStarted,
-    StartCalledOff,
+    StartCancelled,
     StartFailed,
     TrainingBegan,
     TrialMeasured,
 )
-from stoker.core.job import AttemptId, Job
-from stoker.core.launch import Launch
-from stoker.core.lifecycle import JobState
-from stoker.core.request import CPU, MEMORY
-from stoker.core.units import THOUSAND
+from stoker.core.launch.launch import Launch
+from stoker.core.model.hardware import NodeFacts, PlacementMode
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import CPU, MEMORY
+from stoker.core.model.units import THOUSAND
 from stoker.executors.port import (
     AttemptRecords,
     Barrier,
@@ -248,16 +248,16 @@ class SimulatedExecutor(Executor):
     def _cancel_for_device(self, launch: Launch, user: str) -> None:
         """A foreign process was first at its devices."""
         at, node = self.world.moment().wall, self.facts.name
-        self._report(StartCalledOff, launch.id, why=user)
+        self._report(StartCancelled, launch.id, why=user)
         names = filter(None, launch.extra.get("STOKER_GPUS", "").split(","))
         for device in names:
-            self.sink.event(ForeignUseChanged(at=at, node=node, device=device, stranger=user))
+            self.sink.event(ForeignUseChanged(at=at, node=node, device=device, foreign_user=user))
             self.world.after(TAKEN_SECONDS, self._leave_device(node, device))
 
     def _leave_device(self, node: str, device: str) -> Callable[[], None]:
         def leave() -> None:
             at = self.world.moment().wall
-            self.sink.event(ForeignUseChanged(at=at, node=node, device=device, stranger=None))
+            self.sink.event(ForeignUseChanged(at=at, node=node, device=device, foreign_user=None))
 
         return leave
 
@@ -368,7 +368,7 @@ class SimulatedExecutor(Executor):
             case "queued":
                 return AttemptQueued(**about, external_id=str(report.external_id))
             case "refused":
-                return StartCalledOff(**about, why=report.why, delay=report.delay)
+                return StartCancelled(**about, why=report.why, delay=report.delay)
             case "lost":
                 return AttemptLost(**about, why=report.why)
             case "late":
@@ -447,13 +447,13 @@ class SimulatedExecutor(Executor):
             else:
                 self._report(AttemptLost, id, why="the node restarted")
         elif machine.take_claim(id):
-            self._report(StartCalledOff, id, why="the daemon stopped before the job was started")
+            self._report(StartCancelled, id, why="the daemon stopped before the job was started")
         else:
             self._take_over(id, machine.claims[id])
 
     def _take_over(self, id: AttemptId, claim: Claim) -> None:
         if claim.taken:  # by an executor that ended before it could report that
-            self._report(StartCalledOff, id, why="the job was never started")
+            self._report(StartCancelled, id, why="the job was never started")
             return
         self._report_claim(id, claim)
         attempt = self.attempts.get(id)
@@ -538,7 +538,7 @@ def _restore_requests(attempt: SimulatedAttempt, job: Job, grace: float) -> None
     elif job.slack:
         attempt.suspended = False
     progress = job.progress
-    attempt.stop = progress is not None and progress.listening and progress.stop is not None
+    attempt.stop = progress is not None and progress.accepts_stop and progress.stop is not None
 
 
 def _training_event(id: AttemptId, line: Line, at: float) -> Event:

@@ -8,9 +8,9 @@ from msgspec import to_builtins
 
 from simulation.training_invariants import TrainingInvariants
 from stoker.core.events import Event
-from stoker.core.fold import apply
-from stoker.core.lifecycle import JobState
-from stoker.core.state import State
+from stoker.core.handlers import apply
+from stoker.core.model.lifecycle import JobState
+from stoker.core.state.state import State
 from stoker.store.port import Store
 
 
@@ -20,8 +20,8 @@ def state_as_dict(state: State) -> dict[str, Any]:
         "jobs": {job.id: to_builtins(job) for job in state.jobs.values()},
         "specs": {job.spec: to_builtins(state.spec(job)) for job in state.jobs.values()},
         "users": {hash: users for hash, users in state.spec_users.items() if users},
-        "rest": to_builtins(state.rest),
-        "ready": {id: to_builtins(found.key) for id, found in state.line.where.items()},
+        "rest": to_builtins(state.record),
+        "ready": {id: to_builtins(found.key) for id, found in state.pending.class_of.items()},
         "sweeps": {id: to_builtins(sweep) for id, sweep in state.sweeps.items()},
         "boards": {
             id: (board.rungs, {each.job: to_builtins(each) for each in board.trials.values()})
@@ -29,24 +29,26 @@ def state_as_dict(state: State) -> dict[str, Any]:
         },
         "running": sorted(state.running),
         "finished": sorted(state.finished),
-        "unseen": sorted(state.unseen),
-        "stoppable": sorted(state.stoppable),
+        "unseen": sorted(state.unacknowledged),
+        "stoppable": sorted(state.preemptible),
         "dependents": {id: sorted(waiting) for id, waiting in state.dependents.items() if waiting},
-        "queues": (state.queue_running, state.queue_gpus, state.array_running),
+        "queues": (state.quotas.queue_running, state.quotas.queue_gpus, state.quotas.array_running),
         "in flight": {name: sorted(jobs) for name, jobs in state.in_flight.items()},
         "deadlines": sorted({id for _, id in state.deadlines if _counts(state, id)}),
         "nodes": [
-            (node.name, node.closed) for node in state.cluster.nodes.values() if not node.removed
+            (node.name, node.unavailable_reason)
+            for node in state.cluster.nodes.values()
+            if not node.removed
         ],
         "devices": {
             f"{node.name}/{device.type}:{device.name}": {
-                "used": device.facts.capacity - device.free,
+                "used": device.facts.capacity - device.unallocated,
                 "memory used": (device.facts.memory or 0) - device.memory_free,
-                "sharing": device.slivers,
+                "sharing": device.sharers,
                 "drained": device.drained,
-                "stranger": (device.stranger, device.stranger_memory),
-                "others": device.others,
-                "gone": device.gone,
+                "stranger": (device.foreign_user, device.foreign_memory),
+                "others": device.used_by_others,
+                "gone": device.removed,
             }
             for node in state.cluster.nodes.values()
             for device in node.devices()

@@ -8,10 +8,10 @@ from simulation import client as ask
 from simulation.crash_points import CrashPoint
 from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_machine import Model
-from stoker.core.dependency import Clause, Dependency
-from stoker.core.job import Retry
-from stoker.core.lifecycle import JobState
-from stoker.core.request import Request
+from stoker.core.model.dependency import Clause, Dependency
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Retry
 from stoker.store.port import Store
 from stoker.store.sqlite import SqliteStore
 
@@ -31,7 +31,7 @@ def busy(box: SimFixture) -> None:
     unwanted = box.submit(held=True)
     box.run(6)
     box.do(ask.pause(first))
-    box.do(ask.edit(unwanted, **ask.request_options(Request(cpus=1000))))
+    box.do(ask.edit(unwanted, **ask.request_options(ResourceRequest(cpus=1000))))
     box.do(ask.move(unwanted))
     box.run(20)
     box.do(ask.resume(first))
@@ -59,7 +59,7 @@ def counted() -> CrashPoint:
 def test_the_scenario_passes_every_kind_of_instant():
     kinds = set(counted().places)
     assert {"before commit", "after commit", "executed", "recovered"} <= kinds
-    assert {"before StartProcess", "before EndAttempt", "before SuspendAttempt"} <= kinds
+    assert {"before StartProcess", "before TerminateAttempt", "before SuspendAttempt"} <= kinds
 
 
 def test_killed_at_any_instant_nothing_is_lost_and_nothing_runs_twice():

@@ -11,10 +11,10 @@ from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model, SimulatedCluster
 from simulation.test_random_commands import SMALL, accepted
 from simulation.training_model import TrainingModel
-from stoker.core.cluster import DeviceFacts, NodeFacts, PlacementMode
-from stoker.core.job import Retry
-from stoker.core.lifecycle import JobState
-from stoker.core.request import Request
+from stoker.core.model.hardware import DeviceFacts, NodeFacts, PlacementMode
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Retry
 
 LAB = NodeFacts(
     "lab",
@@ -26,7 +26,7 @@ LAB = NodeFacts(
     placement=PlacementMode.DELEGATED,
     max_in_flight=3,
 )
-THERE = Request(gpus=gpus(1).gpus, nodes=("lab",))
+THERE = ResourceRequest(gpus=gpus(1).gpus, nodes=("lab",))
 
 
 def with_lab(**options: object) -> SimFixture:
@@ -115,7 +115,7 @@ class AnyQueue(RuleBasedStateMachine):
 
     @rule(
         target=jobs,
-        request=st.sampled_from([THERE, THERE, gpus(1), gpus(2), Request(cpus=30_000)]),
+        request=st.sampled_from([THERE, THERE, gpus(1), gpus(2), ResourceRequest(cpus=30_000)]),
         seconds=st.sampled_from([5, 40, 200]),
         count=st.sampled_from([1, 1, 5]),
         limit=st.sampled_from([None, None, 30]),
@@ -197,7 +197,7 @@ class AnyQueue(RuleBasedStateMachine):
                 box.do(ask.release(id))
         box.finish(20_000)
         for id, job in box.state.jobs.items():
-            assert job.finished, (id, to_builtins(job), id in box.state.line)
+            assert job.finished, (id, to_builtins(job), id in box.state.pending)
         assert not cluster(box).queue
 
 

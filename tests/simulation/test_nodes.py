@@ -7,13 +7,13 @@ from simulation import client as ask
 from simulation.sim_fixture import SimFixture, gpus, machine
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
-from stoker.core.events import AttemptAbandoned, NodeUnreachable, StartCalledOff
-from stoker.core.job import Retry
-from stoker.core.lifecycle import JobState
-from stoker.core.request import Request
+from stoker.core.events import AttemptAbandoned, NodeUnreachable, StartCancelled
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Retry
 
 AFAR = replace(gpus(1), not_nodes=("box",))
-BOTH = replace(gpus(1), machines=2)
+BOTH = replace(gpus(1), node_count=2)
 LONG = (Model(seconds=100),)
 
 
@@ -130,7 +130,7 @@ def test_a_job_that_was_given_up_runs_elsewhere_and_its_old_copy_is_killed_on_re
     assert box.ran_on(job) == ["ant", "bee"]  # which is what its owner asked for
     box.mend("ant")
     assert box.ran_on(job) == ["bee"]
-    assert box.state.rest.strays == {}
+    assert box.state.record.abandoned_attempts == {}
     box.run(200)
     assert (box.job(job).state, box.runs(job)) == (JobState.COMPLETED, [0, 1])
 
@@ -145,7 +145,7 @@ def test_one_given_up_in_the_moment_of_return_does_not_run_twice():
     box.driver.mend("ant")
     box.run(1)
     assert len(box.ran_on(job)) == 1
-    assert box.state.rest.strays == {}
+    assert box.state.record.abandoned_attempts == {}
     box.run(300)
     assert box.job(job).state is JobState.COMPLETED
 
@@ -176,12 +176,12 @@ def test_parts_begin_together_and_end_together():
 def test_no_part_begins_when_one_machine_does_not_answer():
     box = fleet()
     box.driver.cut("ant")
-    job = box.submit(replace(BOTH, machines=3), models=(Model(seconds=5),))
+    job = box.submit(replace(BOTH, node_count=3), models=(Model(seconds=5),))
     box.run(30)
     assert (box.job(job).state, box.runs(job)) == (JobState.CONFIGURING, [])
     box.run(60)  # the parts that were ready give up
     box.mend("ant")
-    assert told(box, StartCalledOff) == 1
+    assert told(box, StartCancelled) == 1
     assert box.runs(job) == []
     box.run(20)
     assert box.job(job).state is JobState.COMPLETED
@@ -234,7 +234,7 @@ def busy(box: SimFixture) -> None:
         AFAR, models=(Model(seconds=90),), if_unreachable=20, priority=5, retry=rule
     )
     uneven = box.submit(
-        replace(Request(cpus=1000), machines=3),
+        replace(ResourceRequest(cpus=1000), node_count=3),
         models=(Model(seconds=40, others=(Model(seconds=15, code=1),)), Model(seconds=5)),
         retry=Retry(2),
     )

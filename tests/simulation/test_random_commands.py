@@ -18,22 +18,32 @@ from simulation.sim_fixture import SimFixture, gpus, machine
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from simulation.training_model import TrainingModel
-from stoker.core.admission import dependency_standing
-from stoker.core.dependency import Clause, Dependency, Standing
-from stoker.core.job import EarlySignal, Retry
-from stoker.core.lifecycle import JobState
-from stoker.core.policy.fit import could_ever
-from stoker.core.policy.rules import POLICIES
-from stoker.core.request import GpuAsk, Request
+from stoker.core.model.dependency import Clause, Dependency, DependencyStatus
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import EarlySignal, Retry
+from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.policies.catalog import POLICIES
+from stoker.core.state.eligibility import dependency_status_of
 from stoker.schema.requests import Resource
 
 REQUESTS = [
-    gpus(1), gpus(2), gpus(0.1), gpus(0.5), gpus(1.5), gpus(3),
-    gpus(1, memory=9_000), gpus(0.3, memory=9_000), gpus(1, only=("0", "1")),
-    gpus(1, prefer=("2",)), gpus(0.5, avoid=("0",)),
-    Request(), Request(cpus=4000, memory=30_000), Request(gpus=GpuAsk(2000), cpus=9000),
-    Request(exclusive=True),
-]  # fmt: skip
+    gpus(1),
+    gpus(2),
+    gpus(0.1),
+    gpus(0.5),
+    gpus(1.5),
+    gpus(3),
+    gpus(1, memory=9_000),
+    gpus(0.3, memory=9_000),
+    gpus(1, required=("0", "1")),
+    gpus(1, prefer=("2",)),
+    gpus(0.5, avoid=("0",)),
+    ResourceRequest(),
+    ResourceRequest(cpus=4000, memory=30_000),
+    ResourceRequest(gpus=GpuRequest(2000), cpus=9000),
+    ResourceRequest(exclusive=True),
+]
 MODELS = [
     (Model(seconds=5),),
     (Model(seconds=40),),
@@ -47,9 +57,9 @@ MODELS = [
     (Model(seconds=0.01),),
 ]  # fmt: skip
 TO_TRAIN = [
-    gpus(1), gpus(2), gpus(1, beside=True, memory=4000), gpus(1, beside=True, memory=11_000),
-    gpus(1, beside=True), gpus(2, beside=True, memory=3000), gpus(1, most=3000),
-    gpus(1, most=2000, beside=True, memory=4000),
+    gpus(1), gpus(2), gpus(1, shareable=True, memory=4000), gpus(1, shareable=True, memory=11_000),
+    gpus(1, shareable=True), gpus(2, shareable=True, memory=3000), gpus(1, max_amount=3000),
+    gpus(1, max_amount=2000, shareable=True, memory=4000),
 ]  # fmt: skip
 TRAINEES = [
     TrainingModel(epochs=3, seconds=10),
@@ -63,10 +73,14 @@ DISKS = [
     Resource("gpu", "2"),
 ]  # fmt: skip
 OF_A_QUEUE = [
-    Request(named=(("hdd", 20_000),)), Request(named=(("hdd", 50_000),)), gpus(1), gpus(0.5),
-    Request(gpus=GpuAsk(500), named=(("hdd", 30_000),)),
-    gpus(1, only=("1", "2"), share=500), gpus(2, only=("2", "1"), share=1000),
-]  # fmt: skip
+    ResourceRequest(named=(("hdd", 20_000),)),
+    ResourceRequest(named=(("hdd", 50_000),)),
+    gpus(1),
+    gpus(0.5),
+    ResourceRequest(gpus=GpuRequest(500), named=(("hdd", 30_000),)),
+    gpus(1, required=("1", "2"), fixed_share=500),
+    gpus(2, required=("2", "1"), fixed_share=1000),
+]
 DEVICES = [f"box/gpu:{n}" for n in range(3)]
 SMALL = settings(
     max_examples=60,
@@ -282,20 +296,20 @@ class AnyCourse(RuleBasedStateMachine):
         assert not unaccounted_processes(box.driver)
         for id, job in box.state.jobs.items():
             if not job.finished:
-                assert self.hopeless(id), (id, to_builtins(job), id in box.state.line)
+                assert self.hopeless(id), (id, to_builtins(job), id in box.state.pending)
 
     def impossible(self, id: int) -> bool:
         """Whether a job was edited to what there is not."""
         job = self.box.state.jobs[id]
-        asked = self.box.state.effective(job, self.box.state.spec(job))
-        return could_ever(self.box.state.cluster.nodes["box"], asked) is not None
+        asked = self.box.state.effective_request(job, self.box.state.spec(job))
+        return infeasibility_reason(self.box.state.cluster.nodes["box"], asked) is not None
 
     def hopeless(self, id: int) -> bool:
         """Whether a job waits for what will never be, at first or at second hand."""
         job = self.box.state.jobs[id]
-        how, others, _ = dependency_standing(self.box.state, job, self.box.world.moment().wall)
+        how, others, _ = dependency_status_of(self.box.state, job, self.box.world.moment().wall)
         pending = [each for each in others if not self.box.state.jobs[each].finished]
-        return how is Standing.NEVER or (bool(pending) and all(map(self.hopeless, pending)))
+        return how is DependencyStatus.NEVER or (bool(pending) and all(map(self.hopeless, pending)))
 
 
 TestAnyCourse = AnyCourse.TestCase

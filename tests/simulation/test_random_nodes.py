@@ -11,23 +11,33 @@ from simulation.sim_fixture import SimFixture, gpus, machine
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from simulation.test_random_commands import SMALL, TO_TRAIN, TRAINEES
-from stoker.core.job import EarlySignal, Retry
-from stoker.core.lifecycle import JobState
-from stoker.core.policy.fit import could_ever
-from stoker.core.request import GpuAsk, Request
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import EarlySignal, Retry
+from stoker.core.placement.infeasible import infeasibility_reason
 
 A, B, C = "ant", "bee", "cat"
 REMOTES = [machine(2, 8, name=A), machine(1, 4, name=B), machine(0, 2, name=C)]
 NAMES = st.sampled_from([A, B, C])
 REQUESTS = [
-    gpus(1), gpus(1), gpus(2), gpus(0.5), Request(cpus=1000), Request(cpus=6000, memory=9_000),
-    Request(nodes=(A,)), Request(gpus=GpuAsk(1000), not_nodes=("box",)), Request(exclusive=True),
-]  # fmt: skip
+    gpus(1),
+    gpus(1),
+    gpus(2),
+    gpus(0.5),
+    ResourceRequest(cpus=1000),
+    ResourceRequest(cpus=6000, memory=9_000),
+    ResourceRequest(nodes=(A,)),
+    ResourceRequest(gpus=GpuRequest(1000), not_nodes=("box",)),
+    ResourceRequest(exclusive=True),
+]
 TOGETHER = [
-    replace(gpus(1), machines=2), replace(gpus(1), machines=3), Request(cpus=1000, machines=3),
-    Request(cpus=500, machines=4), replace(gpus(1), machines=2, not_nodes=("box",)),
-    Request(exclusive=True, machines=2),
-]  # fmt: skip
+    replace(gpus(1), node_count=2),
+    replace(gpus(1), node_count=3),
+    ResourceRequest(cpus=1000, node_count=3),
+    ResourceRequest(cpus=500, node_count=4),
+    replace(gpus(1), node_count=2, not_nodes=("box",)),
+    ResourceRequest(exclusive=True, node_count=2),
+]
 MODELS = [
     (Model(seconds=5),),
     (Model(seconds=40),),
@@ -149,7 +159,7 @@ class AnyFleet(RuleBasedStateMachine):
     )
     def cut_off_work(self, machines, patience, seconds):
         """Work afar, and its machine falls silent, perhaps for longer than its owner waits."""
-        request = Request(cpus=500, machines=machines, not_nodes=("box",))
+        request = ResourceRequest(cpus=500, node_count=machines, not_nodes=("box",))
         jobs = self.enter(request, (Model(seconds=100),), 1, None, Retry(), patience, None)
         self.box.run(5)
         for name in [name for job in jobs for name in self.box.ran_on(job) if name != "box"][:1]:
@@ -222,17 +232,21 @@ class AnyFleet(RuleBasedStateMachine):
                 box.do(ask.release(id))
         box.finish(20_000)
         for id, job in box.state.jobs.items():
-            assert job.finished, (id, to_builtins(job), id in box.state.line)
+            assert job.finished, (id, to_builtins(job), id in box.state.pending)
         assert not any(machine.processes for _, machine in box.driver.machines.values())
-        assert not box.state.rest.strays
-        assert not box.state.rest.away
+        assert not box.state.record.abandoned_attempts
+        assert not box.state.record.unreachable
 
     def impossible(self, id: int) -> bool:
         """Whether a job was edited to what there is not."""
         state = self.box.state
-        asked = state.effective(state.jobs[id], state.spec(state.jobs[id]))
-        able = [node for node in state.cluster.nodes.values() if could_ever(node, asked) is None]
-        return len(able) < asked.machines
+        asked = state.effective_request(state.jobs[id], state.spec(state.jobs[id]))
+        able = [
+            node
+            for node in state.cluster.nodes.values()
+            if infeasibility_reason(node, asked) is None
+        ]
+        return len(able) < asked.node_count
 
 
 TestAnyFleet = AnyFleet.TestCase

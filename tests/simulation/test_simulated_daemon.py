@@ -4,8 +4,8 @@ from simulation import client as ask
 from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
-from stoker.core.job import Retry
-from stoker.core.lifecycle import JobState
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.spec import Retry
 
 
 def test_a_job_runs_and_ends():

@@ -13,9 +13,9 @@ from simulation.simulated_machine import Model, Remote, SimulatedCluster, Simula
 from simulation.test_delegated import LAB
 from simulation.virtual_clock import VirtualClock
 from specs import spec_of
-from stoker.core.job import AttemptId, Job
-from stoker.core.launch import Launch
-from stoker.core.state import State
+from stoker.core.launch.launch import Launch
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.state.state import State
 from stoker.daemon.nodes.attempt_records import JournalRecords
 from stoker.executors.port import RecoverableAttempt
 from virtual_reactor import VirtualReactor

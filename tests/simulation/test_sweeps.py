@@ -10,8 +10,8 @@ from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from simulation.test_random_commands import SMALL
 from simulation.training_model import TrainingModel
-from stoker.core.job import Retry
-from stoker.core.lifecycle import JobState
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.spec import Retry
 
 HALVING = {"kind": "asha", "min": 1, "max": 8, "eta": 2}
 STOPS = [
@@ -81,7 +81,7 @@ def busy(box: SimFixture) -> int:
     box.check_all_over()
     found = box.state.sweeps[sweep]
     assert found.issued == sum(found.counts.values()) == len(ends) + 1
-    assert (found.open, box.job(trials[2]).score.stopped) == (False, True)
+    assert (found.is_open, box.job(trials[2]).score.stopped) == (False, True)
     return sweep
 
 
@@ -138,7 +138,7 @@ def act(box: SimFixture, sweep: int, what: str, number: int) -> None:
         if trial is not None and trial.array == sweep:
             box.do(getattr(ask, what)(trial.id))
     elif what == "more":
-        first = box.state.rest.next_id
+        first = box.state.record.next_id
         box.models.update({first + n: (Model(trains=TRAINEES[n]),) for n in range(number)})
         box.do(ask.add_trials(sweep, range(first, first + number)))
     elif what == "change":
@@ -167,7 +167,7 @@ def ends(box: SimFixture) -> None:
     box.finish()
     box.check()
     box.check_all_over()
-    assert not any(sweep.open for sweep in box.state.sweeps.values())
+    assert not any(sweep.is_open for sweep in box.state.sweeps.values())
 
 
 @settings(SMALL, max_examples=40)
@@ -192,4 +192,4 @@ def test_whatever_owners_samplers_and_mishaps_do(sweeps, acts, waits, seed, faul
 @pytest.fixture(autouse=True)
 def few_boards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Boards of sweeps that are over leave memory all the time."""
-    monkeypatch.setattr("stoker.core.trials.KEEP_BOARDS", 1)
+    monkeypatch.setattr("stoker.core.state.sweep_boards.KEEP_BOARDS", 1)

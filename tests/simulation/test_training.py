@@ -9,8 +9,8 @@ from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from simulation.test_random_commands import SMALL
 from simulation.training_model import TrainingModel
-from stoker.core.job import Retry
-from stoker.core.lifecycle import JobState
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.spec import Retry
 
 
 def test_a_training_job_counts_its_epochs_and_ends():
@@ -55,7 +55,7 @@ def test_those_who_share_a_gpu_are_measured_and_sorted_out():
     box = SimFixture(gpus=1, seed=1)
     grows = TrainingModel(epochs=6, memory=(2000, 2000, 20_000))
     jobs = [
-        box.train(gpus(1, beside=True, memory=4000), trainee, name=name)
+        box.train(gpus(1, shareable=True, memory=4000), trainee, name=name)
         for name, trainee in (("a", grows), ("b", TrainingModel(epochs=6)), ("c", grows))
     ]
     box.finish()
@@ -76,9 +76,9 @@ TRAINEES = st.builds(
     ignores=st.sampled_from([False] * 5 + [True]),
 )
 ASKS = [
-    gpus(1), gpus(2), gpus(1, beside=True, memory=4000), gpus(1, beside=True, memory=11_000),
-    gpus(1, beside=True), gpus(2, beside=True, memory=3000), gpus(1, most=4000),
-    gpus(1, most=2000, beside=True, memory=4000), gpus(2, most=3000), gpus(3),
+    gpus(1), gpus(2), gpus(1, shareable=True, memory=4000), gpus(1, shareable=True, memory=11_000),
+    gpus(1, shareable=True), gpus(2, shareable=True, memory=3000), gpus(1, max_amount=4000),
+    gpus(1, max_amount=2000, shareable=True, memory=4000), gpus(2, max_amount=3000), gpus(3),
 ]  # fmt: skip
 
 

@@ -6,14 +6,14 @@ from collections import Counter
 
 from simulation.simulated_machine import Key
 from stoker.core import events as e
-from stoker.core.cluster import SLIVER
-from stoker.core.job import Job, Progress
-from stoker.core.lifecycle import JobState
-from stoker.core.request import GPU
-from stoker.core.state import State
-from stoker.core.sweep import signed, worst
-from stoker.core.trials import sweep_of
-from stoker.core.units import THOUSAND
+from stoker.core.model.hardware import SHARED_SLOT
+from stoker.core.model.job import Job, Progress
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GPU
+from stoker.core.model.sweep import ascending_value, worst_value
+from stoker.core.model.units import THOUSAND
+from stoker.core.state.state import State
+from stoker.core.state.sweep_boards import sweep_of
 
 
 class TrainingInvariants:
@@ -32,9 +32,9 @@ class TrainingInvariants:
         """A fact that has not changed anything yet."""
         job = state.jobs.get(getattr(event, "job", 0) if not _submits(event) else 0)
         self._before = (job.progress or Progress(), job.retries) if job is not None else None
-        if isinstance(event, e.StopWithdrawn):
+        if isinstance(event, e.PreemptionCancelled):
             self.asked[event.job, event.attempt] -= 1
-        if isinstance(event, e.StopAsked) and job is not None:
+        if isinstance(event, e.PreemptionRequested) and job is not None:
             self._stop_asked(state, event, job)
         if isinstance(event, e.TrialStopped) and job is not None:
             self._stopped_early(state, job)
@@ -52,7 +52,7 @@ class TrainingInvariants:
             return
         progress, retries = self._before
         epochs = job.progress.epochs if job.progress is not None else 0
-        begins_anew = (e.JobRetried, e.JobRecalled, e.AttemptAbandoned, e.AttemptLost)
+        begins_anew = (e.JobRetried, e.JobLoaded, e.AttemptAbandoned, e.AttemptLost)
         if epochs < progress.epochs and not isinstance(event, begins_anew):
             self._say(f"job {job.id} had {progress.epochs} epochs, and has {epochs} by {event}")
         if isinstance(event, e.ProcessExited) and event.stopped and progress.stop is not None:
@@ -64,7 +64,7 @@ class TrainingInvariants:
     def _say(self, what: str) -> None:
         self.wrong.append(what)
 
-    def _stop_asked(self, state: State, event: e.StopAsked, job: Job) -> None:
+    def _stop_asked(self, state: State, event: e.PreemptionRequested, job: Job) -> None:
         key = (event.job, event.attempt)
         self.asked[key] += 1
         self.stops[event.job] += 1
@@ -78,7 +78,7 @@ class TrainingInvariants:
             equal = ahead == 0 and event.gpus is None
             if ahead < 0 or (equal and not _may_ask_its_equal(state, other, job, event.at)):
                 self._say(f"job {job.id} is to stop for {other.id}, which is not more urgent")
-            if other.id not in state.line:
+            if other.id not in state.pending:
                 self._say(f"job {job.id} is to stop for {other.id}, which does not wait")
         elif event.gpus is None and not _crowded(state, job):
             self._say(f"nobody knows why job {job.id} is to stop: {event.why}")
@@ -91,7 +91,7 @@ class TrainingInvariants:
             return
         last = score.rungs[-1]
         best = state.boards[sweep.id].rungs[len(score.rungs) - 1][0]
-        if signed(sweep, last) <= best and last != worst(sweep):
+        if ascending_value(sweep, last) <= best and last != worst_value(sweep):
             self._say(f"job {job.id} was stopped early, and was the best of all")
 
     def _ran_short(self, state: State, event: e.ProcessExited, job: Job) -> None:
@@ -100,8 +100,8 @@ class TrainingInvariants:
         placement = job.placement
         if used is None or placement is None or not state.spec(job).training:
             return
-        held = min((take.memory for take in placement.takes if take.type == GPU), default=0)
-        grew = job.progress is not None and job.progress.grew
+        held = min((take.memory for take in placement.allocations if take.type == GPU), default=0)
+        grew = job.progress is not None and job.progress.exceeded_reservation
         if used <= held and not grew and _shares(state, job):
             self.victims[job.id] += 1
             if self.victims[job.id] > 1:
@@ -109,13 +109,13 @@ class TrainingInvariants:
 
     def _placed(self, state: State, event: e.AttemptPlanned) -> None:
         for part in event.placement.parts:
-            for take in part.takes:
+            for take in part.allocations:
                 device = state.cluster.nodes[part.node].by_name[take.type, take.device]
-                if take.memory and device.memory_free < device.stranger_memory:
+                if take.memory and device.memory_free < device.foreign_memory:
                     self._say(f"{device.name} has not the memory that was promised on it")
-                if take.type == GPU and take.amount == THOUSAND and device.slivers:
+                if take.type == GPU and take.amount == THOUSAND and device.sharers:
                     self._say(f"job {event.job} has all of a GPU that others share")
-                if take.type == GPU and take.amount == SLIVER and _divided(device.free):
+                if take.type == GPU and take.amount == SHARED_SLOT and _divided(device.unallocated):
                     self._say(f"job {event.job} shares a GPU with one that says no memory")
 
 
@@ -124,19 +124,19 @@ def _divided(free: int) -> bool:
 
 
 def _submits(event: e.Event) -> bool:
-    return isinstance(event, e.JobRecalled)
+    return isinstance(event, e.JobLoaded)
 
 
 def _may_ask_its_equal(state: State, other: Job, job: Job, at: float) -> bool:
     """Whether both go by policies in which jobs of equal priority make room for each other."""
-    rules = state.policy(state.spec(job).queue)
+    rules = state.policy_of(state.spec(job).queue)
     had_its_time = job.started_at is not None and at - job.started_at >= rules.quantum
     return rules.preempts and state.preempts(other) and had_its_time
 
 
 def _shares(state: State, job: Job) -> bool:
     return job.placement is not None and any(
-        state.cluster.nodes[part.node].by_name[GPU, name].slivers > 1
+        state.cluster.nodes[part.node].by_name[GPU, name].sharers > 1
         for part in job.placement.parts
         for name in part.names(GPU)
     )
@@ -144,7 +144,7 @@ def _shares(state: State, job: Job) -> bool:
 
 def _crowded(state: State, job: Job) -> bool:
     return job.placement is not None and any(
-        device.memory_free < device.stranger_memory
+        device.memory_free < device.foreign_memory
         for part in job.placement.parts
         for name in part.names(GPU)
         if (device := state.cluster.nodes[part.node].by_name.get((GPU, name))) is not None

@@ -3,11 +3,12 @@
 from typing import Any
 
 from stoker.core import events as e
-from stoker.core.job import Job, Spec
-from stoker.core.lifecycle import JobState
-from stoker.core.request import GpuAsk, Request
-from stoker.core.rest import Rest
-from stoker.core.sweep import Sweep
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import Spec
+from stoker.core.model.sweep import Sweep
+from stoker.core.state.record import ClusterRecord
 from stoker.store.port import Batch
 
 
@@ -16,7 +17,7 @@ def spec(**fields: Any) -> Spec:
         "kind": "line", "user": "ada", "directory": "/tmp", "shell": "/bin/sh",
         "environment": "env-1", "name": "train",
     }  # fmt: skip
-    return Spec(request=Request(gpus=GpuAsk(500)), **{**common, **fields})
+    return Spec(request=ResourceRequest(gpus=GpuRequest(500)), **{**common, **fields})
 
 
 def job(id: int, state: str = "PENDING", **fields: Any) -> Job:
@@ -50,5 +51,5 @@ def batch(*jobs: Job, **fields: Any) -> Batch:
     return Batch(**{**empty, **fields})
 
 
-def rest(**fields: Any) -> Rest:
-    return Rest(**fields)
+def rest(**fields: Any) -> ClusterRecord:
+    return ClusterRecord(**fields)

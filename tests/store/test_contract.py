@@ -74,7 +74,7 @@ def test_a_later_commit_replaces_its_rows_and_keeps_all_others(store: Store):
 
 def test_unloaded_jobs_are_not_loaded_but_found(store: Store):
     store.commit(batch(done(1, 50.0), job(2)), sync=False)
-    store.commit(batch(dropped=[1], events=[e.JobsForgotten(at=0, jobs=(1,))]), sync=False)
+    store.commit(batch(dropped=[1], events=[e.JobsUnloaded(at=0, jobs=(1,))]), sync=False)
     assert [each.id for each in store.load().jobs] == [2]
     [found] = store.find_jobs(JobQuery(ids=[1]))
     assert (found.job, found.spec) == (done(1, 50.0), spec())

@@ -20,8 +20,8 @@ import pytest
 
 from postgres import PASSWORD, Server, program
 from stoker.core.events import JobHeld, ProcessExited
-from stoker.core.job import Job, Progress
-from stoker.core.units import BadValue
+from stoker.core.model.job import Job, Progress
+from stoker.core.model.units import BadValue
 from stoker.store import codec
 from stoker.store import postgres_server as sessions
 from stoker.store.migrations import POSTGRES

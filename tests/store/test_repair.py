@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from simulation.sim_fixture import SimFixture
 from simulation.simulated_machine import Model
-from stoker.core.restore import restore
+from stoker.core.state.restore import restore
 from stoker.store import codec, replacement, salvage, sqlite
 from stoker.store.port import JobQuery, StoreError, StoreFull
 from stoker.store.sqlite import SqliteStore

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stoker import places
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.store.select import (
     StoreConfig,
     mask_password,

@@ -19,8 +19,9 @@ from simulation.sim_fixture import SimFixture
 from simulation.simulated_machine import Model
 from simulation.state_comparison import fold, replayed, state_as_dict
 from stoker.core import events as e
-from stoker.core.job import Job, Progress, Spec
-from stoker.core.state import State
+from stoker.core.model.job import Job, Progress
+from stoker.core.model.spec import Spec
+from stoker.core.state.state import State
 from stoker.store import codec
 from stoker.store.migrations import SCHEMA
 from stoker.store.port import JobQuery, StoreError, StoreFull
@@ -94,7 +95,7 @@ def of_layout_2(path: Path, *jobs: Job, **specs: Spec) -> None:
         db.executescript((LAYOUTS / "sqlite-2.sql").read_text())
         db.execute("PRAGMA user_version = 2")
         for hash, each in specs.items():
-            row = (hash, codec.encode(each), each.queue, each.door)
+            row = (hash, codec.encode(each), each.queue, each.client)
             db.execute("INSERT INTO specs VALUES (?, ?, ?, ?)", row)
         for each in jobs:
             values = (
@@ -119,7 +120,7 @@ def shape(path: Path) -> list[tuple[object, ...]]:
 
 
 def test_a_file_of_layout_1_is_migrated_with_all_rows(path: Path, opened: Open):
-    specs = {"s1": spec(queue="night", door="auto"), "s2": spec()}
+    specs = {"s1": spec(queue="night", client="auto"), "s2": spec()}
     of_layout_2(path, done(1, 20.0), done(2, 21.0, spec="s2"), **specs)
     with sqlite3.connect(path) as db:
         for column in ("queue", "door"):
@@ -362,11 +363,11 @@ def swept(path: Path) -> State:
     store = SqliteStore(str(path))
     store.acquire_term()
     rows = {
-        "events": facts, "rest": state.rest, "specs": state.specs,
+        "events": facts, "rest": state.record, "specs": state.specs,
         "sweeps": list(state.sweeps.values()),
     }  # fmt: skip
     store.commit(batch(*state.jobs.values(), **rows), sync=True)
-    forgotten = e.JobsForgotten(at=3.0, jobs=(3,))
+    forgotten = e.JobsUnloaded(at=3.0, jobs=(3,))
     store.commit(batch(events=[forgotten], dropped=[3]), sync=True)
     store.close()
     return state

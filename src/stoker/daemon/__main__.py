@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parse_options(argv: list[str]) -> dict[str, str]:
-    from stoker.core.units import BadValue
+    from stoker.core.model.units import BadValue
 
     words = argv[1:] if argv[:1] == ["run"] else argv
     options: dict[str, str] = {}
@@ -120,7 +120,7 @@ def _report(fd: int, line: str) -> None:
 
 def _is_expected(error: BaseException) -> bool:
     from stoker import places
-    from stoker.core.units import BadValue
+    from stoker.core.model.units import BadValue
     from stoker.engine import CommandRejected
     from stoker.store.port import StoreError
 
@@ -130,7 +130,7 @@ def _is_expected(error: BaseException) -> bool:
 
 def _exit_code(error: BaseException) -> int:
     from stoker import wire
-    from stoker.core.units import BadValue
+    from stoker.core.model.units import BadValue
     from stoker.places import is_disk_full
 
     if isinstance(error, BadValue):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from stoker import __version__, places
 from stoker.core.events import NodeAdded
-from stoker.core.job import AttemptId
-from stoker.core.request import GPU
-from stoker.core.state import State
+from stoker.core.model.job import AttemptId
+from stoker.core.model.resources import GPU
+from stoker.core.state.state import State
 from stoker.daemon import daemon_log
 from stoker.daemon.context import RequestContext
 from stoker.daemon.control.daemon import Daemon
@@ -132,7 +132,7 @@ def build_daemon(
     state = daemon.engine.state
     logger.info(
         "started: stoker %s, pid %d, term %d, store %s, jobs recovered: %d, pending: %d",
-        __version__, os.getpid(), term, store_name, len(state.running), len(state.line),
+        __version__, os.getpid(), term, store_name, len(state.running), len(state.pending),
     )  # fmt: skip
     return daemon
 
@@ -297,7 +297,7 @@ def _not_elsewhere(state: State, node: str, names: Iterable[str]) -> list[str]:
     """Leave out the GPUs of other nodes: they are used instead of GPUs declared here."""
     others = {
         device.name
-        for other, facts in state.rest.nodes.items()
+        for other, facts in state.record.nodes.items()
         if other != node
         for device in facts.types.get(GPU, ())
     }
@@ -309,10 +309,10 @@ def _named_before(state: State, node: str) -> list[str]:
     jobs_need_gpus = any(
         state.spec(job).request.gpu_amount for job in state.jobs.values() if not job.finished
     )
-    before = state.rest.nodes.get(node)
+    before = state.record.nodes.get(node)
     declared = before.types.get(GPU, ()) if before else ()
     owned = _not_elsewhere(
-        state, node, {name for queue in state.rest.queues.values() for name in queue.devices}
+        state, node, {name for queue in state.record.queues.values() for name in queue.devices}
     )
     return [
         device.name

@@ -9,12 +9,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import encode
 
-from stoker.core.events import Event, JobRecalled, SpecRecorded, TrialsRecalled
-from stoker.core.job import Job, Spec
-from stoker.core.outlook import Told
-from stoker.core.selectors import NotFound, select, sweep_meant
-from stoker.core.state import State
-from stoker.core.sweep import Sweep, Trial, trial_of
+from stoker.core.events import Event, JobLoaded, SpecRecorded, TrialsLoaded
+from stoker.core.explain.forecast import StartEndEstimate
+from stoker.core.model.job import Job
+from stoker.core.model.spec import Spec
+from stoker.core.model.sweep import Sweep, Trial, trial_of
+from stoker.core.options.selectors import NotFound, select, selected_sweep
+from stoker.core.state.state import State
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.faults import FaultTracker
 from stoker.schema.job import UploadView
@@ -40,9 +41,9 @@ class RequestContext(Struct):
     """Returns step, metrics and memory of a running job, which are not stored."""
     uploads: Callable[[Job], list[UploadView]] = lambda _: []
     """Returns the uploads of a job's files that are under way."""
-    forecast: Callable[[int, State, Instant], Told | None] = lambda *_: None
+    forecast: Callable[[int, State, Instant], StartEndEstimate | None] = lambda *_: None
     """Returns when a job starts and ends, if there is a forecast."""
-    forecast_sweep: Callable[[Sweep, State, Instant], Told | None] = lambda *_: None
+    forecast_sweep: Callable[[Sweep, State, Instant], StartEndEstimate | None] = lambda *_: None
     """Returns when the last trial of a sweep ends, if there is a forecast."""
     configured_nodes: Callable[[], Collection[str]] = tuple
     """Returns the names of the nodes in config.toml."""
@@ -82,7 +83,7 @@ class RequestContext(Struct):
         """Return the first job that a selector names; reject a sweep without trials."""
         ids = self.resolve([selector], state)
         if not ids:
-            sweep = state.sweeps.get(sweep_meant(selector, state) or 0)
+            sweep = state.sweeps.get(selected_sweep(selector, state) or 0)
             note = f": {sweep.note}" if sweep is not None and sweep.note else ""
             raise CommandRejected(f"Sweep {selector} has no trials yet{note}.", "not_found")
         return ids[0]
@@ -103,7 +104,7 @@ class RequestContext(Struct):
         for id in sweeps:
             if id is not None and id in state.sweeps and id not in state.boards:
                 trials = tuple(self.trials(state.sweeps[id], state))
-                events.append(TrialsRecalled(at=at, sweep=id, trials=trials))
+                events.append(TrialsLoaded(at=at, sweep=id, trials=trials))
         return events
 
     def trials(self, sweep: Sweep, state: State) -> list[Trial]:
@@ -120,7 +121,7 @@ class RequestContext(Struct):
         for id in ids:
             if id not in state.jobs and id not in state.sweeps:
                 job, spec = self.job_and_spec(id, state)
-                events.append(JobRecalled(at=at, job=job, spec=spec))
+                events.append(JobLoaded(at=at, job=job, spec=spec))
         return events
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from stoker.core import events as e
-from stoker.core.foreign import in_words
+from stoker.core.measurement.foreign_use import in_words
 
 MAX_BYTES = 4 << 20
 BACKUPS = 3
@@ -181,14 +181,14 @@ def _devices(devices: Iterable[tuple[str, str, str]]) -> str:
     return ", ".join(f"{node}/{device}" for node, _, device in devices)
 
 
-def _node_closed(event: e.NodeClosed) -> str:
+def _node_closed(event: e.NodeCordoned) -> str:
     if event.why is None:
         return f"node {event.node} accepts jobs again"
     return f"node {event.node} accepts no new jobs: {event.why}"
 
 
 def _foreign_use(event: e.ForeignUseChanged) -> str:
-    use = in_words(event.stranger) if event.stranger else "is free of foreign processes"
+    use = in_words(event.foreign_user) if event.foreign_user else "is free of foreign processes"
     return f"GPU {event.node}/{event.device} {use}"
 
 
@@ -198,12 +198,12 @@ _LINES: dict[type[e.Event], tuple[int, Callable[[Any], str]]] = {
     e.NodeRemoved: (INFO, lambda v: f"node {v.name} removed"),
     e.NodeReached: (INFO, lambda v: f"node {v.node} is up"),
     e.NodeUnreachable: (WARNING, lambda v: f"node {v.node} is unreachable: {v.why}"),
-    e.NodeClosed: (INFO, _node_closed),
+    e.NodeCordoned: (INFO, _node_closed),
     e.AttemptLost: (WARNING, lambda v: f"job {v.job}.{v.attempt} is lost: {v.why}"),
     e.AttemptAbandoned: (
         WARNING, lambda v: f"job {v.job}.{v.attempt} on unreachable node {v.node} is abandoned",
     ),
-    e.AttemptsFound: (
+    e.OrphanAttemptsFound: (
         WARNING, lambda v: f"attempt {v.job}.{v.attempt} was started but is not in the journal",
     ),
     e.AttemptRecovered: (
@@ -211,7 +211,7 @@ _LINES: dict[type[e.Event], tuple[int, Callable[[Any], str]]] = {
     ),
     e.IdsReserved: (WARNING, lambda v: f"job ids continue at {v.next_id}"),
     e.StartFailed: (INFO, lambda v: f"job {v.job}.{v.attempt} cannot be started: {v.why}"),
-    e.StartCalledOff: (INFO, lambda v: f"start of job {v.job}.{v.attempt} cancelled: {v.why}"),
+    e.StartCancelled: (INFO, lambda v: f"start of job {v.job}.{v.attempt} cancelled: {v.why}"),
     e.DevicesDrained: (INFO, lambda v: f"drained {_devices(v.devices)}: {v.reason}"),
     e.DevicesUndrained: (INFO, lambda v: f"undrained {_devices(v.devices)}"),
     e.ForeignUseChanged: (INFO, _foreign_use),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 
 
 def split(text: str) -> tuple[str, int]:

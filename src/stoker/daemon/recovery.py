@@ -12,7 +12,6 @@ import os
 from msgspec.structs import asdict
 
 from stoker import __version__, places
-from stoker.core.cluster import NodeFacts
 from stoker.core.events import (
     DaemonStarted,
     Event,
@@ -23,10 +22,11 @@ from stoker.core.events import (
     PolicyChosen,
     QueueDefined,
 )
-from stoker.core.job import Job
-from stoker.core.lifecycle import JobState
-from stoker.core.policy.rules import AUTO
-from stoker.core.state import State
+from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.policies.catalog import AUTO
+from stoker.core.state.state import State
 from stoker.daemon import unknown_attempts
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.nodes.configured import configured_node_events
@@ -50,7 +50,7 @@ def recover_state(
     state, at = daemon.engine.state, system_clock().wall
     node_events, ignored = configured_node_events(state, settings.nodes, facts.name, at)
     boot = host.boot_id()
-    same_boot = state.rest.boot in ("", boot)
+    same_boot = state.record.boot in ("", boot)
     lost = _events_after_loss(daemon, at)
     daemon.record(
         [
@@ -119,7 +119,7 @@ def _drop_proofs(daemon: Daemon) -> None:
         return  # their proofs are all there is of them
     local = daemon.local
     local.exit_log.remove_ended(local.supervisors.pids, local.attempts)
-    local.recovery.remove_claims(daemon.engine.state.rest.next_id)
+    local.recovery.remove_claims(daemon.engine.state.record.next_id)
 
 
 def _events_after_loss(daemon: Daemon, at: float) -> list[Event]:
@@ -129,7 +129,7 @@ def _events_after_loss(daemon: Daemon, at: float) -> list[Event]:
         # Not all ids that were given out may be recorded: jobs that ran have logs.
         next_id = max(next_id, _last_logged(daemon.context.logs) + 1)
     events: list[Event] = []
-    if next_id > state.rest.next_id:
+    if next_id > state.record.next_id:
         events.append(IdsReserved(at=at, next_id=next_id))
     if store.lost_events():
         unfinished = [job.id for job in state.jobs.values() if not job.finished and not job.held]
@@ -157,7 +157,7 @@ def _discard_old_mark(path: str, boot: str) -> None:
 
 def environments_in_use(daemon: Daemon) -> set[str]:
     """Return the environments of trials that are still to be submitted."""
-    unfinished = [sweep for sweep in daemon.engine.state.sweeps.values() if sweep.wanting]
+    unfinished = [sweep for sweep in daemon.engine.state.sweeps.values() if sweep.needs_trials]
     return {load_sweep(daemon.context, sweep).spec.environment for sweep in unfinished}
 
 
@@ -172,7 +172,7 @@ def purge_leftovers(daemon: Daemon, at: float) -> None:
 
 def _former_names(state: State, name: str) -> list[str]:
     """Return earlier names of this machine, except those under which jobs still run."""
-    record = state.rest
+    record = state.record
     running = {
         part.node
         for job in state.running.values()

@@ -12,8 +12,8 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict, fields
 
 from stoker import places
-from stoker.core.foreign import Thresholds
-from stoker.core.units import LONGEST, BadValue, parse_amount, parse_duration
+from stoker.core.measurement.foreign_use import Thresholds
+from stoker.core.model.units import MAX_DURATION_SECONDS, BadValue, parse_amount, parse_duration
 from stoker.daemon.listen_address import split
 from stoker.executors.ssh.address import parse_address
 
@@ -65,7 +65,9 @@ Command = Annotated[str, _meta("a command in quotes")]
 Priority = Annotated[int, _meta("a whole number", ge=-1_000_000_000, le=1_000_000_000)]
 Count = Annotated[int, _meta("a whole number, 0 or more", ge=0, le=1_000_000_000)]
 Number = Annotated[float, _meta("a number, 0 or more", ge=0)]
-Seconds = Annotated[float, _meta('a duration such as "10s"', _as_seconds, ge=0, le=LONGEST)]
+Seconds = Annotated[
+    float, _meta('a duration such as "10s"', _as_seconds, ge=0, le=MAX_DURATION_SECONDS)
+]
 Gpus = Annotated[str, _meta('GPU ids such as [0, 1] or "0,1", "all" or "none"', _as_gpus)]
 Resources = Annotated[str, _meta("a table such as { licence = [2] }", _as_resources)]
 Thousandths = Annotated[int, _meta("a number such as 2 or 0.5", _as_thousandths)]

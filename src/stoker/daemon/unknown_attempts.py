@@ -9,11 +9,12 @@ from msgspec import DecodeError
 from msgspec.json import decode
 
 from stoker.core import events as e
-from stoker.core.cluster import Placement, Take
-from stoker.core.job import AttemptId, Job, Spec
-from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
-from stoker.core.state import State
-from stoker.core.units import THOUSAND
+from stoker.core.model.hardware import DeviceAllocation, Placement
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.resources import CPU, GPU, MEMORY, GpuRequest, ResourceRequest
+from stoker.core.model.spec import Spec
+from stoker.core.model.units import THOUSAND
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, record_spec
 from stoker.daemon.runtime.clock import system_clock
 from stoker.executors.linux import procfs
@@ -114,7 +115,9 @@ def _placement(claim: Claim, node: str) -> Placement:
         amount = int(float(environment.get("STOKER_GPU_COUNT") or len(names)) * THOUSAND)
     except ValueError:
         amount = len(names) * THOUSAND
-    return Placement(node, tuple(Take(GPU, name, amount // len(names)) for name in names))
+    return Placement(
+        node, tuple(DeviceAllocation(GPU, name, amount // len(names)) for name in names)
+    )
 
 
 def _available(state: State, id: int, placement: Placement, node: str) -> Placement:
@@ -124,19 +127,23 @@ def _available(state: State, id: int, placement: Placement, node: str) -> Placem
     parts = []
     for part in placement.parts:
         name = part.node if part.node in state.cluster.nodes else node
-        held_takes = {(t.type, t.device): t for old in held if old.node == name for t in old.takes}
+        held_takes = {
+            (t.type, t.device): t for old in held if old.node == name for t in old.allocations
+        }
         takes = []
-        for take in part.takes:
+        for take in part.allocations:
             device = state.cluster.nodes[name].by_name.get((take.type, take.device))
             if device is None:
                 continue
-            mine = held_takes.get((take.type, take.device), Take(take.type, take.device, 0))
-            amount = min(take.amount, device.free + mine.amount)
+            mine = held_takes.get(
+                (take.type, take.device), DeviceAllocation(take.type, take.device, 0)
+            )
+            amount = min(take.amount, device.unallocated + mine.amount)
             memory = min(take.memory, max(device.memory_free + mine.memory, 0))
             if amount > 0:
-                takes.append(Take(take.type, take.device, amount, memory))
+                takes.append(DeviceAllocation(take.type, take.device, amount, memory))
         parts.append(Placement(name, tuple(takes)))
-    return Placement(parts[0].node, parts[0].takes, tuple(parts[1:]))
+    return Placement(parts[0].node, parts[0].allocations, tuple(parts[1:]))
 
 
 def _submission(
@@ -150,18 +157,18 @@ def _submission(
     except OSError:
         directory = "/"
     amounts: dict[str, int] = {}
-    for take in placement.takes:
-        amount = THOUSAND if take.shares else take.amount
+    for take in placement.allocations:
+        amount = THOUSAND if take.is_shared else take.amount
         amounts[take.type] = amounts.get(take.type, 0) + amount
     gpus = amounts.pop(GPU, 0)
     spec = Spec(  # noqa: S604 - it is not run
         kind="argv", user=user, directory=directory, shell="/bin/sh", environment="",
-        name=environment.get("STOKER_JOB_NAME", ""), steady=True,
+        name=environment.get("STOKER_JOB_NAME", ""), non_preemptible=True,
         comment="found running; it was not in the journal",
-        request=Request(
-            gpus=GpuAsk(gpus) if gpus else None,
+        request=ResourceRequest(
+            gpus=GpuRequest(gpus) if gpus else None,
             cpus=amounts.pop(CPU, 0), memory=amounts.pop(MEMORY, 0),
-            named=tuple(sorted(amounts.items())), machines=len(placement.parts),
+            named=tuple(sorted(amounts.items())), node_count=len(placement.parts),
         ),
     )  # fmt: skip
     hash, recorded = record_spec(state, spec, at)

@@ -12,10 +12,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from stoker.core.cluster import NodeFacts, PlacementMode
 from stoker.core.events import Event
-from stoker.core.job import AttemptId, Job, Spec
-from stoker.core.launch import Launch
+from stoker.core.launch.launch import Launch
+from stoker.core.model.hardware import NodeFacts, PlacementMode
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.spec import Spec
 
 __all__ = [
     "AttemptId", "AttemptRecords", "Barrier", "Capability", "Executor", "ExecutorSink",

@@ -10,12 +10,12 @@ from msgspec import to_builtins
 
 from stoker import places, wire
 from stoker.client.errors import StokerError
-from stoker.core.cluster import Node
+from stoker.core.cluster.node import Node
 from stoker.core.events import Event, JobsSubmitted
-from stoker.core.job import Job
-from stoker.core.lifecycle import JobState
-from stoker.core.state import State
-from stoker.core.units import BadValue
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.units import BadValue
+from stoker.core.state.state import State
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.job_source import JobSource
 from stoker.daemon.handlers.job_actions import cancel, kill
@@ -144,9 +144,9 @@ class ForegroundSource(JobSource):
         self.loop, self.has_begun = loop, True
         state = loop.engine.state
         for name in self.work.gpu_names:
-            for _, device in state.cluster.find(f"{loop.context.node}/{name}"):
-                if device.stranger is not None:
-                    self.work.warn(in_use_warning(name, device.stranger))
+            for _, device in state.cluster.find_devices(f"{loop.context.node}/{name}"):
+                if device.foreign_user is not None:
+                    self.work.warn(in_use_warning(name, device.foreign_user))
         if not any(node.types.get("gpu") for node in state.cluster.nodes.values()):
             self.work.on_no_gpus()
 

@@ -14,7 +14,7 @@ DRAINING = "stoker: draining: running lines finish, no more are started"
 
 def in_use_warning(name: str, foreign_user: str) -> str:
     """Return the warning for a device that another user or process has."""
-    from stoker.core.foreign import in_words  # most feeds never need it
+    from stoker.core.measurement.foreign_use import in_words  # most feeds never need it
 
     return f"GPU {name} {in_words(foreign_user)}; it is used anyway because --gpus names it"
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import msgspec
 
-from stoker.core.units import THOUSAND, BadValue, parse_memory
+from stoker.core.model.units import THOUSAND, BadValue, parse_memory
 from stoker.probes.gpu_reading import GpuFacts
 
 POOLS = frozenset({"cpu", "mem"})

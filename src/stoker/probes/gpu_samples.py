@@ -9,8 +9,8 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from stoker.core.foreign import Sample, Stranger
-from stoker.core.job import AttemptId
+from stoker.core.measurement.foreign_use import ForeignProcess, Sample
+from stoker.core.model.job import AttemptId
 from stoker.probes.gpu_reading import GpuFacts, GpuUse, Reading
 from stoker.probes.host import process_info
 
@@ -72,7 +72,7 @@ def _sample(
             shares[key] = _sum(shares.get(key, 0), process.memory)
         elif (identity := identify(process.pid)) is not None:
             user, command = identity
-            foreign.append(Stranger(user=user, command=command, **asdict(process)))
+            foreign.append(ForeignProcess(user=user, command=command, **asdict(process)))
     known = [memory for memory in shares.values() if memory is not None]
     sample = Sample(
         uuid=use.uuid,
@@ -81,7 +81,7 @@ def _sample(
         utilization=use.utilization,
         ours=bool(shares),
         ours_memory=sum(known) if len(known) == len(shares) else None,
-        strangers=tuple(foreign),
+        foreign_processes=tuple(foreign),
         processes_known=use.processes_known,
     )
     return GpuSample(sample, shares)

@@ -9,10 +9,10 @@ from ipaddress import ip_address
 
 import msgspec
 
-from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.job import AttemptId
-from stoker.core.request import GPU
-from stoker.core.text import printable
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.job import AttemptId
+from stoker.core.model.resources import GPU
+from stoker.core.model.units import printable
 from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
 from stoker.probes.gpu_samples import OwnerOf, parse_token
 from stoker.probes.node_devices import gpus, pools

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from stoker.core.cluster import NodeFacts
-from stoker.core.policy.parameters import read_parameters
-from stoker.core.policy.rules import NAMES
-from stoker.core.units import BadValue, parse_duration
+from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.units import BadValue, parse_duration
+from stoker.core.policies.catalog import NAMES
+from stoker.core.policies.parameters import read_parameters
 from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.traces.cluster_size import parse_cluster
+from stoker.simulate.traces.columns import TIME_UNITS
 from stoker.simulate.traces.detect import FORMATS
 
 DEFAULT_POLICIES = "backfill,planner,srsf"
@@ -67,6 +68,8 @@ class SimulateArgs(Struct, kw_only=True):
     target_load: float
     by_queue: bool
     format: str | None
+    time_unit: float | None
+    """Seconds; None: as the column names say."""
     seed: int
     max_jobs: int | None
     assumptions: ReplayAssumptions
@@ -114,6 +117,7 @@ def read_simulate_args(options: Options, traces: Sequence[str]) -> SimulateArgs:
         target_load=0.8 if load is None else parse_share(load, "--load", 10.0),
         by_queue=options.flag("by_queue"),
         format=format,
+        time_unit=parse_unit(options.text("time_unit")),
         seed=seed,
         max_jobs=parse_count(first, "--first", 1) if first is not None else None,
         assumptions=ReplayAssumptions(
@@ -134,6 +138,13 @@ def read_simulate_args(options: Options, traces: Sequence[str]) -> SimulateArgs:
 
 def _seconds(text: str, what: str) -> float:
     return float(parse_duration(text, what))
+
+
+def parse_unit(text: str | None) -> float | None:
+    """Return the seconds of a unit of times, None if none is given."""
+    if text is not None and text not in TIME_UNITS:
+        raise BadValue(f"Unknown --time-unit {text}; choose one of {', '.join(TIME_UNITS)}.")
+    return None if text is None else TIME_UNITS[text]
 
 
 def policy_variants(policies: str, settings: Sequence[str]) -> list[PolicyVariant]:

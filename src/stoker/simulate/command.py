@@ -12,8 +12,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from stoker import wire
-from stoker.core.policy.rules import ABOUT_AUTO, AUTO, PARAMETERS, POLICIES, policy
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
+from stoker.core.policies.catalog import ABOUT_AUTO, AUTO, POLICIES, policy
+from stoker.core.policies.policy import PARAMETERS
 from stoker.places import describe_os_error
 from stoker.simulate.arguments import Options, SimulateArgs, read_simulate_args
 from stoker.simulate.compare import Comparison, compare, without_page_data, workloads

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.cluster import NodeFacts
-from stoker.core.request import GPU
+from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import GPU
 from stoker.simulate.arguments import SimulateArgs
 from stoker.simulate.progress import ProgressLine
 from stoker.simulate.replay.replay import replay
@@ -35,7 +35,7 @@ class Comparison(Struct, kw_only=True):
 def workloads(args: SimulateArgs) -> Iterator[Workload]:
     """Yield every workload to replay, prepared, with its nodes."""
     for path in args.traces:
-        workload = read(path, args.format)
+        workload = read(path, args.format, args.time_unit)
         for part in split(workload).values() if args.by_queue else [workload]:
             yield prepare(part, args)
 

@@ -6,7 +6,7 @@ import os
 import sys
 from time import monotonic
 
-from stoker.core.units import format_duration
+from stoker.core.model.units import format_duration
 from stoker.terminal import clean, write_raw
 
 REDRAW_SECONDS = 0.2

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from stoker.core.cluster import NodeFacts
+from stoker.core.model.hardware import NodeFacts
 
 
 class Speed(Protocol):
@@ -45,6 +45,8 @@ class TraceJob(Struct, kw_only=True, gc=False):
     """MiB on each GPU; if set, the job may share its GPUs."""
     time_limit: int | None = None
     """Seconds."""
+    expected: int | None = None
+    """Seconds that its user expects (`--expect`), known before it reports epochs."""
     gpu_models: tuple[str, ...] = ()
     """GPU models that the job can use; empty: all."""
     max_gpus: int | None = None

@@ -10,9 +10,10 @@ from zlib import crc32
 import msgspec
 
 from stoker.core.events import AnyEvent, Event
-from stoker.core.job import Job, Spec
-from stoker.core.rest import Rest
-from stoker.core.sweep import Sweep
+from stoker.core.model.job import Job
+from stoker.core.model.spec import Spec
+from stoker.core.model.sweep import Sweep
+from stoker.core.state.record import ClusterRecord
 from stoker.store.port import StoredJob
 
 VERSION = 1
@@ -59,8 +60,8 @@ def _decoder(struct: type[T]) -> Callable[[bytes], T]:
 decode_job = _decoder(Job)
 decode_spec = _decoder(Spec)
 decode_sweep = _decoder(Sweep)
-decode_rest = _decoder(Rest)
-_decode_event: Callable[[bytes], Any] = _decoder(AnyEvent)  # type: ignore[arg-type] # a union
+decode_rest = _decoder(ClusterRecord)
+_decode_event: Callable[[bytes], Any] = _decoder(AnyEvent)
 
 
 DAMAGE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)

@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from stoker import wire
 from stoker.core.events import Event
-from stoker.core.job import Job, Spec
-from stoker.core.rest import Rest
-from stoker.core.sweep import Sweep
+from stoker.core.model.job import Job
+from stoker.core.model.spec import Spec
+from stoker.core.model.sweep import Sweep
+from stoker.core.state.record import ClusterRecord
 
 
 class StoreError(Exception):
@@ -34,7 +35,7 @@ class Batch(Struct):
     events: list[Event] = []
     jobs: list[Job] = []
     dropped: list[int] = []
-    rest: Rest | None = None
+    rest: ClusterRecord | None = None
     blobs: dict[str, bytes] = {}
     secrets: dict[str, bytes] = {}
     keys: list[tuple[str, int, int]] = []
@@ -46,7 +47,7 @@ class Snapshot(Struct):
     """The state at a sequence number, as stored row by row."""
 
     seq: int
-    rest: Rest
+    rest: ClusterRecord
     jobs: list[Job]
     specs: dict[str, Spec]
     sweeps: list[Sweep] = []

@@ -20,11 +20,11 @@ from msgspec import Struct
 
 from stoker.core.events import (
     ForeignUseChanged,
-    JobsForgotten,
+    JobsUnloaded,
     ProcessExited,
     ProcessStarted,
     TrialMeasured,
-    TrialsForgotten,
+    TrialsUnloaded,
 )
 from stoker.store import codec, migrations
 from stoker.store import postgres_server as server
@@ -43,8 +43,8 @@ REDISCOVERED_EVENTS = frozenset(
         ProcessExited,
         TrialMeasured,
         ForeignUseChanged,
-        JobsForgotten,
-        TrialsForgotten,
+        JobsUnloaded,
+        TrialsUnloaded,
     }
 )
 """Events that the next daemon would find again: starts and ends in claim files, measurements of

@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
 from stoker import places, wire
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.store.port import StoreError, StoreFenced, StoreFull
 from stoker.store.select import StoreConfig
 

@@ -61,7 +61,7 @@ def statements(batch: Batch, first: int) -> list[tuple[str, tuple[Any, ...]]]:
     add(
         _SPECS,
         [
-            (hash, spec.queue, spec.door, spec.environment, encode(spec))
+            (hash, spec.queue, spec.client, spec.environment, encode(spec))
             for hash, spec in batch.specs.items()
         ],
     )

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from stoker.core.cluster import NodeFacts
-from stoker.core.events import JobsForgotten, JobsSubmitted, SpecRecorded, SweepDefined
-from stoker.core.fold import apply
-from stoker.core.job import Job, Spec
-from stoker.core.rest import Rest
-from stoker.core.state import State
-from stoker.core.sweep import Sweep, word_of
+from stoker.core.events import JobsSubmitted, JobsUnloaded, SpecRecorded, SweepDefined
+from stoker.core.handlers import apply
+from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.job import Job
+from stoker.core.model.spec import Spec
+from stoker.core.model.sweep import Sweep, trial_status
+from stoker.core.state.record import ClusterRecord
+from stoker.core.state.state import State
 from stoker.store import codec, replacement
 from stoker.store.migrations import create
 
@@ -244,7 +245,7 @@ def _replay(rows: _ReadableRows) -> tuple[State, dict[int, Job], bool]:
     state, unloaded, complete = State(), {}, "events" in rows.complete
     for expected, (seq, row) in enumerate(sorted(rows.tables["events"].items()), 1):
         event = _event(row)
-        if isinstance(event, JobsForgotten):
+        if isinstance(event, JobsUnloaded):
             unloaded.update({id: state.jobs[id] for id in event.jobs if id in state.jobs})
         if seq != expected and not complete:  # with all rows readable, numbers were skipped
             return state, unloaded, False
@@ -299,7 +300,7 @@ def _write(part: str, readable: _ReadableRows, stale: bool) -> str:
                 db.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
         db.executemany(
             "INSERT INTO specs VALUES (?, ?, ?, ?)",
-            [(hash, codec.encode(spec), spec.queue, spec.door) for hash, spec in specs.items()],
+            [(hash, codec.encode(spec), spec.queue, spec.client) for hash, spec in specs.items()],
         )
         for job, resident in jobs.values():
             db.execute(
@@ -333,14 +334,14 @@ def _sweeps(rows: _ReadableRows, state: State, jobs: list[Job]) -> dict[int, Swe
         if job.params is not None and job.array in trials:
             trials[job.array].append(job)
     for id, sweep in sweeps.items():
-        sweep.counts = dict(Counter(word_of(job.state, job.score) for job in trials[id]))
+        sweep.counts = dict(Counter(trial_status(job.state, job.score) for job in trials[id]))
         sweep.issued = max([sweep.issued, *(1 + (job.index or 0) for job in trials[id])])
-        sweep.look_whether_over(max([sweep.created_at, *(job.ended_at or 0 for job in trials[id])]))
+        sweep.update_finished(max([sweep.created_at, *(job.ended_at or 0 for job in trials[id])]))
     return sweeps
 
 
-def _rest(rows: _ReadableRows, state: State, ids: set[int]) -> Rest:
-    record: Rest = _decoded(codec.decode_rest, rows.meta("rest")) or state.rest
+def _rest(rows: _ReadableRows, state: State, ids: set[int]) -> ClusterRecord:
+    record: ClusterRecord = _decoded(codec.decode_rest, rows.meta("rest")) or state.record
     next_ids = [record.next_id, max(ids, default=0) + 1]
     next_ids += [row[1] + row[2] for row in rows.tables["submissions"].values()]
     for event in map(_event, rows.tables["events"].values()):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.store.port import Store, StoreError
 
 VARIABLE = "STOKER_DB"

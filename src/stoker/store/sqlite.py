@@ -336,7 +336,7 @@ class SqliteStore(SqlReader):
                 db.executemany(
                     "INSERT OR IGNORE INTO specs VALUES (?, ?, ?, ?)",
                     [
-                        (hash, encode(spec), spec.queue, spec.door)
+                        (hash, encode(spec), spec.queue, spec.client)
                         for hash, spec in batch.specs.items()
                     ],
                 )

@@ -13,8 +13,8 @@ from stoker.api.calls import parameters
 from stoker.api.calls.parameters import Settings
 from stoker.api.errors import UnknownOption
 from stoker.cli.options.job import JOB
-from stoker.core.options import KNOWN
-from stoker.core.units import parse_duration
+from stoker.core.model.units import parse_duration
+from stoker.core.options.submit import KNOWN_OPTIONS
 
 
 def settled(checkpoints: bool = False, **given: object) -> Settings:
@@ -33,7 +33,7 @@ def test_every_flag_of_the_command_line_is_a_keyword() -> None:
 
 
 def test_every_keyword_is_known_to_the_daemon() -> None:
-    assert {options.ALIASES.get(name, name) for name in options.OPTION_NAMES} <= KNOWN
+    assert {options.ALIASES.get(name, name) for name in options.OPTION_NAMES} <= KNOWN_OPTIONS
 
 
 def test_submitits_names() -> None:

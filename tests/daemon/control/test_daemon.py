@@ -10,8 +10,8 @@ import pytest
 from daemon.fake_node import build_loop
 from memory_store import MemoryStore
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.state import State
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.state.state import State
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.job_source import JobSource
 from stoker.daemon.runtime.command_queue import QueuedCommand
@@ -49,7 +49,7 @@ def put(daemon: Daemon, handler: Callable[[State, Instant], CommandResult]) -> R
 
 
 def hide_history(state: State, now: Instant) -> CommandResult:
-    return CommandResult(events=[e.JobsSeen(at=now.wall, jobs=())], reply=lambda _: "done")
+    return CommandResult(events=[e.FailuresDismissed(at=now.wall, jobs=())], reply=lambda _: "done")
 
 
 def test_a_command_is_answered_and_its_events_are_published_in_one_turn(daemon: Daemon):
@@ -58,7 +58,7 @@ def test_a_command_is_answered_and_its_events_are_published_in_one_turn(daemon: 
     replies = put(daemon, hide_history)
     daemon.turn()
     assert replies.values == ["done"]
-    assert [type(item) for item in published] == [e.JobsSeen]
+    assert [type(item) for item in published] == [e.FailuresDismissed]
     assert daemon.engine.unsynced
     assert daemon.sync.is_requested
     due = daemon.reactor.next_due()

@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 
 from core.scenario import Scenario
-from stoker.core import instructions as i
-from stoker.core.cluster import Placement
-from stoker.core.lifecycle import JobState
+from stoker.core.events import instructions as i
+from stoker.core.model.hardware import Placement
+from stoker.core.model.lifecycle import JobState
 from stoker.daemon.control.dispatcher import InstructionDispatcher
 from stoker.daemon.runtime.clock import system_clock
 from stoker.faults import FaultTracker
@@ -93,7 +93,7 @@ def test_a_remote_start_waits_until_the_journal_is_on_disk(fixture: DispatcherFi
 
 def test_instructions_for_attempts_go_to_the_registry(fixture: DispatcherFixture):
     calls = fixture.execute(
-        i.EndAttempt(1, 0), i.EndAttempt(1, 0, at_once=True), i.SignalAttempt(1, 0, 15),
+        i.TerminateAttempt(1, 0), i.TerminateAttempt(1, 0, at_once=True), i.SignalAttempt(1, 0, 15),
         i.SuspendAttempt(1, 0), i.ResumeAttempt(1, 0),
     )  # fmt: skip
     assert calls == [
@@ -105,7 +105,7 @@ def test_instructions_for_attempts_go_to_the_registry(fixture: DispatcherFixture
 
 def test_stop_requests_and_hooks_have_their_own_parts(fixture: DispatcherFixture):
     calls = fixture.execute(
-        i.AskToStop(1, 0), i.LetGoOn(1, 0), i.AnnounceEnd(job=1), i.AnnounceEmpty()
+        i.RequestStop(1, 0), i.WithdrawStop(1, 0), i.RunJobEndHook(job=1), i.RunQueueEmptyHook()
     )
     assert calls == [
         ("stops.send", 1, 0), ("stops.withdraw", 1, 0),
@@ -118,7 +118,7 @@ def test_a_start_that_fails_is_cancelled_and_the_next_instruction_is_executed(
 ):
     fixture.broken = True
     wanted = start(HERE)
-    calls = fixture.execute(wanted, i.AnnounceEmpty())
+    calls = fixture.execute(wanted, i.RunQueueEmptyHook())
     assert calls == [
         ("local.cancel_start", (1, 0), "internal error: KeyError('a bug')"),
         ("hooks.run_queue_empty",),

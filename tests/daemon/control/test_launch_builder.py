@@ -1,7 +1,7 @@
 """LaunchBuilder: what exactly is executed for a start."""
 
 from core.scenario import Scenario
-from stoker.core.instructions import StartProcess
+from stoker.core.events.instructions import StartProcess
 from stoker.daemon.control.launch_builder import LaunchBuilder
 from stoker.engine import Instant
 

@@ -2,7 +2,7 @@
 
 from core.scenario import Scenario
 from stoker.core.events import Event, ForeignUseChanged, NodeJoined
-from stoker.core.foreign import Thresholds
+from stoker.core.measurement.foreign_use import Thresholds
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
 from stoker.daemon.gpus.memory import GpuMemoryTracker
 from stoker.probes.remote_facts import RemoteFacts, parse
@@ -47,12 +47,12 @@ def test_a_foreign_process_on_a_remote_node_is_published_once_and_leaves_once() 
     (event,) = remote.measure(ALICE)
     assert isinstance(event, ForeignUseChanged)
     assert (event.node, event.device, event.memory) == ("far", "0", 4000)
-    assert event.stranger == "alice's python (pid 77)"
+    assert event.foreign_user == "alice's python (pid 77)"
     assert remote.detector.latest["GPU-a"]["foreign"][0].user == "alice"
     assert remote.measure(ALICE) == []
     remote.measure(IDLE)  # the memory is free at once, the process is gone after a delay
     remote.measure(IDLE)
-    assert remote.scenario.state.cluster.nodes["far"].types["gpu"][0].stranger is None
+    assert remote.scenario.state.cluster.nodes["far"].types["gpu"][0].foreign_user is None
     assert remote.detector.latest["GPU-a"]["foreign"] == []
 
 
@@ -66,7 +66,7 @@ def test_a_gpu_that_the_driver_no_longer_shows_is_out_of_use() -> None:
     remote = RemoteGpus()
     (event,) = remote.measure("gpu NVIDIA-SMI has failed.\nend\n")
     assert isinstance(event, ForeignUseChanged)
-    assert event.stranger == "unavailable: the driver lost it"
+    assert event.foreign_user == "unavailable: the driver lost it"
 
 
 def test_changed_thresholds_apply_to_every_detector() -> None:

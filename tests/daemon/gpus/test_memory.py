@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from core.scenario import Scenario, gpus
 from e2e.daemon_fixture import until
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
-from stoker.core.foreign import Thresholds
-from stoker.core.request import Request
+from stoker.core.measurement.foreign_use import Thresholds
+from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, Placement
+from stoker.core.model.resources import ResourceRequest
 from stoker.daemon.gpus import probe_client
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
 from stoker.daemon.gpus.memory import (
@@ -63,7 +63,7 @@ class MemoryFixture:
         self.now = 1000.0
         self.pids: dict[int, tuple[int, int]] = {}
 
-    def job(self, request: Request | None = None, *pids: int) -> int:
+    def job(self, request: ResourceRequest | None = None, *pids: int) -> int:
         """Start a job with these processes; return its id."""
         job = self.scenario.submit(request or gpus(1))
         self.scenario.run(job)
@@ -170,7 +170,7 @@ def test_after_a_restart_no_peak_is_published_twice() -> None:
 
 def test_only_current_attempts_of_jobs_that_request_gpus_are_measured() -> None:
     fixture = MemoryFixture()
-    plain = fixture.job(Request(), 10)
+    plain = fixture.job(ResourceRequest(), 10)
     over = fixture.job(gpus(1), 20)
     fixture.pids[30] = 12345, 1
     fixture.scenario.exited(over)
@@ -183,7 +183,7 @@ def test_the_largest_part_of_an_attempt_on_several_nodes_counts() -> None:
     for name in ("a", "b"):
         scenario.tell(e.NodeJoined(at=scenario.now, facts=machine(name, 1)))
     job = scenario.submit(gpus(1))
-    take = (Take("gpu", "0", 1000),)
+    take = (DeviceAllocation("gpu", "0", 1000),)
     placement = Placement("a", take, (Placement("b", take),))
     scenario.about(e.AttemptPlanned, job, placement=placement, boot=scenario.boot)
     key = (job, scenario.job(job).attempt)
@@ -265,7 +265,7 @@ def test_memory_is_not_inferred_beside_a_foreign_process() -> None:
     fixture.settle()
     assert fixture.measure({"0": [(10, None), (99, 1)]}, used=3000) == []
     (device,) = fixture.scenario.state.cluster.nodes["here"].types["gpu"]
-    device.stranger = "eve's python"
+    device.foreign_user = "eve's python"
     assert fixture.measure({"0": [(10, None)]}, used=3000) == []
 
 

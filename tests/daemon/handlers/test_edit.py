@@ -83,7 +83,7 @@ def test_a_dependency_on_a_finished_job_in_the_store_loads_it(handlers: HandlerF
     handlers.submit(gpus="2")
     pending = handlers.submit(gpus="2")
     change(handlers, pending, dependency=f"afterok:{first}")
-    assert "JobRecalled" in handlers.kinds()
+    assert "JobLoaded" in handlers.kinds()
 
 
 def test_of_a_running_job_time_and_priority_can_be_changed(handlers: HandlerFixture) -> None:

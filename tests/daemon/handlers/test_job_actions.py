@@ -156,7 +156,7 @@ def test_retry_requeues_a_finished_job_from_the_store(handlers: HandlerFixture) 
     handlers.unload(job)
     assert job not in handlers.state.jobs
     assert done(handlers.ask(retry)) == [job]
-    assert handlers.kinds()[:2] == ["JobRecalled", "JobRetried"]
+    assert handlers.kinds()[:2] == ["JobLoaded", "JobRetried"]
     assert handlers.job(job).attempt == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from core.scenario import node
 from daemon.handler_fixture import HandlerFixture
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts
+from stoker.core.model.hardware import DeviceFacts
 from stoker.daemon.handlers import nodes
 from stoker.daemon.nodes.configured import configured_names
 from stoker.schema.requests import AddNode, RemoveNode
@@ -69,7 +69,7 @@ def test_a_node_is_added_changed_and_removed(handlers: HandlerFixture) -> None:
     assert handlers.ask(partial(nodes.add, context, AddNode("ant", "ssh://me@new")))["changed"]
     reply = handlers.ask(partial(nodes.remove, context, RemoveNode("ant")))
     assert (reply["lost"], reply["configured"]) == ([], True)
-    assert handlers.state.rest.remotes == {}
+    assert handlers.state.record.remotes == {}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_drained_and_a_closed_node_are_shown_so(ant: HandlerFixture) -> None:
     )
     ant.apply(
         e.DevicesDrained(at=ant.now, devices=devices, reason=""),
-        e.NodeClosed(at=ant.now, node="ant", why="disk full"),
+        e.NodeCordoned(at=ant.now, node="ant", why="disk full"),
     )
     _, view = ant.ask(partial(nodes.list_nodes, registry(ant=RemoteStub()), 500.0))["nodes"]
     assert view["state"] == "drained"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from daemon.handler_fixture import HandlerFixture
-from stoker.core.policy.rules import AUTO, PLANNER, POLICIES, USUAL
+from stoker.core.policies.catalog import AUTO, DEFAULT_POLICY, PLANNER, POLICIES
 from stoker.daemon.handlers.policies import choose, show, summary
 from stoker.schema.requests import Policy
 
@@ -19,10 +19,10 @@ def shown(handlers: HandlerFixture, queue: str = "default") -> dict[str, Any]:
 
 def test_all_queues_start_with_the_usual_policy(handlers: HandlerFixture) -> None:
     view = shown(handlers)
-    assert (view["policy"], view["own"], view["since"]) == (USUAL.name, False, None)
+    assert (view["policy"], view["own"], view["since"]) == (DEFAULT_POLICY.name, False, None)
     names = [policy["name"] for policy in handlers.ask(show)["policies"]]
     assert names == [AUTO, *POLICIES]
-    assert summary(handlers.state) == USUAL.name
+    assert summary(handlers.state) == DEFAULT_POLICY.name
 
 
 def test_a_queue_gets_a_policy_of_its_own_and_gives_it_up(handlers: HandlerFixture) -> None:
@@ -31,7 +31,10 @@ def test_a_queue_gets_a_policy_of_its_own_and_gives_it_up(handlers: HandlerFixtu
     chosen = Policy("night", PLANNER.name, {"quantum": "20m"})
     reply = handlers.ask(partial(choose, handlers.context, chosen))
     assert (reply["changed"], reply["waiting"], reply["known"]) == (True, 1, True)
-    assert (reply["before"]["policy"], reply["after"]["policy"]) == (USUAL.name, PLANNER.name)
+    assert (reply["before"]["policy"], reply["after"]["policy"]) == (
+        DEFAULT_POLICY.name,
+        PLANNER.name,
+    )
     assert reply["preempts"] is PLANNER.preempts
     assert shown(handlers, "night")["parameters"]["quantum"] == 1200
     assert "night" in summary(handlers.state)

@@ -17,7 +17,7 @@ def test_a_queue_is_defined_changed_and_deleted(handlers: HandlerFixture) -> Non
     context = handlers.context
     queue = Queue("night", max_running=1, max_gpus="1.5", devices=["1"], max_job_gpus="1")
     assert handlers.ask(partial(define_queue, context, queue)) == {"name": "night"}
-    defined = handlers.state.rest.queues["night"]
+    defined = handlers.state.record.queues["night"]
     assert (defined.max_running, defined.max_gpus, defined.devices) == (1, 1500, ("1",))
     handlers.ask(partial(define_queue, context, Queue("night", priority=3)))
     (view,) = handlers.ask(list_queues)["queues"]

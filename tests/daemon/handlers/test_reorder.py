@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from daemon.handler_fixture import HandlerFixture
-from stoker.core.policy.order import in_order
+from stoker.core.queue.pending_queue import first_jobs
 from stoker.daemon.handlers.reorder import move
 from stoker.schema.requests import Move
 
@@ -18,7 +18,7 @@ def queue(handlers: HandlerFixture) -> list[int]:
 
 
 def order(handlers: HandlerFixture) -> list[int]:
-    return [job.id for job in in_order(handlers.state.line, handlers.state.jobs, 100, {})]
+    return [job.id for job in first_jobs(handlers.state.pending, handlers.state.jobs, 100, {})]
 
 
 def moved(handlers: HandlerFixture, job: int, where: str, other: int | None = None) -> list[int]:

@@ -8,10 +8,10 @@ import pytest
 
 from daemon.monitor_fixture import MonitorFixture
 from stoker.core import events as e
-from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
-from stoker.core.job import AttemptId, Job
-from stoker.core.lifecycle import JobState
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.lifecycle import JobState
 from stoker.daemon.metrics import reader
 from stoker.daemon.reports.format import Point
 from stoker.daemon.runtime.reactor import EpollReactor
@@ -56,7 +56,7 @@ class Trial(MonitorFixture):
         """Apply the end of the job to the state."""
         self.job.state = JobState.COMPLETED
         self.state.running.pop(7, None)
-        self.monitor.on_events([e.WaitOver(at=1.0, job=7)])
+        self.monitor.on_events([e.BeginTimeReached(at=1.0, job=7)])
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +179,7 @@ def test_a_published_earlier_attempt_is_not_read_by_the_next_daemon(trial: Trial
 
 def test_a_report_of_a_remote_node_is_stored_and_published(trial: Trial, tmp_path: Path) -> None:
     trial.job.placement = Placement("there", ())
-    trial.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
+    trial.state.record.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
     data = b"".join(json.dumps(point(step)).encode() + b"\n" for step in range(3))
     trial.monitor.on_report_data(AttemptId(7, 0), None, data[:90], 0)
     trial.run_turn()
@@ -195,7 +195,7 @@ def test_a_report_of_a_remote_node_is_stored_and_published(trial: Trial, tmp_pat
 
 def test_of_a_remote_report_only_metrics_are_kept(trial: Trial, tmp_path: Path) -> None:
     trial.job.placement = Placement("there", ())
-    trial.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
+    trial.state.record.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
     trial.monitor.on_report_data(AttemptId(7, 0), None, b'{"k":"hello"}\n', 0)
     trial.exit()
     trial.finish()

@@ -8,7 +8,7 @@ import pytest
 
 from core.scenario import Afar
 from stoker.core import events as e
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.daemon.nodes.configured import configured_node_events
 from stoker.daemon.settings import ConfiguredNode, load
 
@@ -68,12 +68,12 @@ def test_an_invalid_table_is_rejected_with_its_path(home: Any, text: str, expect
 def test_a_node_is_added_changed_and_removed_with_the_file() -> None:
     scenario = Afar()
     assert start(scenario, ANT) == (["NodeAdded"], [])
-    assert scenario.state.rest.remotes["ant"].configured
+    assert scenario.state.record.remotes["ant"].configured
     assert start(scenario, ANT) == ([], [])
     assert start(scenario, MOVED)[0] == ["NodeAdded"]
-    assert scenario.state.rest.remotes["ant"].address == "ssh://new"
+    assert scenario.state.record.remotes["ant"].address == "ssh://new"
     assert start(scenario) == (["NodeRemoved"], [])
-    assert scenario.state.rest.remotes == {}
+    assert scenario.state.record.remotes == {}
 
 
 def test_a_node_added_by_hand_stays_until_the_file_contains_it() -> None:

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.cluster import Placement
-from stoker.core.instructions import StartProcess
+from stoker.core.events.instructions import StartProcess
+from stoker.core.model.hardware import Placement
 from stoker.daemon.nodes.gang_barrier import GangBarrier, PartState
 
 WAITING, READY = PartState.WAITING, PartState.READY

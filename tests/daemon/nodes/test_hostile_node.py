@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from daemon.fake_node import FACTS, NAME, NodeScenario
 from stoker.core import events as e
-from stoker.core.lifecycle import JobState
+from stoker.core.model.lifecycle import JobState
 from stoker.executors.agent import reconciliation
 from stoker.executors.agent.result_collector import PIECE
 from stoker.executors.agent.session import reconnecting as connections
@@ -155,7 +155,9 @@ def test_malformed_input_disconnects_the_node_with_a_reason(
     retry = connected.executor.connection.retry._handle
     assert retry is not None
     assert retry.due - connected.loop.reactor.time() > 20  # and not reconnected at once
-    assert connected.loop.engine.state.rest.away[NAME].why == why  # as `stoker nodes` shows it
+    assert (
+        connected.loop.engine.state.record.unreachable[NAME].reason == why
+    )  # as `stoker nodes` shows it
     assert {job.state for job in connected.loop.engine.state.jobs.values()} == {JobState.RUNNING}
 
 
@@ -253,7 +255,7 @@ def test_an_attempt_ends_once_while_its_results_are_collected(connected: NodeSce
     assert [(event.job, event.code) for event in connected.events_of(e.ProcessExited)] == [(1, 3)]
     assert (
         connected.events_of(e.AttemptLost)
-        == connected.events_of(e.StartCalledOff)
+        == connected.events_of(e.StartCancelled)
         == connected.events_of(e.StartFailed)
         == []
     )
@@ -355,7 +357,7 @@ def test_ids_of_unknown_jobs_on_a_node_are_reserved_within_limits(
     scenario.answer({key: "running 77"})
     scenario.turn()
     state = scenario.loop.engine.state
-    assert state.rest.next_id == reserved
+    assert state.record.next_id == reserved
     assert state.jobs[2].attempt == 0
 
 
@@ -374,7 +376,7 @@ def test_results_of_an_unknown_job_are_kept_on_the_node(scenario: NodeScenario) 
     scenario.turn()
     done = [words[1:] for words in scenario.requests if words[1] in ("keep_results", "forget")]
     assert done == [["keep_results", "7.0"], ["forget", "7.0"], ["forget", "1.5"]]
-    assert scenario.loop.engine.state.rest.next_id == 8
+    assert scenario.loop.engine.state.record.next_id == 8
 
 
 # -- timeouts ---------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from daemon.fake_node import NAME, build_loop, first_events, submission
 from memory_store import MemoryStore
 from specs import spec_of
 from stoker.core import events as e
-from stoker.core.lifecycle import JobState
-from stoker.core.request import Request
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import ResourceRequest
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.journal_sync import AfterSync
 from stoker.executors.agent.attempt_ends import AttemptEnds
@@ -121,7 +121,7 @@ def is_complete(loop: Daemon, base: Path) -> bool:
 def run(base: Path) -> Any:
     """Run one job with as many daemons as needed; return the job."""
     store, begun = MemoryStore(), False
-    spec = spec_of(Request(nodes=(NAME,)), directory=str(base / "user"), environment="")
+    spec = spec_of(ResourceRequest(nodes=(NAME,)), directory=str(base / "user"), environment="")
     while True:
         try:
             with daemon(base, store) as loop:

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from daemon.monitor_fixture import STARTED, MonitorFixture
 from stoker.core import events as e
-from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
-from stoker.core.job import AttemptId, Job, Progress, Spec, Stop
-from stoker.core.lifecycle import JobState
-from stoker.core.rest import Away
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import AttemptId, Job, Progress, StopRequest
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.spec import Spec
+from stoker.core.state.record import Unreachable
 from stoker.daemon.reports import format as reports
 from stoker.daemon.reports import watcher as watcher_module
 from stoker.daemon.reports.format import TrainingReport
@@ -147,7 +148,7 @@ def test_epochs_that_a_wrapper_starts_after_the_stop_do_not_count(fixture: Monit
 
 def lingers(fixture: MonitorFixture) -> list[e.Event]:
     """Events of an attempt with a living process."""
-    return [event for event in fixture.run_turn() if isinstance(event, e.StopOverdue)]
+    return [event for event in fixture.run_turn() if isinstance(event, e.PreemptionTimedOut)]
 
 
 def test_a_stopped_attempt_that_still_runs_is_overdue_once(
@@ -162,7 +163,7 @@ def test_a_stopped_attempt_that_still_runs_is_overdue_once(
     monkeypatch.setattr(report_events, "STOP_GRACE_SECONDS", 0.0)
     assert lingers(fixture) == []
     (event,) = lingers(fixture)
-    assert isinstance(event, e.StopOverdue)
+    assert isinstance(event, e.PreemptionTimedOut)
     assert (event.job, event.attempt, event.has_saved) == (7, 0, True)
     assert lingers(fixture) == []
     assert fixture.seconds_until_due() is None
@@ -176,9 +177,9 @@ def test_a_suspended_or_unreachable_attempt_is_not_overdue(
     fixture.job.state = JobState.SUSPENDED
     assert lingers(fixture) == []
     fixture.job.state = JobState.RUNNING
-    fixture.state.rest.away["here"] = Away(1.0, 1.0, "silent")
+    fixture.state.record.unreachable["here"] = Unreachable(1.0, 1.0, "silent")
     assert lingers(fixture) == []
-    del fixture.state.rest.away["here"]
+    del fixture.state.record.unreachable["here"]
     assert len(lingers(fixture)) == 1
 
 
@@ -298,7 +299,7 @@ def test_implausible_times_are_not_published(fixture: MonitorFixture) -> None:
 
 
 def test_epochs_never_go_back(fixture: MonitorFixture) -> None:
-    fixture.job.progress = Progress(epochs=5, since=5, listening=True)
+    fixture.job.progress = Progress(epochs=5, epochs_at_start=5, accepts_stop=True)
     fixture.write(HELLO, start(2), end(2), start(3))
     assert fixture.run_turn() == []
     fixture.write(start(6), start(4))
@@ -478,7 +479,9 @@ def test_at_the_limit_of_watches_reports_are_polled(
 
 
 def test_a_stop_request_is_a_file_and_a_new_daemon_repeats_it(fixture: MonitorFixture) -> None:
-    fixture.job.progress = Progress(listening=True, stop=Stop("job 9 needs\nits GPU", 1.0))
+    fixture.job.progress = Progress(
+        accepts_stop=True, stop=StopRequest("job 9 needs\nits GPU", 1.0)
+    )
     fixture.monitor.stops.send(7, 0)
     stop = fixture.directory / "stop"
     assert stop.read_text() == "job 9 needs its GPU\n"
@@ -528,7 +531,7 @@ def place_on(fixture: MonitorFixture, *nodes: str) -> None:
     parts = [Placement(node, ()) for node in nodes]
     fixture.job.placement = Placement(nodes[0], (), tuple(parts[1:]))
     for node in set(nodes) - {"here"}:
-        fixture.state.rest.remotes[node] = NodeAdded(at=1.0, name=node, address=node)
+        fixture.state.record.remotes[node] = NodeAdded(at=1.0, name=node, address=node)
 
 
 def test_the_stop_epoch_is_forwarded_to_the_other_nodes_once(
@@ -567,7 +570,7 @@ def test_a_report_of_a_remote_node_counts_as_a_local_one(fixture: MonitorFixture
     fixture.monitor.on_report_data(AttemptId(7, 0), 0, data[:50], 0)
     fixture.monitor.on_report_data(AttemptId(7, 0), 0, data[20:], 20)
     assert kinds(fixture.run_turn()) == ["TrainingBegan", "EpochsCounted"]
-    fixture.job.progress = Progress(listening=True, stop=Stop("preempted", 1.0))
+    fixture.job.progress = Progress(accepts_stop=True, stop=StopRequest("preempted", 1.0))
     fixture.monitor.stops.send(7, 0)
     assert fixture.executor.control_files == [("stop", (7, 0), 0, "preempted")]
     stop_at = b'{"k":"stop_at","e":3}\n'
@@ -604,7 +607,7 @@ def test_reports_are_removed_after_their_job_or_a_later_attempt_has_ended(
     fixture.run_turn()
     cleanup = fixture.monitor.cleanup
     fixture.job.attempt, fixture.job.state = 1, JobState.PENDING  # the first attempt has ended
-    seen = e.WaitOver(at=1.0, job=7)
+    seen = e.BeginTimeReached(at=1.0, job=7)
     fixture.monitor.on_events([seen])
     assert cleanup.take_removable() == []
     fixture.job.attempt = 2

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stoker.core.state import State
+from stoker.core.state.state import State
 from stoker.daemon.runtime.command_queue import CommandQueue, QueuedCommand
 from stoker.engine import CommandRejected, CommandResult, Instant
 

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from core.scenario import Scenario
-from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import NodeJoined
-from stoker.core.job import Container, Spec
-from stoker.core.request import GpuAsk, Request
-from stoker.core.units import BadValue
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import Container, Spec
+from stoker.core.model.units import BadValue
 from stoker.daemon.submission.checks import check_program, whole_gpus_if_sizes_unknown
 
 
 def check(path: Path, *argv: str, image: str = "", remotes: bool = False) -> list[str]:
     spec = Spec(
         kind="argv", user="ann", directory=str(path), shell="sh", environment="", name="x",
-        request=Request(), container=Container(image) if image else None,
+        request=ResourceRequest(), container=Container(image) if image else None,
     )  # fmt: skip
-    state: Any = SimpleNamespace(rest=SimpleNamespace(remotes={"gpu1"} if remotes else {}))
+    state: Any = SimpleNamespace(record=SimpleNamespace(remotes={"gpu1"} if remotes else {}))
     environment = b"A=1\0PATH=" + os.fsencode(f"{path}/bin")
     return check_program(argv, spec, environment, state, "")
 
@@ -63,10 +63,10 @@ def test_memory_on_gpus_of_unknown_size_means_whole_gpus(memory: int | None) -> 
     scenario.tell(
         NodeJoined(at=0, facts=NodeFacts("box", {"gpu": (DeviceFacts("0", memory=memory),)}))
     )
-    requested = Request(gpus=GpuAsk(500, memory=8192, beside=True))
+    requested = ResourceRequest(gpus=GpuRequest(500, memory=8192, shareable=True))
     request, notes = whole_gpus_if_sizes_unknown(requested, scenario.state)
     if memory is None:
-        assert request.gpus == GpuAsk(1000)
+        assert request.gpus == GpuRequest(1000)
         assert "--gpu-memory-size" in notes[0]
     else:
         assert (request, notes) == (requested, [])

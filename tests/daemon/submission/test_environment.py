@@ -2,11 +2,11 @@
 
 import pytest
 
-from stoker.core.options import Context, read
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
+from stoker.core.options.submit import ParseContext, parse_options
 from stoker.daemon.submission.environment import build_environment, search_path
 
-CONTEXT = Context(1000.0, lambda _: [], lambda _: [])
+CONTEXT = ParseContext(1000.0, lambda _: [], lambda _: [])
 GIVEN = {
     "PATH": "/bin", "HOME": "/home/ada", "LR": "0.1", "TERM": "xterm", "SHLVL": "2",
     "STOKER_JOB_ID": "7", "STOKER_HOME": "/state",
@@ -14,7 +14,7 @@ GIVEN = {
 
 
 def names(**options: object) -> dict[str, str]:
-    block = build_environment(GIVEN, read(options, CONTEXT)).decode()
+    block = build_environment(GIVEN, parse_options(options, CONTEXT)).decode()
     return dict(entry.split("=", 1) for entry in block.split("\0"))
 
 
@@ -49,7 +49,7 @@ def test_env_overrides_what_is_exported() -> None:
 
 def test_a_variable_that_cannot_be_passed_is_rejected() -> None:
     with pytest.raises(BadValue, match="cannot be passed"):
-        build_environment({"A": "x\0y"}, read({}, CONTEXT))
+        build_environment({"A": "x\0y"}, parse_options({}, CONTEXT))
 
 
 def test_the_search_path_has_a_default() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from daemon.handler_fixture import HandlerFixture, assert_rejection
 from stoker.core import events as e
-from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.daemon.handlers import job_actions, queries
 from stoker.daemon.submission.submit import submit_jobs
 from stoker.engine import CommandRejected
@@ -107,7 +107,7 @@ def test_jobs_of_one_cycle_never_share_a_gpu_by_accident(four: HandlerFixture) -
 
 def test_named_resources_are_counted(handlers: HandlerFixture) -> None:
     licences = tuple(DeviceFacts(name=str(n)) for n in range(2))
-    facts = handlers.state.rest.nodes["box"]
+    facts = handlers.state.record.nodes["box"]
     types = {**facts.types, "licence": licences}
     handlers.apply(e.NodeJoined(at=handlers.now, facts=NodeFacts("box", types)))
     for _ in range(2):

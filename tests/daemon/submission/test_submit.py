@@ -9,7 +9,7 @@ import pytest
 from core.scenario import node
 from daemon.handler_fixture import HandlerFixture, assert_rejection
 from stoker.core import events as e
-from stoker.core.outlook import Kind, Span, Told
+from stoker.core.explain.forecast import Kind, StartEndEstimate, TimeInterval
 from stoker.daemon.handlers.queues import define_queue
 from stoker.daemon.submission.submit import resubmit_line, submit_jobs
 from stoker.engine import CommandRejected, Instant
@@ -182,7 +182,7 @@ def test_a_dependency_on_a_job_in_the_store_loads_it(handlers: HandlerFixture) -
     handlers.exit(first)
     handlers.unload(first)
     send(handlers, r.What(line="true"), options={"dependency": f"afterok:{first}"})
-    assert "JobRecalled" in handlers.kinds()
+    assert "JobLoaded" in handlers.kinds()
     send(handlers, r.What(line="true"), options={"dependency": "singleton", "name": "first"})
 
 
@@ -195,9 +195,9 @@ def test_a_dry_run_says_where_and_when_without_submitting(handlers: HandlerFixtu
     reply = send(handlers, r.What(line="true"), dry_run=True)
     assert (reply["nodes"], reply["expected_start"]) == ([], None)
 
-    def forecast(id: int, state: Any, now: Instant) -> Told:
-        span = Span(now.wall, now.wall + 60, now.wall + 90, Kind.STATED, "")
-        return Told(now.wall, start=span)
+    def forecast(id: int, state: Any, now: Instant) -> StartEndEstimate:
+        span = TimeInterval(now.wall, now.wall + 60, now.wall + 90, Kind.STATED, "")
+        return StartEndEstimate(now.wall, start=span)
 
     handlers.context.forecast = forecast
     reply = send(handlers, r.What(line="true"), dry_run=True)

@@ -8,10 +8,11 @@ import pytest
 
 from core.scenario import Scenario
 from stoker.core.events import NodeAdded, QueueDefined
-from stoker.core.job import Container, Job, Mount, Progress, Spec, Training
-from stoker.core.options import Context, read
-from stoker.core.request import GpuAsk, Request
-from stoker.core.units import BadValue
+from stoker.core.model.job import Job, Progress
+from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.spec import Container, Mount, Spec, Training
+from stoker.core.model.units import BadValue
+from stoker.core.options.submit import ParseContext, parse_options
 from stoker.daemon.submission.training import (
     check_directories,
     check_epochs,
@@ -20,54 +21,64 @@ from stoker.daemon.submission.training import (
     without_gpus,
 )
 
-CONTEXT = Context(1000.0, lambda _: [], lambda _: [])
+CONTEXT = ParseContext(1000.0, lambda _: [], lambda _: [])
 
 
-def spec(request: Request, **more: Any) -> Spec:
+def spec(request: ResourceRequest, **more: Any) -> Spec:
     fields = {"kind": "line", "user": "u", "directory": "/", "shell": "sh", "environment": ""}
     return Spec(**fields, request=request, name="", **more)
 
 
 def test_a_job_that_may_run_without_a_gpu_takes_one_if_there_is_one() -> None:
-    assert without_gpus(Scenario(gpus=1).state, spec(Request(GpuAsk(1000)))) is None
+    assert without_gpus(Scenario(gpus=1).state, spec(ResourceRequest(GpuRequest(1000)))) is None
 
 
 def test_without_a_gpu_it_gets_a_core() -> None:
     state = Scenario(gpus=0).state
-    assert without_gpus(state, spec(Request(GpuAsk(1000)))) == Request(cpus=1000)
-    assert without_gpus(state, spec(Request(GpuAsk(1000), cpus=4000))) == Request(cpus=4000)
-    assert without_gpus(state, spec(Request(cpus=4000))) is None
+    assert without_gpus(state, spec(ResourceRequest(GpuRequest(1000)))) == ResourceRequest(
+        cpus=1000
+    )
+    assert without_gpus(
+        state, spec(ResourceRequest(GpuRequest(1000), cpus=4000))
+    ) == ResourceRequest(cpus=4000)
+    assert without_gpus(state, spec(ResourceRequest(cpus=4000))) is None
 
 
 def test_a_request_that_fails_without_gpus_too_is_left_as_it_is() -> None:
     state = Scenario(gpus=0).state
-    assert without_gpus(state, spec(Request(GpuAsk(1000), memory=10**6))) is None
+    assert without_gpus(state, spec(ResourceRequest(GpuRequest(1000), memory=10**6))) is None
 
 
 def test_a_node_that_was_not_reached_yet_may_have_a_gpu() -> None:
     scenario = Scenario(gpus=0)
     scenario.tell(NodeAdded(at=1000.0, name="far", address="ssh://far"))
-    assert without_gpus(scenario.state, spec(Request(GpuAsk(1000)))) is None
+    assert without_gpus(scenario.state, spec(ResourceRequest(GpuRequest(1000)))) is None
 
 
 @pytest.mark.parametrize(("allowed", "expected"), [(3500, 3000), (9000, 8000), (2000, None)])
 def test_a_queue_bounds_an_elastic_job(allowed: int, expected: int | None) -> None:
     scenario = Scenario(gpus=8)
     scenario.tell(QueueDefined(at=1000.0, name="q", max_job_gpus=allowed))
-    in_queue = spec(Request(GpuAsk(2000, most=8000)), queue="q")
-    assert limit_to_queue(scenario.state, in_queue).request == Request(GpuAsk(2000, most=expected))
-    free = spec(Request(GpuAsk(2000, most=8000)))
+    in_queue = spec(ResourceRequest(GpuRequest(2000, max_amount=8000)), queue="q")
+    assert limit_to_queue(scenario.state, in_queue).request == ResourceRequest(
+        GpuRequest(2000, max_amount=expected)
+    )
+    free = spec(ResourceRequest(GpuRequest(2000, max_amount=8000)))
     assert limit_to_queue(scenario.state, free) is free
 
 
 def test_variables_set_by_the_user_win_for_distributed_jobs_only() -> None:
     environment = b"A=1\0OMP_NUM_THREADS=3\0PL_TORCH_DISTRIBUTED_BACKEND=gloo"
-    wanted = read({"distributed": True, "env": ["A=1"]}, CONTEXT)
+    wanted = parse_options({"distributed": True, "env": ["A=1"]}, CONTEXT)
     keep_user_settings(wanted, environment)
-    assert wanted.fields["asked"] == ("A", "PL_TORCH_DISTRIBUTED_BACKEND", "OMP_NUM_THREADS")
-    plain = read({"epochs": "3"}, CONTEXT)
+    assert wanted.fields["exported_variables"] == (
+        "A",
+        "PL_TORCH_DISTRIBUTED_BACKEND",
+        "OMP_NUM_THREADS",
+    )
+    plain = parse_options({"epochs": "3"}, CONTEXT)
     keep_user_settings(plain, environment)
-    assert plain.fields["asked"] is None
+    assert plain.fields["exported_variables"] is None
 
 
 def test_directories_must_exist(tmp_path: Path) -> None:

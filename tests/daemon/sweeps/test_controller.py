@@ -7,8 +7,8 @@ import pytest
 
 from core.scenario import S, Swept
 from daemon.handler_fixture import HandlerFixture
-from stoker.core.job import Job, Score
-from stoker.core.sweep import Sweep, Trial
+from stoker.core.model.job import Job, Score
+from stoker.core.model.sweep import Sweep, Trial
 from stoker.daemon.handlers.job_actions import cancel, release
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.reports.format import Point
@@ -74,9 +74,9 @@ def test_all_trials_failed_counts_failures_since_the_last_release():
     assert not all_trials_failed(sweep)
     sweep.counts = {"failed": MAX_FAILURES}
     assert all_trials_failed(sweep)
-    sweep.forgiven = MAX_FAILURES
+    sweep.failures_accepted = MAX_FAILURES
     assert not all_trials_failed(sweep)
-    sweep.forgiven, sweep.counts = 0, {"failed": MAX_FAILURES, "stopped": 1}
+    sweep.failures_accepted, sweep.counts = 0, {"failed": MAX_FAILURES, "stopped": 1}
     assert not all_trials_failed(sweep)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from daemon.handler_fixture import HandlerFixture, assert_rejection
 from stoker.core import events as e
-from stoker.core.job import Source
+from stoker.core.model.spec import MetricsSource
 from stoker.daemon.handlers import job_actions, queries
 from stoker.daemon.handlers.edit import edit
 from stoker.daemon.sweeps import submit
@@ -53,7 +53,7 @@ def test_an_argv_command_and_the_source_of_the_metric_become_part_of_the_spec(
     send(handlers, definition)
     assert handlers.job(2).command == ("sh", "1")
     spec = handlers.state.spec(handlers.job(2))
-    assert spec.source == Source("log", "loss=(.*)", "loss")
+    assert spec.source == MetricsSource("log", "loss=(.*)", "loss")
     rule = handlers.state.sweeps[1].rule
     assert rule is not None
     assert rule.kind == "halving"
@@ -118,9 +118,9 @@ def test_a_sweep_with_unloaded_trials_is_loaded_when_it_is_resumed(
     for job in (2, 3):
         handlers.exit(job)
     handlers.unload(2, 3)
-    handlers.apply(e.TrialsForgotten(at=handlers.now, sweep=1))
+    handlers.apply(e.TrialsUnloaded(at=handlers.now, sweep=1))
     assert send(handlers, values(1, 2, 3))["added"] == 1
-    assert "TrialsRecalled" in handlers.kinds()
+    assert "TrialsLoaded" in handlers.kinds()
 
 
 def test_a_sweep_that_has_reached_its_target_gets_no_more_trials(handlers: HandlerFixture) -> None:

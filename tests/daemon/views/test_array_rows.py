@@ -2,7 +2,7 @@
 
 from core.scenario import Scenario
 from stoker.core import events as e
-from stoker.core.policy.order import in_order, in_rows
+from stoker.core.queue.pending_queue import first_jobs, first_rows
 from stoker.daemon.handlers.queries import _current_rows
 from stoker.daemon.views.array_rows import rows, spans, summary
 from stoker.schema.job import MembersView
@@ -39,10 +39,12 @@ def test_a_group_has_the_position_of_its_first_member() -> None:
     before, array = scenario.submit(), scenario.submit(count=4, array=True)
     urgent = scenario.submit(count=2, array=True, priority=5)
     after = scenario.submit()
-    heads = [ids[0] for ids in in_rows(scenario.state.line, scenario.state.jobs, 10)]
+    heads = [ids[0] for ids in first_rows(scenario.state.pending, scenario.state.jobs, 10)]
     assert heads == [urgent, before, array, after]
-    assert [ids[0] for ids in in_rows(scenario.state.line, scenario.state.jobs, 2)] == heads[:2]
-    first = in_order(scenario.state.line, scenario.state.jobs, 1)[0]
+    assert [ids[0] for ids in first_rows(scenario.state.pending, scenario.state.jobs, 2)] == heads[
+        :2
+    ]
+    first = first_jobs(scenario.state.pending, scenario.state.jobs, 1)[0]
     assert first.id == heads[0]
 
 

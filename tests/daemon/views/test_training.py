@@ -8,9 +8,9 @@ import pytest
 from core.scenario import Afar, gpus
 from core.test_training import counted, listens, sharing, training
 from stoker.core import events as e
-from stoker.core.job import Training
-from stoker.core.request import Request
-from stoker.core.training_options import ALL_OF_A_MACHINE
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Training
+from stoker.core.options.training import MAX_GPUS_PER_NODE
 from stoker.daemon.views.gpu import gpu_view, resources_view
 from stoker.daemon.views.job import job_view
 from stoker.engine import Instant
@@ -89,12 +89,12 @@ def test_the_view_of_a_cancelled_job_has_no_preemptor(logs: str) -> None:
     ("ask", "elastic"),
     [
         (gpus(1), None),
-        (gpus(1, most=4000), [1, 4]),
-        (gpus(2, most=ALL_OF_A_MACHINE), [2, None]),
+        (gpus(1, max_amount=4000), [1, 4]),
+        (gpus(2, max_amount=MAX_GPUS_PER_NODE), [2, None]),
     ],
 )
 def test_the_view_has_the_allowed_numbers_of_gpus(
-    logs: str, ask: Request, elastic: list[int] | None
+    logs: str, ask: ResourceRequest, elastic: list[int] | None
 ) -> None:
     scenario = Afar(gpus=4)
     shown = view(scenario, training(scenario, ask), logs)
@@ -117,7 +117,7 @@ def test_an_ended_job_has_no_remaining_time(logs: str) -> None:
 
 def test_an_ended_job_keeps_its_metrics_and_resources(logs: str) -> None:
     scenario = Afar(gpus=4)
-    ask = gpus(1, beside=True, memory=9000, most=4000)
+    ask = gpus(1, shareable=True, memory=9000, max_amount=4000)
     job = training(scenario, ask)
     listens(scenario, job)
     scenario.about(e.MemoryMeasured, job, memory=2000)

@@ -15,17 +15,10 @@ from core.scenario import Scenario
 from daemon.handler_fixture import as_json
 from memory_store import MemoryStore
 from stoker.core import events as e
-from stoker.core.outlook import (
-    OUT_OF_DATE,
-    Foreseen,
-    Kind,
-    Outlook,
-    Samples,
-    command_key,
-    question,
-)
-from stoker.core.state import State
-from stoker.core.sweep import Board, trial_of
+from stoker.core.explain.forecast import OUT_OF_DATE, Forecast, JobForecast, Kind, Samples
+from stoker.core.explain.forecast_input import command_key, forecast_input
+from stoker.core.model.sweep import TrialBoard, trial_of
+from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.handlers import queries
 from stoker.daemon.runtime.clock import system_clock
@@ -70,7 +63,7 @@ def test_the_answer_is_kept_until_something_happens(
     assert forecasts.error is None
     assert forecasts.latest is not None
     assert done == [1]
-    forecasts.on_events([e.JobsSeen(at=0.0, jobs=())])
+    forecasts.on_events([e.FailuresDismissed(at=0.0, jobs=())])
     assert not forecasts.refresh(state, system_clock(), lambda: done.append(2)), (
         "there is nothing to wait for"
     )
@@ -167,7 +160,7 @@ def test_a_forecast_that_hangs_is_killed(
 
 def estimated(forecasts: forecast_client.ForecastClient, scenario: Scenario) -> Instant:
     """Install a forecast of the jobs of a scenario."""
-    request = question(scenario.state, scenario.now, scenario.now, {})
+    request = forecast_input(scenario.state, scenario.now, scenario.now, {})
     forecasts._on_reply(msgspec.json.encode(forecast(msgspec.json.encode(request))))
     forecasts.context.forecast = forecasts.forecast
     forecasts.context.forecast_sweep = forecasts.forecast_sweep
@@ -314,13 +307,13 @@ def test_a_sweep_ends_with_its_last_trial(forecasts: forecast_client.ForecastCli
         1: Samples(at=[at + 10] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),
         2: Samples(at=[at + 30] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),
     }
-    jobs = [Foreseen(job=id, end=end) for id, end in samples.items()]
-    forecasts._on_reply(msgspec.json.encode(Outlook(at=at, jobs=jobs, plays=9)))
+    jobs = [JobForecast(job=id, end=end) for id, end in samples.items()]
+    forecasts._on_reply(msgspec.json.encode(Forecast(at=at, jobs=jobs, plays=9)))
     scenario = Scenario(gpus=1)
     sweep = a_sweep(1, total=2, issued=2, counts={"waiting": 2})
     for id in (scenario.submit(), scenario.submit()):
         scenario.job(id).params, scenario.job(id).array, scenario.job(id).index = "{}", 1, id
-        scenario.state.boards.setdefault(1, Board()).trials[id] = trial_of(scenario.job(id))
+        scenario.state.boards.setdefault(1, TrialBoard()).trials[id] = trial_of(scenario.job(id))
     forecast = forecasts.forecast_sweep(sweep, scenario.state, Instant(at, at))
     assert forecast is not None
     assert forecast.end is not None

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from daemon.monitor_fixture import MonitorFixture
 from stoker.core import events as e
-from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
-from stoker.core.job import AttemptId, Job, Source
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.spec import MetricsSource
 from stoker.daemon.reports.format import Point, metric_points, parse_lines
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.training import monitor
@@ -301,7 +302,7 @@ class ScrapedJob(MonitorFixture):
 
     def open_monitor(self) -> None:
         self.state.specs["s"] = replace(
-            self.state.specs["s"], source=Source("log", r"(?P<step>\d+) loss=(\S+)", "loss")
+            self.state.specs["s"], source=MetricsSource("log", r"(?P<step>\d+) loss=(\S+)", "loss")
         )
         self.job.params = "{}"
         (self.home / "logs").mkdir(exist_ok=True)
@@ -346,7 +347,7 @@ def test_scraped_metrics_are_published_and_the_end_after_the_last_one(
 
 def test_a_remote_attempt_is_scraped_beside_its_own_report(scraped: ScrapedJob) -> None:
     scraped.job.placement = Placement("there", ())
-    scraped.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
+    scraped.state.record.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
     scraped.monitor.close()
     scraped.open_monitor()
     scraped.monitor.on_report_data(

@@ -22,11 +22,11 @@ def mirror(base: Path, before: bytes = b"") -> LogMirror:
     st.binary(max_size=60), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=8)
 )
 def test_overlapping_pieces_are_copied_once(
-    tmp_path_factory: object, data: bytes, asked: list[tuple[int, int]]
+    tmp_path_factory: object, data: bytes, pieces: list[tuple[int, int]]
 ) -> None:
     copy = LogMirror("/dev/null", None, "/nowhere")
     held = b""
-    for offset, size in (*asked, (0, 60)):
+    for offset, size in (*pieces, (0, 60)):
         have = copy.at_out
         copy.take(Piece("1.0", "out", offset, data[offset : offset + size]))
         held += data[have : copy.at_out]

@@ -13,9 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from e2e.daemon_fixture import until
-from stoker.core.job import Carry, Job, Spec
-from stoker.core.launch import carrying
-from stoker.core.request import Request
+from stoker.core.launch.log_paths import transfer_of
+from stoker.core.model.job import Job
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import FileTransfer, Spec
 from stoker.executors.agent.session.remote_shell import CarryError
 from stoker.executors.agent.transfer.result_download import unpack
 from stoker.executors.agent.transfer.staging import MUNGED, AttemptWorkspace, StagedResults
@@ -224,8 +225,14 @@ def test_placeholders_in_the_results_directory_are_filled_in(
     into: str | None, meant: str | None
 ) -> None:
     spec = Spec(
-        kind="line", user="ana", directory="/d", shell="sh", environment="", request=Request(),
-        name="my/job", carry=Carry(into=into),
-    )  # fmt: skip
+        kind="line",
+        user="ana",
+        directory="/d",
+        shell="sh",
+        environment="",
+        request=ResourceRequest(),
+        name="my/job",
+        transfer=FileTransfer(into=into),
+    )
     job = Job(id=15, spec="", name="my/job", user="ana", submitted_at=0.0, array=12, index=3)
-    assert carrying(job, spec, "gpu1", 1).into == meant
+    assert transfer_of(job, spec, "gpu1", 1).into == meant

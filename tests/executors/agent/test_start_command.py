@@ -3,13 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from stoker.core.launch import Launch
+from stoker.core.launch.launch import Launch
 from stoker.executors.agent import start_command as orders
 
 LAUNCH = Launch(
     job=1, attempt=0, argv=("/bin/sh", "-c", "echo hi"), directory="/d", umask=0o22,
     environment="e", extra={"STOKER_TOKEN": "here.1.0", "STOKER_GPUS": "0"}, out="/o", err=None,
-    script=None, terminal=False, gpus=(), line=True,
+    script=None, terminal=False, gpus=(), is_shell_line=True,
 )  # fmt: skip
 
 
@@ -18,7 +18,9 @@ def stored(_: str) -> bytes:
 
 
 def test_only_requested_variables_are_sent() -> None:
-    launch = replace(LAUNCH, asked=("A", "B", "no.name"), fill={"{gpu}": "0,1"})
+    launch = replace(
+        LAUNCH, exported_variables=("A", "B", "no.name"), placeholders={"{gpu}": "0,1"}
+    )
     assert orders.variables(launch, stored) == [
         "A=1", "B=0,1", "STOKER_TOKEN=here.1.0.", "STOKER_GPUS=0",
     ]  # fmt: skip
@@ -27,12 +29,12 @@ def test_only_requested_variables_are_sent() -> None:
 
 def test_a_missing_environment_is_reported() -> None:
     with pytest.raises(KeyError, match="no longer stored"):
-        orders.variables(replace(LAUNCH, asked=("A",)), lambda _: None)
+        orders.variables(replace(LAUNCH, exported_variables=("A",)), lambda _: None)
 
 
 def test_argv_of_a_line_a_command_and_a_script() -> None:
     assert orders.command(LAUNCH, "/there", bash=True) == ("echo hi",)
-    words = replace(LAUNCH, line=False, argv=("python", "x.py"))
+    words = replace(LAUNCH, is_shell_line=False, argv=("python", "x.py"))
     assert orders.command(words, "/there", bash=True) == ("python", "x.py")
     script = replace(words, script="abc", argv=("/bin/sh", "/here/abc", "1"))
     assert orders.command(script, "/there", bash=True) == ("bash", "/there/abc", "1")

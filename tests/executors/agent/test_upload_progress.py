@@ -16,7 +16,7 @@ from stoker.executors.agent.transfer.upload_progress import UploadProgress
         (2_000_000_000, (), 0.0, "sending 0 of 2,000 MB to gpu1"),
         (1_200, (), 0.0, "sending 0 of 1 kB to gpu1"),
         (0, (), 5.0, "sending 0 of 0 bytes to gpu1"),
-        (10**8, (1, 12 * 10**7), 60.0, "sending 120 of 100 MB to gpu1, about 0 s left"),
+        (10**8, (1, 12 * 10**7), 60.0, "sending 120 of 100 MB to gpu1, about 1 s left"),
         (None, (), 5.0, "reading its files, to send them to gpu1"),
     ],
 )

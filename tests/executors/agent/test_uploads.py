@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from stoker.core.job import Carry
+from stoker.core.model.spec import FileTransfer
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.agent.transfer.snapshot import DirectorySnapshot
 from stoker.executors.agent.transfer.uploads import SnapshotCache, TreeUploads
@@ -45,7 +45,7 @@ def test_a_later_submission_during_a_snapshot_gets_another_snapshot(
         def on_uploaded(tree: DirectorySnapshot | None, why: str, again: bool) -> None:
             found[name] = tree
 
-        travel.ensure(str(tmp_path), Carry(), since, on_uploaded)
+        travel.ensure(str(tmp_path), FileTransfer(), since, on_uploaded)
 
     config = tmp_path / "config"
     config.write_text("1")
@@ -67,10 +67,10 @@ def test_progress_is_known_from_the_snapshot_on(tmp_path: Path, pool: ManualPool
     travel = TreeUploads(
         cast("ReconnectingSession", pool), cast("TransferPool", pool), SnapshotCache()
     )
-    travel.ensure(str(tmp_path), Carry(), 1.0, lambda *_: None)
-    reading = travel.progress(str(tmp_path), Carry())
+    travel.ensure(str(tmp_path), FileTransfer(), 1.0, lambda *_: None)
+    reading = travel.progress(str(tmp_path), FileTransfer())
     assert reading is not None
     assert reading.total is None
     ((work, then),) = pool.todo
     then(work())
-    assert travel.progress(str(tmp_path), Carry()) is None, "the node has it"
+    assert travel.progress(str(tmp_path), FileTransfer()) is None, "the node has it"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from stoker.core.job import Container, Mount
-from stoker.core.launch import Launch
+from stoker.core.launch.launch import Launch
+from stoker.core.model.spec import Container, Mount
 from stoker.executors.launch import container
 from stoker.executors.launch import training_library as library
 
@@ -23,7 +23,7 @@ LAUNCH = Launch(
         "STOKER_TOKEN": "here.7.1", "STOKER_GPUS": "", "STOKER_NODES": "a",
         "STOKER_NODE_RANK": "0", "CUDA_VISIBLE_DEVICES": "", "STOKER_REPORTS": "/h/training/7.1",
     },
-    out="/o", err=None, script=None, terminal=False, gpus=(), asked=("LR",),
+    out="/o", err=None, script=None, terminal=False, gpus=(), exported_variables=("LR",),
     container=Container("img:1"), reports="/h/training/7.1", checkpoints="/h/checkpoints/here-7",
 )  # fmt: skip
 ENGINE = """\
@@ -77,12 +77,12 @@ def test_a_command_is_passed_unchanged() -> None:
     assert words[:6] == ("docker", "stoker-here.7.1", "img:1", "8", "image", "")
     assert inner(LAUNCH) == ("python", "x.py", "a b")
     assert "--workdir=/d" in words
-    away = replace(LAUNCH, container=Container("img:1", here=False))
+    away = replace(LAUNCH, container=Container("img:1", in_job_directory=False))
     assert not any("/d" in word for word in words_of(away)[6:-4])
 
 
 def test_a_line_runs_in_the_users_shell_if_the_image_has_it() -> None:
-    line = replace(LAUNCH, line=True, argv=("/bin/sh", "-c", "a; b"))
+    line = replace(LAUNCH, is_shell_line=True, argv=("/bin/sh", "-c", "a; b"))
     assert inner(line) == ("sh", "-c", "a; b")
     words = inner(replace(line, argv=("/usr/bin/bash", "-c", "a; b")))
     assert words[0] == "sh"
@@ -119,7 +119,7 @@ def test_checkpoints_and_the_users_directory_are_mounted() -> None:
     assert ours["/snapshots/here-7"].endswith(
         "source=/h/checkpoints/here-7,target=/snapshots/here-7"
     )
-    users = mounts(replace(LAUNCH, checkpoints="/my/snaps/here-7", own_checkpoints=False))
+    users = mounts(replace(LAUNCH, checkpoints="/my/snaps/here-7", has_own_checkpoints=False))
     assert users["/snapshots"].endswith("source=/my/snaps,target=/snapshots")
     assert "/snapshots/here-7" not in users
 
@@ -212,11 +212,11 @@ def test_variables_of_the_script_do_not_overwrite_those_of_the_job(run: Running)
     words = {word.lstrip("_") for patterns in used for word in " ".join(patterns).split()} - {""}
     assert {"name", "engine", "key", "variable"} <= words
     mine = dict.fromkeys(words, "mine")
-    environment = engine_call(run(replace(LAUNCH, asked=tuple(words)), "podman", **mine))[
-        "environment"
-    ]
+    environment = engine_call(
+        run(replace(LAUNCH, exported_variables=tuple(words)), "podman", **mine)
+    )["environment"]
     assert {word: environment[word] for word in words} == mine
-    line = replace(LAUNCH, argv=("/bin/zsh", "-c", "echo $shell"), line=True)
+    line = replace(LAUNCH, argv=("/bin/zsh", "-c", "echo $shell"), is_shell_line=True)
     done = subprocess.run(
         inner(line), env={"PATH": os.environ["PATH"], "shell": "mine"},
         capture_output=True, text=True, timeout=50, check=False,
@@ -226,7 +226,9 @@ def test_variables_of_the_script_do_not_overwrite_those_of_the_job(run: Running)
 
 def test_variables_that_the_engine_reads_are_passed_as_options(run: Running) -> None:
     mine = {"TMPDIR": "/no such/$x", "HOME": "/home/x", "LD_LIBRARY_PATH": "/l"}
-    engine_output = engine_call(run(replace(LAUNCH, asked=(*mine, "PATH", "LR")), "podman", **mine))
+    engine_output = engine_call(
+        run(replace(LAUNCH, exported_variables=(*mine, "PATH", "LR")), "podman", **mine)
+    )
     assert {f"--env={name}={value}" for name, value in mine.items()} <= set(engine_output["words"])
     assert "--env=LR" in engine_output["words"]
     environment = engine_output["environment"]
@@ -274,7 +276,7 @@ def test_the_arguments_of_run(run: Running, tmp_path: Path) -> None:
     assert engine_output["environment"]["PYTHONPATH"] == "/stoker/lib:/of/the/image"
     assert engine_output["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert (tmp_path / "reports").stat().st_mode & 0o777 == 0o777
-    with_path = engine_call(run(replace(launch, asked=("PYTHONPATH",)), "podman"))
+    with_path = engine_call(run(replace(launch, exported_variables=("PYTHONPATH",)), "podman"))
     assert with_path["environment"]["PYTHONPATH"] == "/stoker/lib:/host"
 
 

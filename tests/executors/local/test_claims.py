@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from stoker.core.job import AttemptId
+from stoker.core.model.job import AttemptId
 from stoker.executors.local.claims import (
     ExitLog,
     claim_path,

@@ -22,11 +22,11 @@ from stoker.core.events import (
     Event,
     ProcessExited,
     ProcessStarted,
-    StartCalledOff,
+    StartCancelled,
     StartFailed,
 )
-from stoker.core.job import AttemptId, Job
-from stoker.core.lifecycle import JobState
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.lifecycle import JobState
 from stoker.executors.launch import container
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux import process_tree as tree
@@ -169,7 +169,7 @@ class RecoveryScenario:
                     callback()
             now += 1  # seconds: timeouts expire, too
             self.executor.termination.step(now)
-        ends = AttemptLost | ProcessExited | StartCalledOff | StartFailed
+        ends = AttemptLost | ProcessExited | StartCancelled | StartFailed
         return [event for event in self.sink.events if isinstance(event, ends)]
 
 
@@ -259,7 +259,7 @@ def test_without_its_run_directory_an_attempt_that_ends_meanwhile_is_not_lost(
         assert [getattr(end, "code", end) for end in ends] == [0], moments
 
 
-@pytest.mark.parametrize(("step", "kind"), [("fail", StartFailed), ("withdraw", StartCalledOff)])
+@pytest.mark.parametrize(("step", "kind"), [("fail", StartFailed), ("withdraw", StartCancelled)])
 def test_a_start_that_fails_during_recovery_is_reported_as_failed(
     scenarios: Callable[..., RecoveryScenario], step: str, kind: type
 ) -> None:
@@ -338,7 +338,7 @@ def test_an_attempt_without_a_claim_was_never_started(
 ) -> None:
     scenario = scenarios(["reap"], (0,))
     (scenario.run / COMPLETE).touch()
-    assert [type(end) for end in scenario.recover(running(started=False))] == [StartCalledOff]
+    assert [type(end) for end in scenario.recover(running(started=False))] == [StartCancelled]
     # Its claim prevents a later start by a slow supervisor.
     assert (scenario.run / "7.0").read_text() == "taken\n"
 
@@ -350,7 +350,7 @@ def test_an_empty_claim_that_the_daemon_writes_to_first_starts_nothing(
     scenario = scenarios(["reap"], (0,))
     (scenario.run / COMPLETE).touch()
     (scenario.run / "7.0").touch()
-    assert [type(end) for end in scenario.recover(running(started=False))] == [StartCalledOff]
+    assert [type(end) for end in scenario.recover(running(started=False))] == [StartCancelled]
     assert (scenario.run / "7.0").read_text() == "taken\n"
 
 
@@ -406,7 +406,7 @@ def test_a_start_that_a_killed_supervisor_did_not_make_is_cancelled(
     executor: LocalExecutor,
 ) -> None:
     facts = orphaned(executor, f"keeper {SUPERVISOR} {TICKS}\n")
-    assert [type(fact) for fact in facts] == [StartCalledOff]
+    assert [type(fact) for fact in facts] == [StartCancelled]
     assert executor.attempts == {}
 
 
@@ -508,7 +508,7 @@ def late(executor: LocalExecutor, claim: str) -> list[Event]:
 def test_a_start_with_a_revoked_claim_is_repeated_with_the_next_number(
     executor: LocalExecutor,
 ) -> None:
-    assert [type(fact) for fact in late(executor, "taken\n")] == [StartCalledOff]
+    assert [type(fact) for fact in late(executor, "taken\n")] == [StartCancelled]
 
 
 def test_a_start_by_an_earlier_daemons_supervisor_is_recovered(

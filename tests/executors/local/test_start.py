@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from executors.recording_sink import RecordingSink
-from stoker.core.cluster import Placement, Take
-from stoker.core.events import Event, ForeignUseChanged, StartCalledOff, StartFailed
-from stoker.core.launch import Launch
+from stoker.core.events import Event, ForeignUseChanged, StartCancelled, StartFailed
+from stoker.core.launch.launch import Launch
+from stoker.core.model.hardware import DeviceAllocation, Placement
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local import supervisor_pool
@@ -21,7 +21,7 @@ from stoker.executors.port import SHORTAGE_SECONDS, AttemptId
 from virtual_reactor import VirtualReactor
 
 ATTEMPT = AttemptId(7, 2)
-PLACEMENT = Placement("here", (Take("gpu", "0", 1000),))
+PLACEMENT = Placement("here", (DeviceAllocation("gpu", "0", 1000),))
 
 
 class RecordingSupervisor:
@@ -118,7 +118,7 @@ def test_a_gpu_that_cannot_be_locked_cancels_the_start(
     refuse(monkeypatch, code)
     executor.start(launch(tmp_path))
     cancelled, marked = reported(executor)
-    assert isinstance(cancelled, StartCalledOff)
+    assert isinstance(cancelled, StartCancelled)
     assert (cancelled.job, cancelled.attempt) == ATTEMPT
     assert cancelled.delay > 0, "a job that may use any GPU would be planned again at once"
     assert os.strerror(code) in cancelled.why
@@ -160,7 +160,7 @@ def test_a_shortage_while_a_start_is_composed_cancels_it_for_a_while(
     refuse(monkeypatch, code)
     executor.start(launch(tmp_path, gpus=(), script="abc"))
     (cancelled,) = reported(executor)
-    assert isinstance(cancelled, StartCalledOff)
+    assert isinstance(cancelled, StartCancelled)
     assert cancelled.delay == SHORTAGE_SECONDS
     assert executor.attempts == {}
 
@@ -186,6 +186,6 @@ def test_without_space_for_a_supervisor_starts_wait(
     executor.supervisors.clients.clear()
     executor.start(launch(tmp_path))
     (cancelled,) = reported(executor)
-    assert isinstance(cancelled, StartCalledOff)
+    assert isinstance(cancelled, StartCancelled)
     assert cancelled.delay == SHORTAGE_SECONDS
     assert executor.gpu_locks.paths(ATTEMPT) == []

@@ -14,29 +14,29 @@ sys.path.insert(0, str(HERE.parent.parent))
 
 from core.scenario import Scenario, gpus, node  # noqa: E402
 from stoker.core import events as e  # noqa: E402
-from stoker.core.cluster import (  # noqa: E402
+from stoker.core.model.dependency import Clause, Dependency  # noqa: E402
+from stoker.core.model.hardware import (  # noqa: E402
+    DeviceAllocation,
     DeviceFacts,
     NodeFacts,
     Placement,
     PlacementMode,
-    Take,
 )
-from stoker.core.dependency import Clause, Dependency  # noqa: E402
-from stoker.core.estimate import Pace  # noqa: E402
-from stoker.core.job import (  # noqa: E402
-    Carry,
+from stoker.core.model.job import Score  # noqa: E402
+from stoker.core.model.lifecycle import JobState  # noqa: E402
+from stoker.core.model.profile import EpochTime  # noqa: E402
+from stoker.core.model.resources import ResourceRequest  # noqa: E402
+from stoker.core.model.spec import (  # noqa: E402
     Container,
     EarlySignal,
+    FileTransfer,
+    MetricsSource,
     Mount,
     Retry,
-    Score,
-    Source,
     Spec,
     Training,
 )
-from stoker.core.lifecycle import JobState  # noqa: E402
-from stoker.core.request import Request  # noqa: E402
-from stoker.core.sweep import Rule, Sweep, Trial  # noqa: E402
+from stoker.core.model.sweep import EarlyStoppingRule, Sweep, Trial  # noqa: E402
 from stoker.store.codec import VERSION  # noqa: E402
 from store.test_golden import outline  # noqa: E402
 
@@ -60,14 +60,16 @@ def life() -> Scenario:
     )
     scenario.tell(e.PolicyChosen(at=1000.0, queue="gone", name="fifo"))
     scenario.tell(e.PolicyChosen(at=1000.0, queue="gone"))
-    scenario.submit(Request(named=(("hdd", 40_000),)), queue="disks", door="grass", fill=True)
-    scenario.tell(e.RecordsCleared(at=1000.0, door="auto"))
+    scenario.submit(
+        ResourceRequest(named=(("hdd", 40_000),)), queue="disks", client="grass", fill=True
+    )
+    scenario.tell(e.HistoryCleared(at=1000.0, client="auto"))
     plain = scenario.submit(name="train", labels=("lr=0.1",), group="sweep")
     array = scenario.submit(
         gpus(0.5, memory=4000), count=3, array=True, array_limit=2, queue="night"
     )
     limited = scenario.submit(
-        limit=60, warning=EarlySignal(10, 20), retry=Retry(1, ("timeout",)), priority=3
+        limit=60, early_signal=EarlySignal(10, 20), retry=Retry(1, ("timeout",)), priority=3
     )
     late = scenario.submit(deadline_at=1030.0, held=True)
     behind = scenario.submit(
@@ -92,7 +94,7 @@ def life() -> Scenario:
     scenario.tell(e.DevicesUndrained(at=scenario.now, devices=(("box", "gpu", "2"),)))
     scenario.tell(e.DevicesDrained(at=scenario.now, devices=(("box", "gpu", "1"),), reason="noise"))
     scenario.tell(
-        e.ForeignUseChanged(at=scenario.now, node="box", device="0", stranger="bob", memory=7)
+        e.ForeignUseChanged(at=scenario.now, node="box", device="0", foreign_user="bob", memory=7)
     )
     scenario.exited(plain, 0)
     scenario.wait(10)  # the warning
@@ -102,19 +104,19 @@ def life() -> Scenario:
     for job in [job for job in (array, array + 1) if scenario.job(job).holding]:
         scenario.started(job)
     scenario.about(e.AttemptLost, array, why="the machine restarted")
-    scenario.about(e.StartCalledOff, array + 1, why="bob was first")
+    scenario.about(e.StartCancelled, array + 1, why="bob was first")
     scenario.plan()
     scenario.about(e.StartFailed, array + 1, why="no such directory")
     scenario.fact(e.JobCancelled, begins)
-    scenario.fact(e.AttemptsFound, late, attempt=4)
+    scenario.fact(e.OrphanAttemptsFound, late, attempt=4)
     scenario.fact(e.JobRetried, late)
-    scenario.tell(e.JobsSeen(at=scenario.now, jobs=(array,)))
+    scenario.tell(e.FailuresDismissed(at=scenario.now, jobs=(array,)))
     job, of = scenario.job(plain), scenario.state.spec(scenario.job(plain))
-    scenario.tell(e.JobsForgotten(at=scenario.now, jobs=(array,)))
+    scenario.tell(e.JobsUnloaded(at=scenario.now, jobs=(array,)))
     scenario.fact(e.JobCancelled, behind)
     delegated(scenario)
-    scenario.tell(e.JobsForgotten(at=scenario.now, jobs=(plain,)))
-    scenario.tell(e.JobRecalled(at=scenario.now, job=msgspec.structs.replace(job), spec=of))
+    scenario.tell(e.JobsUnloaded(at=scenario.now, jobs=(plain,)))
+    scenario.tell(e.JobLoaded(at=scenario.now, job=msgspec.structs.replace(job), spec=of))
     scenario.tell(e.NodeJoined(at=scenario.now, facts=node(2)))
     machines(scenario)
     trainings(scenario)
@@ -127,7 +129,7 @@ def restored(scenario: Scenario) -> None:
     """Add attempts that a restored journal did not have."""
     ended, runs = scenario.submit(held=True), scenario.submit(held=True)
     for job, attempt in ((ended, 1), (runs, 2)):
-        placement = Placement("box", (Take("cpu", "cpu", 1000),))
+        placement = Placement("box", (DeviceAllocation("cpu", "cpu", 1000),))
         scenario.tell(
             e.AttemptRecovered(
                 at=scenario.now, job=job, attempt=attempt, placement=placement, boot=scenario.now
@@ -152,13 +154,15 @@ def machines(scenario: Scenario) -> None:
         scenario.tell(e.NodeJoined(at=scenario.now, facts=node(2, name=name)))
         scenario.tell(e.NodeReached(at=scenario.now, node=name))
     scenario.tell(e.NodeRemoved(at=scenario.now, name="gone"))
-    scenario.tell(e.NodeMeasured(at=scenario.now, node="bee", cpus=1500, memory=2000))
-    scenario.tell(e.NodeClosed(at=scenario.now, node="bee", why="no space left on bee"))
-    scenario.tell(e.NodeClosed(at=scenario.now, node="bee"))
-    carry = Carry(send=("src",), bring=("out",), into="results", exclude=("*.pt",))
-    wide = msgspec.structs.replace(gpus(1), machines=2, not_nodes=("box",))
+    scenario.tell(e.NodeLoadMeasured(at=scenario.now, node="bee", cpus=1500, memory=2000))
+    scenario.tell(e.NodeCordoned(at=scenario.now, node="bee", why="no space left on bee"))
+    scenario.tell(e.NodeCordoned(at=scenario.now, node="bee"))
+    carry = FileTransfer(send=("src",), bring=("out",), into="results", exclude=("*.pt",))
+    wide = msgspec.structs.replace(gpus(1), node_count=2, not_nodes=("box",))
     done, failed, lost, broken, silent = (
-        scenario.submit(wide, priority=9 - n, if_unreachable=60, carry=carry, asked=("LR",))
+        scenario.submit(
+            wide, priority=9 - n, if_unreachable=60, transfer=carry, exported_variables=("LR",)
+        )
         for n in range(5)
     )
     for job, kind, more in (
@@ -195,19 +199,21 @@ def trainings(scenario: Scenario) -> None:
     scenario.tell(e.NodeReached(at=scenario.now, node="cow"))
 
     def train(name: str, **more: object) -> int:
-        ask = msgspec.structs.replace(gpus(1, memory=9000, beside=True, most=2000), nodes=("cow",))
+        ask = msgspec.structs.replace(
+            gpus(1, memory=9000, shareable=True, max_amount=2000), nodes=("cow",)
+        )
         mounts = (Mount("/data", "/data", True, True), Mount("/me", "/custom"))
         said = Training(
             epochs=9, batch_size=64, set_size=5000, expected=600, snapshots="/s", distributed=True
         )
         fields = {
             "name": name, "training": said, "container": Container("img:1", mounts, ((80, 8080),)),
-            "door": "run-scheduler", **more,
+            "client": "run-scheduler", **more,
         }  # fmt: skip
         return scenario.submit(ask, priority=50, **fields)  # type: ignore[arg-type]
 
     stops, short, slow, steady = (
-        train("stops"), train("short"), train("slow"), train("steady", steady=True),
+        train("stops"), train("short"), train("slow"), train("steady", non_preemptible=True),
     )  # fmt: skip
     scenario.run(stops, short, slow, steady)
     for job in (stops, short, slow, steady):
@@ -217,19 +223,21 @@ def trainings(scenario: Scenario) -> None:
             e.EpochsCounted, job, done=2, seconds=30.0, step=0.1, warmup=3.0, metrics={"loss": 0.5}
         )
     scenario.tell(
-        e.KindMeasured(
-            at=scenario.now, family="ada: known", paces=(Pace(1, "a100", 30.0, 0.1),),
-            beside={"a100: ada: known": 0.8}, warmup=3.0,
+        e.ProfileImported(
+            at=scenario.now, profile="ada: known", epoch_times=(EpochTime(1, "a100", 30.0, 0.1),),
+            interference={"a100: ada: known": 0.8}, warmup=3.0,
         )
     )  # fmt: skip
     for why, gpus_ in (("job 9 needs room", None), ("with 2 GPUs it is done sooner", 2)):
-        scenario.about(e.StopAsked, stops, why=why, boot=scenario.now, by=None, gpus=gpus_)
+        scenario.about(
+            e.PreemptionRequested, stops, why=why, boot=scenario.now, by=None, gpus=gpus_
+        )
         if gpus_ is None:
-            scenario.about(e.StopWithdrawn, stops)
+            scenario.about(e.PreemptionCancelled, stops)
     scenario.exited(stops, 75, stopped=True)
     scenario.exited(short, 1, memory="cuda")
-    scenario.about(e.StopAsked, slow, why="job 9 needs room", boot=scenario.now, by=9)
-    scenario.about(e.StopOverdue, slow)
+    scenario.about(e.PreemptionRequested, slow, why="job 9 needs room", boot=scenario.now, by=9)
+    scenario.about(e.PreemptionTimedOut, slow)
     scenario.wait(1300)
     scenario.exited(slow, 0, uncaught=True)
     scenario.about(e.AttemptLost, steady, why="cow was removed", with_files=True)
@@ -237,14 +245,14 @@ def trainings(scenario: Scenario) -> None:
 
 def sweeps(scenario: Scenario) -> None:
     """Add a sweep with trials that are compared, stopped, retried, unloaded and loaded."""
-    source = Source("log", "loss=(?P<loss>.*)", "loss")
+    source = MetricsSource("log", "loss=(?P<loss>.*)", "loss")
     spec = Spec(
         kind="argv", user="ada", directory="/", shell="sh", environment="none", name="sweep",
         request=gpus(1), source=source,
     )  # fmt: skip
     scenario.tell(e.SpecRecorded(at=scenario.now, hash="trials", spec=spec))
-    id = scenario.state.rest.next_id
-    rule = Rule("halving", (1.0, 3.0, 9.0), eta=2.0, brackets=2, trials=2)
+    id = scenario.state.record.next_id
+    rule = EarlyStoppingRule("halving", (1.0, 3.0, 9.0), eta=2.0, brackets=2, trials=2)
     sweep = Sweep(
         id=id, name="sweep", user="ada", identity="same", definition="asked", method="random",
         created_at=scenario.now, metric="loss", maximize=True, best_of=True, target=9.5, rule=rule,
@@ -269,9 +277,9 @@ def sweeps(scenario: Scenario) -> None:
     scenario.tell(e.SweepChanged(at=scenario.now, sweep=id, held=False, ended=True, note="no idea"))
     for job in (id + 3, id + 4):
         scenario.fact(e.JobCancelled, job, needless=job == id + 4)
-    scenario.tell(e.TrialsForgotten(at=scenario.now, sweep=id))
+    scenario.tell(e.TrialsUnloaded(at=scenario.now, sweep=id))
     known = (Trial(id + 1, 0, trials[0][0], JobState.COMPLETED, Score(4.0, 9.0, (3.0,))),)
-    scenario.tell(e.TrialsRecalled(at=scenario.now, sweep=id, trials=known))
+    scenario.tell(e.TrialsLoaded(at=scenario.now, sweep=id, trials=known))
 
 
 def delegated(scenario: Scenario) -> None:
@@ -294,7 +302,7 @@ def delegated(scenario: Scenario) -> None:
             devices=("0", "3"),
         )  # fmt: skip
     scenario.exited(ended, 0)
-    scenario.about(e.StartCalledOff, refused, why="the partition is down", delay=30.0)
+    scenario.about(e.StartCancelled, refused, why="the partition is down", delay=30.0)
 
 
 def main(name: str) -> None:

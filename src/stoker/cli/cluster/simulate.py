@@ -35,6 +35,7 @@ OPTIONS = (
     Option("--limits", "KIND", "plan with time limits only: recorded, exact, guessed or none"),
     Option("--seed", "N", "random seed of estimates and guessed limits (0)"),
     Option("--format", "NAME", "format of TRACE if detection fails: see docs/traces.md"),
+    Option("--time-unit", "minutes", "unit of times in a table whose columns do not name one"),
     Option("--html", "FILE", "write a page with plots"),
 )  # fmt: skip
 

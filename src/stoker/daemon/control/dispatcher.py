@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stoker.core import instructions as i
-from stoker.core.job import AttemptId
-from stoker.core.lifecycle import JobState
+from stoker.core.events import instructions as i
+from stoker.core.model.job import AttemptId
+from stoker.core.model.lifecycle import JobState
 from stoker.daemon.control.hooks import HookRunner
 from stoker.daemon.control.journal_sync import JournalSync
 from stoker.daemon.nodes.registry import ExecutorRegistry
@@ -53,22 +53,22 @@ class InstructionDispatcher:
         match instruction:
             case i.StartProcess():
                 self._start(instruction)
-            case i.EndAttempt():
+            case i.TerminateAttempt():
                 grace = 0.0 if instruction.at_once else self._grace
                 self._registry.terminate(_attempt(instruction), grace)
             case i.SignalAttempt(signal=number, if_caught=if_caught):
                 self._registry.signal(_attempt(instruction), number, if_caught)
-            case i.AskToStop(job=job, attempt=attempt):
+            case i.RequestStop(job=job, attempt=attempt):
                 self._stops.send(job, attempt)
-            case i.LetGoOn(job=job, attempt=attempt):
+            case i.WithdrawStop(job=job, attempt=attempt):
                 self._stops.withdraw(job, attempt)
             case i.SuspendAttempt():
                 self._registry.suspend(_attempt(instruction))
             case i.ResumeAttempt():
                 self._registry.resume(_attempt(instruction))
-            case i.AnnounceEnd(job=job):
+            case i.RunJobEndHook(job=job):
                 self._hooks.run_job_end(job)
-            case i.AnnounceEmpty():
+            case i.RunQueueEmptyHook():
                 self._hooks.run_queue_empty()
 
     def _start(self, start: i.StartProcess) -> None:
@@ -105,7 +105,7 @@ class InstructionDispatcher:
 
 def _attempt(
     instruction: i.StartProcess
-    | i.EndAttempt
+    | i.TerminateAttempt
     | i.SignalAttempt
     | i.SuspendAttempt
     | i.ResumeAttempt,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from stoker.core.events import Event
-from stoker.core.state import State
+from stoker.core.state.state import State
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.nodes.container_failures import mark_container_failures
 from stoker.daemon.nodes.registry import ExecutorRegistry
@@ -66,7 +66,7 @@ class EventPipeline:
         """Return whether GPUs may be given out: their last reading is recent, or overdue."""
         if not self._gpus.is_stale():
             return True
-        if not len(self._state().line):
+        if not len(self._state().pending):
             return not has_commands  # what is submitted now starts after the next reading
         now = self._clock()
         if self._reading_awaited_since is None:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from stoker.core.state import State
+from stoker.core.state.state import State
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.views.job import job_view
 from stoker.schema.job import HookView

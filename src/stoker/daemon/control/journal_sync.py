@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from stoker.core.instructions import StartProcess
-from stoker.core.job import AttemptId
+from stoker.core.events.instructions import StartProcess
+from stoker.core.model.job import AttemptId
 from stoker.daemon.training.cleanup import remove
 from stoker.executors.reactor import Reactor, Timer
 from stoker.store.port import Store, StoreError, StoreFenced

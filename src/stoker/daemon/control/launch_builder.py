@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from stoker.core.cluster import Placement
-from stoker.core.instructions import StartProcess
-from stoker.core.job import AttemptId
-from stoker.core.launch import Launch, launch
-from stoker.core.slurm_env import SubmitHost
-from stoker.core.state import State
+from stoker.core.events.instructions import StartProcess
+from stoker.core.launch.launch import Launch, launch
+from stoker.core.launch.slurm_env import SubmitHost
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import AttemptId
+from stoker.core.state.state import State
 from stoker.daemon.runtime.clock import system_clock
 from stoker.engine import Instant
 
@@ -38,11 +38,11 @@ class LaunchBuilder:
         """Return what to start on the node of this part."""
         state, placement = self._state(), instruction.placement
         job = state.jobs[instruction.job]
-        rank = placement.parts.index(part) if placement.more else 0
+        rank = placement.parts.index(part) if placement.other_parts else 0
         built = launch(
             job,
             state.spec(job),
-            part if rank else replace(part, more=()),
+            part if rank else replace(part, other_parts=()),
             state.cluster.nodes[part.node],
             self._clock().wall,
             self._logs,

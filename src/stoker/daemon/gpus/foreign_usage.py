@@ -9,10 +9,10 @@ from typing import Any
 from msgspec import convert
 from msgspec.structs import asdict, replace
 
-from stoker.core.cluster import Device
+from stoker.core.cluster.node import Device
 from stoker.core.events import Event, ForeignUseChanged
-from stoker.core.foreign import Sample, Thresholds, Verdict, Watch
-from stoker.core.state import State
+from stoker.core.measurement.foreign_use import ForeignUse, ForeignUseDetector, Sample, Thresholds
+from stoker.core.state.state import State
 from stoker.daemon.gpus.memory import SETTLE_SECONDS, GpuMemoryTracker, NodeMemoryMeter
 from stoker.probes.gpu_reading import GpuUse, Reading
 from stoker.probes.gpu_samples import Identify, OwnerOf, build_samples, identify_local
@@ -52,7 +52,7 @@ class ForeignUsageDetector:
         self.meter = NodeMemoryMeter(node, memory)
         self.latest: dict[str, dict[str, Any]] = {}
         """The latest statistics of every GPU, by UUID."""
-        self._detectors: dict[str, Watch] = {}
+        self._detectors: dict[str, ForeignUseDetector] = {}
         self._busy_until: dict[str, float] = {}
 
     def update(
@@ -84,52 +84,52 @@ class ForeignUsageDetector:
             sample = gpu_sample.sample
             verdict = self._observe(device, sample, now)
             self.latest[uuid] = _statistics(uses[uuid], verdict)
-            holder = None if device.free < device.facts.capacity else self.holder(uuid)
+            holder = None if device.unallocated < device.facts.capacity else self.holder(uuid)
             foreign_user = holder or _describe(verdict)
-            memory = sum(process.memory or 0 for process in sample.strangers)
+            memory = sum(process.memory or 0 for process in sample.foreign_processes)
             events += self._change(device, foreign_user, memory)
         return events + self.meter.update(state, samples_by_uuid, now)
 
-    def _observe(self, device: Device, sample: Sample, now: float) -> Verdict:
+    def _observe(self, device: Device, sample: Sample, now: float) -> ForeignUse:
         uuid, thresholds = sample.uuid, self.thresholds.thresholds
-        detector = self._detectors.setdefault(uuid, Watch(thresholds))
+        detector = self._detectors.setdefault(uuid, ForeignUseDetector(thresholds))
         detector.thresholds = thresholds
-        if device.free < device.facts.capacity:
+        if device.unallocated < device.facts.capacity:
             self._busy_until[uuid] = now + SETTLE_SECONDS
         return detector.observe(sample, now, settling=self._busy_until.get(uuid, 0.0) > now)
 
     def _change(self, device: Device, foreign_user: str | None, memory: int) -> list[Event]:
-        same_memory = abs(memory - device.stranger_memory) < 64
-        if foreign_user == device.stranger and same_memory:
+        same_memory = abs(memory - device.foreign_memory) < 64
+        if foreign_user == device.foreign_user and same_memory:
             return []
-        if foreign_user is not None and device.stranger is not None and same_memory:
-            is_same_program = foreign_user.split(" (")[0] in device.stranger
+        if foreign_user is not None and device.foreign_user is not None and same_memory:
+            is_same_program = foreign_user.split(" (")[0] in device.foreign_user
             if is_same_program:
                 return []
         return [
             ForeignUseChanged(
-                at=time.time(), node=self.node, device=device.name, stranger=foreign_user,
+                at=time.time(), node=self.node, device=device.name, foreign_user=foreign_user,
                 memory=memory,
             )
         ]  # fmt: skip
 
 
-def _statistics(use: GpuUse, verdict: Verdict) -> dict[str, Any]:
+def _statistics(use: GpuUse, verdict: ForeignUse) -> dict[str, Any]:
     return {
         "memory_used": use.memory_used,
         "utilization": use.utilization,
         "temperature": use.temperature,
         "power": use.power,
-        "foreign": convert(verdict.strangers, list[ForeignProcess], from_attributes=True),
+        "foreign": convert(verdict.foreign_processes, list[ForeignProcess], from_attributes=True),
     }
 
 
-def _describe(verdict: Verdict) -> str | None:
+def _describe(verdict: ForeignUse) -> str | None:
     """Describe the foreign user of a GPU by text that is constant for one process."""
     if not verdict.busy:
         return None
-    for process in verdict.strangers:
+    for process in verdict.foreign_processes:
         name = process.command.split(" ")[0].rpartition("/")[2] or "a process"
         owner = f"{process.user}'s " if process.user else ""
         return f"{owner}{name} (pid {process.pid})"
-    return verdict.why or "another process"
+    return verdict.reason or "another process"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from stoker.core.cluster import Device
+from stoker.core.cluster.node import Device
 from stoker.core.events import Event, MemoryMeasured
-from stoker.core.job import AttemptId
-from stoker.core.request import GPU
-from stoker.core.state import State
+from stoker.core.model.job import AttemptId
+from stoker.core.model.resources import GPU
+from stoker.core.state.state import State
 from stoker.probes.gpu_samples import GpuSample
 
 SIGNIFICANT_MIB, SIGNIFICANT_FRACTION = 64, 0.05
@@ -113,7 +113,7 @@ class NodeMemoryMeter:
         if not attempts:
             self._idle[sample.uuid] = sample.memory_used
         candidates = attempts | gpu_sample.shares.keys()
-        if len(candidates) != 1 or sample.strangers or device.stranger is not None:
+        if len(candidates) != 1 or sample.foreign_processes or device.foreign_user is not None:
             return {}
         (key,) = candidates
         if key in gpu_sample.shares:
@@ -133,7 +133,7 @@ def is_significant(published: int, peak: int) -> bool:
 
 def _qualified(state: State, node: str, key: AttemptId, devices: dict[str, int]) -> dict[str, int]:
     placement = state.jobs[key[0]].placement
-    if placement is None or not placement.more:
+    if placement is None or not placement.other_parts:
         return devices
     return {f"{node}/{name}": memory for name, memory in devices.items()}
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from stoker.core.events import Event
-from stoker.core.foreign import Thresholds
-from stoker.core.state import State
+from stoker.core.measurement.foreign_use import Thresholds
+from stoker.core.state.state import State
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
 from stoker.daemon.gpus.memory import GpuMemoryTracker, sessions_on
 from stoker.daemon.gpus.probe_client import ProbeClient
@@ -79,7 +79,7 @@ class GpuMonitor:
 
     def on_state(self, state: State) -> None:
         """Poll while jobs are pending or running."""
-        self._has_jobs = bool(len(state.line) or state.running)
+        self._has_jobs = bool(len(state.pending) or state.running)
         if self.enabled and self._has_jobs and not self._timer.is_set:
             self._timer.request(0.0)
 

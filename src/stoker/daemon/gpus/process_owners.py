@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stoker.core.job import AttemptId
+from stoker.core.model.job import AttemptId
 from stoker.executors.linux.process_tree import TOKEN
 from stoker.executors.linux.procfs import ProcessStat, read_stat, read_variable
 from stoker.probes.gpu_samples import OwnerOf, parse_token

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from stoker.core import events as e
-from stoker.core.cluster import Node
-from stoker.core.job import Job
-from stoker.core.state import State
+from stoker.core.cluster.node import Node
+from stoker.core.model.job import Job
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
@@ -52,7 +52,7 @@ def _running_on(state: State, devices: Container[DeviceId]) -> list[Job]:
         and any(
             (part.node, take.type, take.device) in devices
             for part in job.placement.parts
-            for take in part.takes
+            for take in part.allocations
         )
     ]
 
@@ -60,7 +60,7 @@ def _running_on(state: State, devices: Container[DeviceId]) -> list[Job]:
 def _is_whole_node(node: Node, devices: Container[DeviceId]) -> bool:
     """Return True if these are all devices of a node that has several."""
     all_devices = [
-        (node.name, device.type, device.name) for device in node.devices() if not device.gone
+        (node.name, device.type, device.name) for device in node.devices() if not device.removed
     ]
     return len(all_devices) > 1 and all(device in devices for device in all_devices)
 
@@ -80,11 +80,11 @@ def _find_devices(state: State, name: str) -> list[DeviceId]:
     """Return the devices that a name selects; a node's name selects all, `a:0` equals `a/0`."""
     nodes = state.cluster.nodes
     head, colon, tail = name.partition(":")
-    matches = state.cluster.find(name)
+    matches = state.cluster.find_devices(name)
     if not matches and name in nodes:
-        matches = state.cluster.find(f"{name}/all")
+        matches = state.cluster.find_devices(f"{name}/all")
     if not matches and colon and head in nodes:
-        matches = state.cluster.find(f"{head}/{tail}")
+        matches = state.cluster.find_devices(f"{head}/{tail}")
     if not matches:
         raise CommandRejected(f"There is no device '{name}'; see stoker gpus.", "not_found")
     node_names = list(dict.fromkeys(node.name for node, _ in matches))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.dependency import Dependency
-from stoker.core.job import Job
-from stoker.core.lifecycle import JobState
-from stoker.core.options import read
-from stoker.core.state import State
-from stoker.core.units import BadValue
+from stoker.core.model.dependency import Dependency
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.units import BadValue
+from stoker.core.options.submit import parse_options
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, record_spec, reply_only
 from stoker.daemon.handlers.job_actions import for_each_job
 from stoker.daemon.submission.checks import check_satisfiable, check_upload_paths
@@ -62,14 +62,14 @@ def _edit_pending(
     context: RequestContext, body: r.Edit, state: State, job: Job, now: Instant
 ) -> list[e.Event]:
     spec = state.spec(job)
-    options = read(body.options, option_context(context, state, now), before=spec)
+    options = parse_options(body.options, option_context(context, state, now), before=spec)
     fields = {k: v for k, v in options.fields.items() if v is not None or k in CLEARABLE_FIELDS}
     name = fields.pop("name", None) or job.name
     if _leads_to(state, options.fields.get("dependency"), job.id):
         raise BadValue("A job cannot depend on itself or on a job that depends on it.")
     changed = replace(spec, request=options.request, **fields)
-    check_satisfiable(state, state.effective(job, changed))
-    check_upload_paths(changed.directory, fields.get("carry"))
+    check_satisfiable(state, state.effective_request(job, changed))
+    check_upload_paths(changed.directory, fields.get("transfer"))
     check_directories(fields)
     check_epochs(job, fields, spec.training)
     hash, events = record_spec(state, changed, now.wall)
@@ -95,7 +95,7 @@ def _edit_running(
             "of a running job, --time and --priority can be changed"
         )
     spec = state.spec(job)
-    options = read(body.options, option_context(context, state, now), before=spec)
+    options = parse_options(body.options, option_context(context, state, now), before=spec)
     limit = options.fields.get("limit", spec.limit)
     if "limit" in options.fields and limit is not None and (elapsed(job, now) or 0) >= limit:
         overdue.append(job.label)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET
 
 from stoker.core import events as e
-from stoker.core.explain import silent_since
-from stoker.core.job import Job
-from stoker.core.lifecycle import HOLDING, UNHAPPY, JobState
-from stoker.core.options import parse_signal
-from stoker.core.selectors import sweep_meant
-from stoker.core.state import State
+from stoker.core.explain.why import unreachable_since
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import FAILED_STATES, HOLDING, JobState
+from stoker.core.options.selectors import selected_sweep
+from stoker.core.options.submit import parse_signal
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.handlers.queries import parse_iso_time
 from stoker.engine import CommandRejected, CommandResult, Instant
@@ -46,9 +46,9 @@ def for_each_job(
 def _selected_sweeps(selectors: list[str], state: State) -> list[int]:
     """Return the sweeps that are selected as a whole, including trials still to be submitted."""
     if "all" in selectors:
-        return [sweep.id for sweep in state.sweeps.values() if sweep.open]
+        return [sweep.id for sweep in state.sweeps.values() if sweep.is_open]
     parts = [part.strip() for selector in selectors for part in selector.split(",")]
-    sweeps = (sweep_meant(part, state) for part in [*selectors, *parts])
+    sweeps = (selected_sweep(part, state) for part in [*selectors, *parts])
     return list(dict.fromkeys(id for id in sweeps if id is not None))
 
 
@@ -70,13 +70,13 @@ def _apply_to_jobs(
             skipped.append(ActionView(id=id, label=job.label, why=outcome))
             continue
         if id not in state.jobs:
-            events.append(e.JobRecalled(at=now.wall, job=job, spec=spec))
+            events.append(e.JobLoaded(at=now.wall, job=job, spec=spec))
         if job.params is not None and outcome:
             boards[job.array] = None
         events += outcome
         done.append(id)
     events = [*context.restore_trials(boards, state, now.wall), *events]
-    open_sweeps = [id for id in sweeps if state.sweeps[id].open]
+    open_sweeps = [id for id in sweeps if state.sweeps[id].is_open]
 
     def reply(after: State) -> ActionReply:
         views = [_action_view(after, after.jobs[id]) for id in done]
@@ -87,14 +87,14 @@ def _apply_to_jobs(
 
 def _action_view(state: State, job: Job) -> ActionView:
     """Return a job after the action, with the nodes that cannot learn of it yet."""
-    unreachable = list(silent_since(state, job)) or UNSET
+    unreachable = list(unreachable_since(state, job)) or UNSET
     return ActionView(id=job.id, label=job.label, state=job.state.value, unreachable=unreachable)
 
 
 def _skip_reason(state: State, job: Job, body: r.End) -> str | None:
     """Return why the filters of a request exclude a selected job, or None."""
     spec = state.specs.get(job.spec)
-    if body.client is not None and (spec is None or spec.door != body.client):
+    if body.client is not None and (spec is None or spec.client != body.client):
         return f"it was not submitted with {body.client}"
     if body.only == "waiting" and job.holding:
         return "it is running"
@@ -217,24 +217,24 @@ def retry(context: RequestContext, body: r.Retry, state: State, now: Instant) ->
 def _failed_jobs(context: RequestContext, state: State, body: r.Retry) -> list[int]:
     """Return the failures that were not dismissed, or all of a period, without interactive jobs."""
     if not (body.all or body.since):
-        return sorted(id for id in state.unseen if not state.spec(state.jobs[id]).pty)
+        return sorted(id for id in state.unacknowledged if not state.spec(state.jobs[id]).pty)
     since = parse_iso_time(body.since, "since")
-    states = [job_state.value for job_state in UNHAPPY]
+    states = [job_state.value for job_state in FAILED_STATES]
     rows = context.store.find_jobs(JobQuery(states=states, since=since, limit=MAX_FAILURES_RETRIED))
     jobs = {row.job.id: (row.job, row.spec) for row in rows}
     jobs |= {id: (job, state.spec(job)) for id, job in state.jobs.items()}
     return sorted(
         id
         for id, (job, spec) in jobs.items()
-        if job.state in UNHAPPY and not spec.pty and (job.ended_at or 0.0) >= (since or 0.0)
+        if job.state in FAILED_STATES and not spec.pty and (job.ended_at or 0.0) >= (since or 0.0)
     )
 
 
 def dismiss(context: RequestContext, body: r.Dismiss, state: State, now: Instant) -> CommandResult:
     """Dismiss failures; without a selector, all of them."""
-    ids = context.resolve(body.select, state) if body.select else list(state.unseen)
-    failures = tuple(id for id in ids if id in state.unseen)
+    ids = context.resolve(body.select, state) if body.select else list(state.unacknowledged)
+    failures = tuple(id for id in ids if id in state.unacknowledged)
     jobs = [state.jobs[id] for id in failures]
     done = [ActionView(id=job.id, label=job.label, state=job.state.value) for job in jobs]
-    events: list[e.Event] = [e.JobsSeen(at=now.wall, jobs=failures)] if failures else []
+    events: list[e.Event] = [e.FailuresDismissed(at=now.wall, jobs=failures)] if failures else []
     return CommandResult(events=events, reply=lambda _: ActionReply(done=done, skipped=[]))

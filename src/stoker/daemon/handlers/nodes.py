@@ -10,7 +10,7 @@ from msgspec import convert
 from msgspec.structs import asdict
 
 from stoker.core import events as e
-from stoker.core.state import State
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.nodes.configured import is_same_node, jobs_on_node, still_running
 from stoker.daemon.nodes.registry import ExecutorRegistry
@@ -42,7 +42,7 @@ def add(context: RequestContext, body: r.AddNode, state: State, now: Instant) ->
     event = e.NodeAdded(
         at=now.wall, name=body.name, address=body.address, key=body.key, shared=body.shared
     )
-    before = state.rest.remotes.get(body.name)
+    before = state.record.remotes.get(body.name)
     known = before is not None and is_same_node(before, event)
     twin = _name_of_same_host(state, body.name, address)
     if twin is not None and not known:
@@ -70,7 +70,7 @@ def add(context: RequestContext, body: r.AddNode, state: State, now: Instant) ->
 
 def _name_of_same_host(state: State, name: str, address: Address) -> str | None:
     """Return another node with the same account on the same host, as far as the address says."""
-    for other, added in state.rest.remotes.items():
+    for other, added in state.record.remotes.items():
         known = parse_address(added.address)
         if other == name or (known.host, known.port or 22) != (address.host, address.port or 22):
             continue
@@ -86,7 +86,7 @@ def remove(
     """Remove a node over SSH; with `force`, abandon the jobs that run on it."""
     if body.name == context.node:
         raise CommandRejected(f"'{body.name}' is this node; it cannot be removed.", "usage")
-    if body.name not in state.rest.remotes:
+    if body.name not in state.record.remotes:
         raise CommandRejected(f"There is no node '{body.name}'; see stoker nodes.", "not_found")
     running = jobs_on_node(state, body.name)
     if running and not body.force:
@@ -100,10 +100,10 @@ def remove(
     for job in running:
         assert job.placement is not None
         rank = [part.node for part in job.placement.parts].index(body.name)
-        part = rank if job.placement.more else None
+        part = rank if job.placement.other_parts else None
         lost = e.AttemptLost(
             at=now.wall, job=job.id, attempt=job.attempt, why=why, part=part,
-            with_files=not state.rest.remotes[body.name].shared,
+            with_files=not state.record.remotes[body.name].shared,
         )  # fmt: skip
         events.append(lost)
     events.append(e.NodeRemoved(at=now.wall, name=body.name))
@@ -121,7 +121,7 @@ def refresh(
 ) -> CommandResult:  # fmt: skip
     """Request fresh readings of nodes; call back when all were read or found unreachable."""
     for name in names:
-        if name not in state.rest.remotes and name not in state.cluster.nodes:
+        if name not in state.record.remotes and name not in state.cluster.nodes:
             raise CommandRejected(f"There is no node '{name}'; see stoker nodes.", "not_found")
     remote = [name for name in registry.nodes if not names or name in names]
     registry.refresh(remote)
@@ -151,8 +151,10 @@ def gpu_notes(registry: ExecutorRegistry, local: str | None) -> list[str]:
 def summary(registry: ExecutorRegistry, state: State) -> dict[str, list[str]]:
     """Return the names of the remote nodes by their state."""
     by_state: dict[str, list[str]] = {"machines": [], "connecting": [], "unreachable": []}
-    for name in state.rest.remotes:
-        node_state = _node_state(registry.nodes.get(name), name in state.rest.away, drained=False)
+    for name in state.record.remotes:
+        node_state = _node_state(
+            registry.nodes.get(name), name in state.record.unreachable, drained=False
+        )
         by_state["machines" if node_state == "up" else node_state].append(name)
     return by_state
 
@@ -161,7 +163,7 @@ def list_nodes(
     registry: ExecutorRegistry, since: float, state: State, now: Instant
 ) -> CommandResult:
     """Return every node and its free resources; `since`: when the daemon started."""
-    remotes = state.rest.remotes
+    remotes = state.record.remotes
     local = [
         name
         for name, node in state.cluster.nodes.items()
@@ -172,15 +174,15 @@ def list_nodes(
 
 
 def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float) -> NodeView:
-    node, added = state.cluster.nodes.get(name), state.rest.remotes.get(name)
-    away, remote = state.rest.away.get(name), registry.nodes.get(name)
-    devices = [device for device in node.devices() if not device.gone] if node else []
+    node, added = state.cluster.nodes.get(name), state.record.remotes.get(name)
+    away, remote = state.record.unreachable.get(name), registry.nodes.get(name)
+    devices = [device for device in node.devices() if not device.removed] if node else []
     drained = bool(devices) and all(device.drained is not None for device in devices)
     begin = away.since if away else remote.up_since if remote else since
     return NodeView(
         name=name,
         state=_node_state(remote, away is not None, drained),
-        why=away.why if away else None,
+        why=away.reason if away else None,
         notes=_notes(state, name, remote) if added else [],
         address=added.address if added else None,
         key=added.key if added else None,
@@ -196,13 +198,13 @@ def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float
 def _notes(state: State, name: str, remote: RemoteNode | None) -> list[str]:
     """Return what is unusual about a remote node."""
     notes = []
-    if name in state.rest.closed:
-        notes.append(f"accepts no new jobs: {state.rest.closed[name]}")
+    if name in state.record.cordoned:
+        notes.append(f"accepts no new jobs: {state.record.cordoned[name]}")
     if remote is not None and remote.error:
         notes.append(remote.error)
     if remote is not None and remote.reading is not None and "bash" not in remote.reading.tools:
         notes.append("no bash: command lines run in sh, without ~/.bashrc")
-    abandoned = state.rest.strays.get(name, ())
+    abandoned = state.record.abandoned_attempts.get(name, ())
     if abandoned:
         jobs = [(id, state.jobs.get(id)) for id, _ in abandoned[:5]]
         labels = ", ".join(str(id) if job is None else job.label for id, job in jobs)

@@ -8,20 +8,22 @@ from itertools import islice
 from typing import Any
 
 from msgspec import Struct, convert
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from stoker.core.explain import how_it_ended, why
-from stoker.core.job import Job, Spec
-from stoker.core.launch import log_paths
-from stoker.core.lifecycle import FINISHED, JobState
-from stoker.core.outlook import Span, Told
-from stoker.core.policy.order import in_order, in_rows
-from stoker.core.state import State
-from stoker.core.sweep import Sweep
+from stoker.core.explain.forecast import StartEndEstimate, TimeInterval
+from stoker.core.explain.why import explain_job, how_it_ended
+from stoker.core.launch.log_paths import log_paths
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import FINISHED, JobState
+from stoker.core.model.spec import Spec
+from stoker.core.model.sweep import Sweep
+from stoker.core.queue.pending_queue import first_jobs, first_rows
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.sweeps.views import sweep_view
 from stoker.daemon.views import array_rows
+from stoker.daemon.views.explanation import explanation_fields
 from stoker.daemon.views.format import estimate_view, iso
 from stoker.daemon.views.gpu import gpu_view
 from stoker.daemon.views.job import job_view
@@ -84,12 +86,12 @@ def list_ids(
         rows = array_rows.rows([state.jobs[id] for id in ids]) if arrays else [[id] for id in ids]
     total = sum(map(len, rows))
     if not (filtered or selectors):
-        total = state.live + len(state.unseen) - (_folded(state) if fold else 0)
+        total = state.live + len(state.unacknowledged) - (_folded(state) if fold else 0)
     rows = rows[: job_filter.limit]
     more = max(total - sum(map(len, rows)), 0)
     members = {row[0]: array_rows.summary(row, state) for row in rows if len(row) > 1}
     sweeps = [sweep_view(context, state, state.sweeps[id], now) for id in state.boards
-              if fold and state.sweeps[id].open]  # fmt: skip
+              if fold and state.sweeps[id].is_open]  # fmt: skip
     return reply_only(
         {"ids": [row[0] for row in rows], "members": members, "more": more,
          "counts": counts(state), "now": iso(now.wall), "sweeps": sweeps, **general()}
@@ -101,7 +103,7 @@ def _matches(job: Job, spec: Spec, job_filter: JobFilter) -> bool:
         (not job_filter.states or job.state.value in job_filter.states)
         and (not job_filter.user or job.user == job_filter.user)
         and (not job_filter.queue or spec.queue == job_filter.queue)
-        and (not job_filter.client or spec.door == job_filter.client)
+        and (not job_filter.client or spec.client == job_filter.client)
     )
 
 
@@ -121,7 +123,7 @@ def list_views(
     return reply_only(job_views)
 
 
-def _estimate(forecast: Told) -> dict[str, Any]:
+def _estimate(forecast: StartEndEstimate) -> dict[str, Any]:
     """Return the fields of an estimate; its likely start and end also as columns for lists."""
     view = estimate_view(forecast)
     return {
@@ -142,7 +144,7 @@ def _upload_text(uploads: list[UploadView]) -> str:
 def _folded(state: State) -> int:
     """Return how many jobs of the listing are shown as part of their sweeps."""
     sweeps = (state.sweeps[id] for id in state.boards)
-    failed = sum(state.jobs[id].params is not None for id in state.unseen)
+    failed = sum(state.jobs[id].params is not None for id in state.unacknowledged)
     return sum(sweep.unfinished for sweep in sweeps) + failed
 
 
@@ -154,17 +156,17 @@ def _current_rows(state: State, limit: int, fold: bool, arrays: bool) -> list[li
     hidden = state.sweeps if fold else {}
     running = sorted(id for id, job in state.running.items() if _is_shown(job, hidden))
     if arrays:
-        ready = in_rows(state.line, state.jobs, limit, hidden)
+        ready = first_rows(state.pending, state.jobs, limit, hidden)
     else:
-        ready = [[job.id] for job in in_order(state.line, state.jobs, limit, hidden)]
+        ready = [[job.id] for job in first_jobs(state.pending, state.jobs, limit, hidden)]
     blocked: Iterable[Job] = ()
-    if len(ready) < limit and state.live - len(state.running) > len(state.line):
+    if len(ready) < limit and state.live - len(state.running) > len(state.pending):
         blocked = (
             job
             for id, job in state.jobs.items()
-            if job.state is JobState.PENDING and id not in state.line and _is_shown(job, hidden)
+            if job.state is JobState.PENDING and id not in state.pending and _is_shown(job, hidden)
         )
-    failed = [state.jobs[id] for id in state.unseen if _is_shown(state.jobs[id], hidden)]
+    failed = [state.jobs[id] for id in state.unacknowledged if _is_shown(state.jobs[id], hidden)]
     failed.sort(key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)
     others = (
         [*array_rows.rows(blocked), *array_rows.rows(failed)]
@@ -187,7 +189,7 @@ def counts(state: State) -> dict[str, int]:
     pending = state.live - len(state.running)
     if pending:
         numbers["PENDING"] = pending
-    for id in state.unseen:
+    for id in state.unacknowledged:
         name = state.jobs[id].state.value
         numbers[name] = numbers.get(name, 0) + 1
     return numbers
@@ -209,11 +211,11 @@ def explain(context: RequestContext, selector: str, state: State, now: Instant) 
         text = f"no job is started because of an internal error: {failing}"
         return reply_only(replace(view, reason="PlanningFailed", text=text))
 
-    def ends(other: Job) -> Span | None:
+    def ends(other: Job) -> TimeInterval | None:
         forecast = context.forecast(other.id, state, now)
         return forecast.end if forecast is not None else None
 
-    fields |= asdict(why(state, job, now.wall, now.boot, ends))
+    fields |= explanation_fields(explain_job(state, job, now.wall, now.boot, ends))
     if uploads := _uploads(context, job):
         fields["text"] = _upload_text(uploads)
     view = convert(fields, WhyView[str], from_attributes=True)
@@ -289,8 +291,8 @@ def history(
         rows = [context.job_and_spec(id, state) for id in ids[: query.limit]]
         return reply_only(History(jobs=[job_view(j, s, state, now, context.logs) for j, s in rows]))
     visible = query
-    if query.door in state.rest.cleared:
-        hidden_until = state.rest.cleared[query.door]
+    if query.door in state.record.history_cleared:
+        hidden_until = state.record.history_cleared[query.door]
         visible = replace(query, since=max(query.since or 0.0, hidden_until))
     stored = context.store.find_jobs(visible)
     more = context.store.count_jobs(visible) - len(stored)
@@ -316,14 +318,14 @@ def list_gpus(
         for device in node.types.get("gpu", ()):
             reading = use.get(device.facts.uuid or "", {})
             views.append(gpu_view(node, device, state, now.boot, reading))
-    nodes = list(dict.fromkeys([*state.cluster.nodes, *state.rest.remotes]))
+    nodes = list(dict.fromkeys([*state.cluster.nodes, *state.record.remotes]))
     note = "; ".join(notes()) or None
     return reply_only(GpuList(gpus=views, machines=nodes, note=note))
 
 
 def list_queues(state: State, now: Instant) -> CommandResult:
     """Return the named queues."""
-    views = [queue_view(queue, state) for queue in state.rest.queues.values()]
+    views = [queue_view(queue, state) for queue in state.record.queues.values()]
     return reply_only(QueueList(queues=views))
 
 

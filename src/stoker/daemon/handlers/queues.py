@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from stoker.core import events as e
-from stoker.core.lifecycle import JobState
-from stoker.core.request import CPU, GPU, MEMORY
-from stoker.core.rest import counted_gpus
-from stoker.core.state import State
-from stoker.core.units import BadValue, format_amount, parse_amount
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import CPU, GPU, MEMORY
+from stoker.core.model.units import BadValue, format_amount, parse_amount
+from stoker.core.state.record import counted_gpus
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
@@ -21,10 +21,10 @@ def define_queue(
     context: RequestContext, body: r.Queue, state: State, now: Instant
 ) -> CommandResult:
     """Create or change a named queue."""
-    if body.new and body.name in state.rest.queues:
+    if body.new and body.name in state.record.queues:
         raise CommandRejected(f"Queue '{body.name}' already exists.", "failed")
     for name in body.devices or ():
-        if not state.cluster.find(name):
+        if not state.cluster.find_devices(name):
             raise CommandRejected(f"There is no device '{name}'; see stoker gpus.", "not_found")
     event = e.QueueDefined(
         at=now.wall, name=body.name, max_running=body.max_running,
@@ -49,7 +49,7 @@ def _resources(state: State, body: r.Queue) -> tuple[tuple[str, str, int], ...]:
         amount = parse_amount(resource.capacity, resource.type)
         capacities[resource.type, resource.device] = amount
     sizes = {name: capacity for (type, name), capacity in capacities.items() if type == GPU}
-    counted = len(counted_gpus(sizes, state.rest.nodes))
+    counted = len(counted_gpus(sizes, state.record.nodes))
     if counted and counted < len(sizes):
         raise BadValue(
             f"There is no gpu '{counted}': all nodes together have {counted} GPUs, the queue asks"
@@ -71,14 +71,14 @@ def _resources(state: State, body: r.Queue) -> tuple[tuple[str, str, int], ...]:
 
 def _known_capacity(state: State, queue: str, type: str, device: str) -> int | None:
     """Return the capacity of a device, ANY_CAPACITY if not defined, None if it does not exist."""
-    nodes = [facts for facts in state.rest.nodes.values() if type in facts.types]
+    nodes = [facts for facts in state.record.nodes.values() if type in facts.types]
     for node in nodes:
         for facts in node.types[type]:
             if device in (facts.name, f"{node.name}/{facts.name}"):
                 return facts.capacity
     if nodes:
         return None
-    for other in state.rest.queues.values():
+    for other in state.record.queues.values():
         for other_type, name, capacity in other.resources:
             if other.name != queue and (other_type, name) == (type, device):
                 return capacity
@@ -89,13 +89,13 @@ def hide_history(
     context: RequestContext, body: r.HideHistory, state: State, now: Instant
 ) -> CommandResult:
     """Hide finished jobs from the history of a compat command; the store keeps them."""
-    event = e.RecordsCleared(at=now.wall, door=body.client)
+    event = e.HistoryCleared(at=now.wall, client=body.client)
     return CommandResult(events=[event], reply=lambda _: HiddenHistory(client=body.client))
 
 
 def delete_queue(name: str, state: State, now: Instant) -> CommandResult:
     """Delete a named queue; its running jobs continue and keep their devices."""
-    if name not in state.rest.queues:
+    if name not in state.record.queues:
         raise CommandRejected(f"There is no queue '{name}'.", "not_found")
     pending = sum(
         job.state is JobState.PENDING and state.spec(job).queue == name

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stoker.core.admission import dependency_standing
-from stoker.core.dependency import Standing
 from stoker.core.events import Event, JobsSubmitted
-from stoker.core.explain import reason
-from stoker.core.lifecycle import JobState
-from stoker.core.selectors import sweep_meant
-from stoker.core.state import State
+from stoker.core.explain.why import reason
+from stoker.core.model.dependency import DependencyStatus
+from stoker.core.model.lifecycle import JobState
+from stoker.core.options.selectors import selected_sweep
+from stoker.core.state.eligibility import dependency_status_of
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.views.job import job_view
 from stoker.engine import CommandRejected, CommandResult, Instant
@@ -51,7 +51,7 @@ class JobWaiter:
         self.unfinished = {
             id for id in self.ids if id in state.jobs and not state.jobs[id].finished
         }
-        sweeps = [sweep_meant(selector, state) for selector in self.selectors]
+        sweeps = [selected_sweep(selector, state) for selector in self.selectors]
         sweep_ids = [id for id in sweeps if id is not None]
         self.sweeps = [id for id in sweep_ids if state.sweeps[id].asks]
         self.compares_trials = any(state.sweeps[id].metric is not None for id in sweep_ids)
@@ -83,7 +83,7 @@ class JobWaiter:
                 added = range(event.first, event.first + event.count)
                 self.ids += added
                 self.unfinished |= {id for id in added if not state.jobs[id].finished}
-        return any(state.sweeps[id].wanting for id in self.sweeps)
+        return any(state.sweeps[id].needs_trials for id in self.sweeps)
 
     def blocked_sweeps(self, state: State) -> list[str]:
         """Return a message per sweep that wants more trials and cannot get them."""
@@ -91,7 +91,7 @@ class JobWaiter:
         return [
             f"sweep {sweep.id} cannot continue: {sweep.note}"
             for sweep in sweeps
-            if sweep.wanting and sweep.note
+            if sweep.needs_trials and sweep.note
         ]
 
     def never_starting(self, state: State, at: float) -> list[StuckJob]:
@@ -100,7 +100,7 @@ class JobWaiter:
         for id in self.unfinished:
             job = state.jobs[id]
             depends = job.state is JobState.PENDING and state.spec(job).dependency is not None
-            if depends and dependency_standing(state, job, at)[0] is Standing.NEVER:
+            if depends and dependency_status_of(state, job, at)[0] is DependencyStatus.NEVER:
                 never.append(StuckJob(id=id, text=f"{reason(state, job, at)[1]}"))
         return never
 

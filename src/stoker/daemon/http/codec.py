@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from stoker import __version__, wire
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.daemon.context import daemon_stopping
 from stoker.daemon.http.auth import is_allowed, tcp_auth
 from stoker.engine import CommandRejected

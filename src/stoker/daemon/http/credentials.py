@@ -7,7 +7,7 @@ import os
 import stat
 
 from stoker import places
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 
 TOKEN_BYTES = 32
 CERTIFICATE_YEARS = 10

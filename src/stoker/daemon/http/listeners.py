@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from msgspec import convert
 
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.daemon.http import credentials
 from stoker.daemon.listen_address import join, split
 from stoker.engine import CommandRejected

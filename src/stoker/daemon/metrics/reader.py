@@ -14,8 +14,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from stoker.core.events import Event
-from stoker.core.job import AttemptId, Job
-from stoker.core.state import State
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.state.state import State
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.metrics.store import archived_report
 from stoker.daemon.reports.format import LineFile, metric_points

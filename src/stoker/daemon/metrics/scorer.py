@@ -9,10 +9,10 @@ from math import isfinite
 from msgspec import Struct
 
 from stoker.core import events as e
-from stoker.core.job import AttemptId, Job, Score
-from stoker.core.state import State
-from stoker.core.sweep import Sweep
-from stoker.core.trials import sweep_of
+from stoker.core.model.job import AttemptId, Job, Score
+from stoker.core.model.sweep import Sweep
+from stoker.core.state.state import State
+from stoker.core.state.sweep_boards import sweep_of
 from stoker.daemon.reports.format import Point
 
 
@@ -64,7 +64,7 @@ class TrialScorer:
         progress.step = step if step is not None else progress.step + 1
         progress.last = value if isfinite(value) else None
         is_better = progress.last is not None and (
-            progress.best is None or sweep.better(progress.last, progress.best)
+            progress.best is None or sweep.is_better(progress.last, progress.best)
         )
         progress.best = progress.last if is_better else progress.best
         rungs = sweep.rule.rungs if sweep.rule is not None else ()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any
 
-from stoker.core.job import AttemptId
+from stoker.core.model.job import AttemptId
 from stoker.daemon.metrics.downsample import Downsampler
 from stoker.daemon.reports.format import Line, LineFile, numbers, open_regular, timestamp
 from stoker.daemon.reports.paths import report_directory

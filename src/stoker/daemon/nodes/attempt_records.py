@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stoker.core.job import AttemptId
-from stoker.core.state import State
+from stoker.core.model.job import AttemptId
+from stoker.core.state.state import State
 
 
 class JournalRecords:
@@ -16,7 +16,7 @@ class JournalRecords:
 
     def abandoned_attempts(self, node: str) -> list[AttemptId]:
         """Return the attempts that were given up while a node was unreachable."""
-        return [AttemptId(*key) for key in self.state().rest.strays.get(node, ())]
+        return [AttemptId(*key) for key in self.state().record.abandoned_attempts.get(node, ())]
 
     def is_expected(self, attempt: AttemptId) -> bool:
         """Return whether the core waits for the end of this attempt."""
@@ -32,9 +32,9 @@ class JournalRecords:
 
     def next_job_id(self) -> int:
         """Return the id of the next job; the journal knows no job from it on."""
-        return self.state().rest.next_id
+        return self.state().record.next_id
 
     def has_work(self) -> bool:
         """Return whether jobs are pending or running."""
         state = self.state()
-        return bool(len(state.line) or state.running)
+        return bool(len(state.pending) or state.running)

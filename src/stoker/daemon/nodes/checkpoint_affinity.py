@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.job import Job
-from stoker.core.state import State
+from stoker.core.model.job import Job
+from stoker.core.state.state import State
 from stoker.daemon.context import record_spec
 
 

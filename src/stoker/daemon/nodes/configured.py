@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from stoker.core import events as e
-from stoker.core.job import Job
-from stoker.core.state import State
-from stoker.core.units import BadValue
+from stoker.core.model.job import Job
+from stoker.core.model.units import BadValue
+from stoker.core.state.state import State
 from stoker.daemon import settings
 from stoker.daemon.settings import ConfiguredNode
 
@@ -33,7 +33,7 @@ def configured_node_events(
             at=at, name=name, address=node.address, key=node.key, shared=node.shared,
             configured=True,
         )  # fmt: skip
-        before = state.rest.remotes.get(name)
+        before = state.record.remotes.get(name)
         if before is not None and before.configured and is_same_node(before, added):
             continue
         running = jobs_on_node(state, name)
@@ -45,7 +45,7 @@ def configured_node_events(
             )
             continue
         events.append(added)
-    for name, before in state.rest.remotes.items():
+    for name, before in state.record.remotes.items():
         if not before.configured or name in remote:
             continue
         running = jobs_on_node(state, name)

@@ -7,12 +7,12 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from stoker.core import contract
 from stoker.core import events as e
-from stoker.core.cluster import Placement
-from stoker.core.instructions import StartProcess
-from stoker.core.job import AttemptId, Job
-from stoker.core.launch import Launch, several
+from stoker.core.events.instructions import StartProcess
+from stoker.core.launch import training_env as contract
+from stoker.core.launch.launch import Launch, gang_part
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import AttemptId, Job
 from stoker.daemon.nodes.gang_barrier import BarrierActions, GangBarrier, PartState
 from stoker.engine import Instant
 from stoker.executors.port import Barrier, Executor
@@ -64,7 +64,7 @@ class GangCoordinator:
     def recover(self, jobs: Iterable[Job]) -> None:
         """Begin again with attempts that an earlier daemon was starting."""
         for job in jobs:
-            if job.placement is not None and job.placement.more:
+            if job.placement is not None and job.placement.other_parts:
                 barrier = self._create(StartProcess(job.id, job.attempt, job.placement))
                 for end in job.ends:
                     barrier.set_running(end.part)
@@ -89,7 +89,7 @@ class GangCoordinator:
     def _launch(self, instruction: StartProcess, rank: int) -> Launch:
         part = instruction.placement.parts[rank]
         nodes = self.nodes[AttemptId(instruction.job, instruction.attempt)]
-        return several(self.registry.build_launch(instruction, part), rank, nodes)
+        return gang_part(self.registry.build_launch(instruction, part), rank, nodes)
 
     def on_ready(self, node: str, attempt: AttemptId, rank: int, port: int) -> None:
         """Note that a part waits at its barrier."""
@@ -107,11 +107,11 @@ class GangCoordinator:
             return [event]
         rank, barrier = self.nodes[attempt].index(node), self.barriers.get(attempt)
         match event:
-            case e.StartCalledOff() | e.StartFailed() if barrier is not None:
+            case e.StartCancelled() | e.StartFailed() if barrier is not None:
                 barrier.set_failed(rank, event.why, isinstance(event, e.StartFailed))
                 self._advance(barrier)
                 return []
-            case e.StartCalledOff():
+            case e.StartCancelled():
                 job, number = attempt
                 lost = e.AttemptLost(at=event.at, job=job, attempt=number, why=event.why, part=rank)
                 return [lost]
@@ -162,7 +162,7 @@ class GangCoordinator:
         if actions.failed:
             event: e.Event = e.StartFailed(at=now, job=job, attempt=number, why=actions.cancelled)
         else:
-            event = e.StartCalledOff(
+            event = e.StartCancelled(
                 at=now, job=job, attempt=number, why=actions.cancelled, delay=RETRY_SECONDS
             )
         self.events.append(event)

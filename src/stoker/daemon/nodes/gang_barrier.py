@@ -6,8 +6,8 @@ from enum import Enum, auto
 
 from msgspec import Struct
 
-from stoker.core.instructions import StartProcess
-from stoker.core.job import AttemptId
+from stoker.core.events.instructions import StartProcess
+from stoker.core.model.job import AttemptId
 
 
 class PartState(Enum):

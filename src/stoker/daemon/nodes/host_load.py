@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import time
 
-from stoker.core.events import NodeMeasured
-from stoker.core.measure import busy_share, guessed_share, others, worth_telling
-from stoker.core.request import CPU, MEMORY
-from stoker.core.state import State
-from stoker.core.units import THOUSAND
+from stoker.core.events import NodeLoadMeasured
+from stoker.core.measurement.host_load import (
+    busy_share,
+    foreign_load,
+    guessed_share,
+    is_significant,
+)
+from stoker.core.model.resources import CPU, MEMORY
+from stoker.core.model.units import THOUSAND
+from stoker.core.state.state import State
 from stoker.probes.remote_facts import RemoteFacts
 
 
@@ -17,24 +22,24 @@ def free_cores(before: RemoteFacts | None, reading: RemoteFacts) -> float:
     return reading.cores * (1 - _busy_share(before, reading))
 
 
-def foreign_load(
+def load_change(
     state: State, name: str, before: RemoteFacts | None, reading: RemoteFacts
-) -> NodeMeasured | None:
+) -> NodeLoadMeasured | None:
     """Return what others use on a node, if that has changed significantly."""
     held = {CPU: 0, MEMORY: 0}
     for job in state.running.values():
         part = job.placement.on(name) if job.placement is not None else None
-        for take in part.takes if part is not None else ():
+        for take in part.allocations if part is not None else ():
             if take.type in held:
                 held[take.type] += take.amount
-    used = others(
+    used = foreign_load(
         reading.cores, _busy_share(before, reading), held[CPU],
         reading.memory_total, reading.memory_available, held[MEMORY],
     )  # fmt: skip
-    known = state.rest.others.get(name, (0, 0))
-    if not worth_telling(known, used, (reading.cores * THOUSAND, reading.memory_total)):
+    known = state.record.foreign_load.get(name, (0, 0))
+    if not is_significant(known, used, (reading.cores * THOUSAND, reading.memory_total)):
         return None
-    return NodeMeasured(at=time.time(), node=name, cpus=used[0], memory=used[1])
+    return NodeLoadMeasured(at=time.time(), node=name, cpus=used[0], memory=used[1])
 
 
 def _busy_share(before: RemoteFacts | None, reading: RemoteFacts) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.request import GPU, MEMORY
-from stoker.core.units import THOUSAND
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.resources import GPU, MEMORY
+from stoker.core.model.units import THOUSAND
 from stoker.daemon.gpus.probe_client import read_once
 from stoker.probes import host
 from stoker.probes import node_devices as devices

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stoker.core.events import Event
-from stoker.core.job import AttemptId
+from stoker.core.model.job import AttemptId
 from stoker.executors.port import NodeReading
 
 if TYPE_CHECKING:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from stoker.core import contract
 from stoker.core import events as e
-from stoker.core.cluster import Placement
-from stoker.core.instructions import StartProcess
-from stoker.core.job import AttemptId, Job
-from stoker.core.launch import Launch, log_paths
-from stoker.core.state import State
+from stoker.core.events.instructions import StartProcess
+from stoker.core.launch import training_env as contract
+from stoker.core.launch.launch import Launch
+from stoker.core.launch.log_paths import log_paths
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.state.state import State
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
 from stoker.daemon.gpus.memory import GpuMemoryTracker
 from stoker.daemon.nodes.attempt_records import JournalRecords
@@ -38,7 +39,7 @@ LEAVE_SECONDS = 5.0
 """Time that the connection to a removed node is kept."""
 MAX_REFRESH_SECONDS = 15
 """Time that a request for fresh measurements of nodes waits."""
-ENDS = e.ProcessExited | e.AttemptLost | e.StartCalledOff | e.StartFailed
+ENDS = e.ProcessExited | e.AttemptLost | e.StartCancelled | e.StartFailed
 
 ExecutorFactory = Callable[[e.NodeAdded, AttemptRecords], Executor]
 BuildLaunch = Callable[[StartProcess, Placement], Launch]
@@ -91,7 +92,7 @@ class ExecutorRegistry:
 
     def sync(self, state: State) -> None:
         """Create executors for added nodes and close those of removed ones."""
-        wanted = state.rest.remotes
+        wanted = state.record.remotes
         if self._known == wanted:
             return
         self._known = dict(wanted)
@@ -160,8 +161,8 @@ class ExecutorRegistry:
             spec = state.spec(job)
             out, err = log_paths(job, spec, name, self.logs, rank)
             unique = contract.unique_id(self.install, job.id)
-            checkpoints = contract.checkpoints(spec, os.path.dirname(self.logs), unique)
-            is_gang = job.placement is not None and bool(job.placement.more)
+            checkpoints = contract.checkpoint_directory(spec, os.path.dirname(self.logs), unique)
+            is_gang = job.placement is not None and bool(job.placement.other_parts)
             attempts.append(
                 RecoverableAttempt(
                     job, spec, out, err, rank if is_gang else None, checkpoints, node_restarted
@@ -175,12 +176,12 @@ class ExecutorRegistry:
         if name != self.local_name:
             return nodes.index(name) if name in nodes else None
         # This node may have had another name when the attempt was started.
-        remotes = self.state().rest.remotes
+        remotes = self.state().record.remotes
         return next((rank for rank, node in enumerate(nodes) if node not in remotes), None)
 
     def is_remote(self, placement: Placement) -> bool:
         """Return whether any part of a placement is on another node."""
-        return placement.node != self.local_name or bool(placement.more)
+        return placement.node != self.local_name or bool(placement.other_parts)
 
     def executor(self, name: str) -> Executor | None:
         """Return the executor of a node; None if the node was removed."""
@@ -197,7 +198,7 @@ class ExecutorRegistry:
     def start(self, instruction: StartProcess) -> None:
         """Start an attempt on the nodes where it was placed."""
         placement = instruction.placement
-        if placement.more:
+        if placement.other_parts:
             self.gangs.start(instruction)
             return
         executor = self.executor(placement.node)
@@ -209,7 +210,7 @@ class ExecutorRegistry:
     def abort_start(self, instruction: StartProcess, why: str) -> None:
         """Report that an attempt is not started after all."""
         self._outgoing.append(
-            e.StartCalledOff(
+            e.StartCancelled(
                 at=self.clock().wall, job=instruction.job, attempt=instruction.attempt, why=why
             )
         )

@@ -8,8 +8,8 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from stoker.core import events as e
-from stoker.core.cluster import NodeFacts
-from stoker.core.state import State
+from stoker.core.model.hardware import NodeFacts
+from stoker.core.state.state import State
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector
 from stoker.daemon.gpus.memory import sessions_on
 from stoker.daemon.nodes import host_load
@@ -117,7 +117,7 @@ class RemoteNode(Struct):
         if measured is not None:
             self.error = measured.reading.error
             self.free_cores = host_load.free_cores(self.reading, measured)
-            load = host_load.foreign_load(state, self.name, self.reading, measured)
+            load = host_load.load_change(state, self.name, self.reading, measured)
             events += [load] if load is not None else []
         self.facts, self.reading, self.is_fresh = reading.node_facts(self.name), measured, True
         now = self.clock()
@@ -126,7 +126,7 @@ class RemoteNode(Struct):
             self.state = NodeState.RECONCILING
         if self.closed_until is not None and now.boot >= self.closed_until:
             self.closed_until = None
-            events.append(e.NodeClosed(at=now.wall, node=self.name))
+            events.append(e.NodeCordoned(at=now.wall, node=self.name))
         return events
 
     def reading_failed(self, error: str | None) -> None:
@@ -135,19 +135,19 @@ class RemoteNode(Struct):
 
     def close_if_full(self, event: e.Event) -> list[e.Event]:
         """Give a node that had no space for a job no other for a while."""
-        is_shortage = isinstance(event, e.StartCalledOff) and event.delay >= SHORTAGE_SECONDS
-        if not isinstance(event, e.StartCalledOff) or not is_shortage or not self.is_up:
+        is_shortage = isinstance(event, e.StartCancelled) and event.delay >= SHORTAGE_SECONDS
+        if not isinstance(event, e.StartCancelled) or not is_shortage or not self.is_up:
             return []
         is_closed = self.closed_until is not None
         self.closed_until = self.clock().boot + CLOSED_SECONDS
-        return [] if is_closed else [e.NodeClosed(at=event.at, node=self.name, why=event.why)]
+        return [] if is_closed else [e.NodeCordoned(at=event.at, node=self.name, why=event.why)]
 
     def take_events(self, state: State, install: str) -> list[e.Event]:
         """Return first the resources of the node, then their use, then that it may be used."""
         if self.facts is None or self.ended is None:
             return []
         now = self.clock().wall
-        if state.rest.nodes.get(self.name) != self.facts:
+        if state.record.nodes.get(self.name) != self.facts:
             # Once per measurement: it would not end while the journal cannot be written.
             self.is_fresh = self.joined is not self.facts and self.may_change(JOIN_COST)
             self.joined = self.facts

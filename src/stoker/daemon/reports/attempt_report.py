@@ -7,7 +7,7 @@ from math import inf
 
 from msgspec import Struct, field
 
-from stoker.core.job import AttemptId, Job
+from stoker.core.model.job import AttemptId, Job
 from stoker.daemon.reports.format import TrainingReport, read_on
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from stoker.core.job import AttemptId
+from stoker.core.model.job import AttemptId
 
 
 def parse_attempt_name(name: str) -> AttemptId | None:

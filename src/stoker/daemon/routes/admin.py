@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import Request
 
 from stoker import __version__, places, wire
-from stoker.core.state import State
+from stoker.core.state.state import State
 from stoker.daemon import listen_address, settings
 from stoker.daemon.context import reply_only
 from stoker.daemon.handlers import job_actions, nodes, policies, queries

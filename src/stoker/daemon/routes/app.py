@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stoker import wire
-from stoker.core.state import State
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.handlers import drain, edit, job_actions, nodes, policies, queues, reorder
 from stoker.daemon.http.auth import abort_connection

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from stoker.core.state import State
+from stoker.core.state.state import State
 from stoker.daemon.context import reply_only
 from stoker.daemon.handlers import nodes, policies, queries, queues
 from stoker.daemon.nodes.registry import MAX_REFRESH_SECONDS

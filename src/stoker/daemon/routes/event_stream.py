@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from stoker.core.events import Event
-from stoker.core.state import State
+from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, reply_only
 from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.http.codec import encode

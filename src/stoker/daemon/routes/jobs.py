@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.core.state import State
+from stoker.core.state.state import State
 from stoker.daemon.context import reply_only
 from stoker.daemon.control.hooks import hook_view, record_path
 from stoker.daemon.handlers import queries

@@ -6,7 +6,7 @@ from _queue import SimpleQueue
 from collections.abc import Callable
 from typing import Any
 
-from stoker.core.state import State
+from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, daemon_stopping
 from stoker.daemon.runtime.reactor import name_of
 from stoker.engine import Command, CommandRejected, CommandResult, Instant

@@ -6,13 +6,13 @@ import os
 
 from msgspec.structs import replace
 
-from stoker.core.changes.remotes import NOT_YET
-from stoker.core.job import Carry, Spec
-from stoker.core.lifecycle import JobState
-from stoker.core.policy.fit import could_ever
-from stoker.core.request import GPU, Request, describe
-from stoker.core.state import State
-from stoker.core.units import THOUSAND, BadValue, format_amount
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GPU, ResourceRequest, describe
+from stoker.core.model.spec import FileTransfer, Spec
+from stoker.core.model.units import THOUSAND, BadValue, format_amount
+from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.state.record import NOT_REACHED_YET
+from stoker.core.state.state import State
 from stoker.daemon.submission.environment import search_path
 from stoker.engine import CommandRejected
 from stoker.executors.launch import container
@@ -55,7 +55,7 @@ def check_program(
     """
     path = search_path(environment)
     if spec.container is not None:
-        problem = container.absent({"PATH": path}, engine, spec.asked)
+        problem = container.absent({"PATH": path}, engine, spec.exported_variables)
     elif argv and "{" not in argv[0] and not _is_program(argv[0], path, spec.directory):
         problem = (
             f"'{argv[0]}' is neither a file nor a program on PATH."
@@ -65,7 +65,7 @@ def check_program(
         return []
     if problem is None:
         return []
-    if state.rest.remotes:
+    if state.record.remotes:
         return [f"{problem.rstrip('.')} (on this machine; other nodes were not checked)"]
     raise BadValue(problem if problem.endswith(".") else f"{problem}.")
 
@@ -79,7 +79,9 @@ def _is_program(name: str, path: str, directory: str) -> bool:
     return shutil.which(name, path=os.pathsep.join(folders)) is not None
 
 
-def whole_gpus_if_sizes_unknown(request: Request, state: State) -> tuple[Request, list[str]]:
+def whole_gpus_if_sizes_unknown(
+    request: ResourceRequest, state: State
+) -> tuple[ResourceRequest, list[str]]:
     """Return a request for whole GPUs if memory is requested and no GPU's size is known."""
     gpus = request.gpus
     if gpus is None or gpus.memory is None:
@@ -88,11 +90,11 @@ def whole_gpus_if_sizes_unknown(request: Request, state: State) -> tuple[Request
     if not known or any(facts.memory is not None for facts in known):
         return request, []
     amount = -(-gpus.amount // THOUSAND) * THOUSAND
-    request = replace(request, gpus=replace(gpus, memory=None, beside=False, amount=amount))
+    request = replace(request, gpus=replace(gpus, memory=None, shareable=False, amount=amount))
     return request, [GPU_SIZES_UNKNOWN]
 
 
-def check_upload_paths(directory: str, carry: Carry | None) -> None:
+def check_upload_paths(directory: str, carry: FileTransfer | None) -> None:
     """Reject paths of `--send` that do not exist; the upload would fail only at the start."""
     for path in carry.send if carry is not None else ():
         if not os.path.lexists(os.path.join(directory, path)):
@@ -101,7 +103,7 @@ def check_upload_paths(directory: str, carry: Carry | None) -> None:
 
 def check_queue_limits(state: State, spec: Spec) -> None:
     """Reject a job that is larger than its queue allows, or that its queue has no place for."""
-    queue = state.rest.queues.get(spec.queue)
+    queue = state.record.queues.get(spec.queue)
     if queue is None:
         return
     max_gpus = queue.max_job_gpus
@@ -124,9 +126,9 @@ def check_queue_limits(state: State, spec: Spec) -> None:
             )
 
 
-def check_satisfiable(state: State, request: Request) -> None:
+def check_satisfiable(state: State, request: ResourceRequest) -> None:
     """Reject a request that no set of nodes could ever satisfy; say what each node lacks."""
-    unreached = [name for name in state.rest.remotes if name not in state.cluster.nodes]
+    unreached = [name for name in state.record.remotes if name not in state.cluster.nodes]
     unknown = [
         name for name in request.nodes if name not in state.cluster.nodes and name not in unreached
     ]
@@ -134,13 +136,13 @@ def check_satisfiable(state: State, request: Request) -> None:
         raise CommandRejected(f"There is no node '{unknown[0]}'; see stoker nodes.", "not_found")
     problems, able = [], 0
     for node in state.cluster.nodes.values():
-        problem = could_ever(node, request)
+        problem = infeasibility_reason(node, request)
         if problem is not None:
             if not request.nodes or node.name in request.nodes:
                 problems.append(f"{node.name} {problem}")
             continue
         able += 1
-        if able == request.machines:
+        if able == request.node_count:
             return
     if able:
         problems = [_too_few_nodes(able, len(state.cluster.nodes)), *problems]
@@ -165,16 +167,22 @@ def _too_few_nodes(able: int, total: int) -> str:
 
 
 def _unreached_reason(state: State, name: str) -> str:
-    away = state.rest.away.get(name)
-    return away.why.rstrip(".") if away is not None and away.why != NOT_YET else "just added"
+    away = state.record.unreachable.get(name)
+    return (
+        away.reason.rstrip(".")
+        if away is not None and away.reason != NOT_REACHED_YET
+        else "just added"
+    )
 
 
-def unreachable_warnings(state: State, request: Request) -> list[str]:
+def unreachable_warnings(state: State, request: ResourceRequest) -> list[str]:
     """Return a warning if too few of the suitable nodes are reachable."""
-    able = [node for node in state.cluster.nodes.values() if could_ever(node, request) is None]
-    unreachable = [node.name for node in able if node.name in state.rest.away]
-    if len(able) - len(unreachable) >= request.machines:
+    able = [
+        node for node in state.cluster.nodes.values() if infeasibility_reason(node, request) is None
+    ]
+    unreachable = [node.name for node in able if node.name in state.record.unreachable]
+    if len(able) - len(unreachable) >= request.node_count:
         return []
     names = unreachable[:3]
-    reasons = "; ".join(f"{name}: {state.rest.away[name].why}" for name in names)
+    reasons = "; ".join(f"{name}: {state.record.unreachable[name].reason}" for name in names)
     return [f"it stays pending for {' and '.join(names)}, which cannot be reached ({reasons})"]

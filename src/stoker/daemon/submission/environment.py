@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from stoker.core.launch import BROUGHT
-from stoker.core.options import Wanted
-from stoker.core.request import GPU, Request
-from stoker.core.units import BadValue
+from stoker.core.launch.launch import QUEUE_DEVICE_PREFIX
+from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.units import BadValue
+from stoker.core.options.submit import ParsedOptions
 
 TERMINAL_VARIABLES = ("TERM", "COLUMNS", "LINES", "TERMCAP", "_", "OLDPWD", "SHLVL")
 """Variables that describe the submitting terminal; a job does not inherit them."""
@@ -15,7 +15,7 @@ BASIC_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG")
 """Variables that a job inherits whatever `--export` selects."""
 
 
-def build_environment(given: dict[str, str], wanted: Wanted) -> bytes:
+def build_environment(given: dict[str, str], wanted: ParsedOptions) -> bytes:
     """Return the job's environment as NAME=VALUE entries separated by NUL bytes."""
     values = _exported(given, wanted.export.strip())
     for name in list(values):
@@ -51,9 +51,9 @@ def _exported(given: dict[str, str], export: str) -> dict[str, str]:
     return basic | values
 
 
-def uses_placeholders(environment: bytes, request: Request) -> bool:
+def uses_placeholders(environment: bytes, request: ResourceRequest) -> bool:
     """Return True if the environment contains `{gpu}` or another requested type in braces."""
-    types = [GPU, *(name.removeprefix(BROUGHT) for name, _ in request.named)]
+    types = [GPU, *(name.removeprefix(QUEUE_DEVICE_PREFIX) for name, _ in request.named)]
     return any(b"{%s}" % name.encode() in environment for name in types)
 
 

@@ -6,9 +6,9 @@ import os
 
 from msgspec.structs import replace
 
-from stoker.core.job import Spec
-from stoker.core.options import Wanted
-from stoker.core.units import BadValue
+from stoker.core.model.spec import Spec
+from stoker.core.model.units import BadValue
+from stoker.core.options.submit import ParsedOptions
 from stoker.daemon.context import content_hash
 from stoker.daemon.submission.checks import check_upload_paths
 from stoker.daemon.submission.training import check_directories
@@ -16,7 +16,7 @@ from stoker.schema import requests as r
 
 
 def build_spec(
-    user: str, body: r.Submit, wanted: Wanted, environment: str, blobs: dict[str, bytes]
+    user: str, body: r.Submit, wanted: ParsedOptions, environment: str, blobs: dict[str, bytes]
 ) -> Spec:
     """Return the Spec of a submission; its script is added to `blobs`."""
     what = body.what
@@ -33,7 +33,7 @@ def build_spec(
     directory = os.path.join(body.directory, fields.pop("directory", None) or ".")
     if not os.path.isdir(directory):
         raise BadValue(f"The directory {directory} does not exist.")
-    check_upload_paths(os.path.normpath(directory), fields.get("carry"))
+    check_upload_paths(os.path.normpath(directory), fields.get("transfer"))
     check_directories(fields)
     spec = Spec(
         kind=kind, user=user, directory=os.path.normpath(directory), shell=body.shell,

@@ -7,15 +7,16 @@ import os
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import Event, JobsSubmitted, NodeJoined
-from stoker.core.job import Job, Spec
-from stoker.core.options import Context, Wanted, read
-from stoker.core.outlook import MOST
-from stoker.core.request import GPU, Request
-from stoker.core.selectors import sweep_meant
-from stoker.core.state import State
-from stoker.core.units import BadValue
+from stoker.core.explain.forecast_input import MAX_PENDING_JOBS
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.job import Job
+from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.spec import Spec
+from stoker.core.model.units import BadValue
+from stoker.core.options.selectors import selected_sweep
+from stoker.core.options.submit import ParseContext, ParsedOptions, parse_options
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, content_hash, record_spec, reply_only
 from stoker.daemon.submission.checks import (
     check_command,
@@ -59,7 +60,7 @@ def submit_jobs(
 
 def resubmit_line(like: JobsSubmitted, line: str, state: State, now: Instant) -> CommandResult:
     """Submit another line with the options of an earlier one, without checking them again."""
-    first = state.rest.next_id
+    first = state.record.next_id
     event = replace(like, at=now.wall, first=first, lines=(line,))
     return CommandResult(
         events=[event], durable=False, reply=lambda _: _receipt(first, 1, False, [])
@@ -71,7 +72,7 @@ class PreparedSubmission(Struct):
 
     spec: Spec
     hash: str
-    wanted: Wanted
+    wanted: ParsedOptions
     priority: int
     events: list[Event]
     blobs: dict[str, bytes]
@@ -82,14 +83,16 @@ def prepare(
     context: RequestContext, body: r.Submit, state: State, now: Instant
 ) -> PreparedSubmission:
     """Parse and check a submission; raise BadValue or CommandRejected if it is not acceptable."""
-    wanted = read(body.options, option_context(context, state, now))
+    wanted = parse_options(body.options, option_context(context, state, now))
     given = {**os.environ, **body.environment} if body.own_environment else body.environment
     environment = build_environment(given, wanted)
     keep_user_settings(wanted, environment)
     wanted.request, warnings = whole_gpus_if_sizes_unknown(wanted.request, state)
     wanted.warnings += warnings
     gpus = wanted.request.gpus
-    names_gpus = gpus is not None and bool(gpus.share or (gpus.only and wanted.fields.get("feed")))
+    names_gpus = gpus is not None and bool(
+        gpus.fixed_share or (gpus.required and wanted.fields.get("feed"))
+    )
     if wanted.fields.get("pty") or names_gpus:
         # The terminal, and GPUs that are named one by one, belong to the local node.
         wanted.request = replace(wanted.request, nodes=(context.node,))
@@ -105,14 +108,14 @@ def prepare(
         wanted.warnings.append(NO_GPU)
     declared = _declare_named_gpus(context, wanted.request, state, now)
     if not declared:
-        effective = state.effective(Job(0, "", "", "", 0.0), spec)
+        effective = state.effective_request(Job(0, "", "", "", 0.0), spec)
         check_satisfiable(state, effective)
-        if state.rest.away:
+        if state.record.unreachable:
             wanted.warnings += unreachable_warnings(state, effective)
     check_queue_limits(state, spec)
     spec = limit_to_queue(state, spec)
     hash, recorded = record_spec(state, spec, now.wall)
-    queue = state.rest.queues.get(spec.queue)
+    queue = state.record.queues.get(spec.queue)
     if spec.queue != "default" and queue is None:
         wanted.warnings.append(f"queue '{spec.queue}' is not defined, so it has no limits")
     priority = wanted.priority if wanted.priority is not None else queue.priority if queue else 0
@@ -137,7 +140,7 @@ def _build_result(
         count = len(indexes)
         if lines is not None:
             lines = lines * count
-    first = state.rest.next_id
+    first = state.record.next_id
     if body.dry_run:
         return CommandResult(
             reply=lambda after: _dry_run_reply(
@@ -164,18 +167,18 @@ def _build_result(
 
 
 def _declare_named_gpus(
-    context: RequestContext, request: Request, state: State, now: Instant
+    context: RequestContext, request: ResourceRequest, state: State, now: Instant
 ) -> list[Event]:
     """Return the event that adds unknown GPUs which the user named, with a share, to this node."""
     gpus = request.gpus
-    if gpus is None or gpus.share is None or not gpus.despite_strangers:
+    if gpus is None or gpus.fixed_share is None or not gpus.ignore_foreign_use:
         return []
-    facts = state.rest.nodes[context.node]
+    facts = state.record.nodes[context.node]
     devices = state.cluster.nodes[context.node].types.get(GPU, [])
     missing = [
         DeviceFacts(name, index=int(name) if name.isdecimal() else None)
-        for name in gpus.only
-        if not any(device.answers_to(name) for device in devices if not device.gone)
+        for name in gpus.required
+        if not any(device.answers_to(name) for device in devices if not device.removed)
     ]
     if not missing:
         return []
@@ -183,7 +186,7 @@ def _declare_named_gpus(
     return [NodeJoined(at=now.wall, facts=NodeFacts(facts.name, types))]
 
 
-def option_context(context: RequestContext, state: State, now: Instant) -> Context:
+def option_context(context: RequestContext, state: State, now: Instant) -> ParseContext:
     """Return the lookups of other jobs that parsing options needs."""
 
     def singleton(name: str) -> list[int]:
@@ -195,10 +198,10 @@ def option_context(context: RequestContext, state: State, now: Instant) -> Conte
 
     def resolve(selector: str) -> list[int]:
         # A sweep as a whole includes the trials that are not submitted yet.
-        sweep = sweep_meant(selector, state)
+        sweep = selected_sweep(selector, state)
         return [sweep] if sweep is not None else context.resolve([selector], state)
 
-    return Context(now.wall, resolve, singleton)
+    return ParseContext(now.wall, resolve, singleton)
 
 
 def _receipt(first: int, count: int, array: bool, warnings: list[str]) -> SubmitReply:
@@ -211,16 +214,18 @@ def _dry_run_reply(
     context: RequestContext, state: State, spec: Spec, now: Instant, warnings: list[str], count: int
 ) -> SubmitReply:
     """Return when and where the job would start, without recording anything."""
-    from stoker.core.policy.place import place
+    from stoker.core.placement.placer import find_placement
 
     start, placement = None, None
-    if spec.dependency is None and not len(state.line):
-        placement = place(state.cluster, state.effective(Job(0, "", "", "", 0.0), spec))
+    if spec.dependency is None and not len(state.pending):
+        placement = find_placement(
+            state.cluster, state.effective_request(Job(0, "", "", "", 0.0), spec)
+        )
     if placement is not None:
         start = iso(now.wall)
-    elif 0 < len(state.line) <= MOST:
+    elif 0 < len(state.pending) <= MAX_PENDING_JOBS:
         # The job would be behind all pending jobs; if one has no estimate, neither has this one.
-        forecasts = (context.forecast(id, state, now) for id in state.line.where)
+        forecasts = (context.forecast(id, state, now) for id in state.pending.class_of)
         starts = [
             forecast.start.likely if forecast and forecast.start else None for forecast in forecasts
         ]

@@ -7,44 +7,45 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stoker.core.contract import BACKEND
-from stoker.core.job import Job, Spec, Training
-from stoker.core.options import Wanted
-from stoker.core.policy.fit import could_ever
-from stoker.core.request import Request
-from stoker.core.state import State
-from stoker.core.units import THOUSAND, BadValue
+from stoker.core.launch.training_env import BACKEND_VARIABLE
+from stoker.core.model.job import Job
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Spec, Training
+from stoker.core.model.units import THOUSAND, BadValue
+from stoker.core.options.submit import ParsedOptions
+from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.state.state import State
 
-USER_SETTINGS = (BACKEND, "OMP_NUM_THREADS")
+USER_SETTINGS = (BACKEND_VARIABLE, "OMP_NUM_THREADS")
 """Variables that stoker sets for a distributed job unless the user has set them."""
 NO_GPU = "no GPU is available; it runs without a GPU"
 
 
-def keep_user_settings(submission: Wanted, environment: bytes) -> None:
+def keep_user_settings(submission: ParsedOptions, environment: bytes) -> None:
     """Mark variables of distributed training that the user has set, so that they stay as set."""
     training = submission.fields.get("training")
     if training is not None and training.distributed:
         given = {pair.partition(b"=")[0] for pair in environment.split(b"\0")}
         kept = [name for name in USER_SETTINGS if name.encode() in given]
-        names = dict.fromkeys([*(submission.fields.get("asked") or ()), *kept])
-        submission.fields["asked"] = tuple(names) or None
+        names = dict.fromkeys([*(submission.fields.get("exported_variables") or ()), *kept])
+        submission.fields["exported_variables"] = tuple(names) or None
 
 
-def without_gpus(state: State, spec: Spec) -> Request | None:
+def without_gpus(state: State, spec: Spec) -> ResourceRequest | None:
     """Return the request without GPUs if no node has the GPUs; None if a node may have them."""
     new_job = Job(0, "", "", "", 0.0)
-    if spec.request.gpus is None or _is_possible(state, state.effective(new_job, spec)):
+    if spec.request.gpus is None or _is_possible(state, state.effective_request(new_job, spec)):
         return None
-    if any(name not in state.cluster.nodes for name in state.rest.remotes):
+    if any(name not in state.cluster.nodes for name in state.record.remotes):
         return None  # a node that was not reached yet may have one
     without = replace(spec.request, gpus=None, cpus=spec.request.cpus or THOUSAND)
-    possible = _is_possible(state, state.effective(new_job, replace(spec, request=without)))
+    possible = _is_possible(state, state.effective_request(new_job, replace(spec, request=without)))
     return without if possible else None
 
 
-def _is_possible(state: State, request: Request) -> bool:
-    able = sum(could_ever(node, request) is None for node in state.cluster.nodes.values())
-    return able >= request.machines
+def _is_possible(state: State, request: ResourceRequest) -> bool:
+    able = sum(infeasibility_reason(node, request) is None for node in state.cluster.nodes.values())
+    return able >= request.node_count
 
 
 def check_directories(fields: dict[str, Any]) -> None:
@@ -76,9 +77,9 @@ def check_epochs(job: Job, fields: dict[str, Any], before: Training | None = Non
 
 def limit_to_queue(state: State, spec: Spec) -> Spec:
     """Limit the maximum size of an elastic job to what its queue allows one job."""
-    queue, gpus = state.rest.queues.get(spec.queue), spec.request.gpus
-    if queue is None or queue.max_job_gpus is None or gpus is None or gpus.most is None:
+    queue, gpus = state.record.queues.get(spec.queue), spec.request.gpus
+    if queue is None or queue.max_job_gpus is None or gpus is None or gpus.max_amount is None:
         return spec
-    max_gpus = min(gpus.most, queue.max_job_gpus // THOUSAND * THOUSAND)
-    gpus = replace(gpus, most=max_gpus if max_gpus > gpus.amount else None)
+    max_gpus = min(gpus.max_amount, queue.max_job_gpus // THOUSAND * THOUSAND)
+    gpus = replace(gpus, max_amount=max_gpus if max_gpus > gpus.amount else None)
     return replace(spec, request=replace(spec.request, gpus=gpus))

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec.json import decode
 
 from stoker.core import events as e
-from stoker.core.lifecycle import FINISHED, JobState
-from stoker.core.state import State
-from stoker.core.sweep import DONE, FAILED, STOPPED, WAITING, Sweep, Trial
+from stoker.core.model.lifecycle import FINISHED, JobState
+from stoker.core.model.sweep import DONE, FAILED, STOPPED, WAITING, Sweep, Trial
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.sweeps.stored import load_sweep, trial_command
 from stoker.daemon.sweeps.submit import ADAPTIVE_METHODS
@@ -41,13 +41,13 @@ class SweepController:
 
     def supply_trials(self, state: State) -> None:
         """Request trials for every sweep that wants more and has none pending."""
-        for id in [id for id in self.awaiting_sampler if not state.sweeps[id].wanting]:
+        for id in [id for id in self.awaiting_sampler if not state.sweeps[id].needs_trials]:
             self.awaiting_sampler.discard(id)
             self.awaiting_trials.discard(id)  # the sampler drops the question without a reply
             self.sampler.forget(id)
         for id in state.boards:
             sweep = state.sweeps[id]
-            if sweep.wanting and id not in self.awaiting_trials and self._needs_trials(sweep):
+            if sweep.needs_trials and id not in self.awaiting_trials and self._needs_trials(sweep):
                 self.awaiting_trials.add(id)
                 if all_trials_failed(sweep):
                     note = ALL_FAILED.format(MAX_FAILURES, id)
@@ -91,7 +91,7 @@ class AddTrials:
     def handle(self, state: State, now: Instant) -> CommandResult:
         """Submit trials, end the sweep, or record why it cannot continue."""
         sweep = state.sweeps.get(self.sweep)
-        if sweep is None or not sweep.wanting or sweep.id not in state.boards:
+        if sweep is None or not sweep.needs_trials or sweep.id not in state.boards:
             return CommandResult()
         if self.problem is not None:
             change = e.SweepChanged(at=now.wall, sweep=sweep.id, note=self.problem)
@@ -112,7 +112,7 @@ class AddTrials:
         trials = tuple(trial_command(stored.definition, params) for params in points)
         events.append(
             e.JobsSubmitted(
-                at=now.wall, first=state.rest.next_id, count=len(trials), spec=stored.hash,
+                at=now.wall, first=state.record.next_id, count=len(trials), spec=stored.hash,
                 priority=sweep.priority, sweep=sweep.id, trials=trials,
             )
         )  # fmt: skip
@@ -147,7 +147,7 @@ def all_trials_failed(sweep: Sweep) -> bool:
     """Return True if enough trials have failed without a success that more would fail too."""
     failed = sweep.counts.get(FAILED, 0)
     succeeded = sweep.counts.get(DONE) or sweep.counts.get(STOPPED)
-    return not succeeded and failed - sweep.forgiven >= MAX_FAILURES
+    return not succeeded and failed - sweep.failures_accepted >= MAX_FAILURES
 
 
 def trial_message(trial: Trial) -> dict[str, Any]:

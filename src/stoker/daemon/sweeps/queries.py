@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stoker.core import events as e
-from stoker.core.selectors import sweep_meant
-from stoker.core.state import State
-from stoker.core.sweep import Sweep
+from stoker.core.model.sweep import Sweep
+from stoker.core.options.selectors import selected_sweep
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.sweeps.stored import load_sweep
 from stoker.daemon.sweeps.views import sweep_view, trial_view
@@ -17,7 +17,7 @@ from stoker.store.port import JobQuery
 
 def list_sweeps(context: RequestContext, all: bool, state: State, now: Instant) -> CommandResult:
     """Return all sweeps, or only the open ones."""
-    sweeps = [sweep for sweep in state.sweeps.values() if all or sweep.open]
+    sweeps = [sweep for sweep in state.sweeps.values() if all or sweep.is_open]
     return reply_only(
         SweepList(sweeps=[sweep_view(context, state, sweep, now) for sweep in sweeps])
     )
@@ -40,7 +40,7 @@ def show_sweep(context: RequestContext, selector: str, state: State, now: Instan
 
 def find_sweep(state: State, selector: str) -> Sweep:
     """Return the sweep that a selector names; reject any other selector."""
-    id = sweep_meant(selector, state)
+    id = selected_sweep(selector, state)
     if id is None:
         raise CommandRejected(f"There is no sweep {selector}; see stoker sweep list.", "not_found")
     return state.sweeps[id]

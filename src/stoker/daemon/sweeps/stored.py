@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import decode
 
-from stoker.core.job import Command, Spec
-from stoker.core.sweep import Sweep
+from stoker.core.model.spec import JobCommand, Spec
+from stoker.core.model.sweep import Sweep
 from stoker.daemon.context import RequestContext
 from stoker.engine import CommandRejected
 from stoker.sweep.definition.template import command_of
@@ -24,7 +24,7 @@ class StoredSweep(Struct):
     """The hash under which the spec is recorded."""
 
 
-def trial_command(definition: dict[str, Any], params: dict[str, Any]) -> tuple[str, Command]:
+def trial_command(definition: dict[str, Any], params: dict[str, Any]) -> tuple[str, JobCommand]:
     """Return the key and the command of a trial with these parameters."""
     command = command_of(definition, params)
     return canonical(params), command if isinstance(command, str) else tuple(command)

@@ -17,13 +17,21 @@ from stoker.core.events import (
     JobsSubmitted,
     SpecRecorded,
     SweepDefined,
-    TrialsRecalled,
+    TrialsLoaded,
 )
-from stoker.core.job import Command, Source, Spec
-from stoker.core.lifecycle import JobState
-from stoker.core.state import State
-from stoker.core.sweep import CANCELLED, FAILED, Rule, Sweep, Trial, definition_of, word_of
-from stoker.core.units import BadValue
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.spec import JobCommand, MetricsSource, Spec
+from stoker.core.model.sweep import (
+    CANCELLED,
+    FAILED,
+    EarlyStoppingRule,
+    Sweep,
+    Trial,
+    redefined_sweep,
+    trial_status,
+)
+from stoker.core.model.units import BadValue
+from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, RequestContext, content_hash, reply_only
 from stoker.daemon.submission.submit import PreparedSubmission, prepare
 from stoker.daemon.sweeps.stored import StoredSweep, trial_command
@@ -81,7 +89,7 @@ class _Submission:
 
     def __init__(
         self, context: RequestContext, body: r.Sweep, definition: dict[str, Any],
-        on_demand: bool, wanted: dict[str, Command], state: State, now: Instant,
+        on_demand: bool, wanted: dict[str, JobCommand], state: State, now: Instant,
     ) -> None:  # fmt: skip
         self.context, self.body, self.definition = context, body, definition
         self.on_demand, self.wanted = on_demand, wanted
@@ -122,10 +130,10 @@ class _Submission:
         requeued = [
             trial
             for trial in self.trials
-            if word_of(trial.state, trial.score) in (FAILED, CANCELLED)
+            if trial_status(trial.state, trial.score) in (FAILED, CANCELLED)
             and (self.on_demand or trial.params in self.wanted)
         ]
-        if known is not None and definition_of(known, self._target()).reached:
+        if known is not None and redefined_sweep(known, self._target()).target_reached:
             missing, requeued = [], []
             prepared.wanted.warnings.append("its target has already been reached")
         stored = StoredSweep(self.definition, spec, content_hash(encode(spec)))
@@ -139,9 +147,9 @@ class _Submission:
         if stored.hash not in state.specs and (missing or requeued):
             events.append(SpecRecorded(at=now.wall, hash=stored.hash, spec=spec))
         if known is not None and known.id not in state.boards:
-            events.append(TrialsRecalled(at=now.wall, sweep=known.id, trials=tuple(self.trials)))
+            events.append(TrialsLoaded(at=now.wall, sweep=known.id, trials=tuple(self.trials)))
         events.append(SweepDefined(at=now.wall, sweep=sweep))
-        first = state.rest.next_id + (known is None)
+        first = state.record.next_id + (known is None)
         if missing:
             events.append(self._submitted(sweep.id, first, stored.hash, missing))
         events += self._requeued(requeued, stored.hash)
@@ -168,7 +176,7 @@ class _Submission:
         definition, metric = self.definition, self.definition["metric"]
         total = definition["samples"] if self.on_demand else trials
         return Sweep(
-            id=self.known.id if self.known is not None else self.state.rest.next_id,
+            id=self.known.id if self.known is not None else self.state.record.next_id,
             name=definition["name"], user=self.context.user, identity=self.identity,
             definition=content_hash(encode(stored)), method=definition["method"],
             created_at=self.now.wall, metric=metric["name"] if metric else None,
@@ -191,7 +199,7 @@ class _Submission:
         return self.known.priority
 
     def _submitted(
-        self, sweep: int, first: int, spec: str, trials: list[tuple[str, Command]]
+        self, sweep: int, first: int, spec: str, trials: list[tuple[str, JobCommand]]
     ) -> Event:
         wanted = self.prepared.wanted
         return JobsSubmitted(
@@ -231,15 +239,15 @@ def _receipt(sweep: Sweep, added: int, retried: int, warnings: list[str]) -> Swe
     )  # fmt: skip
 
 
-def _stopping_rule(stop: dict[str, Any] | None) -> Rule | None:
+def _stopping_rule(stop: dict[str, Any] | None) -> EarlyStoppingRule | None:
     """Return the early-stopping rule of a definition."""
     if stop is None:
         return None
     steps = tuple(rungs(stop))
     if stop["kind"] == "median":
-        return Rule("median", steps, trials=stop["trials"])
+        return EarlyStoppingRule("median", steps, trials=stop["trials"])
     brackets = min(stop["brackets"], len(steps))
-    return Rule("halving", steps, eta=float(stop["eta"]), brackets=max(brackets, 1))
+    return EarlyStoppingRule("halving", steps, eta=float(stop["eta"]), brackets=max(brackets, 1))
 
 
 def _identity(spec: Spec, definition: dict[str, Any]) -> str:
@@ -284,10 +292,10 @@ def _with_metric_source(prepared: PreparedSubmission, definition: dict[str, Any]
     if source["kind"] == "report":
         return prepared.spec
     text = source["pattern"] if source["kind"] == "log" else source["path"]
-    return replace(prepared.spec, source=Source(source["kind"], text, metric["name"]))
+    return replace(prepared.spec, source=MetricsSource(source["kind"], text, metric["name"]))
 
 
-def _command_text(command: Command) -> str:
+def _command_text(command: JobCommand) -> str:
     from shlex import join
 
     return command if isinstance(command, str) else join(command or ())

@@ -6,10 +6,10 @@ from msgspec import convert
 from msgspec.json import decode
 from msgspec.structs import asdict
 
-from stoker.core.job import Job
-from stoker.core.lifecycle import SHORT
-from stoker.core.state import State
-from stoker.core.sweep import CANCELLED, DONE, FAILED, RUNNING, STOPPED, WAITING, Sweep
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import STATE_CODES
+from stoker.core.model.sweep import CANCELLED, DONE, FAILED, RUNNING, STOPPED, WAITING, Sweep
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.views.format import estimate_view, iso
 from stoker.daemon.views.placement import devices_of, node_names
@@ -46,8 +46,8 @@ def _trials_being_read(context: RequestContext, state: State, sweep: Sweep) -> i
 
 
 def _sweep_state(sweep: Sweep) -> str:
-    if not sweep.open:
-        cancelled = sweep.ended and sweep.counts.get(CANCELLED) and not sweep.reached
+    if not sweep.is_open:
+        cancelled = sweep.ended and sweep.counts.get(CANCELLED) and not sweep.target_reached
         return "CANCELLED" if cancelled else "DONE"
     if sweep.counts.get(RUNNING):
         return "RUNNING"
@@ -72,7 +72,7 @@ def trial_view(job: Job, now: Instant) -> TrialView[str]:
         label=job.label,
         number=job.index,
         state=job.state.value,
-        state_code=SHORT[job.state],
+        state_code=STATE_CODES[job.state],
         params=decode(job.params or "{}"),
         value=score.value if score is not None else None,
         step=score.step if score is not None else None,

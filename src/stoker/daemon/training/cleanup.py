@@ -7,9 +7,9 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable
 
-from stoker.core.contract import unique_id
-from stoker.core.job import AttemptId, Job
-from stoker.core.state import State
+from stoker.core.launch.training_env import unique_id
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.state.state import State
 from stoker.daemon.metrics.store import archive_metrics
 from stoker.daemon.reports.paths import list_directory, parse_attempt_name
 from stoker.store.port import JobQuery, Store
@@ -76,7 +76,7 @@ class ReportCleanup:
         """Find the directories that earlier daemons have left."""
         for name in list_directory(self.root):
             key = parse_attempt_name(name)
-            if key is not None and key[0] < state.rest.next_id:
+            if key is not None and key[0] < state.record.next_id:
                 self.add(key)  # higher ids belong to jobs that a damaged journal has lost
         for id in list(self._attempts):
             self.update(id, state.jobs.get(id))

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from stoker.core import contract
 from stoker.core import events as e
-from stoker.core.job import AttemptId, Job
-from stoker.core.state import State
+from stoker.core.launch import training_env as contract
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.state.state import State
 from stoker.daemon.metrics.reader import MetricsReader
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.metrics.store import append_remote_report
@@ -74,7 +74,7 @@ class TrainingMonitor:
         for job in self.state().running.values():
             self._find_report(job)
             progress = job.progress
-            if progress is not None and progress.listening and progress.stop is not None:
+            if progress is not None and progress.accepts_stop and progress.stop is not None:
                 self.stops.send(job.id, job.attempt)
 
     def on_created(self, job: int) -> None:
@@ -96,7 +96,7 @@ class TrainingMonitor:
         """Start to read the report of a job's current attempt if there is one."""
         current = current_report(self.reports, job)
         if current is None or (current.local_copy is None and self._is_scraped(job)):
-            path = contract.reports(self.home, job)
+            path = contract.report_directory(self.home, job)
             local = is_local(job, self.state())
             if os.path.isdir(path) and (local or self._is_scraped(job)):
                 current = current or self._add_report(job, path if local else None)

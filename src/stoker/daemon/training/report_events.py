@@ -9,9 +9,9 @@ from math import inf
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.job import Job, Progress
-from stoker.core.lifecycle import JobState
-from stoker.core.state import State
+from stoker.core.model.job import Job, Progress
+from stoker.core.model.lifecycle import JobState
+from stoker.core.state.state import State
 from stoker.daemon.reports.attempt_report import AttemptReport
 from stoker.daemon.reports.format import TrainingReport, seconds
 
@@ -34,7 +34,7 @@ def new_events(
     """
     report, progress = current.report, job.progress or Progress()
     events: list[e.Event] = []
-    if report.epoch is not None and not (current.began_published or progress.listening):
+    if report.epoch is not None and not (current.began_published or progress.accepts_stop):
         # Not before the first epoch: until then the attempt cannot stop at one either.
         current.began_published = True
         events.append(e.TrainingBegan(at=time.time(), job=job.id, attempt=job.attempt))
@@ -52,7 +52,7 @@ def new_events(
     epoch_seconds, step_seconds = report.take_epoch_times(published, done)
     began = job.started_at if job.started_at is not None else started_at
     warmup = None
-    is_first = has_new_epochs and published <= progress.since
+    is_first = has_new_epochs and published <= progress.epochs_at_start
     if is_first and began is not None and report.first_epoch_at is not None:
         warmup = seconds(report.first_epoch_at - began)
     events.append(
@@ -98,7 +98,9 @@ def overdue_stops(reports: Iterable[AttemptReport], state: State, now: float) ->
         if is_current and _is_reachable(job, state):
             current.stop_deadline = inf
             events.append(
-                e.StopOverdue(at=time.time(), job=job.id, attempt=job.attempt, has_saved=True)
+                e.PreemptionTimedOut(
+                    at=time.time(), job=job.id, attempt=job.attempt, has_saved=True
+                )
             )
         else:  # suspended or unreachable: it cannot end now
             current.stop_deadline = now + STOP_GRACE_SECONDS
@@ -107,5 +109,5 @@ def overdue_stops(reports: Iterable[AttemptReport], state: State, now: float) ->
 
 def _is_reachable(job: Job, state: State) -> bool:
     """Return True if all nodes of a job are connected."""
-    away, placement = state.rest.away, job.placement
+    away, placement = state.record.unreachable, job.placement
     return placement is not None and not any(part.node in away for part in placement.parts)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from stoker.core import contract
-from stoker.core.job import AttemptId, Job
-from stoker.core.state import State
+from stoker.core.launch import training_env as contract
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.state.state import State
 from stoker.daemon.reports import control_files
 from stoker.daemon.reports.attempt_report import AttemptReport, current_report
 
@@ -40,7 +40,7 @@ class StopRequests:
         if job is None or job.attempt != attempt:
             return
         stop = job.progress.stop if job.progress is not None else None
-        reason = " ".join(stop.why.split()) if stop is not None else "asked to stop"
+        reason = " ".join(stop.reason.split()) if stop is not None else "asked to stop"
         if is_local(job, self.state()):
             self._write(job, control_files.STOP, reason)
         else:
@@ -56,7 +56,7 @@ class StopRequests:
             return
         current = current_report(self.reports, job)
         if current is None or current.report.stop_at is None:
-            control_files.remove_stop(contract.reports(self.home, job))
+            control_files.remove_stop(contract.report_directory(self.home, job))
 
     def forward_stop_epoch(self, job: Job, current: AttemptReport) -> None:
         """Send the stop epoch that the first part has reported to the parts on other nodes."""
@@ -64,18 +64,18 @@ class StopRequests:
         if epoch is None or epoch == current.forwarded_stop_epoch or job.placement is None:
             return
         current.forwarded_stop_epoch = epoch
-        remotes = self.state().rest.remotes
-        for rank, part in enumerate(job.placement.more, 1):
+        remotes = self.state().record.remotes
+        for rank, part in enumerate(job.placement.other_parts, 1):
             if part.node in remotes:
                 self.remote.send_control(current.key, rank, control_files.STOP_AT, str(epoch))
             else:
                 self._write(job, control_files.STOP_AT, str(epoch))
 
     def _write(self, job: Job, name: str, text: str) -> None:
-        control_files.write(contract.reports(self.home, job), name, text, job.label)
+        control_files.write(contract.report_directory(self.home, job), name, text, job.label)
         self.on_written(AttemptId(job.id, job.attempt))
 
 
 def is_local(job: Job, state: State) -> bool:
     """Return True if the first part of a job, which writes the report, is on this node."""
-    return job.placement is not None and job.placement.node not in state.rest.remotes
+    return job.placement is not None and job.placement.node not in state.record.remotes

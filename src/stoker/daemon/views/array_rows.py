@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
-from stoker.core.job import Job
-from stoker.core.lifecycle import UNHAPPY, JobState
-from stoker.core.state import State
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import FAILED_STATES, JobState
+from stoker.core.state.state import State
 from stoker.schema.job import MembersView
 
 MAX_SPANS = 6
@@ -20,7 +20,7 @@ def row_key(job: Job) -> Hashable:
         return job.id
     if job.state is JobState.PENDING:
         return job.array, job.spec, job.priority, job.held, job.begin_at
-    return (job.array, job.state) if job.state in UNHAPPY else job.id
+    return (job.array, job.state) if job.state in FAILED_STATES else job.id
 
 
 def rows(jobs: Iterable[Job]) -> list[list[int]]:

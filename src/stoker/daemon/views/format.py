@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
-from stoker.core.job import Job, Spec
-from stoker.core.outlook import Span, Told
-from stoker.core.request import Request
-from stoker.core.units import format_amount
+from stoker.core.explain.forecast import StartEndEstimate, TimeInterval
+from stoker.core.model.job import Job
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Spec
+from stoker.core.model.units import format_amount
 from stoker.schema.estimate import EstimateView, SpanView
 from stoker.schema.job import RequestView
 
@@ -35,7 +36,7 @@ def _quoted(word: str) -> str:
     return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
-def request_view(request: Request) -> RequestView:
+def request_view(request: ResourceRequest) -> RequestView:
     """Return the requested resources as a user would type them."""
     gpus = request.gpus
     view = RequestView(
@@ -43,21 +44,21 @@ def request_view(request: Request) -> RequestView:
         memory=request.memory or None,
         resources={name: format_amount(amount) for name, amount in request.named},
         exclusive=request.exclusive,
-        machines=request.machines if request.machines > 1 else None,
+        machines=request.node_count if request.node_count > 1 else None,
         nodelist=list(request.nodes),
         not_nodes=list(request.not_nodes),
     )
     if gpus:
         view.gpus = format_amount(gpus.amount)
-        view.most_gpus = format_amount(gpus.most) if gpus.most else None
-        view.model = "|".join(gpus.kinds) or None
+        view.most_gpus = format_amount(gpus.max_amount) if gpus.max_amount else None
+        view.model = "|".join(gpus.allowed_models) or None
         view.min_vram, view.gpu_memory = gpus.min_vram, gpus.memory
-        view.use_gpus, view.prefer_gpus = list(gpus.only), list(gpus.prefer)
+        view.use_gpus, view.prefer_gpus = list(gpus.required), list(gpus.prefer)
         view.avoid_gpus = list(gpus.avoid)
     return view
 
 
-def estimate_view(estimate: Told) -> EstimateView[str]:
+def estimate_view(estimate: StartEndEstimate) -> EstimateView[str]:
     """Return when a job starts and ends, with the range and the basis of each."""
     return EstimateView(
         at=iso(estimate.at),
@@ -67,7 +68,7 @@ def estimate_view(estimate: Told) -> EstimateView[str]:
     )
 
 
-def _span(span: Span | None) -> SpanView[str] | None:
+def _span(span: TimeInterval | None) -> SpanView[str] | None:
     if span is None:
         return None
     return SpanView(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.core.cluster import SLIVER, Device, Node
-from stoker.core.foreign import UNAVAILABLE
-from stoker.core.request import GPU
-from stoker.core.state import State
-from stoker.core.units import format_amount
+from stoker.core.cluster.node import Device, Node
+from stoker.core.measurement.foreign_use import UNAVAILABLE
+from stoker.core.model.hardware import SHARED_SLOT
+from stoker.core.model.resources import GPU
+from stoker.core.model.units import format_amount
+from stoker.core.state.state import State
 from stoker.schema.gpu import GpuJob, GpuView
 from stoker.schema.node import ResourceView
 
@@ -26,13 +27,15 @@ def gpu_view(
         uuid=facts.uuid,
         model=facts.model,
         memory=facts.memory,
-        state="unreachable" if node.closed is not None else _gpu_state(device, bool(jobs)),
+        state="unreachable"
+        if node.unavailable_reason is not None
+        else _gpu_state(device, bool(jobs)),
         drained=device.drained,
-        free=format_amount(device.available if node.closed is None else 0),
+        free=format_amount(device.allocatable if node.unavailable_reason is None else 0),
         held=format_amount(_held(device)),
-        memory_left=device.memory_free - device.stranger_memory if facts.memory else None,
+        memory_left=device.memory_free - device.foreign_memory if facts.memory else None,
         gpu_jobs=jobs,
-        foreign_process=device.stranger,
+        foreign_process=device.foreign_user,
         **reading,
     )
 
@@ -43,7 +46,9 @@ def _jobs_on(node: Node, device: Device, state: State, boot: float) -> list[GpuJ
         part = job.placement.on(node.name) if job.placement is not None else None
         if part is None:
             continue
-        takes = [take for take in part.takes if take.type == GPU and take.device == device.name]
+        takes = [
+            take for take in part.allocations if take.type == GPU and take.device == device.name
+        ]
         share = sum(take.amount for take in takes)
         if share:
             started = job.started_boot
@@ -53,7 +58,7 @@ def _jobs_on(node: Node, device: Device, state: State, boot: float) -> list[GpuJ
                     label=job.label,
                     name=job.name,
                     user=job.user,
-                    share="1" if share == SLIVER else format_amount(share),
+                    share="1" if share == SHARED_SLOT else format_amount(share),
                     memory=max(take.memory for take in takes) or None,
                     elapsed=round(boot - started, 3) if started is not None else None,
                     state=job.state.value,
@@ -63,13 +68,13 @@ def _jobs_on(node: Node, device: Device, state: State, boot: float) -> list[GpuJ
 
 
 def _gpu_state(device: Device, has_jobs: bool) -> str:
-    if device.drained is not None or device.gone:
+    if device.drained is not None or device.removed:
         return "drained"
     if has_jobs:
-        return "busy" if device.free == 0 else "shared"
-    if device.stranger is None:
+        return "busy" if device.unallocated == 0 else "shared"
+    if device.foreign_user is None:
         return "free"
-    return "unavailable" if device.stranger.startswith(UNAVAILABLE) else "foreign"
+    return "unavailable" if device.foreign_user.startswith(UNAVAILABLE) else "foreign"
 
 
 def resources_view(node: Node) -> dict[str, ResourceView]:
@@ -79,7 +84,7 @@ def resources_view(node: Node) -> dict[str, ResourceView]:
         text = str if type == "mem" else format_amount
         resources[type] = ResourceView(
             total=text(sum(device.facts.capacity for device in devices)),
-            free=text(sum(device.available for device in devices)),
+            free=text(sum(device.allocatable for device in devices)),
             held=text(max(sum(map(_held, devices)), 0)),
             devices=[device.name for device in devices],
         )
@@ -88,4 +93,4 @@ def resources_view(node: Node) -> dict[str, ResourceView]:
 
 def _held(device: Device) -> int:
     """Return the amount that jobs hold; all of a GPU that is shared by memory."""
-    return device.facts.capacity - (0 if device.slivers else device.free)
+    return device.facts.capacity - (0 if device.sharers else device.unallocated)

@@ -9,10 +9,11 @@ from msgspec import UNSET, convert
 from msgspec.json import decode
 
 from stoker import places
-from stoker.core.explain import reason, silent_since
-from stoker.core.job import Job, Spec
-from stoker.core.lifecycle import SHORT, UNHAPPY, JobState
-from stoker.core.state import State
+from stoker.core.explain.why import reason, unreachable_since
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import FAILED_STATES, STATE_CODES, JobState
+from stoker.core.model.spec import Spec
+from stoker.core.state.state import State
 from stoker.daemon.views.format import command_text, iso, request_view
 from stoker.daemon.views.placement import devices_of, gpu_uuids, last_logs, node_names, parts_view
 from stoker.daemon.views.training import Live, container_view, training_view
@@ -29,8 +30,8 @@ def job_view(
 ) -> JobView[str]:  # fmt: skip
     """Return a job; `live` returns what is measured of a running one but not stored."""
     code, text = reason(state, job, now.wall) if state and job.id in state.jobs else (None, None)
-    retry, warning, if_unreachable = spec.retry, spec.warning, spec.if_unreachable
-    silent = silent_since(state, job) if state is not None else {}
+    retry, warning, if_unreachable = spec.retry, spec.early_signal, spec.if_unreachable
+    silent = unreachable_since(state, job) if state is not None else {}
     names, seconds = node_names(job), elapsed(job, now)
     out, err = last_logs(job, spec, names[0] if names else "", logs)
     measured = live(job.id) if _trains(job, spec) else {}
@@ -40,7 +41,7 @@ def job_view(
         name=job.name,
         user=job.user,
         state=job.state.value,
-        state_code=SHORT[job.state],
+        state_code=STATE_CODES[job.state],
         reason=code,
         reason_text=text,
         queue=spec.queue,
@@ -63,9 +64,9 @@ def job_view(
         on_end=spec.on_end,
         warning_signal=f"{warning.signal}@{warning.seconds}" if warning else None,
         feed=spec.feed,
-        client=spec.door,
+        client=spec.client,
         container=container_view(spec.container),
-        restartable=spec.restartable,
+        restartable=spec.requeueable,
         node=names[0] if names else None,
         nodes=names,
         unreachable=bool(silent),
@@ -96,7 +97,7 @@ def job_view(
         external_id=UNSET if job.external_id is None else job.external_id,
         hosts=UNSET if job.external_id is None else list(job.hosts),
         attach=_terminal(job) if spec.pty and job.state is JobState.RUNNING else UNSET,
-        tail=_tail(out, err, tail) if tail and job.state in UNHAPPY else UNSET,
+        tail=_tail(out, err, tail) if tail and job.state in FAILED_STATES else UNSET,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stoker.core.cluster import Placement
-from stoker.core.job import Job, Spec
-from stoker.core.launch import log_paths
-from stoker.core.request import GPU
-from stoker.core.state import State
+from stoker.core.launch.log_paths import log_paths
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import Job
+from stoker.core.model.resources import GPU
+from stoker.core.model.spec import Spec
+from stoker.core.state.state import State
 from stoker.schema.job import PartView
 
 
@@ -53,7 +54,7 @@ def devices_of(job: Job) -> dict[str, list[str]]:
 def devices_in(part: Placement) -> dict[str, list[str]]:
     """Return the devices of one part, by type."""
     devices: dict[str, list[str]] = {}
-    for take in part.takes:
+    for take in part.allocations:
         devices.setdefault(take.type, []).append(take.device)
     return devices
 

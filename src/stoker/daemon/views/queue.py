@@ -6,18 +6,18 @@ from msgspec import convert
 from msgspec.structs import asdict
 
 from stoker.core.events import QueueDefined
-from stoker.core.state import State
-from stoker.core.units import format_amount
+from stoker.core.model.units import format_amount
+from stoker.core.state.state import State
 from stoker.schema.queue import QueueDevice, QueueView
 
 
 def queue_view(queue: QueueDefined, state: State) -> QueueView:
     """Return a named queue, its limits, and what is free of its devices."""
-    local = f"{next(iter(state.rest.nodes), '')}/"  # local devices are shown without their node
+    local = f"{next(iter(state.record.nodes), '')}/"  # local devices are shown without their node
     derived = {
         "max_gpus": _amount(queue.max_gpus),
         "max_job_gpus": _amount(queue.max_job_gpus),
-        "running": state.queue_running.get(queue.name, 0),
+        "running": state.quotas.queue_running.get(queue.name, 0),
         "resources": [
             QueueDevice(
                 type=type,
@@ -41,4 +41,4 @@ def _free(state: State, type: str, name: str) -> int:
         node.by_name.get((type, name.removeprefix(f"{node.name}/")))
         for node in state.cluster.nodes.values()
     ]
-    return max((device.free for device in devices if device is not None), default=0)
+    return max((device.unallocated for device in devices if device is not None), default=0)

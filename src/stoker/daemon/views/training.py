@@ -8,14 +8,22 @@ from typing import Any
 
 from msgspec import convert
 
-from stoker.core import contract
-from stoker.core.estimate import Estimate, attained, epochs_of, estimate, family_of, with_margin
-from stoker.core.job import Container, Job, Progress, Spec, Stop, Training
-from stoker.core.lifecycle import JobState
-from stoker.core.request import GPU, GpuAsk
-from stoker.core.state import State
-from stoker.core.training_options import ALL_OF_A_MACHINE
-from stoker.core.units import THOUSAND
+from stoker.core.launch import training_env as contract
+from stoker.core.measurement.estimator import (
+    Estimate,
+    attained,
+    epochs_of,
+    estimate,
+    profile_key,
+    with_margin,
+)
+from stoker.core.model.job import Job, Progress, StopRequest
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GPU, GpuRequest
+from stoker.core.model.spec import Container, Spec, Training
+from stoker.core.model.units import THOUSAND
+from stoker.core.options.training import MAX_GPUS_PER_NODE
+from stoker.core.state.state import State
 from stoker.schema.training import ContainerView, StopView, TrainingView
 
 Live = dict[str, Any]
@@ -30,9 +38,9 @@ def training_view(
         return None
     training, progress = spec.training or Training(), job.progress or Progress()
     unique = contract.unique_id(_install(dirname(logs)), job.id)
-    known = Estimate(family_of(job, spec))
+    known = Estimate(profile_key(job, spec))
     if state is not None and job.id in state.jobs:
-        known = estimate(state.rest.families, state.cluster, job, spec, at)
+        known = estimate(state.record.profiles, state.cluster, job, spec, at)
     step, gpus = live.get("step_seconds") or known.step_seconds, spec.request.gpus
     return TrainingView(
         uuid=unique,
@@ -41,8 +49,8 @@ def training_view(
         batch_size=training.batch_size,
         training_set_size=training.set_size,
         snapshots=training.snapshots,
-        checkpoints=contract.checkpoints(spec, dirname(logs), unique),
-        listening=progress.listening,
+        checkpoints=contract.checkpoint_directory(spec, dirname(logs), unique),
+        listening=progress.accepts_stop,
         preemptions=progress.preemptions,
         stopping=_stopping(job, progress.stop, state),
         overran=progress.overran,
@@ -55,10 +63,10 @@ def training_view(
         memory_reserved=_reserved_memory(job, gpus, progress, known),
         memory_peak=progress.peak,
         memory_now=live.get("memory"),
-        shortages=progress.shortages,
+        shortages=progress.oom_count,
         elastic=_elastic(gpus),
         gpus_wanted=None if job.finished else progress.gpus,
-        shares=gpus is not None and gpus.beside and not progress.alone,
+        shares=gpus is not None and gpus.shareable and not progress.exclusive_only,
         family=known.family,
         speedups=[[gpus, _rounded(seconds)] for gpus, seconds in known.speedups],
         epoch=live.get("epoch"),
@@ -81,31 +89,37 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-def _stopping(job: Job, stop: Stop | None, state: State | None) -> StopView | None:
+def _stopping(job: Job, stop: StopRequest | None, state: State | None) -> StopView | None:
     if stop is None or (job.state is JobState.COMPLETING and job.ending != "stop"):
         return None  # a request of its user comes before a request of the scheduler
-    by = state.jobs.get(stop.by) if state is not None and stop.by is not None else None
-    return StopView(why=stop.why, by=by.label if by is not None else None, ignored=stop.ignored)
+    by = (
+        state.jobs.get(stop.preemptor) if state is not None and stop.preemptor is not None else None
+    )
+    return StopView(
+        why=stop.reason, by=by.label if by is not None else None, ignored=stop.timed_out
+    )
 
 
 def _reserved_memory(
-    job: Job, gpus: GpuAsk | None, progress: Progress, known: Estimate
+    job: Job, gpus: GpuRequest | None, progress: Progress, known: Estimate
 ) -> int | None:
     """Return the memory that is reserved on each GPU, in MiB."""
     if job.placement is not None:
-        takes = [take for part in job.placement.parts for take in part.takes if take.type == GPU]
+        takes = [
+            take for part in job.placement.parts for take in part.allocations if take.type == GPU
+        ]
         return max((take.memory for take in takes), default=0) or None
-    if job.finished and progress.peak is not None and gpus is not None and gpus.beside:
+    if job.finished and progress.peak is not None and gpus is not None and gpus.shareable:
         return with_margin(progress.peak)  # by then the requested memory had been corrected
     requested = gpus.memory if gpus is not None else None
     return progress.reserve or requested or (known.memory if gpus is not None else None)
 
 
-def _elastic(gpus: GpuAsk | None) -> list[int | None] | None:
+def _elastic(gpus: GpuRequest | None) -> list[int | None] | None:
     """Return the minimum and maximum number of GPUs of an elastic job."""
-    if gpus is None or gpus.most is None:
+    if gpus is None or gpus.max_amount is None:
         return None
-    max_gpus = None if gpus.most == ALL_OF_A_MACHINE else gpus.most // THOUSAND
+    max_gpus = None if gpus.max_amount == MAX_GPUS_PER_NODE else gpus.max_amount // THOUSAND
     return [gpus.amount // THOUSAND, max_gpus]
 
 

@@ -14,23 +14,25 @@ import msgspec
 from msgspec.structs import asdict
 
 from stoker.core import events as e
-from stoker.core.job import Job
-from stoker.core.outlook import (
+from stoker.core.explain.forecast import (
     OUT_OF_DATE,
-    Foreseen,
-    Outlook,
-    Told,
-    command_key,
+    Forecast,
+    JobForecast,
+    StartEndEstimate,
     interval,
     last_of,
-    name_key,
-    question,
-    run_seconds,
-    told_of,
+    start_end_estimate,
 )
-from stoker.core.policy.order import in_order
-from stoker.core.state import State
-from stoker.core.sweep import Sweep
+from stoker.core.explain.forecast_input import (
+    command_key,
+    forecast_input,
+    name_key,
+    run_seconds,
+)
+from stoker.core.model.job import Job
+from stoker.core.model.sweep import Sweep
+from stoker.core.queue.pending_queue import first_jobs
+from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.views.format import estimate_view, iso
@@ -58,8 +60,8 @@ MAX_NAMES, MAX_RUNS_PER_NAME = 64, 50
 """For how many job names completed runs are looked up, and how many of each."""
 RESTART_DELAYS = (0.0,)
 IRRELEVANT_EVENTS = (
-    e.EpochsCounted, e.MemoryMeasured, e.TrialMeasured, e.NodeMeasured, e.ForeignUseChanged,
-    e.JobsSeen, e.JobsForgotten, e.TrialsForgotten, e.RecordsCleared,
+    e.EpochsCounted, e.MemoryMeasured, e.TrialMeasured, e.NodeLoadMeasured, e.ForeignUseChanged,
+    e.FailuresDismissed, e.JobsUnloaded, e.TrialsUnloaded, e.HistoryCleared,
 )  # fmt: skip
 """Events that do not change a forecast."""
 
@@ -69,8 +71,8 @@ class ForecastClient:
 
     def __init__(self, context: RequestContext, reactor: Reactor) -> None:
         self.context = context
-        self.latest: Outlook | None = None
-        self.jobs: dict[int, Foreseen] = {}
+        self.latest: Forecast | None = None
+        self.jobs: dict[int, JobForecast] = {}
         self.is_outdated = True
         """Whether something has happened since the latest forecast was started."""
         self.is_incomplete = True
@@ -159,13 +161,13 @@ class ForecastClient:
         self.started_at = time.monotonic()
         self._timeout.request(TIMEOUT_SECONDS)
         if self.process.start(COMMAND):
-            request = question(state, now.wall, now.boot, self._runs(state))
+            request = forecast_input(state, now.wall, now.boot, self._runs(state))
             self.process.send(msgspec.json.encode(request) + b"\n")
 
     def _runs(self, state: State) -> dict[str, list[tuple[str, float]]]:
         """Return completed runs of the names of unfinished jobs, newest first."""
         named: dict[str, Job] = {}
-        for job in (*state.running.values(), *in_order(state.line, state.jobs, 500)):
+        for job in (*state.running.values(), *first_jobs(state.pending, state.jobs, 500)):
             if len(named) < MAX_NAMES:
                 named.setdefault(name_key(job), job)
         return {key: runs for key, job in named.items() if (runs := self._runs_of(job))}
@@ -180,7 +182,7 @@ class ForecastClient:
 
     def _on_reply(self, line: bytes) -> None:
         try:
-            self.latest = msgspec.json.decode(line, type=Outlook)
+            self.latest = msgspec.json.decode(line, type=Forecast)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.process.fail(f"it answered {line[:80]!r}")
             return
@@ -206,29 +208,33 @@ class ForecastClient:
 
     # -- estimates -----------------------------------------------------------------------
 
-    def forecast(self, id: int, state: State, now: Instant) -> Told | None:
+    def forecast(self, id: int, state: State, now: Instant) -> StartEndEstimate | None:
         """Return the estimate of an unfinished job, if there is a forecast that is not too old."""
         forecast, job = self.jobs.get(id), state.jobs.get(id)
         latest = self._usable(now)
         if forecast is None or job is None or job.finished or latest is None:
             return None
         if id in self.edited:
-            return Told(latest.at, never=OUT_OF_DATE)
-        return told_of(forecast, job, latest.at, now.wall)
+            return StartEndEstimate(latest.at, never=OUT_OF_DATE)
+        return start_end_estimate(forecast, job, latest.at, now.wall)
 
-    def forecast_sweep(self, sweep: Sweep, state: State, now: Instant) -> Told | None:
+    def forecast_sweep(self, sweep: Sweep, state: State, now: Instant) -> StartEndEstimate | None:
         """Return when the last trial of a sweep ends; trials without a forecast count pro rata."""
         latest = self._usable(now)
-        if not sweep.open or sweep.held or sweep.total is None or latest is None:
+        if not sweep.is_open or sweep.held or sweep.total is None or latest is None:
             return None
         trials = [id for id in state.boards[sweep.id].trials if not _is_over(state, id)]
         forecasts = (self.jobs.get(id) for id in trials)
         ends = [forecast.end for forecast in forecasts if forecast and forecast.end]
         left = len(trials) + max(sweep.total - sweep.issued, 0)
         sweep_end = last_of(ends, left / len(ends), latest.at) if ends else None
-        return Told(latest.at, end=interval(sweep_end, now.wall)) if sweep_end is not None else None
+        return (
+            StartEndEstimate(latest.at, end=interval(sweep_end, now.wall))
+            if sweep_end is not None
+            else None
+        )
 
-    def _usable(self, now: Instant) -> Outlook | None:
+    def _usable(self, now: Instant) -> Forecast | None:
         """Return the latest forecast unless it is too old."""
         latest = self.latest
         return (
@@ -276,7 +282,7 @@ def handle_eta(
 def _view(forecasts: ForecastClient, id: int, state: State, now: Instant) -> JobEstimate:
     job, _ = forecasts.context.job_and_spec(id, state)
     forecast = forecasts.forecast(id, state, now)
-    estimate = estimate_view(forecast or Told(now.wall))
+    estimate = estimate_view(forecast or StartEndEstimate(now.wall))
     if job.finished:
         estimate.never = "it has ended"
     return JobEstimate(

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from stoker.core.job import AttemptId, Job
-from stoker.core.launch import fill, log_paths
-from stoker.core.state import State
+from stoker.core.launch.log_paths import fill_path, log_paths
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.state.state import State
 from stoker.daemon.reports.paths import parse_attempt_name, report_directory
 from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.workers.restart_policy import RestartPolicy
@@ -96,7 +96,7 @@ class ScraperClient:
             out, err = log_paths(attempted, spec, node, f"{self.home}/logs")
             files = [out] if err is None or err == out else [out, err]
         else:
-            files = [fill(spec.source.text, attempted, spec, node)]
+            files = [fill_path(spec.source.text, attempted, spec, node)]
         since = job.submitted_at if started_at is None else started_at
         key = AttemptId(job.id, attempt)
         return {

@@ -6,8 +6,9 @@ from enum import Enum, auto
 
 from msgspec import Struct
 
-from stoker.core.job import AttemptId, Carry
-from stoker.core.launch import Launch
+from stoker.core.launch.launch import Launch
+from stoker.core.model.job import AttemptId
+from stoker.core.model.spec import FileTransfer
 from stoker.executors.agent.session.framing import ProtocolError, number
 from stoker.executors.agent.transfer.log_mirror import LogMirror
 from stoker.executors.agent.transfer.staging import AttemptWorkspace
@@ -44,7 +45,7 @@ class RemoteAttempt(Struct):
 
     id: AttemptId
     mirror: LogMirror
-    carry: Carry
+    carry: FileTransfer
     directory: str
     workspace: AttemptWorkspace
     part: int | None = None

@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stoker.core.events import AttemptLost, ProcessExited, StartCalledOff, StartFailed
-from stoker.core.job import AttemptId
-from stoker.core.text import printable
+from stoker.core.events import AttemptLost, ProcessExited, StartCancelled, StartFailed
+from stoker.core.model.job import AttemptId
+from stoker.core.model.units import printable
 from stoker.executors.agent.attempt import Phase, RemoteAttempt, parse_attempt
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class AttemptEnds:
         self._release_records(attempt, is_recorded)
         job, number = attempt.id
         self.executor.sink.event(
-            StartCalledOff(at=time.time(), job=job, attempt=number, why=_stored(why), delay=delay)
+            StartCancelled(at=time.time(), job=job, attempt=number, why=_stored(why), delay=delay)
         )
 
     def lose(self, attempt: RemoteAttempt, why: str, keep: bool = False) -> None:

@@ -15,8 +15,9 @@ from msgspec import Struct, field
 from stoker.core.events import (
     Event,
 )
-from stoker.core.launch import Launch, carrying
-from stoker.core.lifecycle import JobState
+from stoker.core.launch.launch import Launch
+from stoker.core.launch.log_paths import transfer_of
+from stoker.core.model.lifecycle import JobState
 from stoker.executors.agent.attempt import EndRequest, Phase, RemoteAttempt
 from stoker.executors.agent.attempt_ends import AttemptEnds
 from stoker.executors.agent.attempt_states import AttemptStates
@@ -147,7 +148,7 @@ class AgentExecutor(Executor):
             launch.checkpoints if self.starts.prerequisites.copies_checkpoints(launch) else None
         )
         attempt = RemoteAttempt(
-            id, mirror, launch.carry, launch.directory, workspace, part, checkpoints, launch,
+            id, mirror, launch.transfer, launch.directory, workspace, part, checkpoints, launch,
             barrier.timeout if barrier is not None else 0,
         )  # fmt: skip
         self.attempts[id] = attempt
@@ -161,7 +162,7 @@ class AgentExecutor(Executor):
         known = self.attempts.get(attempt)
         if known is None or known.is_ordered or known.launch is None:
             return None
-        return self.uploads.progress(known.launch.directory, known.launch.carry)
+        return self.uploads.progress(known.launch.directory, known.launch.transfer)
 
     def _workspace(
         self, label: str, attempt: AttemptId, part: int | None, umask: int, since: float
@@ -254,7 +255,7 @@ class AgentExecutor(Executor):
         workspace = self._workspace(job.label, id, part, spec.umask, read_at)
         named = spec.training is not None and spec.training.snapshots is not None
         self.attempts[id] = RemoteAttempt(
-            id, mirror, carrying(job, spec, self.name, part or 0), spec.directory, workspace,
+            id, mirror, transfer_of(job, spec, self.name, part or 0), spec.directory, workspace,
             part, None if named and self.shares_files else recoverable.checkpoints,
             barrier_timeout=1 if part is not None else 0,
             phase=Phase.ORDERED,

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from stoker.core.job import Carry, Mount
-from stoker.core.launch import Launch
-from stoker.core.slurm_env import SLURM_MARK
+from stoker.core.launch.launch import Launch
+from stoker.core.launch.slurm_env import SLURM_MARK
+from stoker.core.model.spec import FileTransfer, Mount
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.agent.session.remote_shell import RemoteShell
 from stoker.executors.agent.transfer import checkpoint_sync
@@ -22,7 +22,7 @@ from stoker.executors.agent.transfer.uploads import TreeUploads, may_pass
 from stoker.executors.launch import container, training_library
 from stoker.executors.linux.thread_pool import TransferPool
 
-WHOLE_DIRECTORY = Carry()
+WHOLE_DIRECTORY = FileTransfer()
 
 OnReady = Callable[[str | None, str, bool], None]
 """Called with the library's name on the node, or with a failure and whether it may pass."""
@@ -49,11 +49,15 @@ class Prerequisites:
 
     def copies_checkpoints(self, launch: Launch) -> bool:
         """Return whether the checkpoints of an attempt are copied to the node and back."""
-        return launch.own_checkpoints or not self.shares_files
+        return launch.has_own_checkpoints or not self.shares_files
 
     def ensure(self, launch: Launch, on_ready: OnReady) -> None:
         """Send everything that the node lacks, then call back."""
-        if not (launch.trains or launch.container is not None or SLURM_MARK in launch.extra):
+        if not (
+            launch.needs_report_directory
+            or launch.container is not None
+            or SLURM_MARK in launch.extra
+        ):
             self._send_checkpoints(launch, None, on_ready)
             return
         home = os.path.dirname(os.path.dirname(launch.reports))
@@ -90,7 +94,9 @@ class Prerequisites:
 
     def _send_checkpoints(self, launch: Launch, library: str | None, on_ready: OnReady) -> None:
         directory, shell = launch.checkpoints, self.uploads.shell
-        if not self.copies_checkpoints(launch) or not (launch.trains or os.path.isdir(directory)):
+        if not self.copies_checkpoints(launch) or not (
+            launch.needs_report_directory or os.path.isdir(directory)
+        ):
             on_ready(library, "", False)
             return
 
@@ -131,7 +137,7 @@ class Prerequisites:
         remote = replace(launch, extra=extra, reports=reports, checkpoints=checkpoints)
         if not self.shares_files:
             remote = _moved(remote, work, shell.root.removesuffix(f"/{self.connection.root}"))
-        return replace(remote, own_checkpoints=self.copies_checkpoints(launch))
+        return replace(remote, has_own_checkpoints=self.copies_checkpoints(launch))
 
     def in_container(
         self, launch: Launch, shell: RemoteShell, library: str | None, grace: float
@@ -140,7 +146,9 @@ class Prerequisites:
         script = f"{shell.root}/scripts/{launch.script}" if launch.script else None
         copy = f"{shell.root}/library/{library}" if library is not None else None
         argv, extra = container.command(launch, copy, grace, script=script)
-        return replace(launch, argv=argv, extra=launch.extra | extra, script=None, line=False)
+        return replace(
+            launch, argv=argv, extra=launch.extra | extra, script=None, is_shell_line=False
+        )
 
 
 def _moved(launch: Launch, work: str, home: str) -> Launch:

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from stoker.core.events import AttemptsFound, Event, IdsReserved
+from stoker.core.events import Event, IdsReserved, OrphanAttemptsFound
 from stoker.executors.agent.attempt import parse_attempt
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.linux.thread_pool import TransferPool
@@ -137,6 +137,6 @@ class Reconciliation:
             elif attempt.attempt < MAX_ATTEMPTS_PER_JOB:
                 # The journal has lost it: it continues, and its number is never used again.
                 now, (job, number) = time.time(), attempt
-                self.report(AttemptsFound(at=now, job=job, attempt=number))
+                self.report(OrphanAttemptsFound(at=now, job=job, attempt=number))
 
         return on_reply

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from stoker.core.job import Carry
-from stoker.core.text import printable
+from stoker.core.model.spec import FileTransfer
+from stoker.core.model.units import printable
 from stoker.executors.agent.attempt import Phase, RemoteAttempt, parse_attempt
 from stoker.executors.agent.session.framing import ProtocolError
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
@@ -377,7 +377,7 @@ class ResultCollector:
         )
 
 
-def result_kind(carry: Carry) -> str:
+def result_kind(carry: FileTransfer) -> str:
     """Return what the agent prepares: what the attempt changed, named paths, or nothing."""
     if carry.bring is None:
         return "changed"

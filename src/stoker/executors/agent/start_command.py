@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from stoker.core.launch import Launch, filled_in
+from stoker.core.launch.launch import Launch, fill_placeholders
 
 
 def command(launch: Launch, scripts: str, bash: bool) -> tuple[str, ...]:
     """Return the argv on the node; a script is in the node's directory of scripts."""
-    if launch.line:
+    if launch.is_shell_line:
         return launch.argv[-1:]
     if launch.script is None:
         return launch.argv
@@ -25,16 +25,16 @@ def variables(launch: Launch, secret: Callable[[str], bytes | None]) -> list[str
 
 
 def _requested(launch: Launch, secret: Callable[[str], bytes | None]) -> list[str]:
-    if not launch.asked:
+    if not launch.exported_variables:
         return []
     values = secret(launch.environment)
     if values is None:
         raise KeyError("the job's environment is no longer stored; submit the job again")
     lines = (os.fsdecode(line) for line in values.split(b"\0") if line)
     return [
-        filled_in(line, launch.fill) if launch.fill else line
+        fill_placeholders(line, launch.placeholders) if launch.placeholders else line
         for line in lines
-        if _is_name(name := line.partition("=")[0]) and name in launch.asked
+        if _is_name(name := line.partition("=")[0]) and name in launch.exported_variables
     ]
 
 

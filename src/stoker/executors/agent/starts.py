@@ -36,13 +36,13 @@ class Starts:
         """Send the files of an attempt, its script and what else it needs, then start it."""
         launch = attempt.launch
         assert launch is not None
-        if self.executor.shares_files or not launch.carry.send:
+        if self.executor.shares_files or not launch.transfer.send:
             self._send_script(attempt, launch.directory if self.executor.shares_files else "empty")
         else:
             self.executor.uploads.ensure(
                 launch.directory,
-                launch.carry,
-                launch.since,
+                launch.transfer,
+                launch.files_after,
                 lambda tree, why, may_pass: self._on_uploaded(attempt, tree, why, may_pass),
             )
 
@@ -139,14 +139,14 @@ class Starts:
             self._give_up(attempt, why, why, may_pass=False)
             return
         scripts = f"{executor.readings.home}/{connection.root}/scripts"
-        results = "nothing" if executor.shares_files else result_kind(launch.carry)
+        results = "nothing" if executor.shares_files else result_kind(launch.transfer)
         attempt.phase, attempt.is_observed = Phase.ORDERED, True
         attempt.ordered_at = time.monotonic()
         attempt.launch = None
         executor.states.poll_soon()
         connection.request(
             None, "start", attempt.word, directory, "separate" if launch.err else "joined",
-            "line" if launch.line else "argv",
+            "line" if launch.is_shell_line else "argv",
             str(attempt.barrier_timeout), results, str(round(executor.grace)),
             f"{launch.umask:o}", str(len(variables)), *variables,
             *start_command.command(launch, scripts, executor.readings.has_bash),

@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Callable
 
-from stoker.core import contract
-from stoker.core.launch import Launch, filled_in
-from stoker.core.slurm_env import SLURM_MARK
+from stoker.core.launch import training_env as contract
+from stoker.core.launch.launch import Launch, fill_placeholders
+from stoker.core.launch.slurm_env import SLURM_MARK
 from stoker.executors.launch import container
 from stoker.executors.launch.paths import SLURM_TOOLS, ExecutorPaths, terminal_path
 
@@ -36,12 +36,12 @@ class CommandBuilder:
         """Return the command line, and the variables beside the job's own environment."""
         self._provide_script(launch)
         argv = launch.argv
-        extra = launch.extra | self._filled(launch) if launch.fill else launch.extra
+        extra = launch.extra | self._filled(launch) if launch.placeholders else launch.extra
         if launch.container is not None:
             argv, more = self._contained(launch)
             extra = extra | more
         else:
-            if contract.TRAINS in extra:
+            if contract.TRAINING_MARK in extra:
                 extra = extra | self._with_library(launch)
             if SLURM_MARK in extra:
                 extra = extra | self._with_slurm_tools(launch)
@@ -70,7 +70,7 @@ class CommandBuilder:
 
     def _contained(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
         environment = self.environment(launch.environment)
-        missing = container.absent(environment, self.engine, launch.asked)
+        missing = container.absent(environment, self.engine, launch.exported_variables)
         if missing is not None:
             raise NoContainer(missing)
         script = f"{self.places.scripts}/{launch.script}" if launch.script else None
@@ -81,7 +81,9 @@ class CommandBuilder:
     def _filled(self, launch: Launch) -> dict[str, str]:
         """Return the variables with names of devices filled in for the braces."""
         values = self.environment(launch.environment)
-        filled = {name: filled_in(text, launch.fill) for name, text in values.items()}
+        filled = {
+            name: fill_placeholders(text, launch.placeholders) for name, text in values.items()
+        }
         return {name: text for name, text in filled.items() if text != values[name]}
 
     def environment(self, hash: str) -> dict[str, str]:

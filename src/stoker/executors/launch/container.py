@@ -8,9 +8,9 @@ import re
 import signal
 from collections.abc import Iterable, Mapping
 
-from stoker.core.job import Container, Mount
-from stoker.core.launch import Launch
-from stoker.core.slurm_env import SLURM_MARK
+from stoker.core.launch.launch import Launch
+from stoker.core.launch.slurm_env import SLURM_MARK
+from stoker.core.model.spec import Container, Mount
 from stoker.executors.launch.paths import SLURM_TOOLS
 from stoker.executors.linux.procfs import read_environ
 
@@ -55,13 +55,19 @@ def command(
     names = dict.fromkeys((*launch.extra, *extra, "NVIDIA_VISIBLE_DEVICES"))
     if _has_peers(launch):
         names |= dict.fromkeys(MET_LATER)
-    inside = [name for name in ENGINES_TOO if name in launch.asked]
-    asked = (name for name in launch.asked if name.isidentifier() and name not in inside)
-    names |= dict.fromkeys(asked)
+    inside = [name for name in ENGINES_TOO if name in launch.exported_variables]
+    exported = (
+        name for name in launch.exported_variables if name.isidentifier() and name not in inside
+    )
+    names |= dict.fromkeys(exported)
     if library is not None:
         names["PYTHONPATH"] = None
     pythonpath_source = (
-        "none" if library is None else "job" if "PYTHONPATH" in launch.asked else "image"
+        "none"
+        if library is None
+        else "job"
+        if "PYTHONPATH" in launch.exported_variables
+        else "image"
     )
     gpus = ",".join(launch.gpus) or launch.extra.get("STOKER_GPUS", "")
     if "ROCR_VISIBLE_DEVICES" in launch.extra:
@@ -74,7 +80,7 @@ def command(
         *(f"--env={name}" for name in names),
         *_network(launch, container),
         *(("--interactive", "--tty") if launch.terminal else ()),
-        *((f"--workdir={launch.directory}",) if container.here else ()),
+        *((f"--workdir={launch.directory}",) if container.in_job_directory else ()),
         "+run", container.image, *_with_slurm_tools(launch, library), *_inner(launch, script),
     ), extra  # fmt: skip
 
@@ -100,12 +106,12 @@ def is_supervisor_of(pid: int, token: str) -> bool:
     return any(entry == mark or entry.startswith(mark + b"-") for entry in entries)
 
 
-def absent(environment: Mapping[str, str], engine: str, asked: Iterable[str] = ()) -> str | None:
+def absent(environment: Mapping[str, str], engine: str, exported: Iterable[str] = ()) -> str | None:
     """Return why this node cannot run containers; None if it may. Nothing is started."""
     import shutil
 
     path = environment.get("PATH") or os.defpath
-    if "PATH" in asked:
+    if "PATH" in exported:
         path += os.pathsep + USUAL_PATH  # the job's PATH is for the inside
     if not engine:
         return None if any(shutil.which(program, path=path) for program in ENGINES) else ABSENT
@@ -120,20 +126,20 @@ def _places(
     """Create and return the directories to mount; those that the user named take precedence."""
     user = {mount.target.rstrip("/") or "/": mount for mount in container.mounts}
     ours = [Mount(launch.reports, REPORTS)]
-    if launch.own_checkpoints:
+    if launch.has_own_checkpoints:
         ours.append(
             Mount(launch.checkpoints, f"{SNAPSHOTS}/{os.path.basename(launch.checkpoints)}")
         )
     else:
         ours.append(Mount(os.path.dirname(launch.checkpoints), SNAPSHOTS))
-    if container.here and launch.directory != "/":
+    if container.in_job_directory and launch.directory != "/":
         ours.append(Mount(launch.directory, launch.directory))
     if library is not None:
         ours.append(Mount(library, LIBRARY, read_only=True))
     if script is not None:
         ours.append(Mount(script, SCRIPT, read_only=True))
     yield from ("+writable", launch.reports)
-    yield from ("+writable" if launch.own_checkpoints else "+mkdir", launch.checkpoints)
+    yield from ("+writable" if launch.has_own_checkpoints else "+mkdir", launch.checkpoints)
     for mount in (*(each for each in ours if each.target not in user), *user.values()):
         option = "--mount=" + ",".join(
             _quoted(field)
@@ -167,7 +173,7 @@ def _network(launch: Launch, container: Container) -> Iterable[str]:
 
 def _inner(launch: Launch, script: str | None) -> tuple[str, ...]:
     """Return the command inside the container."""
-    if launch.line:
+    if launch.is_shell_line:
         return _shell(launch.argv[0], "-c", launch.argv[-1])
     if launch.script is None or script is None:
         return launch.argv

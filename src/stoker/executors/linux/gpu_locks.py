@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable, Iterable
 from math import inf
 
-from stoker.core.foreign import UNAVAILABLE
-from stoker.core.job import AttemptId
+from stoker.core.measurement.foreign_use import UNAVAILABLE
+from stoker.core.model.job import AttemptId
 from stoker.executors.linux.shared_locks import lock_shared
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import signal
 
 from msgspec import Struct
 
-from stoker.core.job import AttemptId
+from stoker.core.model.job import AttemptId
 from stoker.executors.linux import cgroup, oom
 
 

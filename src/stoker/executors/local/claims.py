@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
-from stoker.core.job import AttemptId
+from stoker.core.model.job import AttemptId
 from stoker.executors.linux.procfs import ENDED, has_open, process_state, read_stat
 from stoker.executors.local.supervisor import PROCESS_NAME
 

@@ -20,11 +20,11 @@ from stoker.core.events import (
     ForeignUseChanged,
     ProcessExited,
     ProcessStarted,
-    StartCalledOff,
+    StartCancelled,
     StartFailed,
 )
-from stoker.core.foreign import in_words
-from stoker.core.launch import Launch
+from stoker.core.launch.launch import Launch
+from stoker.core.measurement.foreign_use import in_words
 from stoker.executors.launch.command import CommandBuilder, NoContainer
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux import cgroup, oom
@@ -161,7 +161,7 @@ class LocalExecutor(Executor):
         attempt = LocalAttempt(id, launch.extra["STOKER_TOKEN"], out=launch.out, err=launch.err)
         # Registered before anything can fail: the claims of known attempts are not cleared.
         self.attempts[id] = attempt
-        if launch.trains:
+        if launch.needs_report_directory:
             with contextlib.suppress(OSError):  # an attempt that needs the directory reports it
                 os.makedirs(launch.checkpoints, 0o700, exist_ok=True)
         locked = self.gpu_locks.take(id, launch.gpus) if launch.gpus else None
@@ -197,7 +197,7 @@ class LocalExecutor(Executor):
     def call_off(self, attempt: AttemptId, why: str, delay: float = 0.0) -> None:
         """Report a start that did not happen."""
         self.report(
-            StartCalledOff(
+            StartCancelled(
                 at=time.time(), job=attempt.job, attempt=attempt.attempt, why=why, delay=delay
             )
         )
@@ -214,7 +214,7 @@ class LocalExecutor(Executor):
             return
         part, now = launch.placement.parts[rank], time.time()
         for name in part.names("gpu"):
-            self.report(ForeignUseChanged(at=now, node=part.node, device=name, stranger=holder))
+            self.report(ForeignUseChanged(at=now, node=part.node, device=name, foreign_user=holder))
 
     def cancel_start(self, attempt: AttemptId, why: str) -> None:
         """Requeue a job after its start failed inside the daemon, unless a supervisor has it."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from stoker.core.job import AttemptId
+from stoker.core.model.job import AttemptId
 from stoker.executors.local.supervisor import spawn_supervisor
 from stoker.executors.local.supervisor_client import SUPERVISORS, SupervisorClient
 from stoker.executors.reactor import Reactor, Timer

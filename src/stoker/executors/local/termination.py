@@ -64,13 +64,13 @@ class Termination:
 
     def _terminate(self, attempts: list[LocalAttempt], boot: float) -> None:
         """Do one step for all attempts together, since it takes a scan of all processes."""
-        asked = [a for a in attempts if a.term_pending is not None and a.pid is not None]
+        to_terminate = [a for a in attempts if a.term_pending is not None and a.pid is not None]
         due = [a for a in attempts if a.kill_at is not None and boot >= a.kill_at]
         ended = [a for a in attempts if a.status is not None or a.is_lost]
-        if not (asked or due or ended):
+        if not (to_terminate or due or ended):
             return
         executor, seen = self.executor, self.executor.snapshot()
-        for attempt in asked:
+        for attempt in to_terminate:
             self._send_term(attempt, seen)
         left = {a.id: executor.members(a, seen) for a in (*due, *ended)}
         for attempt in ended:

@@ -6,7 +6,7 @@ import re
 
 from msgspec import Struct
 
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 
 ALIVE = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=2", "-o", "ConnectTimeout=10")
 """A dead connection is noticed within ten seconds; plain ssh would hang for minutes."""

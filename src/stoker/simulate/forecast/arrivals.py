@@ -14,10 +14,11 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.estimate import attained
-from stoker.core.job import Job, Spec
-from stoker.core.lifecycle import JobState
-from stoker.core.outlook import Question
+from stoker.core.explain.forecast_input import ForecastInput
+from stoker.core.measurement.estimator import attained
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.spec import Spec
 from stoker.simulate.forecast.durations import DurationModel, run_seconds
 
 DAY_SECONDS = 86400.0
@@ -40,7 +41,7 @@ class Arrival(Struct):
 class ArrivalModel:
     """Samples submissions from the recent past."""
 
-    def __init__(self, input: Question, durations: DurationModel) -> None:
+    def __init__(self, input: ForecastInput, durations: DurationModel) -> None:
         self.input, self.durations = input, durations
         self.window = max(input.at - input.since, 0.0)
         batches: dict[float, list[Job]] = {}

@@ -13,12 +13,21 @@ from random import Random
 
 from msgspec import Struct
 
-from stoker.core.estimate import attained, epochs_of, estimate, known, remaining, restart_cost
-from stoker.core.job import Job, Spec
-from stoker.core.lifecycle import JobState
-from stoker.core.outlook import Kind, Question, command_key, name_key
-from stoker.core.policy.rank import gpus_of
-from stoker.core.state import State
+from stoker.core.explain.forecast import Kind
+from stoker.core.explain.forecast_input import ForecastInput, command_key, name_key
+from stoker.core.measurement.estimator import (
+    attained,
+    epochs_of,
+    estimate,
+    profile_of,
+    remaining,
+    restart_cost,
+)
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.spec import Spec
+from stoker.core.policies.ranking import gpus_of
+from stoker.core.state.state import State
 
 EPOCH_DEVIATION, SIMILAR_DEVIATION, STATED_DEVIATION, SAME_COMMAND_DEVIATION = 0.05, 0.25, 0.5, 0.15
 """Standard deviation of the logarithm of truth over estimate: measured epochs of this job, epochs
@@ -139,7 +148,7 @@ class DurationEstimate(Struct, frozen=True):
 class DurationModel:
     """Duration estimates of all jobs of a state."""
 
-    def __init__(self, input: Question, state: State, random: Random | None = None) -> None:
+    def __init__(self, input: ForecastInput, state: State, random: Random | None = None) -> None:
         """With `random`, the recent jobs are a bootstrap sample."""
         self.input, self.state, self.random = input, state, random
         self.estimates: dict[int, DurationEstimate] = {}
@@ -206,14 +215,18 @@ class DurationModel:
         """Return the remaining seconds by the measured epochs of the job, None without any."""
         spec = self.input.specs[job.spec]
         epochs = epochs_of(job, spec)
-        progress, families, at = job.progress, self.state.rest.families, self.input.at
-        if epochs is None or progress is None or progress.pace is None:
+        progress, families, at = job.progress, self.state.record.profiles, self.input.at
+        if epochs is None or progress is None or progress.epoch_time is None:
             return None
         left = remaining(families, self.state.cluster, job, spec, at) or 0.0
-        if job.placement is not None and progress.counted_at is None and job.started_at is not None:
+        if (
+            job.placement is not None
+            and progress.epoch_started_at is None
+            and job.started_at is not None
+        ):
             # Restarted, and its first epoch since then has not finished.
-            run = at - job.started_at - job.slack - restart_cost(known(families, job, spec))
-            left -= min(max(run, 0.0), max(left - progress.pace[2], 0.0))
+            run = at - job.started_at - job.slack - restart_cost(profile_of(families, job, spec))
+            left -= min(max(run, 0.0), max(left - progress.epoch_time[2], 0.0))
         return left
 
     def _gpu_count(self, job: Job) -> float:
@@ -227,14 +240,14 @@ class DurationModel:
 
     def _estimate(self, job: Job) -> DurationEstimate:
         spec, at = self.input.specs[job.spec], self.input.at
-        record = self.state.rest
+        record = self.state.record
         if job.state is JobState.COMPLETING and job.ending != "stop":
             return DurationEstimate(Kind.ORDER, "the end that was requested", ENDING_SECONDS)
         measured, age = self._measured_remaining(job), attained(job, at)
         if measured is not None:
             return DurationEstimate(Kind.EPOCHS, "its measured epochs", measured, EPOCH_DEVIATION)
         max_remaining = max(spec.limit - age, 1.0) if spec.limit else inf
-        left = remaining(record.families, self.state.cluster, job, spec, at)
+        left = remaining(record.profiles, self.state.cluster, job, spec, at)
         has_epochs = left is not None and self._has_epoch_estimate(job, spec)
         key = self._key(job)
         same = self.runs.get(key)
@@ -280,7 +293,9 @@ class DurationModel:
     def _has_epoch_estimate(self, job: Job, spec: Spec) -> bool:
         if epochs_of(job, spec) is None:
             return False
-        estimated = estimate(self.state.rest.families, self.state.cluster, job, spec, self.input.at)
+        estimated = estimate(
+            self.state.record.profiles, self.state.cluster, job, spec, self.input.at
+        )
         return estimated.epoch_seconds is not None
 
     def _estimate_from_others(

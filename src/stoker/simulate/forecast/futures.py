@@ -17,17 +17,26 @@ import msgspec
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.admission import dependency_of, dependency_standing
-from stoker.core.clock import seconds_until_due
-from stoker.core.dependency import Standing, stuck
-from stoker.core.estimate import Family, attained, epoch_on, epochs_of, known, likely_hardware
-from stoker.core.instructions import EndAttempt
-from stoker.core.job import Job, Spec
-from stoker.core.lifecycle import JobState
-from stoker.core.outlook import Foreseen, Kind, Outlook, Question, Samples, combined
-from stoker.core.policy.rules import USUAL
-from stoker.core.restore import restore
-from stoker.core.state import State
+from stoker.core.events.instructions import TerminateAttempt
+from stoker.core.explain.forecast import Forecast, JobForecast, Kind, Samples, combined
+from stoker.core.explain.forecast_input import ForecastInput
+from stoker.core.measurement.estimator import (
+    attained,
+    epoch_seconds_on,
+    epochs_of,
+    likely_hardware,
+    profile_of,
+)
+from stoker.core.model.dependency import DependencyStatus, stays_open
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.profile import JobProfile
+from stoker.core.model.spec import Spec
+from stoker.core.policies.catalog import DEFAULT_POLICY
+from stoker.core.state.eligibility import dependency_of, dependency_status_of
+from stoker.core.state.restore import restore
+from stoker.core.state.state import State
+from stoker.core.state.timers import next_wakeup
 from stoker.simulate.forecast.arrivals import Arrival, ArrivalModel
 from stoker.simulate.forecast.durations import ENDING_SECONDS, DurationEstimate, DurationModel
 from stoker.simulate.forecast.start_bounds import StartBound, StartBounds, StartRecorder
@@ -46,14 +55,14 @@ MAX_CYCLES = 20_000
 class ElasticSpeed:
     """Speed of an elastic job relative to the number of GPUs that it has or is likely to get."""
 
-    def __init__(self, family: Family, gpus: int, model: str) -> None:
+    def __init__(self, family: JobProfile, gpus: int, model: str) -> None:
         self.family, self.gpus, self.model = family, gpus, model
 
     def rate(self, done: float, gpus: int, machines: int, model: str) -> float:
         """Return work per second."""
-        base, actual = epoch_on(self.family, self.gpus, self.model)[0], None
+        base, actual = epoch_seconds_on(self.family, self.gpus, self.model)[0], None
         if base:
-            actual = epoch_on(self.family, gpus, model or self.model)[0]
+            actual = epoch_seconds_on(self.family, gpus, model or self.model)[0]
         return base / actual if base and actual else 1.0
 
     def interference(self, other: Speed, model: str) -> float:
@@ -72,9 +81,9 @@ class PredictedJob(TraceJob, kw_only=True):
 class FutureReplay(Replay):
     """One simulated future of a state."""
 
-    def __init__(self, input: Question, state: State, durations: DurationModel) -> None:
-        nodes = list(input.rest.nodes.values())
-        super().__init__(Workload(title="", jobs=[]), nodes, USUAL.name, state=state)
+    def __init__(self, input: ForecastInput, state: State, durations: DurationModel) -> None:
+        nodes = list(input.record.nodes.values())
+        super().__init__(Workload(title="", jobs=[]), nodes, DEFAULT_POLICY.name, state=state)
         self.now, self.durations = input.at, durations
         self.recorder = self.start_recorder = StartRecorder(state, self._kind_of)
         self.forecast_ids = {job.id for job in input.jobs if not job.finished}
@@ -120,11 +129,11 @@ class FutureReplay(Replay):
         if (
             trace_job.epochs
             and not trace_job.non_preemptible
-            and (progress is None or progress.pace is None)
+            and (progress is None or progress.epoch_time is None)
         ):
             first = run.time_of(max(self._measured_work(trace_job), run.work_done))
             self._schedule(first, "known", job.id, run.version)
-        if progress is not None and progress.stop is not None and not progress.stop.ignored:
+        if progress is not None and progress.stop is not None and not progress.stop.timed_out:
             self._request_stop(job.id)
 
     def _predict(self, job: Job, left: float) -> PredictedJob:
@@ -132,20 +141,20 @@ class FutureReplay(Replay):
         training, progress = spec.training, job.progress
         epochs = epochs_of(job, spec)
         done = attained(job, self.now)
-        if epochs and progress is not None and progress.pace is not None:
-            done = max(epochs * progress.pace[2] - left, 0.0)
-        reports = training is not None or (progress is not None and progress.listening)
+        if epochs and progress is not None and progress.epoch_time is not None:
+            done = max(epochs * progress.epoch_time[2] - left, 0.0)
+        reports = training is not None or (progress is not None and progress.accepts_stop)
         return PredictedJob(
             submit_time=job.submitted_at, duration=max(done + left, 1.0), epochs=epochs,
-            non_preemptible=not reports, restarts_from_zero=spec.restartable and not reports,
+            non_preemptible=not reports, restarts_from_zero=spec.requeueable and not reports,
             speed=self._speed(job, spec),
         )  # fmt: skip
 
     def _speed(self, job: Job, spec: Spec) -> Speed | None:
         gpu_request = spec.request.gpus
-        if gpu_request is None or gpu_request.most is None:
+        if gpu_request is None or gpu_request.max_amount is None:
             return None
-        family = known(self.state.rest.families, job, spec)
+        family = profile_of(self.state.record.profiles, job, spec)
         gpus, model = likely_hardware(self.state.cluster, job, spec, family)
         return ElasticSpeed(family, gpus, model)
 
@@ -157,7 +166,7 @@ class FutureReplay(Replay):
         self._cycle([])
         for _ in range(cycles):
             arrival_time = arrivals[index].submit_time if index < len(arrivals) else inf
-            due = seconds_until_due(self.state, self.now, self.now)
+            due = next_wakeup(self.state, self.now, self.now)
             next_time = self.timers[0][0] if self.timers else inf
             if due is not None:  # never twice at the same time, however it is rounded
                 next_time = min(next_time, self.now + max(due, 0.01))
@@ -179,7 +188,7 @@ class FutureReplay(Replay):
                 break
 
     def _submit_arrival(self, arrival: Arrival) -> list[object]:
-        id, spec, model = self.state.rest.next_id, arrival.spec, arrival.template
+        id, spec, model = self.state.record.next_id, arrival.spec, arrival.template
         hash = f"{model.spec} again {spec.name}"
         instructions: list[object] = []
         if hash not in self.state.specs:
@@ -201,7 +210,7 @@ class FutureReplay(Replay):
 
     def _execute(self, instruction: object) -> list[object]:
         instructions = super()._execute(instruction)
-        if isinstance(instruction, EndAttempt):
+        if isinstance(instruction, TerminateAttempt):
             job, run = self.state.jobs[instruction.job], self.runs[instruction.job]
             if job.finished:  # its time limit was reached
                 self.start_recorder.job_ended(job.id, self.now)
@@ -211,7 +220,7 @@ class FutureReplay(Replay):
         return instructions
 
 
-def forecast(data: bytes, count: int = FUTURES, seed: int = 0, seconds: float = inf) -> Outlook:
+def forecast(data: bytes, count: int = FUTURES, seed: int = 0, seconds: float = inf) -> Forecast:
     """Return the forecast of every job; with one future, that of the median durations.
 
     With enough seconds, the same input and seed give the same forecast.
@@ -243,13 +252,13 @@ def forecast(data: bytes, count: int = FUTURES, seed: int = 0, seconds: float = 
         for job_forecast in jobs
         if job_forecast.start and job_forecast.job in starts
     ]
-    return Outlook(
+    return Forecast(
         at=input.at, jobs=jobs, plays=len(futures), horizon=max(starts_predicted, default=None)
     )  # fmt: skip
 
 
 def _simulate_future(
-    data: bytes, input: Question, durations: DurationModel, random: Random | None, cycles: int,
+    data: bytes, input: ForecastInput, durations: DurationModel, random: Random | None, cycles: int,
     stop: float,
 ) -> FutureReplay:  # fmt: skip
     """Simulate one future of a copy of the state."""
@@ -263,9 +272,9 @@ def _simulate_future(
     return future
 
 
-def _decode_input(data: bytes) -> Question:
+def _decode_input(data: bytes) -> ForecastInput:
     """Decode a copy of the input with boot times converted to wall times: futures use one clock."""
-    input = msgspec.json.decode(data, type=Question)
+    input = msgspec.json.decode(data, type=ForecastInput)
     shift = input.at - input.boot
     for job in input.jobs:
         if job.started_boot is not None:
@@ -273,16 +282,18 @@ def _decode_input(data: bytes) -> Question:
         if job.paused_boot is not None:
             job.paused_boot += shift
         if job.progress is not None:
-            job.progress = job.progress.later(shift)
-    input.rest.away = {
-        name: replace(away, boot=away.boot + shift if away.boot is not None else None)
-        for name, away in input.rest.away.items()
+            job.progress = job.progress.with_stop_postponed(shift)
+    input.record.unreachable = {
+        name: replace(
+            away, boot_time=away.boot_time + shift if away.boot_time is not None else None
+        )
+        for name, away in input.record.unreachable.items()
     }
     return input
 
 
-def _restore_state(input: Question) -> State:
-    return restore(input.rest, input.specs, input.jobs, input.sweeps)
+def _restore_state(input: ForecastInput) -> State:
+    return restore(input.record, input.specs, input.jobs, input.sweeps)
 
 
 def _held_or_blocked(state: State) -> set[int]:
@@ -295,9 +306,9 @@ def _held_or_blocked(state: State) -> set[int]:
         for id in state.dependents.get(unchecked.pop(), set()) - blocked:
             job = state.jobs.get(id)
             dependency = dependency_of(state, job) if job is not None else None
-            if job is None or dependency is None or not stuck(dependency, blocked):
+            if job is None or dependency is None or not stays_open(dependency, blocked):
                 continue
-            if dependency_standing(state, job, inf)[0] is not Standing.MET:
+            if dependency_status_of(state, job, inf)[0] is not DependencyStatus.MET:
                 blocked.add(id)
                 unchecked.append(id)
     return blocked
@@ -310,17 +321,17 @@ def _job_forecast(
     duration: DurationEstimate,
     bound: StartBound,
     futures: list[FutureReplay],
-) -> Foreseen:
+) -> JobForecast:
     if job.state is JobState.SUSPENDED:
-        return Foreseen(job=job.id, never="it is paused")
+        return JobForecast(job=job.id, never="it is paused")
     if job.held:
-        return Foreseen(job=job.id, never="it is held")
-    if job.id in state.doomed:
-        return Foreseen(job=job.id, never="a job that it depends on has failed")
+        return JobForecast(job=job.id, never="it is held")
+    if job.id in state.never_eligible:
+        return JobForecast(job=job.id, never="a job that it depends on has failed")
     if is_blocked:
-        return Foreseen(job=job.id, never="a job that it depends on is held or paused")
+        return JobForecast(job=job.id, never="a job that it depends on is held or paused")
     if all(future.halted and job.id not in future.start_recorder.ends for future in futures):
-        return Foreseen(job=job.id, never="it needs something whose end cannot be estimated")
+        return JobForecast(job=job.id, never="it needs something whose end cannot be estimated")
     until = min(future.now for future in futures)
     kind = combined(bound.causes)
     start = None
@@ -335,7 +346,7 @@ def _job_forecast(
         duration.basis if end_kind is duration.kind else _basis_text(state, bound, end_kind),
         bound.latest_end,
     )  # fmt: skip
-    return Foreseen(job=job.id, start=start, end=end)
+    return JobForecast(job=job.id, start=start, end=end)
 
 
 def _samples(

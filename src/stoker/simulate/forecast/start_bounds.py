@@ -7,12 +7,12 @@ from math import inf
 
 from msgspec import Struct
 
-from stoker.core.cluster import Placement
-from stoker.core.job import Job
-from stoker.core.outlook import Kind, combined
-from stoker.core.policy.fit import could_ever
-from stoker.core.policy.order import in_order
-from stoker.core.state import State
+from stoker.core.explain.forecast import Kind, combined
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import Job
+from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.queue.pending_queue import first_jobs
+from stoker.core.state.state import State
 from stoker.simulate.replay.recorder import RunRecorder
 from stoker.simulate.workload import TraceJob
 
@@ -47,11 +47,11 @@ class StartRecorder(RunRecorder):
         causes = dict(self.last_release)
         for part in placement.parts:
             devices = self.state.cluster.nodes[part.node].by_name
-            for take in part.takes:
+            for take in part.allocations:
                 device = devices[take.type, take.device]
                 known = self.released.get((part.node, take.type, take.device), {})
                 for kind, (amount, memory, first) in known.items():
-                    if amount > device.free or memory > device.memory_free:
+                    if amount > device.unallocated or memory > device.memory_free:
                         causes.setdefault(kind, first)
         return causes
 
@@ -73,7 +73,7 @@ class StartRecorder(RunRecorder):
     def _release(self, id: int, causes: Causes) -> None:
         self.last_release = causes
         for part in self.placements[id].parts if id in self.placements else ():
-            for take in part.takes:
+            for take in part.allocations:
                 known = self.released.setdefault((part.node, take.type, take.device), {})
                 for kind, job in causes.items():
                     amount, memory, first = known.get(kind, (0, 0, job))
@@ -108,7 +108,7 @@ class StartBounds:
         """Jobs without an estimate that hold resources until the end of the simulation."""
         self.bounds: dict[int, StartBound] = {}
         ahead: list[Job] = []
-        for job in in_order(state.line, state.jobs, len(state.jobs)):
+        for job in first_jobs(state.pending, state.jobs, len(state.jobs)):
             self.bounds[job.id] = self._bound(job, ahead)
             ahead.append(job)
 
@@ -156,4 +156,7 @@ class StartBounds:
         ]
 
     def _could_use(self, job: Job, node: str) -> bool:
-        return could_ever(self.state.cluster.nodes[node], self.state.spec(job).request) is None
+        return (
+            infeasibility_reason(self.state.cluster.nodes[node], self.state.spec(job).request)
+            is None
+        )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stoker.core.cluster import Placement
-from stoker.core.request import GPU
+from stoker.core.model.hardware import Placement
+from stoker.core.model.resources import GPU
 
 
 class GpuSharing:

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from stoker.core.cluster import NodeFacts
-from stoker.core.estimate import Pace, company
-from stoker.core.events import KindMeasured
-from stoker.core.request import GPU
+from stoker.core.events import ProfileImported
+from stoker.core.measurement.estimator import colocation_key
+from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.profile import EpochTime
+from stoker.core.model.resources import GPU
 from stoker.simulate.workload import TraceJob, Workload
 
 DEFAULT_EPOCH_SECONDS = 60.0
@@ -63,20 +64,20 @@ class JobProfiles:
         """Return True if sharing a GPU was measured, which holds for jobs with one GPU."""
         return job.gpus == 1.0 and profile_key(job) in self.epoch_steps
 
-    def profile_events(self, warmup: float) -> Iterator[KindMeasured]:
+    def profile_events(self, warmup: float) -> Iterator[ProfileImported]:
         """Yield the events that import all profiles."""
         for name in self.epoch_steps:
             sizes = [job for (job_name, _), job in self.samples.items() if job_name == name]
-            yield KindMeasured(
+            yield ProfileImported(
                 at=0.0,
-                family=name,
-                paces=tuple(
-                    Pace(int(job.gpus), model, self.epoch_steps[name] / pace)
+                profile=name,
+                epoch_times=tuple(
+                    EpochTime(int(job.gpus), model, self.epoch_steps[name] / pace)
                     for job in sizes
                     for model, pace in self._steps_per_second(job)
                 ),
-                beside={
-                    company(model, other): job.speed.interference(company_of.speed, model)
+                interference={
+                    colocation_key(model, other): job.speed.interference(company_of.speed, model)
                     for job in sizes
                     if self.may_share(job) and job.speed is not None
                     for (other, _), company_of in self.samples.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from stoker.core.cluster import Placement
+from stoker.core.model.hardware import Placement
 from stoker.simulate.workload import TraceJob
 
 
@@ -12,12 +12,18 @@ class JobRun:
     """A job that was submitted: its work done, and its current attempt."""
 
     __slots__ = (
-        "attempt", "end_time", "job", "placement", "rate", "reported_epochs", "stop_time",
-        "version", "work_done", "work_start",
+        "attempt", "end_time", "epoch_factor", "is_silent", "job", "placement", "rate",
+        "reported_epochs", "stop_time", "version", "work_done", "work_start", "work_until_end",
     )  # fmt: skip
 
     def __init__(self, job: TraceJob) -> None:
         self.job = job
+        self.work_until_end = job.duration
+        """Seconds of work after which it ends; less than its duration if it fails."""
+        self.epoch_factor = 1.0
+        """Reported epoch time divided by the true one."""
+        self.is_silent = False
+        """It never reports an epoch."""
         self.work_done = 0.0
         """Seconds of work done before the current attempt."""
         self.attempt = 0
@@ -35,7 +41,8 @@ class JobRun:
 
     def work_at(self, at: float) -> float:
         """Return the seconds of work done at a time."""
-        return min(self.work_done + max(at - self.work_start, 0.0) * self.rate, self.job.duration)
+        work = self.work_done + max(at - self.work_start, 0.0) * self.rate
+        return min(work, self.work_until_end)
 
     def time_of(self, work: float) -> float:
         """Return when this much work is done."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.core.cluster import NodeFacts, Placement
-from stoker.core.request import GPU
+from stoker.core.model.hardware import NodeFacts, Placement
+from stoker.core.model.resources import GPU
 from stoker.simulate.replay.results import JobResult, RunCost, RunResult, Segment
 from stoker.simulate.workload import TraceJob, Workload
 
@@ -107,8 +107,8 @@ class RunRecorder:
         """Count a placement in or out; return how many of its GPUs other jobs hold as well."""
         shared_gpus = 0
         for part in placement.parts:
-            for take in part.takes:
-                if take.shares:
+            for take in part.allocations:
+                if take.is_shared:
                     gpu = (part.node, take.device)
                     count = self.sharers.get(gpu, 0)
                     self.sharers[gpu] = count + step
@@ -117,10 +117,10 @@ class RunRecorder:
 
     def _add_segments(self, id: int, begin: float, end: float, placement: Placement) -> None:
         for part in placement.parts:
-            takes = [take for take in part.takes if take.type == GPU]
+            takes = [take for take in part.allocations if take.type == GPU]
             if takes:
                 first = min(self.gpu_index[part.node, take.device] for take in takes)
-                gpus = sum(1.0 if take.shares else take.amount / 1000 for take in takes)
+                gpus = sum(1.0 if take.is_shared else take.amount / 1000 for take in takes)
                 self.segments.append(
                     Segment(id - 1, self.node_index[part.node], first, gpus, begin, end)
                 )

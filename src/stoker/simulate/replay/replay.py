@@ -14,15 +14,21 @@ from math import ceil, inf
 from time import perf_counter
 
 from stoker.core import events as e
-from stoker.core.cluster import NodeFacts, Placement
-from stoker.core.cycle import after_requests, before_requests
-from stoker.core.fold import apply
-from stoker.core.instructions import AskToStop, EndAttempt, LetGoOn, StartProcess
-from stoker.core.job import Spec, Training
-from stoker.core.policy.rules import Knows
-from stoker.core.policy.rules import policy as policy_named
-from stoker.core.request import GPU, Request
-from stoker.core.state import State
+from stoker.core.events.instructions import (
+    RequestStop,
+    StartProcess,
+    TerminateAttempt,
+    WithdrawStop,
+)
+from stoker.core.handlers import apply
+from stoker.core.model.hardware import NodeFacts, Placement
+from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.spec import Spec, Training
+from stoker.core.planner.cycle import run_cycle
+from stoker.core.policies.catalog import policy as policy_named
+from stoker.core.policies.policy import DurationSource
+from stoker.core.state.state import State
+from stoker.core.state.timers import next_timers
 from stoker.simulate.job_request import request_for
 from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.replay.gpu_sharing import GpuSharing
@@ -58,7 +64,7 @@ class Replay:
         self.workload, self.nodes, self.policy_name = workload, nodes, policy
         self.parameters, self.assumptions = parameters or {}, assumptions or ReplayAssumptions()
         rules = policy_named(policy)
-        self.knows_durations = rules.knows is Knows.SAID
+        self.knows_durations = rules.durations is DurationSource.DECLARED
         """The policy knows all durations, and may preempt every job at any time."""
         has_estimates = self.assumptions.estimate_error is not None
         self.jobs_report = not (
@@ -71,7 +77,7 @@ class Replay:
         """Jobs by GPU, if the policy uses profiles."""
         if (
             workload.profiled
-            and rules.knows is Knows.MEASURED
+            and rules.durations is DurationSource.MEASURED
             and not self.assumptions.time_limits_only
         ):
             self.profiles = JobProfiles(workload, nodes, self.assumptions.checkpoint_seconds)
@@ -125,12 +131,8 @@ class Replay:
 
     def _next_event_time(self, arrival: float) -> float:
         """Return the time of the next event, given the next arrival."""
-        state, time = self.state, min(arrival, self.state.deal_at)
-        if self.timers and self.timers[0][0] < time:
-            time = self.timers[0][0]
-        if len(state.line) and (drift := state.drift.first()) is not None:
-            time = min(time, drift[0])
-        return time
+        event_timer = self.timers[0][0] if self.timers else inf
+        return max(min(arrival, event_timer, *next_timers(self.state, self.now)), self.now)
 
     def resume_job(self, id: int, trace_job: TraceJob, remaining: float) -> None:
         """Continue a job of the initial state that needs these seconds more."""
@@ -139,7 +141,7 @@ class Replay:
         run.work_done, run.attempt = max(trace_job.duration - remaining, 0.0), job.attempt
         if job.placement is not None:
             run.placement, run.work_start = job.placement, self.now
-            run.end_time = run.time_of(trace_job.duration)
+            run.end_time = run.time_of(run.work_until_end)
             self._schedule(run.end_time, "end", id, run.version)
             self.recorder.attempt_started(id, trace_job, self.now, job.placement)
 
@@ -148,21 +150,20 @@ class Replay:
         begin = perf_counter()
         state, now = self.state, self.now
         for number in count():
-            for event in before_requests(state, now, now):
-                instructions += self._apply(event)
-            for event in after_requests(state, now, now):
+            for event in run_cycle(state, now, now):
                 instructions += self._apply(event)
             self.cycle_seconds.append(perf_counter() - begin)
             following: list[object] = []
             for instruction in instructions:
                 following += self._execute(instruction)
-            state.touched.clear()
-            state.dropped.clear()
-            if not following and (not state.line.stirred or number >= MAX_EMPTY_CYCLES):
+            state.changes.take()
+            if not following and (
+                not state.pending.planning_requested or number >= MAX_EMPTY_CYCLES
+            ):
                 break
             instructions = following
             begin = perf_counter()
-        self.recorder.cycle_ended(now, len(state.line))
+        self.recorder.cycle_ended(now, len(state.pending))
 
     def _apply(self, event: e.Event) -> list[object]:
         return list(apply(self.state, event))
@@ -187,10 +188,10 @@ class Replay:
             spec = Spec(
                 kind="argv", user=trace_job.user, directory="/", shell="", environment="",
                 request=request, name=name, queue=trace_job.queue or "default", limit=limit,
-                training=training, steady=non_preemptible,
+                training=training, non_preemptible=non_preemptible,
             )  # fmt: skip
             instructions += self._apply(e.SpecRecorded(at=self.now, hash=hash, spec=spec))
-        self.runs[id] = JobRun(trace_job)
+        self.runs[id] = self._new_run(trace_job)
         instructions += self._apply(
             e.JobsSubmitted(
                 at=self.now, first=id, count=1, spec=hash, argv=self._argv(id, trace_job),
@@ -198,6 +199,13 @@ class Replay:
             )
         )  # fmt: skip
         return instructions
+
+    def _new_run(self, trace_job: TraceJob) -> JobRun:
+        run, assumptions = JobRun(trace_job), self.assumptions
+        run.work_until_end = assumptions.work_until_end(trace_job)
+        run.epoch_factor = assumptions.epoch_factor(trace_job)
+        run.is_silent = assumptions.is_silent(trace_job)
+        return run
 
     def _argv(self, id: int, trace_job: TraceJob) -> tuple[str, ...]:
         """Return a command that no other job has."""
@@ -215,7 +223,7 @@ class Replay:
         """Return what gives a job its own spec although its attributes are equal."""
         return None
 
-    def _request(self, trace_job: TraceJob) -> Request:
+    def _request(self, trace_job: TraceJob) -> ResourceRequest:
         memory = None
         if self.profiles is not None and self.profiles.may_share(trace_job):
             memory = self.profiles.reserved_memory
@@ -225,11 +233,15 @@ class Replay:
         if self.assumptions.estimate_error is not None:
             return Training(expected=ceil(self.assumptions.user_estimate(trace_job)))
         if self.knows_durations:
-            return Training(expected=ceil(trace_job.duration))
+            return Training(expected=max(ceil(self.assumptions.work_until_end(trace_job)), 1))
         if self.assumptions.time_limits_only:
             return None
         spans_nodes = trace_job.max_gpus is not None and trace_job.max_gpus > self.gpus_per_node
-        return Training(epochs=self._epoch_count(trace_job), distributed=spans_nodes)
+        return Training(
+            epochs=self._epoch_count(trace_job),
+            expected=trace_job.expected,
+            distributed=spans_nodes,
+        )
 
     def _epoch_count(self, trace_job: TraceJob) -> int:
         if trace_job.epochs is not None:
@@ -276,13 +288,16 @@ class Replay:
         return []
 
     def _report_epochs(self, id: int, run: JobRun, work: float) -> list[object]:
+        if run.is_silent:
+            return []
         epoch = self._epoch_seconds(run.job)
         done = run.reported_epochs = int(work / epoch + 1e-6)
         at = self.now
         if self.profiles is not None:
             at = min(max(run.time_of(done * epoch), run.work_start), at)
+        seconds = epoch / run.rate * run.epoch_factor
         return self._apply(
-            e.EpochsCounted(at=at, job=id, attempt=run.attempt, done=done, seconds=epoch / run.rate)
+            e.EpochsCounted(at=at, job=id, attempt=run.attempt, done=done, seconds=seconds)
         )
 
     def _on_epoch_end(self, id: int, run: JobRun) -> list[object]:
@@ -293,7 +308,7 @@ class Replay:
         instructions = self._report_epochs(id, run, done * epoch) if on_progress else []
         run.work_done, run.work_start = done * epoch, self.now
         run.rate = self._rate(trace_job, run)
-        run.end_time = run.time_of(trace_job.duration)
+        run.end_time = run.time_of(run.work_until_end)
         self._schedule(run.end_time, "end", id, run.version)
         self._schedule_epoch_end(id, run)
         return instructions
@@ -302,7 +317,7 @@ class Replay:
         """Set a timer for the end of the current epoch, when the rate may change."""
         epoch = self._epoch_seconds(run.job)
         next_end = (int(run.work_done / epoch + 1e-6) + 1) * epoch
-        if next_end < run.job.duration - 1e-6 * epoch:
+        if next_end < run.work_until_end - 1e-6 * epoch:
             self._schedule(run.time_of(next_end), "epoch", id, run.version)
 
     def _report_finished_epochs(self) -> list[object]:
@@ -320,13 +335,16 @@ class Replay:
         placement, run.placement = run.placement, None
         progress = self.state.jobs[id].progress
         stop = progress.stop if stopped and progress is not None else None
-        resized = stop is not None and stop.gpus is not None
+        resized = stop is not None and stop.resize_to is not None
         self.recorder.attempt_ended(id, run.job, self.now, placement, not stopped, resized)
         if self.profiles is not None and placement is not None:
             for sharer in self.sharing.leave(id, placement):
                 self._update_rate(sharer)
+        fails = not stopped and run.work_until_end < run.job.duration
         return self._apply(
-            e.ProcessExited(at=self.now, job=id, attempt=run.attempt, code=0, stopped=stopped)
+            e.ProcessExited(
+                at=self.now, job=id, attempt=run.attempt, code=int(fails), stopped=stopped
+            )
         )
 
     # -- instructions -------------------------------------------------------------------
@@ -335,12 +353,12 @@ class Replay:
         match instruction:
             case StartProcess():
                 return self._start(instruction)
-            case AskToStop():
+            case RequestStop():
                 self._request_stop(instruction.job)
-            case LetGoOn():
+            case WithdrawStop():
                 run = self.runs[instruction.job]
                 run.stop_time = inf
-            case EndAttempt():
+            case TerminateAttempt():
                 run = self.runs[instruction.job]
                 run.work_done = run.work_at(self.now)
                 return self._end_attempt(instruction.job, run, stopped=True)
@@ -358,7 +376,7 @@ class Replay:
             else 0.0
         )
         run.rate = self._rate(trace_job, run)
-        run.end_time = run.time_of(trace_job.duration)
+        run.end_time = run.time_of(run.work_until_end)
         self._schedule(run.end_time, "end", id, run.version)
         if trace_job.epochs is not None:
             self._schedule_epoch_end(id, run)
@@ -407,7 +425,7 @@ class Replay:
                 run.rate *= trace_job.speed.interference(speed, model)
         stop_requested = run.stop_time < inf
         run.version += 1
-        run.end_time = run.time_of(trace_job.duration)
+        run.end_time = run.time_of(run.work_until_end)
         self._schedule(run.end_time, "end", id, run.version)
         if stop_requested:
             self._request_stop(id)

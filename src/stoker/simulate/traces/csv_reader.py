@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +25,10 @@ class Row:
     def text(self, column: str) -> str:
         """Return a cell; empty if the row or the table has none."""
         return self._cells.get(column) or ""
+
+    def has_any(self, columns: Iterable[str]) -> bool:
+        """Return True if the table has one of these columns."""
+        return any(column in self._cells for column in columns)
 
     def parse(self, column: str, parse: Callable[[str], T]) -> T:
         """Parse a cell; raise TraceError."""

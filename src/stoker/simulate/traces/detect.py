@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from stoker.simulate.traces.columns import find_columns, missing_column
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.files import open_bytes, rebase
 from stoker.simulate.traces.formats import generic_table, muri, sacct, swf
@@ -14,6 +15,8 @@ from stoker.simulate.workload import TraceJob, Workload
 
 _DETECTION_BYTES = 1 << 16
 """Bytes at the start of a file that are examined."""
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+"""First bytes of a pickle of each protocol in use."""
 _GAVEL_CELLS = 9
 _POLLUX = {"name", "time", "application", "num_replicas", "batch_size"}
 _OPENB_PODS = {"cpu_milli", "memory_mib", "num_gpu", "gpu_milli"}
@@ -34,11 +37,19 @@ FORMATS = {
 """Values of `--format`, and the module of each with `read(path)`; imported when it is needed."""
 
 
-def read(path: Path, format: str | None = None) -> Workload:
-    """Read a workload in the given format, or detect it."""
-    name = FORMATS[format or detect_format(path)]
-    module = import_module(f"stoker.simulate.traces.formats.{name}")
-    workload: Workload = module.read(path)
+def read(path: Path, format: str | None = None, time_unit: float | None = None) -> Workload:
+    """Read a workload in the given format, or detect it.
+
+    A time unit, in seconds, applies to the columns of a table that do not name theirs.
+    """
+    format = format or detect_format(path)
+    if format == "csv":
+        workload = generic_table.read(path, time_unit)
+    elif time_unit is not None:
+        raise TraceError(f"{path} has the format {format}, with known units; omit --time-unit.")
+    else:
+        module = import_module(f"stoker.simulate.traces.formats.{FORMATS[format]}")
+        workload = module.read(path)
     rebase(workload.jobs)
     return workload
 
@@ -49,6 +60,11 @@ def detect_format(path: Path) -> str:
         beginning = file.read(_DETECTION_BYTES)
     if beginning.startswith(b"SQLite format 3\0"):
         return "journal"
+    if beginning.startswith(_PICKLES):
+        raise TraceError(
+            f"{path} is a Python pickle, which could run code when it is read; "
+            "name the trace that it was made from, or write a table."
+        )
     text = beginning.decode("utf-8-sig", "replace")
     first = next((line for line in text.splitlines() if line.strip()), "")
     format = _by_line(first)
@@ -74,7 +90,7 @@ def _by_line(line: str) -> str | None:
         return "pollux"
     if muri.is_header(names):
         return "muri"
-    if generic_table.missing_column(generic_table.find_columns(names)) is None:
+    if missing_column(find_columns(names)) is None:
         return "csv"
     return "gavel" if line.count("\t") >= _GAVEL_CELLS - 1 else None
 
@@ -85,8 +101,8 @@ def _unknown_format_reason(line: str) -> str:
     _, names = generic_table.header_names(line)
     if set(names) >= _OPENB_NODES:
         return "this is a node table; name the job table"
-    columns = generic_table.find_columns(names)
-    absent = generic_table.missing_column(columns)
+    columns = find_columns(names)
+    absent = missing_column(columns)
     if absent is not None and len(columns) > 1:
         return f"no column is recognised as {absent}; rename the column that has them"
     return (

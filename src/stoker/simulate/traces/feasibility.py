@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from stoker.core.cluster import Cluster, NodeFacts
-from stoker.core.policy.fit import could_ever
-from stoker.core.request import GPU, Request
+from stoker.core.cluster.cluster import Cluster
+from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.simulate.job_request import request_for
 from stoker.simulate.workload import TraceJob
 
@@ -28,10 +29,10 @@ class FeasibilityChecker:
                 key = tuple(sorted(node.types.items()))
                 name = same[id(node.types)] = names.setdefault(key, node.name)
             if name not in self.node_counts:
-                self.cluster.join(node, ())
+                self.cluster.add_node(node, ())
             self.node_counts[name] += 1
         self.gpus_per_node = max((len(node.types.get(GPU, ())) for node in nodes), default=0)
-        self._known: dict[Request, bool] = {}
+        self._known: dict[ResourceRequest, bool] = {}
 
     def may_run(self, job: TraceJob) -> bool:
         """Return True if a job could run on the idle cluster."""
@@ -43,9 +44,9 @@ class FeasibilityChecker:
             counts = (
                 self.node_counts[name]
                 for name, node in self.cluster.nodes.items()
-                if could_ever(node, request) is None
+                if infeasibility_reason(node, request) is None
             )
-            feasible = self._known[request] = sum(counts) >= request.machines
+            feasible = self._known[request] = sum(counts) >= request.node_count
         return feasible
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import TypeVar
 
-from stoker.core.units import LONGEST, BadValue, parse_duration, parse_memory
+from stoker.core.model.units import MAX_DURATION_SECONDS, BadValue, parse_duration, parse_memory
 
 MISSING = frozenset(
     {"", "-", "none", "null", "nan", "nat", "na", "n/a", "unknown", "invalid", "\\n"}
@@ -144,7 +144,7 @@ def check_duration(value: float) -> float:
     """Return a run time in seconds; raise BadCell if it is out of range."""
     if not value >= 0.0:  # also rejects NaN
         raise BadCell("a number of seconds from 0 up")
-    if value > LONGEST:
+    if value > MAX_DURATION_SECONDS:
         raise BadCell("a time of at most ten years")
     return value
 
@@ -163,7 +163,7 @@ def limit_of(value: float) -> int | None:
     """Return a time limit in whole seconds; None if it is over ten years."""
     if not value >= 0.0:
         raise BadCell("a number of seconds from 0 up")
-    return round(value) or None if value <= LONGEST else None
+    return round(value) or None if value <= MAX_DURATION_SECONDS else None
 
 
 def size(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.schema.gpu import GpuView
 from stoker.schema.job import JobView
 from stoker.schema.node import NodeView

@@ -7,11 +7,17 @@ from math import ceil
 import msgspec
 from msgspec import Struct
 
-from stoker.core.cluster import SLIVER, DeviceFacts, NodeFacts, Placement, Take
-from stoker.core.dependency import Dependency, parse_dependency, stuck
 from stoker.core.events import QueueDefined
-from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
-from stoker.core.units import THOUSAND, BadValue, parse_amount
+from stoker.core.model.dependency import Dependency, parse_dependency, stays_open
+from stoker.core.model.hardware import (
+    SHARED_SLOT,
+    DeviceAllocation,
+    DeviceFacts,
+    NodeFacts,
+    Placement,
+)
+from stoker.core.model.resources import CPU, GPU, MEMORY, GpuRequest, ResourceRequest
+from stoker.core.model.units import THOUSAND, BadValue, parse_amount
 from stoker.schema.job import JobView, PartView, RequestView
 from stoker.schema.training import TrainingView
 from stoker.simulate.traces import field_parsers
@@ -34,7 +40,7 @@ class RecordedJob(TraceJob, kw_only=True, gc=False):
 
     id: int
     label: str
-    request: Request
+    request: ResourceRequest
     dependency: str | None = None
     state: str = ""
     remaining: float
@@ -150,7 +156,7 @@ def _can_start(view: JobView[str], now: float, blocked: set[int]) -> bool:
     if view.begin_at is not None and field_parsers.moment(view.begin_at) > now:
         return False
     depends = parse_job_dependency(view.depends)
-    return depends is None or not stuck(depends, blocked)
+    return depends is None or not stays_open(depends, blocked)
 
 
 def _recorded_job(view: JobView[str], record: JobRecord, seconds: float, now: float) -> RecordedJob:
@@ -185,19 +191,19 @@ def _is_known(training: TrainingView | None) -> bool:
     return training is not None and training.remaining_seconds is not None
 
 
-def request_of(request_view: RequestView, held: int | None) -> Request:
+def request_of(request_view: RequestView, held: int | None) -> ResourceRequest:
     """Return the request of a job; of an elastic job with the GPUs it has."""
     amount = parse_amount(request_view.gpus) if request_view.gpus else 0
     machines = request_view.machines or 1
     if held:
         amount = max(amount, ceil(held / machines) * THOUSAND)
-    gpu_request = GpuAsk(
+    gpu_request = GpuRequest(
         amount, model=request_view.model, min_vram=request_view.min_vram,
         memory=request_view.gpu_memory,
-        only=tuple(request_view.use_gpus), avoid=tuple(request_view.avoid_gpus),
-        beside=request_view.gpu_memory is not None,
+        required=tuple(request_view.use_gpus), avoid=tuple(request_view.avoid_gpus),
+        shareable=request_view.gpu_memory is not None,
     )  # fmt: skip
-    return Request(
+    return ResourceRequest(
         gpus=gpu_request if amount else None,
         cpus=parse_amount(request_view.cpus) if request_view.cpus else 0,
         memory=request_view.memory or 0,
@@ -207,20 +213,22 @@ def request_of(request_view: RequestView, held: int | None) -> Request:
         exclusive=request_view.exclusive,
         nodes=tuple(request_view.nodelist),
         not_nodes=tuple(request_view.not_nodes),
-        machines=machines,
+        node_count=machines,
     )
 
 
-def _placement(view: JobView[str], request: Request) -> Placement | None:
+def _placement(view: JobView[str], request: ResourceRequest) -> Placement | None:
     """Return the placement of a running job."""
     if view.state == PENDING or view.node is None:
         return None
     parts = view.parts or [PartView(node=view.node, devices=view.devices)]
     placed = [Placement(part.node, _allocations(part.devices, request)) for part in parts]
-    return Placement(placed[0].node, placed[0].takes, tuple(placed[1:]))
+    return Placement(placed[0].node, placed[0].allocations, tuple(placed[1:]))
 
 
-def _allocations(devices: dict[str, list[str]], request: Request) -> tuple[Take, ...]:
+def _allocations(
+    devices: dict[str, list[str]], request: ResourceRequest
+) -> tuple[DeviceAllocation, ...]:
     amounts = {CPU: request.cpus, MEMORY: request.memory, **dict(request.named)}
     takes = []
     for type, names in devices.items():
@@ -229,17 +237,19 @@ def _allocations(devices: dict[str, list[str]], request: Request) -> tuple[Take,
             if type == GPU:
                 takes.append(_gpu_allocation(name, request.gpus))
                 continue
-            takes.append(Take(type, name, left if len(names) == 1 else min(left, THOUSAND)))
+            takes.append(
+                DeviceAllocation(type, name, left if len(names) == 1 else min(left, THOUSAND))
+            )
             left -= takes[-1].amount
     return tuple(takes)
 
 
-def _gpu_allocation(name: str, gpu_request: GpuAsk | None) -> Take:
+def _gpu_allocation(name: str, gpu_request: GpuRequest | None) -> DeviceAllocation:
     if gpu_request is None:
-        return Take(GPU, name, THOUSAND)
-    if gpu_request.beside and gpu_request.memory:
-        return Take(GPU, name, SLIVER, gpu_request.memory)
-    return Take(GPU, name, min(gpu_request.amount, THOUSAND))
+        return DeviceAllocation(GPU, name, THOUSAND)
+    if gpu_request.shareable and gpu_request.memory:
+        return DeviceAllocation(GPU, name, SHARED_SLOT, gpu_request.memory)
+    return DeviceAllocation(GPU, name, min(gpu_request.amount, THOUSAND))
 
 
 def parse_job_dependency(text: str | None) -> Dependency | None:

@@ -9,13 +9,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.cluster import NodeFacts
-from stoker.core.fold import apply
-from stoker.core.job import Training
-from stoker.core.policy.fit import could_ever
-from stoker.core.policy.rules import NAMES, USUAL
-from stoker.core.request import Request
-from stoker.core.state import State
+from stoker.core.handlers import apply
+from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Training
+from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.policies.catalog import DEFAULT_POLICY, NAMES
+from stoker.core.state.state import State
 from stoker.simulate.progress import ProgressLine
 from stoker.simulate.replay.job_run import JobRun
 from stoker.simulate.replay.replay import Replay
@@ -45,13 +45,15 @@ def empty_state(cluster: ClusterModel) -> State:
     return state
 
 
-def feasible_requests(cluster: ClusterModel, requests: Iterable[Request]) -> set[Request]:
+def feasible_requests(
+    cluster: ClusterModel, requests: Iterable[ResourceRequest]
+) -> set[ResourceRequest]:
     """Return the requests that the nodes could satisfy if they were idle."""
     nodes = list(empty_state(cluster).cluster.nodes.values())
     return {
         request
         for request in set(requests)
-        if sum(could_ever(node, request) is None for node in nodes) >= request.machines
+        if sum(infeasibility_reason(node, request) is None for node in nodes) >= request.node_count
     }
 
 
@@ -93,7 +95,7 @@ class HistoryReplay(Replay):
         """Return the duration as known at submission."""
         return job.stated_seconds
 
-    def _request(self, trace_job: TraceJob) -> Request:
+    def _request(self, trace_job: TraceJob) -> ResourceRequest:
         assert isinstance(trace_job, RecordedJob)
         return trace_job.request
 
@@ -108,7 +110,7 @@ class HistoryReplay(Replay):
 def main_policy(cluster: ClusterModel) -> str:
     """Return the policy of the default queue; a replay needs one name."""
     name = cluster.policies.get("default", cluster.policies.get("*", ("", {})))[0]
-    return name if name in NAMES else USUAL.name
+    return name if name in NAMES else DEFAULT_POLICY.name
 
 
 def replay_history(
@@ -144,7 +146,7 @@ class QueueReplay(HistoryReplay):
         for job_id, id in self.replay_ids.items():
             self._resume(id, by_id[job_id], devices)
         self.now = 0.0
-        self.state.drift.not_before(0.0)
+        self.state.rank_timers.postpone_all(0.0)
         self._schedule(0.0, "look", 0, 0)
 
     def _expected_seconds(self, job: RecordedJob) -> float | None:
@@ -157,7 +159,7 @@ class QueueReplay(HistoryReplay):
         if placement is None or any(
             (part.node, take.type, take.device) not in devices
             for part in placement.parts
-            for take in part.takes
+            for take in part.allocations
         ):
             run.work_done = 0.0 if job.non_preemptible else job.duration - job.remaining
             return

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from stoker.core.request import GPU
-from stoker.core.units import format_duration
+from stoker.core.model.resources import GPU
+from stoker.core.model.units import format_duration
 from stoker.simulate.replay.results import RunResult
 from stoker.simulate.report.statistics import (
     MEASURES,

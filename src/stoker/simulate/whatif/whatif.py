@@ -11,9 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker import wire
-from stoker.core.policy.parameters import read_parameters
-from stoker.core.policy.rules import POLICIES, Knows
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
+from stoker.core.policies.catalog import POLICIES
+from stoker.core.policies.parameters import read_parameters
+from stoker.core.policies.policy import DurationSource
 from stoker.simulate.arguments import Options, html_path
 from stoker.simulate.progress import ProgressLine
 from stoker.simulate.report.page import html
@@ -135,7 +136,7 @@ def evaluate(whatif_input: WhatIfInput, args: WhatIfArgs) -> WhatIfResult:
     jobs, live, notes = jobs_from_input(whatif_input)
     changed = apply_changes(cluster, args)
     priorities = new_priorities(whatif_input, jobs, live, args.priorities)
-    if args.policy in POLICIES and POLICIES[args.policy].knows is Knows.SAID:
+    if args.policy in POLICIES and POLICIES[args.policy].durations is DurationSource.DECLARED:
         notes.append(f"{args.policy} uses stated durations; here it gets the actual ones.")
     requests = [job.request for job in jobs]
     feasible_now = feasible_requests(cluster, requests)

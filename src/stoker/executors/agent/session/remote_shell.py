@@ -19,7 +19,7 @@ from typing import IO, Self
 
 from msgspec import Struct
 
-from stoker.core.text import printable
+from stoker.core.model.units import printable
 from stoker.executors.agent.session.timeout_pipe import TimeoutPipe, TransferStalled
 from stoker.executors.agent.session.transport import Transport
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from stoker.core.text import printable
+from stoker.core.model.units import printable
 from stoker.executors.agent.session.framing import Bulks, Lines, ProtocolError, number
 from stoker.executors.agent.session.transport import Transport
 from stoker.executors.rate_limit import RateLimit

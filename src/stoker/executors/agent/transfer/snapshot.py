@@ -16,7 +16,7 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from stoker.core.units import BadValue
+from stoker.core.model.units import BadValue
 from stoker.executors.agent.transfer import ignore_rules as excludes
 from stoker.executors.agent.transfer.ignore_rules import IgnoreRules
 

@@ -20,7 +20,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from stoker.core.text import printable
+from stoker.core.model.units import printable
 from stoker.executors.agent.session.timeout_pipe import PIECE
 from stoker.executors.agent.transfer.safe_untar import directory, parts_of, stays_inside
 from stoker.executors.agent.transfer.tar_reader import Refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from stoker.core.policy.elastic import span
+from stoker.core.model.units import approximate_duration
 
 UNITS = (("GB", 10**9, 10**10), ("MB", 10**6, 10**6), ("kB", 10**3, 10**3), ("bytes", 1, 0))
 """Name, bytes, and the smallest upload that is shown in it."""
@@ -43,5 +43,5 @@ class UploadProgress:
         digits = 1 if unit == "GB" else 0
         done, total = (f"{amount / size:,.{digits}f}" for amount in (self.sent, self.total))
         left = self.seconds_left(now)
-        rest = f", about {span(left)} left" if left is not None else ""
+        rest = f", about {approximate_duration(left)} left" if left is not None else ""
         return f"sending {done} of {total} {unit} to {node}{rest}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stoker.core.job import Carry
+from stoker.core.model.spec import FileTransfer
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.agent.session.remote_shell import DiskFull, LinkLost, RemoteShell
 from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, Hashes, take_snapshot
@@ -84,7 +84,9 @@ class TreeUploads:
         """Assume that the node has no trees: they may have been removed."""
         self._present.clear()
 
-    def ensure(self, directory: str, what: Carry, since: float, on_uploaded: OnUploaded) -> None:
+    def ensure(
+        self, directory: str, what: FileTransfer, since: float, on_uploaded: OnUploaded
+    ) -> None:
         """Send the files of a job to the node if it lacks them, then call back."""
         key = (directory, what.send, what.exclude)
         waiting = self._snapshotting.setdefault(key, [])
@@ -92,7 +94,7 @@ class TreeUploads:
         if len(waiting) == 1:
             self._snapshot(key, since)
 
-    def progress(self, directory: str, what: Carry) -> UploadProgress | None:
+    def progress(self, directory: str, what: FileTransfer) -> UploadProgress | None:
         """Return the upload of the files of a job while it is under way."""
         key = (directory, what.send, what.exclude)
         name = self._names.get(key)

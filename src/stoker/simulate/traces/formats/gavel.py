@@ -1,8 +1,12 @@
-"""Gavel traces: jobs with speeds measured on three GPU models.
+"""Gavel and Shockwave traces: jobs with steps, and their measured speeds or durations.
 
 A trace has no header and one job per line, with cells separated by tabs: kind of job, command,
 directory (not in older files), name of the steps option, whether it needs data, steps, GPUs,
 weight, deadline, and submit time in seconds. Kind, steps, GPUs and submit time are read.
+
+Shockwave has two cells more: the mode in which the batch size grows, after the GPUs, and the
+duration in seconds, before the submit time. Its traces need no other file. The mode is ignored:
+the duration is that of the initial batch size.
 
 `simulation_throughputs.json` in the same directory, compressed or not, has steps per second by GPU
 model, kind and number of GPUs: alone (`null`), and while another kind shares the GPUs, as a pair of
@@ -27,14 +31,23 @@ from stoker.simulate.traces.field_parsers import (
     parse_number,
     parse_time,
 )
-from stoker.simulate.traces.files import open_bytes, open_text, skipped_notes, sorted_workload
+from stoker.simulate.traces.files import (
+    count_jobs,
+    open_bytes,
+    open_text,
+    skipped_notes,
+    sorted_workload,
+)
 from stoker.simulate.workload import Speed, TraceJob, Workload
 
 THROUGHPUT_FILES = ("simulation_throughputs.json", "simulation_throughputs.json.gz")
 CELL_COUNTS = (9, 10)
+SHOCKWAVE_CELLS = 12
 UNCONSOLIDATED = "_unconsolidated"
 ALONE = "null"
 _KIND = re.compile(r"""\((['"])(?P<name>.*)\1, (?P<gpus>\d+)\)""")
+STATIC_MODE = "static"
+"""Shockwave's mode of a job with a constant batch size."""
 _NO_SPEED = "no speed was measured for this kind of job and number of GPUs"
 
 _Raw = dict[str, dict[str, dict[str, float | tuple[float, float]]]]
@@ -109,52 +122,75 @@ class MeasuredSpeed:
 
 
 def read(path: Path) -> Workload:
-    """Read the jobs of a trace and the speeds in its directory."""
-    throughputs = _read_throughputs(path)
+    """Read the jobs of a trace; without durations, by the speeds in its directory."""
+    throughputs: Throughputs | None = None
     speeds: dict[Kind, MeasuredSpeed] = {}
     counts: Counter[str] = Counter()
-    jobs = []
+    jobs, batch_grows = [], 0
     with open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             try:
-                at, steps, kind = _job(line)
-                speed = speeds.get(kind)
+                job = _job(line)
+                if job.duration is not None:
+                    jobs.append(_timed_job(job, job.duration))
+                    batch_grows += job.mode != STATIC_MODE
+                    continue
+                if throughputs is None:
+                    throughputs = _read_throughputs(path)
+                speed = speeds.get(job.kind)
                 if speed is None:
-                    speed = speeds[kind] = MeasuredSpeed(throughputs, kind)
-                seconds = _duration(steps, speed)
+                    speed = speeds[job.kind] = MeasuredSpeed(throughputs, job.kind)
+                seconds = _duration(job.steps, speed)
             except BadCell as error:
                 raise invalid_line(path, number, error) from None
             if seconds is None:
                 counts[_NO_SPEED] += 1
                 continue
-            jobs.append(
-                TraceJob(
-                    submit_time=at,
-                    duration=seconds,
-                    gpus=float(kind.gpus),
-                    name=kind.name,
-                    gpu_models=speed.models,
-                    speed=speed,
-                    steps=steps,
-                )
-            )
-    notes = [
-        "Durations are those on the fastest GPU model.",
-        "The planner knows the measured speeds of each kind of job, alone and in pairs.",
-        *skipped_notes(counts),
-    ]
+            trace_job = _timed_job(job, seconds)
+            trace_job.gpu_models, trace_job.speed = speed.models, speed
+            jobs.append(trace_job)
+    notes = skipped_notes(counts)
+    if batch_grows:
+        notes.append(
+            f"{count_jobs(batch_grows, 'grows')} the batch size in the study: "
+            "the durations are those of the initial one."
+        )
+    if throughputs is not None:
+        notes = [
+            "Durations are those on the fastest GPU model.",
+            "The planner knows the measured speeds of each kind of job, alone and in pairs.",
+            *notes,
+        ]
     workload = sorted_workload(path, jobs, notes)
-    workload.profiled = True
+    workload.profiled = throughputs is not None
     return workload
 
 
-def _job(line: str) -> tuple[float, float, Kind]:
-    """Return submit time, steps and kind of a line."""
+class _Line(NamedTuple):
+    submit_time: float
+    steps: float
+    kind: Kind
+    duration: float | None = None
+    """Seconds; None: to be computed from the steps."""
+    mode: str = STATIC_MODE
+
+
+def _job(line: str) -> _Line:
+    """Parse a line; raise BadCell."""
     row = line.rstrip("\r\n").split("\t")
-    if len(row) not in CELL_COUNTS:
-        raise BadCell(f"expected {CELL_COUNTS[-1]} cells separated by tabs, found {len(row)}")
+    duration, mode = None, STATIC_MODE
+    if len(row) == SHOCKWAVE_CELLS:
+        duration = check_duration(parse_cell("duration", row.pop(-2), parse_number))
+        if not duration:
+            raise BadCell("duration '0' is not a number of seconds above 0")
+        mode = row.pop(-4)
+    elif len(row) not in CELL_COUNTS:
+        raise BadCell(
+            f"expected {CELL_COUNTS[-1]} or {SHOCKWAVE_CELLS} cells separated by tabs, "
+            f"found {len(row)}"
+        )
     steps = parse_cell("steps", row[-5], parse_number)
     gpus = parse_cell("GPUs", row[-4], parse_number)
     at = parse_cell("submission", row[-1], parse_time)
@@ -162,7 +198,17 @@ def _job(line: str) -> tuple[float, float, Kind]:
         raise BadCell("steps '0' is not a number above 0")
     if gpus < 1 or gpus != int(gpus):
         raise BadCell(f"GPUs '{row[-4]}' is not a whole number from 1 up")
-    return at, steps, Kind(row[0].strip(), int(gpus))
+    return _Line(at, steps, Kind(row[0].strip(), int(gpus)), duration, mode)
+
+
+def _timed_job(job: _Line, seconds: float) -> TraceJob:
+    return TraceJob(
+        submit_time=job.submit_time,
+        duration=seconds,
+        gpus=float(job.kind.gpus),
+        name=job.kind.name,
+        steps=job.steps,
+    )
 
 
 def _duration(steps: float, speed: MeasuredSpeed) -> float | None:

@@ -4,80 +4,51 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from sys import intern
-from typing import IO, Any
+from typing import IO
 
-from msgspec import Struct
-
-from stoker.core.units import LONGEST
-from stoker.simulate.traces import field_parsers
+from stoker.core.model.units import MAX_DURATION_SECONDS
+from stoker.simulate.traces.columns import (
+    CHECKED_ROWS,
+    COLUMN_NAMES,
+    Column,
+    cell_reader,
+    check_elapsed,
+    check_run_times,
+    find_columns,
+    missing_column,
+)
 from stoker.simulate.traces.csv_reader import unreadable
 from stoker.simulate.traces.errors import TraceError, invalid_line
 from stoker.simulate.traces.field_parsers import BadCell, Memo, missing, parse_cell
 from stoker.simulate.traces.files import count_jobs, open_text, skipped_notes, sorted_workload
 from stoker.simulate.workload import TraceJob, Workload
 
-Cell = Callable[[str], Any]
-
-COLUMN_NAMES: dict[str, tuple[str, ...]] = {
-    "submit_time": (
-        "submission_time", "submit_time", "submitted_at", "submitted_time", "submit", "submitted",
-        "submission", "arrival_time", "arrival", "arrive_time", "timestamp", "created_at",
-        "creation_time", "create_time", "at", "time",
-    ),
-    "duration": (
-        "duration", "run_time", "runtime", "running_time", "elapsed", "seconds", "service_time",
-        "execution_time", "length",
-    ),
-    "start": ("start_time", "started_at", "start", "started", "begin_time", "begin"),
-    "end": (
-        "end_time", "ended_at", "finished_at", "finish_time", "completion_time", "end", "ended",
-        "finish", "finished",
-    ),
-    "gpus": (
-        "num_gpus", "num_gpu", "gpus", "gpu_num", "n_gpus", "n_gpu", "ngpus", "ngpu", "gpu_count",
-        "requested_gpus", "gpu",
-    ),
-    "user": ("user", "user_id", "username", "user_name", "owner"),
-    "name": ("model_name", "model", "application", "job_name", "jobname", "name", "family"),
-    "queue": ("cluster", "vc", "virtual_cluster", "partition", "queue", "tenant"),
-    "priority": ("priority",),
-    "cpus": ("cpus", "num_cpus", "num_cpu", "cpu_num", "n_cpus", "ncpus", "cpu_count", "cpu"),
-    "ram": ("memory", "mem", "ram"),
-    "gpu_memory": ("gpu_memory", "gpu_mem", "vram"),
-    "time_limit": ("limit", "timelimit", "time_limit", "walltime", "requested_time"),
-    "gpu_models": ("gpu_model", "gpu_type"),
-}  # fmt: skip
-"""Column names of each field of a job; the first one found is used."""
-
-_UNITS = {
-    "_ms": 0.001, "_s": 1.0, "_sec": 1.0, "_secs": 1.0, "_seconds": 1.0, "_min": 60.0,
-    "_minutes": 60.0, "_h": 3600.0, "_hours": 3600.0,
-}  # fmt: skip
-_TIMES = ("submit_time", "duration", "start", "end", "time_limit")
-_SIZES = {"_mib": 1.0, "_mb": 1.0, "_gib": 1024.0, "_gb": 1024.0}
 _YEAR = 365.25 * 86400
 _NEVER = "not started or not ended"
 _NO_TIME = "the run time is zero"
 _NOTHING = "no GPU and no core requested"
 
 
-class Column(Struct, frozen=True):
-    """Index, name and parser of a column."""
+def read(path: Path, time_unit: float | None = None) -> Workload:
+    """Read a table with well-known column names.
 
-    place: int
-    name: str
-    cell: Cell
-
-
-def read(path: Path) -> Workload:
-    """Read a table with well-known column names."""
+    The time unit, in seconds, applies to times whose column does not name one; None: seconds,
+    unless they look like minutes.
+    """
     with open_text(path) as file:
         delimiter, names = _header(path, file)
-        return _read(path, file, delimiter, names, find_columns(names), [])
+        columns = find_columns(names, time_unit or 1.0)
+        workload = _read(path, file, delimiter, names, columns, [])
+    duration = columns.get("duration")
+    if time_unit is None and duration is not None and duration.name in COLUMN_NAMES["duration"]:
+        check_run_times(path, duration.name, [job.duration for job in workload.jobs])
+        pairs = _elapsed_and_run_times(path, delimiter, columns)
+        check_elapsed(path, duration.name, pairs)
+    return workload
 
 
 def read_as(
@@ -93,7 +64,7 @@ def read_as(
                 "detect the format."
             )
         columns = {
-            field: Column(names.index(name), name, _reader(field, unit))
+            field: Column(names.index(name), name, cell_reader(field, unit))
             for field, (name, unit) in column_units.items()
         }
         return _read(path, file, delimiter, names, columns, notes)
@@ -107,60 +78,21 @@ def header_names(line: str) -> tuple[str, list[str]]:
     return delimiter, ["_".join(name.replace("-", " ").split()) for name in names]
 
 
-def find_columns(names: Sequence[str]) -> dict[str, Column]:
-    """Return the recognised columns by field."""
-    columns = {}
-    for field in COLUMN_NAMES:
-        column = _find(field, names)
-        if column is not None:
-            columns[field] = column
-    return columns
-
-
-def missing_column(columns: Mapping[str, Column]) -> str | None:
-    """Return the first required field without a column as text, None if there is none."""
-    if "submit_time" not in columns and "start" not in columns:
-        return "submission times (submit_time)"
-    if "duration" not in columns and not ("start" in columns and "end" in columns):
-        return "durations (duration, or start_time and end_time)"
-    if "gpus" not in columns:
-        return "numbers of GPUs (num_gpus)"
-    return None
-
-
-def _find(field: str, names: Sequence[str]) -> Column | None:
-    units = _UNITS if field in _TIMES else _SIZES if field in ("ram", "gpu_memory") else {}
-    for name in COLUMN_NAMES[field]:
-        for ending, unit in {"": 1.0, **units}.items():
-            if name + ending in names:
-                index = names.index(name + ending)
-                return Column(index, name + ending, _reader(field, unit if ending else 1.0))
-    return None
-
-
-def _reader(field: str, unit: float) -> Cell:
-    cell = _CELLS.get(field, _text)
-    if unit == 1.0:
-        return cell
-    if field in ("submit_time", "start", "end"):
-        return lambda text: _scaled_time(text, unit)
-    if field == "time_limit":
-        return lambda text: (
-            None
-            if missing(text)
-            else field_parsers.limit_of(field_parsers.parse_number(text) * unit)
-        )
-    if field in ("ram", "gpu_memory"):
-        return lambda text: 0 if missing(text) else round(field_parsers.parse_number(text) * unit)
-    return lambda text: field_parsers.check_duration(field_parsers.parse_number(text) * unit)
-
-
-def _scaled_time(text: str, unit: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise BadCell("a number") from None
-    return field_parsers.check_time(value * unit)
+def _elapsed_and_run_times(
+    path: Path, delimiter: str, columns: dict[str, Column]
+) -> Iterator[tuple[float, float]]:
+    """Yield the seconds from start to end and the run time of the first jobs that have both."""
+    if "start" not in columns or "end" not in columns:
+        return
+    by_times = _duration_parser({field: columns[field] for field in ("start", "end")})
+    by_column = _duration_parser({"duration": columns["duration"]})
+    with open_text(path) as file:
+        file.readline()
+        for row in islice(_Rows(path, file, delimiter), CHECKED_ROWS):
+            with suppress(BadCell, IndexError):  # of a skipped job
+                elapsed, run_time = by_times(row), by_column(row)
+                if elapsed and run_time:
+                    yield elapsed, run_time
 
 
 def _header(path: Path, file: IO[str]) -> tuple[str, list[str]]:
@@ -229,7 +161,7 @@ def _time_span_note(path: Path, delimiter: str, column: Column, jobs: list[Trace
     """Return a note if times span more than ten years: dates and plain seconds are mixed."""
     first = min((job.submit_time for job in jobs), default=0.0)
     last = max((job.submit_time for job in jobs), default=0.0)
-    if last - first <= LONGEST:
+    if last - first <= MAX_DURATION_SECONDS:
         return []
     ends: dict[float, str] = {}
     with open_text(path) as file:  # read again, because jobs have no line numbers
@@ -310,7 +242,7 @@ def _duration_parser(columns: Mapping[str, Column]) -> Callable[[list[str]], flo
         seconds: float = end.cell(last) - start.cell(first)
         if seconds < 0:
             raise BadCell(f"the job ends ({last}) before it starts ({first})")
-        if seconds > LONGEST:
+        if seconds > MAX_DURATION_SECONDS:
             raise BadCell(f"the job runs for more than ten years, from {first} to {last}")
         return seconds
 
@@ -329,37 +261,3 @@ def _duration_parser(columns: Mapping[str, Column]) -> Callable[[list[str]], flo
         return seconds
 
     return run_time
-
-
-def _text(text: str) -> str:
-    text = text.strip()
-    return "" if missing(text) else intern(text)
-
-
-def _or_default(parse: Cell, default: object) -> Cell:
-    """Return a parser that returns the default for a missing value."""
-    return lambda text: default if missing(text) else parse(text)
-
-
-def _memory(text: str) -> int | None:
-    return (None if missing(text) else field_parsers.size(text)) or None
-
-
-def _models(text: str) -> tuple[str, ...]:
-    name = _text(text)
-    return () if not name or name.lower() == "any" else tuple(name.split("|"))
-
-
-_CELLS: dict[str, Cell] = {
-    "submit_time": field_parsers.moment,
-    "start": field_parsers.moment,
-    "end": field_parsers.moment,
-    "duration": field_parsers.seconds,
-    "gpus": _or_default(field_parsers.amount, 0.0),
-    "cpus": _or_default(field_parsers.amount, 0.0),
-    "ram": _or_default(field_parsers.size, 0),
-    "gpu_memory": _memory,
-    "time_limit": field_parsers.limit,
-    "priority": _or_default(field_parsers.parse_integer, 0),
-    "gpu_models": _models,
-}

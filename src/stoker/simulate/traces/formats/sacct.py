@@ -9,7 +9,7 @@ from pathlib import Path
 from sys import intern
 from typing import NamedTuple
 
-from stoker.core.units import BadValue, parse_duration, parse_memory
+from stoker.core.model.units import BadValue, parse_duration, parse_memory
 from stoker.simulate.traces import field_parsers
 from stoker.simulate.traces.errors import TraceError, invalid_line
 from stoker.simulate.traces.field_parsers import BadCell, Memo, missing, parse_cell

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.core.units import THOUSAND, parse_amount
+from stoker.core.model.units import THOUSAND, parse_amount
 from stoker.schema.job import History, JobView
 from stoker.schema.training import TrainingView
 from stoker.simulate.traces import field_parsers

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from msgspec import MsgspecError
 
-from stoker.core.cluster import NodeFacts
-from stoker.core.estimate import attained, family_of
-from stoker.core.job import Job, Spec
-from stoker.core.lifecycle import FINISHED
-from stoker.core.units import THOUSAND
+from stoker.core.measurement.estimator import attained, profile_key
+from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import FINISHED
+from stoker.core.model.spec import Spec
+from stoker.core.model.units import THOUSAND
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.files import as_plain_file
 from stoker.simulate.traces.stoker_jobs import JobRecord, build_workload
@@ -80,25 +81,25 @@ def _nodes(db: sqlite3.Connection) -> Sequence[NodeFacts]:
 
 def _record(job: Job, spec: Spec, now: float) -> JobRecord:
     request, gpu_request, training = spec.request, spec.request.gpus, spec.training
-    progress, machines = job.progress, spec.request.machines
+    progress, machines = job.progress, spec.request.node_count
     return JobRecord(
         submitted_at=job.submitted_at,
         run_seconds=_ran(job, now),
         is_finished=job.state in FINISHED,
         user=job.user,
-        name=family_of(job, spec).removeprefix(f"{job.user}: "),
+        name=profile_key(job, spec).removeprefix(f"{job.user}: "),
         queue=spec.queue,
         priority=job.priority,
         gpus=request.gpu_amount / THOUSAND,
         last_gpus=len(job.last_devices)
-        if gpu_request is not None and gpu_request.most is not None
+        if gpu_request is not None and gpu_request.max_amount is not None
         else None,
         cpus=request.cpus * machines / THOUSAND,
         ram=request.memory * machines,
         gpu_memory=gpu_request.memory if gpu_request is not None else None,
         gpu_model=gpu_request.model if gpu_request is not None else None,
         time_limit=spec.limit,
-        non_preemptible=spec.steady or not (spec.restartable or training or progress),
+        non_preemptible=spec.non_preemptible or not (spec.requeueable or training or progress),
         epochs_done=progress.epochs if progress is not None else 0,
         epochs=training.epochs if training is not None else None,
         expected=training.expected if training is not None else None,

@@ -1,0 +1,1 @@
+"""`make golden`: run fixed workloads and compare every decision with the recorded hashes."""

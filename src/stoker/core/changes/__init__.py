@@ -1,1 +1,0 @@
-"""What each fact does to the state, by theme. `fold.apply` picks the right one."""

@@ -1,0 +1,1 @@
+"""Nodes, devices, the ledger of what is allocated, overlays of it, and the free-capacity index."""

@@ -1,0 +1,170 @@
+"""The ledger: nodes, devices and what is allocated on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from stoker.core.cluster.change_log import ChangeLog
+from stoker.core.cluster.fragmentation import DemandHistogram
+from stoker.core.cluster.free_index import FreeCapacityIndex
+from stoker.core.cluster.node import Device, Node
+from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement, PlacementMode
+from stoker.core.model.resources import GPU
+
+REMOVED = "it was removed"
+ALL_DEVICES = "all"
+"""The word of users for every device."""
+
+
+class Cluster:
+    """All nodes, and the one ledger of allocations on them."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._joined = 0
+        self.free_index = FreeCapacityIndex()
+        """Free resources of every node but `mixed_model_nodes` as of `index_cursor`."""
+        self.index_cursor = 0
+        self.mixed_model_nodes: dict[str, None] = {}
+        """Available nodes that the index does not contain: GPUs of several models, delegated."""
+        self.gpu_models: dict[str, DeviceFacts] = {}
+        """One GPU of each model that ever joined, by model key."""
+        self.demand_histogram = DemandHistogram()
+        """Recent requests; empty after a restart."""
+        self.changes = ChangeLog()
+        self.idle_cluster: Cluster | None = None
+        """All nodes without allocations, once requested."""
+
+    @property
+    def base(self) -> Cluster:
+        """The ledger of what is allocated, beneath all overlays."""
+        return self
+
+    def modified_nodes(self) -> dict[str, Node]:
+        """Return the nodes that differ from the base ledger."""
+        return {}
+
+    def is_free(self, placement: Placement) -> bool:
+        """Whether all devices of a placement are free in this ledger."""
+        for part in placement.parts:
+            node = self.node(part.node)
+            if node is None or node.unavailable_reason is not None:
+                return False
+            for allocation in part.allocations:
+                device = node.by_name.get((allocation.type, allocation.device))
+                if device is None or device.removed or device.drained is not None:
+                    return False
+                if device.available < allocation.amount or (
+                    allocation.memory and device.memory_free < allocation.memory
+                ):
+                    return False
+        return True
+
+    def node_names(self) -> Iterable[str]:
+        """Return the names of all nodes."""
+        return self.nodes
+
+    def node(self, name: str) -> Node | None:
+        """Return a node, which the caller must not change."""
+        return self.nodes.get(name)
+
+    def all_nodes(self) -> Iterator[Node]:
+        """Yield every node of this ledger, which the caller must not change."""
+        return (node for name in self.node_names() if (node := self.node(name)) is not None)
+
+    def mark_changed(self, name: str) -> None:
+        """Record that the allocations or marks of a node changed."""
+        self.changes.append(name)
+
+    def add_node(self, facts: NodeFacts, held: Iterable[Placement]) -> None:
+        """Add a node, or replace its facts; `held`: allocations of attempts that run there."""
+        before = self.nodes.get(facts.name)
+        if before is not None and before.removed:
+            del self.nodes[facts.name]  # it joins as the last one, as after a restart
+            before = None
+        node = Node(facts.name, before.join_index if before is not None else self._joined)
+        self._joined += before is None
+        node.delegated = facts.placement is PlacementMode.DELEGATED
+        for type, devices in facts.types.items():
+            for device_facts in devices:
+                device = Device(type, device_facts)
+                if before is not None and (old := before.by_name.get((type, device.name))):
+                    device.copy_marks(old)
+                node.add(device)
+                if type == GPU:
+                    self.gpu_models.setdefault(device_facts.model_key, device_facts)
+        for placement in held:
+            self._restore_allocation(node, before, placement)
+        self.nodes[facts.name] = node
+        self.free_index.register(facts.name)
+        self.mark_changed(facts.name)
+
+    def remove_node(self, name: str, held: Iterable[Placement] = ()) -> None:
+        """Remove a node, at once or when the last attempt ends that holds devices of it."""
+        existed = self.nodes.pop(name, None) is not None
+        held = list(held)
+        if held:
+            self.add_node(NodeFacts(name, {}), held)
+            node = self.nodes[name]
+            node.removed, node.unavailable_reason = True, REMOVED
+        elif existed:
+            self.mark_changed(name)
+
+    @staticmethod
+    def _restore_allocation(node: Node, before: Node | None, placement: Placement) -> None:
+        for allocation in placement.allocations:
+            key = (allocation.type, allocation.device)
+            device = node.by_name.get(key)
+            if device is None:
+                # The node no longer offers the device: it stays, unavailable to other jobs, until
+                # the attempts end that hold it.
+                old = before.by_name.get(key) if before else None
+                facts = old.facts if old else DeviceFacts(key[1], capacity=allocation.amount)
+                device = Device(allocation.type, facts)
+                device.removed = True
+                node.add(device)
+            # Unchecked: a device that shrank under its attempts is over-committed until they end.
+            device.allocate(allocation)
+
+    def allocate(self, placement: Placement) -> None:
+        """Allocate the devices of a placement."""
+        for part in placement.parts:
+            self.nodes[part.node].allocate(part.allocations)
+            self.mark_changed(part.node)
+
+    def release(self, placement: Placement) -> None:
+        """Release the devices of a placement."""
+        for part in placement.parts:
+            node = self.nodes[part.node]
+            node.release(part.allocations)
+            # Not in overlays, which keep the devices of the ledger that they are compared with.
+            node.drop_removed()
+            if node.removed and not node.by_name:
+                del self.nodes[part.node]
+            self.mark_changed(part.node)
+
+    def devices_with_key(self, key: str) -> list[Device]:
+        """Return the device with exactly this key (`node/type:name`), or an empty list."""
+        node_name, _, device_key = key.partition("/")
+        type, _, name = device_key.partition(":")
+        node = self.nodes.get(node_name)
+        device = node.by_name.get((type, name)) if node else None
+        return [device] if device is not None else []
+
+    def find_devices(self, word: str) -> list[tuple[Node, Device]]:
+        """Return the devices that a user means by `0`, `gpu:0`, `box/gpu:0`, a UUID or `all`."""
+        node_name, slash, device_word = word.rpartition("/")
+        nodes = [node for node in self.nodes.values() if not slash or node.name == node_name]
+        if device_word == ALL_DEVICES:
+            devices = [(node, device) for node in nodes for device in node.devices()]
+        else:
+            type, colon, name = device_word.partition(":")
+            if not colon:
+                type, name = GPU, device_word
+            devices = [
+                (node, device)
+                for node in nodes
+                for device in node.types.get(type, ())
+                if name == ALL_DEVICES or device.answers_to(name)
+            ]
+        return [(node, device) for node, device in devices if not device.removed]

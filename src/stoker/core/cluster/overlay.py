@@ -1,0 +1,72 @@
+"""A copy-on-write overlay of the ledger, for what-if questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stoker.core.cluster.change_log import ChangeLog
+from stoker.core.cluster.cluster import Cluster
+from stoker.core.cluster.node import Node
+from stoker.core.model.hardware import Placement
+
+
+class Overlay(Cluster):
+    """A ledger that differs from its parent on a few nodes.
+
+    Derived from: the parent at the time when a node is first written.
+    Invariant: `nodes` contains only nodes that were written; all others are the parent's.
+    Invalidated by: changes of the parent on nodes in `nodes`; an overlay is short-lived, or its
+    subclass drops such nodes.
+    """
+
+    def __init__(self, parent: Cluster) -> None:
+        self.nodes = {}
+        self.parent = parent
+        self.demand_histogram = parent.demand_histogram
+        self.changes = ChangeLog()
+        self._base = parent.base
+
+    @property
+    def base(self) -> Cluster:
+        """The ledger of what is allocated."""
+        return self._base
+
+    def modified_nodes(self) -> dict[str, Node]:
+        """Return the nodes that differ from the base ledger."""
+        below = self.parent.modified_nodes()
+        return {**below, **self.nodes} if below else self.nodes
+
+    def node_names(self) -> Iterable[str]:
+        """Return the names of all nodes."""
+        return self.parent.node_names()
+
+    def node(self, name: str) -> Node | None:
+        """Return a node, which the caller must not change."""
+        return self.nodes.get(name) or self.parent.node(name)
+
+    def writable(self, name: str) -> Node:
+        """Return a node that the caller may change: a copy, made at the first call."""
+        node = self.nodes.get(name)
+        if node is None:
+            original = self.parent.node(name)
+            assert original is not None
+            node = self.nodes[name] = original.copy()
+        self.mark_changed(name)
+        return node
+
+    def allocate(self, placement: Placement) -> None:
+        """Allocate the devices of a placement."""
+        for part in placement.parts:
+            self.writable(part.node).allocate(part.allocations)
+
+    def release(self, placement: Placement) -> None:
+        """Release the devices of a placement."""
+        for part in placement.parts:
+            self.writable(part.node).release(part.allocations)
+
+    def withhold(self, placement: Placement) -> None:
+        """Allocate as much of a placement as is still free."""
+        for part in placement.parts:
+            node = self.writable(part.node)
+            for allocation in part.allocations:
+                node.device(allocation).withhold(allocation.amount, allocation.memory)

@@ -1,0 +1,1 @@
+"""How many GPUs an elastic job has, and when that changes."""

@@ -1,0 +1,75 @@
+"""A short text about the scheduling state, for the log entry of an internal error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from stoker.core.cluster.node import Node
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import Job
+from stoker.core.queue.pending_queue import first_jobs
+from stoker.core.state.state import State
+
+MAX_JOBS = 20
+"""Jobs per list."""
+MAX_NODES = 20
+"""Nodes with their devices."""
+MAX_LENGTH = 8000
+"""Characters. An excerpt has no commands and no environments, so that a log can be shared."""
+
+
+def excerpt(state: State) -> str:
+    """Return nodes with their free devices, running jobs and the head of the queue."""
+    lines: list[str] = []
+    try:
+        lines += _lines(state)
+    except Exception as error:  # noqa: BLE001 - the state is what the error has left of it
+        lines.append(f"(the rest cannot be read: {error!r})")
+    return "\n".join(lines)[:MAX_LENGTH]
+
+
+def _lines(state: State) -> Iterator[str]:
+    record = state.record
+    yield (
+        f"{len(state.jobs)} jobs in memory, {len(state.running)} running, "
+        f"{len(state.pending)} eligible, next id {record.next_id}, policies {record.policies}"
+    )
+    for node in islice(state.cluster.nodes.values(), MAX_NODES):
+        yield f"node {node.name}: {_devices(node)}"
+    for id, placement in islice(state.memory.nominations.items(), MAX_JOBS):
+        yield f"nominated for job {id}: {_placement(placement)}"
+    for job in islice(state.running.values(), MAX_JOBS):
+        where = _placement(job.placement) if job.placement is not None else "nothing"
+        yield f"{job.state.value} {_job(state, job)} holds {where}"
+    for job in first_jobs(state.pending, state.jobs, MAX_JOBS):
+        yield f"pending {_job(state, job)} requests {state.effective_request(job, state.spec(job))}"
+
+
+def _job(state: State, job: Job) -> str:
+    spec = state.spec(job)
+    return (
+        f"job {job.id} attempt {job.attempt} priority {job.priority} queue {spec.queue} "
+        f"limit {spec.limit}"
+    )
+
+
+def _devices(node: Node) -> str:
+    marks = (
+        [f"unavailable ({node.unavailable_reason})"] if node.unavailable_reason is not None else []
+    )
+    for device in node.devices():
+        of = [f"{device.unallocated}/{device.facts.capacity} free"]
+        of += ["removed"] if device.removed else []
+        of += ["drained"] if device.drained is not None else []
+        of += ["foreign use"] if device.foreign_user is not None else []
+        marks.append(f"{device.type}:{device.name} {' '.join(of)}")
+    return ", ".join(marks)
+
+
+def _placement(placement: Placement) -> str:
+    return " + ".join(f"{part.node}({_allocations(part)})" for part in placement.parts)
+
+
+def _allocations(part: Placement) -> str:
+    return ", ".join(f"{item.type}:{item.device}={item.amount}" for item in part.allocations)

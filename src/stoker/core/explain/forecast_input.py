@@ -1,0 +1,102 @@
+"""The input of a forecast: a copy of the state, small enough to be sent to another process."""
+
+from __future__ import annotations
+
+from _blake2 import blake2b
+
+from msgspec import Struct
+
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.spec import Spec
+from stoker.core.model.sweep import Sweep
+from stoker.core.policies.ranking import gpus_of
+from stoker.core.queue.pending_queue import first_jobs
+from stoker.core.state.record import ClusterRecord
+from stoker.core.state.restore import KEEP_FINISHED
+from stoker.core.state.state import State
+
+MAX_PENDING_JOBS = 1000
+"""Pending jobs in one forecast; the jobs behind them start later."""
+
+
+class ForecastInput(Struct, kw_only=True):
+    """The input of a forecast."""
+
+    at: float
+    """Now, by the wall clock."""
+    boot: float
+    """Now, by the boot clock."""
+    record: ClusterRecord
+    specs: dict[str, Spec]
+    jobs: list[Job]
+    """Running jobs, the first pending jobs, and the jobs that ended last."""
+    sweeps: list[Sweep] = []
+    since: float
+    """From this time on, every submission is among the jobs, unless too many are pending."""
+    runs: dict[str, list[tuple[str, float]]] = {}
+    """Completed runs by `name_key`, newest first: `command_key` and seconds."""
+
+
+def run_seconds(job: Job) -> float | None:
+    """Return how long a completed job ran, in all attempts if it was preempted and resumed."""
+    if job.ended_at is None or job.started_at is None:
+        return None
+    before = job.progress.previous_runtime if job.progress is not None else 0.0
+    return max(job.ended_at - job.started_at - job.slack + before, 0.0)
+
+
+def command_key(job: Job, spec: Spec) -> str:
+    """Return what runs of one command with the same arguments have in common, as a hash."""
+    command = (job.command,) if isinstance(job.command, str) else job.command or ()
+    parts = (spec.directory, spec.script or "", *command, *spec.args, f"{gpus_of(spec.request)}")
+    return blake2b("\0".join(parts).encode(errors="surrogateescape"), digest_size=8).hexdigest()
+
+
+def name_key(job: Job) -> str:
+    """Return what runs of one program have in common, whatever its arguments."""
+    return f"{job.user}:{job.name}"
+
+
+def forecast_input(
+    state: State,
+    at: float,
+    boot: float,
+    runs: dict[str, list[tuple[str, float]]],
+    max_pending: int = MAX_PENDING_JOBS,
+) -> ForecastInput:
+    """Return the input of a forecast. It shares the jobs with the state: encode it at once."""
+    chosen = dict(state.running)
+    chosen.update((job.id, job) for job in first_jobs(state.pending, state.jobs, max_pending))
+    ineligible = min(state.live - len(state.running) - len(state.pending), max_pending)
+    for id, job in state.jobs.items() if ineligible > 0 else ():
+        if job.state is JobState.PENDING and id not in state.pending:
+            chosen[id] = job
+            ineligible -= 1
+            if not ineligible:
+                break
+    ended = [state.jobs[id] for id in state.finished]
+    chosen.update((job.id, job) for job in ended)
+    jobs = list(chosen.values())
+    return ForecastInput(
+        at=at,
+        boot=boot,
+        record=state.record,
+        specs={job.spec: state.specs[job.spec] for job in jobs},
+        jobs=jobs,
+        sweeps=[state.sweeps[id] for id in dict.fromkeys(_sweeps(state, jobs))],
+        since=_since(jobs, ended),
+        runs=runs,
+    )
+
+
+def _sweeps(state: State, jobs: list[Job]) -> list[int]:
+    arrays = (job.array for job in jobs if job.params is not None)
+    return [array for array in arrays if array is not None and array in state.sweeps]
+
+
+def _since(jobs: list[Job], ended: list[Job]) -> float:
+    """Return from when on every submission is among the jobs."""
+    if len(ended) >= KEEP_FINISHED:
+        return ended[0].ended_at or 0.0
+    return min((job.submitted_at for job in jobs), default=0.0)

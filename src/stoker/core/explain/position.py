@@ -1,0 +1,201 @@
+"""Queue position of a pending job, and preemption risk of a running job, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from math import inf, log2
+
+from msgspec import Struct
+
+from stoker.core.explain.ranking_text import (
+    RankExplanation,
+    explain_rank,
+    gpus_in_words,
+    overdue_in,
+)
+from stoker.core.model.hardware import DeviceAllocation, Placement
+from stoker.core.model.job import Job
+from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.units import approximate_duration
+from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.policies.policy import QueueOrder
+from stoker.core.policies.ranking import OVERDUE_RANK, rank
+from stoker.core.queue.pending_queue import first_jobs
+from stoker.core.state.state import State
+
+MAX_JOBS_EXPLAINED = 5
+"""Jobs ahead that are listed with the reason, per explanation."""
+MAX_PREEMPTORS_SHOWN = 3
+"""Preemptors that are listed for a running job."""
+MAX_CLASSES_COMPARED = 64
+"""Pending classes checked for different priorities; enough to see whether priorities matter."""
+MAX_JOBS_AHEAD = 16
+"""Pending jobs at the head of the queue that are considered as starting first."""
+ORDER_TEXTS = {
+    QueueOrder.ARRIVAL: "arrival",
+    QueueOrder.REMAINING_TIME: "remaining time",
+    QueueOrder.REMAINING_SERVICE: "remaining GPU-seconds",
+    QueueOrder.ATTAINED_SERVICE: "GPU-seconds used",
+    QueueOrder.FAIR_SHARE: "its user's recent usage",
+}
+
+
+class QueuePosition(Struct, frozen=True):
+    """Position of a pending job in its queue, and what determines it."""
+
+    policy: str
+    by: str
+    position: int | None
+    """None: too far back to be counted."""
+    of: int
+    rank: RankExplanation
+    overdue_in: float | None = None
+
+
+class Ahead(Struct, frozen=True):
+    """A job ahead in the queue, and why it is ahead."""
+
+    label: str
+    why: str
+
+
+def queue_position(state: State, job: Job, position: int | None, at: float) -> QueuePosition:
+    """Return the queue position of an eligible pending job."""
+    ranking = state.ranking_input(job)
+    policy = ranking.policy
+    by = ORDER_TEXTS[policy.order] + (", largest first" if policy.longest_first else "")
+    classes = islice(state.pending.classes.values(), MAX_CLASSES_COMPARED)
+    if len({job_class.priority for job_class in classes}) > 1:
+        by = f"priority, then {by}"
+    overdue = overdue_in(ranking, at)
+    return QueuePosition(
+        policy=policy.name,
+        by=by,
+        position=position,
+        of=len(state.pending),
+        rank=explain_rank(ranking, at),
+        overdue_in=None if overdue == inf else overdue,
+    )
+
+
+def jobs_ahead(state: State, job: Job, ahead: Iterable[Job], at: float) -> tuple[Ahead, ...]:
+    """Return jobs ahead of this one, each with the reason."""
+    return tuple(Ahead(other.label, _why_ahead(state, other, job, at)) for other in ahead)
+
+
+def _why_ahead(state: State, other: Job, job: Job, at: float) -> str:
+    if other.priority != job.priority:
+        return f"priority {other.priority}, not {job.priority}"
+    if effective_rank(state, other) < effective_rank(state, job):
+        ranks, ranking = state.pending.rank_of, state.ranking_input(other)
+        if ranks.get(other.id) == OVERDUE_RANK:
+            return "it has been pending too long: no job may start ahead of it"
+        if ranks.get(other.id, 0.0) < ranks.get(job.id, 0.0):
+            text = explain_rank(ranking, at).text
+            return text or f"its queue is ordered by {ORDER_TEXTS[ranking.policy.order]}"
+        return "its user has used less recently"
+    text = "came first" if other.id < job.id else "was moved ahead of it"
+    is_ranked = bool(explain_rank(state.ranking_input(other), at).text)
+    return f"equal, and {text}" if is_ranked else text
+
+
+def effective_rank(state: State, job: Job) -> float:
+    """Return the rank of a pending job including its fair-share penalty."""
+    return (
+        state.pending.rank_of.get(job.id, 0.0) + state.pending.class_of[job.id].fair_share_penalty
+    )
+
+
+# ----------------------------------------------------------------- running jobs
+
+
+def preemption_risk(state: State, job: Job, at: float, boot: float) -> tuple[str, ...]:
+    """Return for which jobs a running job is, or may be, preempted."""
+    stop = job.progress.stop if job.progress is not None else None
+    if stop is not None:
+        outcome = (
+            "it is requeued"
+            if stop.resize_to is None
+            else f"it continues with {gpus_in_words(stop.resize_to)}"
+        )
+        if stop.timed_out:
+            outcome = "it has not stopped, and is no longer counted on to stop"
+        age = approximate_duration(max(boot - stop.requested_boot, 0.0))
+        return (f"it was asked to stop {age} ago: {stop.reason}; {outcome}",)
+    if not len(state.pending):
+        return ()
+    if job.id not in state.preemptible:
+        if not state.preempts(job):
+            return ()
+        if state.spec(job).training is not None and not (
+            job.progress and job.progress.accepts_stop
+        ):
+            return ("it has not reported yet that it can be preempted and resumed",)
+        return ("it cannot be preempted and resumed, so it keeps its resources until it ends",)
+    wait = quantum_left(state, job, at)
+    texts = []
+    for other in first_jobs(state.pending, state.jobs, MAX_JOBS_AHEAD):
+        reason = _preemption_reason(state, job, other, at)
+        if reason is not None:
+            why, has_quantum = reason
+            text = f"it may be preempted for job {other.label} ({why})"
+            if has_quantum and wait > 0:
+                text += f", not within the next {approximate_duration(wait)}"
+            texts.append(text)
+    return tuple(texts[:MAX_PREEMPTORS_SHOWN])
+
+
+def _preemption_reason(state: State, job: Job, other: Job, at: float) -> tuple[str, bool] | None:
+    """Return why a running job may be preempted for another, and whether it has a quantum."""
+    job_class = state.pending.class_of[other.id]
+    if state.quota_reason(job_class):
+        return None
+    request = state.class_request(other, job_class)
+    lacking = {GPU} if request.gpu_amount else {item.type for item in _allocations(job.placement)}
+    if not frees_needed(state, job.placement, request, lacking):
+        return None
+    difference = other.priority - job.priority
+    if difference > 0:
+        return f"priority {other.priority}, not {job.priority}", False
+    policy = state.policy_of(job_class.queue)
+    if difference < 0 or not policy.preempts or not state.preempts(job):
+        return None
+    threshold = effective_rank(state, other) + log2(policy.hysteresis)
+    if running_effective_rank(state, job, at) <= threshold:
+        return None
+    return explain_rank(state.ranking_input(other), at).text, True
+
+
+def _allocations(placement: Placement | None) -> list[DeviceAllocation]:
+    return [item for part in placement.parts for item in part.allocations] if placement else []
+
+
+def frees_needed(
+    state: State, placement: Placement | None, request: ResourceRequest, lacking: set[str]
+) -> bool:
+    """Whether a placement has a lacking resource type on a node that could run the request."""
+    for part in placement.parts if placement is not None else ():
+        node = state.cluster.nodes.get(part.node)
+        if (
+            node is None
+            or node.unavailable_reason is not None
+            or infeasibility_reason(node, request) is not None
+        ):
+            continue
+        if "exclusive" in lacking or any(item.type in lacking for item in part.allocations):
+            return True
+    return False
+
+
+def quantum_left(state: State, job: Job, at: float) -> float:
+    """Return the seconds until a running job may be preempted by a job of equal priority."""
+    quantum = state.policy_of(state.spec(job).queue).quantum
+    return (job.started_at if job.started_at is not None else at) + quantum - at
+
+
+def running_effective_rank(state: State, job: Job, at: float) -> float:
+    """Return the rank that a running job would have if it were pending."""
+    ranking = state.ranking_input(job)
+    penalty = state.pending.user_penalties.get(job.user, 0.0) if ranking.policy.fair else 0.0
+    return rank(ranking, at)[0] + penalty

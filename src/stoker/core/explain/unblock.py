@@ -1,0 +1,287 @@
+"""What would let a pending job start: ends of running jobs, starts of jobs ahead, time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import nsmallest
+from itertools import chain, islice
+from math import inf, log2
+
+from stoker.core.cluster.overlay import Overlay
+from stoker.core.explain.forecast import Kind, TimeInterval
+from stoker.core.explain.position import (
+    MAX_JOBS_AHEAD,
+    effective_rank,
+    frees_needed,
+    quantum_left,
+    running_effective_rank,
+)
+from stoker.core.explain.ranking_text import overdue_in
+from stoker.core.measurement.foreign_use import UNAVAILABLE
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.units import approximate_duration
+from stoker.core.placement.compatibility import for_node, is_compatible
+from stoker.core.placement.placer import find_placement
+from stoker.core.policies.policy import BackfillMode
+from stoker.core.queue.pending_queue import first_jobs
+from stoker.core.state.state import State
+
+EndEstimate = Callable[[Job], TimeInterval | None]
+"""The estimated end of a running job."""
+MAX_ENDS_SHOWN, MAX_QUANTA_SHOWN = 3, 2
+"""Running jobs listed by end and by quantum, per explanation."""
+MAX_LABELS_PER_SENTENCE = 6
+"""Labels in one sentence; longer lists end in a number."""
+MAX_RUNNING_CONSIDERED = 64
+"""Running jobs tried, the first to end first: each costs a placement search."""
+
+
+def unblocks(
+    state: State, job: Job, lacking: set[str], at: float, boot: float, ends: EndEstimate
+) -> tuple[str, ...]:
+    """Return what would let a pending job start, the soonest first of each kind."""
+    job_class = state.pending.class_of.get(job.id)
+    if job_class is None:
+        return ()
+    limit = state.quota_reason(job_class)
+    if limit is not None:
+        return (f"a job that counts towards the limit must end: {limit}",)
+    request = state.class_request(job, job_class)
+    if find_placement(state.cluster, request) is not None:
+        return _reserved_text(state, job)
+    useful = [
+        other
+        for other in state.running.values()
+        if frees_needed(state, other.placement, request, lacking)
+    ]
+    holders = [other for other in useful if not _is_stopping(other)]
+    stopping = [other for other in useful if _is_stopping(other)]
+    what_if = _WhatIf(state, job, request, stopping)
+    soonest, texts = 0.0, _stopping_text(stopping)
+    if not (stopping and what_if.would_start([])):
+        soonest, ending = _ends(state, what_if, holders, at, boot, ends)
+        quanta = _quanta(state, job, holders, at)
+        texts = ending + quanta + texts + _foreign_use(state, what_if, request)
+        texts = texts or what_if.jobs_ahead_text()
+    overdue = overdue_in(state.ranking_input(job), at)
+    return (*texts, *_overdue(state, job, overdue)) if overdue <= soonest else tuple(texts)
+
+
+class _WhatIf:
+    """Whether a job fits after other jobs have ended and the jobs ahead of it were placed."""
+
+    def __init__(
+        self, state: State, job: Job, request: ResourceRequest, stopping: list[Job]
+    ) -> None:
+        self.state, self.request, self.stopping = state, request, stopping
+        self.queue = state.spec(job).queue
+        self.ahead: list[Job] = []
+        for other in first_jobs(state.pending, state.jobs, MAX_JOBS_AHEAD):
+            if other is job:
+                break
+            self.ahead.append(other)
+
+    def would_start(self, ended: list[Job], vacated: Iterable[tuple[str, str]] = ()) -> bool:
+        """Whether the job starts after these jobs have ended and foreign users left these GPUs."""
+        ledger, state = Overlay(self.state.cluster), self.state
+        for node, gpu in vacated:
+            device = ledger.writable(node).by_name[GPU, gpu]
+            device.foreign_user, device.foreign_memory = None, 0
+        for job in (*self.stopping, *ended):
+            if job.placement is not None:
+                ledger.release(job.placement)
+        for job in self.ahead:
+            job_class = state.pending.class_of[job.id]
+            if state.quota_reason(job_class):
+                continue
+            placement = find_placement(ledger, state.class_request(job, job_class))
+            if placement is not None:
+                ledger.allocate(placement)
+            elif (
+                job_class.queue == self.queue
+                and state.backfill_mode(job_class.queue) is BackfillMode.STRICT
+            ):
+                return False
+        return find_placement(ledger, self.request) is not None
+
+    def jobs_ahead_text(self) -> list[str]:
+        """Return the text for a job that needs starts and ends of the jobs ahead of it."""
+        if not self.ahead:
+            return []
+        noun = "job" if len(self.ahead) == 1 else "jobs"
+        labels = _listed(_labels(self.ahead), "and")
+        return [f"the jobs ahead of it must start first: {noun} {labels}"]
+
+
+def _labels(jobs: list[Job]) -> list[str]:
+    return [job.label for job in jobs]
+
+
+def _stopping_text(stopping: list[Job]) -> list[str]:
+    if not stopping:
+        return []
+    many = len(stopping) > 1
+    labels = _listed(_labels(stopping), "and")
+    subject = f"jobs {labels} stop" if many else f"job {labels} stops"
+    return [f"{subject}, as {'they were' if many else 'it was'} asked to"]
+
+
+def _reserved_text(state: State, job: Job) -> tuple[str, ...]:
+    """Return which jobs start first, for a job that fits but is blocked by a reservation."""
+    stops = (other.progress.stop for other in state.running.values() if other.progress is not None)
+    ids = {stop.preemptor for stop in stops if stop is not None and stop.preemptor is not None}
+    preemptors = [state.jobs[id] for id in sorted(ids & state.pending.class_of.keys())]
+    if not preemptors:
+        head = state.pending.head(state.jobs, state.quota_reason)
+        preemptors = [head] if head is not None else []
+    labels = [other.label for other in preemptors if other is not job]
+    if not labels:
+        return ()
+    why = "devices are reserved for it"
+    if state.backfill_mode(state.spec(job).queue) is BackfillMode.STRICT:
+        why = "this queue does not backfill"
+    return (f"job {_listed(labels, 'and')} starts first: {why}",)
+
+
+def _is_stopping(job: Job) -> bool:
+    """Whether the job was requested to stop."""
+    return job.progress is not None and job.progress.stop is not None
+
+
+def _ends(
+    state: State, what_if: _WhatIf, holders: list[Job], at: float, boot: float, ends: EndEstimate
+) -> tuple[float, list[str]]:
+    """Return the seconds until the first end that suffices, and such ends in words."""
+    estimates = [(_ends_in(state, job, at, boot, ends), job) for job in holders]
+    estimates = nsmallest(MAX_RUNNING_CONSIDERED, estimates, key=lambda pair: pair[0][0])
+    enough = (pair for pair in estimates if what_if.would_start([pair[1]]))
+    single = list(islice(enough, MAX_ENDS_SHOWN))
+    if not single:
+        return _ends_of_all(what_if, estimates)
+    soon = [(left, how, job) for (left, how), job in single if left < inf]
+    if soon:
+        return soon[0][0], [
+            f"job {job.label} ends" + (f" in {how} {approximate_duration(left)}" if left else "")
+            for left, how, job in soon
+        ]
+    labels = _listed([job.label for _, job in single], "or")
+    (_, why), first = single[0]
+    return inf, [f"job {labels} ends: no estimate, because job {first.label} {why}"]
+
+
+def _ends_of_all(
+    what_if: _WhatIf, estimates: list[tuple[tuple[float, str], Job]]
+) -> tuple[float, list[str]]:
+    """Return the time and the text of the fewest jobs that must all end, the first to end first."""
+    needed: list[Job] = []
+    for _, job in estimates:
+        needed.append(job)
+        if what_if.would_start(needed):
+            break
+    else:
+        return inf, []
+    for job in needed[:-1]:
+        fewer = [other for other in needed if other is not job]
+        needed = fewer if what_if.would_start(fewer) else needed
+    ends = {job.id: end for end, job in estimates}
+    labels = _listed(_labels(needed), "and")
+    subject = f"jobs {labels} end" if len(needed) > 1 else f"job {labels} ends"
+    for job in needed:
+        if ends[job.id][0] == inf:
+            return inf, [f"{subject}: no estimate, because job {job.label} {ends[job.id][1]}"]
+    left, how = max(ends[job.id] for job in needed)
+    return left, [f"{subject} in {how} {approximate_duration(left)}"]
+
+
+def _listed(labels: list[str], word: str) -> str:
+    """Return labels as a list in a sentence."""
+    if len(labels) > MAX_LABELS_PER_SENTENCE:
+        labels = [
+            *labels[: MAX_LABELS_PER_SENTENCE - 1],
+            f"{len(labels) - MAX_LABELS_PER_SENTENCE + 1} others",
+        ]
+    *first, last = labels
+    return f"{', '.join(first)} {word} {last}" if first else last
+
+
+def _ends_in(
+    state: State, job: Job, at: float, boot: float, ends: EndEstimate
+) -> tuple[float, str]:
+    """Return the seconds until a job ends, and "about" or "at most"; or infinity and why."""
+    if job.state is JobState.SUSPENDED:
+        return inf, f"is paused (stoker resume {job.label})"
+    if job.started_boot is None:
+        return inf, "is starting"
+    end = ends(job)
+    if end is not None and end.likely is not None:
+        return max(end.likely - at, 0.0), "at most" if end.kind is Kind.LIMIT else "about"
+    limit = state.spec(job).limit
+    if limit is None:
+        return inf, "has no time limit"
+    return max(limit - (boot - job.started_boot - job.slack), 0.0), "at most"
+
+
+def _foreign_use(state: State, what_if: _WhatIf, request: ResourceRequest) -> list[str]:
+    """Return the GPUs that would suffice if foreign users left: one user, else several."""
+    gpus = request.gpus
+    if gpus is None or not gpus.amount or gpus.ignore_foreign_use:
+        return []
+    used: dict[str, list[tuple[str, str]]] = {}
+    for node in state.cluster.nodes.values():
+        for device in node.types.get(GPU, ()) if node.unavailable_reason is None else ():
+            if device.foreign_user is not None and is_compatible(device, for_node(gpus, node.name)):
+                used.setdefault(device.foreign_user, []).append((node.name, device.name))
+    enough = (item for item in used.items() if what_if.would_start([], item[1]))
+    single = list(islice(enough, MAX_ENDS_SHOWN))
+    if not single:
+        needed = dict(used)
+        if not used or not what_if.would_start([], chain(*needed.values())):
+            return []
+        for user in used:
+            fewer = {other: names for other, names in needed.items() if other != user}
+            needed = fewer if what_if.would_start([], chain(*fewer.values())) else needed
+        single = [(_listed(list(needed), "and"), list(chain(*needed.values())))]
+    several = len(state.cluster.nodes) > 1
+    return [_becomes_free(user, names, several) for user, names in single]
+
+
+def _becomes_free(user: str, gpus: list[tuple[str, str]], several: bool) -> str:
+    names = _listed([f"{node}/{gpu}" if several else gpu for node, gpu in gpus], "and")
+    why = user if user.startswith(UNAVAILABLE) else f"used by {user}"
+    return f"GPU{'s' * (len(gpus) > 1)} {names} become{'s' * (len(gpus) == 1)} free, now {why}"
+
+
+def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:
+    """Return the jobs that may be preempted after their quantum."""
+    policy = state.policy_of(state.spec(job).queue)
+    if not policy.preempts:
+        return []
+    threshold = effective_rank(state, job) + log2(policy.hysteresis)
+    victims = (other for other in holders if other.id in state.victims)
+    candidates = []
+    for other in islice(victims, MAX_RUNNING_CONSIDERED):
+        if other.priority != job.priority or not state.preempts(other):
+            continue
+        wait = quantum_left(state, other, at)
+        if wait > 0 and running_effective_rank(state, other, at) > threshold:
+            candidates.append((wait, other.id, other.label))
+    return [
+        f"job {label} can be preempted in {approximate_duration(wait)}, after its quantum"
+        for wait, _, label in nsmallest(MAX_QUANTA_SHOWN, candidates)
+    ]
+
+
+def _overdue(state: State, job: Job, overdue: float) -> list[str]:
+    policy = state.policy_of(state.spec(job).queue)
+    if overdue == inf:
+        return []
+    effect = (
+        "no job may start ahead of it"
+        if policy.backfill is BackfillMode.OVERDUE_ONLY
+        else "it starts first"
+    )
+    if not overdue:
+        return [f"it is overdue: {effect}"]
+    return [f"overdue in {approximate_duration(overdue)}, then {effect}"]

@@ -1,0 +1,259 @@
+"""Why a job is pending: the short reason of lists, and the full explanation."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.core.explain.constraints import NodeView, node_constraints
+from stoker.core.explain.position import (
+    MAX_JOBS_EXPLAINED,
+    Ahead,
+    QueuePosition,
+    jobs_ahead,
+    preemption_risk,
+    queue_position,
+)
+from stoker.core.explain.unblock import EndEstimate, unblocks
+from stoker.core.measurement.estimator import estimate, hardware
+from stoker.core.model.dependency import DependencyStatus
+from stoker.core.model.job import Job, Progress
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GPU, ResourceRequest, describe
+from stoker.core.model.units import (
+    approximate_duration,
+    format_duration,
+)
+from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.placement.placer import find_placement
+from stoker.core.queue.pending_queue import first_jobs
+from stoker.core.state.eligibility import dependency_status_of
+from stoker.core.state.record import NOT_REACHED_YET
+from stoker.core.state.state import State
+
+MAX_JOBS_COUNTED = 500
+"""Pending jobs counted for the position of a job; it is unknown further back."""
+MAX_LABELS = 50
+"""Labels of jobs ahead in an explanation."""
+MAX_CONSTRAINTS = 4
+"""Constraints in the text of an explanation; the view has all of them."""
+
+
+class Explanation(Struct, frozen=True):
+    """Why a job is in its state, and what would let it start."""
+
+    reason: str | None
+    text: str
+    position: int | None = None
+    ahead_labels: tuple[str, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
+    pending_preemptions: tuple[str, ...] = ()
+    """Running jobs that stop for it, and when, in words."""
+    queue_position: QueuePosition | None = None
+    """Its position in the queue, and what determines it."""
+    ahead: tuple[Ahead, ...] = ()
+    """The first jobs ahead of it, each with the reason."""
+    unblocks: tuple[str, ...] = ()
+    """What would let it start."""
+    preemption_risk: tuple[str, ...] = ()
+    """Of a running job: for which jobs it is, or may be, preempted."""
+
+
+def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
+    """Return the reason as Slurm's word and a phrase; cheap enough for every row of a list."""
+    if job.state is not JobState.PENDING:
+        return _not_running(state, job, now)
+    status, others, wake = dependency_status_of(state, job, now)
+    listed = ", ".join(str(other) for other in others[:5])
+    if status is DependencyStatus.NEVER:
+        return (
+            "DependencyNeverSatisfied",
+            f"job {listed} cannot end in the state that the dependency requires",
+        )
+    if status is DependencyStatus.OPEN and wake is not None:
+        return "Dependency", f"begins {format_duration(wake - now)} from now, after job {listed}"
+    if status is DependencyStatus.OPEN:
+        return "Dependency", f"waits for job{'s' * (len(others) > 1)} {listed}"
+    if job.held:
+        return "JobHeldUser", f"held; stoker release {job.label}"
+    if job.begin_at is not None:
+        wait = format_duration(max(job.begin_at - now, 0))
+        if job.attempt and job.note:
+            return "BeginTime", f"tries again in {wait}: {job.note}"
+        what = "tries again" if job.attempt else "begins"
+        return "BeginTime", f"{what} in {wait}"
+    job_class = state.pending.class_of.get(job.id)
+    if job_class is None:
+        return "Priority", "waiting for its turn"
+    limit = state.quota_reason(job_class)
+    if limit:
+        return ("JobArrayTaskLimit" if job_class.array else "QOSMaxJobsLimit"), limit
+    request = state.class_request(job, job_class)
+    if request.nodes and not any(_is_node(state, name) for name in request.nodes):
+        gone = ", ".join(request.nodes)
+        return "ReqNodeNotAvail", f"{gone} was removed; stoker edit {job.label} -w NODE"
+    if state.record.unreachable and (text := _unreachable_text(state, request, now)):
+        return "NodeUnreachable", text
+    if find_placement(state.cluster, request) is not None:
+        return "Priority", "the free devices are reserved for a job ahead of it"
+    first = state.pending.head(state.jobs, state.quota_reason)
+    if first is job or first is None:
+        return "Resources", f"needs {describe(request)}"
+    return "Priority", f"behind job {first.label}"
+
+
+def _is_node(state: State, name: str) -> bool:
+    return name in state.cluster.nodes or name in state.record.remotes
+
+
+def unreachable_since(state: State, job: Job) -> dict[str, float]:
+    """Return the unreachable nodes of a running job, and since when."""
+    if not state.record.unreachable or job.placement is None:
+        return {}
+    nodes = ((part.node, state.record.unreachable.get(part.node)) for part in job.placement.parts)
+    return {
+        name: entry.since
+        for name, entry in nodes
+        if entry is not None and entry.reason != NOT_REACHED_YET
+    }
+
+
+def _unreachable_text(state: State, request: ResourceRequest, now: float) -> str | None:
+    """Return the unreachable nodes that a job waits for, if too few others could run it."""
+    suitable = [
+        node.name
+        for node in state.cluster.nodes.values()
+        if infeasibility_reason(node, request) is None
+    ]
+    entries = state.record.unreachable
+    unreachable = [
+        name for name in suitable if name in entries and entries[name].reason != NOT_REACHED_YET
+    ]
+    if not unreachable or len(suitable) - len(unreachable) >= request.node_count:
+        return None
+    since = min(entries[name].since for name in unreachable)
+    listed = ", ".join(unreachable[:3]) + (" and others" if len(unreachable) > 3 else "")
+    return f"waits for {listed}, unreachable for {format_duration(max(now - since, 0))}"
+
+
+def _not_running(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
+    """Return what keeps a placed job from running: the queue of its node, or no answer."""
+    unreachable = unreachable_since(state, job)
+    if not unreachable and job.state is JobState.QUEUED and job.placement is not None:
+        name = f" as {job.external_id}" if job.external_id else ""
+        return "Queued", f"waits in the queue of {job.placement.node}{name}"
+    if not unreachable:
+        return None, None
+    texts = [
+        f"{name} has been unreachable for {format_duration(max(now - since, 0))}"
+        f" ({state.record.unreachable[name].reason})"
+        for name, since in unreachable.items()
+    ]
+    return "NodeUnreachable", "; ".join(texts)
+
+
+def explain_job(state: State, job: Job, at: float, boot: float, ends: EndEstimate) -> Explanation:
+    """Return the full explanation of a job."""
+    code, phrase = reason(state, job, at)
+    if job.state is not JobState.PENDING:
+        text = _not_pending_text(job, phrase, list(unreachable_since(state, job)))
+        risk = preemption_risk(state, job, at, boot) if job.holding else ()
+        return Explanation(code, text, preemption_risk=risk)
+    request = state.effective_request(job, state.spec(job))
+    nodes = node_constraints(state, request, boot)
+    constraints = [constraint for node in nodes for constraint in node.constraints]
+    lacking = {GPU if constraint.name == "gpus" else constraint.name for constraint in constraints}
+    explanation = Explanation(
+        reason=code,
+        text=phrase or "",
+        nodes=nodes,
+        pending_preemptions=_pending_preemptions(state, job, at),
+        unblocks=unblocks(state, job, lacking, at, boot, ends),
+    )
+    if code not in ("Resources", "Priority", "NodeUnreachable") or job.id not in state.pending:
+        return explanation
+    queue = first_jobs(state.pending, state.jobs, MAX_JOBS_COUNTED)
+    position = next((n for n, other in enumerate(queue, 1) if other.id == job.id), None)
+    others = queue[: position - 1] if position else queue
+    labels = tuple(other.label for other in others) if position else ()
+    text = f"needs {describe(request)}"
+    if constraints:
+        text += "; " + "; ".join(constraint.text for constraint in constraints[:MAX_CONSTRAINTS])
+    elif code == "Priority":
+        text += f"; {phrase}"
+    if labels:
+        text += f"; {len(labels)} ahead of it"
+    return replace(
+        explanation,
+        text=text,
+        position=position,
+        ahead_labels=labels[:MAX_LABELS],
+        queue_position=queue_position(state, job, position, at),
+        ahead=jobs_ahead(state, job, others[:MAX_JOBS_EXPLAINED], at),
+    )
+
+
+def _pending_preemptions(state: State, job: Job, at: float) -> tuple[str, ...]:
+    """Return the jobs that stop for this job, and when, in words."""
+    texts = []
+    for other in sorted(state.running.values(), key=lambda other: other.id):
+        progress = other.progress
+        if progress is None or progress.stop is None or progress.stop.preemptor != job.id:
+            continue
+        texts.append(f"job {other.label} {_stop_progress(state, other, progress, at)}")
+    return tuple(texts)
+
+
+def _stop_progress(state: State, job: Job, progress: Progress, at: float) -> str:
+    """Return when a job that was requested to stop should stop, in words."""
+    if job.state is JobState.COMPLETING:
+        return "is ending"
+    if progress.stop is not None and progress.stop.timed_out:
+        return "was asked to stop for this job but has not stopped"
+    if job.state is JobState.SUSPENDED:
+        return "is paused; it stops for this job when it is resumed"
+    if not progress.accepts_stop:
+        return "was asked to stop for this job"
+    text, when = "stops for this job at the end of its epoch", "about"
+    if job.placement is not None and hardware(state.cluster, job.placement)[0] > 1:
+        # Its processes must agree where they stop: if few steps are left, after the next epoch.
+        text, when = f"{text}, or of the next", "at the earliest in about"
+    likely = estimate(state.record.profiles, state.cluster, job, state.spec(job), at)
+    if likely.epoch_seconds is not None and progress.epoch_started_at is not None:
+        left = likely.epoch_seconds - max(at - progress.epoch_started_at, 0.0)
+        text += f", {when} {approximate_duration(left)}" if left > 0 else ", any moment"
+    return text
+
+
+def how_it_ended(job: Job) -> str:
+    """Return the cause of the end; empty if the state is sufficient."""
+    return "" if job.state is JobState.COMPLETED and job.cause == "done" else job.cause or ""
+
+
+def _not_pending_text(job: Job, phrase: str | None, unreachable: list[str]) -> str:
+    """Return the state of a job that is not pending; `phrase` is why it does not run."""
+    if job.finished:
+        return how_it_ended(job)
+    if phrase is None and job.state is JobState.SUSPENDED:
+        return f"it is paused; to continue it: stoker resume {job.label}"
+    if phrase is None:
+        return "it is not waiting for anything"
+    if not unreachable:
+        return phrase
+    nodes = " and ".join(unreachable)
+    they_answer = f"{nodes} {'answers' if len(unreachable) == 1 else 'answer'}"
+    give_up = f"stoker nodes remove {' '.join(unreachable)} --force"
+    if job.state is JobState.COMPLETING:
+        return f"{phrase}; it ends when {they_answer}. To abandon it now: {give_up}"
+    if job.state is JobState.QUEUED:
+        status = "it waits in the queue there, or runs by now"
+    elif job.state is not JobState.CONFIGURING:
+        status = "it is assumed to be running there and keeps its resources"
+    elif job.placement is not None and job.placement.other_parts:
+        status = f"it is starting; its parts wait for each other until {they_answer}"
+    else:
+        status = f"it is starting there; whether it runs is known when {they_answer}"
+    return (
+        f"{phrase}; {status}. To run it on another node, abandon it with"
+        f" {give_up}, then stoker retry {job.label}; or submit with --if-unreachable restart:1h"
+    )

@@ -1,0 +1,113 @@
+"""Handlers of sweeps: defined, changed, measured, stopped early, unloaded and loaded."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stoker.core import events as e
+from stoker.core.events.instructions import Instructions, TerminateAttempt
+from stoker.core.handlers.attempts import current, transition
+from stoker.core.model.job import Score
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.sweep import FAILED, TrialBoard, redefined_sweep, trial_of, worst_value
+from stoker.core.state.state import State
+from stoker.core.state.sweep_boards import (
+    record_trial,
+    sweep_of,
+    update_best,
+    update_sweep_finished,
+)
+
+
+def on_sweep_defined(state: State, event: e.SweepDefined) -> Instructions:
+    """Add a sweep with the next id, or extend an existing one."""
+    previous = state.sweeps.get(event.sweep.id)
+    sweep = replace(event.sweep) if previous is None else redefined_sweep(previous, event.sweep)
+    state.sweeps[sweep.id] = sweep
+    state.changes.sweep(sweep.id)
+    if previous is None:
+        state.boards[sweep.id] = TrialBoard()
+    record = state.record
+    record.next_id = max(record.next_id, sweep.id + 1)
+    record.last_first, record.last_count = sweep.id, 1
+    state.changes.record()
+    # It may run more trials at a time than before.
+    state.pending.request_planning()
+    state.pending.mark_all_unchecked()
+    update_sweep_finished(state, sweep, event.at)
+    return []
+
+
+def on_sweep_changed(state: State, event: e.SweepChanged) -> Instructions:
+    """Change the settings of a sweep."""
+    sweep = state.sweeps[event.sweep]
+    if event.held is not None:
+        sweep.held = event.held
+    if event.ended is not None:
+        sweep.ended = event.ended
+    if event.max_running is not None:
+        sweep.max_running = event.max_running or None
+    if event.priority is not None:
+        sweep.priority = event.priority
+    if event.note is not None:
+        sweep.note = event.note or None
+        if sweep.note is None:
+            sweep.failures_accepted = sweep.counts.get(FAILED, 0)
+    state.changes.sweep(sweep.id)
+    state.pending.request_planning()
+    state.pending.mark_all_unchecked()
+    update_sweep_finished(state, sweep, event.at)
+    return []
+
+
+def on_trial_measured(state: State, event: e.TrialMeasured) -> Instructions:
+    """Record an objective value of a trial, which may arrive after its end."""
+    job = state.jobs.get(event.job)
+    sweep = sweep_of(state, job) if job is not None else None
+    if job is None or sweep is None or job.attempt != event.attempt:
+        return []
+    score = job.score or Score()
+    value = worst_value(sweep) if event.value is None else event.value
+    if event.final:
+        score = replace(score, value=event.value, step=event.step, final=True)
+    elif event.rung == len(score.rungs):
+        score = replace(score, value=event.value, step=event.step, rungs=(*score.rungs, value))
+        state.memory.trials_at_rung[job.id] = event.rung
+    job.score = score
+    state.changes.job(job.id)
+    record_trial(state, job)
+    update_best(state, job)  # the value may arrive after its end
+    return []
+
+
+def on_trial_stopped(state: State, event: e.TrialStopped) -> Instructions:
+    """Terminate a trial that early stopping ended; its checkpoints stay."""
+    job = current(state, event.job, event.attempt)
+    if job is None or job.state is JobState.COMPLETING:
+        return []
+    job.score = replace(job.score or Score(), stopped=True)
+    job.ending = "early"
+    transition(state, job, JobState.COMPLETING)
+    return [TerminateAttempt(job.id, job.attempt)]
+
+
+def on_trials_unloaded(state: State, event: e.TrialsUnloaded) -> Instructions:
+    """Unload the trials of an ended sweep from memory."""
+    state.boards.pop(event.sweep, None)
+    sweep = state.sweeps[event.sweep]
+    sweep.resident = False
+    state.changes.sweep(sweep.id)
+    return []
+
+
+def on_trials_loaded(state: State, event: e.TrialsLoaded) -> Instructions:
+    """Load the trials of a sweep that are needed again."""
+    sweep = state.sweeps[event.sweep]
+    if sweep.id not in state.boards:
+        board = state.boards[sweep.id] = TrialBoard()
+        for trial in event.trials:
+            job = state.jobs.get(trial.job)  # the job in memory is newer than the stored trial
+            board.update(trial_of(job) if job is not None else trial, sweep)
+        sweep.resident = True
+        state.changes.sweep(sweep.id)
+    return []

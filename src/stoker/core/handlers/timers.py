@@ -1,0 +1,58 @@
+"""Handlers of timers: time limits, begin times and deadlines."""
+
+from __future__ import annotations
+
+from stoker.core import events as e
+from stoker.core.events.instructions import Instructions, SignalAttempt, TerminateAttempt
+from stoker.core.handlers.attempts import current, finish, transition
+from stoker.core.model.lifecycle import JobState
+from stoker.core.state.eligibility import dequeue, update_eligibility
+from stoker.core.state.state import State
+
+
+def on_time_limit_reached(state: State, event: e.TimeLimitReached) -> Instructions:
+    """Terminate an attempt that reached its time limit."""
+    job = current(state, event.job, event.attempt)
+    if job is None or job.state is JobState.COMPLETING:
+        return []
+    job.ending = "time"
+    transition(state, job, JobState.COMPLETING)
+    return [TerminateAttempt(job.id, job.attempt)]
+
+
+def on_time_limit_near(state: State, event: e.TimeLimitNear) -> Instructions:
+    """Send the early signal before the time limit."""
+    job = current(state, event.job, event.attempt)
+    early_signal = state.spec(job).early_signal if job else None
+    if job is None or early_signal is None or job.warned:
+        return []
+    job.warned = True
+    state.changes.job(job.id)
+    return [SignalAttempt(job.id, job.attempt, early_signal.signal)]
+
+
+def on_begin_time_reached(state: State, event: e.BeginTimeReached) -> Instructions:
+    """Update the eligibility of a job after its begin time or delay."""
+    job = state.jobs.get(event.job)
+    if job is not None and job.state is JobState.PENDING:
+        if job.begin_at is not None and job.begin_at <= event.at:
+            job.begin_at = None
+            if not job.attempt:
+                job.ready_at = event.at
+        state.changes.job(job.id)
+        update_eligibility(state, job, event.at)
+    return []
+
+
+def on_deadline_passed(state: State, event: e.DeadlinePassed) -> Instructions:
+    """Finish a pending job at its deadline; terminate a running one."""
+    job = state.jobs.get(event.job)
+    if job is None or job.finished or job.state is JobState.COMPLETING:
+        return []
+    if job.state is JobState.PENDING:
+        dequeue(state, job)
+        job.ended_at, job.cause = event.at, "deadline"
+        return finish(state, job, JobState.DEADLINE, event.at)
+    job.ending = "deadline"
+    transition(state, job, JobState.COMPLETING)
+    return [TerminateAttempt(job.id, job.attempt)]

@@ -1,0 +1,1 @@
+"""Global assignment for clusters with several GPU models or shared GPUs."""

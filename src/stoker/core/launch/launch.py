@@ -1,0 +1,231 @@
+"""Launch: argv, environment and files of one attempt, from its job and placement."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.core.cluster.node import Device, Node
+from stoker.core.launch import training_env
+from stoker.core.launch.log_paths import log_paths, transfer_of
+from stoker.core.launch.slurm_env import NO_HOST, SubmitHost, slurm_variables
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.resources import GPU
+from stoker.core.model.spec import Container, FileTransfer, Spec
+from stoker.core.model.units import format_amount
+
+PLACEHOLDER_MARK = "\0"
+"""Replaces an escaped placeholder: commands and environments have no zero bytes."""
+RENDEZVOUS_VARIABLES = {"MASTER_ADDR", "MASTER_PORT", "TF_CONFIG"}
+"""Variables of a gang that are known when all parts are ready at the barrier."""
+DEVICE_VARIABLES = (
+    "STOKER_GPUS", "STOKER_GPU_UUIDS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+    "ROCR_VISIBLE_DEVICES",
+)  # fmt: skip
+"""Variables that the scheduler of a delegated node sets, because it chooses the devices."""
+QUEUE_DEVICE_PREFIX = "queue-"
+"""Prefix of a queue's own devices of a type that is otherwise a pool (cpu, mem)."""
+
+
+class Launch(Struct, frozen=True):
+    """Everything needed to start one attempt."""
+
+    job: int
+    attempt: int
+    argv: tuple[str, ...]
+    directory: str
+    umask: int
+    environment: str
+    extra: dict[str, str]
+    out: str
+    err: str | None
+    script: str | None
+    terminal: bool
+    """Whether it runs on a pseudo-terminal."""
+    gpus: tuple[str, ...]
+    """UUIDs of the GPUs, for the GPU locks."""
+    placeholders: dict[str, str] = {}
+    """Replacements of `{gpu}` and the like in the environment; empty: none."""
+    is_shell_line: bool = False
+    """Whether the last word of argv is a shell line."""
+    exported_variables: tuple[str, ...] = ()
+    """Variables of the environment that are sent to a remote node."""
+    transfer: FileTransfer = FileTransfer()
+    label: str = ""
+    """Job id that users see."""
+    files_after: float = 0.0
+    """A directory snapshot must not be older than this time."""
+    container: Container | None = None
+    reports: str = ""
+    """Directory of the training reports; the library creates it with its first report."""
+    checkpoints: str = ""
+    """Checkpoint directory that all attempts of the job share."""
+    has_own_checkpoints: bool = True
+    """Whether that directory is stoker's own instead of one that the user named."""
+    needs_report_directory: bool = False
+    """Whether the report directory must exist from the start."""
+    placement: Placement | None = None
+    """All parts of the attempt."""
+
+    @property
+    def id(self) -> AttemptId:
+        """Id of the attempt."""
+        return AttemptId(self.job, self.attempt)
+
+
+def launch(
+    job: Job, spec: Spec, placement: Placement, node: Node, at: float, logs: str, token: str,
+    scripts: str, rank: int = 0, home: str = "", nodes: tuple[str, ...] = (),
+    host: SubmitHost = NO_HOST,
+) -> Launch:  # fmt: skip
+    """Return the launch of an attempt from its job, spec and placement.
+
+    `nodes` are those of all parts of an attempt on several nodes, by rank.
+    """
+    devices = [node.by_name[GPU, name] for name in placement.names(GPU)]  # pools have no names
+    gpus = ",".join(_gpu_names(spec, devices))
+    unique = training_env.unique_id(token, job.id)
+    reports = training_env.report_directory(home, job)
+    checkpoints = training_env.checkpoint_directory(spec, home, unique)
+    memory = min((device.facts.memory or 0 for device in devices), default=0)
+    uuids = tuple(device.facts.uuid for device in devices if device.facts.uuid)
+    vendors = {device.facts.vendor for device in devices or node.types.get(GPU, [])}
+    extra = {
+        "STOKER_TOKEN": token,
+        "STOKER_GPUS": gpus,
+        "STOKER_GPU_COUNT": format_amount(placement.gpu_amount),
+        "STOKER_GPU_UUIDS": ",".join(uuids),
+        "STOKER_NODES": node.name,
+        "STOKER_NODE_RANK": "0",
+        "STOKER_REPORTS": reports,
+        "STOKER_CHECKPOINT_DIR": checkpoints,
+        **training_env.training_variables(job, spec, placement, unique, memory),
+        **_visible_devices(gpus, vendors),
+    }
+    if node.delegated:
+        extra = {name: value for name, value in extra.items() if name not in DEVICE_VARIABLES}
+    extra |= _job_variables(job, spec, at) | _named_devices(placement)
+    if spec.slurm:
+        nodes = nodes or (node.name,)
+        extra |= slurm_variables(job, spec, placement, nodes, rank, at, host)
+    out, err = log_paths(job, spec, node.name, logs, rank)
+    placeholders = {} if spec.verbatim or node.delegated else _placeholders(placement, gpus)
+    script = f"{scripts}/{spec.script}" if spec.script else None
+    needs_new_files = bool(job.past or spec.dependency)  # written by earlier attempts or jobs
+    return Launch(
+        job=job.id, attempt=job.attempt, argv=_argv(job, spec, script, placeholders),
+        directory=spec.directory, umask=spec.umask, environment=spec.environment, extra=extra,
+        out=out, err=err, script=spec.script, terminal=spec.pty, gpus=uuids,
+        placeholders=placeholders if spec.fill else {},
+        is_shell_line=script is None and isinstance(job.command, str),
+        exported_variables=spec.exported_variables,
+        transfer=transfer_of(job, spec, node.name, rank), label=job.label,
+        files_after=at if needs_new_files else job.submitted_at, container=spec.container,
+        reports=reports, checkpoints=checkpoints,
+        has_own_checkpoints=spec.training is None or spec.training.snapshots is None,
+        needs_report_directory=spec.training is not None or spec.early_signal is not None,
+        placement=placement,
+    )  # fmt: skip
+
+
+def _gpu_names(spec: Spec, devices: list[Device]) -> list[str]:
+    """Return the GPUs as the job names them: by index, MIG slices by UUID."""
+    request = spec.request.gpus
+    if request is not None and request.fixed_share is not None:
+        return list(request.required)  # all of them, by the names that the user gave
+    return [
+        device.facts.uuid if device.facts.mig and device.facts.uuid else device.name
+        for device in devices
+    ]
+
+
+def _job_variables(job: Job, spec: Spec, at: float) -> dict[str, str]:
+    """Return the variables that describe the job, its array and its sweep."""
+    variables = {
+        "STOKER_JOB_ID": str(job.id),
+        "STOKER_JOB_NAME": job.name,
+        "STOKER_ATTEMPT": str(job.attempt),
+    }
+    if spec.limit is not None:
+        variables["STOKER_DEADLINE"] = str(int(at) + spec.limit)
+    if spec.threads is not None and "OMP_NUM_THREADS" not in spec.exported_variables:
+        variables["OMP_NUM_THREADS"] = str(spec.threads)
+    if job.array is not None:
+        variables["STOKER_ARRAY_JOB_ID"] = str(job.array)
+        variables["STOKER_ARRAY_INDEX"] = str(job.index)
+        variables["STOKER_ARRAY_COUNT"] = str(spec.array_size)
+    if job.params is not None:
+        variables["STOKER_SWEEP_ID"] = str(job.array)
+        variables["STOKER_TRIAL"] = str(job.index)
+        variables["STOKER_PARAMS"] = job.params
+    return variables
+
+
+def _named_devices(placement: Placement) -> dict[str, str]:
+    """Return one variable per named resource, with its devices."""
+    variables = {}
+    for item in placement.allocations:
+        if item.type not in (GPU, "cpu", "mem") and not item.is_pooled:
+            name = "".join(letter if letter.isalnum() else "_" for letter in item.type.upper())
+            variables[f"STOKER_{name}"] = ",".join(placement.names(item.type))
+    return variables
+
+
+def _visible_devices(gpus: str, vendors: set[str | None]) -> dict[str, str]:
+    """Return the variables with the GPUs that the vendors' libraries may see."""
+    cuda = "" if "amd" in vendors else gpus
+    visible = {"CUDA_VISIBLE_DEVICES": cuda, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return visible | {"ROCR_VISIBLE_DEVICES": gpus} if "amd" in vendors else visible
+
+
+def _placeholders(placement: Placement, gpus: str) -> dict[str, str]:
+    """Return each resource type in braces, and the names of its devices."""
+    placeholders = {"{gpu}": gpus}
+    for item in placement.allocations:
+        if item.type not in (GPU, "cpu", "mem") and not item.is_pooled:
+            names = ",".join(placement.names(item.type))
+            placeholders[f"{{{item.type.removeprefix(QUEUE_DEVICE_PREFIX)}}}"] = names
+    return placeholders
+
+
+def fill_placeholders(text: str, placeholders: dict[str, str]) -> str:
+    """Return a text with device names in place of placeholders.
+
+    Other braces stay, also those of `${gpu}`, which is a shell variable.
+    """
+    if "{" in text:
+        for word, names in placeholders.items():
+            escaped = text.replace(f"${word}", PLACEHOLDER_MARK)
+            text = escaped.replace(word, names).replace(PLACEHOLDER_MARK, f"${word}")
+    return text
+
+
+def _argv(
+    job: Job, spec: Spec, script: str | None, placeholders: dict[str, str]
+) -> tuple[str, ...]:
+    command = job.command
+    if script is not None:
+        start = (spec.shell, script) if spec.kind == "shell-script" else (script,)
+        return (*start, *spec.args)
+    if isinstance(command, str):
+        return (spec.shell, "-c", fill_placeholders(command, placeholders))
+    return tuple(fill_placeholders(word, placeholders) for word in command or ())
+
+
+def gang_part(launch: Launch, rank: int, nodes: tuple[str, ...]) -> Launch:
+    """Return the launch of one part of a gang."""
+    gpus = launch.extra["STOKER_GPUS"]
+    extra = {
+        "STOKER_NODES": ",".join(nodes),
+        "STOKER_NODE_RANK": str(rank),
+        "NODELIST": ",".join(nodes),
+        "NODE_RANK": str(rank),
+        "NNODES": str(len(nodes)),
+        "WORLD_SIZE": str(len(nodes)),
+        "GPUS_PER_NODE": str(len(gpus.split(",")) if gpus else 0),
+    }
+    if "NUM_NODES" in launch.extra:
+        extra["NUM_NODES"] = str(len(nodes))
+    own = {name: value for name, value in launch.extra.items() if name not in RENDEZVOUS_VARIABLES}
+    return replace(launch, extra=own | extra)

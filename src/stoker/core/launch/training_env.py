@@ -1,0 +1,96 @@
+"""Environment variables of training jobs, and the directories of reports and checkpoints."""
+
+from __future__ import annotations
+
+import json
+
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import Job
+from stoker.core.model.resources import GPU
+from stoker.core.model.spec import Spec
+
+BACKEND_VARIABLE = "PL_TORCH_DISTRIBUTED_BACKEND"
+TRAINING_MARK = "JOB_UUID"
+"""Set for training jobs, and for no others."""
+FIRST_PORT, PORT_COUNT = 29500, 2000
+"""Rendezvous ports of jobs on one node; consecutive jobs use different ports."""
+
+
+def unique_id(token: str, job: int) -> str:
+    """Return a job id that differs between daemons which share a home directory."""
+    return f"{token.partition('.')[0][:8]}-{job}"
+
+
+def checkpoint_directory(spec: Spec, home: str, unique: str) -> str:
+    """Return the checkpoint directory of a job, which all its attempts share."""
+    root = spec.training.snapshots if spec.training is not None else None
+    return f"{root or f'{home}/checkpoints'}/{unique}"
+
+
+def report_directory(home: str, job: Job) -> str:
+    """Return the directory of the report and the control files of an attempt."""
+    return f"{home}/training/{job.id}.{job.attempt}"
+
+
+def training_variables(
+    job: Job, spec: Spec, placement: Placement, unique: str, memory: int = 0
+) -> dict[str, str]:
+    """Return the variables for the training library and for scripts of the library before it.
+
+    `memory` is that of the smallest GPU, which a job that does not share it may use.
+    """
+    done = job.progress.epochs if job.progress is not None else 0
+    variables = {"STOKER_EPOCHS_DONE": str(done)}
+    training = spec.training
+    if training is None:
+        return variables
+    nodes = len(placement.parts)
+    variables |= {
+        TRAINING_MARK: unique,
+        "JOB_RESTARTED": "TRUE" if done else "FALSE",
+        "EPOCHS_DONE": str(done),
+        "HEARTBEAT_FREQ": str(training.heartbeat),
+        "RESERVED_MEM": str(_reserved(job, placement) or memory),
+        "NODELIST": ",".join(part.node for part in placement.parts),
+        "NUM_GPUS": str(placement.gpu_count),
+        "NUM_NODES": str(nodes),
+    }
+    for name, value in (
+        ("BATCH_SIZE", training.batch_size),
+        ("EPOCHS_TO_BE_DONE", training.epochs),
+        ("TRAINING_SET_SIZE", training.set_size),
+    ):
+        if value is not None:
+            variables[name] = str(value)
+    if training.distributed:
+        variables |= _distributed(job, spec, nodes)
+    return variables
+
+
+def _reserved(job: Job, placement: Placement) -> int:
+    """Return the MiB reserved on each GPU; 0 for a job that does not share GPUs."""
+    if job.progress is not None and job.progress.exclusive_only:
+        return 0
+    return max((item.memory for item in placement.allocations if item.type == GPU), default=0)
+
+
+def _distributed(job: Job, spec: Spec, nodes: int) -> dict[str, str]:
+    """Return the rendezvous of a job on one node; that of a gang is set at the barrier."""
+    port = FIRST_PORT + job.id % PORT_COUNT
+    variables = {"WORLD_SIZE": str(nodes), "NODE_RANK": "0"}
+    if nodes == 1:
+        config = {"cluster": {"worker": [f"127.0.0.1:{port}"]}, "task": _task(0)}
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        variables["TF_CONFIG"] = json.dumps(config)
+    if BACKEND_VARIABLE not in spec.exported_variables:
+        variables[BACKEND_VARIABLE] = "nccl"
+    return variables
+
+
+def tf_config(addresses: list[str], rank: int) -> str:
+    """Return TF_CONFIG for one part of a gang: the addresses of all parts, and its rank."""
+    return json.dumps({"cluster": {"worker": addresses}, "task": _task(rank)})
+
+
+def _task(rank: int) -> dict[str, object]:
+    return {"type": "worker", "index": rank}

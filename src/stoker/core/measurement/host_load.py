@@ -1,0 +1,63 @@
+"""Foreign load: the cores and memory of a node that other processes use."""
+
+from __future__ import annotations
+
+from stoker.core.model.units import THOUSAND
+
+Amounts = tuple[int, int]
+"""Thousandths of cores, and MiB."""
+
+SMALLEST_SHARE = 20
+"""A change of less than this fraction (1/n) of the node is noise."""
+MIN_CHANGE = THOUSAND
+"""Thousandths of cores that every node uses all the time, which do not count."""
+
+
+def busy_share(before: Amounts, now: Amounts) -> float | None:
+    """Return the busy share of a node between two readings of (busy, all) jiffies.
+
+    None if they do not tell: both at the same time, or a reboot between them.
+    """
+    busy, total = now[0] - before[0], now[1] - before[1]
+    if total <= 0 or busy < 0:
+        return None
+    return min(busy / total, 1.0)
+
+
+def guessed_share(load: float, cores: int) -> float:
+    """Return the busy share estimated from the load average, for the first reading."""
+    return min(max(load, 0.0) / cores, 1.0) if cores > 0 else 0.0
+
+
+def foreign_load(
+    cores: int,
+    share: float,
+    our_cores: int,
+    memory_total: int,
+    memory_available: int,
+    our_memory: int,
+) -> Amounts:
+    """Return the foreign use: all use minus allocations of our attempts (thousandths, MiB).
+
+    An allocation counts as used by its attempt, whether it is or not. An attempt that uses more
+    than its allocation makes the surplus foreign, so that no more is placed on the node; one that
+    uses less hides as much foreign use until it ends.
+    """
+    capacity = max(cores, 0) * THOUSAND
+    used = round(min(max(share, 0.0), 1.0) * capacity)
+    taken = min(max(memory_total - memory_available, 0), max(memory_total, 0))
+    busy = used - max(our_cores, 0) - MIN_CHANGE
+    return max(busy, 0), max(taken - max(our_memory, 0), 0)
+
+
+def is_significant(before: Amounts, now: Amounts, totals: Amounts) -> bool:
+    """Whether a change since the last report is significant; every significant one is journalled.
+
+    A twentieth of the node is, if it is a whole core. So is the end of all use, however little it
+    was. Its start is not: the use of an idle node fluctuates all the time.
+    """
+    steps = (max(totals[0] / SMALLEST_SHARE, THOUSAND), totals[1] / SMALLEST_SHARE)
+    return any(
+        was != is_now and (is_now == 0 or abs(is_now - was) >= step)
+        for was, is_now, step in zip(before, now, steps, strict=True)
+    )

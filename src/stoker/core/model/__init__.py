@@ -1,0 +1,1 @@
+"""Plain values: jobs, specs, resource requests, hardware, placements."""

@@ -1,0 +1,265 @@
+"""Jobs: their state, progress and past attempts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import replace
+
+from stoker.core.model.hardware import Placement
+from stoker.core.model.lifecycle import FINISHED, HOLDING, JobState
+
+RANK_STEP = 1 << 40
+"""Distance between the orders of consecutive jobs, so that one can be moved between others."""
+NOT_NEEDED_CAUSE = "not needed: the sweep has reached its target"
+"""Cause of a cancelled trial that its sweep no longer needs; it counts as success."""
+SKIPPED_EXIT_CODE = 77
+"""Exit code of a part that had nothing to do, as in automake's test protocol."""
+
+
+class AttemptId(NamedTuple):
+    """One attempt of a job."""
+
+    job: int
+    attempt: int
+
+    def __str__(self) -> str:
+        """Return `job.attempt`, as files and the agent name it."""
+        return f"{self.job}.{self.attempt}"
+
+
+class Score(Struct, frozen=True, omit_defaults=True):
+    """Objective value of a trial, as far as it is known."""
+
+    value: float | None = None
+    step: float | None = None
+    """The step at which it was measured."""
+    rungs: tuple[float, ...] = ()
+    """Its value at each rung that it has reached."""
+    stopped: bool = False
+    """Whether it was stopped early because other trials are better."""
+    final: bool = False
+    """Whether the trial has ended, so that the value does not change."""
+
+
+_STOP_REQUEST_STORED = {
+    "reason": "why",
+    "requested_boot": "boot",
+    "preemptor": "by",
+    "resize_to": "gpus",
+    "timed_out": "ignored",
+}
+"""Names of fields as they are stored."""
+
+
+class StopRequest(Struct, frozen=True, omit_defaults=True, rename=_STOP_REQUEST_STORED):
+    """A request to a running attempt to stop at its next checkpoint."""
+
+    reason: str
+    requested_boot: float
+    """When it was requested, on the boot clock."""
+    preemptor: int | None = None
+    """The job for which it is preempted."""
+    resize_to: int | None = None
+    """Number of GPUs when it resumes; None: as requested by the job."""
+    timed_out: bool = False
+    """Whether it did not stop in time and cannot be ended: its devices are no longer expected."""
+
+
+_PROGRESS_STORED = {
+    "epochs_at_start": "since",
+    "accepts_stop": "listening",
+    "oom_count": "shortages",
+    "exceeded_reservation": "grew",
+    "shared_gpu": "shared",
+    "exclusive_only": "alone",
+    "previous_runtime": "ran",
+    "epoch_started_at": "counted_at",
+    "epoch_time": "pace",
+    "epoch_times": "paces",
+}
+"""Names of fields as they are stored."""
+
+
+class Progress(Struct, frozen=True, omit_defaults=True, rename=_PROGRESS_STORED):
+    """Progress of a training job, and what was measured in its attempts."""
+
+    epochs: int = 0
+    """Epochs done and saved in a checkpoint, in all attempts together."""
+    epochs_at_start: int = 0
+    """Value of `epochs` when the current attempt began."""
+    accepts_stop: bool = False
+    """Whether the training library has reported in this attempt, so that it obeys stop requests."""
+    stop: StopRequest | None = None
+    preemptions: int = 0
+    peak: int | None = None
+    """Peak memory use of this attempt on one GPU, in MiB."""
+    reserve: int | None = None
+    """MiB to reserve on each GPU, after it ran out of memory."""
+    oom_count: int = 0
+    """How often it ran out of GPU memory."""
+    exceeded_reservation: bool = False
+    """Whether this attempt used more memory than was reserved for it."""
+    shared_gpu: bool = False
+    """Whether other jobs were on its GPUs during this attempt."""
+    exclusive_only: bool = False
+    """Whether it does not share GPUs any more, because an attempt failed while sharing."""
+    gpus: int | None = None
+    """Number of GPUs that the planner has chosen for it."""
+    overran: bool = field(default=False, name="demoted")
+    """Whether it ran far longer than declared. (The stored name is that of an older rule.)"""
+    previous_runtime: float = 0.0
+    """Seconds that earlier attempts ran."""
+    epoch_started_at: float | None = None
+    """When the current epoch began, as far as known."""
+    epoch_time: tuple[int, str, float] | None = None
+    """Number and model of GPUs and seconds per epoch of the last measurement."""
+    epoch_times: tuple[tuple[int, int, float], ...] = ()
+    """Elastic job: training stage, number of GPUs and seconds per epoch of recent measurements,
+    the newest last."""
+    metrics: dict[str, float] = {}
+    """Metrics that the script reported last."""
+    total: int | None = None
+    """Total number of epochs, as reported by the script."""
+
+    def with_stop_postponed(self, seconds: float) -> Progress:
+        """Return a copy with the time of the stop request moved by a number of seconds."""
+        if self.stop is None:
+            return self
+        return replace(
+            self, stop=replace(self.stop, requested_boot=self.stop.requested_boot + seconds)
+        )
+
+
+class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):
+    """How one part of a gang ended."""
+
+    part: int
+    code: int | None = None
+    signal: int | None = None
+    memory: str | None = None
+    lost: str | None = None
+    """Why its end is unknown."""
+    failed: str | None = None
+    """Why it could not be started; with a code, why its container could not run on the node."""
+    away: bool = False
+    """Whether it may still run on an unreachable node."""
+    note: str | None = None
+    """A note about its end, for users."""
+    stopped: bool = False
+    """Whether it stopped at a checkpoint because of a stop request."""
+
+    @property
+    def is_success(self) -> bool:
+        """Whether it succeeded, so that the other parts may continue."""
+        return self.code in (0, SKIPPED_EXIT_CODE)
+
+
+class PastAttempt(Struct, frozen=True, omit_defaults=True, array_like=True):
+    """An attempt that has ended."""
+
+    attempt: int
+    started_at: float | None
+    ended_at: float
+    cause: str
+    code: int | None = None
+
+
+class Job(Struct, omit_defaults=True, gc=False):
+    """One job; changed by events only."""
+
+    id: int
+    spec: str
+    name: str
+    user: str
+    submitted_at: float
+    command: str | tuple[str, ...] | None = None
+    array: int | None = None
+    index: int | None = None
+    state: JobState = JobState.PENDING
+    priority: int = 0
+    rank: int | UnsetType = UNSET
+    held: bool = False
+    begin_at: float | None = None
+    """Earliest start on the wall clock (begin time, or delay before a retry)."""
+    attempt: int = 0
+    """Number of the current attempt, or of the next one while the job is pending."""
+    placement: Placement | None = None
+    pid: int | None = None
+    started_at: float | None = None
+    started_boot: float | None = None
+    paused_boot: float | None = None
+    slack: float = 0.0
+    """Seconds spent suspended, which do not count towards the time limit."""
+    warned: bool = False
+    ended_at: float | None = None
+    code: int | None = None
+    signal: int | None = None
+    cause: str | None = None
+    delay_over: bool = False
+    """Whether its `after:ID+minutes` was met once; setting the clock back does not undo it."""
+    late: bool = False
+    """Whether the user retried it after its deadline, which no longer applies."""
+    ending: str | None = None
+    """Why it is ending: `cancel`, `time` or `deadline`."""
+    ends: tuple[PartEnd, ...] = ()
+    """Parts of the current attempt that have ended, in the order of their ends."""
+    retries: int = 0
+    requeues: int = 0
+    same_devices: bool = False
+    last_devices: tuple[str, ...] = ()
+    last_node: str | None = None
+    ready_at: float | None = None
+    """When it became eligible, if later than its submission."""
+    last_others: tuple[str, ...] = ()
+    """Nodes of the other parts of its last attempt, by rank."""
+    note: str | None = None
+    seen: bool = False
+    past: tuple[PastAttempt, ...] = ()
+    progress: Progress | None = None
+    params: str | None = None
+    """Parameters of a trial, as canonical JSON."""
+    score: Score | None = None
+    external_id: str | None = None
+    """Id of the current or last attempt in another cluster's scheduler."""
+    hosts: tuple[str, ...] = ()
+    """Hosts on which that scheduler runs it."""
+    devices: tuple[str, ...] = ()
+    """GPUs that it was given there."""
+
+    @property
+    def order(self) -> int:
+        """Order among jobs of equal priority and rank; smaller is earlier."""
+        return self.id * RANK_STEP if self.rank is UNSET else self.rank
+
+    @property
+    def label(self) -> str:
+        """Id that users see and type: `7`, or `7_3` for a member of an array."""
+        return str(self.id) if self.array is None else f"{self.array}_{self.index}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is in a final state."""
+        return self.state in FINISHED
+
+    @property
+    def holding(self) -> bool:
+        """Whether it holds devices."""
+        return self.state in HOLDING
+
+    @property
+    def result(self) -> int | None:
+        """Exit code that `wait` returns for it."""
+        state = self.state
+        if state is JobState.COMPLETED:
+            return 0
+        if state not in FINISHED:
+            return None
+        if state is JobState.TIMEOUT:
+            return 124
+        if state is JobState.CANCELLED:
+            return 0 if self.cause == NOT_NEEDED_CAUSE else 143
+        if self.signal:
+            return 128 + self.signal
+        return self.code or 1

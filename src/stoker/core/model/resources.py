@@ -1,0 +1,166 @@
+"""Resource requests as exact, hashable values, and their parsers."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.core.model.units import THOUSAND, BadValue, format_amount, parse_amount, parse_memory
+
+GPU, CPU, MEMORY = "gpu", "cpu", "mem"
+
+
+_GPU_REQUEST_STORED = {
+    "required": "only",
+    "ignore_foreign_use": "despite_strangers",
+    "allowed": "within",
+    "fixed_share": "share",
+    "shareable": "beside",
+    "on_idle_gpus": "idle",
+    "max_amount": "most",
+}
+"""Names of fields as they are stored."""
+
+
+class GpuRequest(Struct, frozen=True, omit_defaults=True, rename=_GPU_REQUEST_STORED):
+    """Number of GPUs requested, and which ones are acceptable."""
+
+    amount: int
+    model: str | None = None
+    min_vram: int | None = None
+    memory: int | None = None
+    """MiB that the job uses on each of its GPUs; accounted, not enforced."""
+    required: tuple[str, ...] = ()
+    prefer: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    ignore_foreign_use: bool = False
+    """Whether to use the named devices even if foreign processes use them."""
+    allowed: tuple[str, ...] = ()
+    """Devices of its queue, or of its previous attempt: `required` is restricted to them."""
+    fixed_share: int | None = None
+    """Thousandths of every device in `required`, all of which are allocated in that order."""
+    shareable: bool = False
+    """Whether it may share GPUs with other such jobs, as long as the memory of all fits."""
+    on_idle_gpus: bool = False
+    """Whether only idle GPUs count: growing onto GPUs that others use gains nothing."""
+    max_amount: int | None = None
+    """Elastic job: the most it may get; `amount` is the least."""
+    models: tuple[str, ...] = ()
+    """Acceptable models, if several were named."""
+
+    @property
+    def allowed_models(self) -> tuple[str, ...]:
+        """Acceptable models; empty: any."""
+        return self.models or ((self.model,) if self.model else ())
+
+
+_RESOURCE_REQUEST_STORED = {
+    "node_count": "machines",
+    "queue_devices": "among",
+}
+"""Names of fields as they are stored."""
+
+
+class ResourceRequest(Struct, frozen=True, omit_defaults=True, rename=_RESOURCE_REQUEST_STORED):
+    """The resources that a job needs to start."""
+
+    gpus: GpuRequest | None = None
+    cpus: int = 0
+    memory: int = 0
+    named: tuple[tuple[str, int], ...] = ()
+    """Other resources by name, amounts in thousandths, sorted by name."""
+    exclusive: bool = False
+    nodes: tuple[str, ...] = ()
+    not_nodes: tuple[str, ...] = ()
+    node_count: int = 1
+    """Number of nodes; all amounts are per node."""
+    queue_devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Resource types of the queue, and the devices of each to which the job is restricted."""
+    in_gang: bool = False
+    """Whether this is one part of a request for several nodes; set by `part` only."""
+
+    @property
+    def part(self) -> ResourceRequest:
+        """The request on each node, if several nodes are requested."""
+        return replace(self, node_count=1, in_gang=True) if self.node_count > 1 else self
+
+    def allowed_devices(self, type: str) -> tuple[str, ...] | None:
+        """Return the devices of a type to which the job is restricted; None: any device."""
+        if not self.queue_devices or type in (CPU, MEMORY):
+            return None
+        return next((names for key, names in self.queue_devices if key == type), ())
+
+    @property
+    def gpu_amount(self) -> int:
+        """Thousandths of GPUs requested on all nodes together."""
+        return self.gpus.amount * self.node_count if self.gpus else 0
+
+
+def parse_gpus(text: str) -> GpuRequest:
+    """Read `2`, `0.5`, `a100:2`, `a100|h100:2`, `24GB..:2` or a bare model name."""
+    text = text.strip()
+    head, colon, tail = text.rpartition(":")
+    if re.fullmatch(r"[+-]?(nan|inf(inity)?|[0-9.]+e[+-]?[0-9]+)", text, re.IGNORECASE):
+        raise BadValue(f"--gpus '{text}' is not an amount; write 2, 0.5 or a100:2.")
+    if not colon:
+        if re.fullmatch(r"[0-9.]+", text):
+            return GpuRequest(amount=parse_amount(text, "--gpus"))
+        head, tail = text, "1"
+    if (
+        (not colon and not re.search(r"[^\W\d_]", head))
+        or not head
+        or not re.fullmatch(r"[\w .+-]+(\|[\w .+-]+)*", head)
+    ):
+        raise BadValue(f"--gpus '{text}' is not an amount; write 2, 0.5 or a100:2.")
+    amount = parse_amount(tail, "--gpus")
+    if re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B?(\.\.|\+)?", head, re.IGNORECASE):
+        return GpuRequest(amount=amount, min_vram=parse_memory(head.rstrip(".+"), "--gpus"))
+    model, models = parse_models(head, "--gpus")
+    return GpuRequest(amount=amount, model=model, models=models)
+
+
+def parse_models(text: str, what: str) -> tuple[str | None, tuple[str, ...]]:
+    """Read `a100` or `a100|h100`: a single model, or the tuple of acceptable models."""
+    models = tuple(dict.fromkeys(name.strip() for name in text.lower().split("|")))
+    if not all(models):
+        raise BadValue(f"{what} '{text}' has an empty model; write a100 or a100|h100.")
+    return (models[0], ()) if len(models) == 1 else (None, models)
+
+
+def parse_names(text: str, what: str) -> tuple[str, ...]:
+    """Read a list of devices: `0,2`, `0-3,7` or UUIDs."""
+    names: list[str] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", part)
+        if match and int(match[1]) <= int(match[2]):
+            names += [str(number) for number in range(int(match[1]), int(match[2]) + 1)]
+        elif match:
+            raise BadValue(f"{what} '{part}' is reversed; write {match[2]}-{match[1]}.")
+        else:
+            names.append(part)
+    if not names:
+        raise BadValue(f"{what} names no device; write a list such as 0,1.")
+    return tuple(dict.fromkeys(names))
+
+
+def describe(request: ResourceRequest) -> str:
+    """Return the request as a short phrase for users."""
+    parts = []
+    if request.exclusive:
+        parts.append("a whole node" if request.node_count == 1 else "whole machines")
+    if request.gpus and request.gpus.amount:
+        gpus = request.gpus
+        models = f"{' or '.join(gpus.allowed_models)} " if gpus.allowed_models else ""
+        vram = f" with {gpus.min_vram} MiB" if gpus.min_vram else ""
+        plural = "GPU" if gpus.amount <= THOUSAND else "GPUs"
+        parts.append(f"{format_amount(gpus.amount)} {models}{plural}{vram}")
+    if request.cpus:
+        plural = "core" if request.cpus == THOUSAND else "cores"
+        parts.append(f"{format_amount(request.cpus)} {plural}")
+    if request.memory:
+        parts.append(f"{request.memory} MiB of RAM")
+    parts += [f"{format_amount(amount)} {name}" for name, amount in request.named]
+    text = ", ".join(parts) or "nothing"
+    return text if request.node_count == 1 else f"{text} on each of {request.node_count} nodes"

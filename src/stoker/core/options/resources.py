@@ -1,0 +1,167 @@
+"""Options of the resource request: nodes, tasks, GPUs, cores, memory, named resources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from stoker.core.model.resources import (
+    GpuRequest,
+    ResourceRequest,
+    parse_gpus,
+    parse_models,
+    parse_names,
+)
+from stoker.core.model.spec import Spec, Tasks
+from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_memory
+from stoker.core.options import training as training_options
+from stoker.core.options.values import is_set, parse_count
+
+
+def parse_request(
+    words: dict[str, str], options: Mapping[str, Any], before: Spec | None
+) -> ResourceRequest:
+    """Return the resource request of the options; `before` is the spec that an edit changes."""
+    base = before.request if before is not None else None
+    nodes, layout = parse_tasks(words, base)
+    tasks = -(-layout.total // nodes) if layout is not None else 1
+    gpu_request = _gpu_request(words, options, base.gpus if base else None, tasks)
+    gpu_request = training_options.training_gpu_request(gpu_request, words, options, before)
+    cpus = base.cpus if base else 0
+    if "cpus" in words:
+        cpus = parse_amount(words["cpus"], "--cpus") * tasks
+    elif tasks > 1:
+        cpus = tasks * THOUSAND
+    elif (
+        base is None
+        and not (gpu_request and gpu_request.amount)
+        and not is_set(options, "exclusive")
+    ):
+        cpus = THOUSAND  # a job without GPUs is bounded by the cores
+    memory = base.memory if base else 0
+    if "mem" in words:
+        memory = parse_memory(words["mem"], "--mem")
+    elif "mem_per_cpu" in words:
+        memory = parse_memory(words["mem_per_cpu"], "--mem-per-cpu") * max(cpus // THOUSAND, 1)
+    elif "mem_per_gpu" in words:
+        gpus = -(-gpu_request.amount // THOUSAND) if gpu_request else 0
+        memory = parse_memory(words["mem_per_gpu"], "--mem-per-gpu") * gpus
+    named = base.named if base else ()
+    if "resources" in options:
+        named = _named(options["resources"])
+        taken = {"gpu", "cpu", "mem"} & {name for name, _ in named}
+        for name in taken:
+            raise BadValue(f"Ask for {name} with --{'gpus' if name == 'gpu' else name}.")
+    per_job = words.get("gpus") and not words.get("gpus_per_node")
+    if nodes > 1 and gpu_request is not None and per_job:
+        if gpu_request.amount % (nodes * THOUSAND):
+            raise BadValue(
+                f"--gpus {words['gpus']} cannot be divided evenly among {nodes} nodes;"
+                " use --gpus-per-node."
+            )
+        gpu_request = replace(gpu_request, amount=gpu_request.amount // nodes)
+    gpu_request = training_options.per_node_request(gpu_request, nodes)
+    return ResourceRequest(
+        gpus=gpu_request,
+        cpus=cpus,
+        memory=memory,
+        named=named,
+        exclusive=is_set(options, "exclusive") or bool(base and base.exclusive),
+        nodes=_node_names(words, "nodelist", base.nodes if base else ()),
+        not_nodes=_node_names(words, "exclude", base.not_nodes if base else ()),
+        node_count=nodes,
+    )
+
+
+def _node_names(words: dict[str, str], key: str, before: tuple[str, ...]) -> tuple[str, ...]:
+    """Return node names; empty if the option is empty, and those of before if it is not given."""
+    if key not in words:
+        return before
+    return parse_names(words[key], f"--{key}") if words[key] else ()
+
+
+def parse_tasks(words: dict[str, str], base: ResourceRequest | None) -> tuple[int, Tasks | None]:
+    """Return the number of nodes, and the tasks if a number of them is requested."""
+    nodes = base.node_count if base else 1
+    if words.get("nodes"):
+        nodes = parse_count(words["nodes"].partition("-")[0], "--nodes")
+    total = parse_count(words["ntasks"], "--ntasks") if words.get("ntasks") else None
+    per_node = None
+    if words.get("ntasks_per_node"):
+        per_node = parse_count(words["ntasks_per_node"], "--ntasks-per-node")
+        if total is not None and not words.get("nodes"):
+            nodes = -(-total // per_node)
+    if total is None and per_node is None:
+        return nodes, None
+    gpus = words.get("gpus_per_task")
+    gpus_per_task = parse_gpus(gpus).amount // THOUSAND if gpus else None
+    return nodes, Tasks(total or nodes * (per_node or 1), per_node, gpus_per_task or None)
+
+
+def _gpu_request(
+    words: dict[str, str], options: Mapping[str, Any], base: GpuRequest | None, tasks: int
+) -> GpuRequest | None:
+    request = base
+    for key in ("gpus", "gpus_per_node", "gpus_per_task"):
+        if words.get(key):
+            ranged = key != "gpus_per_task"
+            request = (training_options.parse_gpu_range if ranged else parse_gpus)(words[key])
+    if words.get("gpus_per_task") and request:
+        request = replace(request, amount=request.amount * tasks)
+    if words.get("gres"):
+        request = _gres(words["gres"]) or request
+    changes: dict[str, Any] = {}
+    if words.get("gpu_model"):
+        changes["model"], changes["models"] = parse_models(words["gpu_model"], "--gpu-model")
+    if words.get("gpus_min_vram"):
+        changes["min_vram"] = parse_memory(words["gpus_min_vram"], "--gpus-min-vram")
+    if words.get("gpu_memory"):
+        changes["memory"] = parse_memory(words["gpu_memory"], "--gpu-memory")
+    for key, field in (
+        ("use_gpus", "required"),
+        ("prefer_gpus", "prefer"),
+        ("avoid_gpus", "avoid"),
+    ):
+        if words.get(key):
+            changes[field] = parse_names(words[key], f"--{key.replace('_', '-')}")
+    if is_set(options, "explicit"):
+        changes["ignore_foreign_use"] = True
+    if words.get("share"):
+        share = parse_amount(words["share"], "share")
+        if not changes.get("required") or not 0 < share <= THOUSAND:
+            raise BadValue("share applies to each GPU in use_gpus and is at most 1.")
+        changes |= {"fixed_share": share, "amount": share * len(changes["required"])}
+    if changes:
+        request = replace(request or GpuRequest(THOUSAND), **changes)
+    return request if request is None or request.amount or changes else None
+
+
+def _gres(text: str) -> GpuRequest | None:
+    """Parse Slurm's `--gres=gpu:a100:2`; other generic resources are not supported."""
+    for part in text.split(","):
+        words = part.strip().split(":")
+        if words[0] == "gpu":
+            return parse_gpus(":".join(words[1:]) or "1")
+    raise BadValue(f"--gres '{text}' has no gpu; write gpu:2 or gpu:a100:2.")
+
+
+def _named(value: Any) -> tuple[tuple[str, int], ...]:
+    if isinstance(value, str):
+        pairs = []
+        for part in filter(None, (piece.strip() for piece in value.strip("{} ").split(","))):
+            name, equals, amount = part.replace(":", "=", 1).partition("=")
+            if not equals:
+                raise BadValue(f"--resources '{part}' has no amount; write licence=1.")
+            pairs.append((name.strip(" '\""), amount.strip(" '\"")))
+    elif isinstance(value, dict):
+        pairs = [(str(name), str(amount)) for name, amount in value.items()]
+    else:
+        raise BadValue("--resources takes names with amounts, such as licence=1.")
+    for name, _ in pairs:
+        if not re.fullmatch(r"[A-Za-z_][\w.-]{0,63}", name):
+            raise BadValue(f"Resource '{name}' is not a name; use letters, digits, _, - and .")
+    amounts = {name: parse_amount(amount, name) for name, amount in pairs}
+    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))

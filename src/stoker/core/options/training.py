@@ -1,0 +1,251 @@
+"""Options of training jobs: epochs, sizes, shared and elastic GPUs, containers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from stoker.core.model.resources import GpuRequest, parse_gpus
+from stoker.core.model.spec import Container, Mount, Spec, Training
+from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_duration
+from stoker.core.options.values import is_set
+
+SWITCHES = {"single_gpu", "exclusive_gpu", "distributed", "gpu_if_any"}
+LISTS = {"mount"}
+TRAINING_OPTIONS = {
+    "epochs", "batch_size", "training_set_size", "expect", "single_gpu", "exclusive_gpu",
+    "snapshots_dir", "distributed",
+}  # fmt: skip
+KNOWN_OPTIONS = TRAINING_OPTIONS | {"image", "mount", "ports", "workdir", "gpu_if_any"}
+GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gres")
+GPU_KINDS = ("gpu_model", "gpus_min_vram", "gpu_memory", "use_gpus", "prefer_gpus", "avoid_gpus")
+MAX_GPUS_PER_NODE = 64 * THOUSAND
+"""Thousandths; more than any node has: an elastic job may get all GPUs of a node."""
+RESERVED_TARGETS = {
+    "/snapshots": "is the directory of checkpoints; set it with --snapshots-dir",
+    "/stoker": "is reserved for stoker",
+}
+"""Directories in a container that cannot be mounted, and why."""
+MAX_IMAGE_LENGTH = 512
+"""Characters; registries accept fewer."""
+
+
+def spec_fields(
+    words: Mapping[str, str], options: Mapping[str, Any], before: Spec | None
+) -> dict[str, Any]:
+    """Return the fields of the spec that were given; `before` is the spec that an edit changes."""
+    fields: dict[str, Any] = {}
+    training = _training(words, options, before.training if before is not None else None)
+    if training is not None:
+        fields["training"] = training
+    container = _container(words, options, before.container if before is not None else None)
+    if container is not None:
+        fields["container"] = container
+    if "requeue" in words or "no_requeue" in words:
+        fields["non_preemptible"] = is_set(options, "no_requeue")
+        fields["requeueable"] = is_set(options, "requeue") and not fields["non_preemptible"]
+    return fields
+
+
+# ----------------------------------------------------------------------------- training
+
+
+def _training(
+    words: Mapping[str, str], options: Mapping[str, Any], before: Training | None
+) -> Training | None:
+    if not TRAINING_OPTIONS & set(words):
+        return None
+    training = before or Training()
+    for key, field in (
+        ("epochs", "epochs"),
+        ("batch_size", "batch_size"),
+        ("training_set_size", "set_size"),
+    ):
+        if key in words:
+            training = replace(training, **{field: _count(words[key], _flag(key))})
+    if "expect" in words:
+        seconds = parse_duration(words["expect"], "--expect") if words["expect"] else None
+        if seconds == 0:
+            raise BadValue("--expect must be longer than 0; write 3h or 90m.")
+        training = replace(training, expected=seconds)
+    if "snapshots_dir" in words:
+        directory = _directory(words["snapshots_dir"], "--snapshots-dir")
+        training = replace(training, snapshots=directory)
+    if "distributed" in words:
+        training = replace(training, distributed=is_set(options, "distributed"))
+    return training
+
+
+def _flag(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+def _count(text: str, what: str) -> int | None:
+    """Parse a positive number; an empty text removes the value of before."""
+    text = text.strip()
+    if not text:
+        return None
+    if not re.fullmatch(r"\d{1,12}", text, re.ASCII) or not int(text):
+        raise BadValue(f"{what} '{text[:20]}' is not a whole number of at least 1.")
+    return int(text)
+
+
+def _directory(text: str, what: str) -> str | None:
+    if text and (not text.startswith("/") or "\0" in text):
+        raise BadValue(f"{what} '{text}' must be an absolute directory.")
+    return text.rstrip("/") or "/" if text else None
+
+
+# --------------------------------------------------------------------------------- GPUs
+
+
+def parse_gpu_range(text: str) -> GpuRequest:
+    """Parse a number of GPUs, or a range: `1..4`, `a100:2..8`, `1..` without an upper limit."""
+    text = text.strip()
+    head, colon, tail = text.rpartition(":")
+    match = re.fullmatch(r"([\d.]*\d)\.\.([\d.]*)", tail)
+    if not match:
+        return parse_gpus(text)
+    min_gpus, max_gpus = parse_amount(match[1], "--gpus"), MAX_GPUS_PER_NODE
+    if match[2]:
+        max_gpus = parse_amount(match[2], "--gpus")
+    if min_gpus % THOUSAND or max_gpus % THOUSAND or not min_gpus:
+        raise BadValue(f"--gpus '{text}' is not a range of whole GPUs; write 1..4.")
+    if max_gpus < min_gpus:
+        raise BadValue(f"--gpus '{text}' is reversed; write the smaller number first.")
+    request = parse_gpus(f"{head}{colon}{min_gpus // THOUSAND}")
+    return replace(request, max_amount=max_gpus if max_gpus > min_gpus else None)
+
+
+def training_gpu_request(
+    request: GpuRequest | None,
+    words: Mapping[str, str],
+    options: Mapping[str, Any],
+    before: Spec | None,
+) -> GpuRequest | None:
+    """Return the GPU request of a training job: by default shareable; elastic with epochs."""
+    is_edit = before is not None and before.training is not None
+    if not is_edit and not TRAINING_OPTIONS & set(words):
+        return request
+    counted = any(words.get(key) for key in GPU_COUNTS)
+    if is_set(options, "single_gpu"):
+        if (
+            counted
+            and request is not None
+            and (request.amount > THOUSAND or request.max_amount is not None)
+        ):
+            raise BadValue("--single-gpu and --gpus contradict each other; leave one of them out.")
+        if not counted:
+            request = replace(request or GpuRequest(THOUSAND), amount=THOUSAND)
+        request = replace(request, max_amount=None) if request is not None else None
+    elif before is None and not counted and not is_set(options, "exclusive"):
+        elastic = bool(words.get("epochs")) and not words.get("share")
+        request = request or GpuRequest(THOUSAND)
+        request = replace(request, max_amount=MAX_GPUS_PER_NODE if elastic else None)
+    if request is None or not request.amount:
+        return request
+    fractional = bool(request.amount % THOUSAND) or request.fixed_share is not None
+    if is_set(options, "exclusive_gpu") and fractional:
+        raise BadValue("--exclusive-gpu asks for whole GPUs, not for a part of one.")
+    chosen = counted or not is_edit or "exclusive_gpu" in words or "single_gpu" in words
+    if not chosen:
+        return request
+    exclusive = is_set(options, "exclusive_gpu") or is_set(options, "exclusive")
+    if is_edit and "exclusive_gpu" not in words:
+        # Sharing was chosen at submission; another number of GPUs does not change it.
+        old = before.request.gpus if before is not None else None
+        exclusive = old is not None and not old.shareable and not old.amount % THOUSAND
+    return replace(request, shareable=not fractional and not exclusive)
+
+
+def per_node_request(request: GpuRequest | None, nodes: int) -> GpuRequest | None:
+    """Return the request per node on several nodes, where the number of GPUs is fixed."""
+    if request is None or request.max_amount is None or nodes == 1:
+        return request
+    if request.max_amount != MAX_GPUS_PER_NODE:
+        raise BadValue("A range of GPUs works on one node only; with --nodes, give a number.")
+    return replace(request, max_amount=None)
+
+
+def needs_no_gpu(words: Mapping[str, str], options: Mapping[str, Any]) -> bool:
+    """Whether a training job does not mention GPUs, so that it may run without one."""
+    if is_set(options, "gpu_if_any"):
+        return True
+    if not TRAINING_OPTIONS & set(words) or is_set(options, "single_gpu"):
+        return False
+    return not any(words.get(key) for key in (*GPU_COUNTS, *GPU_KINDS, "share", "mem_per_gpu"))
+
+
+# --------------------------------------------------------------------------- containers
+
+
+def _container(
+    words: Mapping[str, str], options: Mapping[str, Any], before: Container | None
+) -> Container | None:
+    mentioned = {"image", "mount", "ports", "workdir"} & set(options)
+    if not mentioned:
+        return None
+    if "image" in mentioned and not words.get("image"):
+        raise BadValue("--image is empty; give the name of an image.")
+    image = words.get("image") or (before.image if before is not None else "")
+    if not image:
+        only = "mount" if "mount" in mentioned else "ports"
+        raise BadValue(f"--{only} needs a container; add --image.")
+    if not re.fullmatch(r"[\w][^\s\0]*", image) or len(image) > MAX_IMAGE_LENGTH:
+        raise BadValue(f"--image '{image[:80]}' is not a valid image name.")
+    container = replace(before, image=image) if before is not None else Container(image)
+    if "mount" in options:
+        container = replace(container, mounts=_mounts(options["mount"]))
+    if "ports" in words:
+        ports = parse_ports(words["ports"]) if words["ports"] else ()
+        container = replace(container, ports=ports)
+    if "workdir" in words:
+        container = replace(container, in_job_directory=words["workdir"] != "image")
+    return container
+
+
+def _mounts(value: Any) -> tuple[Mount, ...]:
+    listed = [value] if isinstance(value, str) else list(value or ())
+    mounts = tuple(parse_mount(str(item)) for item in listed if item)
+    targets = [mount.target for mount in mounts]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise BadValue(f"--mount has {target} twice.")
+    return mounts
+
+
+def parse_mount(text: str) -> Mount:
+    """Parse `SRC:DST` or `SRC:DST:ro`; with `optional`, a missing directory is not mounted."""
+    source, _, tail = text.partition(":")
+    target, _, how = tail.partition(":")
+    words = {word for word in how.split(",") if word}
+    if not source or not target or words - {"ro", "rw", "optional"} or {"ro", "rw"} <= words:
+        raise BadValue(f"--mount '{text}' is not valid; write SRC:DST or SRC:DST:ro.")
+    for path in (source, target):
+        if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+            raise BadValue(f"--mount '{text}': {path} is not an absolute path.")
+    target = target.rstrip("/")
+    if not target:
+        raise BadValue(f"--mount '{text}' would hide all of the image.")
+    for taken, why in RESERVED_TARGETS.items():
+        if target == taken or target.startswith(f"{taken}/"):
+            raise BadValue(f"--mount '{text}': {taken} {why}.")
+    return Mount(source, target, "ro" in words, "optional" in words)
+
+
+def parse_ports(text: str) -> tuple[tuple[int, int], ...]:
+    """Parse `31346:6006,31347:8888`: pairs of host port and container port."""
+    ports: list[tuple[int, int]] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,5}):(\d{1,5})\s*", part, re.ASCII)
+        if not match or not all(0 < int(number) < 65536 for number in match.groups()):
+            raise BadValue(f"--ports '{text}' is not valid; write 31346:6006,31347:8888.")
+        ports.append((int(match[1]), int(match[2])))
+    host_ports = [port for port, _ in ports]
+    for port in host_ports:
+        if host_ports.count(port) > 1:
+            raise BadValue(f"--ports '{text}' has host port {port} twice.")
+    return tuple(ports)

@@ -1,0 +1,197 @@
+"""Fit: the devices of one node that serve a request."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stoker.core.cluster.node import Device, Node
+from stoker.core.model.hardware import SHARED_SLOT, DeviceAllocation
+from stoker.core.model.resources import GPU, GpuRequest, ResourceRequest
+from stoker.core.model.units import THOUSAND
+from stoker.core.placement.compatibility import (
+    allowed_devices,
+    for_node,
+    is_available,
+    is_compatible,
+)
+from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.placement.node_lookup import max_amount
+from stoker.core.placement.request_shape import gpus_needed, non_gpu_amounts, undelegable_reason
+
+
+def fit(
+    node: Node, request: ResourceRequest, remainder: int = 0
+) -> tuple[DeviceAllocation, ...] | None:
+    """Return what the request would get of this node now, or None if it does not fit.
+
+    `remainder`: take a part of a GPU from one with this free amount, if there is one.
+    """
+    if not _accepts(node, request):
+        return None
+    if request.exclusive:
+        return _pick_whole_node(node, request)
+    allocations: list[DeviceAllocation] = []
+    if request.gpus is not None and request.gpus.amount:
+        # First a cheap bound: most nodes of a full cluster have too few free GPUs.
+        if sum(device.unallocated for device in node.types.get(GPU, ())) < gpus_needed(request):
+            return None
+        gpus = _pick_gpus(node, request.gpus, remainder)
+        if gpus is None:
+            return None
+        allocations = gpus
+    for type, amount in non_gpu_amounts(request):
+        picked = _pick_devices(allowed_devices(node, request, type), type, amount)
+        if picked is None:
+            return None
+        allocations += picked
+    return tuple(allocations)
+
+
+def max_request(node: Node, shape: ResourceRequest) -> tuple[int, ...] | None:
+    """Return the largest amounts of a request of this shape, in the order of `request_amounts`.
+
+    A request fits if and only if none of its amounts is larger. None: no amount fits.
+    """
+    if not _accepts(node, shape):
+        return None
+    others = (max_amount(allowed_devices(node, shape, type)) for type, _ in non_gpu_amounts(shape))
+    if shape.gpus is None:
+        return tuple(others)
+    return (_max_gpus(_candidate_gpus(node, shape.gpus), shape.gpus), *others)
+
+
+def _accepts(node: Node, request: ResourceRequest) -> bool:
+    """Whether the node is available, and neither excluded nor delegated in a way that excludes."""
+    if node.unavailable_reason is not None or node.name in request.not_nodes:
+        return False
+    if request.nodes and node.name not in request.nodes:
+        return False
+    return not node.delegated or undelegable_reason(request) is None
+
+
+def _pick_gpus(node: Node, gpus: GpuRequest, remainder: int) -> list[DeviceAllocation] | None:
+    """Return whole GPUs in order, and a part of a GPU where it wastes the least."""
+    candidates = _candidate_gpus(node, gpus)
+    if gpus.fixed_share is not None:
+        return _pick_fixed_share(candidates, gpus, gpus.fixed_share)
+    if gpus.shareable:
+        return _pick_shared_gpus(candidates, gpus)
+    keep_order = bool(gpus.prefer or gpus.required)
+    return _pick_devices(candidates, GPU, gpus.amount, gpus.memory or 0, keep_order, remainder)
+
+
+def _candidate_gpus(node: Node, gpus: GpuRequest) -> list[Device]:
+    """Return the GPUs that may serve the request now, in order of preference."""
+    local = for_node(gpus, node.name)
+    candidates = [
+        device
+        for device in node.types.get(GPU, ())
+        if is_available(device, gpus) and is_compatible(device, local)
+    ]
+    preferred = local.prefer or local.required or local.allowed
+    if preferred:
+        candidates.sort(key=lambda device: _preference(device, preferred))
+    return candidates
+
+
+def _pick_fixed_share(
+    devices: list[Device], gpus: GpuRequest, share: int
+) -> list[DeviceAllocation] | None:
+    fitting = [device for device in devices if device.unallocated >= share]
+    if len(fitting) < len(gpus.required):
+        return None
+    return [DeviceAllocation(GPU, device.name, share, gpus.memory or 0) for device in fitting]
+
+
+def _pick_shared_gpus(devices: list[Device], gpus: GpuRequest) -> list[DeviceAllocation] | None:
+    """Return GPUs to share by memory: idle ones first, then those with the fewest sharers."""
+    count = gpus.amount // THOUSAND
+    candidates = [
+        device
+        for device in devices
+        if _is_shareable(device) and not (gpus.on_idle_gpus and device.sharers)
+    ]
+    if len(candidates) < count:
+        return None
+    if not (gpus.prefer or gpus.required):
+        candidates.sort(key=lambda device: (device.sharers, device.memory_free))
+    memory = gpus.memory or 0
+    return [
+        DeviceAllocation(GPU, device.name, SHARED_SLOT, memory) for device in candidates[:count]
+    ]
+
+
+def _is_shareable(device: Device) -> bool:
+    return device.available == THOUSAND - device.sharers * SHARED_SLOT
+
+
+def _max_gpus(devices: list[Device], gpus: GpuRequest) -> int:
+    if gpus.shareable:
+        return THOUSAND * sum(map(_is_shareable, devices))
+    return max_amount(devices)
+
+
+def _preference(device: Device, words: tuple[str, ...]) -> int:
+    for position, word in enumerate(words):
+        if device.answers_to(word):
+            return position
+    return len(words)
+
+
+def _pick_devices(
+    devices: list[Device],
+    type: str,
+    amount: int,
+    memory: int = 0,
+    keep_order: bool = False,
+    remainder: int = 0,
+) -> list[DeviceAllocation] | None:
+    """Take an amount from devices: split over unit devices, never over larger ones."""
+    devices = [device for device in devices if device.drained is None and not device.removed]
+    if any(device.facts.capacity != THOUSAND or device.facts.is_pool for device in devices):
+        fitting = [device for device in devices if device.available >= amount]
+        if not fitting:
+            return None
+        best = min(fitting, key=lambda device: device.available)
+        return [DeviceAllocation(type, best.name, amount, 0 if best.facts.is_pool else memory)]
+    whole, part = divmod(amount, THOUSAND)
+    chosen = [device for device in devices if device.available == THOUSAND][:whole]
+    if len(chosen) < whole:
+        return None
+    allocations = [DeviceAllocation(type, device.name, THOUSAND, memory) for device in chosen]
+    if part:
+        fitting = [
+            device
+            for device in devices
+            if device.available >= part
+            and device not in chosen
+            and not (type == GPU and device.sharers)
+        ]
+        if not fitting:
+            return None
+        # The fullest device that has enough, so that whole ones stay free, unless the caller
+        # prefers a remainder or the request an order.
+        preferred = [device for device in fitting if device.available == remainder] or fitting
+        best = fitting[0] if keep_order else min(preferred, key=lambda device: device.available)
+        allocations.append(DeviceAllocation(type, best.name, part, memory))
+    return allocations
+
+
+def _pick_whole_node(node: Node, request: ResourceRequest) -> tuple[DeviceAllocation, ...] | None:
+    """Return all devices of a node without allocations."""
+    devices = [device for device in node.devices() if not device.removed]
+    if any(device.unallocated != device.facts.capacity for device in node.devices()):
+        return None
+    ignore_foreign_use = request.gpus is not None and request.gpus.ignore_foreign_use
+    for device in devices:
+        if device.drained is not None:
+            return None
+        if device.foreign_user is not None and not ignore_foreign_use:
+            return None
+    if infeasibility_reason(node, replace(request, exclusive=False)) is not None:
+        return None
+    return tuple(
+        DeviceAllocation(device.type, device.name, device.unallocated, device.facts.memory or 0)
+        for device in devices
+        if device.unallocated
+    )

@@ -1,0 +1,1 @@
+"""One planning cycle, stage by stage."""

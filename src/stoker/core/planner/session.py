@@ -1,0 +1,45 @@
+"""The session of one planning cycle: what its stages share, and the commit of their decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from stoker.core.events import AttemptPlanned, PreemptionCancelled
+from stoker.core.planner.types import Decision
+from stoker.core.preemption.nominations import Nominations
+from stoker.core.preemption.preemptor import PreemptionStage
+from stoker.core.preemption.reservation_guard import ReservationGuard
+from stoker.core.state.state import State
+
+
+class PlanningSession:
+    """State, time, nominations and reservations of one planning cycle."""
+
+    def __init__(self, state: State, at: float, boot: float) -> None:
+        self.state, self.at, self.boot = state, at, boot
+        self.nominations = Nominations(state)
+        self.guard = ReservationGuard(state, boot)
+        self.backfill = self.guard.backfill(state.cluster, state.releases)
+        self.preemption = PreemptionStage(state, self.nominations, self.guard, at, boot)
+        self.has_decided = False
+        """Whether any decision was committed."""
+
+    def commit(self, decisions: Iterable[Decision]) -> Iterator[Decision]:
+        """Yield decisions; the caller applies each to the state before it asks for the next.
+
+        What a decision changes besides the state is changed here, once it is applied.
+        """
+        for decision in decisions:
+            self.has_decided = True
+            yield decision
+            assert self._is_applied(decision), "apply each event before the next one is planned"
+            if isinstance(decision, AttemptPlanned):
+                self.nominations.on_start(decision.job, decision.placement)
+            elif isinstance(decision, PreemptionCancelled):
+                self.state.victims.mark_more_preemptible(decision.job)
+
+    def _is_applied(self, decision: Decision) -> bool:
+        if isinstance(decision, AttemptPlanned):
+            return decision.job not in self.state.pending
+        is_stopping = decision.job in self.state.stopping
+        return not is_stopping if isinstance(decision, PreemptionCancelled) else is_stopping

@@ -1,0 +1,139 @@
+"""The stage that starts jobs: scan the queue in order, admit by quota, place with backfill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from stoker.core.cluster.idle import idle_cluster
+from stoker.core.events import PreemptionRequested
+from stoker.core.model.hardware import Placement
+from stoker.core.placement.capacity import capacity_test
+from stoker.core.placement.placer import find_placement
+from stoker.core.planner.request_variants import request_variants
+from stoker.core.planner.scan_scope import ScanScope
+from stoker.core.planner.session import PlanningSession
+from stoker.core.planner.types import Candidate
+from stoker.core.policies.policy import BackfillMode
+from stoker.core.preemption.reservation_guard import (
+    blocked_job,
+    fits_never,
+    is_protected,
+    may_be_protected,
+)
+from stoker.core.queue.job_class import ShapeGroup
+from stoker.core.queue.scan import QueueScan
+from stoker.core.reservation.easy import BlockedJob
+from stoker.core.structures.fit_tree import BEFORE_ALL, CapacityTest, SortKey
+
+
+class CapacityView:
+    """What pending jobs of a group can get: the ledger minus nominations, reservation, quotas."""
+
+    def __init__(self, session: PlanningSession, scope: ScanScope) -> None:
+        self.session, self.scope = session, scope
+        self._position: SortKey = BEFORE_ALL
+
+    def advance(self, position: SortKey) -> None:
+        """Take into account what is nominated to jobs before this position."""
+        self._position = position
+
+    def test(self, group: ShapeGroup) -> CapacityTest:
+        """Return the test whether jobs of a group may start now."""
+        session, shape = self.session, group.shape
+        quota = session.state.gpu_quota_left(group.queue)
+        if quota is None or quota < 0:
+            return fits_never
+        ledger, nodes = session.nominations.ledger_for(self._position), self.scope.nodes_for(group)
+        fits = session.backfill.capacity_test(shape, ledger, nodes)
+        if quota == inf or shape.gpus is None:
+            return fits
+        return lambda amounts: amounts[0] <= quota and fits(amounts)
+
+    def is_unchanged(self, group: ShapeGroup) -> bool:
+        """Whether no scanned class of a group can fit, since no node has more free capacity."""
+        nodes = self.scope.nodes_for(group)
+        return nodes is not None and not nodes
+
+    def protected_test(self, group: ShapeGroup) -> CapacityTest:
+        """Return the test whether jobs of a group may be protected and can ever fit."""
+        state = self.session.state
+        may_be = may_be_protected(state, group)
+        fits_when_idle = idle_cluster(state.cluster).capacity_test(group.shape, capacity_test)
+        return lambda amounts: may_be(amounts) and fits_when_idle(amounts)
+
+
+class StartStage:
+    """One scan of the queue: yields candidates and places them."""
+
+    def __init__(self, session: PlanningSession) -> None:
+        self.session = session
+        self.scope = ScanScope(session.state, session.nominations)
+        self._view = CapacityView(session, self.scope)
+        self._scan = QueueScan(
+            session.state.pending,
+            session.state.jobs,
+            self._view.test,
+            self.scope.unscanned,
+            self._view.is_unchanged,
+        )
+        self._blocked_queues: set[str] = set()
+        """Queues of strict order with a blocked job."""
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Yield jobs that may fit and that no quota blocks, in queue order.
+
+        The caller starts a candidate before it asks for the next; otherwise it counts as blocked.
+        """
+        state, scan = self.session.state, self._scan
+        while (entry := scan.next_candidate()) is not None:
+            job, job_class = entry
+            self._view.advance(scan.position)
+            if job_class.queue in self._blocked_queues or state.quota_reason(job_class):
+                continue
+            request = state.class_request(job, job_class)
+            yield Candidate(scan.position, job, job_class, request)
+            if job.id not in state.pending:
+                scan.revisit(job_class)
+                continue
+            scan.mark_blocked(job_class)
+            if state.backfill_mode(job_class.queue) is BackfillMode.STRICT:
+                self._blocked_queues.add(job_class.queue)
+
+    def protect(self, candidate: Candidate) -> Iterator[PreemptionRequested]:
+        """Yield victims of higher-ranked jobs, if the candidate could not be preempted for them."""
+        session, key = self.session, candidate.key
+        if not session.preemption.must_run_before_start(candidate.job, key):
+            return
+        placement = find_placement(session.nominations.ledger_for(key), candidate.request)
+        if placement is not None:
+            may_be_blocked = session.backfill.has_reservation or session.guard.may_be_blocked(key)
+            nodes = [part.node for part in placement.parts]
+            yield from session.preemption.run_before(key, nodes, may_be_blocked)
+
+    def place(self, candidate: Candidate) -> Placement | None:
+        """Return the devices on which a candidate starts; None: it is blocked."""
+        session, job = self.session, candidate.job
+        limit = session.state.specs[job.spec].limit
+        ledger = session.nominations.ledger_for(candidate.key)
+        for request in request_variants(session.state, job, candidate.request):
+            blocked = self._blocked_before(candidate.key)
+            placement = session.backfill.try_start(request, limit, ledger, blocked)
+            if placement is not None:
+                return placement
+        return None
+
+    def _blocked_before(self, key: SortKey) -> Iterator[BlockedJob]:
+        """Yield the protected jobs before a position that did not fit."""
+        session = self.session
+        if session.guard.is_conservative:
+            yield from session.guard.blocked_ahead(key)
+            return
+        for job, job_class in self._scan.blocked_before(self._view.protected_test):
+            if is_protected(session.state, job_class):
+                yield blocked_job(session.state, job_class.indexed_key, job, job_class)
+
+    def finish(self) -> None:
+        """Limit the next scan to changes, if this one saw everything that fits."""
+        if not self.session.guard.is_conservative and not self.session.backfill.has_reservation:
+            self.scope.commit()

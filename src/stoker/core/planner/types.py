@@ -1,0 +1,32 @@
+"""The values that the stages of the planner pass to each other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from stoker.core.events import AttemptPlanned, PreemptionCancelled, PreemptionRequested
+from stoker.core.model.job import Job
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.queue.job_class import JobClass
+from stoker.core.structures.fit_tree import SortKey
+
+Decision = AttemptPlanned | PreemptionRequested | PreemptionCancelled
+"""A decision is the event that carries it out."""
+
+
+class Candidate(NamedTuple):
+    """A pending job that may fit, when the scan has come to its position."""
+
+    key: SortKey
+    job: Job
+    job_class: JobClass
+    request: ResourceRequest
+
+
+class PlanResult(Struct, frozen=True):
+    """What is left to do after a plan."""
+
+    again: bool
+    """Whether another plan could start more jobs: capacity was given up after the scan."""

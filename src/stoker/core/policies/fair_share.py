@@ -1,0 +1,94 @@
+"""Fair share: recent GPU-seconds per user with exponential decay, and the resulting penalties."""
+
+from __future__ import annotations
+
+from math import floor, log2
+
+from msgspec import Struct
+
+HALF_LIFE_SECONDS = 4 * 3600.0
+"""Half-life of past usage: short, so that a burst of jobs counts within the hour. With a day, the
+other users' short jobs wait for an hour behind a burst (`make bench-planner`, part `burst`)."""
+REFRESH_SECONDS = 300.0
+"""Interval of updating the penalties; far below the half-life, far above a planning cycle."""
+MAX_BONUS, MAX_PENALTY = -2.0, 4.0
+"""Bounds of a penalty in doublings of service, so that no user starves or owns the queue."""
+PENALTY_STEP = 0.5
+"""Step of a penalty in doublings of service: coarse, so that jobs seldom change places."""
+USAGE_FLOOR = 3600.0
+"""GPU-seconds added to every user's usage, so that small differences do not count."""
+
+
+class DecayedUsage(Struct, array_like=True):
+    """GPU-seconds of ended attempts, decayed up to a point in time."""
+
+    service: float = 0.0
+    at: float = 0.0
+
+    def decayed_to(self, at: float) -> float:
+        """Return the GPU-seconds decayed to a later time."""
+        return self.service * 2 ** (-max(at - self.at, 0.0) / HALF_LIFE_SECONDS)
+
+
+class CurrentUsage(Struct):
+    """GPUs that a user holds now, and the sum of GPUs times their start times."""
+
+    gpus: float = 0.0
+    since: float = 0.0
+
+    def service_at(self, at: float) -> float:
+        """Return the GPU-seconds used so far."""
+        return max(self.gpus * at - self.since, 0.0)
+
+
+class FairShareUsage:
+    """Usage of users in queues with fair share.
+
+    Derived from: starts and ends of attempts; `decayed` is stored with the state.
+    """
+
+    def __init__(self, decayed: dict[str, DecayedUsage]) -> None:
+        self.decayed = decayed
+        """Usage of ended attempts by user."""
+        self.current: dict[str, CurrentUsage] = {}
+        """Usage of running attempts by user."""
+
+    def charge_start(self, user: str, gpus: float, at: float) -> None:
+        """Count GPUs that a user holds from now on."""
+        usage = self.current.setdefault(user, CurrentUsage())
+        usage.gpus += gpus
+        usage.since += gpus * at
+
+    def charge_end(self, user: str, gpus: float, since: float, at: float) -> None:
+        """Move the usage of an ended attempt from current to decayed."""
+        usage = self.current.get(user)
+        if usage is None:
+            return
+        usage.gpus -= gpus
+        usage.since -= gpus * since
+        if usage.gpus < 1e-9:
+            del self.current[user]
+        decayed = self.decayed.get(user, DecayedUsage(0.0, at))
+        self.decayed[user] = DecayedUsage(decayed.decayed_to(at) + gpus * max(at - since, 0.0), at)
+
+    def usage_of(self, user: str, at: float) -> float:
+        """Return the decayed and current GPU-seconds of a user."""
+        decayed, current = self.decayed.get(user), self.current.get(user)
+        return (decayed.decayed_to(at) if decayed else 0.0) + (
+            current.service_at(at) if current else 0.0
+        )
+
+    def user_penalties(self, users: list[str], at: float) -> dict[str, float]:
+        """Return each user's penalty: doublings of its usage above the average of these users."""
+        if len(users) < 2:
+            return dict.fromkeys(users, 0.0)
+        usage_by_user = {user: self.usage_of(user, at) + USAGE_FLOOR for user in users}
+        average = sum(usage_by_user.values()) / len(usage_by_user)
+        return {
+            user: min(max(_quantize(log2(usage / average)), MAX_BONUS), MAX_PENALTY)
+            for user, usage in usage_by_user.items()
+        }
+
+
+def _quantize(level: float) -> float:
+    return floor(level / PENALTY_STEP + 0.5) * PENALTY_STEP

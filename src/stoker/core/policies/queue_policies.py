@@ -1,0 +1,105 @@
+"""Which policy each queue uses, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Mapping
+from math import inf, log2
+
+from stoker.core.events import QueueDefined
+from stoker.core.policies.catalog import AUTO, DEFAULT_POLICY, NAMES, policy
+from stoker.core.policies.policy import BackfillMode, Policy
+
+
+class QueuePolicies:
+    """The policies of all queues, resolved once.
+
+    Derived from: chosen policies, queue definitions, queues with progress.
+    Invalidated by: `invalidate()`, after any of these changed.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[str, tuple[str, dict[str, float]]],
+        queues: Mapping[str, QueueDefined],
+        reporting: Container[str],
+    ) -> None:
+        """`reporting` holds the queues in which some job reported epochs."""
+        self._policies, self._queues, self._reporting = policies, queues, reporting
+        self._by_queue: dict[str, Policy] = {}
+        self._backfill_modes: dict[str, BackfillMode] = {}
+        self._capacity_only: dict[str, bool] = {}
+        self._min_hysteresis: float | None = None
+
+    def for_queue(self, queue: str) -> Policy:
+        """Return the policy of a queue."""
+        policy = self._by_queue.get(queue)
+        if policy is None:
+            policy = self._by_queue[queue] = self._resolve(queue)
+        return policy
+
+    def _resolve(self, queue: str) -> Policy:
+        name, parameters = self._policies.get(queue) or self._policies.get("*", ("", {}))
+        if name == AUTO and queue not in self._reporting:
+            return DEFAULT_POLICY
+        return _named(name, parameters)
+
+    def backfill_mode(self, queue: str) -> BackfillMode:
+        """Return which jobs of a queue may start ahead of a blocked one."""
+        mode = self._backfill_modes.get(queue)
+        if mode is None:
+            defined = self._queues.get(queue)
+            strict = defined is not None and defined.strict
+            mode = self._backfill_modes[queue] = (
+                BackfillMode.STRICT if strict else self.for_queue(queue).backfill
+            )
+        return mode
+
+    def is_protected(self, queue: str, is_overdue: bool, has_time_limit: bool) -> bool:
+        """Whether a blocked job of this queue is protected: later jobs must not delay it."""
+        mode = self.backfill_mode(queue)
+        # A job with a time limit cannot rely on preemption in time.
+        if mode is BackfillMode.OVERDUE_ONLY:
+            return is_overdue or has_time_limit
+        return mode is not BackfillMode.UNRESTRICTED
+
+    def uses_release_times(self, queues: Collection[str]) -> bool:
+        """Whether release times of running jobs matter to a pending job of these queues."""
+        modes = {BackfillMode.EASY, BackfillMode.CONSERVATIVE}
+        if len(queues) > 1:  # a strict queue's head delays jobs of other queues
+            modes.add(BackfillMode.STRICT)
+        return any(self.backfill_mode(queue) in modes for queue in queues)
+
+    def depends_on_capacity_only(self, queue: str) -> bool:
+        """Whether only free capacity decides which jobs of a queue start."""
+        capacity_only = self._capacity_only.get(queue)
+        if capacity_only is None:
+            defined = self._queues.get(queue)
+            limits = (defined.max_running, defined.max_gpus) if defined is not None else ()
+            overtaking = self.backfill_mode(queue) in (
+                BackfillMode.UNRESTRICTED,
+                BackfillMode.OVERDUE_ONLY,
+            )
+            capacity_only = self._capacity_only[queue] = overtaking and not any(
+                limit is not None for limit in limits
+            )
+        return capacity_only
+
+    @property
+    def min_hysteresis(self) -> float:
+        """The smallest rank difference of preemptor and victim in any queue, in doublings."""
+        if self._min_hysteresis is None:
+            policies = (_named(*chosen) for chosen in self._policies.values())
+            steps = [log2(policy.hysteresis) for policy in policies if policy.preempts]
+            self._min_hysteresis = min(steps, default=inf)
+        return self._min_hysteresis
+
+    def invalidate(self) -> None:
+        """Resolve everything again, since a policy or a queue changed."""
+        self._by_queue.clear()
+        self._backfill_modes.clear()
+        self._capacity_only.clear()
+        self._min_hysteresis = None
+
+
+def _named(name: str, parameters: dict[str, float]) -> Policy:
+    return policy(name, parameters) if name in NAMES else DEFAULT_POLICY

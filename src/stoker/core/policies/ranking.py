@@ -1,0 +1,203 @@
+"""The rank of a job among those of equal priority, and until when it is valid.
+
+The rank is the binary logarithm of remaining GPU-seconds or seconds: one less means half as much
+left (SRSF, SRTF). It changes in steps, so that jobs with about the same remaining service keep the
+order of submission, and small differences cause no preemption. `ATTAINED_SERVICE` is 2D-LAS
+(Tiresias, NSDI'19).
+
+The remaining time of a pending job does not change. Its pending time improves its rank, and the
+times of these steps are known in advance. The remaining time of a running job decreases every
+second. It is computed on request: an older value is only too large and hides no victim. Once the
+job exceeds its expected duration, its remaining time grows again, in steps at known times. A job
+without an estimate is assumed to need as much service as it has attained, in a few levels
+(multilevel feedback, as in Tiresias); the times of its level changes are known, too.
+"""
+
+from __future__ import annotations
+
+from math import floor, inf, log2
+
+from msgspec import Struct
+
+from stoker.core.cluster.cluster import Cluster
+from stoker.core.measurement.estimator import (
+    attained,
+    best_model_ratio,
+    expected_time_left,
+    time_left,
+)
+from stoker.core.model.job import Job
+from stoker.core.model.profile import JobProfiles
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Spec
+from stoker.core.model.units import THOUSAND
+from stoker.core.policies.policy import DurationSource, Policy, QueueOrder
+
+OVERDUE_RANK = -1e6
+"""Rank of overdue jobs, below all other ranks."""
+MIN_SECONDS = 1.0
+"""Minimum remaining seconds, so that the logarithm is defined."""
+MIN_REFRESH_SECONDS = 1.0
+"""Minimum seconds until a rank is computed again, whatever rounding says."""
+SERVICE_LEVEL_RATIO = 16.0
+"""Ratio of two levels of a job without an estimate: with fewer levels, its rank says too little;
+with more, jobs of about the same size preempt each other in turns."""
+CORES_PER_GPU = 8
+"""Cores of a job without GPUs that count as one GPU: a usual ratio of GPU servers."""
+EXACT_RANK_STALENESS = 0.01
+"""Share of the remaining time after which an exact rank of a running job is computed again."""
+MIN_LIMIT_SECONDS = 600.0
+"""Minimum remaining seconds by a time limit: typed limits are no more precise than that."""
+
+_ARRIVAL_ORDERS = (QueueOrder.ARRIVAL, QueueOrder.FAIR_SHARE)
+
+RankResult = tuple[float, float, float]
+"""The rank, the time of its next known change, and until when it is valid (wall clock)."""
+
+
+Threshold = tuple[float, float]
+"""Minus the priority and the rank of the last victim needed; a preemptor must be below it."""
+
+
+class RankingInput(Struct):
+    """What the rank of one job depends on."""
+
+    job: Job
+    spec: Spec
+    policy: Policy
+    """Policy of its queue."""
+    profiles: JobProfiles
+    cluster: Cluster
+
+
+class RemainingTime(Struct, frozen=True):
+    """Expected remaining time of a job, and its precision."""
+
+    seconds: float
+    grain: float
+    """Step of the rank in doublings; 0: exact."""
+    ageing: float
+    """A wait of this many times the remaining time improves the rank by one doubling."""
+    until: float = inf
+    """When the expectation grows if no report arrives."""
+    floor: float = 0.0
+    """It does not fall below this if no report arrives."""
+
+    def falls_to(self, seconds: float, at: float) -> float:
+        """Return when a running job has this much left; infinite if it stays above."""
+        return at + self.seconds - seconds if seconds > self.floor else inf
+
+
+def rank(inputs: RankingInput, at: float) -> RankResult:
+    """Return the rank of a job."""
+    job, policy = inputs.job, inputs.policy
+    order = policy.order
+    if order in _ARRIVAL_ORDERS:
+        return 0.0, inf, inf
+    if order is QueueOrder.ATTAINED_SERVICE:
+        return _attained_step(job, policy, at, gpus_of(inputs.spec.request))
+    remaining = remaining_time(inputs, at)
+    amount = max(remaining.seconds, MIN_SECONDS)
+    if order is QueueOrder.REMAINING_SERVICE:
+        amount *= gpus_of(inputs.spec.request)
+    level = _quantize(log2(amount), remaining.grain)
+    valid_until = at + remaining.seconds * EXACT_RANK_STALENESS
+    if remaining.grain:
+        valid_until = remaining.falls_to(remaining.seconds * 2**level / amount, at)
+    if policy.longest_first:
+        return -level, remaining.until, valid_until
+    waited = wait_time(job, at)
+    overdue_after = starvation_bound(policy, remaining.seconds)
+    if waited >= overdue_after:
+        return OVERDUE_RANK, inf, inf
+    bonus, next_bonus_after = _aging_bonus(waited, remaining)
+    if job.placement is not None:
+        if waited and next_bonus_after < inf:  # it grows as the remaining time falls
+            bonus_at = remaining.falls_to(remaining.seconds * waited / next_bonus_after, at)
+            valid_until = min(valid_until, bonus_at)
+        return level - bonus, remaining.until, min(remaining.until, valid_until)
+    until = at + max(min(next_bonus_after, overdue_after) - waited, MIN_REFRESH_SECONDS)
+    return level - bonus, until, until
+
+
+def wait_time(job: Job, at: float) -> float:
+    """Return the seconds a job was eligible and not running."""
+    eligible_since = job.ready_at if job.ready_at is not None else job.submitted_at
+    return max(at - eligible_since - attained(job, at), 0.0)
+
+
+def starvation_bound(policy: Policy, remaining_seconds: float) -> float:
+    """Return the seconds of waiting after which a job with this remaining time is overdue."""
+    return max(policy.patience, policy.overdue * remaining_seconds) if policy.patience else inf
+
+
+def remaining_time(inputs: RankingInput, at: float) -> RemainingTime:
+    """Return the expected remaining time by the duration source of the policy."""
+    job, spec, policy = inputs.job, inputs.spec, inputs.policy
+    declared = spec.training.expected if spec.training is not None else None
+    if policy.durations is DurationSource.DECLARED and declared is not None:
+        left = time_left(declared, attained(job, at))
+        grows_in = left.grows_in if job.placement is not None else inf
+        until = at + max(grows_in, MIN_REFRESH_SECONDS)
+        return RemainingTime(left.seconds, 0.0, inf, until, left.floor)
+    grain = log2(max(policy.grain, 1.0))
+    if policy.durations is DurationSource.MEASURED:
+        measured = expected_time_left(inputs.profiles, inputs.cluster, job, spec, at)
+        if measured is not None:
+            # On its fastest GPU model: a job on a slow GPU is not a longer job.
+            ratio = best_model_ratio(inputs.profiles, inputs.cluster, job, spec)
+            seconds, floor_seconds = measured.seconds * ratio, measured.floor * ratio
+            until = at + max(measured.grows_in, MIN_REFRESH_SECONDS)
+            return RemainingTime(seconds, grain, policy.ageing, until, floor_seconds)
+    if spec.limit is not None:
+        seconds = max(spec.limit - attained(job, at), MIN_LIMIT_SECONDS)
+        return RemainingTime(seconds, 1.0, 1.0, floor=MIN_LIMIT_SECONDS)
+    return _unmeasured(inputs, at, grain)
+
+
+def _unmeasured(inputs: RankingInput, at: float, grain: float) -> RemainingTime:
+    """Return the remaining time of a job without an estimate, by its attained service."""
+    job, policy, gpus = inputs.job, inputs.policy, gpus_of(inputs.spec.request)
+    service, first_level = attained(job, at) * gpus, max(policy.floor, MIN_SECONDS)
+    assumed_service, next_level_at = first_level * gpus, first_level
+    if service >= first_level:
+        level = first_level * SERVICE_LEVEL_RATIO
+        while service >= level * SERVICE_LEVEL_RATIO:
+            level *= SERVICE_LEVEL_RATIO
+        assumed_service = max(level, assumed_service)
+        next_level_at = level * SERVICE_LEVEL_RATIO
+    until = inf
+    if job.placement is not None and job.started_at is not None:
+        until = at + max((next_level_at - service) / gpus, MIN_REFRESH_SECONDS)
+    seconds = assumed_service / gpus
+    return RemainingTime(seconds, grain, policy.ageing, until, floor=seconds)
+
+
+def _aging_bonus(waited: float, remaining: RemainingTime) -> tuple[float, float]:
+    """Return the rank improvement by waiting, and the wait at which it grows by a step."""
+    if not 0 < remaining.ageing < inf:
+        return 0.0, inf
+    scale = remaining.ageing * max(remaining.seconds, MIN_SECONDS)
+    grain = remaining.grain or 1.0
+    bonus = _quantize(log2(1 + waited / scale), grain)
+    return bonus, scale * (2 ** (bonus + grain) - 1)
+
+
+def _quantize(level: float, grain: float) -> float:
+    """Return the step at or below a level; rounded, so that equal jobs have equal ranks."""
+    return round(floor(level / grain + 1e-9) * grain, 9) if grain else level
+
+
+def _attained_step(job: Job, policy: Policy, at: float, weight: float) -> RankResult:
+    service = attained(job, at) * weight
+    level = sum(service >= boundary for boundary in policy.service_levels)
+    if level == len(policy.service_levels) or job.started_at is None or job.placement is None:
+        return float(level), inf, inf
+    until = at + max((policy.service_levels[level] - service) / weight, MIN_REFRESH_SECONDS)
+    return float(level), until, until
+
+
+def gpus_of(request: ResourceRequest) -> float:
+    """Return the number of GPUs that a request counts as."""
+    cores = request.cpus * request.node_count / CORES_PER_GPU
+    return max(request.gpu_amount, cores, THOUSAND / CORES_PER_GPU) / THOUSAND

@@ -1,1 +1,0 @@
-"""Who goes first, where it goes, and who may slip into the gaps."""

@@ -1,0 +1,1 @@
+"""Victim selection, nominations, and the preemption stage of a planning cycle."""

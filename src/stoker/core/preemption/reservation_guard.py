@@ -1,0 +1,129 @@
+"""Which pending jobs are protected by reservations, and which jobs those would block.
+
+A blocked job is protected if its queue uses backfill with reservations, or if it has waited too
+long: lower-ranked jobs must not delay it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from functools import cached_property, partial
+from math import inf
+
+from stoker.core.cluster.cluster import Cluster
+from stoker.core.model.job import Job
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.policies.catalog import POLICIES
+from stoker.core.policies.policy import BackfillMode
+from stoker.core.queue.heads import QueueHeads
+from stoker.core.queue.job_class import JobClass, ShapeGroup
+from stoker.core.queue.scan import heads_between
+from stoker.core.reservation.conservative import ConservativeBackfill
+from stoker.core.reservation.easy import NO_TIME_LIMIT, BlockedJob, EasyBackfill
+from stoker.core.reservation.reservation import Releases
+from stoker.core.state.state import State
+from stoker.core.structures.fit_tree import Amounts, CapacityTest, SortKey
+
+
+class ReservationGuard:
+    """Tells for one planning cycle which jobs a reservation keeps from starting."""
+
+    def __init__(self, state: State, boot: float) -> None:
+        self.state, self.boot = state, boot
+
+    @cached_property
+    def is_conservative(self) -> bool:
+        """Whether a queue uses conservative backfill."""
+        names = (name for name, _ in self.state.record.policies.values())
+        modes = (POLICIES[name].backfill for name in names if name in POLICIES)
+        return BackfillMode.CONSERVATIVE in modes
+
+    def backfill(self, cluster: Cluster, releases: Releases) -> EasyBackfill:
+        """Return the backfill of a scan: conservative for all queues if one of them uses it."""
+        kind = ConservativeBackfill if self.is_conservative else EasyBackfill
+        return kind(cluster, releases, self.boot)
+
+    def may_be_blocked(self, key: SortKey) -> bool:
+        """Whether a reservation of a higher-ranked job could block a job at this position."""
+        return self._any_protected and next(self._protected_before(key), None) is not None
+
+    @cached_property
+    def _any_protected(self) -> bool:
+        pending = self.state.pending
+        if pending.time_limited_classes or pending.has_overdue:
+            return True
+        return not may_overtake(self.state)
+
+    def would_start(
+        self,
+        key: SortKey,
+        job: Job,
+        request: ResourceRequest,
+        ledger: Cluster,
+        releases: Releases,
+    ) -> bool:
+        """Whether a job could start, were this the ledger and were these the only running jobs."""
+        blocked = self._protected_before(key)
+        if self.is_conservative:
+            blocked = self.blocked_ahead(key, exclude=self.state.memory.nominations)
+        backfill = self.backfill(ledger, releases)
+        limit = self.state.spec(job).limit
+        return backfill.try_start(request, limit, ledger, blocked) is not None
+
+    def _protected_before(self, end: SortKey) -> Iterator[BlockedJob]:
+        """Yield the protected heads before a position that have no nomination."""
+        state = self.state
+        may_be = partial(may_be_protected, state)
+        for job, job_class in heads_between(state.pending, state.jobs, may_be, end):
+            if job.id in state.memory.nominations or state.quota_reason(job_class):
+                continue
+            if is_protected(state, job_class):
+                yield blocked_job(state, job_class.indexed_key, job, job_class)
+
+    def blocked_ahead(self, end: SortKey, exclude: Container[int] = ()) -> Iterator[BlockedJob]:
+        """Yield all protected jobs before a position, for conservative backfill."""
+        state = self.state
+        for key, job_class, id in QueueHeads(state.pending):
+            if key >= end:
+                return
+            if id in exclude or not is_protected(state, job_class):
+                continue
+            if not state.quota_reason(job_class):
+                yield blocked_job(state, key, state.jobs[id], job_class)
+
+
+def blocked_job(state: State, key: SortKey, job: Job, job_class: JobClass) -> BlockedJob:
+    """Return what backfill needs to know of a blocked job."""
+    return BlockedJob(
+        key,
+        state.class_request(job, job_class),
+        state.specs[job.spec].limit,
+        state.backfill_mode(job_class.queue) is BackfillMode.CONSERVATIVE,
+    )
+
+
+def is_protected(state: State, job_class: JobClass) -> bool:
+    """Whether lower-ranked jobs must not delay the head of a class."""
+    has_limit = job_class.key.time_limit is not None
+    return state.policies.is_protected(job_class.queue, job_class.is_overdue, has_limit)
+
+
+def may_be_protected(state: State, group: ShapeGroup) -> CapacityTest:
+    """Return the test whether jobs of a group that are not overdue may be protected."""
+    gpus, mode = state.gpu_quota_left(group.queue), state.backfill_mode(group.queue)
+    if gpus is None or gpus < 0 or mode is BackfillMode.UNRESTRICTED:
+        return fits_never
+    max_limit = NO_TIME_LIMIT if mode is BackfillMode.OVERDUE_ONLY else inf
+    max_gpus = gpus if group.shape.gpus is not None else inf
+    return lambda amounts: amounts[-1] <= max_limit and amounts[0] <= max_gpus
+
+
+def may_overtake(state: State) -> bool:
+    """Whether in all queues with pending jobs a blocked job delays no other, unless overdue."""
+    overtaking = (BackfillMode.UNRESTRICTED, BackfillMode.OVERDUE_ONLY)
+    return all(state.backfill_mode(queue) in overtaking for queue in state.pending.queues)
+
+
+def fits_never(_: Amounts) -> bool:
+    """Return False for any amounts."""
+    return False

@@ -1,0 +1,1 @@
+"""The pending queue: job classes, their order, and scans over it."""

@@ -1,0 +1,122 @@
+"""Job classes: pending jobs that differ only in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from math import inf
+from typing import NamedTuple
+
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.placement.request_shape import (
+    gpu_bucket_of,
+    is_amount_only,
+    request_amounts,
+)
+from stoker.core.policies.ranking import OVERDUE_RANK
+from stoker.core.structures.fit_tree import BEFORE_ALL, Amounts, SortKey
+
+
+class ClassKey(NamedTuple):
+    """What the jobs of one class have in common."""
+
+    request: ResourceRequest | None
+    """None in a queue of strict order, where only the head can start."""
+    priority: int
+    queue: str
+    array: int
+    """Id of an array with a limit of running members; 0: none."""
+    time_limit: int | None
+    """Seconds. A short job may be backfilled where a long one before it may not."""
+    user: str
+    """Only in queues with fair share, where all jobs of a user move together; else empty."""
+
+
+HeapEntry = tuple[float, int, int]
+"""Rank by the policy, order of arrival and id of a job: its sort key within a class."""
+
+
+OVERDUE_CUTOFF = OVERDUE_RANK / 2
+"""Ranks below this belong to overdue jobs; halfway, so that no fair-share penalty crosses it."""
+
+
+class JobClass:
+    """Pending jobs that are interchangeable to the planner, except for their order."""
+
+    __slots__ = (
+        "amounts",
+        "array",
+        "fair_share_penalty",
+        "gpu_bucket",
+        "group",
+        "heap",
+        "indexed_key",
+        "is_unchecked",
+        "key",
+        "priority",
+        "queue",
+        "request",
+    )  # fmt: skip
+
+    def __init__(self, key: ClassKey, group: ShapeGroup | None) -> None:
+        self.key, self.group = key, group
+        """`group` is None if amounts alone do not decide whether the class fits."""
+        self.request, self.priority, self.queue, self.array = key[:4]
+        self.heap: list[HeapEntry] = []
+        """Entries of the jobs, those of removed jobs included; the first is always current."""
+        self.indexed_key: SortKey = BEFORE_ALL
+        """Sort key of the head, set by the pending queue."""
+        self.gpu_bucket = gpu_bucket_of(self.request)
+        self.is_unchecked = True
+        """Whether preemption may help although no node changed since the last check."""
+        self.fair_share_penalty = 0.0
+        """Ranks by which the user's recent usage moves all jobs of the class back."""
+        self.amounts: Amounts = ()
+        """Requested amounts and the time limit, if the class has a group."""
+        if self.request is not None and group is not None:
+            limit = inf if key.time_limit is None else key.time_limit
+            self.amounts = (*request_amounts(self.request), limit)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the head exceeded the starvation bound of its policy."""
+        return self.indexed_key[1] <= OVERDUE_CUTOFF
+
+    def sort_key(self, entry: HeapEntry) -> SortKey:
+        """Return the position of one of the jobs in the pending queue."""
+        rank, order, id = entry
+        return (-self.priority, self.effective_rank(rank), order, id)
+
+    def effective_rank(self, rank: float) -> float:
+        """Return a rank with the fair-share penalty, which overdue jobs do not have."""
+        return rank + self.fair_share_penalty if rank > OVERDUE_CUTOFF else rank
+
+    def sort_keys(self) -> Iterator[SortKey]:
+        """Yield the sort keys of the jobs in order, lazily; removed jobs are included."""
+        heap = self.heap
+        frontier = [(heap[0], 0)] if heap else []
+        while frontier:
+            entry, index = heappop(frontier)
+            yield self.sort_key(entry)
+            for child in range(2 * index + 1, min(2 * index + 3, len(heap))):
+                heappush(frontier, (heap[child], child))
+
+
+class ShapeGroup:
+    """Classes of one queue that differ only in amounts, time limit, priority and user."""
+
+    __slots__ = ("class_count", "queue", "shape")
+
+    def __init__(self, shape: ResourceRequest, queue: str) -> None:
+        self.shape, self.queue = shape, queue
+        self.class_count = 0
+
+
+def is_groupable(key: ClassKey) -> bool:
+    """Whether the requested amounts alone decide if a class fits."""
+    request = key.request
+    if request is None or key.array or request.exclusive:
+        return False
+    if request.node_count > 1:
+        return is_amount_only(request)
+    return request.gpus is None or request.gpus.fixed_share is None

@@ -1,0 +1,1 @@
+"""Backfill: EASY and conservative reservations for jobs that do not fit yet."""

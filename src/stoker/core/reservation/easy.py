@@ -1,0 +1,99 @@
+"""EASY backfill: start a job early only if it cannot delay the reservation of the queue head.
+
+Source: Lifka, The ANL/IBM SP scheduling system (1995). A job may start before a blocked one if it
+ends before the shadow time of the reservation, or if it fits beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from stoker.core.cluster.cluster import Cluster
+from stoker.core.model.hardware import Placement
+from stoker.core.model.resources import ResourceRequest
+from stoker.core.placement.capacity import capacity_test
+from stoker.core.placement.placer import find_placement
+from stoker.core.reservation.reservation import Releases, Reservation, reserve
+from stoker.core.running.release_times import KILL_GRACE_SECONDS
+from stoker.core.structures.fit_tree import CapacityTest, SortKey
+
+NO_TIME_LIMIT = 1e300
+"""Seconds; more than any time limit, and less than the infinity that stands for none."""
+
+
+class BlockedJob(NamedTuple):
+    """A protected job that does not fit now: later jobs must not delay it."""
+
+    key: SortKey
+    request: ResourceRequest
+    limit: int | None
+    is_conservative: bool = False
+    """Whether it is reserved for even if jobs before it have reservations."""
+
+
+class EasyBackfill:
+    """EASY backfill for one scan of the queue.
+
+    Invariant: capacity only shrinks during a scan, so that the first reservation stays valid.
+    """
+
+    def __init__(self, cluster: Cluster, releases: Releases, now: float) -> None:
+        self.cluster, self.releases, self.now = cluster, releases, now
+        self._reservation: Reservation | None = None
+
+    @property
+    def has_reservation(self) -> bool:
+        """Whether a job that fits may be kept from starting by a reservation."""
+        return self._reservation is not None
+
+    def try_start(
+        self,
+        request: ResourceRequest,
+        limit: int | None,
+        ledger: Cluster,
+        blocked: Iterable[BlockedJob],
+    ) -> Placement | None:
+        """Return devices on which a request may start now, or None. The caller allocates them.
+
+        `ledger` is what the job may use now, `blocked` the protected jobs before it, in order;
+        those are only looked up if the request fits.
+        """
+        placement = find_placement(ledger, request)
+        if placement is None:
+            return None
+        if self._reservation is None:
+            self._reservation = self._reserve(blocked)
+        reservation = self._reservation
+        if reservation is not None and not reservation.ends_before(self.now, limit):
+            placement = find_placement(reservation.backfill_capacity(ledger), request)
+            if placement is not None:
+                reservation.allocate(placement)
+        return placement
+
+    def _reserve(self, blocked: Iterable[BlockedJob]) -> Reservation | None:
+        """Reserve for the first blocked job that the end of all running jobs would help.
+
+        Others wait for drained devices or foreign processes, and must not block the queue.
+        """
+        for job in blocked:
+            reservation = reserve(self.cluster, self.releases(), job.request)
+            if reservation is not None:
+                return reservation
+        return None
+
+    def capacity_test(
+        self, shape: ResourceRequest, ledger: Cluster, nodes: Iterable[str] | None
+    ) -> CapacityTest:
+        """Return the test whether amounts of a shape, with a time limit at the end, may start now.
+
+        `nodes`: the only nodes where requests of this shape can fit; None: any.
+        """
+        reservation = self._reservation
+        if reservation is None:
+            return capacity_test(ledger, shape, nodes)
+        # Slightly more time than there is: rounding must not hide a job that `try_start` accepts.
+        left = min(reservation.shadow_time - self.now - KILL_GRACE_SECONDS + 0.001, NO_TIME_LIMIT)
+        fits_now = capacity_test(ledger, shape)
+        fits_beside = capacity_test(reservation.backfill_capacity(ledger), shape)
+        return lambda amounts: (amounts[-1] <= left and fits_now(amounts)) or fits_beside(amounts)

@@ -1,0 +1,113 @@
+"""Preemptible running jobs in victim order: lowest priority first, then highest rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from stoker.core.model.hardware import Placement
+from stoker.core.model.resources import CPU, GPU, MEMORY
+from stoker.core.structures.sorted_list import SortedList
+
+VictimKey = tuple[int, float, float, int]
+"""Minus the priority, rank, start time and id of a running job: the largest is preempted first."""
+Freed = tuple[tuple[tuple[str, int], ...], int, int]
+"""What a job frees on a node: amounts by GPU, cores and memory."""
+
+
+class VictimIndex:
+    """Preemptible running jobs by victim key, in all and per node.
+
+    Derived from: `state.preemptible`, ranks, placements.
+    Invalidated by: `state.reranking`, which adds a job again with its new rank.
+    Cost: O(log n) per change.
+    """
+
+    def __init__(self) -> None:
+        self._sorted: SortedList[VictimKey] = SortedList()
+        self._key: dict[int, VictimKey] = {}
+        self._nodes: dict[int, list[str]] = {}
+        self.freed_on: dict[str, dict[int, Freed]] = {}
+        """What each victim would free, by node."""
+        self.reordered_nodes: dict[str, None] = {}
+        """Nodes on which a victim was added, removed or reordered since this was last cleared."""
+        self.more_preemptible_nodes: dict[str, None] = {}
+        """Nodes with a job that became preemptible again without a new rank."""
+
+    def add(
+        self, job: int, placement: Placement | None, priority: int, rank: float, started: float
+    ) -> None:
+        """Add a job or move it."""
+        key = (-priority, rank, started, job)
+        before = self._key.get(job)
+        if before == key:
+            return
+        if before is not None:
+            self._sorted.remove(before)
+        else:
+            self._index_on(job, placement.parts if placement is not None else ())
+        self._sorted.add(key)
+        self._key[job] = key
+        self._move(job)
+
+    def mark_more_preemptible(self, job: int) -> None:
+        """Note that a job became preemptible again, with the same rank."""
+        for name in self._nodes.get(job, ()):
+            self.more_preemptible_nodes[name] = None
+
+    def _move(self, job: int) -> None:
+        for name in self._nodes[job]:
+            self.reordered_nodes[name] = None
+
+    def _index_on(self, job: int, parts: Iterable[Placement]) -> None:
+        self._nodes[job] = nodes = []
+        for part in parts:
+            nodes.append(part.node)
+            self.freed_on.setdefault(part.node, {})[job] = _freed_by(part)
+
+    def key_of(self, job: int) -> VictimKey:
+        """Return the victim key of a job."""
+        return self._key[job]
+
+    def rank_of(self, job: int) -> float:
+        """Return the rank of a job."""
+        return self._key[job][1]
+
+    def remove(self, job: int) -> None:
+        """Remove a job, if it is present."""
+        key = self._key.pop(job, None)
+        if key is None:
+            return
+        self._sorted.remove(key)
+        self._move(job)
+        for name in self._nodes.pop(job):
+            del self.freed_on[name][job]
+            if not self.freed_on[name]:
+                del self.freed_on[name]
+
+    def first_victim(self) -> VictimKey | None:
+        """Return the key of the job that is preempted first."""
+        return self._sorted.last()
+
+    def victims_on(self, node: str) -> Iterator[VictimKey]:
+        """Yield the keys of the victims on a node, the first to preempt first."""
+        jobs = self.freed_on.get(node, ())
+        return iter(sorted([self._key[job] for job in jobs], reverse=True))
+
+    def __len__(self) -> int:
+        return len(self._key)
+
+    def __contains__(self, job: int) -> bool:
+        return job in self._key
+
+
+def _freed_by(part: Placement) -> Freed:
+    amounts = {CPU: 0, MEMORY: 0}
+    for allocation in part.allocations:
+        if allocation.type in amounts:
+            amounts[allocation.type] += allocation.amount
+    gpus = tuple(
+        (allocation.device, allocation.amount)
+        for allocation in part.allocations
+        if allocation.type == GPU
+    )
+    return gpus, amounts[CPU], amounts[MEMORY]

@@ -1,0 +1,217 @@
+"""Eligibility: whether a pending job may be scheduled, and what can change that.
+
+A job is eligible if it is not held, its begin time has passed and its dependency is met.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from heapq import heappush
+from math import inf
+
+from msgspec.structs import replace
+
+from stoker.core.model.dependency import (
+    Dependency,
+    DependencyStatus,
+    DependencyTarget,
+    dependency_status,
+)
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.policies.ranking import rank
+from stoker.core.running.victims import VictimKey
+from stoker.core.state.state import State
+from stoker.core.structures.fit_tree import SortKey
+
+
+def update_eligibility(state: State, job: Job, now: float) -> None:
+    """Update the eligibility of a pending job and of the jobs that depend on it."""
+    todo = [job.id]
+    while todo:
+        # A job that depends on one that can never start can never start either.
+        was_never_eligible = todo[-1] in state.never_eligible
+        if enqueue_if_eligible(state, state.jobs[todo[-1]], now):
+            state.pending.request_planning()
+        id = todo.pop()
+        if was_never_eligible != (id in state.never_eligible):
+            todo += [
+                dependent for dependent in state.dependents.get(id, ()) if dependent in state.jobs
+            ]
+
+
+def enqueue_if_eligible(state: State, job: Job, now: float) -> bool:
+    """Add a job to the pending queue, move or remove it; return whether a job may start by that.
+
+    Not if it is behind the head of its class: it fits only if the head does.
+    """
+    was_head = state.pending.remove(job)
+    state.never_eligible.discard(job.id)
+    if job.state is not JobState.PENDING or not is_eligible(state, job, now):
+        return was_head
+    job_rank, until, _ = rank(state.ranking_input(job), now)
+    is_head = state.pending.add(job, state.class_key(job), job_rank)
+    gpus = state.specs[job.spec].request.gpus
+    if gpus is not None and gpus.max_amount is not None:
+        state.pending_elastic[job.id] = None
+    state.rank_timers.set(job.id, until)
+    return (
+        was_head
+        or is_head
+        or bool(state.running_elastic)
+        or may_preempt(state, state.pending.sort_key(job), state.victims.first_victim())
+    )
+
+
+def dequeue(state: State, job: Job) -> None:
+    """Remove a job from the pending queue; jobs behind it may start now."""
+    if state.pending.remove(job):
+        state.pending.request_planning()
+
+
+def may_preempt(state: State, key: SortKey, victim: VictimKey | None) -> bool:
+    """Whether a pending job outranks a running one by more than the hysteresis."""
+    return victim is not None and (key[0], key[1] + state.policies.min_hysteresis) < victim[:2]
+
+
+def is_eligible(state: State, job: Job, now: float) -> bool:
+    """Whether a pending job may be scheduled: not held, begin time reached, dependencies met."""
+    dependency = dependency_of(state, job)
+    if dependency is not None:
+        status, _, delay_end = dependency_status_of(state, job, now)
+        if status is DependencyStatus.MET and dependency.has_delay and not job.delay_over:
+            job.delay_over = True
+            state.changes.job(job.id)
+        # Also when it is met: it may open again if the other job is retried.
+        for other in dependency.jobs():
+            state.dependents.setdefault(other, set()).add(job.id)
+        if delay_end is not None:
+            heappush(state.begin_timers, (delay_end, job.id))
+        if status is DependencyStatus.NEVER:
+            state.never_eligible.add(job.id)
+        if status is not DependencyStatus.MET:
+            return False
+    if job.held:
+        return False
+    if job.begin_at is not None:
+        heappush(state.begin_timers, (job.begin_at, job.id))
+        return False
+    return True
+
+
+# -- dependencies ---------------------------------------------------------------------------
+
+
+def dependency_status_of(
+    state: State, job: Job, now: float
+) -> tuple[DependencyStatus, list[int], float | None]:
+    """Return the status of a job's dependency, the jobs that keep it open, and a delay's end."""
+    dependency = dependency_of(state, job)
+    if dependency is None:
+        return DependencyStatus.MET, [], None
+    return dependency_status(
+        dependency, partial(dependency_target, state), inf if job.delay_over else now
+    )
+
+
+def dependency_target(state: State, id: int) -> DependencyTarget | None:
+    """Return a job or a sweep as its dependents see it."""
+    sweep, job = state.sweeps.get(id), state.jobs.get(id)
+    if sweep is not None:
+        began = sweep.created_at if sweep.issued else None
+        return DependencyTarget(not sweep.is_open, sweep.is_success, began)
+    if job is None:
+        return None
+    started = [past.started_at for past in job.past if past.started_at is not None]
+    last = job.started_at if job.started_at is not None or not started else started[-1]
+    return DependencyTarget(
+        job.finished, job.state is JobState.COMPLETED, last, id in state.never_eligible
+    )
+
+
+def dependency_of(state: State, job: Job) -> Dependency | None:
+    """Return the dependency of a job; of another array, only the member with the same index."""
+    dependency = state.specs[job.spec].dependency
+    if dependency is not None and dependency.is_by_member:
+        return replace(
+            dependency,
+            clauses=tuple(
+                replace(clause, jobs=_same_index(state, job, clause.jobs))
+                if clause.kind == "aftercorr"
+                else clause
+                for clause in dependency.clauses
+            ),
+        )
+    return dependency
+
+
+def _same_index(state: State, job: Job, others: tuple[int, ...]) -> tuple[int, ...]:
+    members = [state.jobs[id] for id in others if id in state.jobs]
+    same_index = tuple(member.id for member in members if member.index == job.index)
+    return same_index or others
+
+
+def unlink_dependency(state: State, job: Job) -> None:
+    """Remove a job from the dependents of other jobs."""
+    dependency = state.specs[job.spec].dependency
+    for other in dependency.jobs() if dependency else ():
+        dependents = state.dependents.get(other)
+        if dependents is not None:
+            dependents.discard(job.id)
+            if not dependents:
+                del state.dependents[other]
+
+
+def update_dependents(state: State, other: int, at: float) -> None:
+    """Update the eligibility of all jobs that depend on a job or a sweep."""
+    if other not in state.dependents:
+        return
+    unchanged_by_spec: dict[str, tuple[bool, bool]] = {}
+    """By spec: whether the dependency stays open, and whether it can never be met."""
+    for id in sorted(state.dependents[other]):
+        dependent = state.jobs[id]
+        if dependent.spec not in unchanged_by_spec:  # once per spec: thousands of jobs may share it
+            if _has_other_dependencies(state, dependent, other):
+                unchanged_by_spec[dependent.spec] = (True, id in state.never_eligible)
+                continue
+            status, others, delay_end = dependency_status_of(state, dependent, at)
+            if others:
+                state.blocking_job[dependent.spec] = others[-1]
+            dependency = state.specs[dependent.spec].dependency
+            alike = dependency is not None and not (dependency.is_by_member or dependency.has_delay)
+            stays = alike and status is not DependencyStatus.MET and delay_end is None
+            unchanged_by_spec[dependent.spec] = (stays, status is DependencyStatus.NEVER)
+        stays, is_never = unchanged_by_spec[dependent.spec]
+        if id in state.pending or not stays or is_never != (id in state.never_eligible):
+            before = id in state.pending
+            update_eligibility(state, dependent, at)
+            if id in state.pending and not before:
+                dependent.ready_at = at
+                state.changes.job(id)
+
+
+def _has_other_dependencies(state: State, dependent: Job, other: int) -> bool:
+    """Whether another unfinished job keeps the dependency open, whatever this one did.
+
+    Otherwise each member of an array that ends would be compared with all others.
+    """
+    blocker = state.blocking_job.get(dependent.spec)
+    dependency = state.specs[dependent.spec].dependency
+    if blocker is None or blocker == other or dependency is None or dependency.any:
+        return False
+    if any(clause.kind not in ("afterok", "afterany") for clause in dependency.clauses):
+        return False
+    target, blocking = dependency_target(state, other), dependency_target(state, blocker)
+    if (
+        target is None
+        or blocking is None
+        or blocking.finished
+        or blocking.never_eligible
+        or target.never_eligible
+    ):
+        return False
+    return (
+        not target.finished
+        or target.ok
+        or all(clause.kind == "afterany" for clause in dependency.clauses)
+    )

@@ -1,0 +1,137 @@
+"""The cluster record: nodes, queues, policies, usage and job profiles, stored as one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from stoker.core.events import NodeAdded, QueueDefined
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.profile import JobProfiles
+from stoker.core.model.resources import GPU
+from stoker.core.model.units import THOUSAND
+from stoker.core.policies.fair_share import DecayedUsage
+
+QueueDevices = tuple[tuple[str, tuple[str, ...]], ...]
+"""Names of devices by type; `node/name` is that device of that node, `name` one of any node."""
+
+
+NOT_REACHED_YET = "it has not been reached yet"
+
+
+_UNREACHABLE_STORED = {
+    "boot_time": "boot",
+    "reason": "why",
+}
+"""Names of fields as they are stored."""
+
+
+class Unreachable(Struct, frozen=True, omit_defaults=True, rename=_UNREACHABLE_STORED):
+    """Since when a node does not answer, and why."""
+
+    since: float
+    boot_time: float | None
+    """On the boot clock; None before the first attempt to connect."""
+    reason: str
+
+
+_CLUSTER_RECORD_STORED = {
+    "foreign_use": "strangers",
+    "history_cleared": "cleared",
+    "unreachable": "away",
+    "cordoned": "closed",
+    "foreign_load": "others",
+    "abandoned_attempts": "strays",
+    "profiles": "families",
+    "missing_devices": "lacking",
+    "queues_with_progress": "reporting",
+}
+"""Names of fields as they are stored."""
+
+
+class ClusterRecord(Struct, omit_defaults=True, rename=_CLUSTER_RECORD_STORED):
+    """State besides jobs and specs: small, and written whole when it changed."""
+
+    next_id: int = 1
+    last_first: int = 0
+    """First job of the newest submission, which users call `last`."""
+    last_count: int = 0
+    boot: str = ""
+    term: int = 0
+    nodes: dict[str, NodeFacts] = {}
+    drained: dict[str, str] = {}
+    """Reasons by `node/type:device`."""
+    foreign_use: dict[str, tuple[str, int]] = {}
+    queues: dict[str, QueueDefined] = {}
+    history_cleared: dict[str, float] = {}
+    """When the history of a compat command was last cleared."""
+    remotes: dict[str, NodeAdded] = {}
+    """Remote nodes by name."""
+    unreachable: dict[str, Unreachable] = {}
+    """Nodes that do not answer."""
+    cordoned: dict[str, str] = {}
+    """Nodes that take no new jobs, and why."""
+    foreign_load: dict[str, tuple[int, int]] = {}
+    """Cores and memory used by foreign processes, by node."""
+    abandoned_attempts: dict[str, tuple[tuple[int, int], ...]] = {}
+    """Attempts that were given up and may still run, by node."""
+    profiles: JobProfiles = {}
+    """Job profiles, the one updated last at the end."""
+    policies: dict[str, tuple[str, dict[str, float]]] = {}
+    """Chosen policy and parameters by queue; `*`: all other queues."""
+    policies_since: dict[str, float] = {}
+    """When the policy of each queue was last chosen or reset to that of `*`."""
+    usage: dict[str, DecayedUsage] = {}
+    """Decayed usage by user, in queues with fair share."""
+    missing_devices: dict[str, dict[str, float]] = {}
+    """By image: nodes that could not run its container, and when that was found."""
+    queues_with_progress: dict[str, None] = {}
+    """Queues with a job that reported epochs."""
+
+
+def queue_devices(queue: QueueDefined, nodes: Mapping[str, NodeFacts]) -> QueueDevices:
+    """Return the devices of a queue by type."""
+    sizes: dict[str, dict[str, int]] = {}
+    for type, name, capacity in queue.resources:
+        sizes.setdefault(type, {})[name] = capacity
+    return tuple(
+        (type, (counted_gpus(names, nodes) if type == GPU else ()) or tuple(names))
+        for type, names in sizes.items()
+    )
+
+
+def counted_gpus(sizes: Mapping[str, int], nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
+    """Return the GPUs of a queue defined by number (`0` to `3` of capacity 1) on several nodes.
+
+    In the order of nodes. Empty if the names are those of devices, or no node has a GPU.
+    """
+    names = map(str, range(len(sizes)))
+    if len(nodes) < 2 or list(sizes) != list(names) or set(sizes.values()) != {THOUSAND}:
+        return ()
+    gpus = [
+        f"{facts.name}/{device.name}"
+        for facts in nodes.values()
+        for device in facts.types.get(GPU, ())
+        if device.capacity == THOUSAND
+    ]
+    return tuple(gpus[: len(sizes)])
+
+
+def queue_defined_devices(
+    queues: Iterable[QueueDefined], facts: NodeFacts, nodes: Mapping[str, NodeFacts]
+) -> dict[str, tuple[DeviceFacts, ...]]:
+    """Return devices of types that the node itself does not have. Equal names are one device.
+
+    GPUs only if no node has any: a queue's jobs run where the GPUs are.
+    """
+    has_gpus = any(node.types.get(GPU) for node in nodes.values())
+    capacities: dict[str, dict[str, int]] = {}
+    for queue in queues:
+        for type, name, capacity in queue.resources:
+            if type not in facts.types and not (type == GPU and (has_gpus or "/" in name)):
+                capacities.setdefault(type, {}).setdefault(name, capacity)
+    return {
+        type: tuple(DeviceFacts(name, capacity=capacity) for name, capacity in devices.items())
+        for type, devices in capacities.items()
+    }

@@ -1,0 +1,341 @@
+"""The scheduler's state: journalled data, changed by events only, and indexes derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from stoker.core.cluster.cluster import Cluster
+from stoker.core.events import QueueDefined
+from stoker.core.measurement.estimator import profile_of
+from stoker.core.measurement.gpu_memory import with_reserved_memory
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.spec import Spec
+from stoker.core.model.sweep import Sweep, TrialBoard
+from stoker.core.model.units import THOUSAND
+from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.placement.node_lookup import record_demand
+from stoker.core.policies.fair_share import FairShareUsage
+from stoker.core.policies.policy import BackfillMode
+from stoker.core.policies.queue_policies import QueuePolicies
+from stoker.core.policies.ranking import RankingInput
+from stoker.core.queue.job_class import ClassKey, JobClass
+from stoker.core.queue.pending_queue import PendingQueue
+from stoker.core.running.preemption_cost import PreemptionThresholds
+from stoker.core.running.release_times import ReleaseTimes
+from stoker.core.running.victims import VictimIndex
+from stoker.core.state.changes import ChangeSet
+from stoker.core.state.planner_memory import PlannerMemory
+from stoker.core.state.quotas import Quotas
+from stoker.core.state.record import (
+    ClusterRecord,
+    QueueDevices,
+    queue_devices,
+)
+from stoker.core.structures.timer_heap import TimerHeap
+
+NO_OWN_DEVICES = "none"
+"""Device name that no GPU has: what a job of a queue without GPUs is restricted to."""
+
+
+class State:
+    """Jobs, specs, cluster record, the ledger of allocations, and indexes of them."""
+
+    def __init__(self, record: ClusterRecord | None = None) -> None:
+        self.record = record if record is not None else ClusterRecord()
+        self.policies = QueuePolicies(
+            self.record.policies, self.record.queues, self.record.queues_with_progress
+        )
+        # Bound methods: both are called for every candidate of a scan.
+        self.policy_of = self.policies.for_queue
+        self.backfill_mode = self.policies.backfill_mode
+        self.jobs: dict[int, Job] = {}
+        self.specs: dict[str, Spec] = {}
+        self.spec_users: dict[str, int] = {}
+        self.cluster = Cluster()
+        self.pending = PendingQueue()
+        self.running: dict[int, Job] = {}
+        """Jobs that hold devices."""
+        self.preemptible: dict[int, Job] = {}
+        """Running jobs that can be preempted and resumed."""
+        self.victims = VictimIndex()
+        """The same in victim order; an outdated rank is only too high, so no victim is missed."""
+        self.thresholds = PreemptionThresholds(self.cluster, self.victims)
+        self.stopping: dict[int, Job] = {}
+        """Running jobs that were requested to stop or are being terminated."""
+        self.running_elastic: dict[int, Job] = {}
+        """Running elastic jobs."""
+        self.pending_elastic: dict[int, None] = {}
+        """Pending elastic jobs; may contain jobs that are no longer pending."""
+        self.sharing: dict[int, Job] = {}
+        """Running jobs that share their GPUs by memory."""
+        self.rank_drops = TimerHeap()
+        """When the rank of a preemptible job falls; no job can start for that, so it wakes none."""
+        self.rank_timers = TimerHeap()
+        """Times at which ranks change without an event, by job."""
+        self.usage = FairShareUsage(self.record.usage)
+        self.next_fair_share_update = 0.0
+        """Time of the next update of fair-share penalties."""
+        self.release_times = ReleaseTimes()
+        """Running jobs by latest end."""
+        self.limit_timers = TimerHeap()
+        """Next timer of each running job: limits, warnings, timeouts (boot clock)."""
+        self.dependents: dict[int, set[int]] = {}
+        self.blocking_job: dict[str, int] = {}
+        """By spec: an unfinished job among several that its jobs depend on."""
+        self.never_eligible: set[int] = set()
+        """Pending jobs with a dependency that can never be met."""
+        self.begin_timers: list[tuple[float, int]] = []
+        """Heap of begin times and back-offs; outdated entries are skipped."""
+        self.deadlines: list[tuple[float, int]] = []
+        self.finished: dict[int, None] = {}
+        """Finished jobs still in memory, oldest first."""
+        self.unacknowledged: dict[int, None] = {}
+        self.in_flight: dict[str, set[int]] = {}
+        """By delegated node: jobs placed there that do not run yet."""
+        self.sweeps: dict[int, Sweep] = {}
+        self.quotas = Quotas(self.record.queues, self.jobs, self.specs, self.sweeps)
+        self.quota_reason = self.quotas.reason
+        self.gpu_quota_left = self.quotas.gpus_left
+        self.boards: dict[int, TrialBoard] = {}
+        """Trials of sweeps that are open or ended lately."""
+        self.memory = PlannerMemory()
+        self.changes = ChangeSet()
+        self.has_model_profiles: bool | None = None
+        """Whether a job profile has several GPU models or interference; None: not computed."""
+        self._devices_of: dict[str, tuple[QueueDefined, QueueDevices]] = {}
+
+    # -- queries ------------------------------------------------------------------------
+
+    def spec(self, job: Job) -> Spec:
+        """Return the spec of a job."""
+        return self.specs[job.spec]
+
+    @property
+    def live(self) -> int:
+        """The number of unfinished jobs."""
+        return len(self.jobs) - len(self.finished)
+
+    def class_key(self, job: Job) -> ClassKey:
+        """Return the class key of a pending job."""
+        spec = self.specs[job.spec]
+        is_throttled = spec.array_limit is not None or job.params is not None
+        array = (job.array or job.id) if is_throttled else 0
+        fair_weight = self.pending.queue_fair_weight[spec.queue] = self.policy_of(spec.queue).fair
+        user = job.user if fair_weight else ""
+        if self.backfill_mode(spec.queue) is BackfillMode.STRICT:
+            # Only the head of a strict queue can start, so requests make no difference.
+            return ClassKey(None, job.priority, spec.queue, array, None, user)
+        return ClassKey(
+            self.effective_request(job, spec),
+            job.priority,
+            spec.queue,
+            array,
+            spec.limit,
+            user,
+        )
+
+    def distinguishes_models(self) -> bool:
+        """Whether measured speed depends on GPU model or co-located jobs for some profile."""
+        if self.has_model_profiles is None:
+            profiles = self.record.profiles.values()
+            self.has_model_profiles = any(
+                profile.interference or profile.has_several_models for profile in profiles
+            )
+        return self.has_model_profiles
+
+    def preempts(self, job: Job) -> bool:
+        """Whether a job's queue preempts among jobs of equal priority."""
+        return self.policy_of(self.specs[job.spec].queue).preempts
+
+    def ranking_input(self, job: Job) -> RankingInput:
+        """Return what the rank of a job depends on."""
+        spec = self.specs[job.spec]
+        policy = self.policy_of(spec.queue)
+        return RankingInput(job, spec, policy, self.record.profiles, self.cluster)
+
+    def class_request(self, job: Job, job_class: JobClass) -> ResourceRequest:
+        """Return the request of the head of a class."""
+        if job_class.request is not None:
+            return job_class.request
+        return self.effective_request(job, self.specs[job.spec])
+
+    def deadline(self, job: Job) -> float | None:
+        """Return the time by which a job must have ended, or started if it is pending."""
+        spec = self.specs[job.spec]
+        if job.late or spec.deadline_at is None:
+            return None
+        waits = job.state in (JobState.PENDING, JobState.QUEUED)
+        return spec.deadline_at - (spec.limit or 0) if waits else spec.deadline_at
+
+    def effective_request(self, job: Job, spec: Spec) -> ResourceRequest:
+        """Return the request restricted by queue, `retry --same-gpus` and missing devices."""
+        request = self._restricted_to_queue(job, spec)
+        if spec.container is None or spec.container.image not in self.record.missing_devices:
+            return request
+        not_nodes = (*request.not_nodes, *self.record.missing_devices[spec.container.image])
+        elsewhere = replace(request, not_nodes=tuple(dict.fromkeys(not_nodes)))
+        able_count = sum(
+            infeasibility_reason(node, elsewhere) is None for node in self.cluster.nodes.values()
+        )
+        return elsewhere if able_count >= request.node_count else request
+
+    def _restricted_to_queue(self, job: Job, spec: Spec) -> ResourceRequest:
+        request = spec.request
+        if request.gpus is not None and request.gpus.shareable:
+            gpus = with_reserved_memory(
+                request.gpus, job.progress, profile_of(self.record.profiles, job, spec)
+            )
+            request = replace(request, gpus=gpus)
+        queue = self.record.queues.get(spec.queue)
+        allowed = queue.devices if queue else ()
+        if queue is not None and queue.resources:
+            request = replace(request, queue_devices=self._among(queue))
+            allowed = request.allowed_devices(GPU) or (NO_OWN_DEVICES,)
+        if job.same_devices and job.last_devices and request.node_count == 1:
+            allowed = job.last_devices
+            if job.last_node is not None:
+                request = replace(request, nodes=(job.last_node,))
+        if allowed and request.gpus:
+            return replace(request, gpus=replace(request.gpus, allowed=allowed))
+        return request
+
+    def _among(self, queue: QueueDefined) -> QueueDevices:
+        """Return the devices of a queue; one cached object, so that requests compare fast."""
+        cached = self._devices_of.get(queue.name)
+        if cached is None or cached[0] is not queue:
+            cached = self._devices_of[queue.name] = (queue, queue_devices(queue, self.record.nodes))
+        return cached[1]
+
+    def forget_queue_devices(self, queue: str) -> None:
+        """Compute the devices of a queue again, since nodes changed."""
+        self._devices_of.pop(queue, None)
+
+    def own_devices(self, queue: QueueDefined) -> list[tuple[str, str, int]]:
+        """Return the devices of a queue on the present nodes: type, name and capacity."""
+        sizes = {(type, name): capacity for type, name, capacity in queue.resources}
+        return [
+            (type, name, sizes.get((type, name), THOUSAND))
+            for type, names in self._among(queue)
+            for name in names
+        ]
+
+    def releases(self) -> Iterator[tuple[float, Placement]]:
+        """Yield the latest end and the placement of running attempts, in order of end."""
+        for end, id in self.release_times:
+            placement = self.running[id].placement
+            if placement is not None:
+                yield end, placement
+
+    def executor_of(self, node: str) -> str:
+        """Return the kind of executor of a node; this machine's is `local`."""
+        added = self.record.remotes.get(node)
+        return added.executor if added is not None else "local"
+
+    def is_delegated(self, job: Job) -> bool:
+        """Whether another scheduler decides where on its node a job runs."""
+        node = self.cluster.nodes.get(job.placement.node) if job.placement is not None else None
+        return node is not None and node.delegated
+
+    # -- changes (called by event handlers only) ---------------------------------------------
+
+    def _count(self, job: Job, placement: Placement, step: int) -> None:
+        """Count a start (+1) or an end (-1) of an attempt in the quotas."""
+        self.pending.invalidate_head()
+        if self.quotas.count(job, placement, step):
+            self.pending.request_recheck()
+
+    def load(self, job: Job) -> None:
+        """Add a job to memory."""
+        self.jobs[job.id] = job
+        record_demand(self.cluster, self.specs[job.spec].request)
+        self.spec_users[job.spec] = self.spec_users.get(job.spec, 0) + 1
+        self.changes.job(job.id)
+
+    def unload(self, job: Job) -> None:
+        """Remove a finished job from memory."""
+        del self.jobs[job.id]
+        self.finished.pop(job.id, None)
+        self.unacknowledged.pop(job.id, None)
+        self.dependents.pop(job.id, None)
+        self.never_eligible.discard(job.id)
+        self.drop_spec(job.spec)
+        self.changes.unloaded(job.id)
+
+    def drop_spec(self, hash: str) -> None:
+        """Decrease the use count of a spec; remove it if unused."""
+        self.spec_users[hash] -= 1
+        if not self.spec_users[hash]:
+            del self.spec_users[hash], self.specs[hash]
+            self.blocking_job.pop(hash, None)
+
+    def allocate(self, job: Job, placement: Placement) -> None:
+        """Allocate the placement of an attempt in the ledger and count it."""
+        self.cluster.allocate(placement)
+        self._count(job, placement, +1)
+        job.placement = placement
+        self._index_running(job, placement)
+
+    def _index_running(self, job: Job, placement: Placement) -> None:
+        self.running[job.id] = job
+        if self.is_delegated(job):
+            return  # neither its size nor its memory is ours to change
+        gpus = self.specs[job.spec].request.gpus
+        if gpus is not None and gpus.max_amount is not None:
+            self.running_elastic[job.id] = job
+        if gpus is not None and gpus.shareable:
+            self.sharing[job.id] = job
+
+    def restore_running(self, job: Job) -> None:
+        """Index and count a job that holds devices, read from the store."""
+        assert job.placement is not None
+        self._index_running(job, job.placement)
+        self._count(job, job.placement, +1)
+        self.update_stopping(job)
+
+    def release(self, job: Job) -> None:
+        """Release the devices of an ended attempt."""
+        placement = job.placement
+        if placement is None:
+            return
+        self.cluster.release(placement)
+        self.pending.request_planning()
+        self._count(job, placement, -1)
+        job.last_devices, job.last_node = tuple(placement.names("gpu")), placement.node
+        job.placement = None
+        for index in (
+            self.running,
+            self.preemptible,
+            self.stopping,
+            self.running_elastic,
+            self.sharing,
+        ):
+            index.pop(job.id, None)
+        self.victims.remove(job.id)
+        self.release_times.remove(job.id)
+        self.limit_timers.cancel(job.id)
+        self.rank_timers.cancel(job.id)
+        self.rank_drops.cancel(job.id)
+
+    def update_stopping(self, job: Job) -> None:
+        """Update the index of stopping jobs."""
+        is_requested = job.progress is not None and job.progress.stop is not None
+        if is_requested or job.state is JobState.COMPLETING:
+            self.stopping[job.id] = job
+        else:
+            self.stopping.pop(job.id, None)
+
+    def resize_memory(self, job: Job, placement: Placement) -> None:
+        """Replace the placement of an attempt by one with other amounts of GPU memory."""
+        assert job.placement is not None
+        self.cluster.release(job.placement)
+        self.cluster.allocate(placement)
+        self._count(job, job.placement, -1)
+        self._count(job, placement, +1)
+        job.placement = placement
+        self.changes.job(job.id)
+        self.pending.request_planning()

@@ -1,0 +1,1 @@
+"""Generic containers: sorted list, fit tree, bucketed index, timer heap."""
