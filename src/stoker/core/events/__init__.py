@@ -19,7 +19,7 @@ from stoker.core.events.attempts import (
     StartCancelled,
     StartFailed,
 )
-from stoker.core.events.base import DaemonStarted, Event, IdsReserved
+from stoker.core.events.base import AttemptEvent, DaemonStarted, Event, IdsReserved, JobEvent
 from stoker.core.events.jobs import (
     BeginTimeReached,
     DeadlinePassed,
@@ -84,5 +84,10 @@ __all__ = [
     "TrainingBegan", "TrialMeasured", "TrialStopped", "TrialsLoaded", "TrialsUnloaded",
 ]  # fmt: skip
 
-AnyEvent: Any = Union[tuple(Event.__subclasses__())]  # noqa: UP007 - of a tuple
+BASE_CLASSES = (Event, JobEvent, AttemptEvent)
+AnyEvent: Any = Union[  # noqa: UP007 - of a tuple
+    tuple(
+        kind for base in BASE_CLASSES for kind in base.__subclasses__() if kind not in BASE_CLASSES
+    )
+]
 """Every event; the stored tag selects the class."""

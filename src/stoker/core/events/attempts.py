@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from stoker.core.events.base import Event
+from stoker.core.events.base import AttemptEvent
 from stoker.core.model.hardware import Placement
 
 
-class AttemptPlanned(Event, frozen=True, kw_only=True):
+class AttemptPlanned(AttemptEvent, frozen=True, kw_only=True):
     """The planner allocated devices to a job; journalled before the start."""
 
-    job: int
-    attempt: int
     placement: Placement
     boot: float
 
 
-class AttemptQueued(Event, frozen=True, kw_only=True):
+class AttemptQueued(AttemptEvent, frozen=True, kw_only=True):
     """Another cluster's scheduler accepted an attempt and will start it."""
 
-    job: int
-    attempt: int
     external_id: str
     """Its id in that scheduler; for users only, as such ids are reused."""
 
 
-class ProcessStarted(Event, frozen=True, kw_only=True):
+class ProcessStarted(AttemptEvent, frozen=True, kw_only=True):
     """The process of an attempt was started."""
 
-    job: int
-    attempt: int
     pid: int | None = None
     """None if the executor cannot know it."""
     boot: float
@@ -41,11 +35,9 @@ class ProcessStarted(Event, frozen=True, kw_only=True):
     """GPUs that it was given there."""
 
 
-class ProcessExited(Event, frozen=True, kw_only=True, omit_defaults=True):
+class ProcessExited(AttemptEvent, frozen=True, kw_only=True, omit_defaults=True):
     """The process tree of an attempt has ended."""
 
-    job: int
-    attempt: int
     code: int | None = None
     signal: int | None = None
     memory: str | None = None
@@ -61,82 +53,66 @@ class ProcessExited(Event, frozen=True, kw_only=True, omit_defaults=True):
     """What the node lacks, so that its container could not run there."""
 
 
-class AttemptLost(Event, frozen=True, kw_only=True):
+class AttemptLost(AttemptEvent, frozen=True, kw_only=True):
     """An attempt has ended in an unknown way."""
 
-    job: int
-    attempt: int
     why: str
     part: int | None = None
     with_files: bool = False
     """Whether its node is gone with all files, including checkpoints."""
 
 
-class AttemptAbandoned(Event, frozen=True, kw_only=True):
+class AttemptAbandoned(AttemptEvent, frozen=True, kw_only=True):
     """An attempt on an unreachable node was given up, to restart it on another node."""
 
-    job: int
-    attempt: int
     node: str
 
 
-class StartFailed(Event, frozen=True, kw_only=True):
+class StartFailed(AttemptEvent, frozen=True, kw_only=True):
     """An attempt could not be started at all (no such directory, program or shell)."""
 
-    job: int
-    attempt: int
     why: str
     part: int | None = None
 
 
-class StartCancelled(Event, tag="StartCalledOff", frozen=True, kw_only=True, omit_defaults=True):
+class StartCancelled(
+    AttemptEvent, tag="StartCalledOff", frozen=True, kw_only=True, omit_defaults=True
+):
     """A start was cancelled: the device was in use after all, or a resource ran short."""
 
-    job: int
-    attempt: int
     why: str
     delay: float = 0.0
     """Seconds to wait before the next try."""
 
 
-class OrphanAttemptsFound(Event, tag="AttemptsFound", frozen=True, kw_only=True):
+class OrphanAttemptsFound(AttemptEvent, tag="AttemptsFound", frozen=True, kw_only=True):
     """Attempts were found that the journal does not have: their numbers must not be reused."""
 
-    job: int
-    attempt: int
 
-
-class AttemptRecovered(Event, frozen=True, kw_only=True):
+class AttemptRecovered(AttemptEvent, frozen=True, kw_only=True):
     """An attempt runs, or has run, that a restored or damaged journal does not have."""
 
-    job: int
-    attempt: int
     placement: Placement
     boot: float
 
 
-class PreemptionRequested(Event, tag="StopAsked", frozen=True, kw_only=True, omit_defaults=True):
+class PreemptionRequested(
+    AttemptEvent, tag="StopAsked", frozen=True, kw_only=True, omit_defaults=True
+):
     """The planner requests that a running attempt stop at its next checkpoint; it resumes later."""
 
-    job: int
-    attempt: int
     why: str
     boot: float
     by: int | None = None
     gpus: int | None = None
 
 
-class PreemptionCancelled(Event, tag="StopWithdrawn", frozen=True, kw_only=True):
+class PreemptionCancelled(AttemptEvent, tag="StopWithdrawn", frozen=True, kw_only=True):
     """The preemption of an attempt is no longer needed."""
 
-    job: int
-    attempt: int
 
-
-class PreemptionTimedOut(Event, tag="StopOverdue", frozen=True, kw_only=True):
+class PreemptionTimedOut(AttemptEvent, tag="StopOverdue", frozen=True, kw_only=True):
     """An attempt did not stop within its grace time, or left processes behind."""
 
-    job: int
-    attempt: int
     has_saved: bool = False
     """Whether it stopped at a checkpoint, so that terminating the rest loses nothing."""

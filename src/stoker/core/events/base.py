@@ -11,6 +11,18 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="ki
     at: float
 
 
+class JobEvent(Event, frozen=True, kw_only=True):
+    """Something that happened to one job."""
+
+    job: int
+
+
+class AttemptEvent(JobEvent, frozen=True, kw_only=True):
+    """Something that happened to one attempt of a job."""
+
+    attempt: int
+
+
 class DaemonStarted(Event, frozen=True, kw_only=True):
     """A daemon took over the store."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from stoker.core.events.base import Event
 from stoker.core.model.hardware import NodeFacts
 
@@ -78,10 +80,10 @@ class DevicesUndrained(Event, frozen=True, kw_only=True):
     devices: tuple[tuple[str, str, str], ...]
 
 
-class ForeignUseChanged(Event, frozen=True, kw_only=True, rename={"foreign_user": "stranger"}):
+class ForeignUseChanged(Event, frozen=True, kw_only=True):
     """Foreign processes began or stopped using a GPU."""
 
     node: str
     device: str
-    foreign_user: str | None
+    foreign_user: str | None = field(name="stranger")
     memory: int = 0

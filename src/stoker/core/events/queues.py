@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from stoker.core.events.base import Event
 
 
@@ -36,9 +38,7 @@ class PolicyChosen(Event, frozen=True, kw_only=True, omit_defaults=True):
     parameters: dict[str, float] = {}  # noqa: RUF012 - msgspec copies it
 
 
-class HistoryCleared(
-    Event, tag="RecordsCleared", frozen=True, kw_only=True, rename={"client": "door"}
-):
+class HistoryCleared(Event, tag="RecordsCleared", frozen=True, kw_only=True):
     """The history of a compat command was cleared: it no longer lists jobs that ended before."""
 
-    client: str
+    client: str = field(name="door")

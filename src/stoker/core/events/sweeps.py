@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.core.events.base import Event
+from stoker.core.events.base import AttemptEvent, Event
 from stoker.core.model.sweep import Sweep, Trial
 
 
@@ -25,11 +25,9 @@ class SweepChanged(Event, frozen=True, kw_only=True, omit_defaults=True):
     """Why it cannot continue; empty: it can."""
 
 
-class TrialMeasured(Event, frozen=True, kw_only=True, omit_defaults=True):
+class TrialMeasured(AttemptEvent, frozen=True, kw_only=True, omit_defaults=True):
     """A trial reached a rung, or ended."""
 
-    job: int
-    attempt: int
     value: float | None
     """None: missing, or not a number."""
     step: float | None = None
@@ -37,11 +35,8 @@ class TrialMeasured(Event, frozen=True, kw_only=True, omit_defaults=True):
     final: bool = False
 
 
-class TrialStopped(Event, frozen=True, kw_only=True):
+class TrialStopped(AttemptEvent, frozen=True, kw_only=True):
     """A trial is stopped early because other trials are better."""
-
-    job: int
-    attempt: int
 
 
 class TrialsUnloaded(Event, tag="TrialsForgotten", frozen=True, kw_only=True):
