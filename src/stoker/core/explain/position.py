@@ -158,11 +158,7 @@ def _preemption_reason(state: State, job: Job, other: Job, at: float) -> tuple[s
     difference = other.priority - job.priority
     if difference > 0:
         return f"priority {other.priority}, not {job.priority}", False
-    policy = state.policy_of(job_class.queue)
-    if difference < 0 or not policy.preempts or not state.preempts(job):
-        return None
-    threshold = effective_rank(state, other) + log2(policy.hysteresis)
-    if running_effective_rank(state, job, at) <= threshold:
+    if difference < 0 or not outranks(state, other, job, at):
         return None
     return explain_rank(state.ranking_input(other), at).text, True
 
@@ -194,8 +190,12 @@ def quantum_left(state: State, job: Job, at: float) -> float:
     return (job.started_at if job.started_at is not None else at) + quantum - at
 
 
-def running_effective_rank(state: State, job: Job, at: float) -> float:
-    """Return the rank that a running job would have if it were pending."""
-    ranking = state.ranking_input(job)
-    penalty = state.pending.user_penalties.get(job.user, 0.0) if ranking.policy.fair else 0.0
-    return rank(ranking, at)[0] + penalty
+def outranks(state: State, job: Job, running: Job, at: float) -> bool:
+    """Whether a pending job may preempt a running one of equal priority after its quantum."""
+    policy = state.policy_of(state.spec(job).queue)
+    if not policy.preempts or not state.preempts(running):
+        return False
+    ranking = state.ranking_input(running)
+    penalty = state.pending.user_penalties.get(running.user, 0.0) if ranking.policy.fair else 0.0
+    threshold = effective_rank(state, job) + log2(policy.hysteresis)
+    return rank(ranking, at)[0] + penalty > threshold
