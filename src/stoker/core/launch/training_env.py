@@ -79,9 +79,8 @@ def _distributed(job: Job, spec: Spec, nodes: int) -> dict[str, str]:
     port = FIRST_PORT + job.id % PORT_COUNT
     variables = {"WORLD_SIZE": str(nodes), "NODE_RANK": "0"}
     if nodes == 1:
-        config = {"cluster": {"worker": [f"127.0.0.1:{port}"]}, "task": _task(0)}
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        variables["TF_CONFIG"] = json.dumps(config)
+        variables["TF_CONFIG"] = tf_config([f"127.0.0.1:{port}"], 0)
     if BACKEND_VARIABLE not in spec.exported_variables:
         variables[BACKEND_VARIABLE] = "nccl"
     return variables
@@ -89,8 +88,5 @@ def _distributed(job: Job, spec: Spec, nodes: int) -> dict[str, str]:
 
 def tf_config(addresses: list[str], rank: int) -> str:
     """Return TF_CONFIG for one part of a gang: the addresses of all parts, and its rank."""
-    return json.dumps({"cluster": {"worker": addresses}, "task": _task(rank)})
-
-
-def _task(rank: int) -> dict[str, object]:
-    return {"type": "worker", "index": rank}
+    task = {"type": "worker", "index": rank}
+    return json.dumps({"cluster": {"worker": addresses}, "task": task})
