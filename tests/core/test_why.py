@@ -169,7 +169,8 @@ def test_a_job_without_time_limit_has_no_end_estimate() -> None:
     explanation = explain_job(
         scenario.state, scenario.job(second), scenario.now, scenario.now, unknown
     )
-    assert explanation.position == 1
+    assert explanation.queue_position is not None
+    assert explanation.queue_position.position == 1
 
 
 def test_only_the_queue_head_waits_for_resources() -> None:
@@ -255,7 +256,8 @@ def test_unreachable_nodes_are_the_reason_if_no_other_node_is_suitable() -> None
     pair = scenario.submit(replace(there, nodes=("ant", "bee"), node_count=2))
     assert reason(scenario.state, scenario.job(pair), scenario.now) == explanation
     answer = explain_job(scenario.state, scenario.job(second), scenario.now, scenario.boot, unknown)
-    assert (answer.reason, answer.position) == ("NodeUnreachable", 2)
+    assert answer.queue_position is not None
+    assert (answer.reason, answer.queue_position.position) == ("NodeUnreachable", 2)
     assert "ant is unreachable: no route to host" in answer.text
 
 
