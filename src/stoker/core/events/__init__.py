@@ -61,7 +61,7 @@ class SpecRecorded(Event, frozen=True, kw_only=True):
     spec: Spec
 
 
-class JobsSubmitted(Event, frozen=True, kw_only=True, omit_defaults=True):
+class JobsSubmitted(Event, frozen=True, kw_only=True):
     """One submission: a job, several jobs or an array, with consecutive ids from `first`."""
 
     first: int
@@ -120,7 +120,7 @@ class JobRetried(JobEvent, frozen=True, kw_only=True):
     same_devices: bool = False
 
 
-class JobEdited(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
+class JobEdited(JobEvent, frozen=True, kw_only=True):
     """The user edited a pending job, or the time limit or priority of a running one."""
 
     spec: str
@@ -207,7 +207,7 @@ class ProcessStarted(AttemptEvent, frozen=True, kw_only=True):
     """GPUs that it was given there."""
 
 
-class ProcessExited(AttemptEvent, frozen=True, kw_only=True, omit_defaults=True):
+class ProcessExited(AttemptEvent, frozen=True, kw_only=True):
     """The process tree of an attempt has ended."""
 
     code: int | None = None
@@ -247,9 +247,7 @@ class StartFailed(AttemptEvent, frozen=True, kw_only=True):
     part: int | None = None
 
 
-class StartCancelled(
-    AttemptEvent, tag="StartCalledOff", frozen=True, kw_only=True, omit_defaults=True
-):
+class StartCancelled(AttemptEvent, tag="StartCalledOff", frozen=True, kw_only=True):
     """A start was cancelled: the device was in use after all, or a resource ran short."""
 
     why: str
@@ -268,9 +266,7 @@ class AttemptRecovered(AttemptEvent, frozen=True, kw_only=True):
     boot: float
 
 
-class PreemptionRequested(
-    AttemptEvent, tag="StopAsked", frozen=True, kw_only=True, omit_defaults=True
-):
+class PreemptionRequested(AttemptEvent, tag="StopAsked", frozen=True, kw_only=True):
     """The planner requests that a running attempt stop at its next checkpoint; it resumes later."""
 
     why: str
@@ -297,7 +293,7 @@ class TrainingBegan(AttemptEvent, frozen=True, kw_only=True):
     """The training library reported in an attempt: it accepts stop requests."""
 
 
-class EpochsCounted(AttemptEvent, frozen=True, kw_only=True, omit_defaults=True):
+class EpochsCounted(AttemptEvent, frozen=True, kw_only=True):
     """Number of epochs done and saved, in all attempts of a job together."""
 
     done: int
@@ -313,9 +309,7 @@ class EpochsCounted(AttemptEvent, frozen=True, kw_only=True, omit_defaults=True)
     """Total number of epochs as reported by the script, if it changed."""
 
 
-class ProfileImported(
-    Event, tag="KindMeasured", frozen=True, kw_only=True, omit_defaults=True
-):  # fmt: skip
+class ProfileImported(Event, tag="KindMeasured", frozen=True, kw_only=True):
     """A job profile that was measured elsewhere was imported."""
 
     profile: str = field(name="family")
@@ -340,7 +334,7 @@ class SweepDefined(Event, frozen=True, kw_only=True):
     sweep: Sweep
 
 
-class SweepChanged(Event, frozen=True, kw_only=True, omit_defaults=True):
+class SweepChanged(Event, frozen=True, kw_only=True):
     """Settings of a sweep changed, by the user or by its results; None: unchanged."""
 
     sweep: int
@@ -353,7 +347,7 @@ class SweepChanged(Event, frozen=True, kw_only=True, omit_defaults=True):
     """Why it cannot continue; empty: it can."""
 
 
-class TrialMeasured(AttemptEvent, frozen=True, kw_only=True, omit_defaults=True):
+class TrialMeasured(AttemptEvent, frozen=True, kw_only=True):
     """A trial reached a rung, or ended."""
 
     value: float | None
@@ -389,7 +383,7 @@ class NodeJoined(Event, frozen=True, kw_only=True):
     facts: NodeFacts
 
 
-class NodeAdded(Event, frozen=True, kw_only=True, omit_defaults=True):
+class NodeAdded(Event, frozen=True, kw_only=True):
     """A remote node was added, whether or not it can be reached."""
 
     name: str
@@ -411,7 +405,7 @@ class NodeRemoved(Event, frozen=True, kw_only=True):
     name: str
 
 
-class NodeReached(Event, frozen=True, kw_only=True, omit_defaults=True):
+class NodeReached(Event, frozen=True, kw_only=True):
     """A remote node can be reached, and abandoned attempts on it have ended."""
 
     node: str
@@ -427,14 +421,14 @@ class NodeUnreachable(Event, frozen=True, kw_only=True):
     boot: float
 
 
-class NodeCordoned(Event, tag="NodeClosed", frozen=True, kw_only=True, omit_defaults=True):
+class NodeCordoned(Event, tag="NodeClosed", frozen=True, kw_only=True):
     """A remote node accepts no new jobs, or (no reason) accepts them again."""
 
     node: str
     why: str | None = None
 
 
-class NodeLoadMeasured(Event, tag="NodeMeasured", frozen=True, kw_only=True, omit_defaults=True):
+class NodeLoadMeasured(Event, tag="NodeMeasured", frozen=True, kw_only=True):
     """Foreign use of a node's cores (thousandths) and memory (MiB) changed."""
 
     node: str
@@ -467,7 +461,7 @@ class ForeignUseChanged(Event, frozen=True, kw_only=True):
 # --------------------------------------------------------------------------- queues and policies
 
 
-class QueueDefined(Event, frozen=True, kw_only=True, omit_defaults=True):
+class QueueDefined(Event, frozen=True, kw_only=True):
     """A queue was defined or changed; the event is kept as the configuration of the queue."""
 
     name: str
@@ -489,7 +483,7 @@ class QueueDeleted(Event, frozen=True, kw_only=True):
     name: str
 
 
-class PolicyChosen(Event, frozen=True, kw_only=True, omit_defaults=True):
+class PolicyChosen(Event, frozen=True, kw_only=True):
     """The policy of a queue was chosen; `*`: of every queue without its own policy."""
 
     queue: str

@@ -22,24 +22,26 @@ from stoker.core.options import training as training_options
 from stoker.core.options.values import FieldParsers, GivenOptions, parse_count, parse_fields
 
 
-def parse_request(given: GivenOptions, before: Spec | None) -> ResourceRequest:
-    """Return the resource request of the options; `before` is the spec that an edit changes."""
+def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceRequest, Tasks | None]:
+    """Return the resource request and the tasks; `before` is the spec that an edit changes."""
     words = given.words
-    base = before.request if before is not None else None
-    nodes, layout = parse_tasks(words, base)
+    base = before.request if before is not None else ResourceRequest()
+    nodes, layout = _nodes_and_tasks(words, base.node_count)
     tasks = -(-layout.total // nodes) if layout is not None else 1
-    gpu_request = _gpu_request(given, base.gpus if base else None, tasks)
+    gpu_request = _gpu_request(given, base.gpus, tasks)
     gpu_request = training_options.training_gpu_request(gpu_request, given, before)
-    cpus = base.cpus if base else 0
+    cpus = base.cpus
     if "cpus" in words:
         cpus = parse_amount(words["cpus"], "--cpus") * tasks
     elif tasks > 1:
         cpus = tasks * THOUSAND
     elif (
-        base is None and not (gpu_request and gpu_request.amount) and not given.is_set("exclusive")
+        before is None
+        and not (gpu_request and gpu_request.amount)
+        and not given.is_set("exclusive")
     ):
         cpus = THOUSAND  # a job without GPUs is bounded by the cores
-    memory = base.memory if base else 0
+    memory = base.memory
     if "mem" in words:
         memory = parse_memory(words["mem"], "--mem")
     elif "mem_per_cpu" in words:
@@ -47,7 +49,7 @@ def parse_request(given: GivenOptions, before: Spec | None) -> ResourceRequest:
     elif "mem_per_gpu" in words:
         gpus = -(-gpu_request.amount // THOUSAND) if gpu_request else 0
         memory = parse_memory(words["mem_per_gpu"], "--mem-per-gpu") * gpus
-    named = base.named if base else ()
+    named = base.named
     if "resources" in given.lists:
         named = _named(given.lists["resources"])
     per_job = words.get("gpus") and not words.get("gpus_per_node")
@@ -59,16 +61,17 @@ def parse_request(given: GivenOptions, before: Spec | None) -> ResourceRequest:
             )
         gpu_request = replace(gpu_request, amount=gpu_request.amount // nodes)
     gpu_request = training_options.per_node_request(gpu_request, nodes)
-    return ResourceRequest(
+    request = ResourceRequest(
         gpus=gpu_request,
         cpus=cpus,
         memory=memory,
         named=named,
-        exclusive=given.is_set("exclusive") or bool(base and base.exclusive),
-        nodes=_node_names(words, "nodelist", base.nodes if base else ()),
-        not_nodes=_node_names(words, "exclude", base.not_nodes if base else ()),
+        exclusive=given.is_set("exclusive") or base.exclusive,
+        nodes=_node_names(words, "nodelist", base.nodes),
+        not_nodes=_node_names(words, "exclude", base.not_nodes),
         node_count=nodes,
     )
+    return request, layout
 
 
 def _node_names(words: dict[str, str], key: str, before: tuple[str, ...]) -> tuple[str, ...]:
@@ -78,9 +81,8 @@ def _node_names(words: dict[str, str], key: str, before: tuple[str, ...]) -> tup
     return parse_names(words[key], f"--{key}") if words[key] else ()
 
 
-def parse_tasks(words: dict[str, str], base: ResourceRequest | None) -> tuple[int, Tasks | None]:
-    """Return the number of nodes, and the tasks if a number of them is requested."""
-    nodes = base.node_count if base else 1
+def _nodes_and_tasks(words: dict[str, str], nodes: int) -> tuple[int, Tasks | None]:
+    """Return the number of nodes, by default `nodes`, and the tasks if their number is given."""
     if words.get("nodes"):
         nodes = parse_count(words["nodes"].partition("-")[0], "--nodes")
     total = parse_count(words["ntasks"], "--ntasks") if words.get("ntasks") else None

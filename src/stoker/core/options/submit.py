@@ -14,7 +14,7 @@ from stoker.core.model.dependency import parse_dependency
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import EarlySignal, Retry, Spec
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_duration, parse_time
-from stoker.core.options.resources import GPU_FIELDS, parse_request, parse_tasks
+from stoker.core.options.resources import GPU_FIELDS, parse_request
 from stoker.core.options.retry import parse_retry
 from stoker.core.options.training import (
     CONTAINER_OPTIONS,
@@ -116,9 +116,10 @@ def parse_options(
     words = given.words
     fields = parse_fields(FIELDS, words) | _other_fields(given) | transfer_fields(given)
     fields |= training_fields(given, before)
-    if given.has_any(("ntasks", "ntasks_per_node")):
-        fields["tasks"] = parse_tasks(words, before.request if before is not None else None)[1]
-    parsed = ParsedOptions(fields=fields, request=parse_request(given, before))
+    request, tasks = parse_request(given, before)
+    if tasks is not None:
+        fields["tasks"] = tasks
+    parsed = ParsedOptions(fields=fields, request=request)
     parsed.needs_no_gpu = before is None and needs_no_gpu(given)
     if "priority" in words:
         parsed.priority = parse_integer(words["priority"], "--priority")
