@@ -10,10 +10,8 @@ from stoker.core.model.job import Job
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.state import State
 
-MAX_JOBS = 20
-"""Jobs per list."""
-MAX_NODES = 20
-"""Nodes with their devices."""
+MAX_ITEMS = 20
+"""Jobs per list, and nodes with their devices."""
 MAX_LENGTH = 8000
 """Characters. An excerpt has no commands and no environments, so that a log can be shared."""
 
@@ -34,13 +32,13 @@ def _lines(state: State) -> Iterator[str]:
         f"{len(state.jobs)} jobs in memory, {len(state.running)} running, "
         f"{len(state.pending)} eligible, next id {record.next_id}, policies {record.policies}"
     )
-    for node in islice(state.cluster.nodes.values(), MAX_NODES):
+    for node in islice(state.cluster.nodes.values(), MAX_ITEMS):
         yield f"node {node.name}: {_devices(node)}"
-    for id, placement in islice(state.memory.nominations.items(), MAX_JOBS):
+    for id, placement in islice(state.memory.nominations.items(), MAX_ITEMS):
         yield f"nominated for job {id}: {placement}"
-    for job in islice(state.running.values(), MAX_JOBS):
+    for job in islice(state.running.values(), MAX_ITEMS):
         yield f"{job.state.value} {_job(state, job)} holds {job.placement}"
-    for job in first_jobs(state.pending, state.jobs, MAX_JOBS):
+    for job in first_jobs(state.pending, state.jobs, MAX_ITEMS):
         yield f"pending {_job(state, job)} requests {state.effective_request(job, state.spec(job))}"
 
 

@@ -12,6 +12,7 @@ from stoker.core.cluster.overlay import Overlay
 from stoker.core.explain.forecast import Kind, TimeInterval
 from stoker.core.explain.position import (
     MAX_JOBS_AHEAD,
+    MAX_SHOWN,
     frees_needed,
     outranks,
     quantum_left,
@@ -31,8 +32,6 @@ from stoker.core.state.state import State
 T = TypeVar("T")
 EndEstimate = Callable[[Job], TimeInterval | None]
 """The estimated end of a running job."""
-MAX_ENDS_SHOWN, MAX_QUANTA_SHOWN = 3, 2
-"""Running jobs listed by end and by quantum, per explanation."""
 MAX_LABELS_PER_SENTENCE = 6
 """Labels in one sentence; longer lists end in a number."""
 MAX_RUNNING_CONSIDERED = 64
@@ -188,7 +187,7 @@ def _end_text(needed: Sequence[_End], last: _End) -> str:
 
 def _sufficient(items: Sequence[T], suffices: Callable[[Sequence[T]], bool]) -> list[Sequence[T]]:
     """Return the first items that suffice alone; else one set of items that are all needed."""
-    single = list(islice(([item] for item in items if suffices([item])), MAX_ENDS_SHOWN))
+    single = list(islice(([item] for item in items if suffices([item])), MAX_SHOWN))
     if single:
         return [*single]
     needed: list[T] = []
@@ -266,7 +265,7 @@ def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:
     ]
     return [
         f"job {label} can be preempted in {approximate_duration(wait)}, after its quantum"
-        for wait, _, label in nsmallest(MAX_QUANTA_SHOWN, (each for each in waits if each[0] > 0))
+        for wait, _, label in nsmallest(MAX_SHOWN, (each for each in waits if each[0] > 0))
     ]
 
 

@@ -10,9 +10,9 @@ from stoker.core.explain.position import (
     MAX_JOBS_EXPLAINED,
     Ahead,
     QueuePosition,
-    jobs_ahead,
     preemption_risk,
     queue_position,
+    why_ahead,
 )
 from stoker.core.explain.unblock import EndEstimate, unblocks
 from stoker.core.measurement.estimator import estimate, hardware
@@ -184,7 +184,10 @@ def explain_job(state: State, job: Job, at: float, boot: float, ends: EndEstimat
         text=text,
         ahead_labels=labels[:MAX_LABELS],
         queue_position=queue_position(state, job, position, at),
-        ahead=jobs_ahead(state, job, others[:MAX_JOBS_EXPLAINED], at),
+        ahead=tuple(
+            Ahead(other.label, why_ahead(state, other, job, at))
+            for other in others[:MAX_JOBS_EXPLAINED]
+        ),
     )
 
 
