@@ -162,6 +162,17 @@ def test_a_paused_job_has_no_end_estimate() -> None:
     assert paused.text == f"it is paused; to continue it: stoker resume {first}"
 
 
+def test_a_cancelled_job_that_has_not_ended_is_expected_to_stop() -> None:
+    scenario = Scenario(gpus=1)
+    scenario.run(first := scenario.submit(limit=3600))
+    waiting = scenario.submit()
+    scenario.tell(e.JobCancelled(at=scenario.now, job=first))
+    explanation = explain_job(
+        scenario.state, scenario.job(waiting), scenario.now, scenario.now, unknown
+    )
+    assert explanation.unblocks == (f"job {first} stops, as it was asked to",)
+
+
 def test_a_job_without_time_limit_has_no_end_estimate() -> None:
     scenario = Scenario(gpus=1)
     first, second = scenario.submit(), scenario.submit()

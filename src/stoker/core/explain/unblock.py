@@ -56,15 +56,15 @@ def unblocks(
         for other in state.running.values()
         if frees_needed(state, other.placement, request, lacking)
     ]
-    holders = [other for other in useful if not _is_stopping(other)]
-    stopping = [other for other in useful if _is_stopping(other)]
+    holders = [other for other in useful if other.id not in state.stopping]
+    stopping = [other for other in useful if other.id in state.stopping]
     what_if = _WhatIf(state, job, request, stopping)
     soonest, texts = 0.0, _stopping_text(stopping)
     if not (stopping and what_if.would_start([])):
         soonest, ending = _ends(state, what_if, holders, at, boot, ends)
         quanta = _quanta(state, job, holders, at)
         texts = ending + quanta + texts + _foreign_use(state, what_if, request)
-        texts = texts or what_if.jobs_ahead_text()
+        texts = texts or _jobs_ahead_text(what_if.ahead)
     overdue = overdue_in(state.ranking_input(job), at)
     return (*texts, *_overdue(state, job, overdue)) if overdue <= soonest else tuple(texts)
 
@@ -106,26 +106,21 @@ class _WhatIf:
                 return False
         return find_placement(ledger, self.request) is not None
 
-    def jobs_ahead_text(self) -> list[str]:
-        """Return the text for a job that needs starts and ends of the jobs ahead of it."""
-        if not self.ahead:
-            return []
-        noun = "job" if len(self.ahead) == 1 else "jobs"
-        labels = _listed(_labels(self.ahead))
-        return [f"the jobs ahead of it must start first: {noun} {labels}"]
+
+def _jobs_do(jobs: Sequence[Job], verb: str) -> str:
+    """Return `job 5 ends`, `jobs 5 and 6 end`."""
+    labels = _listed([job.label for job in jobs])
+    return f"jobs {labels} {verb}" if len(jobs) > 1 else f"job {labels} {verb}s"
 
 
-def _labels(jobs: list[Job]) -> list[str]:
-    return [job.label for job in jobs]
+def _jobs_ahead_text(ahead: list[Job]) -> list[str]:
+    """Return the text for a job that needs starts and ends of the jobs ahead of it."""
+    return [f"{_jobs_do(ahead, 'start')} first, ahead of it"] if ahead else []
 
 
 def _stopping_text(stopping: list[Job]) -> list[str]:
-    if not stopping:
-        return []
-    many = len(stopping) > 1
-    labels = _listed(_labels(stopping))
-    subject = f"jobs {labels} stop" if many else f"job {labels} stops"
-    return [f"{subject}, as {'they were' if many else 'it was'} asked to"]
+    subject = "they were" if len(stopping) > 1 else "it was"
+    return [f"{_jobs_do(stopping, 'stop')}, as {subject} asked to"] if stopping else []
 
 
 def _reserved_text(state: State, job: Job) -> tuple[str, ...]:
@@ -136,18 +131,13 @@ def _reserved_text(state: State, job: Job) -> tuple[str, ...]:
     if not preemptors:
         head = state.pending.head(state.jobs, state.quota_reason)
         preemptors = [head] if head is not None else []
-    labels = [other.label for other in preemptors if other is not job]
-    if not labels:
+    first = [other for other in preemptors if other is not job]
+    if not first:
         return ()
     why = "devices are reserved for it"
     if state.backfill_mode(state.spec(job).queue) is BackfillMode.STRICT:
         why = "this queue does not backfill"
-    return (f"job {_listed(labels)} starts first: {why}",)
-
-
-def _is_stopping(job: Job) -> bool:
-    """Whether the job was requested to stop."""
-    return job.progress is not None and job.progress.stop is not None
+    return (f"{_jobs_do(first, 'start')} first: {why}",)
 
 
 class _End(NamedTuple):
@@ -178,8 +168,7 @@ def _ends(
 
 
 def _end_text(needed: Sequence[_End], last: _End) -> str:
-    labels = _listed([end.job.label for end in needed])
-    text = f"jobs {labels} end" if len(needed) > 1 else f"job {labels} ends"
+    text = _jobs_do([end.job for end in needed], "end")
     if last.seconds == inf:
         return f"{text}: no estimate, because job {last.job.label} {last.text}"
     return f"{text} in {last.text} {approximate_duration(last.seconds)}" if last.seconds else text
