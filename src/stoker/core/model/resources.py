@@ -83,17 +83,13 @@ def parse_gpus(text: str) -> GpuRequest:
     """Read `2`, `0.5`, `a100:2`, `a100|h100:2`, `24GB..:2` or a bare model name."""
     text = text.strip()
     head, colon, tail = text.rpartition(":")
-    if re.fullmatch(r"[+-]?(nan|inf(inity)?|[0-9.]+e[+-]?[0-9]+)", text, re.IGNORECASE):
-        raise BadValue(f"--gpus '{text}' is not an amount; write 2, 0.5 or a100:2.")
     if not colon:
         if re.fullmatch(r"[0-9.]+", text):
             return GpuRequest(amount=parse_amount(text, "--gpus"))
         head, tail = text, "1"
-    if (
-        (not colon and not re.search(r"[^\W\d_]", head))
-        or not head
-        or not re.fullmatch(r"[\w .+-]+(\|[\w .+-]+)*", head)
-    ):
+    is_number = re.fullmatch(r"[+-]?(nan|inf(inity)?|[0-9.]+e[+-]?[0-9]+)", text, re.IGNORECASE)
+    has_letter = colon or re.search(r"[^\W\d_]", head)
+    if is_number or not has_letter or not re.fullmatch(r"[\w .+-]+(\|[\w .+-]+)*", head):
         raise BadValue(f"--gpus '{text}' is not an amount; write 2, 0.5 or a100:2.")
     amount = parse_amount(tail, "--gpus")
     if re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B?(\.\.|\+)?", head, re.IGNORECASE):
