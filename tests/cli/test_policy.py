@@ -84,7 +84,7 @@ def test_a_choice_counts_at_once_and_after_a_restart(two: Run) -> None:
     text = two("why", 2).stdout
     assert "5 h × 2 GPUs = 10 GPU-hours" in text
     assert "  3  60 min × 2 GPUs = 2 GPU-hours" in text
-    assert "What would let it start:\n  the jobs ahead of it must start first: job 3" in text
+    assert "What would let it start:\n  job 3 starts first, ahead of it" in text
     assert "cannot be preempted and resumed" in two("why", 1).stdout
     chosen = views(two)["default"]["since"]
     again = two("policy", "planner", "quantum=20m", "hysteresis=3").stderr

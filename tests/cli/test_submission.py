@@ -110,9 +110,9 @@ def training_variables(distributed: bool, nodes: int = 1) -> set[str]:
         kind="line", user="u", directory="/", shell="sh", environment="", request=ResourceRequest(),
         name="", training=training,
     )  # fmt: skip
-    more = tuple(Placement(f"n{number}", ()) for number in range(1, nodes))
+    names = tuple(f"n{number}" for number in range(nodes))
     found = contract.training_variables(
-        Job(5, "s", "", "u", 1.0), spec, Placement("n0", (), more), "x-5"
+        Job(5, "s", "", "u", 1.0), spec, Placement("n0", ()), names, "x-5"
     )
     return {name for name in found if not name.startswith("STOKER_")}
 

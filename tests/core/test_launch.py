@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from core.scenario import Scenario, gpus
+from core.scenario import Afar, Scenario, gpus
 from stoker.core.launch.launch import Launch, launch
 from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.spec import Training
 
 
 def launched(request: ResourceRequest | None = None, **fields: Any) -> Launch:
@@ -60,3 +62,24 @@ def test_slurms_patterns_in_log_names(pattern: str, path: str) -> None:
 
 def test_a_later_attempt_has_a_log_of_its_own() -> None:
     assert launched().out == "/logs/1.out"
+
+
+def test_the_parts_of_a_gang_learn_their_rank_but_not_yet_their_rendezvous() -> None:
+    scenario = Afar(gpus=1)
+    scenario.add("ant", gpus=1)
+    training = Training(distributed=True)
+    job = scenario.submit(replace(gpus(1), node_count=2), training=training)
+    scenario.plan()
+    found, placement = scenario.job(job), scenario.placed(job)
+    for rank, part in enumerate(placement.parts):
+        node = scenario.state.cluster.nodes[part.node]
+        spec = scenario.state.spec(found)
+        gang = launch(found, spec, placement, node, 0.0, "/logs", "tok", "/scripts", rank)
+        nodes = ",".join(part.node for part in placement.parts)
+        extra = gang.extra
+        assert extra["STOKER_NODES"] == extra["NODELIST"] == nodes
+        assert extra["STOKER_NODE_RANK"] == extra["NODE_RANK"] == str(rank)
+        assert extra["NNODES"] == extra["NUM_NODES"] == extra["WORLD_SIZE"] == "2"
+        assert extra["GPUS_PER_NODE"] == extra["STOKER_GPU_COUNT"] == extra["NUM_GPUS"] == "1"
+        assert extra.keys().isdisjoint({"MASTER_ADDR", "MASTER_PORT", "TF_CONFIG"})
+        assert gang.placement == placement

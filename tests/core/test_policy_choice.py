@@ -276,7 +276,7 @@ def test_capacity_for_jobs_ahead_does_not_unblock_a_job() -> None:
         f"jobs {soon} and {later} end in at most 10 min",
     )
     assert explanation_of(scenario, third).unblocks == (
-        f"the jobs ahead of it must start first: jobs {first} and {second}",
+        f"jobs {first} and {second} start first, ahead of it",
     )
 
 

@@ -51,7 +51,7 @@ def counted(story: Afar, job: int, done: int, **more: Any) -> None:
 def told(story: Afar, job: int) -> dict[str, str]:
     """The variables of an attempt."""
     found = story.job(job)
-    return training_variables(found, story.state.spec(found), story.placed(job), "abc-1")
+    return training_variables(found, story.state.spec(found), story.placed(job), ("box",), "abc-1")
 
 
 # -- preemption ---------------------------------------------------------------------------

@@ -154,11 +154,23 @@ def test_a_paused_job_has_no_end_estimate() -> None:
     explanation = explain_job(
         scenario.state, scenario.job(waiting), scenario.now, scenario.now, unknown
     )
-    (said,) = explanation.unblocks
-    assert said.startswith(f"job {first} or {second} ends: no estimate, because job {first}")
-    assert said.endswith(f"is paused (stoker resume {first})")
+    assert explanation.unblocks == tuple(
+        f"job {job} ends: no estimate, because job {job} is paused (stoker resume {job})"
+        for job in (first, second)
+    )
     paused = explain_job(scenario.state, scenario.job(first), scenario.now, scenario.now, unknown)
     assert paused.text == f"it is paused; to continue it: stoker resume {first}"
+
+
+def test_a_cancelled_job_that_has_not_ended_is_expected_to_stop() -> None:
+    scenario = Scenario(gpus=1)
+    scenario.run(first := scenario.submit(limit=3600))
+    waiting = scenario.submit()
+    scenario.tell(e.JobCancelled(at=scenario.now, job=first))
+    explanation = explain_job(
+        scenario.state, scenario.job(waiting), scenario.now, scenario.now, unknown
+    )
+    assert explanation.unblocks == (f"job {first} stops, as it was asked to",)
 
 
 def test_a_job_without_time_limit_has_no_end_estimate() -> None:
@@ -168,7 +180,8 @@ def test_a_job_without_time_limit_has_no_end_estimate() -> None:
     explanation = explain_job(
         scenario.state, scenario.job(second), scenario.now, scenario.now, unknown
     )
-    assert explanation.position == 1
+    assert explanation.queue_position is not None
+    assert explanation.queue_position.position == 1
 
 
 def test_only_the_queue_head_waits_for_resources() -> None:
@@ -254,7 +267,8 @@ def test_unreachable_nodes_are_the_reason_if_no_other_node_is_suitable() -> None
     pair = scenario.submit(replace(there, nodes=("ant", "bee"), node_count=2))
     assert reason(scenario.state, scenario.job(pair), scenario.now) == explanation
     answer = explain_job(scenario.state, scenario.job(second), scenario.now, scenario.boot, unknown)
-    assert (answer.reason, answer.position) == ("NodeUnreachable", 2)
+    assert answer.queue_position is not None
+    assert (answer.reason, answer.queue_position.position) == ("NodeUnreachable", 2)
     assert "ant is unreachable: no route to host" in answer.text
 
 

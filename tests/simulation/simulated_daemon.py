@@ -306,7 +306,7 @@ class SimulatedDaemon:
         state, token = self.engine.state, f"sim.{start.job}.{start.attempt}"
         job, node = state.jobs[start.job], state.cluster.nodes[part.node]
         rank = start.placement.parts.index(part)
-        built = launch(job, state.spec(job), part, node, 0.0, "/l", token, "/s", rank)
+        built = launch(job, state.spec(job), start.placement, node, 0.0, "/l", token, "/s", rank)
         assert built.id == (start.job, start.attempt)
         names = part.names("gpu") or [f"{job.id}.{n}" for n in range(part.gpu_count)]
         done = int(built.extra["STOKER_EPOCHS_DONE"])

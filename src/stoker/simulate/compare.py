@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from stoker.core.model.hardware import NodeFacts
 from stoker.core.model.resources import GPU
+from stoker.core.model.units import approximate_duration
 from stoker.simulate.arguments import SimulateArgs
 from stoker.simulate.progress import ProgressLine
 from stoker.simulate.replay.replay import replay
@@ -91,12 +92,5 @@ def heading(workload: Workload) -> str:
     span = jobs[-1].submit_time - jobs[0].submit_time if jobs else 0.0
     if span and gpus:
         load = sum(job.gpus * job.duration for job in jobs) / span / gpus
-        text += f", {100 * load:.0f} % load over {_approximate_span(span)}"
+        text += f", {100 * load:.0f} % load over {approximate_duration(span)}"
     return text
-
-
-def _approximate_span(seconds: float) -> str:
-    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:,.0f} seconds"

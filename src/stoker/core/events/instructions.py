@@ -11,58 +11,47 @@ class Instruction(Struct, frozen=True):
     """Something to be done by an executor or a hook."""
 
 
-class StartProcess(Instruction, frozen=True):
-    """Start an attempt on its devices, at most once."""
+class AttemptInstruction(Instruction, frozen=True):
+    """Something to be done with one attempt."""
 
     job: int
     attempt: int
+
+
+class StartProcess(AttemptInstruction, frozen=True):
+    """Start an attempt on its devices, at most once."""
+
     placement: Placement
 
 
-class TerminateAttempt(Instruction, frozen=True):
+class TerminateAttempt(AttemptInstruction, frozen=True):
     """Terminate the whole process tree: TERM, grace time, KILL (or KILL at once)."""
 
-    job: int
-    attempt: int
     at_once: bool = False
 
 
-class SignalAttempt(Instruction, frozen=True):
+class SignalAttempt(AttemptInstruction, frozen=True):
     """Send a signal to the processes of an attempt."""
 
-    job: int
-    attempt: int
     signal: int
     if_caught: bool = False
     """Whether only processes with a handler get it: it must not kill."""
 
 
-class RequestStop(Instruction, frozen=True):
+class RequestStop(AttemptInstruction, frozen=True):
     """Ask the training library of an attempt to stop at its next checkpoint."""
 
-    job: int
-    attempt: int
 
-
-class WithdrawStop(Instruction, frozen=True):
+class WithdrawStop(AttemptInstruction, frozen=True):
     """Withdraw a stop request that the attempt has not acted on yet."""
 
-    job: int
-    attempt: int
 
-
-class SuspendAttempt(Instruction, frozen=True):
+class SuspendAttempt(AttemptInstruction, frozen=True):
     """Suspend the processes of an attempt."""
 
-    job: int
-    attempt: int
 
-
-class ResumeAttempt(Instruction, frozen=True):
+class ResumeAttempt(AttemptInstruction, frozen=True):
     """Resume suspended processes."""
-
-    job: int
-    attempt: int
 
 
 class RunJobEndHook(Instruction, frozen=True):

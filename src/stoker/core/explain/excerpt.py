@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from itertools import islice
 
 from stoker.core.cluster.node import Node
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.state import State
 
-MAX_JOBS = 20
-"""Jobs per list."""
-MAX_NODES = 20
-"""Nodes with their devices."""
+MAX_ITEMS = 20
+"""Jobs per list, and nodes with their devices."""
 MAX_LENGTH = 8000
 """Characters. An excerpt has no commands and no environments, so that a log can be shared."""
 
@@ -35,14 +32,13 @@ def _lines(state: State) -> Iterator[str]:
         f"{len(state.jobs)} jobs in memory, {len(state.running)} running, "
         f"{len(state.pending)} eligible, next id {record.next_id}, policies {record.policies}"
     )
-    for node in islice(state.cluster.nodes.values(), MAX_NODES):
+    for node in islice(state.cluster.nodes.values(), MAX_ITEMS):
         yield f"node {node.name}: {_devices(node)}"
-    for id, placement in islice(state.memory.nominations.items(), MAX_JOBS):
-        yield f"nominated for job {id}: {_placement(placement)}"
-    for job in islice(state.running.values(), MAX_JOBS):
-        where = _placement(job.placement) if job.placement is not None else "nothing"
-        yield f"{job.state.value} {_job(state, job)} holds {where}"
-    for job in first_jobs(state.pending, state.jobs, MAX_JOBS):
+    for id, placement in islice(state.memory.nominations.items(), MAX_ITEMS):
+        yield f"nominated for job {id}: {placement}"
+    for job in islice(state.running.values(), MAX_ITEMS):
+        yield f"{job.state.value} {_job(state, job)} holds {job.placement}"
+    for job in first_jobs(state.pending, state.jobs, MAX_ITEMS):
         yield f"pending {_job(state, job)} requests {state.effective_request(job, state.spec(job))}"
 
 
@@ -55,9 +51,9 @@ def _job(state: State, job: Job) -> str:
 
 
 def _devices(node: Node) -> str:
-    marks = (
-        [f"unavailable ({node.unavailable_reason})"] if node.unavailable_reason is not None else []
-    )
+    marks = []
+    if node.unavailable_reason is not None:
+        marks.append(f"unavailable ({node.unavailable_reason})")
     for device in node.devices():
         of = [f"{device.unallocated}/{device.facts.capacity} free"]
         of += ["removed"] if device.removed else []
@@ -65,11 +61,3 @@ def _devices(node: Node) -> str:
         of += ["foreign use"] if device.foreign_user is not None else []
         marks.append(f"{device.type}:{device.name} {' '.join(of)}")
     return ", ".join(marks)
-
-
-def _placement(placement: Placement) -> str:
-    return " + ".join(f"{part.node}({_allocations(part)})" for part in placement.parts)
-
-
-def _allocations(part: Placement) -> str:
-    return ", ".join(f"{item.type}:{item.device}={item.amount}" for item in part.allocations)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from _blake2 import blake2b
+from itertools import islice
 
 from msgspec import Struct
 
@@ -59,40 +60,32 @@ def name_key(job: Job) -> str:
 
 
 def forecast_input(
-    state: State,
-    at: float,
-    boot: float,
-    runs: dict[str, list[tuple[str, float]]],
-    max_pending: int = MAX_PENDING_JOBS,
+    state: State, at: float, boot: float, runs: dict[str, list[tuple[str, float]]]
 ) -> ForecastInput:
     """Return the input of a forecast. It shares the jobs with the state: encode it at once."""
     chosen = dict(state.running)
-    chosen.update((job.id, job) for job in first_jobs(state.pending, state.jobs, max_pending))
-    ineligible = min(state.live - len(state.running) - len(state.pending), max_pending)
-    for id, job in state.jobs.items() if ineligible > 0 else ():
-        if job.state is JobState.PENDING and id not in state.pending:
-            chosen[id] = job
-            ineligible -= 1
-            if not ineligible:
-                break
+    chosen.update((job.id, job) for job in first_jobs(state.pending, state.jobs, MAX_PENDING_JOBS))
+    ineligible = (
+        job
+        for id, job in state.jobs.items()
+        if job.state is JobState.PENDING and id not in state.pending
+    )
+    count = min(state.live - len(state.running) - len(state.pending), MAX_PENDING_JOBS)
+    chosen.update((job.id, job) for job in islice(ineligible, max(count, 0)))
     ended = [state.jobs[id] for id in state.finished]
     chosen.update((job.id, job) for job in ended)
     jobs = list(chosen.values())
+    sweeps = {job.array for job in jobs if job.params is not None}
     return ForecastInput(
         at=at,
         boot=boot,
         record=state.record,
         specs={job.spec: state.specs[job.spec] for job in jobs},
         jobs=jobs,
-        sweeps=[state.sweeps[id] for id in dict.fromkeys(_sweeps(state, jobs))],
+        sweeps=[sweep for id, sweep in state.sweeps.items() if id in sweeps],
         since=_since(jobs, ended),
         runs=runs,
     )
-
-
-def _sweeps(state: State, jobs: list[Job]) -> list[int]:
-    arrays = (job.array for job in jobs if job.params is not None)
-    return [array for array in arrays if array is not None and array in state.sweeps]
 
 
 def _since(jobs: list[Job], ended: list[Job]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import islice
 from math import inf, log2
 
@@ -14,7 +13,7 @@ from stoker.core.explain.ranking_text import (
     gpus_in_words,
     overdue_in,
 )
-from stoker.core.model.hardware import DeviceAllocation, Placement
+from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.model.units import approximate_duration
@@ -26,10 +25,8 @@ from stoker.core.state.state import State
 
 MAX_JOBS_EXPLAINED = 5
 """Jobs ahead that are listed with the reason, per explanation."""
-MAX_PREEMPTORS_SHOWN = 3
-"""Preemptors that are listed for a running job."""
-MAX_CLASSES_COMPARED = 64
-"""Pending classes checked for different priorities; enough to see whether priorities matter."""
+MAX_SHOWN = 3
+"""Alternatives of one kind that are listed: preemptors, ends, quanta."""
 MAX_JOBS_AHEAD = 16
 """Pending jobs at the head of the queue that are considered as starting first."""
 ORDER_TEXTS = {
@@ -65,8 +62,7 @@ def queue_position(state: State, job: Job, position: int | None, at: float) -> Q
     ranking = state.ranking_input(job)
     policy = ranking.policy
     by = ORDER_TEXTS[policy.order] + (", largest first" if policy.longest_first else "")
-    classes = islice(state.pending.classes.values(), MAX_CLASSES_COMPARED)
-    if len({job_class.priority for job_class in classes}) > 1:
+    if len({job_class.priority for job_class in state.pending.classes.values()}) > 1:
         by = f"priority, then {by}"
     overdue = overdue_in(ranking, at)
     return QueuePosition(
@@ -79,12 +75,8 @@ def queue_position(state: State, job: Job, position: int | None, at: float) -> Q
     )
 
 
-def jobs_ahead(state: State, job: Job, ahead: Iterable[Job], at: float) -> tuple[Ahead, ...]:
-    """Return jobs ahead of this one, each with the reason."""
-    return tuple(Ahead(other.label, _why_ahead(state, other, job, at)) for other in ahead)
-
-
-def _why_ahead(state: State, other: Job, job: Job, at: float) -> str:
+def why_ahead(state: State, other: Job, job: Job, at: float) -> str:
+    """Return why another pending job is ahead of this one."""
     if other.priority != job.priority:
         return f"priority {other.priority}, not {job.priority}"
     if effective_rank(state, other) < effective_rank(state, job):
@@ -114,13 +106,11 @@ def preemption_risk(state: State, job: Job, at: float, boot: float) -> tuple[str
     """Return for which jobs a running job is, or may be, preempted."""
     stop = job.progress.stop if job.progress is not None else None
     if stop is not None:
-        outcome = (
-            "it is requeued"
-            if stop.resize_to is None
-            else f"it continues with {gpus_in_words(stop.resize_to)}"
-        )
+        outcome = "it is requeued"
         if stop.timed_out:
             outcome = "it has not stopped, and is no longer counted on to stop"
+        elif stop.resize_to is not None:
+            outcome = f"it continues with {gpus_in_words(stop.resize_to)}"
         age = approximate_duration(max(boot - stop.requested_boot, 0.0))
         return (f"it was asked to stop {age} ago: {stop.reason}; {outcome}",)
     if not len(state.pending):
@@ -128,62 +118,52 @@ def preemption_risk(state: State, job: Job, at: float, boot: float) -> tuple[str
     if job.id not in state.preemptible:
         if not state.preempts(job):
             return ()
-        if state.spec(job).training is not None and not (
-            job.progress and job.progress.accepts_stop
-        ):
+        has_reported = job.progress is not None and job.progress.accepts_stop
+        if state.spec(job).training is not None and not has_reported:
             return ("it has not reported yet that it can be preempted and resumed",)
         return ("it cannot be preempted and resumed, so it keeps its resources until it ends",)
-    wait = quantum_left(state, job, at)
-    texts = []
-    for other in first_jobs(state.pending, state.jobs, MAX_JOBS_AHEAD):
-        reason = _preemption_reason(state, job, other, at)
-        if reason is not None:
-            why, has_quantum = reason
-            text = f"it may be preempted for job {other.label} ({why})"
-            if has_quantum and wait > 0:
-                text += f", not within the next {approximate_duration(wait)}"
-            texts.append(text)
-    return tuple(texts[:MAX_PREEMPTORS_SHOWN])
+    others = first_jobs(state.pending, state.jobs, MAX_JOBS_AHEAD)
+    texts = (_preemption_text(state, job, other, at) for other in others)
+    return tuple(islice((text for text in texts if text is not None), MAX_SHOWN))
 
 
-def _preemption_reason(state: State, job: Job, other: Job, at: float) -> tuple[str, bool] | None:
-    """Return why a running job may be preempted for another, and whether it has a quantum."""
+def _preemption_text(state: State, job: Job, other: Job, at: float) -> str | None:
+    """Return why and when a running job may be preempted for another one; None if it may not."""
     job_class = state.pending.class_of[other.id]
     if state.quota_reason(job_class):
         return None
     request = state.class_request(other, job_class)
-    lacking = {GPU} if request.gpu_amount else {item.type for item in _allocations(job.placement)}
-    if not frees_needed(state, job.placement, request, lacking):
+    if not frees_needed(state, job.placement, request, {GPU} if request.gpu_amount else None):
         return None
-    difference = other.priority - job.priority
-    if difference > 0:
-        return f"priority {other.priority}, not {job.priority}", False
-    policy = state.policy_of(job_class.queue)
-    if difference < 0 or not policy.preempts or not state.preempts(job):
+    text = f"it may be preempted for job {other.label}"
+    if other.priority > job.priority:
+        return f"{text} (priority {other.priority}, not {job.priority})"
+    if other.priority < job.priority or not outranks(state, other, job, at):
         return None
-    threshold = effective_rank(state, other) + log2(policy.hysteresis)
-    if running_effective_rank(state, job, at) <= threshold:
-        return None
-    return explain_rank(state.ranking_input(other), at).text, True
-
-
-def _allocations(placement: Placement | None) -> list[DeviceAllocation]:
-    return [item for part in placement.parts for item in part.allocations] if placement else []
+    text += f" ({explain_rank(state.ranking_input(other), at).text})"
+    wait = quantum_left(state, job, at)
+    return f"{text}, not within the next {approximate_duration(wait)}" if wait > 0 else text
 
 
 def frees_needed(
-    state: State, placement: Placement | None, request: ResourceRequest, lacking: set[str]
+    state: State, placement: Placement | None, request: ResourceRequest, lacking: set[str] | None
 ) -> bool:
-    """Whether a placement has a lacking resource type on a node that could run the request."""
+    """Whether a placement has a lacking resource type on a node that could run the request.
+
+    `lacking` may be None: any type, or contain "exclusive": the whole node.
+    """
     for part in placement.parts if placement is not None else ():
         node = state.cluster.nodes.get(part.node)
         if (
-            node is None
-            or node.unavailable_reason is not None
-            or infeasibility_reason(node, request) is not None
+            node is not None
+            and node.unavailable_reason is None
+            and infeasibility_reason(node, request) is None
+            and (
+                lacking is None
+                or "exclusive" in lacking
+                or any(item.type in lacking for item in part.allocations)
+            )
         ):
-            continue
-        if "exclusive" in lacking or any(item.type in lacking for item in part.allocations):
             return True
     return False
 
@@ -194,8 +174,12 @@ def quantum_left(state: State, job: Job, at: float) -> float:
     return (job.started_at if job.started_at is not None else at) + quantum - at
 
 
-def running_effective_rank(state: State, job: Job, at: float) -> float:
-    """Return the rank that a running job would have if it were pending."""
-    ranking = state.ranking_input(job)
-    penalty = state.pending.user_penalties.get(job.user, 0.0) if ranking.policy.fair else 0.0
-    return rank(ranking, at)[0] + penalty
+def outranks(state: State, job: Job, running: Job, at: float) -> bool:
+    """Whether a pending job may preempt a running one of equal priority after its quantum."""
+    policy = state.policy_of(state.spec(job).queue)
+    if not policy.preempts or not state.preempts(running):
+        return False
+    ranking = state.ranking_input(running)
+    penalty = state.pending.user_penalties.get(running.user, 0.0) if ranking.policy.fair else 0.0
+    threshold = effective_rank(state, job) + log2(policy.hysteresis)
+    return rank(ranking, at)[0] + penalty > threshold

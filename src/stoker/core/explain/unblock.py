@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 from itertools import chain, islice
-from math import inf, log2
+from math import inf
+from typing import NamedTuple, TypeVar
 
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.explain.forecast import Kind, TimeInterval
 from stoker.core.explain.position import (
     MAX_JOBS_AHEAD,
-    effective_rank,
+    MAX_SHOWN,
     frees_needed,
+    outranks,
     quantum_left,
-    running_effective_rank,
 )
 from stoker.core.explain.ranking_text import overdue_in
 from stoker.core.measurement.foreign_use import UNAVAILABLE
@@ -28,10 +29,9 @@ from stoker.core.policies.policy import BackfillMode
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.state import State
 
+T = TypeVar("T")
 EndEstimate = Callable[[Job], TimeInterval | None]
 """The estimated end of a running job."""
-MAX_ENDS_SHOWN, MAX_QUANTA_SHOWN = 3, 2
-"""Running jobs listed by end and by quantum, per explanation."""
 MAX_LABELS_PER_SENTENCE = 6
 """Labels in one sentence; longer lists end in a number."""
 MAX_RUNNING_CONSIDERED = 64
@@ -56,15 +56,15 @@ def unblocks(
         for other in state.running.values()
         if frees_needed(state, other.placement, request, lacking)
     ]
-    holders = [other for other in useful if not _is_stopping(other)]
-    stopping = [other for other in useful if _is_stopping(other)]
+    holders = [other for other in useful if other.id not in state.stopping]
+    stopping = [other for other in useful if other.id in state.stopping]
     what_if = _WhatIf(state, job, request, stopping)
     soonest, texts = 0.0, _stopping_text(stopping)
     if not (stopping and what_if.would_start([])):
         soonest, ending = _ends(state, what_if, holders, at, boot, ends)
         quanta = _quanta(state, job, holders, at)
         texts = ending + quanta + texts + _foreign_use(state, what_if, request)
-        texts = texts or what_if.jobs_ahead_text()
+        texts = texts or _jobs_ahead_text(what_if.ahead)
     overdue = overdue_in(state.ranking_input(job), at)
     return (*texts, *_overdue(state, job, overdue)) if overdue <= soonest else tuple(texts)
 
@@ -106,26 +106,21 @@ class _WhatIf:
                 return False
         return find_placement(ledger, self.request) is not None
 
-    def jobs_ahead_text(self) -> list[str]:
-        """Return the text for a job that needs starts and ends of the jobs ahead of it."""
-        if not self.ahead:
-            return []
-        noun = "job" if len(self.ahead) == 1 else "jobs"
-        labels = _listed(_labels(self.ahead), "and")
-        return [f"the jobs ahead of it must start first: {noun} {labels}"]
+
+def _jobs_do(jobs: Sequence[Job], verb: str) -> str:
+    """Return `job 5 ends`, `jobs 5 and 6 end`."""
+    labels = _listed([job.label for job in jobs])
+    return f"jobs {labels} {verb}" if len(jobs) > 1 else f"job {labels} {verb}s"
 
 
-def _labels(jobs: list[Job]) -> list[str]:
-    return [job.label for job in jobs]
+def _jobs_ahead_text(ahead: list[Job]) -> list[str]:
+    """Return the text for a job that needs starts and ends of the jobs ahead of it."""
+    return [f"{_jobs_do(ahead, 'start')} first, ahead of it"] if ahead else []
 
 
 def _stopping_text(stopping: list[Job]) -> list[str]:
-    if not stopping:
-        return []
-    many = len(stopping) > 1
-    labels = _listed(_labels(stopping), "and")
-    subject = f"jobs {labels} stop" if many else f"job {labels} stops"
-    return [f"{subject}, as {'they were' if many else 'it was'} asked to"]
+    subject = "they were" if len(stopping) > 1 else "it was"
+    return [f"{_jobs_do(stopping, 'stop')}, as {subject} asked to"] if stopping else []
 
 
 def _reserved_text(state: State, job: Job) -> tuple[str, ...]:
@@ -136,66 +131,68 @@ def _reserved_text(state: State, job: Job) -> tuple[str, ...]:
     if not preemptors:
         head = state.pending.head(state.jobs, state.quota_reason)
         preemptors = [head] if head is not None else []
-    labels = [other.label for other in preemptors if other is not job]
-    if not labels:
+    first = [other for other in preemptors if other is not job]
+    if not first:
         return ()
     why = "devices are reserved for it"
     if state.backfill_mode(state.spec(job).queue) is BackfillMode.STRICT:
         why = "this queue does not backfill"
-    return (f"job {_listed(labels, 'and')} starts first: {why}",)
+    return (f"{_jobs_do(first, 'start')} first: {why}",)
 
 
-def _is_stopping(job: Job) -> bool:
-    """Whether the job was requested to stop."""
-    return job.progress is not None and job.progress.stop is not None
+class _End(NamedTuple):
+    """When a running job ends."""
+
+    seconds: float
+    """Infinite: it is not known."""
+    text: str
+    """"about" or "at most"; if it is not known, why."""
+    job: Job
 
 
 def _ends(
     state: State, what_if: _WhatIf, holders: list[Job], at: float, boot: float, ends: EndEstimate
 ) -> tuple[float, list[str]]:
-    """Return the seconds until the first end that suffices, and such ends in words."""
-    estimates = [(_ends_in(state, job, at, boot, ends), job) for job in holders]
-    estimates = nsmallest(MAX_RUNNING_CONSIDERED, estimates, key=lambda pair: pair[0][0])
-    enough = (pair for pair in estimates if what_if.would_start([pair[1]]))
-    single = list(islice(enough, MAX_ENDS_SHOWN))
-    if not single:
-        return _ends_of_all(what_if, estimates)
-    soon = [(left, how, job) for (left, how), job in single if left < inf]
-    if soon:
-        return soon[0][0], [
-            f"job {job.label} ends" + (f" in {how} {approximate_duration(left)}" if left else "")
-            for left, how, job in soon
-        ]
-    labels = _listed([job.label for _, job in single], "or")
-    (_, why), first = single[0]
-    return inf, [f"job {labels} ends: no estimate, because job {first.label} {why}"]
+    """Return the seconds until the first ends that suffice, and such ends in words."""
+    by_end = (_end(state, job, at, boot, ends) for job in holders)
+    soonest = nsmallest(MAX_RUNNING_CONSIDERED, by_end, key=lambda end: end.seconds)
+    sets = _sufficient(soonest, lambda ended: what_if.would_start([end.job for end in ended]))
+    last = [max(needed, key=lambda end: end.seconds) for needed in sets]
+    known = any(end.seconds < inf for end in last)
+    texts = [
+        _end_text(needed, end)
+        for needed, end in zip(sets, last, strict=True)
+        if end.seconds < inf or not known
+    ]
+    return min((end.seconds for end in last), default=inf), texts
 
 
-def _ends_of_all(
-    what_if: _WhatIf, estimates: list[tuple[tuple[float, str], Job]]
-) -> tuple[float, list[str]]:
-    """Return the time and the text of the fewest jobs that must all end, the first to end first."""
-    needed: list[Job] = []
-    for _, job in estimates:
-        needed.append(job)
-        if what_if.would_start(needed):
+def _end_text(needed: Sequence[_End], last: _End) -> str:
+    text = _jobs_do([end.job for end in needed], "end")
+    if last.seconds == inf:
+        return f"{text}: no estimate, because job {last.job.label} {last.text}"
+    return f"{text} in {last.text} {approximate_duration(last.seconds)}" if last.seconds else text
+
+
+def _sufficient(items: Sequence[T], suffices: Callable[[Sequence[T]], bool]) -> list[Sequence[T]]:
+    """Return the first items that suffice alone; else one set of items that are all needed."""
+    single = list(islice(([item] for item in items if suffices([item])), MAX_SHOWN))
+    if single:
+        return [*single]
+    needed: list[T] = []
+    for item in items:
+        needed.append(item)
+        if suffices(needed):
             break
     else:
-        return inf, []
-    for job in needed[:-1]:
-        fewer = [other for other in needed if other is not job]
-        needed = fewer if what_if.would_start(fewer) else needed
-    ends = {job.id: end for end, job in estimates}
-    labels = _listed(_labels(needed), "and")
-    subject = f"jobs {labels} end" if len(needed) > 1 else f"job {labels} ends"
-    for job in needed:
-        if ends[job.id][0] == inf:
-            return inf, [f"{subject}: no estimate, because job {job.label} {ends[job.id][1]}"]
-    left, how = max(ends[job.id] for job in needed)
-    return left, [f"{subject} in {how} {approximate_duration(left)}"]
+        return []
+    for item in needed[:-1]:
+        fewer = [other for other in needed if other is not item]
+        needed = fewer if suffices(fewer) else needed
+    return [needed]
 
 
-def _listed(labels: list[str], word: str) -> str:
+def _listed(labels: Sequence[str]) -> str:
     """Return labels as a list in a sentence."""
     if len(labels) > MAX_LABELS_PER_SENTENCE:
         labels = [
@@ -203,24 +200,22 @@ def _listed(labels: list[str], word: str) -> str:
             f"{len(labels) - MAX_LABELS_PER_SENTENCE + 1} others",
         ]
     *first, last = labels
-    return f"{', '.join(first)} {word} {last}" if first else last
+    return f"{', '.join(first)} and {last}" if first else last
 
 
-def _ends_in(
-    state: State, job: Job, at: float, boot: float, ends: EndEstimate
-) -> tuple[float, str]:
-    """Return the seconds until a job ends, and "about" or "at most"; or infinity and why."""
+def _end(state: State, job: Job, at: float, boot: float, ends: EndEstimate) -> _End:
     if job.state is JobState.SUSPENDED:
-        return inf, f"is paused (stoker resume {job.label})"
+        return _End(inf, f"is paused (stoker resume {job.label})", job)
     if job.started_boot is None:
-        return inf, "is starting"
+        return _End(inf, "is starting", job)
     end = ends(job)
     if end is not None and end.likely is not None:
-        return max(end.likely - at, 0.0), "at most" if end.kind is Kind.LIMIT else "about"
+        how = "at most" if end.kind is Kind.LIMIT else "about"
+        return _End(max(end.likely - at, 0.0), how, job)
     limit = state.spec(job).limit
     if limit is None:
-        return inf, "has no time limit"
-    return max(limit - (boot - job.started_boot - job.slack), 0.0), "at most"
+        return _End(inf, "has no time limit", job)
+    return _End(max(limit - (boot - job.started_boot - job.slack), 0.0), "at most", job)
 
 
 def _foreign_use(state: State, what_if: _WhatIf, request: ResourceRequest) -> list[str]:
@@ -233,43 +228,33 @@ def _foreign_use(state: State, what_if: _WhatIf, request: ResourceRequest) -> li
         for device in node.types.get(GPU, ()) if node.unavailable_reason is None else ():
             if device.foreign_user is not None and is_compatible(device, for_node(gpus, node.name)):
                 used.setdefault(device.foreign_user, []).append((node.name, device.name))
-    enough = (item for item in used.items() if what_if.would_start([], item[1]))
-    single = list(islice(enough, MAX_ENDS_SHOWN))
-    if not single:
-        needed = dict(used)
-        if not used or not what_if.would_start([], chain(*needed.values())):
-            return []
-        for user in used:
-            fewer = {other: names for other, names in needed.items() if other != user}
-            needed = fewer if what_if.would_start([], chain(*fewer.values())) else needed
-        single = [(_listed(list(needed), "and"), list(chain(*needed.values())))]
+    sets = _sufficient(
+        list(used), lambda users: what_if.would_start([], chain(*(used[user] for user in users)))
+    )
     several = len(state.cluster.nodes) > 1
-    return [_becomes_free(user, names, several) for user, names in single]
+    return [
+        _becomes_free(_listed(users), [gpu for user in users for gpu in used[user]], several)
+        for users in sets
+    ]
 
 
 def _becomes_free(user: str, gpus: list[tuple[str, str]], several: bool) -> str:
-    names = _listed([f"{node}/{gpu}" if several else gpu for node, gpu in gpus], "and")
+    names = _listed([f"{node}/{gpu}" if several else gpu for node, gpu in gpus])
     why = user if user.startswith(UNAVAILABLE) else f"used by {user}"
     return f"GPU{'s' * (len(gpus) > 1)} {names} become{'s' * (len(gpus) == 1)} free, now {why}"
 
 
 def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:
     """Return the jobs that may be preempted after their quantum."""
-    policy = state.policy_of(state.spec(job).queue)
-    if not policy.preempts:
-        return []
-    threshold = effective_rank(state, job) + log2(policy.hysteresis)
     victims = (other for other in holders if other.id in state.victims)
-    candidates = []
-    for other in islice(victims, MAX_RUNNING_CONSIDERED):
-        if other.priority != job.priority or not state.preempts(other):
-            continue
-        wait = quantum_left(state, other, at)
-        if wait > 0 and running_effective_rank(state, other, at) > threshold:
-            candidates.append((wait, other.id, other.label))
+    waits = [
+        (quantum_left(state, other, at), other.id, other.label)
+        for other in islice(victims, MAX_RUNNING_CONSIDERED)
+        if other.priority == job.priority and outranks(state, job, other, at)
+    ]
     return [
         f"job {label} can be preempted in {approximate_duration(wait)}, after its quantum"
-        for wait, _, label in nsmallest(MAX_QUANTA_SHOWN, candidates)
+        for wait, _, label in nsmallest(MAX_SHOWN, (each for each in waits if each[0] > 0))
     ]
 
 

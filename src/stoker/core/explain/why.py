@@ -10,9 +10,9 @@ from stoker.core.explain.position import (
     MAX_JOBS_EXPLAINED,
     Ahead,
     QueuePosition,
-    jobs_ahead,
     preemption_risk,
     queue_position,
+    why_ahead,
 )
 from stoker.core.explain.unblock import EndEstimate, unblocks
 from stoker.core.measurement.estimator import estimate, hardware
@@ -20,10 +20,7 @@ from stoker.core.model.dependency import DependencyStatus
 from stoker.core.model.job import Job, Progress
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU, ResourceRequest, describe
-from stoker.core.model.units import (
-    approximate_duration,
-    format_duration,
-)
+from stoker.core.model.units import approximate_duration, format_duration
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.placement.placer import find_placement
 from stoker.core.queue.pending_queue import first_jobs
@@ -44,7 +41,6 @@ class Explanation(Struct, frozen=True):
 
     reason: str | None
     text: str
-    position: int | None = None
     ahead_labels: tuple[str, ...] = ()
     nodes: tuple[NodeView, ...] = ()
     pending_preemptions: tuple[str, ...] = ()
@@ -186,10 +182,12 @@ def explain_job(state: State, job: Job, at: float, boot: float, ends: EndEstimat
     return replace(
         explanation,
         text=text,
-        position=position,
         ahead_labels=labels[:MAX_LABELS],
         queue_position=queue_position(state, job, position, at),
-        ahead=jobs_ahead(state, job, others[:MAX_JOBS_EXPLAINED], at),
+        ahead=tuple(
+            Ahead(other.label, why_ahead(state, other, job, at))
+            for other in others[:MAX_JOBS_EXPLAINED]
+        ),
     )
 
 

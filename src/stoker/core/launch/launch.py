@@ -17,8 +17,6 @@ from stoker.core.model.units import format_amount
 
 PLACEHOLDER_MARK = "\0"
 """Replaces an escaped placeholder: commands and environments have no zero bytes."""
-RENDEZVOUS_VARIABLES = {"MASTER_ADDR", "MASTER_PORT", "TF_CONFIG"}
-"""Variables of a gang that are known when all parts are ready at the barrier."""
 DEVICE_VARIABLES = (
     "STOKER_GPUS", "STOKER_GPU_UUIDS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
     "ROCR_VISIBLE_DEVICES",
@@ -76,14 +74,12 @@ class Launch(Struct, frozen=True):
 
 def launch(
     job: Job, spec: Spec, placement: Placement, node: Node, at: float, logs: str, token: str,
-    scripts: str, rank: int = 0, home: str = "", nodes: tuple[str, ...] = (),
-    host: SubmitHost = NO_HOST,
+    scripts: str, rank: int = 0, home: str = "", host: SubmitHost = NO_HOST,
 ) -> Launch:  # fmt: skip
-    """Return the launch of an attempt from its job, spec and placement.
-
-    `nodes` are those of all parts of an attempt on several nodes, by rank.
-    """
-    devices = [node.by_name[GPU, name] for name in placement.names(GPU)]  # pools have no names
+    """Return the launch of one part of an attempt; `node` is that of the part."""
+    part = replace(placement.parts[rank], other_parts=())
+    nodes = tuple(each.node for each in placement.parts)
+    devices = [node.by_name[GPU, name] for name in part.names(GPU)]  # pools have no names
     gpus = ",".join(_gpu_names(spec, devices))
     unique = training_env.unique_id(token, job.id)
     reports = training_env.report_directory(home, job)
@@ -94,23 +90,24 @@ def launch(
     extra = {
         "STOKER_TOKEN": token,
         "STOKER_GPUS": gpus,
-        "STOKER_GPU_COUNT": format_amount(placement.gpu_amount),
+        "STOKER_GPU_COUNT": format_amount(part.gpu_amount),
         "STOKER_GPU_UUIDS": ",".join(uuids),
-        "STOKER_NODES": node.name,
-        "STOKER_NODE_RANK": "0",
+        "STOKER_NODES": ",".join(nodes),
+        "STOKER_NODE_RANK": str(rank),
         "STOKER_REPORTS": reports,
         "STOKER_CHECKPOINT_DIR": checkpoints,
-        **training_env.training_variables(job, spec, placement, unique, memory),
+        **training_env.training_variables(job, spec, part, nodes, unique, memory),
         **_visible_devices(gpus, vendors),
     }
     if node.delegated:
         extra = {name: value for name, value in extra.items() if name not in DEVICE_VARIABLES}
-    extra |= _job_variables(job, spec, at) | _named_devices(placement)
+    extra |= _job_variables(job, spec, at) | _named_devices(part)
+    if len(nodes) > 1:
+        extra |= _gang_variables(nodes, rank, len(devices))
     if spec.slurm:
-        nodes = nodes or (node.name,)
-        extra |= slurm_variables(job, spec, placement, nodes, rank, at, host)
+        extra |= slurm_variables(job, spec, part, nodes, rank, at, host)
     out, err = log_paths(job, spec, node.name, logs, rank)
-    placeholders = {} if spec.verbatim or node.delegated else _placeholders(placement, gpus)
+    placeholders = {} if spec.verbatim or node.delegated else _placeholders(part, gpus)
     script = f"{scripts}/{spec.script}" if spec.script else None
     needs_new_files = bool(job.past or spec.dependency)  # written by earlier attempts or jobs
     return Launch(
@@ -162,6 +159,17 @@ def _job_variables(job: Job, spec: Spec, at: float) -> dict[str, str]:
     return variables
 
 
+def _gang_variables(nodes: tuple[str, ...], rank: int, gpus: int) -> dict[str, str]:
+    """Return the variables of a gang that are known before its parts meet at the barrier."""
+    return {
+        "NODELIST": ",".join(nodes),
+        "NODE_RANK": str(rank),
+        "NNODES": str(len(nodes)),
+        "WORLD_SIZE": str(len(nodes)),
+        "GPUS_PER_NODE": str(gpus),
+    }
+
+
 def _named_devices(placement: Placement) -> dict[str, str]:
     """Return one variable per named resource, with its devices."""
     variables = {}
@@ -211,21 +219,3 @@ def _argv(
     if isinstance(command, str):
         return (spec.shell, "-c", fill_placeholders(command, placeholders))
     return tuple(fill_placeholders(word, placeholders) for word in command or ())
-
-
-def gang_part(launch: Launch, rank: int, nodes: tuple[str, ...]) -> Launch:
-    """Return the launch of one part of a gang."""
-    gpus = launch.extra["STOKER_GPUS"]
-    extra = {
-        "STOKER_NODES": ",".join(nodes),
-        "STOKER_NODE_RANK": str(rank),
-        "NODELIST": ",".join(nodes),
-        "NODE_RANK": str(rank),
-        "NNODES": str(len(nodes)),
-        "WORLD_SIZE": str(len(nodes)),
-        "GPUS_PER_NODE": str(len(gpus.split(",")) if gpus else 0),
-    }
-    if "NUM_NODES" in launch.extra:
-        extra["NUM_NODES"] = str(len(nodes))
-    own = {name: value for name, value in launch.extra.items() if name not in RENDEZVOUS_VARIABLES}
-    return replace(launch, extra=own | extra)

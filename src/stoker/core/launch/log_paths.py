@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec.structs import replace
 
 from stoker.core.model.job import Job
@@ -44,12 +46,4 @@ def _fill_pattern(pattern: str, job: Job, spec: Spec, node: str, rank: int) -> s
         "t": str(rank),
         "%": "%",
     }
-    filled, remaining = "", pattern
-    while remaining:
-        head, percent, tail = remaining.partition("%")
-        filled += head
-        if not percent:
-            break
-        filled += values.get(tail[:1], f"%{tail[:1]}")
-        remaining = tail[1:]
-    return filled
+    return re.sub("%(.)", lambda match: values.get(match[1], match[0]), pattern, flags=re.DOTALL)

@@ -106,7 +106,7 @@ def _gpus(spec: Spec, placement: Placement, nodes: int) -> dict[str, str]:
     if not names:
         return {}
     # A shared GPU is one GPU to the job; an exact share of 0.5 stays 0.5.
-    on_node = placement.gpu_amount if not placement.other_parts else THOUSAND * len(names)
+    on_node = placement.gpu_amount
     variables = {
         "SLURM_GPUS": format_amount(on_node * nodes),
         "SLURM_GPUS_ON_NODE": format_amount(on_node),

@@ -33,27 +33,27 @@ def report_directory(home: str, job: Job) -> str:
 
 
 def training_variables(
-    job: Job, spec: Spec, placement: Placement, unique: str, memory: int = 0
+    job: Job, spec: Spec, placement: Placement, nodes: tuple[str, ...], unique: str, memory: int = 0
 ) -> dict[str, str]:
     """Return the variables for the training library and for scripts of the library before it.
 
-    `memory` is that of the smallest GPU, which a job that does not share it may use.
+    `nodes` are those of all parts, by rank. `memory` is that of the smallest GPU, which a job that
+    does not share it may use.
     """
     done = job.progress.epochs if job.progress is not None else 0
     variables = {"STOKER_EPOCHS_DONE": str(done)}
     training = spec.training
     if training is None:
         return variables
-    nodes = len(placement.parts)
     variables |= {
         TRAINING_MARK: unique,
         "JOB_RESTARTED": "TRUE" if done else "FALSE",
         "EPOCHS_DONE": str(done),
         "HEARTBEAT_FREQ": str(training.heartbeat),
         "RESERVED_MEM": str(_reserved(job, placement) or memory),
-        "NODELIST": ",".join(part.node for part in placement.parts),
+        "NODELIST": ",".join(nodes),
         "NUM_GPUS": str(placement.gpu_count),
-        "NUM_NODES": str(nodes),
+        "NUM_NODES": str(len(nodes)),
     }
     for name, value in (
         ("BATCH_SIZE", training.batch_size),
@@ -63,7 +63,7 @@ def training_variables(
         if value is not None:
             variables[name] = str(value)
     if training.distributed:
-        variables |= _distributed(job, spec, nodes)
+        variables |= _distributed(job, spec, len(nodes))
     return variables
 
 
@@ -79,9 +79,8 @@ def _distributed(job: Job, spec: Spec, nodes: int) -> dict[str, str]:
     port = FIRST_PORT + job.id % PORT_COUNT
     variables = {"WORLD_SIZE": str(nodes), "NODE_RANK": "0"}
     if nodes == 1:
-        config = {"cluster": {"worker": [f"127.0.0.1:{port}"]}, "task": _task(0)}
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        variables["TF_CONFIG"] = json.dumps(config)
+        variables["TF_CONFIG"] = tf_config([f"127.0.0.1:{port}"], 0)
     if BACKEND_VARIABLE not in spec.exported_variables:
         variables[BACKEND_VARIABLE] = "nccl"
     return variables
@@ -89,8 +88,5 @@ def _distributed(job: Job, spec: Spec, nodes: int) -> dict[str, str]:
 
 def tf_config(addresses: list[str], rank: int) -> str:
     """Return TF_CONFIG for one part of a gang: the addresses of all parts, and its rank."""
-    return json.dumps({"cluster": {"worker": addresses}, "task": _task(rank)})
-
-
-def _task(rank: int) -> dict[str, object]:
-    return {"type": "worker", "index": rank}
+    task = {"type": "worker", "index": rank}
+    return json.dumps({"cluster": {"worker": addresses}, "task": task})

@@ -111,20 +111,15 @@ def dependency_status(
 ) -> tuple[DependencyStatus, list[int], float | None]:
     """Return the status, the jobs that keep it from being met, and when a delay ends."""
     results = [_clause_status(clause, lookup, now) for clause in dependency.clauses]
-    states = [result[0] for result in results]
+    decides = any if dependency.any else all
+    if decides(state is DependencyStatus.MET for state, _, _ in results):
+        return DependencyStatus.MET, [], None
+    may_be_met = decides(state is not DependencyStatus.NEVER for state, _, _ in results)
     open_jobs = [
         job for state, jobs, _ in results if state is not DependencyStatus.MET for job in jobs
     ]
     wake = min((time for _, _, time in results if time is not None), default=None)
-    if dependency.any:
-        if DependencyStatus.MET in states:
-            return DependencyStatus.MET, [], None
-        never = all(state is DependencyStatus.NEVER for state in states)
-    else:
-        if all(state is DependencyStatus.MET for state in states):
-            return DependencyStatus.MET, [], None
-        never = DependencyStatus.NEVER in states
-    return (DependencyStatus.NEVER if never else DependencyStatus.OPEN), open_jobs, wake
+    return DependencyStatus.OPEN if may_be_met else DependencyStatus.NEVER, open_jobs, wake
 
 
 def stays_open(dependency: Dependency, halted: set[int]) -> bool:

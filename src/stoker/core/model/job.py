@@ -43,53 +43,28 @@ class Score(Struct, frozen=True, omit_defaults=True):
     """Whether the trial has ended, so that the value does not change."""
 
 
-_STOP_REQUEST_STORED = {
-    "reason": "why",
-    "requested_boot": "boot",
-    "preemptor": "by",
-    "resize_to": "gpus",
-    "timed_out": "ignored",
-}
-"""Names of fields as they are stored."""
-
-
-class StopRequest(Struct, frozen=True, omit_defaults=True, rename=_STOP_REQUEST_STORED):
+class StopRequest(Struct, frozen=True, omit_defaults=True):
     """A request to a running attempt to stop at its next checkpoint."""
 
-    reason: str
-    requested_boot: float
+    reason: str = field(name="why")
+    requested_boot: float = field(name="boot")
     """When it was requested, on the boot clock."""
-    preemptor: int | None = None
+    preemptor: int | None = field(default=None, name="by")
     """The job for which it is preempted."""
-    resize_to: int | None = None
+    resize_to: int | None = field(default=None, name="gpus")
     """Number of GPUs when it resumes; None: as requested by the job."""
-    timed_out: bool = False
+    timed_out: bool = field(default=False, name="ignored")
     """Whether it did not stop in time and cannot be ended: its devices are no longer expected."""
 
 
-_PROGRESS_STORED = {
-    "epochs_at_start": "since",
-    "accepts_stop": "listening",
-    "oom_count": "shortages",
-    "exceeded_reservation": "grew",
-    "shared_gpu": "shared",
-    "exclusive_only": "alone",
-    "previous_runtime": "ran",
-    "epoch_started_at": "counted_at",
-    "epoch_time": "pace",
-    "epoch_times": "paces",
-}
-"""Names of fields as they are stored."""
-
-
-class Progress(Struct, frozen=True, omit_defaults=True, rename=_PROGRESS_STORED):
+class Progress(Struct, frozen=True, omit_defaults=True):
     """Progress of a training job, and what was measured in its attempts."""
 
     epochs: int = 0
     """Epochs done and saved in a checkpoint, in all attempts together."""
-    epochs_at_start: int = 0
+    epochs_at_start: int = field(default=0, name="since")
     """Value of `epochs` when the current attempt began."""
-    accepts_stop: bool = False
+    accepts_stop: bool = field(default=False, name="listening")
     """Whether the training library has reported in this attempt, so that it obeys stop requests."""
     stop: StopRequest | None = None
     preemptions: int = 0
@@ -97,25 +72,25 @@ class Progress(Struct, frozen=True, omit_defaults=True, rename=_PROGRESS_STORED)
     """Peak memory use of this attempt on one GPU, in MiB."""
     reserve: int | None = None
     """MiB to reserve on each GPU, after it ran out of memory."""
-    oom_count: int = 0
+    oom_count: int = field(default=0, name="shortages")
     """How often it ran out of GPU memory."""
-    exceeded_reservation: bool = False
+    exceeded_reservation: bool = field(default=False, name="grew")
     """Whether this attempt used more memory than was reserved for it."""
-    shared_gpu: bool = False
+    shared_gpu: bool = field(default=False, name="shared")
     """Whether other jobs were on its GPUs during this attempt."""
-    exclusive_only: bool = False
+    exclusive_only: bool = field(default=False, name="alone")
     """Whether it does not share GPUs any more, because an attempt failed while sharing."""
     gpus: int | None = None
     """Number of GPUs that the planner has chosen for it."""
     overran: bool = field(default=False, name="demoted")
     """Whether it ran far longer than declared. (The stored name is that of an older rule.)"""
-    previous_runtime: float = 0.0
+    previous_runtime: float = field(default=0.0, name="ran")
     """Seconds that earlier attempts ran."""
-    epoch_started_at: float | None = None
+    epoch_started_at: float | None = field(default=None, name="counted_at")
     """When the current epoch began, as far as known."""
-    epoch_time: tuple[int, str, float] | None = None
+    epoch_time: tuple[int, str, float] | None = field(default=None, name="pace")
     """Number and model of GPUs and seconds per epoch of the last measurement."""
-    epoch_times: tuple[tuple[int, int, float], ...] = ()
+    epoch_times: tuple[tuple[int, int, float], ...] = field(default=(), name="paces")
     """Elastic job: training stage, number of GPUs and seconds per epoch of recent measurements,
     the newest last."""
     metrics: dict[str, float] = {}

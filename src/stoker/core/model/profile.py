@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 
 class EpochTime(Struct, frozen=True, array_like=True):
@@ -14,22 +14,15 @@ class EpochTime(Struct, frozen=True, array_like=True):
     step: float | None = None
 
 
-_JOB_PROFILE_STORED = {
-    "epoch_times": "paces",
-    "interference": "beside",
-}
-"""Names of fields as they are stored."""
-
-
-class JobProfile(Struct, frozen=True, omit_defaults=True, rename=_JOB_PROFILE_STORED):
+class JobProfile(Struct, frozen=True, omit_defaults=True):
     """What earlier runs of a kind of job have measured."""
 
     peak: int | None = None
     """Most memory used on one GPU, in MiB."""
-    epoch_times: tuple[EpochTime, ...] = ()
+    epoch_times: tuple[EpochTime, ...] = field(default=(), name="paces")
     warmup: float | None = None
     """Seconds from the start of an attempt to its first epoch: the cost of a restart."""
-    interference: dict[str, float] = {}
+    interference: dict[str, float] = field(default_factory=dict, name="beside")
     """Relative speed when sharing a GPU, by `colocation_key`; 0.0: the two do not fit together."""
 
     def epoch_time_at(self, gpus: int, model: str) -> EpochTime | None:

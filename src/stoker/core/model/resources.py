@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stoker.core.model.units import THOUSAND, BadValue, format_amount, parse_amount, parse_memory
@@ -12,19 +12,7 @@ from stoker.core.model.units import THOUSAND, BadValue, format_amount, parse_amo
 GPU, CPU, MEMORY = "gpu", "cpu", "mem"
 
 
-_GPU_REQUEST_STORED = {
-    "required": "only",
-    "ignore_foreign_use": "despite_strangers",
-    "allowed": "within",
-    "fixed_share": "share",
-    "shareable": "beside",
-    "on_idle_gpus": "idle",
-    "max_amount": "most",
-}
-"""Names of fields as they are stored."""
-
-
-class GpuRequest(Struct, frozen=True, omit_defaults=True, rename=_GPU_REQUEST_STORED):
+class GpuRequest(Struct, frozen=True, omit_defaults=True):
     """Number of GPUs requested, and which ones are acceptable."""
 
     amount: int
@@ -32,20 +20,20 @@ class GpuRequest(Struct, frozen=True, omit_defaults=True, rename=_GPU_REQUEST_ST
     min_vram: int | None = None
     memory: int | None = None
     """MiB that the job uses on each of its GPUs; accounted, not enforced."""
-    required: tuple[str, ...] = ()
+    required: tuple[str, ...] = field(default=(), name="only")
     prefer: tuple[str, ...] = ()
     avoid: tuple[str, ...] = ()
-    ignore_foreign_use: bool = False
+    ignore_foreign_use: bool = field(default=False, name="despite_strangers")
     """Whether to use the named devices even if foreign processes use them."""
-    allowed: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = field(default=(), name="within")
     """Devices of its queue, or of its previous attempt: `required` is restricted to them."""
-    fixed_share: int | None = None
+    fixed_share: int | None = field(default=None, name="share")
     """Thousandths of every device in `required`, all of which are allocated in that order."""
-    shareable: bool = False
+    shareable: bool = field(default=False, name="beside")
     """Whether it may share GPUs with other such jobs, as long as the memory of all fits."""
-    on_idle_gpus: bool = False
+    on_idle_gpus: bool = field(default=False, name="idle")
     """Whether only idle GPUs count: growing onto GPUs that others use gains nothing."""
-    max_amount: int | None = None
+    max_amount: int | None = field(default=None, name="most")
     """Elastic job: the most it may get; `amount` is the least."""
     models: tuple[str, ...] = ()
     """Acceptable models, if several were named."""
@@ -56,14 +44,7 @@ class GpuRequest(Struct, frozen=True, omit_defaults=True, rename=_GPU_REQUEST_ST
         return self.models or ((self.model,) if self.model else ())
 
 
-_RESOURCE_REQUEST_STORED = {
-    "node_count": "machines",
-    "queue_devices": "among",
-}
-"""Names of fields as they are stored."""
-
-
-class ResourceRequest(Struct, frozen=True, omit_defaults=True, rename=_RESOURCE_REQUEST_STORED):
+class ResourceRequest(Struct, frozen=True, omit_defaults=True):
     """The resources that a job needs to start."""
 
     gpus: GpuRequest | None = None
@@ -74,9 +55,9 @@ class ResourceRequest(Struct, frozen=True, omit_defaults=True, rename=_RESOURCE_
     exclusive: bool = False
     nodes: tuple[str, ...] = ()
     not_nodes: tuple[str, ...] = ()
-    node_count: int = 1
+    node_count: int = field(default=1, name="machines")
     """Number of nodes; all amounts are per node."""
-    queue_devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    queue_devices: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), name="among")
     """Resource types of the queue, and the devices of each to which the job is restricted."""
     in_gang: bool = False
     """Whether this is one part of a request for several nodes; set by `part` only."""
@@ -102,17 +83,13 @@ def parse_gpus(text: str) -> GpuRequest:
     """Read `2`, `0.5`, `a100:2`, `a100|h100:2`, `24GB..:2` or a bare model name."""
     text = text.strip()
     head, colon, tail = text.rpartition(":")
-    if re.fullmatch(r"[+-]?(nan|inf(inity)?|[0-9.]+e[+-]?[0-9]+)", text, re.IGNORECASE):
-        raise BadValue(f"--gpus '{text}' is not an amount; write 2, 0.5 or a100:2.")
     if not colon:
         if re.fullmatch(r"[0-9.]+", text):
             return GpuRequest(amount=parse_amount(text, "--gpus"))
         head, tail = text, "1"
-    if (
-        (not colon and not re.search(r"[^\W\d_]", head))
-        or not head
-        or not re.fullmatch(r"[\w .+-]+(\|[\w .+-]+)*", head)
-    ):
+    is_number = re.fullmatch(r"[+-]?(nan|inf(inity)?|[0-9.]+e[+-]?[0-9]+)", text, re.IGNORECASE)
+    has_letter = colon or re.search(r"[^\W\d_]", head)
+    if is_number or not has_letter or not re.fullmatch(r"[\w .+-]+(\|[\w .+-]+)*", head):
         raise BadValue(f"--gpus '{text}' is not an amount; write 2, 0.5 or a100:2.")
     amount = parse_amount(tail, "--gpus")
     if re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B?(\.\.|\+)?", head, re.IGNORECASE):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stoker.core.model.dependency import Dependency
 from stoker.core.model.resources import ResourceRequest
@@ -73,14 +73,14 @@ class Mount(Struct, frozen=True, array_like=True, omit_defaults=True):
     """Whether it exists on the submit host: if it is missing on the node, the job is warned."""
 
 
-class Container(Struct, frozen=True, omit_defaults=True, rename={"in_job_directory": "here"}):
+class Container(Struct, frozen=True, omit_defaults=True):
     """The container image in which a job runs."""
 
     image: str
     mounts: tuple[Mount, ...] = ()
     ports: tuple[tuple[int, int], ...] = ()
     """Host port and container port."""
-    in_job_directory: bool = True
+    in_job_directory: bool = field(default=True, name="here")
     """Whether the job's directory is mounted under the same path and is the working directory."""
 
 
@@ -104,18 +104,7 @@ class Tasks(Struct, frozen=True, omit_defaults=True):
     """GPUs of each task."""
 
 
-_SPEC_STORED = {
-    "early_signal": "warning",
-    "requeueable": "restartable",
-    "non_preemptible": "steady",
-    "client": "door",
-    "exported_variables": "asked",
-    "transfer": "carry",
-}
-"""Names of fields as they are stored."""
-
-
-class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True, rename=_SPEC_STORED):
+class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The common part of all jobs of one submission, identified by its content hash."""
 
     kind: str
@@ -145,7 +134,7 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True, rename=_SPEC_S
     array_range: tuple[int, int, int] | None = None
     """First and last index, and the step between them."""
     deadline_at: float | None = None
-    early_signal: EarlySignal | None = None
+    early_signal: EarlySignal | None = field(default=None, name="warning")
     threads: int | None = None
     slurm: bool = False
     """Whether it gets SLURM_* variables, `srun` and `scontrol`."""
@@ -155,22 +144,22 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True, rename=_SPEC_S
     on_end: str | None = None
     feed: str | None = None
     """Id of the `feed` that submitted it, which follows and cancels its jobs together."""
-    client: str | None = None
+    client: str | None = field(default=None, name="door")
     """The compat command that submitted it and that acts on its own jobs only."""
     fill: bool = False
     """Whether its environment has device placeholders in braces, filled in at the start."""
     verbatim: bool = False
     """Whether braces in its command and environment are left as they are."""
-    exported_variables: tuple[str, ...] = ()
+    exported_variables: tuple[str, ...] = field(default=(), name="asked")
     """Variables that were named explicitly: only these are sent to a remote node."""
-    transfer: FileTransfer = FileTransfer()
+    transfer: FileTransfer = field(default=FileTransfer(), name="carry")
     if_unreachable: int | None = None
     """Seconds after which it is restarted on another node, although it may still run."""
     training: Training | None = None
     container: Container | None = None
-    requeueable: bool = False
+    requeueable: bool = field(default=False, name="restartable")
     """Whether it may be preempted by ending and requeueing it (`--requeue`)."""
-    non_preemptible: bool = False
+    non_preemptible: bool = field(default=False, name="steady")
     """Whether it is never preempted (`--no-requeue`)."""
     source: MetricsSource | None = None
     """Where its metrics are found, if it does not report them."""

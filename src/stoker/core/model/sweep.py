@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stoker.core.model.job import Job, Score
@@ -32,13 +32,7 @@ class EarlyStoppingRule(Struct, frozen=True, omit_defaults=True):
     """Number of trials that must have reached a rung before any is stopped there."""
 
 
-_SWEEP_STORED = {
-    "failures_accepted": "forgiven",
-}
-"""Names of fields as they are stored."""
-
-
-class Sweep(Struct, omit_defaults=True, kw_only=True, rename=_SWEEP_STORED):
+class Sweep(Struct, omit_defaults=True, kw_only=True):
     """Definition and status of a sweep; changed by events only."""
 
     id: int
@@ -67,7 +61,7 @@ class Sweep(Struct, omit_defaults=True, kw_only=True, rename=_SWEEP_STORED):
     """Whether the user ended it: no more trials are added."""
     note: str | None = None
     """Why it cannot continue, if it cannot."""
-    failures_accepted: int = 0
+    failures_accepted: int = field(default=0, name="forgiven")
     """Number of failed trials when the user last continued it."""
     issued: int = 0
     """Number of trials so far, which is the number of the next one."""

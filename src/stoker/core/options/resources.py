@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from msgspec.structs import replace
 
 from stoker.core.model.resources import (
+    CPU,
+    GPU,
+    MEMORY,
     GpuRequest,
     ResourceRequest,
     parse_gpus,
@@ -18,30 +19,29 @@ from stoker.core.model.resources import (
 from stoker.core.model.spec import Spec, Tasks
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_memory
 from stoker.core.options import training as training_options
-from stoker.core.options.values import is_set, parse_count
+from stoker.core.options.values import FieldParsers, GivenOptions, parse_count, parse_fields
 
 
-def parse_request(
-    words: dict[str, str], options: Mapping[str, Any], before: Spec | None
-) -> ResourceRequest:
-    """Return the resource request of the options; `before` is the spec that an edit changes."""
-    base = before.request if before is not None else None
-    nodes, layout = parse_tasks(words, base)
+def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceRequest, Tasks | None]:
+    """Return the resource request and the tasks; `before` is the spec that an edit changes."""
+    words = given.words
+    base = before.request if before is not None else ResourceRequest()
+    nodes, layout = _nodes_and_tasks(words, base.node_count)
     tasks = -(-layout.total // nodes) if layout is not None else 1
-    gpu_request = _gpu_request(words, options, base.gpus if base else None, tasks)
-    gpu_request = training_options.training_gpu_request(gpu_request, words, options, before)
-    cpus = base.cpus if base else 0
+    gpu_request = _gpu_request(given, base.gpus, tasks)
+    gpu_request = training_options.training_gpu_request(gpu_request, given, before)
+    cpus = base.cpus
     if "cpus" in words:
         cpus = parse_amount(words["cpus"], "--cpus") * tasks
     elif tasks > 1:
         cpus = tasks * THOUSAND
     elif (
-        base is None
+        before is None
         and not (gpu_request and gpu_request.amount)
-        and not is_set(options, "exclusive")
+        and not given.is_set("exclusive")
     ):
         cpus = THOUSAND  # a job without GPUs is bounded by the cores
-    memory = base.memory if base else 0
+    memory = base.memory
     if "mem" in words:
         memory = parse_memory(words["mem"], "--mem")
     elif "mem_per_cpu" in words:
@@ -49,12 +49,9 @@ def parse_request(
     elif "mem_per_gpu" in words:
         gpus = -(-gpu_request.amount // THOUSAND) if gpu_request else 0
         memory = parse_memory(words["mem_per_gpu"], "--mem-per-gpu") * gpus
-    named = base.named if base else ()
-    if "resources" in options:
-        named = _named(options["resources"])
-        taken = {"gpu", "cpu", "mem"} & {name for name, _ in named}
-        for name in taken:
-            raise BadValue(f"Ask for {name} with --{'gpus' if name == 'gpu' else name}.")
+    named = base.named
+    if "resources" in given.lists:
+        named = _named(given.lists["resources"])
     per_job = words.get("gpus") and not words.get("gpus_per_node")
     if nodes > 1 and gpu_request is not None and per_job:
         if gpu_request.amount % (nodes * THOUSAND):
@@ -64,16 +61,17 @@ def parse_request(
             )
         gpu_request = replace(gpu_request, amount=gpu_request.amount // nodes)
     gpu_request = training_options.per_node_request(gpu_request, nodes)
-    return ResourceRequest(
+    request = ResourceRequest(
         gpus=gpu_request,
         cpus=cpus,
         memory=memory,
         named=named,
-        exclusive=is_set(options, "exclusive") or bool(base and base.exclusive),
-        nodes=_node_names(words, "nodelist", base.nodes if base else ()),
-        not_nodes=_node_names(words, "exclude", base.not_nodes if base else ()),
+        exclusive=given.is_set("exclusive") or base.exclusive,
+        nodes=_node_names(words, "nodelist", base.nodes),
+        not_nodes=_node_names(words, "exclude", base.not_nodes),
         node_count=nodes,
     )
+    return request, layout
 
 
 def _node_names(words: dict[str, str], key: str, before: tuple[str, ...]) -> tuple[str, ...]:
@@ -83,9 +81,8 @@ def _node_names(words: dict[str, str], key: str, before: tuple[str, ...]) -> tup
     return parse_names(words[key], f"--{key}") if words[key] else ()
 
 
-def parse_tasks(words: dict[str, str], base: ResourceRequest | None) -> tuple[int, Tasks | None]:
-    """Return the number of nodes, and the tasks if a number of them is requested."""
-    nodes = base.node_count if base else 1
+def _nodes_and_tasks(words: dict[str, str], nodes: int) -> tuple[int, Tasks | None]:
+    """Return the number of nodes, by default `nodes`, and the tasks if their number is given."""
     if words.get("nodes"):
         nodes = parse_count(words["nodes"].partition("-")[0], "--nodes")
     total = parse_count(words["ntasks"], "--ntasks") if words.get("ntasks") else None
@@ -101,35 +98,31 @@ def parse_tasks(words: dict[str, str], base: ResourceRequest | None) -> tuple[in
     return nodes, Tasks(total or nodes * (per_node or 1), per_node, gpus_per_task or None)
 
 
-def _gpu_request(
-    words: dict[str, str], options: Mapping[str, Any], base: GpuRequest | None, tasks: int
-) -> GpuRequest | None:
-    request = base
-    for key in ("gpus", "gpus_per_node", "gpus_per_task"):
-        if words.get(key):
-            ranged = key != "gpus_per_task"
-            request = (training_options.parse_gpu_range if ranged else parse_gpus)(words[key])
-    if words.get("gpus_per_task") and request:
+GPU_FIELDS: FieldParsers = {
+    "gpus_min_vram": ("min_vram", parse_memory),
+    "gpu_memory": ("memory", parse_memory),
+    "use_gpus": ("required", parse_names),
+    "prefer_gpus": ("prefer", parse_names),
+    "avoid_gpus": ("avoid", parse_names),
+}
+
+
+def _gpu_request(given: GivenOptions, base: GpuRequest | None, tasks: int) -> GpuRequest | None:
+    request, words = base, {key: text for key, text in given.words.items() if text}
+    for key in ("gpus", "gpus_per_node"):
+        if key in words:
+            request = training_options.parse_gpu_range(words[key])
+    if "gpus_per_task" in words:
+        request = parse_gpus(words["gpus_per_task"])
         request = replace(request, amount=request.amount * tasks)
-    if words.get("gres"):
-        request = _gres(words["gres"]) or request
-    changes: dict[str, Any] = {}
-    if words.get("gpu_model"):
+    if "gres" in words:
+        request = _gres(words["gres"])
+    changes = parse_fields(GPU_FIELDS, words)
+    if "gpu_model" in words:
         changes["model"], changes["models"] = parse_models(words["gpu_model"], "--gpu-model")
-    if words.get("gpus_min_vram"):
-        changes["min_vram"] = parse_memory(words["gpus_min_vram"], "--gpus-min-vram")
-    if words.get("gpu_memory"):
-        changes["memory"] = parse_memory(words["gpu_memory"], "--gpu-memory")
-    for key, field in (
-        ("use_gpus", "required"),
-        ("prefer_gpus", "prefer"),
-        ("avoid_gpus", "avoid"),
-    ):
-        if words.get(key):
-            changes[field] = parse_names(words[key], f"--{key.replace('_', '-')}")
-    if is_set(options, "explicit"):
+    if given.is_set("explicit"):
         changes["ignore_foreign_use"] = True
-    if words.get("share"):
+    if "share" in words:
         share = parse_amount(words["share"], "share")
         if not changes.get("required") or not 0 < share <= THOUSAND:
             raise BadValue("share applies to each GPU in use_gpus and is at most 1.")
@@ -139,7 +132,7 @@ def _gpu_request(
     return request if request is None or request.amount or changes else None
 
 
-def _gres(text: str) -> GpuRequest | None:
+def _gres(text: str) -> GpuRequest:
     """Parse Slurm's `--gres=gpu:a100:2`; other generic resources are not supported."""
     for part in text.split(","):
         words = part.strip().split(":")
@@ -148,20 +141,17 @@ def _gres(text: str) -> GpuRequest | None:
     raise BadValue(f"--gres '{text}' has no gpu; write gpu:2 or gpu:a100:2.")
 
 
-def _named(value: Any) -> tuple[tuple[str, int], ...]:
-    if isinstance(value, str):
-        pairs = []
-        for part in filter(None, (piece.strip() for piece in value.strip("{} ").split(","))):
-            name, equals, amount = part.replace(":", "=", 1).partition("=")
-            if not equals:
-                raise BadValue(f"--resources '{part}' has no amount; write licence=1.")
-            pairs.append((name.strip(" '\""), amount.strip(" '\"")))
-    elif isinstance(value, dict):
-        pairs = [(str(name), str(amount)) for name, amount in value.items()]
-    else:
-        raise BadValue("--resources takes names with amounts, such as licence=1.")
-    for name, _ in pairs:
+def _named(texts: list[str]) -> tuple[tuple[str, int], ...]:
+    amounts: dict[str, int] = {}
+    parts = (part.strip("{} ") for text in texts for part in text.split(","))
+    for part in filter(None, parts):
+        name, equals, amount = part.replace(":", "=", 1).partition("=")
+        name = name.strip(" '\"")
+        if not equals:
+            raise BadValue(f"--resources '{part}' has no amount; write licence=1.")
         if not re.fullmatch(r"[A-Za-z_][\w.-]{0,63}", name):
             raise BadValue(f"Resource '{name}' is not a name; use letters, digits, _, - and .")
-    amounts = {name: parse_amount(amount, name) for name, amount in pairs}
+        if name in (GPU, CPU, MEMORY):
+            raise BadValue(f"Ask for {name} with --{'gpus' if name == GPU else name}.")
+        amounts[name] = parse_amount(amount.strip(" '\""), name)
     return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))

@@ -11,22 +11,27 @@ from typing import Any
 from msgspec import Struct
 
 from stoker.core.model.dependency import parse_dependency
-from stoker.core.model.resources import (
-    ResourceRequest,
-)
+from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import EarlySignal, Retry, Spec
-from stoker.core.model.units import (
-    THOUSAND,
-    BadValue,
-    parse_amount,
-    parse_duration,
-    parse_time,
-)
-from stoker.core.options import training as training_options
-from stoker.core.options.resources import parse_request, parse_tasks
+from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_duration, parse_time
+from stoker.core.options.resources import GPU_FIELDS, parse_request
 from stoker.core.options.retry import parse_retry
-from stoker.core.options.transfer import transfer_fields
-from stoker.core.options.values import is_set, parse_count, parse_integer
+from stoker.core.options.training import (
+    CONTAINER_OPTIONS,
+    TRAINING_OPTIONS,
+    needs_no_gpu,
+    training_fields,
+)
+from stoker.core.options.transfer import TRANSFER_OPTIONS, transfer_fields
+from stoker.core.options.values import (
+    FieldParsers,
+    GivenOptions,
+    flag,
+    parse_count,
+    parse_fields,
+    parse_integer,
+    parse_text,
+)
 
 Options = dict[str, Any]
 MAX_ARRAY_SIZE = 100_000
@@ -59,41 +64,68 @@ class ParsedOptions(Struct):
     """Whether it may run on a cluster without GPUs, although it requests one."""
 
 
+def _name(text: str, what: str) -> str:
+    return (parse_text(text, what) or "")[:200].replace("\n", " ")
+
+
+def _queue(text: str, what: str) -> str:
+    if not re.fullmatch(r"[\w.:-]{1,64}", text):
+        raise BadValue(f"Queue '{text}' is not a name; use letters, digits, . and -.")
+    return text
+
+
+FIELDS: FieldParsers = {
+    "name": ("name", _name),
+    "chdir": ("directory", parse_text),
+    "queue": ("queue", _queue),
+    "time": ("limit", lambda text, what: parse_duration(text, what) or None),
+    "signal": ("early_signal", lambda text, _: parse_early_signal(text)),
+    **{
+        key: (key, parse_text)
+        for key in ("output", "error", "comment", "group", "on_end", "feed", "client", "account")
+    },
+}
+WITHOUT_EFFECT = {
+    "qos": "has no effect",
+    "mail_type": "is not sent; use --on-end or the on_end hook",
+    "mail_user": "is not sent; use --on-end or the on_end hook",
+    "constraint": "has no effect; use --gpu-model",
+    "time_request": "has no effect; use --time",
+}
+"""Options that are accepted for sbatch scripts, and the warning about each."""
+LISTS = {"label", "env", "send", "bring", "leave_out", "mount", "resources"}
+SWITCHES = {
+    "exclusive", "hold", "requeue", "no_requeue", "slurm_env", "no_slurm_env", "pty", "explicit",
+    "verbatim", "no_threads", "no_send", "no_bring", "single_gpu", "exclusive_gpu", "distributed",
+    "gpu_if_any",
+}  # fmt: skip
 KNOWN_OPTIONS = {
-    "name", "output", "error", "chdir", "time", "queue", "nodes", "ntasks", "ntasks_per_node",
-    "cpus", "mem", "mem_per_cpu", "mem_per_gpu", "gpus", "gpus_per_node", "gpus_per_task", "gres",
-    "gpu_memory", "gpus_min_vram", "gpu_model", "use_gpus", "prefer_gpus", "avoid_gpus",
-    "resources", "constraint", "nodelist", "exclude", "exclusive", "array", "dependency", "begin",
-    "deadline", "hold", "priority", "nice", "qos", "account", "requeue", "no_requeue", "retries",
-    "retry_on", "signal", "export", "mail_type", "mail_user", "comment", "label", "group", "env",
-    "slurm_env", "no_slurm_env", "delay", "pty", "on_end", "time_request", "explicit", "feed",
-    "client", "share", "verbatim", "send", "no_send", "bring", "no_bring", "bring_into",
-    "leave_out", "if_unreachable", "no_threads",
-} | training_options.KNOWN_OPTIONS  # fmt: skip
+    *FIELDS, *GPU_FIELDS, *LISTS, *SWITCHES, *TRAINING_OPTIONS, *CONTAINER_OPTIONS,
+    *TRANSFER_OPTIONS, *WITHOUT_EFFECT, "nodes", "ntasks", "ntasks_per_node", "cpus", "mem",
+    "mem_per_cpu", "mem_per_gpu", "gpus", "gpus_per_node", "gpus_per_task", "gres", "gpu_model",
+    "nodelist", "exclude", "array", "dependency", "begin", "deadline", "priority", "nice",
+    "retries", "retry_on", "export", "delay", "share", "if_unreachable",
+}  # fmt: skip
 
 
 def parse_options(
     options: Options, context: ParseContext, before: Spec | None = None
 ) -> ParsedOptions:
     """Parse the options of submit or edit; `before` is the spec that an edit changes."""
-    unknown = sorted(set(options) - KNOWN_OPTIONS)
-    if unknown:
-        raise BadValue(f"There is no option '{unknown[0]}'; see stoker submit --help.")
-    for key in _LISTS & set(options):
-        if not isinstance(options[key], str | list | dict):
-            raise BadValue(f"--{key} takes text, or a list of it.")
-    words = {key: _text(key, value) for key, value in options.items() if key not in _LISTS}
-    fields = _plain_fields(words, options)
-    fields |= training_options.spec_fields(words, options, before)
-    if {"ntasks", "ntasks_per_node"} & set(words):
-        fields["tasks"] = parse_tasks(words, before.request if before is not None else None)[1]
-    parsed = ParsedOptions(fields=fields, request=parse_request(words, options, before))
-    parsed.needs_no_gpu = before is None and training_options.needs_no_gpu(words, options)
+    given = _given(options)
+    words = given.words
+    fields = parse_fields(FIELDS, words) | _other_fields(given) | transfer_fields(given)
+    fields |= training_fields(given, before)
+    request, tasks = parse_request(given, before)
+    if tasks is not None:
+        fields["tasks"] = tasks
+    parsed = ParsedOptions(fields=fields, request=request)
+    parsed.needs_no_gpu = before is None and needs_no_gpu(given)
     if "priority" in words:
         parsed.priority = parse_integer(words["priority"], "--priority")
     elif "nice" in words:
         parsed.priority = -parse_integer(words["nice"] or "100", "--nice")
-    parsed.held = is_set(options, "hold")
+    parsed.held = given.is_set("hold")
     for key in ("begin", "delay"):
         if key in words:
             begin = parse_time(words[key], context.now, f"--{key}")
@@ -114,82 +146,69 @@ def parse_options(
             words["dependency"], context.resolve, lambda: context.singleton(name)
         )
     parsed.export = words.get("export", "ALL")
-    parsed.set_env = tuple(_assignments(options.get("env", [])))
+    parsed.set_env = tuple(map(_assignment, given.lists.get("env", [])))
     exported = [name for name, _ in parsed.set_env]
     if parsed.export.upper() not in ("ALL", "NONE"):
         exported += [part.partition("=")[0] for part in parsed.export.split(",") if part]
     fields["exported_variables"] = (
         tuple(name for name in dict.fromkeys(exported) if name != "ALL") or None
     )
-    parsed.warnings = _ignored_options(words)
+    parsed.warnings = [
+        f"{flag(key)} {why}" for key, why in WITHOUT_EFFECT.items() if words.get(key)
+    ]
     return parsed
 
 
-_LISTS = {"label", "env", "send", "bring", "leave_out"} | training_options.LISTS
-_SWITCHES = {"exclusive", "hold", "requeue", "no_requeue", "slurm_env", "no_slurm_env", "pty",
-             "explicit", "verbatim", "no_threads", "no_send", "no_bring",
-             } | training_options.SWITCHES  # fmt: skip
+def _given(options: Options) -> GivenOptions:
+    unknown = sorted(set(options) - KNOWN_OPTIONS)
+    if unknown:
+        raise BadValue(f"There is no option '{unknown[0]}'; see stoker submit --help.")
+    return GivenOptions(
+        {key: _word(key, value) for key, value in options.items() if key not in LISTS},
+        {key: _list(key, value) for key, value in options.items() if key in LISTS},
+    )
 
 
-def _text(key: str, value: Any) -> str:
-    if value is True or (key in _SWITCHES and value in ("", None)):
+def _word(key: str, value: Any) -> str:
+    if value is True or (key in SWITCHES and value == ""):
         return "true"
-    if isinstance(value, (list, dict)) and key != "resources":
-        raise BadValue(f"--{key.replace('_', '-')} takes one value.")
-    if value is None or value is False:
-        return ""
-    return value if isinstance(value, str) else str(value)
+    if isinstance(value, (list, dict)):
+        raise BadValue(f"{flag(key)} takes one value.")
+    return "" if value is None or value is False else str(value)
 
 
-def _plain_fields(words: dict[str, str], options: Options) -> dict[str, Any]:
+def _list(key: str, value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [f"{name}={text}" for name, text in value.items()]
+    if not isinstance(value, str | list):
+        raise BadValue(f"{flag(key)} takes text, or a list of it.")
+    return [value] if isinstance(value, str) else [str(item) for item in value]
+
+
+def _other_fields(given: GivenOptions) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    for key, field in (
-        ("name", "name"), ("output", "output"), ("error", "error"), ("chdir", "directory"),
-        ("queue", "queue"), ("comment", "comment"), ("group", "group"), ("on_end", "on_end"),
-        ("feed", "feed"), ("client", "client"), ("account", "account"),
-    ):  # fmt: skip
-        if key in words:
-            if "\0" in words[key]:
-                raise BadValue(f"--{key} holds a zero byte.")
-            fields[field] = words[key] or None
-    if "name" in fields:
-        fields["name"] = (fields["name"] or "")[:200].replace("\n", " ")
-    if "queue" in fields and not re.fullmatch(r"[\w.:-]{1,64}", fields["queue"] or ""):
-        raise BadValue(f"Queue '{fields['queue']}' is not a name; use letters, digits, . and -.")
-    if "time" in words:
-        fields["limit"] = parse_duration(words["time"], "--time") or None
-    if "signal" in words:
-        fields["early_signal"] = parse_early_signal(words["signal"])
-    labels = options.get("label", [])
-    if labels:
-        listed = [labels] if isinstance(labels, str) else labels
-        fields["labels"] = tuple(str(label) for label in listed)
-    if {"retries", "retry_on", "requeue", "no_requeue"} & set(words):
-        rule = parse_retry(words.get("retries"), words.get("retry_on"), is_set(options, "requeue"))
-        fields["retry"] = Retry() if is_set(options, "no_requeue") else rule
-    fields |= transfer_fields(words, options)
-    if "slurm_env" in words or "no_slurm_env" in words:
-        fields["slurm"] = is_set(options, "slurm_env") and not is_set(options, "no_slurm_env")
+    words = given.words
+    if labels := given.lists.get("label"):
+        fields["labels"] = tuple(labels)
+    if given.has_any(("retries", "retry_on", "requeue", "no_requeue")):
+        rule = parse_retry(words.get("retries"), words.get("retry_on"), given.is_set("requeue"))
+        fields["retry"] = Retry() if given.is_set("no_requeue") else rule
+    if given.has_any(("slurm_env", "no_slurm_env")):
+        fields["slurm"] = given.is_set("slurm_env") and not given.is_set("no_slurm_env")
     for key in ("pty", "verbatim"):
         if key in words:
-            fields[key] = is_set(options, key)
-    if "cpus" in words and not is_set(options, "no_threads"):
+            fields[key] = given.is_set(key)
+    if "cpus" in words and not given.is_set("no_threads"):
         cores = parse_amount(words["cpus"], "--cpus")
         fields["threads"] = max(cores // THOUSAND, 1) if cores else None
     return fields
 
 
-def _assignments(value: Any) -> list[tuple[str, str]]:
-    listed = [value] if isinstance(value, str) else value
-    if isinstance(listed, dict):
-        listed = [f"{name}={text}" for name, text in listed.items()]
-    pairs = []
-    for assignment in listed:
-        name, equals, text = str(assignment).partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name) or "\0" in text:
-            raise BadValue(f"--env '{assignment}' is not an assignment; write NAME=VALUE.")
-        pairs.append((name, text))
-    return pairs
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name) or "\0" in value:
+        raise BadValue(f"--env '{text}' is not an assignment; write NAME=VALUE.")
+    return name, value
 
 
 def parse_array(text: str) -> tuple[tuple[int, ...], int | None]:
@@ -236,18 +255,3 @@ def parse_early_signal(text: str) -> EarlySignal:
     """Parse Slurm's `--signal=[B:]USR1[@120]`."""
     name, _, seconds = text.removeprefix("B:").removeprefix("b:").partition("@")
     return EarlySignal(parse_signal(name), parse_count(seconds or "60", "--signal"))
-
-
-WITHOUT_EFFECT = {
-    "qos": "has no effect",
-    "mail_type": "is not sent; use --on-end or the on_end hook",
-    "mail_user": "is not sent; use --on-end or the on_end hook",
-    "constraint": "has no effect; use --gpu-model",
-    "time_request": "has no effect; use --time",
-}
-"""Options that are accepted for sbatch scripts, and the warning about each."""
-
-
-def _ignored_options(words: dict[str, str]) -> list[str]:
-    given = ((key, why) for key, why in WITHOUT_EFFECT.items() if words.get(key))
-    return [f"--{key.replace('_', '-')} {why}" for key, why in given]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,15 +10,8 @@ from msgspec.structs import replace
 from stoker.core.model.resources import GpuRequest, parse_gpus
 from stoker.core.model.spec import Container, Mount, Spec, Training
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_duration
-from stoker.core.options.values import is_set
+from stoker.core.options.values import FieldParsers, GivenOptions, parse_count, parse_fields
 
-SWITCHES = {"single_gpu", "exclusive_gpu", "distributed", "gpu_if_any"}
-LISTS = {"mount"}
-TRAINING_OPTIONS = {
-    "epochs", "batch_size", "training_set_size", "expect", "single_gpu", "exclusive_gpu",
-    "snapshots_dir", "distributed",
-}  # fmt: skip
-KNOWN_OPTIONS = TRAINING_OPTIONS | {"image", "mount", "ports", "workdir", "gpu_if_any"}
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gres")
 GPU_KINDS = ("gpu_model", "gpus_min_vram", "gpu_memory", "use_gpus", "prefer_gpus", "avoid_gpus")
 MAX_GPUS_PER_NODE = 64 * THOUSAND
@@ -33,70 +25,51 @@ MAX_IMAGE_LENGTH = 512
 """Characters; registries accept fewer."""
 
 
-def spec_fields(
-    words: Mapping[str, str], options: Mapping[str, Any], before: Spec | None
-) -> dict[str, Any]:
+def training_fields(given: GivenOptions, before: Spec | None) -> dict[str, Any]:
     """Return the fields of the spec that were given; `before` is the spec that an edit changes."""
     fields: dict[str, Any] = {}
-    training = _training(words, options, before.training if before is not None else None)
-    if training is not None:
-        fields["training"] = training
-    container = _container(words, options, before.container if before is not None else None)
-    if container is not None:
-        fields["container"] = container
-    if "requeue" in words or "no_requeue" in words:
-        fields["non_preemptible"] = is_set(options, "no_requeue")
-        fields["requeueable"] = is_set(options, "requeue") and not fields["non_preemptible"]
+    if given.has_any(TRAINING_OPTIONS):
+        training = before.training if before is not None else None
+        changes = parse_fields(TRAINING_FIELDS, given.words)
+        if "distributed" in given.words:
+            changes["distributed"] = given.is_set("distributed")
+        fields["training"] = replace(training or Training(), **changes)
+    if given.has_any(CONTAINER_OPTIONS):
+        fields["container"] = _container(given, before.container if before is not None else None)
+    if given.has_any(("requeue", "no_requeue")):
+        fields["non_preemptible"] = given.is_set("no_requeue")
+        fields["requeueable"] = given.is_set("requeue") and not fields["non_preemptible"]
     return fields
 
 
-# ----------------------------------------------------------------------------- training
-
-
-def _training(
-    words: Mapping[str, str], options: Mapping[str, Any], before: Training | None
-) -> Training | None:
-    if not TRAINING_OPTIONS & set(words):
-        return None
-    training = before or Training()
-    for key, field in (
-        ("epochs", "epochs"),
-        ("batch_size", "batch_size"),
-        ("training_set_size", "set_size"),
-    ):
-        if key in words:
-            training = replace(training, **{field: _count(words[key], _flag(key))})
-    if "expect" in words:
-        seconds = parse_duration(words["expect"], "--expect") if words["expect"] else None
-        if seconds == 0:
-            raise BadValue("--expect must be longer than 0; write 3h or 90m.")
-        training = replace(training, expected=seconds)
-    if "snapshots_dir" in words:
-        directory = _directory(words["snapshots_dir"], "--snapshots-dir")
-        training = replace(training, snapshots=directory)
-    if "distributed" in words:
-        training = replace(training, distributed=is_set(options, "distributed"))
-    return training
-
-
-def _flag(key: str) -> str:
-    return f"--{key.replace('_', '-')}"
-
-
-def _count(text: str, what: str) -> int | None:
+def _optional_count(text: str, what: str) -> int | None:
     """Parse a positive number; an empty text removes the value of before."""
-    text = text.strip()
-    if not text:
-        return None
-    if not re.fullmatch(r"\d{1,12}", text, re.ASCII) or not int(text):
-        raise BadValue(f"{what} '{text[:20]}' is not a whole number of at least 1.")
-    return int(text)
+    return parse_count(text, what) if text.strip() else None
+
+
+def _expected_duration(text: str, what: str) -> int | None:
+    seconds = parse_duration(text, what) if text else None
+    if seconds == 0:
+        raise BadValue(f"{what} must be longer than 0; write 3h or 90m.")
+    return seconds
 
 
 def _directory(text: str, what: str) -> str | None:
     if text and (not text.startswith("/") or "\0" in text):
         raise BadValue(f"{what} '{text}' must be an absolute directory.")
     return text.rstrip("/") or "/" if text else None
+
+
+TRAINING_FIELDS: FieldParsers = {
+    "epochs": ("epochs", _optional_count),
+    "batch_size": ("batch_size", _optional_count),
+    "training_set_size": ("set_size", _optional_count),
+    "expect": ("expected", _expected_duration),
+    "snapshots_dir": ("snapshots", _directory),
+}
+TRAINING_OPTIONS = {*TRAINING_FIELDS, "single_gpu", "exclusive_gpu", "distributed"}
+"""Options that make a training job."""
+CONTAINER_OPTIONS = {"image", "mount", "ports", "workdir"}
 
 
 # --------------------------------------------------------------------------------- GPUs
@@ -121,17 +94,15 @@ def parse_gpu_range(text: str) -> GpuRequest:
 
 
 def training_gpu_request(
-    request: GpuRequest | None,
-    words: Mapping[str, str],
-    options: Mapping[str, Any],
-    before: Spec | None,
+    request: GpuRequest | None, given: GivenOptions, before: Spec | None
 ) -> GpuRequest | None:
     """Return the GPU request of a training job: by default shareable; elastic with epochs."""
     is_edit = before is not None and before.training is not None
-    if not is_edit and not TRAINING_OPTIONS & set(words):
+    words = given.words
+    if not is_edit and not given.has_any(TRAINING_OPTIONS):
         return request
     counted = any(words.get(key) for key in GPU_COUNTS)
-    if is_set(options, "single_gpu"):
+    if given.is_set("single_gpu"):
         if (
             counted
             and request is not None
@@ -141,19 +112,19 @@ def training_gpu_request(
         if not counted:
             request = replace(request or GpuRequest(THOUSAND), amount=THOUSAND)
         request = replace(request, max_amount=None) if request is not None else None
-    elif before is None and not counted and not is_set(options, "exclusive"):
+    elif before is None and not counted and not given.is_set("exclusive"):
         elastic = bool(words.get("epochs")) and not words.get("share")
         request = request or GpuRequest(THOUSAND)
         request = replace(request, max_amount=MAX_GPUS_PER_NODE if elastic else None)
     if request is None or not request.amount:
         return request
     fractional = bool(request.amount % THOUSAND) or request.fixed_share is not None
-    if is_set(options, "exclusive_gpu") and fractional:
+    if given.is_set("exclusive_gpu") and fractional:
         raise BadValue("--exclusive-gpu asks for whole GPUs, not for a part of one.")
     chosen = counted or not is_edit or "exclusive_gpu" in words or "single_gpu" in words
     if not chosen:
         return request
-    exclusive = is_set(options, "exclusive_gpu") or is_set(options, "exclusive")
+    exclusive = given.is_set("exclusive_gpu") or given.is_set("exclusive")
     if is_edit and "exclusive_gpu" not in words:
         # Sharing was chosen at submission; another number of GPUs does not change it.
         old = before.request.gpus if before is not None else None
@@ -170,46 +141,42 @@ def per_node_request(request: GpuRequest | None, nodes: int) -> GpuRequest | Non
     return replace(request, max_amount=None)
 
 
-def needs_no_gpu(words: Mapping[str, str], options: Mapping[str, Any]) -> bool:
+def needs_no_gpu(given: GivenOptions) -> bool:
     """Whether a training job does not mention GPUs, so that it may run without one."""
-    if is_set(options, "gpu_if_any"):
+    if given.is_set("gpu_if_any"):
         return True
-    if not TRAINING_OPTIONS & set(words) or is_set(options, "single_gpu"):
+    if not given.has_any(TRAINING_OPTIONS) or given.is_set("single_gpu"):
         return False
-    return not any(words.get(key) for key in (*GPU_COUNTS, *GPU_KINDS, "share", "mem_per_gpu"))
+    return not any(
+        given.words.get(key) for key in (*GPU_COUNTS, *GPU_KINDS, "share", "mem_per_gpu")
+    )
 
 
 # --------------------------------------------------------------------------- containers
 
 
-def _container(
-    words: Mapping[str, str], options: Mapping[str, Any], before: Container | None
-) -> Container | None:
-    mentioned = {"image", "mount", "ports", "workdir"} & set(options)
-    if not mentioned:
-        return None
-    if "image" in mentioned and not words.get("image"):
+def _container(given: GivenOptions, before: Container | None) -> Container:
+    words = given.words
+    if "image" in words and not words["image"]:
         raise BadValue("--image is empty; give the name of an image.")
     image = words.get("image") or (before.image if before is not None else "")
     if not image:
-        only = "mount" if "mount" in mentioned else "ports"
+        only = "mount" if "mount" in given.lists else "ports"
         raise BadValue(f"--{only} needs a container; add --image.")
     if not re.fullmatch(r"[\w][^\s\0]*", image) or len(image) > MAX_IMAGE_LENGTH:
         raise BadValue(f"--image '{image[:80]}' is not a valid image name.")
-    container = replace(before, image=image) if before is not None else Container(image)
-    if "mount" in options:
-        container = replace(container, mounts=_mounts(options["mount"]))
+    changes: dict[str, Any] = {"image": image}
+    if "mount" in given.lists:
+        changes["mounts"] = _mounts(given.lists["mount"])
     if "ports" in words:
-        ports = parse_ports(words["ports"]) if words["ports"] else ()
-        container = replace(container, ports=ports)
+        changes["ports"] = parse_ports(words["ports"]) if words["ports"] else ()
     if "workdir" in words:
-        container = replace(container, in_job_directory=words["workdir"] != "image")
-    return container
+        changes["in_job_directory"] = words["workdir"] != "image"
+    return replace(before or Container(image), **changes)
 
 
-def _mounts(value: Any) -> tuple[Mount, ...]:
-    listed = [value] if isinstance(value, str) else list(value or ())
-    mounts = tuple(parse_mount(str(item)) for item in listed if item)
+def _mounts(texts: list[str]) -> tuple[Mount, ...]:
+    mounts = tuple(parse_mount(text) for text in texts if text)
     targets = [mount.target for mount in mounts]
     for target in targets:
         if targets.count(target) > 1:

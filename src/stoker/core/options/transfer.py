@@ -2,55 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from stoker.core.model.spec import FileTransfer
 from stoker.core.model.units import BadValue, parse_duration
-from stoker.core.options.values import is_set
+from stoker.core.options.values import GivenOptions, flag
 
 TRANSFER_OPTIONS = {"send", "no_send", "bring", "no_bring", "bring_into", "leave_out"}
 
 
-def transfer_fields(words: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
+def transfer_fields(given: GivenOptions) -> dict[str, Any]:
     """Return the fields of the spec that were given."""
     fields: dict[str, Any] = {}
-    if TRANSFER_OPTIONS & set(options):
-        fields["transfer"] = _file_transfer(words, options)
-    if words.get("if_unreachable"):
-        fields["if_unreachable"] = parse_unreachable_rule(words["if_unreachable"])
+    if given.has_any(TRANSFER_OPTIONS):
+        fields["transfer"] = _file_transfer(given)
+    if given.words.get("if_unreachable"):
+        fields["if_unreachable"] = parse_unreachable_rule(given.words["if_unreachable"])
     return fields
 
 
-def _file_transfer(words: Mapping[str, str], options: Mapping[str, Any]) -> FileTransfer:
+def _file_transfer(given: GivenOptions) -> FileTransfer:
     """Return the files to copy to a remote node and back."""
-    default = FileTransfer()
-    send = _paths(options.get("send"), "--send") or default.send
-    bring = _paths(options.get("bring"), "--bring") or default.bring
     for what in ("send", "bring"):
-        if is_set(options, f"no_{what}") and options.get(what):
+        if given.is_set(f"no_{what}") and given.lists.get(what):
             raise BadValue(f"--{what} and --no-{what} contradict each other.")
-    into = words.get("bring_into") or None
+    into = given.words.get("bring_into") or None
     if into is not None and not into.startswith("/"):
         raise BadValue(f"--bring-into '{into}' must be an absolute directory.")
+    default = FileTransfer()
+    send, bring = _paths(given, "send"), _paths(given, "bring")
     return FileTransfer(
-        send=() if is_set(options, "no_send") else send,
-        bring=() if is_set(options, "no_bring") else bring,
+        send=() if given.is_set("no_send") else send or default.send,
+        bring=() if given.is_set("no_bring") else bring or default.bring,
         into=into,
-        exclude=_paths(options.get("leave_out"), "--leave-out", patterns=True),
+        exclude=_paths(given, "leave_out", patterns=True),
     )
 
 
-def _paths(value: Any, what: str, patterns: bool = False) -> tuple[str, ...]:
-    listed = [value] if isinstance(value, str) else list(value or ())
-    paths = []
-    for item in listed:
-        path = str(item)
+def _paths(given: GivenOptions, key: str, patterns: bool = False) -> tuple[str, ...]:
+    paths = given.lists.get(key, [])
+    for path in paths:
         if not path or "\0" in path or "\n" in path:
-            raise BadValue(f"{what} takes a path, not '{path}'.")
+            raise BadValue(f"{flag(key)} takes a path, not '{path}'.")
         if not patterns and (path.startswith("/") or ".." in path.split("/")):
-            raise BadValue(f"{what} '{path}' is not below the job's directory.")
-        paths.append(path)
+            raise BadValue(f"{flag(key)} '{path}' is not below the job's directory.")
     return tuple(paths)
 
 

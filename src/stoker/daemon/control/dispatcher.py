@@ -103,11 +103,5 @@ class InstructionDispatcher:
                 self._faults.contain("instruction StartProcess", None, self._registry.start, start)
 
 
-def _attempt(
-    instruction: i.StartProcess
-    | i.TerminateAttempt
-    | i.SignalAttempt
-    | i.SuspendAttempt
-    | i.ResumeAttempt,
-) -> AttemptId:
+def _attempt(instruction: i.AttemptInstruction) -> AttemptId:
     return AttemptId(instruction.job, instruction.attempt)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from stoker.core.events.instructions import StartProcess
 from stoker.core.launch.launch import Launch, launch
 from stoker.core.launch.slurm_env import SubmitHost
@@ -38,19 +36,16 @@ class LaunchBuilder:
         """Return what to start on the node of this part."""
         state, placement = self._state(), instruction.placement
         job = state.jobs[instruction.job]
-        rank = placement.parts.index(part) if placement.other_parts else 0
-        built = launch(
+        return launch(
             job,
             state.spec(job),
-            part if rank else replace(part, other_parts=()),
+            placement,
             state.cluster.nodes[part.node],
             self._clock().wall,
             self._logs,
             self._token(AttemptId(instruction.job, instruction.attempt)),
             self._scripts,
-            rank,
+            placement.parts.index(part),
             self._home,
-            tuple(gang_part.node for gang_part in placement.parts),
             self._submit_host,
         )
-        return replace(built, placement=placement)

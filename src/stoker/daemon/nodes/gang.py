@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.events.instructions import StartProcess
 from stoker.core.launch import training_env as contract
-from stoker.core.launch.launch import Launch, gang_part
+from stoker.core.launch.launch import Launch
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import AttemptId, Job
 from stoker.daemon.nodes.gang_barrier import BarrierActions, GangBarrier, PartState
@@ -87,9 +87,7 @@ class GangCoordinator:
         return barrier
 
     def _launch(self, instruction: StartProcess, rank: int) -> Launch:
-        part = instruction.placement.parts[rank]
-        nodes = self.nodes[AttemptId(instruction.job, instruction.attempt)]
-        return gang_part(self.registry.build_launch(instruction, part), rank, nodes)
+        return self.registry.build_launch(instruction, instruction.placement.parts[rank])
 
     def on_ready(self, node: str, attempt: AttemptId, rank: int, port: int) -> None:
         """Note that a part waits at its barrier."""

@@ -16,7 +16,7 @@ def explanation_fields(explanation: Explanation) -> dict[str, Any]:
     return {
         "reason": explanation.reason,
         "text": explanation.text,
-        "position": explanation.position,
+        "position": position.position if position is not None else None,
         "ahead": explanation.ahead_labels,
         "nodes": explanation.nodes,
         "coming": explanation.pending_preemptions,
