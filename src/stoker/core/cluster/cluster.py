@@ -42,10 +42,9 @@ class Cluster:
         return {}
 
     def free_index(self) -> FreeCapacityIndex:
-        """Return the index of the free resources of the base ledger, up to date."""
+        """Return the index of the base ledger, up to date."""
         for name in self.changes.since(self._index_cursor):
-            node = self.nodes.get(name)
-            if node is not None and node.unavailable_reason is None:
+            if (node := self.nodes.get(name)) is not None:
                 self._free_index.update(name, free_resources(node), node.join_index)
             else:
                 self._free_index.remove(name)

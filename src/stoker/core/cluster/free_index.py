@@ -51,7 +51,7 @@ class FreeCapacityIndex:
     def __init__(self) -> None:
         self.groups: dict[FreeResources, NodeGroup] = {}
         self.unindexed: dict[str, None] = {}
-        """Available nodes in no group: GPUs of several models, delegated."""
+        """Nodes in no group: GPUs of several models, delegated, unavailable."""
         self._free: dict[str, tuple[FreeResources, int]] = {}
         """Free resources and join index of each node in a group."""
         self._numbers: dict[ResourceDemand, int] = {}
@@ -90,8 +90,8 @@ class FreeCapacityIndex:
         return self._numbers.setdefault(demand, len(self._numbers))
 
     def update(self, name: str, free: FreeResources | None, join_index: int) -> None:
-        """Set the free resources of an available node; None: it is in no group."""
-        if free is not None and self._free.get(name) == (free, join_index):
+        """Set the free resources of a node; None: it is in no group."""
+        if self._free.get(name) == (free, join_index):
             return
         self.remove(name)
         if free is None:
@@ -103,7 +103,7 @@ class FreeCapacityIndex:
         insort(self.groups[free].members, (join_index, name))
 
     def remove(self, name: str) -> None:
-        """Remove a node that left, became unavailable or is about to change."""
+        """Remove a node that left or is about to change."""
         self.unindexed.pop(name, None)
         if name in self._free:
             free, join_index = self._free.pop(name)
@@ -114,8 +114,8 @@ class FreeCapacityIndex:
 
 
 def free_resources(node: Node) -> FreeResources | None:
-    """Return the free amounts of an available node; None: amounts alone do not describe it."""
-    if node.delegated:
+    """Return the free amounts of a node; None if it is unavailable or not for the index."""
+    if node.unavailable_reason is not None or node.delegated:
         return None
     gpus, first = [], None
     for device in node.types.get(GPU, ()):

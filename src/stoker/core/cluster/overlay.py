@@ -38,7 +38,7 @@ class Overlay(Cluster):
         return {**below, **self.nodes} if below else self.nodes
 
     def free_index(self) -> FreeCapacityIndex:
-        """Return the index of the base ledger, which does not know `modified_nodes`."""
+        """Return the index of the base ledger, which ignores `modified_nodes`."""
         return self._base.free_index()
 
     def node_names(self) -> Iterable[str]:

@@ -18,11 +18,8 @@ from stoker.core.placement.fit import fit
 from stoker.core.placement.node_lookup import demand_of, scanned_nodes
 from stoker.core.placement.request_shape import is_amount_only
 
-DELEGATED_PENALTY = 1 << 40
-"""Thousandths of GPUs, more than any node has: ranks a delegated node behind all others."""
-
-PackingScore = tuple[int, float]
-"""Smaller is better: free GPUs of the node, then the used share of its cores or memory."""
+PackingScore = tuple[bool, int, float]
+"""Smaller is better: delegated, free GPUs of the node, used share of its cores or memory."""
 
 
 def find_placement(cluster: Cluster, request: ResourceRequest) -> Placement | None:
@@ -55,7 +52,7 @@ def _ranked_nodes(cluster: Cluster, demand: ResourceDemand, count: int) -> Itera
     modified, histogram = cluster.modified_nodes(), cluster.demand_histogram
     yield from cluster.free_index().ranked(demand, histogram, count, modified)
     for node in modified.values():
-        free = free_resources(node) if node.unavailable_reason is None else None
+        free = free_resources(node)
         cost = placement_cost(free, demand, histogram) if free is not None else None
         if cost is not None:
             yield cost, node.join_index, node.name
@@ -92,14 +89,14 @@ def _packing_score(node: Node, request: ResourceRequest) -> PackingScore:
 
     Nodes on which a start waits in the queue of another scheduler come last.
     """
-    gpus = DELEGATED_PENALTY if node.delegated else 0
+    gpus = 0
     if request.gpus is not None and request.gpus.amount:
-        gpus += sum(
+        gpus = sum(
             device.unallocated
             for device in node.types.get(GPU, ())
             if device.foreign_user is None and device.drained is None and not device.removed
         )
-    return gpus, max(map(_used_share, node.devices()), default=0.0)
+    return node.delegated, gpus, max(map(_used_share, node.devices()), default=0.0)
 
 
 def _used_share(device: Device) -> float:
