@@ -12,7 +12,7 @@ from stoker.core.cluster.fragmentation import (
     FreeResources,
     ResourceDemand,
     fits,
-    max_amount,
+    max_request_amount,
     placement_cost,
     remainders,
 )
@@ -24,7 +24,7 @@ def remainder_loss(histogram: DemandHistogram, left: int) -> float:
 
 def unserved_share(histogram: DemandHistogram, free: FreeResources) -> float:
     model = histogram.model_for(free.model)
-    return model.unserved_share(max_amount(free.gpus), free.cpu, free.mem)
+    return model.unserved_share(max_request_amount(free.gpus), free.cpu, free.mem)
 
 
 def cost(free: FreeResources, demand: ResourceDemand, histogram: DemandHistogram) -> Cost:
@@ -36,7 +36,7 @@ def cost(free: FreeResources, demand: ResourceDemand, histogram: DemandHistogram
 
 def test_a_demand_fits_only_if_every_amount_and_the_model_do():
     free = FreeResources((1000, 1000, 400, 0), 8000, 100, "A", (("disk", 5),))
-    assert max_amount(free.gpus) == 2400
+    assert max_request_amount(free.gpus) == 2400
     assert fits(free, ResourceDemand(2400, 8000, 100, ("B", "A"), (("disk", 5),)))
     assert fits(free, ResourceDemand(1900))
     assert not fits(free, ResourceDemand(2401))

@@ -83,7 +83,7 @@ def remainders(free: FreeResources, demand: ResourceDemand) -> list[int]:
     return sorted({left for left in free.gpus[whole:] if left >= part})
 
 
-def max_amount(gpus: Sequence[int]) -> int:
+def max_request_amount(gpus: Sequence[int]) -> int:
     """Return the largest amount that GPUs with these free amounts can serve."""
     part = 0
     for left in gpus:
@@ -230,7 +230,7 @@ def placement_cost(
     whole, part = divmod(demand.gpus, THOUSAND)
     total = sum(free.gpus)
     left, cpu, mem = total - demand.gpus, free.cpu - demand.cpu, free.mem - demand.mem
-    before = total * model.unserved_share(max_amount(free.gpus), free.cpu, free.mem)
+    before = total * model.unserved_share(max_request_amount(free.gpus), free.cpu, free.mem)
     before += whole * model.remainder_loss(THOUSAND)
     # The fullest node with enough is best; demands without GPUs are spread by cores and memory.
     best_fit = (left, cpu if demand.gpus else -cpu * (mem + 1))
@@ -242,6 +242,6 @@ def placement_cost(
             rest.remove(remainder)
             rest.append(remainder - part)
             loss += model.remainder_loss(remainder - part) - model.remainder_loss(remainder)
-        loss += left * model.unserved_share(max_amount(rest), cpu, mem)
+        loss += left * model.unserved_share(max_request_amount(rest), cpu, mem)
         costs.append((int((loss + LOSS_STEP / 2) // LOSS_STEP), *best_fit, remainder))
     return min(costs)

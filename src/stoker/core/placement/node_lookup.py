@@ -43,7 +43,7 @@ def count_indexed(cluster: Cluster, demand: ResourceDemand, limit: int) -> int:
     """Return on how many unmodified nodes of the index a demand fits, at most `limit`."""
     modified, count = cluster.modified_nodes(), 0
     for group in cluster.free_index().groups.values():
-        if fits(group.free, demand):
+        if demand.gpus <= group.max_gpus and fits(group.free, demand):
             count += sum(name not in modified for _, name in group.members)
             if count >= limit:
                 return limit
