@@ -7,25 +7,36 @@ from hypothesis import strategies as st
 from core.free_amounts import after_placement
 from stoker.core.cluster import fragmentation
 from stoker.core.cluster.fragmentation import (
+    Cost,
     DemandHistogram,
     FreeResources,
     ResourceDemand,
     fits,
+    max_request_amount,
     placement_cost,
     remainders,
 )
 
 
-def expected_loss(histogram: DemandHistogram, free: FreeResources) -> float:
+def remainder_loss(histogram: DemandHistogram, left: int) -> float:
+    return histogram.model_for("").remainder_loss(left)
+
+
+def unserved_share(histogram: DemandHistogram, free: FreeResources) -> float:
     model = histogram.model_for(free.model)
-    return sum(map(model.gpu_remainder, free.gpus)) + model.stranded_gpus(
-        sum(free.gpus), free.cpu, free.mem
-    )
+    return model.unserved_share(max_request_amount(free.gpus), free.cpu, free.mem)
+
+
+def cost(free: FreeResources, demand: ResourceDemand, histogram: DemandHistogram) -> Cost:
+    """Return the cost of a demand that fits."""
+    found = placement_cost(free, demand, histogram)
+    assert found is not None
+    return found
 
 
 def test_a_demand_fits_only_if_every_amount_and_the_model_do():
     free = FreeResources((1000, 1000, 400, 0), 8000, 100, "A", (("disk", 5),))
-    assert (free.whole, free.max_remainder) == (2, 2400)
+    assert max_request_amount(free.gpus) == 2400
     assert fits(free, ResourceDemand(2400, 8000, 100, ("B", "A"), (("disk", 5),)))
     assert fits(free, ResourceDemand(1900))
     assert not fits(free, ResourceDemand(2401))
@@ -40,7 +51,6 @@ def test_the_part_of_a_gpu_may_come_from_any_remainder_that_is_large_enough():
     free = FreeResources((1000, 1000, 400), 8, 9, "A", (("disk", 5),))
     assert remainders(free, ResourceDemand(300)) == [400, 1000]
     assert remainders(free, ResourceDemand(1300)) == [400, 1000]
-    assert remainders(free, ResourceDemand(2000)) == []
     assert after_placement(free, ResourceDemand(300, 1, 2)).gpus == (1000, 1000, 100)
     assert after_placement(free, ResourceDemand(300), 1000).gpus == (1000, 700, 400)
     after = after_placement(free, ResourceDemand(1300, 1, 2, (), (("disk", 3),)))
@@ -49,69 +59,76 @@ def test_the_part_of_a_gpu_may_come_from_any_remainder_that_is_large_enough():
 
 def test_a_remainder_smaller_than_all_demands_is_lost():
     histogram = DemandHistogram([ResourceDemand(810)] * 50)
-    assert expected_loss(histogram, FreeResources((190,))) == 190
-    assert expected_loss(histogram, FreeResources((1000,))) == pytest.approx(190)
-    assert expected_loss(histogram, FreeResources((0,))) == 0
+    assert remainder_loss(histogram, 190) == 190
+    assert remainder_loss(histogram, 1000) == pytest.approx(190)
+    assert remainder_loss(histogram, 0) == 0
 
 
 def test_a_remainder_is_filled_by_typical_demands():
     histogram = DemandHistogram([ResourceDemand(500)] * 50)
-    assert expected_loss(histogram, FreeResources((500,))) == pytest.approx(0)
-    assert expected_loss(histogram, FreeResources((700,))) == pytest.approx(200)
-    assert expected_loss(histogram, FreeResources((490,))) == 490
+    assert remainder_loss(histogram, 500) == pytest.approx(0)
+    assert remainder_loss(histogram, 700) == pytest.approx(200)
+    assert remainder_loss(histogram, 490) == 490
 
 
 def test_a_rare_demand_does_not_save_a_remainder():
     often = DemandHistogram([ResourceDemand(1000)] * 20 + [ResourceDemand(200)] * 20)
     seldom = DemandHistogram([ResourceDemand(1000)] * 499 + [ResourceDemand(200)])
-    assert expected_loss(often, FreeResources((200,))) < 1
-    assert 180 < expected_loss(seldom, FreeResources((200,))) < 200
+    assert remainder_loss(often, 200) < 1
+    assert 180 < remainder_loss(seldom, 200) < 200
 
 
-def test_gpus_without_cores_are_lost():
-    histogram = DemandHistogram([ResourceDemand(1000, cpu=4000)] * 20)
-    assert expected_loss(histogram, FreeResources((1000, 1000), cpu=8000)) == pytest.approx(0)
-    assert expected_loss(histogram, FreeResources((1000, 1000), cpu=4000)) == pytest.approx(1000)
-    assert expected_loss(histogram, FreeResources((1000, 1000), cpu=0)) == pytest.approx(2000)
-
-
-def test_the_scarcer_of_cores_and_memory_counts():
+def test_a_node_serves_the_demands_for_which_every_amount_suffices():
     histogram = DemandHistogram(
-        [ResourceDemand(1000, 4000, 100)] * 10 + [ResourceDemand(1000)] * 10
+        [ResourceDemand(1000, 4000, 100)] * 10
+        + [ResourceDemand(2000, 8000)] * 20
+        + [ResourceDemand(500, models=("A",))] * 10
+        + [ResourceDemand(0, 9000)] * 99
     )
-    assert expected_loss(histogram, FreeResources((1000, 1000), cpu=4000, mem=0)) == pytest.approx(
-        1000
+    two = (1000, 1000)
+    assert unserved_share(histogram, FreeResources(two, 8000, 100, "A")) == pytest.approx(0)
+    assert unserved_share(histogram, FreeResources(two, 8000, 100, "B")) == pytest.approx(0.25)
+    assert unserved_share(histogram, FreeResources(two, 7999, 100, "A")) == pytest.approx(0.5)
+    assert unserved_share(histogram, FreeResources(two, 8000, 99, "A")) == pytest.approx(0.25)
+    assert unserved_share(histogram, FreeResources((1000, 999), 8000, 100, "A")) == pytest.approx(
+        0.5
     )
-    assert expected_loss(histogram, FreeResources((1000, 1000), cpu=0, mem=100)) == pytest.approx(
-        1000
-    )
-    assert expected_loss(
-        histogram, FreeResources((1000, 1000), cpu=4000, mem=100)
-    ) == pytest.approx(500)
-
-
-def test_gpus_are_not_stranded_if_demands_need_nothing_else():
-    histogram = DemandHistogram([ResourceDemand(1000)] * 20)
-    assert expected_loss(histogram, FreeResources((1000, 1000))) == 0
+    assert unserved_share(histogram, FreeResources((), 8000, 100, "A")) == pytest.approx(1)
 
 
 def test_without_any_demand_best_fit_decides():
-    assert placement_cost(FreeResources((1000, 600)), ResourceDemand(500), DemandHistogram())[0][
-        1:
-    ] == (1100, 0)
+    assert cost(FreeResources((1000, 600)), ResourceDemand(500), DemandHistogram())[1:] == (
+        1100,
+        0,
+        600,
+    )
+
+
+def test_the_cores_that_whole_nodes_need_are_left_to_them():
+    histogram = DemandHistogram(
+        [ResourceDemand(8000, 64000)] * 10 + [ResourceDemand(1000, 8000)] * 10
+    )
+    whole_node = FreeResources((1000,) * 8, 64000)
+    for demand in (ResourceDemand(0, 8000), ResourceDemand(1000, 8000)):
+        assert better(demand, histogram, FreeResources((1000,) * 8, 56000), whole_node)
+        assert better(demand, histogram, FreeResources((1000,) * 2, 16000), whole_node)
+
+
+def test_demands_without_gpus_are_spread_over_nodes_where_they_cost_the_same():
+    histogram, demand = DemandHistogram(), ResourceDemand(0, 1000)
+    assert better(demand, histogram, FreeResources((), 8000), FreeResources((), 7000))
+    assert better(demand, histogram, FreeResources((), 7000, 90), FreeResources((), 8000, 30))
 
 
 def better(
     demand: ResourceDemand, histogram: DemandHistogram, first: FreeResources, second: FreeResources
 ) -> bool:
-    return (
-        placement_cost(first, demand, histogram)[0] < placement_cost(second, demand, histogram)[0]
-    )
+    return cost(first, demand, histogram) < cost(second, demand, histogram)
 
 
 def test_the_exact_complement_is_better_than_a_new_gpu():
     histogram = DemandHistogram([ResourceDemand(700)] * 20 + [ResourceDemand(300)] * 20)
-    assert placement_cost(FreeResources((1000, 700, 300)), ResourceDemand(300), histogram)[1] == 300
+    assert cost(FreeResources((1000, 700, 300)), ResourceDemand(300), histogram)[-1] == 300
     assert better(ResourceDemand(700), histogram, FreeResources((700,)), FreeResources((1000,)))
 
 
@@ -161,7 +178,7 @@ def test_the_histogram_drops_old_demands_and_stays_small():
         histogram.record(ResourceDemand(1000, cpu=number % 999))
         assert len(histogram._weights) <= 2 * fragmentation.MAX_DEMAND_CLASSES
     assert ResourceDemand(300) not in histogram._weights
-    assert expected_loss(histogram, FreeResources((300,), cpu=300)) == 300
+    assert remainder_loss(histogram, 300) == 300
 
 
 DEMANDS = st.builds(
@@ -170,6 +187,7 @@ DEMANDS = st.builds(
     st.integers(0, 9000),
     st.integers(0, 9000),
     st.sampled_from([(), ("A",), ("A", "B")]),
+    st.just(()),
 )
 FREE = st.builds(
     lambda gpus, cpu, mem, model: FreeResources(tuple(sorted(gpus, reverse=True)), cpu, mem, model),
@@ -187,15 +205,29 @@ def test_losses_are_bounded_by_what_is_free_and_independent_of_the_order_of_dema
     histogram = DemandHistogram(demands)
     histogram._rebuild()
     model = histogram.model_for(free.model)
-    total = sum(free.gpus)
-    assert -1e-6 <= sum(map(model.gpu_remainder, free.gpus)) <= total + 1e-6
-    assert -1e-6 <= model.stranded_gpus(total, free.cpu, free.mem) <= total + 1e-6
     other = DemandHistogram(demands[::-1])
     other._rebuild()
-    assert expected_loss(other, free) == pytest.approx(expected_loss(histogram, free))
-    if fits(free, demand):
-        (_, gpus, cpu), remainder = placement_cost(free, demand, histogram)
+    for left in free.gpus:
+        assert -1e-6 <= model.remainder_loss(left) <= left + 1e-6
+    assert -1e-6 <= unserved_share(histogram, free) <= 1 + 1e-6
+    assert unserved_share(other, free) == pytest.approx(unserved_share(histogram, free))
+    found = placement_cost(free, demand, histogram)
+    assert (found is not None) == fits(free, demand) == fits_device_by_device(free, demand)
+    if found is not None:
+        _, gpus, _, remainder = found
         after = after_placement(free, demand, remainder)
-        assert (sum(after.gpus), after.cpu) == (gpus, cpu)
+        assert sum(after.gpus) == gpus
         assert min((*after.gpus, after.cpu, after.mem)) >= 0
         assert len(after.gpus) == len(free.gpus)
+
+
+def fits_device_by_device(free: FreeResources, demand: ResourceDemand) -> bool:
+    whole, part = divmod(demand.gpus, 1000)
+    others = sorted(free.gpus)
+    for _ in range(whole):
+        if not others or others.pop() < 1000:
+            return False
+    if part and not any(left >= part for left in others):
+        return False
+    right_model = not demand.models or free.model in demand.models
+    return right_model and demand.cpu <= free.cpu and demand.mem <= free.mem

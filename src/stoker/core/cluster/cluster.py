@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from stoker.core.cluster.change_log import ChangeLog
 from stoker.core.cluster.fragmentation import DemandHistogram
-from stoker.core.cluster.free_index import FreeCapacityIndex
+from stoker.core.cluster.free_index import FreeCapacityIndex, free_resources
 from stoker.core.cluster.node import Device, Node
 from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement, PlacementMode
 from stoker.core.model.resources import GPU
@@ -22,11 +22,8 @@ class Cluster:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self._joined = 0
-        self.free_index = FreeCapacityIndex()
-        """Free resources of every node but `mixed_model_nodes` as of `index_cursor`."""
-        self.index_cursor = 0
-        self.mixed_model_nodes: dict[str, None] = {}
-        """Available nodes that the index does not contain: GPUs of several models, delegated."""
+        self._free_index = FreeCapacityIndex()
+        self._index_cursor = 0
         self.gpu_models: dict[str, DeviceFacts] = {}
         """One GPU of each model that ever joined, by model key."""
         self.demand_histogram = DemandHistogram()
@@ -43,6 +40,16 @@ class Cluster:
     def modified_nodes(self) -> dict[str, Node]:
         """Return the nodes that differ from the base ledger."""
         return {}
+
+    def free_index(self) -> FreeCapacityIndex:
+        """Return the index of the base ledger, up to date."""
+        for name in self.changes.since(self._index_cursor):
+            if (node := self.nodes.get(name)) is not None:
+                self._free_index.update(name, free_resources(node), node.join_index)
+            else:
+                self._free_index.remove(name)
+        self._index_cursor = self.changes.end
+        return self._free_index
 
     def is_free(self, placement: Placement) -> bool:
         """Whether all devices of a placement are free in this ledger."""
@@ -96,7 +103,6 @@ class Cluster:
         for placement in held:
             self._restore_allocation(node, before, placement)
         self.nodes[facts.name] = node
-        self.free_index.register(facts.name)
         self.mark_changed(facts.name)
 
     def remove_node(self, name: str, held: Iterable[Placement] = ()) -> None:

@@ -2,10 +2,10 @@
 
 After FGD (Weng et al., USENIX ATC 2023). A GPU is lost in one of two ways. Its free remainder is
 smaller than typical requests: with 0.81 of a GPU allocated, the other 0.19 is used only by a
-request for 0.19 or less. Or the node is short of cores or memory: four free GPUs beside one free
-core cannot serve a request for four cores per GPU. Both losses are predicted from recent requests,
-and a request is placed where it adds the least. Differences below `LOSS_STEP` are rounded away, so
-that among about equal nodes the fullest is taken and whole nodes stay free.
+request for 0.19 or less. Or the node cannot serve typical requests: eight free GPUs beside 60 free
+cores are lost to all requests for eight GPUs and 64 cores. Both losses are predicted from recent
+requests, and a request is placed where it adds the least. Differences below `LOSS_STEP` are rounded
+away, so that among about equal nodes the fullest is taken and whole nodes stay free.
 
 All functions work on small immutable values, never on the ledger, so that results can be cached.
 """
@@ -13,18 +13,18 @@ All functions work on small immutable values, never on the ledger, so that resul
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from operator import itemgetter
+from operator import or_
 from typing import NamedTuple
 
 from stoker.core.model.units import THOUSAND
 
-LOSS_STEP = 100
+LOSS_STEP = 25
 """Thousandths of a GPU: losses that differ by less are equal, and best fit decides."""
 LOOKAHEAD_REQUESTS = 40
 """Number of future requests among which one that fills a remainder is expected."""
-DEMAND_WINDOW = 1000
+DEMAND_WINDOW = 2000
 """Number of requests after which an older one counts about a quarter."""
 MAX_DEMAND_CLASSES = 256
 """Number of different requests that are counted; the rarest are dropped first."""
@@ -57,25 +57,19 @@ class FreeResources(NamedTuple):
     model: str = ""
     more: Named = ()
 
-    @property
-    def whole(self) -> int:
-        """The number of completely free GPUs."""
-        return self.gpus.count(THOUSAND)
-
-    @property
-    def max_remainder(self) -> int:
-        """The largest amount of GPUs that fits; all smaller amounts fit too."""
-        whole = self.whole
-        return whole * THOUSAND + (self.gpus[whole] if whole < len(self.gpus) else 0)
-
 
 def fits(free: FreeResources, demand: ResourceDemand) -> bool:
     """Whether a demand fits into the free resources of a node."""
     if demand.cpu > free.cpu or demand.mem > free.mem:
         return False
-    if demand.gpus and demand.gpus > free.max_remainder:
-        return False
     if demand.models and free.model not in demand.models:
+        return False
+    if demand.gpus > THOUSAND * len(free.gpus):
+        return False
+    whole, part = divmod(demand.gpus, THOUSAND)
+    if whole and free.gpus[whole - 1] < THOUSAND:
+        return False
+    if part and free.gpus[whole] < part:
         return False
     if not demand.more:
         return True
@@ -86,9 +80,16 @@ def fits(free: FreeResources, demand: ResourceDemand) -> bool:
 def remainders(free: FreeResources, demand: ResourceDemand) -> list[int]:
     """Return the free amounts of the GPUs that can serve the demand's part of a GPU, sorted."""
     whole, part = divmod(demand.gpus, THOUSAND)
-    if not part:
-        return []
     return sorted({left for left in free.gpus[whole:] if left >= part})
+
+
+def max_request_amount(gpus: Sequence[int]) -> int:
+    """Return the largest amount that GPUs with these free amounts can serve."""
+    part = 0
+    for left in gpus:
+        if part < left < THOUSAND:
+            part = left
+    return gpus.count(THOUSAND) * THOUSAND + part
 
 
 class DemandHistogram:
@@ -150,23 +151,43 @@ class FragmentationModel:
         matching = [
             (demand, weight)
             for demand, weight in sorted(weights.items())
-            if not demand.models or gpu_model in demand.models
+            if demand.gpus and (not demand.models or gpu_model in demand.models)
         ]
-        total = sum(demand.gpus * weight for demand, weight in weights.items()) or 1.0
-        constrained = sum(demand.gpus * weight for demand, weight in matching if demand.models)
-        self.constrained_share = constrained / total
-        """The share of all GPUs in demand that must be of this model."""
+        gpu_total = sum(weight for demand, weight in weights.items() if demand.gpus) or 1.0
+        self._shares = [weight / gpu_total for _, weight in matching]
+        self._gpus = _DemandsWithin([demand.gpus for demand, _ in matching])
+        self._cpu = _DemandsWithin([demand.cpu for demand, _ in matching])
+        self._mem = _DemandsWithin([demand.mem for demand, _ in matching])
+        self._unserved: dict[int, float] = {}
+        """Share of demands that are not in a set, by set."""
         self._remainders = _remainder_losses(matching, sum(weights.values()) or 1.0)
-        self._cpu = _Shortage((demand.gpus, demand.cpu, weight) for demand, weight in matching)
-        self._mem = _Shortage((demand.gpus, demand.mem, weight) for demand, weight in matching)
 
-    def gpu_remainder(self, left: int) -> float:
+    def remainder_loss(self, left: int) -> float:
         """Return the expected loss of a GPU with this free remainder, in thousandths."""
         return self._remainders[left // REMAINDER_STEP]
 
-    def stranded_gpus(self, gpus: int, cpu: int, mem: int) -> float:
-        """Return the expected loss of free GPUs by the lack of cores or memory, in thousandths."""
-        return max(self._cpu.lost(gpus, cpu), self._mem.lost(gpus, mem))
+    def unserved_share(self, gpus: int, cpu: int, mem: int) -> float:
+        """Return the share of GPU demands for which a node with these free amounts is too small."""
+        served = self._gpus.set_for(gpus) & self._cpu.set_for(cpu) & self._mem.set_for(mem)
+        share = self._unserved.get(served)
+        if share is None:
+            share = 1.0 - sum(
+                share for number, share in enumerate(self._shares) if served >> number & 1
+            )
+            self._unserved[served] = share
+        return share
+
+
+class _DemandsWithin:
+    """The typical demands that need at most a given amount of one resource, as bit sets."""
+
+    def __init__(self, amounts: list[int]) -> None:
+        order = sorted(range(len(amounts)), key=amounts.__getitem__)
+        self._amounts = [amounts[number] for number in order]
+        self._sets = list(accumulate((1 << number for number in order), or_, initial=0))
+
+    def set_for(self, amount: int) -> int:
+        return self._sets[bisect_right(self._amounts, amount)]
 
 
 def _remainder_losses(matching: list[tuple[ResourceDemand, float]], total: float) -> list[float]:
@@ -195,70 +216,32 @@ def _remainder_losses(matching: list[tuple[ResourceDemand, float]], total: float
     return losses
 
 
-class _Shortage:
-    """Expected loss of GPUs when another resource of the node is scarce.
-
-    If all demands were of one kind, the GPUs beside which the resource is used up would be lost;
-    this is the mean over all kinds, each weighted by the GPUs that it needs.
-    """
-
-    def __init__(self, demands: Iterable[tuple[int, int, float]]) -> None:
-        kinds = sorted(
-            ((other / gpus, gpus * weight) for gpus, other, weight in demands if gpus),
-            key=itemgetter(0),
-        )
-        total = sum(weight for _, weight in kinds) or 1.0
-        kinds = [(ratio, weight / total) for ratio, weight in kinds if ratio]
-        self._ratios = [ratio for ratio, _ in kinds]
-        # Suffix sums over kinds: their share, and the GPUs that one unit of the resource serves.
-        self._share = [0.0, *accumulate(weight for _, weight in reversed(kinds))]
-        self._served = [0.0, *accumulate(weight / ratio for ratio, weight in reversed(kinds))]
-
-    def lost(self, gpus: int, other: int) -> float:
-        if not gpus:
-            return 0.0
-        short_kinds = len(self._ratios) - bisect_right(self._ratios, other / gpus)
-        return gpus * self._share[short_kinds] - other * self._served[short_kinds]
-
-
-Cost = tuple[int, int, int]
-"""Smaller is better: steps of loss, then the GPUs and then the cores left on the node."""
+Cost = tuple[int, int, int, int]
+"""Smaller is better: steps of loss, GPUs and cores left on the node, remainder of a GPU used."""
 
 
 def placement_cost(
     free: FreeResources, demand: ResourceDemand, histogram: DemandHistogram
-) -> tuple[Cost, int]:
-    """Return the cost of a demand on a node where it fits, and the remainder it is taken from."""
-    loss_model = histogram.model_for(free.model)
-    total = sum(free.gpus)
-    stranded = stranded_loss(loss_model, demand, total, free.cpu, free.mem)
-    steps, remainder = min(
-        (quantize(stranded + remainder_loss(loss_model, demand, remainder)), remainder)
-        for remainder in remainders(free, demand) or [0]
-    )
-    return (steps, total - demand.gpus, free.cpu - demand.cpu), remainder
-
-
-def stranded_loss(
-    loss_model: FragmentationModel, demand: ResourceDemand, gpus: int, cpu: int, mem: int
-) -> float:
-    """Return the loss a demand adds by using up cores, memory, and GPUs others depend on."""
-    before = loss_model.stranded_gpus(gpus, cpu, mem)
-    after = loss_model.stranded_gpus(gpus - demand.gpus, cpu - demand.cpu, mem - demand.mem)
-    model_loss = 0.0 if demand.models else loss_model.constrained_share * demand.gpus
-    return after - before + model_loss
-
-
-def remainder_loss(loss_model: FragmentationModel, demand: ResourceDemand, remainder: int) -> float:
-    """Return the loss a demand adds by taking its part of a GPU from this remainder."""
+) -> Cost | None:
+    """Return the cost of a demand on a node with these free resources; None: it does not fit."""
+    if not fits(free, demand):
+        return None
+    model = histogram.model_for(free.model)
     whole, part = divmod(demand.gpus, THOUSAND)
-    loss = -whole * loss_model.gpu_remainder(THOUSAND)
-    if part:
-        loss = loss + loss_model.gpu_remainder(remainder - part)
-        loss -= loss_model.gpu_remainder(remainder)
-    return loss
-
-
-def quantize(loss: float) -> int:
-    """Return a loss in steps of LOSS_STEP, rounded."""
-    return int((loss + LOSS_STEP / 2) // LOSS_STEP)
+    total = sum(free.gpus)
+    left, cpu, mem = total - demand.gpus, free.cpu - demand.cpu, free.mem - demand.mem
+    before = total * model.unserved_share(max_request_amount(free.gpus), free.cpu, free.mem)
+    before += whole * model.remainder_loss(THOUSAND)
+    # The fullest node with enough is best; demands without GPUs are spread by cores and memory.
+    best_fit = (left, cpu if demand.gpus else -cpu * (mem + 1))
+    costs = []
+    for remainder in remainders(free, demand) if part else (0,):
+        rest = list(free.gpus[whole:])
+        loss = -before
+        if part:
+            rest.remove(remainder)
+            rest.append(remainder - part)
+            loss += model.remainder_loss(remainder - part) - model.remainder_loss(remainder)
+        loss += left * model.unserved_share(max_request_amount(rest), cpu, mem)
+        costs.append((int((loss + LOSS_STEP / 2) // LOSS_STEP), *best_fit, remainder))
+    return min(costs)

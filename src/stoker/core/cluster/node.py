@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from stoker.core.model.hardware import DeviceAllocation, DeviceFacts
+from stoker.core.model.resources import GPU
+from stoker.core.model.units import THOUSAND
 
 MIN_UUID_PREFIX = 5
 """Characters of a UUID that identify a device: fewer could also be an index or a name."""
@@ -205,3 +207,20 @@ class Node:
             if device.removed and device.unallocated == device.facts.capacity:
                 self.types[device.type].remove(device)
                 del self.by_name[key]
+
+
+def max_amount(devices: list[Device]) -> int:
+    """Return the largest amount that these devices can serve now; all smaller ones fit too."""
+    whole = part = largest = 0
+    unit = True
+    for device in devices:
+        if device.drained is None and not device.removed:
+            # Not `device.available`: the call would be a third of the cost of this loop.
+            left = device.unallocated - device.used_by_others
+            unit = unit and device.facts.capacity == THOUSAND
+            largest = max(largest, left)
+            if left == THOUSAND:
+                whole += 1
+            elif left > part and not (device.type == GPU and device.sharers):
+                part = left
+    return whole * THOUSAND + part if unit else largest

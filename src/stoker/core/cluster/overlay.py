@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from stoker.core.cluster.change_log import ChangeLog
 from stoker.core.cluster.cluster import Cluster
+from stoker.core.cluster.free_index import FreeCapacityIndex
 from stoker.core.cluster.node import Node
 from stoker.core.model.hardware import Placement
 
@@ -35,6 +36,10 @@ class Overlay(Cluster):
         """Return the nodes that differ from the base ledger."""
         below = self.parent.modified_nodes()
         return {**below, **self.nodes} if below else self.nodes
+
+    def free_index(self) -> FreeCapacityIndex:
+        """Return the index of the base ledger, which ignores `modified_nodes`."""
+        return self._base.free_index()
 
     def node_names(self) -> Iterable[str]:
         """Return the names of all nodes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stoker.core.cluster.node import Device, Node
+from stoker.core.cluster.node import Device, Node, max_amount
 from stoker.core.model.hardware import SHARED_SLOT, DeviceAllocation
 from stoker.core.model.resources import GPU, GpuRequest, ResourceRequest
 from stoker.core.model.units import THOUSAND
@@ -15,7 +15,6 @@ from stoker.core.placement.compatibility import (
     is_compatible,
 )
 from stoker.core.placement.infeasible import infeasibility_reason
-from stoker.core.placement.node_lookup import max_amount
 from stoker.core.placement.request_shape import gpus_needed, non_gpu_amounts, undelegable_reason
 
 

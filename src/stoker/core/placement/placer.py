@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import nsmallest
-from itertools import islice
 from operator import itemgetter
 
 from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.fragmentation import ResourceDemand, placement_cost
+from stoker.core.cluster.free_index import RankedNode, free_resources
 from stoker.core.cluster.node import Device, Node
-from stoker.core.model.hardware import DeviceAllocation, Placement
+from stoker.core.model.hardware import Placement
 from stoker.core.model.resources import CPU, GPU, MEMORY, ResourceRequest
-from stoker.core.model.units import THOUSAND
 from stoker.core.placement.fit import fit
-from stoker.core.placement.node_lookup import (
-    demand_of,
-    indexed_nodes,
-    refresh_index,
-    scanned_nodes,
-    uses_index,
-)
+from stoker.core.placement.node_lookup import demand_of, scanned_nodes
+from stoker.core.placement.request_shape import is_amount_only
 
-DELEGATED_PENALTY = 1 << 40
-"""Thousandths of GPUs, more than any node has: ranks a delegated node behind all others."""
-
-PackingScore = tuple[int, float]
-"""Smaller is better: free GPUs of the node, then the used share of its cores or memory."""
+PackingScore = tuple[bool, int, float]
+"""Smaller is better: delegated, free GPUs of the node, used share of its cores or memory."""
 
 
 def find_placement(cluster: Cluster, request: ResourceRequest) -> Placement | None:
-    """Return devices that are free now, on the best node for this request; None: does not fit."""
-    if uses_index(cluster, request) and not _goes_to_least_loaded(cluster, request):
-        return _place_by_index(cluster, request)
-    return _place_by_scan(cluster.all_nodes(), request)
+    """Return devices that are free now, on the best node for this request; None: does not fit.
 
-
-def _goes_to_least_loaded(cluster: Cluster, request: ResourceRequest) -> bool:
-    """Whether a job without GPUs is spread: where models differ, it must not strand scarce GPUs."""
-    return not request.gpu_amount and len(cluster.base.gpu_models) <= 1
+    The nodes with the lowest fragmentation cost come first; nodes that the index cannot describe
+    follow, by packing score.
+    """
+    count, part = request.node_count, request.part
+    if not is_amount_only(request):
+        return _join(_packed(cluster.all_nodes(), part, count), count)
+    chosen = nsmallest(count, _ranked_nodes(cluster, demand_of(cluster, request), count))
+    parts = [_part_on(cluster, name, part, cost[-1]) for cost, _, name in chosen]
+    if len(parts) < count:
+        others = [node for node in scanned_nodes(cluster, request) if free_resources(node) is None]
+        parts += _packed(others, part, count - len(parts))
+    return _join(parts, count)
 
 
 def find_placement_on(
@@ -48,39 +44,37 @@ def find_placement_on(
 ) -> Placement | None:
     """Return devices that are free now, on the best of the named nodes."""
     nodes = (node for name in names if (node := cluster.node(name)) is not None)
-    return _place_by_scan(nodes, request)
+    return _join(_packed(nodes, request.part, request.node_count), request.node_count)
 
 
-def _place_by_scan(nodes: Iterable[Node], request: ResourceRequest) -> Placement | None:
-    """Return the best of the feasible nodes, or as many as a gang has parts, by packing score."""
-    part, count = request.part, request.node_count
+def _ranked_nodes(cluster: Cluster, demand: ResourceDemand, count: int) -> Iterator[RankedNode]:
+    """Yield nodes where a demand fits, of nodes with equal free resources at most `count`."""
+    modified, histogram = cluster.modified_nodes(), cluster.demand_histogram
+    yield from cluster.free_index().ranked(demand, histogram, count, modified)
+    for node in modified.values():
+        free = free_resources(node)
+        cost = placement_cost(free, demand, histogram) if free is not None else None
+        if cost is not None:
+            yield cost, node.join_index, node.name
+
+
+def _part_on(cluster: Cluster, name: str, part: ResourceRequest, remainder: int) -> Placement:
+    """Return the devices of a node that has enough."""
+    node = cluster.node(name)
+    allocations = fit(node, part, remainder) if node is not None else None
+    assert allocations is not None
+    return Placement(name, allocations)
+
+
+def _packed(nodes: Iterable[Node], part: ResourceRequest, count: int) -> list[Placement]:
+    """Return the feasible nodes with the best packing scores, at most `count`."""
     feasible = [
-        (_packing_score(node, part), node.join_index, node, allocations)
+        (_packing_score(node, part), node.join_index, node.name, allocations)
         for node in nodes
         if (allocations := fit(node, part)) is not None
     ]
     best = nsmallest(count, feasible, key=itemgetter(0, 1))
-    return _join([Placement(node.name, takes) for *_, node, takes in best], count)
-
-
-def _place_by_index(cluster: Cluster, request: ResourceRequest) -> Placement | None:
-    """Place on the nodes with the lowest fragmentation cost; in an overlay, on the fullest."""
-    demand, count = demand_of(cluster, request), request.node_count
-    part, is_base = request.part, cluster.base is cluster
-    if is_base:
-        names = refresh_index(cluster).best(demand, cluster.demand_histogram, count)
-    else:
-        names = list(islice(indexed_nodes(cluster, demand), count))
-    nodes = [node for name in names if (node := cluster.node(name)) is not None]
-    scanned = [] if nodes and is_base else scanned_nodes(cluster, request)
-    if feasible := [node for node in scanned if fit(node, part) is not None]:
-        nodes = sorted(
-            nodes + feasible, key=lambda node: (_packing_score(node, part), node.join_index)
-        )
-    parts = (
-        Placement(node.name, _fit_remainder(cluster, node, part, demand)) for node in nodes[:count]
-    )
-    return _join(list(parts), count)
+    return [Placement(name, allocations) for *_, name, allocations in best]
 
 
 def _join(parts: list[Placement], count: int) -> Placement | None:
@@ -90,33 +84,19 @@ def _join(parts: list[Placement], count: int) -> Placement | None:
     return parts[0] if count == 1 else replace(parts[0], other_parts=tuple(parts[1:]))
 
 
-def _fit_remainder(
-    cluster: Cluster, node: Node, request: ResourceRequest, demand: ResourceDemand
-) -> tuple[DeviceAllocation, ...]:
-    """Fit a request on a node that has enough, its part of a GPU where it costs least."""
-    remainder = 0
-    if demand.gpus % THOUSAND and cluster.base is cluster:
-        free = cluster.free_index.free_resources(node.name)
-        if free is not None:
-            remainder = placement_cost(free, demand, cluster.demand_histogram)[1]
-    allocations = fit(node, request, remainder)
-    assert allocations is not None
-    return allocations
-
-
 def _packing_score(node: Node, request: ResourceRequest) -> PackingScore:
     """Return the score of a node: GPU jobs fill nodes up, other jobs go to the least loaded one.
 
     Nodes on which a start waits in the queue of another scheduler come last.
     """
-    gpus = DELEGATED_PENALTY if node.delegated else 0
+    gpus = 0
     if request.gpus is not None and request.gpus.amount:
-        gpus += sum(
+        gpus = sum(
             device.unallocated
             for device in node.types.get(GPU, ())
             if device.foreign_user is None and device.drained is None and not device.removed
         )
-    return gpus, max(map(_used_share, node.devices()), default=0.0)
+    return node.delegated, gpus, max(map(_used_share, node.devices()), default=0.0)
 
 
 def _used_share(device: Device) -> float:
