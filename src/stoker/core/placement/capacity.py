@@ -72,21 +72,11 @@ def count_feasible_nodes(cluster: Cluster, request: ResourceRequest) -> int:
     return min(feasible, count)
 
 
-def capacity_test(
-    cluster: Cluster, shape: ResourceRequest, among: Iterable[str] | None = None
-) -> CapacityTest:
+def capacity_test(cluster: Cluster, shape: ResourceRequest) -> CapacityTest:
     """Return a test whether a request of this shape fits that needs given amounts.
 
-    `among`: only on these nodes; of a gang, one part must fit there and all parts somewhere.
     Conditions other than amounts, such as a time limit, are not tested.
     """
-    if among is not None:
-        nodes = (node for name in among if (node := cluster.node(name)) is not None)
-        near = at_most_any(dict.fromkeys(_max_requests(nodes, shape)))
-        if shape.node_count == 1:
-            return near
-        anywhere = capacity_test(cluster, shape)
-        return lambda needed: near(_per_node(needed, shape)) and anywhere(needed)
     scanned = Counter(_max_requests(scanned_nodes(cluster, shape), shape))
     if not uses_index(cluster, shape):
         if shape.node_count == 1:

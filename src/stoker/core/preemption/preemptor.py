@@ -194,7 +194,7 @@ class PreemptionStage:
         if obsolete:
             self.nominations.refresh()
             for job_class in self.exhausted:
-                if job_class.heap:
+                if job_class.entries:
                     state.pending.mark_unchecked(job_class)
             self.exhausted.clear()
 

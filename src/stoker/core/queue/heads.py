@@ -26,7 +26,7 @@ class QueueHeads:
 
     def __iter__(self) -> Iterator[tuple[SortKey, JobClass, int]]:
         """Yield the sort key, the class and the id of each job."""
-        heads = iter(list(self.pending.order))
+        heads = iter(self.pending.order.copy())
         head = next(heads, None)
         followers: list[_HeapItem] = []
         tie_breaker = count()
@@ -52,11 +52,7 @@ class QueueHeads:
         pending, id = self.pending, int(key[-1])
         if pending.class_of.get(id) is not job_class:
             return False
-        rank = pending.rank_of.get(id, 0.0)
-        return (
-            job_class.effective_rank(rank) == key[1]
-            and (job_class, rank, int(key[2]), id) not in pending.tombstones
-        )
+        return job_class.effective_rank(pending.rank_of.get(id, 0.0)) == key[1]
 
     def may_preempt(self, key: SortKey, job_class: JobClass) -> bool:
         """Whether a job at this position is of interest."""

@@ -7,6 +7,7 @@ Nodes are sorted by threshold per GPU count, so one comparison tells whether any
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
@@ -17,7 +18,7 @@ from stoker.core.placement.capacity import available_on, total_available, whole_
 from stoker.core.placement.request_shape import GPU_BUCKET
 from stoker.core.policies.ranking import Threshold
 from stoker.core.running.victims import VictimIndex, VictimKey
-from stoker.core.structures.sorted_list import SortedList
+from stoker.core.structures.sorted_list import remove_sorted
 
 UNREACHABLE: Threshold = (-inf, -inf)
 """Threshold of a node where no preemption suffices."""
@@ -145,7 +146,7 @@ class _NodeOrder:
     __slots__ = ("_key_of", "rows")
 
     def __init__(self) -> None:
-        self.rows: SortedList[NodeThreshold] = SortedList()
+        self.rows: list[NodeThreshold] = []
         self._key_of: dict[str, VictimKey] = {}
 
     def set(self, name: str, victim: VictimKey | None) -> None:
@@ -153,8 +154,8 @@ class _NodeOrder:
         if before == victim:
             return
         if before is not None:
-            self.rows.remove((before, name))
+            remove_sorted(self.rows, (before, name))
             del self._key_of[name]
         if victim is not None:
-            self.rows.add((victim, name))
+            insort(self.rows, (victim, name))
             self._key_of[name] = victim

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Iterator
 
 from stoker.core.model.hardware import Placement
 from stoker.core.model.resources import CPU, GPU, MEMORY
-from stoker.core.structures.sorted_list import SortedList
+from stoker.core.structures.sorted_list import remove_sorted
 
 VictimKey = tuple[int, float, float, int]
 """Minus the priority, rank, start time and id of a running job: the largest is preempted first."""
@@ -23,7 +24,7 @@ class VictimIndex:
     """
 
     def __init__(self) -> None:
-        self._sorted: SortedList[VictimKey] = SortedList()
+        self._sorted: list[VictimKey] = []
         self._key: dict[int, VictimKey] = {}
         self._nodes: dict[int, list[str]] = {}
         self.freed_on: dict[str, dict[int, Freed]] = {}
@@ -42,10 +43,10 @@ class VictimIndex:
         if before == key:
             return
         if before is not None:
-            self._sorted.remove(before)
+            remove_sorted(self._sorted, before)
         else:
             self._index_on(job, placement.parts if placement is not None else ())
-        self._sorted.add(key)
+        insort(self._sorted, key)
         self._key[job] = key
         self._move(job)
 
@@ -77,7 +78,7 @@ class VictimIndex:
         key = self._key.pop(job, None)
         if key is None:
             return
-        self._sorted.remove(key)
+        remove_sorted(self._sorted, key)
         self._move(job)
         for name in self._nodes.pop(job):
             del self.freed_on[name][job]
@@ -86,7 +87,7 @@ class VictimIndex:
 
     def first_victim(self) -> VictimKey | None:
         """Return the key of the job that is preempted first."""
-        return self._sorted.last()
+        return self._sorted[-1] if self._sorted else None
 
     def victims_on(self, node: str) -> Iterator[VictimKey]:
         """Yield the keys of the victims on a node, the first to preempt first."""

@@ -19,10 +19,6 @@ class PlannerMemory:
         """Placements held for preemptors until their victims have stopped."""
         self.elastic_targets: dict[int, int] = {}
         """GPUs by job that the last rebalance assigned and the job does not have yet."""
-        self.scan_cursor = 0
-        """Position in the change log of the cluster at the last complete scan."""
-        self.rescan_nodes: list[str] = []
-        """Nodes to be scanned again although they did not change: those that were nominated."""
         self.last_rebalance = -inf
         """Time of the last rebalance."""
         self.next_rebalance = inf

@@ -1,1 +1,1 @@
-"""Generic containers: sorted list, fit tree, bucketed index, timer heap."""
+"""Generic containers: sorted list, fit tree, timer heap."""
