@@ -6,8 +6,8 @@ nodes, and only those where the fragmentation cost is likely to be lowest, so th
 depends on the number of nodes. Scores of buckets are cached until the demand histogram changes; the
 exact cost is then computed for one node of each of the best buckets.
 
-Buckets only decide where to search first. Whether a demand fits at all is exact: every node is also
-in a `FitTree`, which finds the fullest node with enough of everything.
+Buckets only decide where to search first. Whether a demand fits at all is exact: all nodes are also
+in a list sorted by free GPUs, which is scanned from the first node with enough of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stoker.core.cluster.fragmentation import (
     quantize,
 )
 from stoker.core.model.units import THOUSAND
-from stoker.core.structures.fit_tree import BEFORE_ALL, Amounts, FitTree, SortKey, at_most
+from stoker.core.structures.sorted_list import remove_sorted
 
 MAX_MISSES_PER_BUCKET = 16
 """Number of nodes of a bucket that are tried although they turn out to be too small."""
@@ -75,14 +75,15 @@ class _NodeKind:
         """Names of resources other than GPUs, cores and memory."""
         self.by_remainder: dict[int, _RemainderBuckets] = {}
         """By remainder of a GPU or whole GPUs, in thousandths; 0: all nodes."""
-        self.tree: FitTree[int] = FitTree()
+        self.nodes: list[_BucketEntry] = []
+        """All nodes in order: the fewest free GPUs first."""
 
 
 class FreeCapacityIndex:
     """Nodes by their free resources.
 
     Derived from: `free_resources` of every node whose GPUs are of one model.
-    Invariant: a node is in one tree, and in one bucket per remainder of its GPUs.
+    Invariant: a node is of one kind, and in one bucket per remainder of its GPUs.
     Invalidated by: `Cluster.mark_changed`; `node_lookup.refresh_index` applies the changes.
     Cost: a query scores at most about MAX_BUCKETS_PER_QUERY buckets. Without the index decisions
     take 17 to 22 times as long at 10^4 nodes with mixed requests.
@@ -124,7 +125,7 @@ class FreeCapacityIndex:
                 bucket = group.buckets[key] = []
                 insort(group.order, key)
             insort(bucket, entry)
-        kind.tree.add(entry, _tree_amounts(free), number)
+        insort(kind.nodes, entry)
 
     def remove(self, name: str) -> None:
         """Remove a node that left or became unavailable; it keeps its number."""
@@ -146,8 +147,8 @@ class FreeCapacityIndex:
                 del group.order[bisect_left(group.order, key)]
                 if not group.order:
                     del kind.by_remainder[remainder]
-        kind.tree.remove(entry, _tree_amounts(free))
-        if not kind.tree:
+        remove_sorted(kind.nodes, entry)
+        if not kind.nodes:
             del self._node_kinds[kind_key]
 
     def free_resources(self, name: str) -> FreeResources | None:
@@ -161,12 +162,6 @@ class FreeCapacityIndex:
         """Yield all nodes where a demand fits; of each kind the fullest first."""
         for number in self._fitting_in(self._matching_kinds(demand), demand):
             yield self._names[number]
-
-    def any_fitting(self, demand: ResourceDemand) -> Iterator[str]:
-        """Yield all nodes where a demand fits in any order, which is faster."""
-        for _, kind in self._matching_kinds(demand):
-            for number in kind.tree.any_fitting(at_most(_tree_demand(kind, demand))):
-                yield self._names[number]
 
     def _matching_kinds(self, demand: ResourceDemand) -> list[tuple[str, _NodeKind]]:
         return [
@@ -186,7 +181,7 @@ class FreeCapacityIndex:
             if len(chosen) == limit:
                 break
         if len(chosen) < count:
-            # The trees contain every node, in the order of best fit.
+            # In the order of best fit, among all nodes.
             for number in self._fitting_in(kinds, demand):
                 chosen[number] = None
                 if len(chosen) == count:
@@ -253,11 +248,9 @@ class FreeCapacityIndex:
     ) -> Iterator[int]:
         """Yield all nodes of these kinds where the demand fits."""
         for _, kind in kinds:
-            after: SortKey = BEFORE_ALL
-            test = at_most(_tree_demand(kind, demand))
-            while (entry := kind.tree.first_fitting(after, test)) is not None:
-                after = entry[0]
-                yield entry[2]
+            for _, _, number in kind.nodes[bisect_left(kind.nodes, (demand.gpus,)) :]:
+                if fits(self._free[number], demand):
+                    yield number
 
     def _scores_for(
         self, demand: ResourceDemand, model: str, histogram: DemandHistogram
@@ -283,24 +276,3 @@ def _bucket_entry(number: int, free: FreeResources) -> _BucketEntry:
 def _remainders_of(free: FreeResources) -> set[int]:
     parts = {left // REMAINDER_STEP * REMAINDER_STEP for left in free.gpus if left < THOUSAND}
     return parts | {free.whole * THOUSAND, 0}
-
-
-def _tree_amounts(free: FreeResources) -> Amounts:
-    """Return the free amounts of a node as its tree compares them."""
-    others = (amount for _, amount in free.more)
-    return tuple(map(_inverse, (free.max_remainder, free.cpu, free.mem, *others)))
-
-
-def _tree_demand(kind: _NodeKind, demand: ResourceDemand) -> Amounts:
-    """Return a demand as the tree of this kind compares it."""
-    named = dict(demand.more) if kind.more else {}
-    others = (named.get(name, 0) for name in kind.more)
-    return tuple(map(_inverse, (demand.gpus, demand.cpu, demand.mem, *others)))
-
-
-def _inverse(amount: int) -> float:
-    """Return a number that falls with the amount: the tree finds small entries, not large ones.
-
-    Exact: different whole numbers below 2 ** 50 never become equal.
-    """
-    return (1 << 40) / amount if amount > 0 else float("inf")

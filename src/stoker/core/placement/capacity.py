@@ -14,7 +14,7 @@ from stoker.core.model.units import THOUSAND
 from stoker.core.placement.fit import fit, max_request
 from stoker.core.placement.node_lookup import demand_of, indexed_nodes, scanned_nodes, uses_index
 from stoker.core.placement.request_shape import gpus_needed, non_gpu_amounts
-from stoker.core.structures.fit_tree import Amounts, CapacityTest, at_most_any, fits_within
+from stoker.core.structures.amounts import Amounts, CapacityTest, at_most_any, fits_within
 
 
 def available_on(node: Node, type: str) -> dict[str, int]:
@@ -67,7 +67,7 @@ def count_feasible_nodes(cluster: Cluster, request: ResourceRequest) -> int:
     part, count = request.part, request.node_count
     feasible = sum(fit(node, part) is not None for node in scanned_nodes(cluster, request))
     if uses_index(cluster, request) and feasible < count:
-        names = indexed_nodes(cluster, demand_of(cluster, request), ordered=False)
+        names = indexed_nodes(cluster, demand_of(cluster, request))
         feasible += sum(1 for _ in islice(names, count - feasible))
     return min(feasible, count)
 
@@ -96,7 +96,7 @@ def capacity_test(cluster: Cluster, shape: ResourceRequest) -> CapacityTest:
         missing = _missing(scanned, shape, part)
         if missing:
             demand = demand_of(cluster, shape)._replace(**_as_demand(shape, part))
-            names = indexed_nodes(cluster, demand, ordered=False)
+            names = indexed_nodes(cluster, demand)
             missing -= sum(1 for _ in islice(names, missing))
         if not missing:
             fitting.add(needed)

@@ -100,10 +100,10 @@ def max_amount(devices: list[Device]) -> int:
     return whole * THOUSAND + part if unit else largest
 
 
-def indexed_nodes(cluster: Cluster, demand: ResourceDemand, ordered: bool = True) -> Iterator[str]:
+def indexed_nodes(cluster: Cluster, demand: ResourceDemand) -> Iterator[str]:
     """Yield nodes of the index where a demand fits, except modified ones; the fullest first."""
     modified, index = cluster.modified_nodes(), refresh_index(cluster)
-    for name in index.fitting(demand) if ordered else index.any_fitting(demand):
+    for name in index.fitting(demand):
         if name not in modified:
             yield name
 

@@ -23,7 +23,7 @@ from stoker.core.preemption.reservation_guard import (
 from stoker.core.queue.job_class import ShapeGroup
 from stoker.core.queue.scan import QueueScan
 from stoker.core.reservation.easy import BlockedJob
-from stoker.core.structures.fit_tree import BEFORE_ALL, CapacityTest, SortKey
+from stoker.core.structures.amounts import BEFORE_ALL, CapacityTest, SortKey
 
 
 class CapacityView:

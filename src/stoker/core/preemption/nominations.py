@@ -21,7 +21,7 @@ from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.placer import find_placement, find_placement_on
 from stoker.core.running.future_capacity import FutureCapacity, can_preempt, is_stopping
 from stoker.core.state.state import State
-from stoker.core.structures.fit_tree import SortKey
+from stoker.core.structures.amounts import SortKey
 
 
 class Nomination(NamedTuple):

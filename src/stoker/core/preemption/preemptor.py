@@ -32,7 +32,7 @@ from stoker.core.running.future_capacity import can_preempt, is_stopping
 from stoker.core.running.release_times import Release
 from stoker.core.state.reranking import any_preemption_possible
 from stoker.core.state.state import State
-from stoker.core.structures.fit_tree import SortKey
+from stoker.core.structures.amounts import SortKey
 
 MAX_PREEMPTORS_PER_CYCLE = 16
 """Pending jobs that are tried as preemptors in one cycle: bounds its time."""

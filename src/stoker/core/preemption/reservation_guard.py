@@ -22,7 +22,7 @@ from stoker.core.reservation.conservative import ConservativeBackfill
 from stoker.core.reservation.easy import NO_TIME_LIMIT, BlockedJob, EasyBackfill
 from stoker.core.reservation.reservation import Releases
 from stoker.core.state.state import State
-from stoker.core.structures.fit_tree import Amounts, CapacityTest, SortKey
+from stoker.core.structures.amounts import Amounts, CapacityTest, SortKey
 
 
 class ReservationGuard:

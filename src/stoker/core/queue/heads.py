@@ -9,7 +9,7 @@ from itertools import count
 from stoker.core.policies.ranking import Threshold
 from stoker.core.queue.job_class import OVERDUE_CUTOFF, JobClass
 from stoker.core.queue.pending_queue import PendingQueue
-from stoker.core.structures.fit_tree import SortKey
+from stoker.core.structures.amounts import SortKey
 
 ThresholdFor = Callable[[int], Threshold]
 """Returns, for a number of GPUs on one node, the rank that a preemptor must be below."""

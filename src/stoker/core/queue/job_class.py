@@ -13,7 +13,7 @@ from stoker.core.placement.request_shape import (
     request_amounts,
 )
 from stoker.core.policies.ranking import OVERDUE_RANK
-from stoker.core.structures.fit_tree import BEFORE_ALL, Amounts, SortKey
+from stoker.core.structures.amounts import BEFORE_ALL, Amounts, SortKey
 
 
 class ClassKey(NamedTuple):

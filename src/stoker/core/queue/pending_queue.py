@@ -14,13 +14,13 @@ from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.request_shape import request_shape
 from stoker.core.queue.job_class import (
-    ClassKey,
     ClassEntry,
+    ClassKey,
     JobClass,
     ShapeGroup,
     is_groupable,
 )
-from stoker.core.structures.fit_tree import SortKey
+from stoker.core.structures.amounts import SortKey
 from stoker.core.structures.sorted_list import remove_sorted
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from stoker.core.model.job import Job
 from stoker.core.queue.job_class import JobClass, ShapeGroup
 from stoker.core.queue.pending_queue import PendingQueue
-from stoker.core.structures.fit_tree import BEFORE_ALL, CapacityTest, SortKey
+from stoker.core.structures.amounts import BEFORE_ALL, CapacityTest, SortKey
 
 CapacityTestFor = Callable[[ShapeGroup], CapacityTest]
 """Returns the test whether requests of a group may fit, by amounts and time limit."""

@@ -26,7 +26,7 @@ from stoker.core.reservation.device_choice import prefer_busy_devices
 from stoker.core.reservation.easy import BlockedJob, EasyBackfill
 from stoker.core.reservation.reservation import Releases
 from stoker.core.running.release_times import KILL_GRACE_SECONDS, Release
-from stoker.core.structures.fit_tree import BEFORE_ALL, SortKey
+from stoker.core.structures.amounts import BEFORE_ALL, SortKey
 
 MAX_RESERVATIONS = 100
 """Blocked jobs per scan that get a slot: later starts are too uncertain to be worth the time."""

@@ -16,7 +16,7 @@ from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
 from stoker.core.reservation.reservation import Releases, Reservation, reserve
 from stoker.core.running.release_times import KILL_GRACE_SECONDS
-from stoker.core.structures.fit_tree import CapacityTest, SortKey
+from stoker.core.structures.amounts import CapacityTest, SortKey
 
 NO_TIME_LIMIT = 1e300
 """Seconds; more than any time limit, and less than the infinity that stands for none."""
