@@ -93,7 +93,7 @@ class PreemptionScenario(Scenario):
         """Return the victims if all pending jobs are checked again."""
         self.state.pending.request_planning()
         self.run_cycles()
-        self.state.pending.request_recheck()
+        self.state.pending.mark_all_unchecked()
         self.state.pending.request_planning()
         return self.run_cycles()
 

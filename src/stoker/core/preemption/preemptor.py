@@ -124,8 +124,6 @@ class PreemptionStage:
             yield from self._preempt_for(key, job_class, state.jobs[id], has_reservation)
             if nominations.future.version != version:
                 heads.invalidate()
-        if end is None:
-            state.pending.finish_recheck()
 
     def _preempt_for(
         self, key: SortKey, job_class: JobClass, job: Job, has_reservation: bool

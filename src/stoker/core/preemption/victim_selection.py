@@ -46,9 +46,7 @@ class PreemptorRequest:
         self.state, self.request, self.priority = state, request, job_class.priority
         self.node_part = request.part
         """The request to one node."""
-        self.all_nodes = (
-            job_class.is_unchecked or state.pending.recheck_all or request.node_count > 1
-        )
+        self.all_nodes = job_class.is_unchecked or request.node_count > 1
         """Whether all nodes are tried, or only changed ones. A changed node may be enough for a
         gang together with unchanged ones."""
         policy = state.policy_of(job_class.queue)

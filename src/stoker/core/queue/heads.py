@@ -79,11 +79,7 @@ class PreemptorHeads(QueueHeads):
         """Without `all_nodes`, every class is compared with `changed_nodes`."""
         super().__init__(pending, exhausted)
         self.all_nodes = _ThresholdCache(all_nodes or changed_nodes)
-        self.changed_nodes = (
-            self.all_nodes
-            if pending.recheck_all or all_nodes is None
-            else _ThresholdCache(changed_nodes)
-        )
+        self.changed_nodes = _ThresholdCache(changed_nodes)
 
     def invalidate(self) -> None:
         """Recompute thresholds when they are next needed: capacity was nominated."""

@@ -54,7 +54,6 @@ class PendingQueue:
         self._planning_requested = False
         self.time_limited_classes = 0
         """Number of classes with a time limit."""
-        self._recheck_all = False
         self._cached_head: Job | None = None
 
     def __len__(self) -> int:
@@ -143,19 +142,6 @@ class PendingQueue:
         else:
             self._remove_class(job_class)
         return was_head
-
-    @property
-    def recheck_all(self) -> bool:
-        """Whether preemption may help any class, whether checked before or not."""
-        return self._recheck_all
-
-    def request_recheck(self) -> None:
-        """Note that a quota has capacity again, so that preemption may help any class."""
-        self._recheck_all = True
-
-    def finish_recheck(self) -> None:
-        """Note that all classes were checked for preemption."""
-        self._recheck_all = False
 
     def sort_key(self, job: Job) -> SortKey:
         """Return the position of a pending job."""

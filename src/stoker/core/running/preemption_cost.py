@@ -56,6 +56,8 @@ class PreemptionThresholds:
     def refresh(self, reordered: Iterable[str] = ()) -> None:
         """Recompute changed nodes and those with reordered victims."""
         stale = dict.fromkeys([*self.ledger.changes.since(self._cursor), *reordered])
+        if not stale:
+            return
         self._cursor = self.ledger.changes.end
         self.changed.update(stale)
         for name in stale:
@@ -69,11 +71,6 @@ class PreemptionThresholds:
                 self._steps[name] = steps
             else:
                 self._steps.pop(name, None)
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether nodes of the ledger changed since the last refresh."""
-        return self._cursor != self.ledger.changes.end
 
     def descending(self, gpus: int) -> Iterator[NodeThreshold]:
         """Yield nodes, the highest threshold first. Nothing may change meanwhile."""

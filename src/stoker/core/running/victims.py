@@ -30,9 +30,7 @@ class VictimIndex:
         self.freed_on: dict[str, dict[int, Freed]] = {}
         """What each victim would free, by node."""
         self.reordered_nodes: dict[str, None] = {}
-        """Nodes on which a victim was added, removed or reordered since this was last cleared."""
-        self.more_preemptible_nodes: dict[str, None] = {}
-        """Nodes with a job that became preemptible again without a new rank."""
+        """Nodes with victims that were added, removed or changed since this was last cleared."""
 
     def add(
         self, job: int, placement: Placement | None, priority: int, rank: float, started: float
@@ -48,15 +46,11 @@ class VictimIndex:
             self._index_on(job, placement.parts if placement is not None else ())
         insort(self._sorted, key)
         self._key[job] = key
-        self._move(job)
+        self.mark_changed(job)
 
-    def mark_more_preemptible(self, job: int) -> None:
-        """Note that a job became preemptible again, with the same rank."""
+    def mark_changed(self, job: int) -> None:
+        """Note that a job changed its rank, or became preemptible again with the same rank."""
         for name in self._nodes.get(job, ()):
-            self.more_preemptible_nodes[name] = None
-
-    def _move(self, job: int) -> None:
-        for name in self._nodes[job]:
             self.reordered_nodes[name] = None
 
     def _index_on(self, job: int, parts: Iterable[Placement]) -> None:
@@ -79,7 +73,7 @@ class VictimIndex:
         if key is None:
             return
         remove_sorted(self._sorted, key)
-        self._move(job)
+        self.mark_changed(job)
         for name in self._nodes.pop(job):
             del self.freed_on[name][job]
             if not self.freed_on[name]:

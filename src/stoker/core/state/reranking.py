@@ -104,7 +104,7 @@ def check_preemption_after_rerank(state: State, job: Job) -> None:
     """Request planning if a pending job may preempt a running job with its new rank."""
     first = state.pending.lower_bound()
     if first is not None and may_preempt(state, first, state.victims.key_of(job.id)):
-        state.victims.mark_more_preemptible(job.id)
+        state.victims.mark_changed(job.id)
         state.pending.request_planning()
 
 
