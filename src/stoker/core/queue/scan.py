@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from stoker.core.model.job import Job
 from stoker.core.queue.job_class import JobClass, ShapeGroup
 from stoker.core.queue.pending_queue import PendingQueue
-from stoker.core.structures.amounts import BEFORE_ALL, CapacityTest, SortKey
+from stoker.core.structures.amounts import BEFORE_ALL, Amounts, CapacityTest, SortKey
 
 CapacityTestFor = Callable[[ShapeGroup], CapacityTest]
 """Returns the test whether requests of a group may fit, by amounts and time limit."""
@@ -27,6 +27,8 @@ class QueueScan:
         self.pending, self.jobs, self.test_for = pending, jobs, test_for
         self.capacity_tests: dict[ShapeGroup, CapacityTest] = {}
         """Tests by group, until a placement is taken."""
+        self._too_large: set[tuple[ShapeGroup, Amounts]] = set()
+        """Amounts that did not fit; classes of several users have the same ones."""
         self.position: SortKey = BEFORE_ALL
         """Sort key of the last candidate."""
         self._entries = pending.order.copy()
@@ -49,10 +51,16 @@ class QueueScan:
         group = job_class.group
         if group is None:
             return True
+        request = (group, job_class.amounts)
+        if request in self._too_large:
+            return False
         test = self.capacity_tests.get(group)
         if test is None:
             test = self.capacity_tests[group] = self.test_for(group)
-        return test(job_class.amounts)
+        if test(job_class.amounts):
+            return True
+        self._too_large.add(request)
+        return False
 
     def revisit(self, job_class: JobClass) -> None:
         """Offer the new head of a class after its head started."""
