@@ -103,11 +103,10 @@ class JobClass:
 class ShapeGroup:
     """Classes of one queue that differ only in amounts, time limit, priority and user."""
 
-    __slots__ = ("class_count", "queue", "shape")
+    __slots__ = ("__weakref__", "queue", "shape")
 
     def __init__(self, shape: ResourceRequest, queue: str) -> None:
         self.shape, self.queue = shape, queue
-        self.class_count = 0
 
 
 def is_groupable(key: ClassKey) -> bool:

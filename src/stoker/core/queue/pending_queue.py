@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Container
 from heapq import nsmallest
+from weakref import WeakValueDictionary
 
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
@@ -36,24 +37,18 @@ class PendingQueue:
         self.classes: dict[ClassKey, JobClass] = {}
         self.order: list[tuple[SortKey, JobClass]] = []
         """All classes by the sort key of their head; keys are unique, as they end in the job id."""
-        self.groups: dict[tuple[ResourceRequest, str], ShapeGroup] = {}
-        """Groups by request shape and queue."""
-        self.queues: dict[str, int] = {}
-        """Number of classes per queue."""
+        self._groups = WeakValueDictionary[tuple[ResourceRequest, str], ShapeGroup]()
+        """Groups by request shape and queue, as long as they have classes."""
         self.class_of: dict[int, JobClass] = {}
         """Class by job."""
         self.rank_of: dict[int, float] = {}
         """Rank by job; without an entry it is 0."""
         self.jobs_by_profile: dict[tuple[str, str], dict[int, None]] = {}
         """Jobs by user and name: a measurement of one changes the ranks of all."""
-        self.classes_by_user: dict[str, dict[ClassKey, JobClass]] = {}
-        """Classes by user, in queues with fair share."""
         self.user_penalties: dict[str, float] = {}
         self.queue_fair_weight: dict[str, float] = {}
         """Factor of the penalties in a queue."""
         self._planning_requested = False
-        self.time_limited_classes = 0
-        """Number of classes with a time limit."""
         self._cached_head: Job | None = None
 
     def __len__(self) -> int:
@@ -77,9 +72,14 @@ class PendingQueue:
         return requested
 
     @property
-    def has_overdue(self) -> bool:
-        """Whether the head of some class is overdue."""
-        return any(job_class.is_overdue for job_class in self.classes.values())
+    def queues(self) -> set[str]:
+        """Names of the queues with pending jobs."""
+        return {key.queue for key in self.classes}
+
+    @property
+    def fair_share_users(self) -> set[str]:
+        """Names of the users with pending jobs in queues with fair share."""
+        return {key.user for key in self.classes if key.user}
 
     def head(self, jobs: dict[int, Job], is_blocked: Callable[[JobClass], object]) -> Job | None:
         """Return the first job of the classes that no quota blocks.
@@ -140,7 +140,7 @@ class PendingQueue:
         if job_class.entries:
             self._index(job_class)
         else:
-            self._remove_class(job_class)
+            del self.classes[job_class.key]
         return was_head
 
     def sort_key(self, job: Job) -> SortKey:
@@ -161,8 +161,8 @@ class PendingQueue:
         """Move all pending jobs of a user by its new fair-share penalty."""
         forward = penalty < self.user_penalties.get(user, 0.0)
         self.user_penalties[user] = penalty
-        for job_class in self.classes_by_user.get(user, {}).values():
-            self._cached_head = None
+        self._cached_head = None
+        for job_class in [each for each in self.classes.values() if each.key.user == user]:
             self._deindex(job_class)
             job_class.fair_share_penalty = self._penalty_of(job_class, penalty)
             self._index(job_class)
@@ -175,40 +175,19 @@ class PendingQueue:
     def _create_class(self, key: ClassKey) -> JobClass:
         job_class = JobClass(key, self._group_for(key))
         self.classes[key] = job_class
-        self.queues[key.queue] = self.queues.get(key.queue, 0) + 1
-        self.time_limited_classes += key.time_limit is not None
         if user := key.user:
             penalty = self.user_penalties.get(user, 0.0)
             job_class.fair_share_penalty = self._penalty_of(job_class, penalty)
-            self.classes_by_user.setdefault(user, {})[key] = job_class
         return job_class
 
     def _group_for(self, key: ClassKey) -> ShapeGroup | None:
         if key.request is None or not is_groupable(key):
             return None
         shape = request_shape(key.request)
-        group = self.groups.get((shape, key.queue))
+        group = self._groups.get((shape, key.queue))
         if group is None:
-            group = self.groups[shape, key.queue] = ShapeGroup(shape, key.queue)
-        group.class_count += 1
+            group = self._groups[shape, key.queue] = ShapeGroup(shape, key.queue)
         return group
-
-    def _remove_class(self, job_class: JobClass) -> None:
-        key = job_class.key
-        del self.classes[key]
-        self.time_limited_classes -= key.time_limit is not None
-        self.queues[key.queue] -= 1
-        if not self.queues[key.queue]:
-            del self.queues[key.queue]
-        if user := key.user:
-            del self.classes_by_user[user][key]
-            if not self.classes_by_user[user]:
-                del self.classes_by_user[user]
-        group = job_class.group
-        if group is not None:
-            group.class_count -= 1
-            if not group.class_count:
-                del self.groups[group.shape, group.queue]
 
     def _index(self, job_class: JobClass) -> None:
         key = job_class.indexed_key = job_class.sort_key(job_class.entries[0])
