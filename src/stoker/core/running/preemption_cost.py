@@ -13,8 +13,7 @@ from math import inf
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.model.resources import CPU, GPU, MEMORY
-from stoker.core.model.units import THOUSAND
-from stoker.core.placement.capacity import available_on, total_available, whole_and_part
+from stoker.core.placement.capacity import available_on, max_request_amount, total_available
 from stoker.core.placement.request_shape import GPU_BUCKET
 from stoker.core.policies.ranking import Threshold
 from stoker.core.running.victims import VictimIndex, VictimKey
@@ -49,7 +48,7 @@ class PreemptionThresholds:
         self._cursor = 0
         self._steps: dict[str, EvictionSteps] = {}
         self._tables: dict[int, _NodeOrder] = {}
-        """Orders of nodes by GPU count, ascending."""
+        """Orders of nodes by GPU count."""
         self.changed: dict[str, None] = {}
         """Nodes that changed since the last complete preemption stage."""
 
@@ -62,11 +61,8 @@ class PreemptionThresholds:
         self.changed.update(stale)
         for name in stale:
             steps = self._eviction_steps(name)
-            index, end = 0, len(steps)
             for gpus, order in self._tables.items():
-                while index < end and steps[index][0] < gpus:  # free GPUs grow with every step
-                    index += 1
-                order.set(name, steps[index][3] if index < end else None)
+                order.set(name, last_victim(steps, gpus))
             if steps:
                 self._steps[name] = steps
             else:
@@ -78,7 +74,6 @@ class PreemptionThresholds:
         order = self._tables.get(gpus)
         if order is None:
             order = self._tables[gpus] = _NodeOrder()
-            self._tables = dict(sorted(self._tables.items()))
             for name, steps in self._steps.items():
                 order.set(name, last_victim(steps, gpus))
         return reversed(order.rows)
@@ -101,7 +96,6 @@ class PreemptionThresholds:
             return []
         left = available_on(node, GPU)
         cores, memory = total_available(node, CPU), total_available(node, MEMORY)
-        whole, part = whole_and_part(left.values())
         steps: EvictionSteps = []
         for victim in self.victims.victims_on(name):
             if self.can_preempt is not None and not self.can_preempt(victim[3]):
@@ -109,21 +103,11 @@ class PreemptionThresholds:
             freed_gpus, freed_cores, freed_memory = freed[victim[3]]
             cores += freed_cores
             memory += freed_memory
-            for device, freed_amount in freed_gpus:
-                before = left.get(device)
-                if before is None:
-                    continue
-                amount = freed_amount
-                if before or freed_amount != THOUSAND:  # another job may share the GPU
-                    amount = min(before + freed_amount, node.by_name[GPU, device].facts.capacity)
-                left[device] = amount
-                if before and (before == part or before >= THOUSAND):
-                    whole, part = whole_and_part(left.values())
-                elif amount == THOUSAND:
-                    whole += THOUSAND
-                elif amount > part:
-                    part = amount
-            steps.append((whole + part, cores, memory, victim))
+            for device, amount in freed_gpus:
+                if device in left:
+                    capacity = node.by_name[GPU, device].facts.capacity
+                    left[device] = min(left[device] + amount, capacity)
+            steps.append((max_request_amount(left.values()), cores, memory, victim))
         return steps
 
 
