@@ -32,19 +32,17 @@ def total_available(node: Node, type: str) -> int:
 
 
 def max_request_amount(amounts: Iterable[int]) -> int:
-    """Return the largest request that GPUs with these available amounts can serve."""
-    return sum(whole_and_part(amounts))
+    """Return the largest request that GPUs with these available amounts can serve.
 
-
-def whole_and_part(amounts: Iterable[int]) -> tuple[int, int]:
-    """Return the whole GPUs among these available amounts, and the largest of the others."""
+    That is the whole GPUs among them, and the largest of the others.
+    """
     whole = part = 0
     for amount in amounts:
         if amount == THOUSAND:
             whole += THOUSAND
         elif amount > part:
             part = amount
-    return whole, part
+    return whole + part
 
 
 def may_hold(cluster: Cluster, name: str, request: ResourceRequest) -> bool:

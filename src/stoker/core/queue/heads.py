@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from heapq import heappop, heappush
 from itertools import count
 
@@ -78,28 +79,17 @@ class PreemptorHeads(QueueHeads):
     ) -> None:
         """Without `all_nodes`, every class is compared with `changed_nodes`."""
         super().__init__(pending, exhausted)
-        self.all_nodes = _ThresholdCache(all_nodes or changed_nodes)
-        self.changed_nodes = _ThresholdCache(changed_nodes)
+        self.all_nodes = cache(all_nodes or changed_nodes)
+        self.changed_nodes = cache(changed_nodes)
 
     def invalidate(self) -> None:
         """Recompute thresholds when they are next needed: capacity was nominated."""
-        self.all_nodes.clear()
-        self.changed_nodes.clear()
+        self.all_nodes.cache_clear()
+        self.changed_nodes.cache_clear()
 
     def may_preempt(self, key: SortKey, job_class: JobClass) -> bool:
         """Whether a job at this position is overdue or below the threshold of its GPU count."""
         if key[1] <= OVERDUE_CUTOFF:
             return True
-        thresholds = self.all_nodes if job_class.is_unchecked else self.changed_nodes
-        return key[:2] < thresholds[job_class.gpu_bucket]
-
-
-class _ThresholdCache(dict[int, Threshold]):
-    """Thresholds by number of GPUs, computed on first use."""
-
-    def __init__(self, threshold_for: ThresholdFor) -> None:
-        self.threshold_for = threshold_for
-
-    def __missing__(self, gpu_bucket: int) -> Threshold:
-        threshold = self[gpu_bucket] = self.threshold_for(gpu_bucket)
-        return threshold
+        threshold_for = self.all_nodes if job_class.is_unchecked else self.changed_nodes
+        return key[:2] < threshold_for(job_class.gpu_bucket)

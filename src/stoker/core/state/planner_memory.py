@@ -10,13 +10,16 @@ from stoker.core.model.hardware import Placement
 class PlannerMemory:
     """Decisions of earlier planning cycles that later ones continue.
 
-    Everything else in the state is read-only for the planner. After a restart it is empty:
-    nominations are made and elastic jobs are rebalanced again.
+    Everything else in the state is read-only for the planner. After a restart it is empty, and
+    elastic jobs are rebalanced again.
     """
 
     def __init__(self) -> None:
         self.nominations: dict[int, Placement] = {}
-        """Placements held for preemptors until their victims have stopped."""
+        """Placements held for preemptors until their victims have stopped: those of the last cycle.
+
+        `preemption.nominations` derives them again from the stopping jobs in every cycle.
+        """
         self.elastic_targets: dict[int, int] = {}
         """GPUs by job that the last rebalance assigned and the job does not have yet."""
         self.last_rebalance = -inf
