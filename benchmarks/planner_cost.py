@@ -1,4 +1,4 @@
-"""Cost of one event with the planner policy: 10³ to 10⁵ nodes, 10⁴ to 10⁶ pending jobs.
+"""Cost of one event with the planner policy: 10³ to 10⁴ nodes, 10⁴ to 10⁵ pending jobs.
 
 Only the core: a job ends, another arrives, or the first epochs of one are measured; then one cycle
 of the core follows, and its decisions are applied. No processes, no journal.
@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from benchmarks.home import resident_megabytes
@@ -30,8 +30,8 @@ from stoker.core.placement.fit import fit
 from stoker.core.planner.cycle import plan_events, unload_events
 from stoker.core.state.state import State
 
-SIZES = ((1_000, 10_000), (10_000, 100_000), (100_000, 1_000_000))
-"""Nodes and pending jobs."""
+SIZES = ((1_000, 10_000), (1_000, 100_000), (10_000, 100_000))
+"""Nodes and pending jobs. The second is the size for which the planner is built."""
 EVENTS = 2000
 MAX_SECONDS = 60.0
 """Maximum time for the events of one point."""
@@ -41,7 +41,9 @@ ranks are an hour old; a daemon refreshes them continuously, so it takes some ev
 GPUS, CORES, RAM = 8, 128_000, 1_048_576
 NON_PREEMPTIBLE = ", steady"
 """Suffix of kinds with non-preemptible jobs."""
-KINDS = ("gpus", "gpus, steady", "mixed", "mixed, steady")
+KINDS = ("gpus", "gpus, steady", "alike", "alike, steady", "mixed", "mixed, steady")
+DISTINCT_REQUESTS = 50
+"""Requests of the kind `alike`, which together with the users make 1,000 classes."""
 HOUR = 3600.0
 USERS, FAMILIES = 20, 50
 
@@ -316,8 +318,16 @@ def mixed_requests(dice: random.Random) -> Iterator[ResourceRequest]:
         )
 
 
+def alike_requests(dice: random.Random) -> Iterator[ResourceRequest]:
+    """Yield mixed requests of which many are equal."""
+    requests = list(islice(mixed_requests(dice), DISTINCT_REQUESTS))
+    while True:
+        yield dice.choice(requests)
+
+
 REQUESTS: dict[str, Callable[[random.Random], Iterator[ResourceRequest]]] = {
     "gpus": gpu_requests,
+    "alike": alike_requests,
     "mixed": mixed_requests,
 }
 

@@ -13,7 +13,7 @@ QUICK_SEEDS = 1
 
 
 def decision_cost(settings: Settings) -> Section:
-    """Measure one event with 10⁴ pending jobs and 10³ nodes, and larger clusters."""
+    """Measure one event with up to 10⁵ pending jobs and 10³ nodes, and larger clusters."""
     points: list[dict[str, Any]] = planner_cost.measure(settings)["points"]
     rows, verdicts = [], []
     for each in points:
@@ -21,11 +21,11 @@ def decision_cost(settings: Settings) -> Section:
             each["requests"], f"{each['nodes']:,}", f"{each['queued']:,}",
             *(f"{each[key]:,.0f}" for key in ("median_us", "mean_us", "p95_us", "p99_us")),
         ])  # fmt: skip
-        if (each["nodes"], each["queued"]) == (1_000, 10_000):
-            words = f"an event, {each['requests']}: median"
-            verdicts.append(Verdict("3", words, each["median_us"] / MILLISECOND, 1.0, "ms"))
-            words = f"an event, {each['requests']}: mean"
-            verdicts.append(Verdict("3", words, each["mean_us"] / MILLISECOND, 1.0, "ms"))
+        if each["nodes"] == 1_000 and each["classes"] <= 1_000:
+            words = f"an event, {each['requests']}, {each['queued']:,} pending"
+            median, p99 = (each[key] / MILLISECOND for key in ("median_us", "p99_us"))
+            verdicts.append(Verdict("3", f"{words}: median", median, 3.0, "ms"))
+            verdicts.append(Verdict("3", f"{words}: p99", p99, 20.0, "ms"))
     return Section(
         "Goal 3: what one event costs, µs",
         ["requests", "machines", "waiting", "median", "mean", "p95", "p99"],

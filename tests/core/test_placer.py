@@ -15,7 +15,7 @@ from stoker.core.placement.fit import fit, max_request
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.placement.placer import find_placement
 from stoker.core.placement.request_shape import request_amounts, request_shape
-from stoker.core.structures.fit_tree import fits_within
+from stoker.core.structures.amounts import fits_within
 
 
 def cluster(**types: tuple[DeviceFacts, ...]) -> Cluster:

@@ -60,7 +60,6 @@ def without_search_limits() -> Iterator[None]:
     """Try every preemptor on every node."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preemptor, "MAX_PREEMPTORS_PER_CYCLE", 10_000)
-        patch.setattr(preemptor, "MAX_RESERVATION_CHECKS", 10_000)
         patch.setattr(victim_selection, "MAX_NODES_PER_PREEMPTOR", 10_000)
         yield
 
@@ -93,7 +92,7 @@ class PreemptionScenario(Scenario):
         """Return the victims if all pending jobs are checked again."""
         self.state.pending.request_planning()
         self.run_cycles()
-        self.state.pending.request_recheck()
+        self.state.pending.mark_all_unchecked()
         self.state.pending.request_planning()
         return self.run_cycles()
 

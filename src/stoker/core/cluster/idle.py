@@ -8,7 +8,7 @@ from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.node import Node
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.resources import ResourceRequest
-from stoker.core.structures.fit_tree import CapacityTest
+from stoker.core.structures.amounts import CapacityTest
 
 
 class IdleCluster(Overlay):

@@ -342,7 +342,7 @@ def transition(state: State, job: Job, to: JobState) -> None:
         state.finished.pop(job.id, None)
         state.unacknowledged.pop(job.id, None)
     job.state = to
-    state.victims.mark_more_preemptible(job.id)
+    state.victims.mark_changed(job.id)
     if to is JobState.COMPLETING:
         state.stopping[job.id] = job
     if job.finished:

@@ -61,7 +61,6 @@ def assign(state: State, policy: Policy, now: float, boot: float) -> Decisions:
         _minimize_makespan(assignment)
     else:
         _minimize_jct(assignment)
-    state.pending.begin_scan()  # never completed: the next scan considers every class
     state.memory.nominations.clear()
     for entry in assignment.entries.values():
         if entry.target is not None and entry.target is not entry.current:

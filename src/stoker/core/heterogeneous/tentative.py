@@ -30,7 +30,7 @@ from stoker.core.policies.ranking import rank
 from stoker.core.queue.heads import QueueHeads
 from stoker.core.queue.job_class import OVERDUE_CUTOFF, JobClass
 from stoker.core.state.state import State
-from stoker.core.structures.fit_tree import SortKey
+from stoker.core.structures.amounts import SortKey
 
 MAX_PENDING_CONSIDERED = 256
 """Pending jobs per plan that may displace others; jobs after them get what is free."""

@@ -13,7 +13,7 @@ from stoker.core.model.units import THOUSAND
 from stoker.core.placement.fit import fit, max_request
 from stoker.core.placement.node_lookup import count_indexed, demand_of, scanned_nodes
 from stoker.core.placement.request_shape import gpus_needed, is_amount_only, non_gpu_amounts
-from stoker.core.structures.fit_tree import Amounts, CapacityTest, at_most_any, fits_within
+from stoker.core.structures.amounts import Amounts, CapacityTest, fits_within
 
 
 def available_on(node: Node, type: str) -> dict[str, int]:
@@ -31,19 +31,17 @@ def total_available(node: Node, type: str) -> int:
 
 
 def max_request_amount(amounts: Iterable[int]) -> int:
-    """Return the largest request that GPUs with these available amounts can serve."""
-    return sum(whole_and_part(amounts))
+    """Return the largest request that GPUs with these available amounts can serve.
 
-
-def whole_and_part(amounts: Iterable[int]) -> tuple[int, int]:
-    """Return the whole GPUs among these available amounts, and the largest of the others."""
+    That is the whole GPUs among them, and the largest of the others.
+    """
     whole = part = 0
     for amount in amounts:
         if amount == THOUSAND:
             whole += THOUSAND
         elif amount > part:
             part = amount
-    return whole, part
+    return whole + part
 
 
 def may_hold(cluster: Cluster, name: str, request: ResourceRequest) -> bool:
@@ -70,21 +68,11 @@ def count_feasible_nodes(cluster: Cluster, request: ResourceRequest) -> int:
     return min(feasible, count)
 
 
-def capacity_test(
-    cluster: Cluster, shape: ResourceRequest, among: Iterable[str] | None = None
-) -> CapacityTest:
+def capacity_test(cluster: Cluster, shape: ResourceRequest) -> CapacityTest:
     """Return a test whether a request of this shape fits that needs given amounts.
 
-    `among`: only on these nodes; of a gang, one part must fit there and all parts somewhere.
     Conditions other than amounts, such as a time limit, are not tested.
     """
-    if among is not None:
-        nodes = (node for name in among if (node := cluster.node(name)) is not None)
-        near = at_most_any(dict.fromkeys(_max_requests(nodes, shape)))
-        if shape.node_count == 1:
-            return near
-        anywhere = capacity_test(cluster, shape)
-        return lambda needed: near(_per_node(needed, shape)) and anywhere(needed)
     scanned = Counter(_max_requests(scanned_nodes(cluster, shape), shape))
     indexed = is_amount_only(shape)
     fitting: set[Amounts] = set()

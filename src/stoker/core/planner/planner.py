@@ -40,7 +40,6 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, Plan
         yield from session.commit(_start(session, starts, candidate))
     revocations = session.nominations.revocations
     yield from session.commit(session.preemption.run(session.backfill.has_reservation))
-    starts.finish()
     revoked = session.nominations.revocations > revocations
     return PlanResult(again=revoked and session.has_decided)
 

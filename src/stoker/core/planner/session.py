@@ -36,7 +36,7 @@ class PlanningSession:
             if isinstance(decision, AttemptPlanned):
                 self.nominations.on_start(decision.job, decision.placement)
             elif isinstance(decision, PreemptionCancelled):
-                self.state.victims.mark_more_preemptible(decision.job)
+                self.state.victims.mark_changed(decision.job)
 
     def _is_applied(self, decision: Decision) -> bool:
         if isinstance(decision, AttemptPlanned):

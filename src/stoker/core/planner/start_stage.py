@@ -11,7 +11,6 @@ from stoker.core.model.hardware import Placement
 from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
 from stoker.core.planner.request_variants import request_variants
-from stoker.core.planner.scan_scope import ScanScope
 from stoker.core.planner.session import PlanningSession
 from stoker.core.planner.types import Candidate
 from stoker.core.policies.policy import BackfillMode
@@ -24,14 +23,14 @@ from stoker.core.preemption.reservation_guard import (
 from stoker.core.queue.job_class import ShapeGroup
 from stoker.core.queue.scan import QueueScan
 from stoker.core.reservation.easy import BlockedJob
-from stoker.core.structures.fit_tree import BEFORE_ALL, CapacityTest, SortKey
+from stoker.core.structures.amounts import BEFORE_ALL, CapacityTest, SortKey
 
 
 class CapacityView:
     """What pending jobs of a group can get: the ledger minus nominations, reservation, quotas."""
 
-    def __init__(self, session: PlanningSession, scope: ScanScope) -> None:
-        self.session, self.scope = session, scope
+    def __init__(self, session: PlanningSession) -> None:
+        self.session = session
         self._position: SortKey = BEFORE_ALL
 
     def advance(self, position: SortKey) -> None:
@@ -44,16 +43,11 @@ class CapacityView:
         quota = session.state.gpu_quota_left(group.queue)
         if quota is None or quota < 0:
             return fits_never
-        ledger, nodes = session.nominations.ledger_for(self._position), self.scope.nodes_for(group)
-        fits = session.backfill.capacity_test(shape, ledger, nodes)
+        ledger = session.nominations.ledger_for(self._position)
+        fits = session.backfill.capacity_test(shape, ledger)
         if quota == inf or shape.gpus is None:
             return fits
         return lambda amounts: amounts[0] <= quota and fits(amounts)
-
-    def is_unchanged(self, group: ShapeGroup) -> bool:
-        """Whether no scanned class of a group can fit, since no node has more free capacity."""
-        nodes = self.scope.nodes_for(group)
-        return nodes is not None and not nodes
 
     def protected_test(self, group: ShapeGroup) -> CapacityTest:
         """Return the test whether jobs of a group may be protected and can ever fit."""
@@ -68,15 +62,8 @@ class StartStage:
 
     def __init__(self, session: PlanningSession) -> None:
         self.session = session
-        self.scope = ScanScope(session.state, session.nominations)
-        self._view = CapacityView(session, self.scope)
-        self._scan = QueueScan(
-            session.state.pending,
-            session.state.jobs,
-            self._view.test,
-            self.scope.unscanned,
-            self._view.is_unchanged,
-        )
+        self._view = CapacityView(session)
+        self._scan = QueueScan(session.state.pending, session.state.jobs, self._view.test)
         self._blocked_queues: set[str] = set()
         """Queues of strict order with a blocked job."""
 
@@ -132,8 +119,3 @@ class StartStage:
         for job, job_class in self._scan.blocked_before(self._view.protected_test):
             if is_protected(session.state, job_class):
                 yield blocked_job(session.state, job_class.indexed_key, job, job_class)
-
-    def finish(self) -> None:
-        """Limit the next scan to changes, if this one saw everything that fits."""
-        if not self.session.guard.is_conservative and not self.session.backfill.has_reservation:
-            self.scope.commit()

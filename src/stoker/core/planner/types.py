@@ -10,7 +10,7 @@ from stoker.core.events import AttemptPlanned, PreemptionCancelled, PreemptionRe
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.queue.job_class import JobClass
-from stoker.core.structures.fit_tree import SortKey
+from stoker.core.structures.amounts import SortKey
 
 Decision = AttemptPlanned | PreemptionRequested | PreemptionCancelled
 """A decision is the event that carries it out."""

@@ -27,7 +27,6 @@ class QueuePolicies:
         self._policies, self._queues, self._reporting = policies, queues, reporting
         self._by_queue: dict[str, Policy] = {}
         self._backfill_modes: dict[str, BackfillMode] = {}
-        self._capacity_only: dict[str, bool] = {}
         self._min_hysteresis: float | None = None
 
     def for_queue(self, queue: str) -> Policy:
@@ -69,21 +68,6 @@ class QueuePolicies:
             modes.add(BackfillMode.STRICT)
         return any(self.backfill_mode(queue) in modes for queue in queues)
 
-    def depends_on_capacity_only(self, queue: str) -> bool:
-        """Whether only free capacity decides which jobs of a queue start."""
-        capacity_only = self._capacity_only.get(queue)
-        if capacity_only is None:
-            defined = self._queues.get(queue)
-            limits = (defined.max_running, defined.max_gpus) if defined is not None else ()
-            overtaking = self.backfill_mode(queue) in (
-                BackfillMode.UNRESTRICTED,
-                BackfillMode.OVERDUE_ONLY,
-            )
-            capacity_only = self._capacity_only[queue] = overtaking and not any(
-                limit is not None for limit in limits
-            )
-        return capacity_only
-
     @property
     def min_hysteresis(self) -> float:
         """The smallest rank difference of preemptor and victim in any queue, in doublings."""
@@ -97,7 +81,6 @@ class QueuePolicies:
         """Resolve everything again, since a policy or a queue changed."""
         self._by_queue.clear()
         self._backfill_modes.clear()
-        self._capacity_only.clear()
         self._min_hysteresis = None
 
 

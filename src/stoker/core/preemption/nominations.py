@@ -21,7 +21,7 @@ from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.placer import find_placement, find_placement_on
 from stoker.core.running.future_capacity import FutureCapacity, can_preempt, is_stopping
 from stoker.core.state.state import State
-from stoker.core.structures.fit_tree import SortKey
+from stoker.core.structures.amounts import SortKey
 
 
 class Nomination(NamedTuple):
@@ -43,8 +43,6 @@ class Nominations:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.version = 0
-        """Number of changes to the nominations so far."""
         self.revocations = 0
         """Number of nominations revoked so far."""
         self._sorted: list[Nomination] = []
@@ -58,7 +56,6 @@ class Nominations:
         In queue order, each preemptor gets what its own victims free, with what is free beside.
         """
         state = self.state
-        self.version += 1
         self.future = FutureCapacity(
             state.cluster, state.victims, lambda job: can_preempt(state.jobs[job])
         )
@@ -102,11 +99,6 @@ class Nominations:
         if placement is not None:
             self.future.allocate(placement)
 
-    @property
-    def nodes(self) -> dict[str, None]:
-        """Names of the nodes with nominated devices."""
-        return {part.node: None for entry in self._sorted for part in entry.placement.parts}
-
     def ledger_for(self, key: SortKey) -> Cluster:
         """Return the ledger without what is nominated to jobs before this position.
 
@@ -141,7 +133,7 @@ class Nominations:
             return False
         self.state.memory.nominations[job] = placement
         insort(self._sorted, Nomination(key, job, placement))
-        self._on_change()
+        self._ledger = None
         return True
 
     def on_start(self, job: int, placement: Placement) -> None:
@@ -150,7 +142,7 @@ class Nominations:
         for entry in [entry for entry in self._sorted if entry.job == job]:
             self.future.release(entry.placement)
             self._sorted.remove(entry)
-        self._on_change()
+        self._ledger = None
         parts = [
             Placement(part.node, part.allocations)
             for part in placement.parts
@@ -193,7 +185,7 @@ class Nominations:
             if placement is not None:
                 for entry in revoked:
                     self._revoke(entry.job)
-                self._on_change()
+                self._ledger = None
                 return placement
         for entry in reversed(revoked):
             self.future.allocate(entry.placement)
@@ -207,10 +199,6 @@ class Nominations:
         self.state.thresholds.changed.update((part.node, None) for part in placement.parts)
         if job in pending:
             pending.mark_unchecked(pending.class_of[job])
-
-    def _on_change(self) -> None:
-        self.version += 1
-        self._ledger = None
 
 
 def _stop_request(job: Job) -> StopRequest | None:

@@ -32,12 +32,10 @@ from stoker.core.running.future_capacity import can_preempt, is_stopping
 from stoker.core.running.release_times import Release
 from stoker.core.state.reranking import any_preemption_possible
 from stoker.core.state.state import State
-from stoker.core.structures.fit_tree import SortKey
+from stoker.core.structures.amounts import SortKey
 
 MAX_PREEMPTORS_PER_CYCLE = 16
 """Pending jobs that are tried as preemptors in one cycle: bounds its time."""
-MAX_RESERVATION_CHECKS = 4
-"""Checks per cycle whether reservations would block a preemptor: each may simulate a backfill."""
 
 
 class PreemptionStage:
@@ -60,7 +58,6 @@ class PreemptionStage:
         """Queues of strict order whose head no preemption helps."""
         self._counting_on_surplus: set[JobClass] = set()
         """Classes of which a job counts on future capacity that is not held for it."""
-        self._reservation_checks = 0
 
     def must_run_before_start(self, job: Job, key: SortKey) -> bool:
         """Whether a higher-ranked job may preempt, and this one could not be preempted for it."""
@@ -120,12 +117,10 @@ class PreemptionStage:
                 self.exhausted.add(job_class)
                 continue
             tried += 1
-            version = nominations.future.version
+            future, before = nominations.future, nominations.future.changes.end
             yield from self._preempt_for(key, job_class, state.jobs[id], has_reservation)
-            if nominations.future.version != version:
+            if nominations.future is not future or future.changes.end != before:
                 heads.invalidate()
-        if end is None:
-            state.pending.finish_recheck()
 
     def _preempt_for(
         self, key: SortKey, job_class: JobClass, job: Job, has_reservation: bool
@@ -171,9 +166,6 @@ class PreemptionStage:
         future = self.nominations.future
         if not evictions and find_placement(future, request) is None:
             return True
-        self._reservation_checks += 1
-        if self._reservation_checks > MAX_RESERVATION_CHECKS:
-            return False
         victims = {eviction.victim.id for eviction in evictions}
         return self.guard.would_start(key, job, request, future, partial(self._releases, victims))
 
@@ -194,7 +186,7 @@ class PreemptionStage:
         if obsolete:
             self.nominations.refresh()
             for job_class in self.exhausted:
-                if job_class.heap:
+                if job_class.entries:
                     state.pending.mark_unchecked(job_class)
             self.exhausted.clear()
 

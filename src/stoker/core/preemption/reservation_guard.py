@@ -22,7 +22,7 @@ from stoker.core.reservation.conservative import ConservativeBackfill
 from stoker.core.reservation.easy import NO_TIME_LIMIT, BlockedJob, EasyBackfill
 from stoker.core.reservation.reservation import Releases
 from stoker.core.state.state import State
-from stoker.core.structures.fit_tree import Amounts, CapacityTest, SortKey
+from stoker.core.structures.amounts import Amounts, CapacityTest, SortKey
 
 
 class ReservationGuard:
@@ -49,10 +49,10 @@ class ReservationGuard:
 
     @cached_property
     def _any_protected(self) -> bool:
-        pending = self.state.pending
-        if pending.time_limited_classes or pending.has_overdue:
-            return True
-        return not may_overtake(self.state)
+        return not may_overtake(self.state) or any(
+            job_class.key.time_limit is not None or job_class.is_overdue
+            for job_class in self.state.pending.classes.values()
+        )
 
     def would_start(
         self,

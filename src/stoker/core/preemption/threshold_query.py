@@ -116,16 +116,7 @@ class ThresholdQuery:
         return thresholds.last_victim(name, gpus, cores, memory)
 
     def _refresh(self) -> None:
-        victims, ledger, future = (
-            self.state.victims,
-            self.state.thresholds,
-            self.nominations.future,
-        )
-        moved = (*victims.reordered_nodes, *victims.more_preemptible_nodes)
-        if not (moved or future.thresholds.is_stale or ledger.is_stale):
-            return
-        future.thresholds.refresh([name for name in moved if name in future.nodes])
-        ledger.refresh(victims.reordered_nodes)
-        ledger.changed.update(victims.more_preemptible_nodes)
-        victims.reordered_nodes.clear()
-        victims.more_preemptible_nodes.clear()
+        future, reordered = self.nominations.future, self.state.victims.reordered_nodes
+        future.thresholds.refresh([name for name in reordered if name in future.nodes])
+        self.state.thresholds.refresh(reordered)
+        reordered.clear()

@@ -7,21 +7,20 @@ lowest rank first, until the request fits; then those that are not needed are ke
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable, Container, Iterable, Iterator
+from itertools import islice
 from math import inf, log2
 
 from msgspec import Struct
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.elastic import sizes as elastic
-from stoker.core.model.hardware import DeviceAllocation, Placement
+from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
 from stoker.core.model.resources import GPU, ResourceRequest
-from stoker.core.placement.capacity import available_on, count_feasible_nodes, max_request_amount
+from stoker.core.placement.capacity import count_feasible_nodes
 from stoker.core.placement.fit import fit
 from stoker.core.placement.placer import find_placement
-from stoker.core.placement.request_shape import gpus_needed, non_gpu_amounts
 from stoker.core.preemption.threshold_query import ThresholdQuery
 from stoker.core.queue.job_class import JobClass
 from stoker.core.running.future_capacity import FutureCapacity, can_preempt
@@ -47,18 +46,12 @@ class PreemptorRequest:
         self.state, self.request, self.priority = state, request, job_class.priority
         self.node_part = request.part
         """The request to one node."""
-        self.all_nodes = (
-            job_class.is_unchecked or state.pending.recheck_all or request.node_count > 1
-        )
+        self.all_nodes = job_class.is_unchecked or request.node_count > 1
         """Whether all nodes are tried, or only changed ones. A changed node may be enough for a
         gang together with unchanged ones."""
         policy = state.policy_of(job_class.queue)
         self.min_victim_rank = rank + log2(policy.hysteresis) if policy.preempts else inf
         """Victims of equal priority must have a rank above this."""
-        self.min_free = dict(non_gpu_amounts(request))
-        """The amount of each device type that a node must have at least."""
-        if request.gpu_amount:
-            self.min_free[GPU] = gpus_needed(request)
 
     def allows(self, name: str) -> bool:
         """Whether the request allows a node by its name."""
@@ -102,8 +95,12 @@ def _select_for_gang(
         evictions += _select_on(future, name, preemptor, now, exclude=evicted)
         if count_feasible_nodes(future, request) == request.node_count:
             break
-    if evictions and find_placement(future, request) is not None:
-        return _drop_unneeded(future, request, evictions)
+
+    def fits() -> bool:
+        return find_placement(future, request) is not None
+
+    if evictions and fits():
+        return _drop_unneeded(future, evictions, fits)
     restore_victims(future, evictions)
     return []
 
@@ -133,11 +130,23 @@ def _select_on(
 
     With `shrink_only`, only elastic jobs that resume with fewer GPUs are victims.
     """
-    trial = _NodeTrial(future, preemptor, name)
+    evictions: dict[int, Eviction] = {}
+
+    def fits() -> bool:
+        node = future.node(name)
+        return node is not None and fit(node, preemptor.node_part) is not None
+
     for eviction in _evictions_on(preemptor, name, now, shrink_only):
-        if eviction.victim.id not in exclude and trial.add(eviction) and trial.fits():
-            return trial.needed()
-    trial.restore()
+        id = eviction.victim.id
+        if id in exclude:
+            continue
+        if id in evictions:  # first a part of its GPUs, now all of them
+            restore_victims(future, [evictions.pop(id)])
+        evictions[id] = eviction
+        release_victims(future, [eviction])
+        if fits():
+            return _drop_unneeded(future, evictions.values(), fits)
+    restore_victims(future, evictions.values())
     return []
 
 
@@ -146,75 +155,6 @@ def _elastic_nodes(preemptor: PreemptorRequest) -> list[str]:
     jobs = preemptor.state.running_elastic.values()
     parts = (part for job in jobs if job.placement is not None for part in job.placement.parts)
     return [name for name in dict.fromkeys(part.node for part in parts) if preemptor.allows(name)]
-
-
-class _NodeTrial:
-    """What a node would have free if some victims stopped."""
-
-    def __init__(self, future: FutureCapacity, preemptor: PreemptorRequest, name: str) -> None:
-        self.future, self.preemptor, self.name = future, preemptor, name
-        self.evictions: dict[int, Eviction] = {}
-        self._released: dict[int, Eviction] = {}
-        node = future.node(name)
-        assert node is not None
-        self._is_available = node.unavailable_reason is None
-        self._free_by_gpu = available_on(node, GPU)
-        self._free = {type: sum(available_on(node, type).values()) for type in preemptor.min_free}
-
-    def add(self, eviction: Eviction) -> bool:
-        """Add an eviction; return whether the amounts may be enough now."""
-        freed = self._freed_by(eviction)
-        if not self._is_available or not (freed or self.preemptor.request.exclusive):
-            return False
-        before = self.evictions.pop(eviction.victim.id, None)
-        if before is not None:  # first a part of its GPUs, now all of them
-            self._count(before, -1)
-            if self._released.pop(eviction.victim.id, None):
-                restore_victims(self.future, [before])
-        self.evictions[eviction.victim.id] = eviction
-        self._count(eviction, +1)
-        free, min_free = self._free, self.preemptor.min_free
-        if not all(free[type] >= amount for type, amount in min_free.items()):
-            return False
-        return max_request_amount(self._free_by_gpu.values()) >= min_free.get(GPU, 0)
-
-    def _freed_by(self, eviction: Eviction) -> list[DeviceAllocation]:
-        """Return what an eviction frees here of the requested types."""
-        parts = _freed_placement(self.future, eviction)
-        freed = chain.from_iterable(part.allocations for part in parts if part.node == self.name)
-        return [allocation for allocation in freed if allocation.type in self.preemptor.min_free]
-
-    def _count(self, eviction: Eviction, sign: int) -> None:
-        for freed in self._freed_by(eviction):
-            self._free[freed.type] += sign * freed.amount
-            if freed.type == GPU and freed.device in self._free_by_gpu:
-                self._free_by_gpu[freed.device] += sign * freed.amount
-
-    def fits(self) -> bool:
-        """Release all evictions in the future capacity; return whether the request fits then."""
-        for id, eviction in self.evictions.items():
-            if id not in self._released:
-                release_victims(self.future, [eviction])
-                self._released[id] = eviction
-        return self._fits()
-
-    def _fits(self) -> bool:
-        node = self.future.node(self.name)
-        return node is not None and fit(node, self.preemptor.node_part) is not None
-
-    def needed(self) -> list[Eviction]:
-        """Restore the victims that are not needed, in the order of adding; return the others."""
-        needed = []
-        for eviction in self.evictions.values():
-            restore_victims(self.future, [eviction])
-            if not self._fits():
-                release_victims(self.future, [eviction])
-                needed.append(eviction)
-        return needed
-
-    def restore(self) -> None:
-        """Restore all victims."""
-        restore_victims(self.future, list(self._released.values()))
 
 
 def _evictions_on(
@@ -261,26 +201,26 @@ def _exceeded_quantum(state: State, job: Job, now: float) -> bool:
 
 
 def _drop_unneeded(
-    future: Cluster, request: ResourceRequest, evictions: list[Eviction]
+    future: FutureCapacity, evictions: Iterable[Eviction], fits: Callable[[], bool]
 ) -> list[Eviction]:
-    """Restore the victims that a gang does not need, in the order of selection."""
+    """Restore the victims without which the request fits, in the order of selection."""
     needed = []
     for eviction in evictions:
         restore_victims(future, [eviction])
-        if find_placement(future, request) is None:
+        if not fits():
             release_victims(future, [eviction])
             needed.append(eviction)
     return needed
 
 
-def release_victims(ledger: Cluster, evictions: list[Eviction]) -> None:
+def release_victims(ledger: Cluster, evictions: Iterable[Eviction]) -> None:
     """Release what evictions free."""
     for eviction in evictions:
         for part in _freed_placement(ledger, eviction):
             ledger.release(part)
 
 
-def restore_victims(ledger: Cluster, evictions: list[Eviction]) -> None:
+def restore_victims(ledger: Cluster, evictions: Iterable[Eviction]) -> None:
     """Undo `release_victims`."""
     for eviction in evictions:
         for part in _freed_placement(ledger, eviction):

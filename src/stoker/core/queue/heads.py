@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from heapq import heappop, heappush
 from itertools import count
 
 from stoker.core.policies.ranking import Threshold
 from stoker.core.queue.job_class import OVERDUE_CUTOFF, JobClass
 from stoker.core.queue.pending_queue import PendingQueue
-from stoker.core.structures.fit_tree import SortKey
+from stoker.core.structures.amounts import SortKey
 
 ThresholdFor = Callable[[int], Threshold]
 """Returns, for a number of GPUs on one node, the rank that a preemptor must be below."""
@@ -26,7 +27,7 @@ class QueueHeads:
 
     def __iter__(self) -> Iterator[tuple[SortKey, JobClass, int]]:
         """Yield the sort key, the class and the id of each job."""
-        heads = iter(list(self.pending.order))
+        heads = iter(self.pending.order.copy())
         head = next(heads, None)
         followers: list[_HeapItem] = []
         tie_breaker = count()
@@ -52,11 +53,7 @@ class QueueHeads:
         pending, id = self.pending, int(key[-1])
         if pending.class_of.get(id) is not job_class:
             return False
-        rank = pending.rank_of.get(id, 0.0)
-        return (
-            job_class.effective_rank(rank) == key[1]
-            and (job_class, rank, int(key[2]), id) not in pending.tombstones
-        )
+        return job_class.effective_rank(pending.rank_of.get(id, 0.0)) == key[1]
 
     def may_preempt(self, key: SortKey, job_class: JobClass) -> bool:
         """Whether a job at this position is of interest."""
@@ -82,32 +79,17 @@ class PreemptorHeads(QueueHeads):
     ) -> None:
         """Without `all_nodes`, every class is compared with `changed_nodes`."""
         super().__init__(pending, exhausted)
-        self.all_nodes = _ThresholdCache(all_nodes or changed_nodes)
-        self.changed_nodes = (
-            self.all_nodes
-            if pending.recheck_all or all_nodes is None
-            else _ThresholdCache(changed_nodes)
-        )
+        self.all_nodes = cache(all_nodes or changed_nodes)
+        self.changed_nodes = cache(changed_nodes)
 
     def invalidate(self) -> None:
         """Recompute thresholds when they are next needed: capacity was nominated."""
-        self.all_nodes.clear()
-        self.changed_nodes.clear()
+        self.all_nodes.cache_clear()
+        self.changed_nodes.cache_clear()
 
     def may_preempt(self, key: SortKey, job_class: JobClass) -> bool:
         """Whether a job at this position is overdue or below the threshold of its GPU count."""
         if key[1] <= OVERDUE_CUTOFF:
             return True
-        thresholds = self.all_nodes if job_class.is_unchecked else self.changed_nodes
-        return key[:2] < thresholds[job_class.gpu_bucket]
-
-
-class _ThresholdCache(dict[int, Threshold]):
-    """Thresholds by number of GPUs, computed on first use."""
-
-    def __init__(self, threshold_for: ThresholdFor) -> None:
-        self.threshold_for = threshold_for
-
-    def __missing__(self, gpu_bucket: int) -> Threshold:
-        threshold = self[gpu_bucket] = self.threshold_for(gpu_bucket)
-        return threshold
+        threshold_for = self.all_nodes if job_class.is_unchecked else self.changed_nodes
+        return key[:2] < threshold_for(job_class.gpu_bucket)

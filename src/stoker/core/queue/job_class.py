@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from stoker.core.placement.request_shape import (
     request_amounts,
 )
 from stoker.core.policies.ranking import OVERDUE_RANK
-from stoker.core.structures.fit_tree import BEFORE_ALL, Amounts, SortKey
+from stoker.core.structures.amounts import BEFORE_ALL, Amounts, SortKey
 
 
 class ClassKey(NamedTuple):
@@ -32,7 +31,7 @@ class ClassKey(NamedTuple):
     """Only in queues with fair share, where all jobs of a user move together; else empty."""
 
 
-HeapEntry = tuple[float, int, int]
+ClassEntry = tuple[float, int, int]
 """Rank by the policy, order of arrival and id of a job: its sort key within a class."""
 
 
@@ -46,10 +45,10 @@ class JobClass:
     __slots__ = (
         "amounts",
         "array",
+        "entries",
         "fair_share_penalty",
         "gpu_bucket",
         "group",
-        "heap",
         "indexed_key",
         "is_unchecked",
         "key",
@@ -62,8 +61,8 @@ class JobClass:
         self.key, self.group = key, group
         """`group` is None if amounts alone do not decide whether the class fits."""
         self.request, self.priority, self.queue, self.array = key[:4]
-        self.heap: list[HeapEntry] = []
-        """Entries of the jobs, those of removed jobs included; the first is always current."""
+        self.entries: list[ClassEntry] = []
+        """Entries of the jobs, sorted."""
         self.indexed_key: SortKey = BEFORE_ALL
         """Sort key of the head, set by the pending queue."""
         self.gpu_bucket = gpu_bucket_of(self.request)
@@ -78,11 +77,16 @@ class JobClass:
             self.amounts = (*request_amounts(self.request), limit)
 
     @property
+    def head(self) -> int:
+        """Id of the first job."""
+        return self.entries[0][2]
+
+    @property
     def is_overdue(self) -> bool:
         """Whether the head exceeded the starvation bound of its policy."""
         return self.indexed_key[1] <= OVERDUE_CUTOFF
 
-    def sort_key(self, entry: HeapEntry) -> SortKey:
+    def sort_key(self, entry: ClassEntry) -> SortKey:
         """Return the position of one of the jobs in the pending queue."""
         rank, order, id = entry
         return (-self.priority, self.effective_rank(rank), order, id)
@@ -92,24 +96,17 @@ class JobClass:
         return rank + self.fair_share_penalty if rank > OVERDUE_CUTOFF else rank
 
     def sort_keys(self) -> Iterator[SortKey]:
-        """Yield the sort keys of the jobs in order, lazily; removed jobs are included."""
-        heap = self.heap
-        frontier = [(heap[0], 0)] if heap else []
-        while frontier:
-            entry, index = heappop(frontier)
-            yield self.sort_key(entry)
-            for child in range(2 * index + 1, min(2 * index + 3, len(heap))):
-                heappush(frontier, (heap[child], child))
+        """Yield the sort keys of the jobs in order, lazily."""
+        return map(self.sort_key, self.entries)
 
 
 class ShapeGroup:
     """Classes of one queue that differ only in amounts, time limit, priority and user."""
 
-    __slots__ = ("class_count", "queue", "shape")
+    __slots__ = ("__weakref__", "queue", "shape")
 
     def __init__(self, shape: ResourceRequest, queue: str) -> None:
         self.shape, self.queue = shape, queue
-        self.class_count = 0
 
 
 def is_groupable(key: ClassKey) -> bool:

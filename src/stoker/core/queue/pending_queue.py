@@ -1,27 +1,28 @@
 """The pending queue: eligible jobs in classes of equal request, in scheduling order.
 
 As in HyperQueue, jobs that differ only in their order are one class, of which the planner reads
-only the head. Within a class jobs are in a binary heap with lazy deletion; the heads of all
-classes are in one sorted list.
+only the head. The jobs of a class are in a sorted list, and so are the heads of all classes.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Container
-from heapq import heappop, heappush, nsmallest
+from heapq import nsmallest
+from weakref import WeakValueDictionary
 
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.request_shape import request_shape
 from stoker.core.queue.job_class import (
+    ClassEntry,
     ClassKey,
-    HeapEntry,
     JobClass,
     ShapeGroup,
     is_groupable,
 )
-from stoker.core.structures.fit_tree import SortKey
-from stoker.core.structures.sorted_list import SortedList
+from stoker.core.structures.amounts import SortKey
+from stoker.core.structures.sorted_list import remove_sorted
 
 
 class PendingQueue:
@@ -34,33 +35,20 @@ class PendingQueue:
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, JobClass] = {}
-        self.order: SortedList[tuple[SortKey, JobClass]] = SortedList()
+        self.order: list[tuple[SortKey, JobClass]] = []
         """All classes by the sort key of their head; keys are unique, as they end in the job id."""
-        self.groups: dict[tuple[ResourceRequest, str], ShapeGroup] = {}
-        """Groups by request shape and queue."""
-        self.queues: dict[str, int] = {}
-        """Number of classes per queue."""
+        self._groups = WeakValueDictionary[tuple[ResourceRequest, str], ShapeGroup]()
+        """Groups by request shape and queue, as long as they have classes."""
         self.class_of: dict[int, JobClass] = {}
         """Class by job."""
         self.rank_of: dict[int, float] = {}
         """Rank by job; without an entry it is 0."""
         self.jobs_by_profile: dict[tuple[str, str], dict[int, None]] = {}
         """Jobs by user and name: a measurement of one changes the ranks of all."""
-        self.classes_by_user: dict[str, dict[ClassKey, JobClass]] = {}
-        """Classes by user, in queues with fair share."""
         self.user_penalties: dict[str, float] = {}
         self.queue_fair_weight: dict[str, float] = {}
         """Factor of the penalties in a queue."""
-        self.tombstones: set[tuple[JobClass, float, int, int]] = set()
-        """Heap entries of removed jobs; the first entry of a heap is never among them."""
         self._planning_requested = False
-        self._scan_complete = False
-        """Whether the last scan saw every class but the unscanned ones, and none fitted."""
-        self._unscanned_classes: dict[ClassKey, JobClass] = {}
-        """Classes created since the last scan."""
-        self.time_limited_classes = 0
-        """Number of classes with a time limit."""
-        self._recheck_all = False
         self._cached_head: Job | None = None
 
     def __len__(self) -> int:
@@ -84,9 +72,14 @@ class PendingQueue:
         return requested
 
     @property
-    def has_overdue(self) -> bool:
-        """Whether the head of some class is overdue."""
-        return any(job_class.is_overdue for job_class in self.classes.values())
+    def queues(self) -> set[str]:
+        """Names of the queues with pending jobs."""
+        return {key.queue for key in self.classes}
+
+    @property
+    def fair_share_users(self) -> set[str]:
+        """Names of the users with pending jobs in queues with fair share."""
+        return {key.user for key in self.classes if key.user}
 
     def head(self, jobs: dict[int, Job], is_blocked: Callable[[JobClass], object]) -> Job | None:
         """Return the first job of the classes that no quota blocks.
@@ -96,7 +89,7 @@ class PendingQueue:
         if self._cached_head is None or self._cached_head.id not in self.class_of:
             classes = (job_class for _, job_class in self.order)
             job_class = next((each for each in classes if not is_blocked(each)), None)
-            self._cached_head = jobs[job_class.heap[0][2]] if job_class is not None else None
+            self._cached_head = jobs[job_class.head] if job_class is not None else None
         return self._cached_head
 
     def invalidate_head(self) -> None:
@@ -112,16 +105,11 @@ class PendingQueue:
         if rank:
             self.rank_of[job.id] = rank
         entry = (rank, job.order, job.id)
-        if self.tombstones and (job_class, *entry) in self.tombstones:
-            self.tombstones.discard((job_class, *entry))
-        elif not job_class.heap or entry < job_class.heap[0]:
-            self._deindex(job_class)
-            heappush(job_class.heap, entry)
-            self._index(job_class)
-        else:
-            heappush(job_class.heap, entry)
+        self._deindex(job_class)
+        insort(job_class.entries, entry)
+        self._index(job_class)
         self.mark_unchecked(job_class)
-        return job_class.heap[0] == entry
+        return job_class.head == job.id
 
     def mark_unchecked(self, job_class: JobClass) -> None:
         """Note that a job was added, its rank changed, or its nomination was revoked."""
@@ -146,42 +134,14 @@ class PendingQueue:
         if not alike:
             del self.jobs_by_profile[job.user, job.name]
         entry = (self.rank_of.pop(job.id, 0.0), job.order, job.id)
-        if job_class.heap[0] != entry:
-            self.tombstones.add((job_class, *entry))
-            return False
+        was_head = job_class.head == job.id
         self._deindex(job_class)
-        heap = job_class.heap
-        heappop(heap)
-        while self.tombstones and heap and (job_class, *heap[0]) in self.tombstones:
-            self.tombstones.discard((job_class, *heappop(heap)))
-        if heap:
+        remove_sorted(job_class.entries, entry)
+        if job_class.entries:
             self._index(job_class)
         else:
-            self._remove_class(job_class)
-        return True
-
-    @property
-    def recheck_all(self) -> bool:
-        """Whether preemption may help any class, whether checked before or not."""
-        return self._recheck_all
-
-    def request_recheck(self) -> None:
-        """Note that a quota has capacity again, so that preemption may help any class."""
-        self._recheck_all = True
-
-    def finish_recheck(self) -> None:
-        """Note that all classes were checked for preemption."""
-        self._recheck_all = False
-
-    def begin_scan(self) -> list[JobClass] | None:
-        """Return the classes that the last scan did not see; None if it was not complete."""
-        was_complete, self._scan_complete = self._scan_complete, False
-        return list(self._unscanned_classes.values()) if was_complete else None
-
-    def complete_scan(self) -> None:
-        """Note that every class was seen and none fits."""
-        self._unscanned_classes.clear()
-        self._scan_complete = True
+            del self.classes[job_class.key]
+        return was_head
 
     def sort_key(self, job: Job) -> SortKey:
         """Return the position of a pending job."""
@@ -191,15 +151,18 @@ class PendingQueue:
 
     def lower_bound(self) -> SortKey | None:
         """Return the sort key of the first job, blocked by a quota or not."""
-        first = self.order.first()
-        return first[0] if first is not None else None
+        return self.order[0][0] if self.order else None
+
+    def classes_from(self, key: SortKey) -> list[tuple[SortKey, JobClass]]:
+        """Return the classes with heads at or after a position, in order."""
+        return self.order[bisect_left(self.order, (key,)) :]
 
     def penalize_user(self, user: str, penalty: float) -> None:
         """Move all pending jobs of a user by its new fair-share penalty."""
         forward = penalty < self.user_penalties.get(user, 0.0)
         self.user_penalties[user] = penalty
-        for job_class in self.classes_by_user.get(user, {}).values():
-            self._cached_head = None
+        self._cached_head = None
+        for job_class in [each for each in self.classes.values() if each.key.user == user]:
             self._deindex(job_class)
             job_class.fair_share_penalty = self._penalty_of(job_class, penalty)
             self._index(job_class)
@@ -211,50 +174,28 @@ class PendingQueue:
 
     def _create_class(self, key: ClassKey) -> JobClass:
         job_class = JobClass(key, self._group_for(key))
-        self.classes[key] = self._unscanned_classes[key] = job_class
-        self.queues[key.queue] = self.queues.get(key.queue, 0) + 1
-        self.time_limited_classes += key.time_limit is not None
+        self.classes[key] = job_class
         if user := key.user:
             penalty = self.user_penalties.get(user, 0.0)
             job_class.fair_share_penalty = self._penalty_of(job_class, penalty)
-            self.classes_by_user.setdefault(user, {})[key] = job_class
         return job_class
 
     def _group_for(self, key: ClassKey) -> ShapeGroup | None:
         if key.request is None or not is_groupable(key):
             return None
         shape = request_shape(key.request)
-        group = self.groups.get((shape, key.queue))
+        group = self._groups.get((shape, key.queue))
         if group is None:
-            group = self.groups[shape, key.queue] = ShapeGroup(shape, key.queue)
-        group.class_count += 1
+            group = self._groups[shape, key.queue] = ShapeGroup(shape, key.queue)
         return group
 
-    def _remove_class(self, job_class: JobClass) -> None:
-        key = job_class.key
-        del self.classes[key]
-        self._unscanned_classes.pop(key, None)
-        self.time_limited_classes -= key.time_limit is not None
-        self.queues[key.queue] -= 1
-        if not self.queues[key.queue]:
-            del self.queues[key.queue]
-        if user := key.user:
-            del self.classes_by_user[user][key]
-            if not self.classes_by_user[user]:
-                del self.classes_by_user[user]
-        group = job_class.group
-        if group is not None:
-            group.class_count -= 1
-            if not group.class_count:
-                del self.groups[group.shape, group.queue]
-
     def _index(self, job_class: JobClass) -> None:
-        key = job_class.indexed_key = job_class.sort_key(job_class.heap[0])
-        self.order.add((key, job_class))
+        key = job_class.indexed_key = job_class.sort_key(job_class.entries[0])
+        insort(self.order, (key, job_class))
 
     def _deindex(self, job_class: JobClass) -> None:
-        if job_class.heap:
-            self.order.remove((job_class.indexed_key, job_class))
+        if job_class.entries:
+            remove_sorted(self.order, (job_class.indexed_key, job_class))
 
 
 def first_jobs(
@@ -264,42 +205,26 @@ def first_jobs(
     first: list[SortKey] = []
     for job_class in pending.classes.values():
         if not (job_class.array and job_class.array in without):
-            first += map(job_class.sort_key, _first_of_class(pending, job_class, count))
+            first += map(job_class.sort_key, job_class.entries[:count])
     return [jobs[int(key[-1])] for key in sorted(first)[:count]]
-
-
-def _first_of_class(pending: PendingQueue, job_class: JobClass, count: int) -> list[HeapEntry]:
-    """Return the first entries of a class, without those of removed jobs."""
-    heap, entries = job_class.heap.copy(), list[HeapEntry]()
-    while heap and len(entries) < count:
-        entry = heappop(heap)
-        if (job_class, *entry) not in pending.tombstones:
-            entries.append(entry)
-    return entries
 
 
 def first_rows(
     pending: PendingQueue, jobs: dict[int, Job], count: int, without: Container[int] = ()
 ) -> list[list[int]]:
     """Return the first pending jobs in the same order, equal members of an array in one row."""
-    first: list[tuple[SortKey, list[HeapEntry]]] = []
+    first: list[tuple[SortKey, list[ClassEntry]]] = []
     for job_class in pending.classes.values():
         if job_class.array and job_class.array in without:
             continue
-        if all(jobs[entry[2]].array is None for entry in job_class.heap):
-            entries = _first_of_class(pending, job_class, count)
-            first += [(job_class.sort_key(entry), [entry]) for entry in entries]
-            continue
-        # Not sorted: 100,000 members of an array take 40 ms, sorting them several times as long.
-        rows: dict[object, list[HeapEntry]] = {}
-        for entry in job_class.heap:
-            if not pending.tombstones or (job_class, *entry) not in pending.tombstones:
-                job = jobs[entry[2]]
-                alike = job.array is not None and job.params is None
-                row = (job.array, job.spec) if alike else entry[2]
-                rows.setdefault(row, []).append(entry)
-        first += [(job_class.sort_key(min(entries)), entries) for entries in rows.values()]
+        rows: dict[object, list[ClassEntry]] = {}
+        for entry in job_class.entries:
+            job = jobs[entry[2]]
+            alike = job.array is not None and job.params is None
+            row = (job.array, job.spec) if alike else entry[2]
+            rows.setdefault(row, []).append(entry)
+        first += [(job_class.sort_key(entries[0]), entries) for entries in rows.values()]
     return [
-        [int(key[-1]), *(entry[2] for entry in entries if entry[2] != key[-1])]
-        for key, entries in nsmallest(count, first, key=lambda row: row[0])
+        [entry[2] for entry in entries]
+        for _, entries in nsmallest(count, first, key=lambda row: row[0])
     ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from stoker.core.model.job import Job
 from stoker.core.queue.job_class import JobClass, ShapeGroup
 from stoker.core.queue.pending_queue import PendingQueue
-from stoker.core.structures.fit_tree import BEFORE_ALL, CapacityTest, SortKey
+from stoker.core.structures.amounts import BEFORE_ALL, Amounts, CapacityTest, SortKey
 
 CapacityTestFor = Callable[[ShapeGroup], CapacityTest]
 """Returns the test whether requests of a group may fit, by amounts and time limit."""
@@ -22,25 +22,16 @@ class QueueScan:
     """
 
     def __init__(
-        self,
-        pending: PendingQueue,
-        jobs: dict[int, Job],
-        test_for: CapacityTestFor,
-        unscanned: Iterable[JobClass] = (),
-        is_unchanged: Callable[[ShapeGroup], bool] = lambda group: False,
+        self, pending: PendingQueue, jobs: dict[int, Job], test_for: CapacityTestFor
     ) -> None:
-        """`unscanned`: classes that are offered whatever the test of their group says.
-
-        `is_unchanged`: whether no other class of a group can fit, since nothing changed for it.
-        """
         self.pending, self.jobs, self.test_for = pending, jobs, test_for
         self.capacity_tests: dict[ShapeGroup, CapacityTest] = {}
         """Tests by group, until a placement is taken."""
+        self._too_large: set[tuple[ShapeGroup, Amounts]] = set()
+        """Amounts that did not fit; classes of several users have the same ones."""
         self.position: SortKey = BEFORE_ALL
         """Sort key of the last candidate."""
-        self.unscanned = set(unscanned)
-        self._unchanged = {group for group in pending.groups.values() if is_unchanged(group)}
-        self._entries = list(pending.order)
+        self._entries = pending.order.copy()
         self._next_index = 0
         self._blocked: set[JobClass] = set()
         """Classes without a group that did not fit."""
@@ -50,27 +41,31 @@ class QueueScan:
         """Return the next job that may fit and its class; None at the end of the queue."""
         for index in range(self._next_index, len(self._entries)):
             key, job_class = self._entries[index]
-            if job_class.indexed_key == key and job_class.heap and self._may_fit(job_class):
+            if job_class.indexed_key == key and job_class.entries and self._may_fit(job_class):
                 self.position, self._next_index = key, index + 1
-                return self.jobs[job_class.heap[0][2]], job_class
+                return self.jobs[job_class.head], job_class
         self._next_index = len(self._entries)
         return None
 
     def _may_fit(self, job_class: JobClass) -> bool:
         group = job_class.group
-        if group is None or job_class in self.unscanned:
+        if group is None:
             return True
-        if group in self._unchanged:
+        request = (group, job_class.amounts)
+        if request in self._too_large:
             return False
         test = self.capacity_tests.get(group)
         if test is None:
             test = self.capacity_tests[group] = self.test_for(group)
-        return test(job_class.amounts)
+        if test(job_class.amounts):
+            return True
+        self._too_large.add(request)
+        return False
 
     def revisit(self, job_class: JobClass) -> None:
         """Offer the new head of a class after its head started."""
         self.capacity_tests.clear()
-        if job_class.heap:
+        if job_class.entries:
             insort(self._entries, (job_class.indexed_key, job_class), self._next_index)
 
     def mark_blocked(self, job_class: JobClass) -> None:
@@ -98,7 +93,7 @@ def heads_between(
 ) -> Iterator[tuple[Job, JobClass]]:
     """Yield the heads of classes before `end` in order; in a group, if overdue or if it fits."""
     tests: dict[ShapeGroup, CapacityTest] = {}
-    for key, job_class in pending.order.iter_after((after,)):
+    for key, job_class in pending.classes_from(after):
         if key >= end:
             return
         group = job_class.group
@@ -108,4 +103,4 @@ def heads_between(
                 test = tests[group] = test_for(group)
             if not test(job_class.amounts):
                 continue
-        yield jobs[job_class.heap[0][2]], job_class
+        yield jobs[job_class.head], job_class

@@ -8,30 +8,27 @@ them. Slots are booked again in every scan, so that a job that ends early lets o
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from bisect import insort
+from collections.abc import Iterable, Iterator
 from math import inf
 
 from msgspec import Struct
 
 from stoker.core.cluster.cluster import Cluster
-from stoker.core.cluster.idle import idle_cluster
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.hardware import Placement
 from stoker.core.model.resources import GPU, ResourceRequest
-from stoker.core.model.units import THOUSAND
-from stoker.core.placement.capacity import may_hold
+from stoker.core.placement.capacity import free_gpus
 from stoker.core.placement.placer import find_placement, find_placement_on
 from stoker.core.placement.request_shape import gpus_needed
 from stoker.core.reservation.device_choice import prefer_busy_devices
 from stoker.core.reservation.easy import BlockedJob, EasyBackfill
 from stoker.core.reservation.reservation import Releases
 from stoker.core.running.release_times import KILL_GRACE_SECONDS, Release
-from stoker.core.structures.fit_tree import BEFORE_ALL, SortKey
+from stoker.core.structures.amounts import BEFORE_ALL, SortKey
 
 MAX_RESERVATIONS = 100
 """Blocked jobs per scan that get a slot: later starts are too uncertain to be worth the time."""
-BOOKING_STAGES = (1, 4, 16, MAX_RESERVATIONS)
-"""Numbers of slots that a candidate is compared with: most are refused by one of the first."""
 
 
 class BookedSlot(Struct, frozen=True):
@@ -39,29 +36,15 @@ class BookedSlot(Struct, frozen=True):
 
     start: float
     duration: float
-    request: ResourceRequest
-    placement: Placement
     end: float
     """The latest end of the job."""
-    whole_gpus: frozenset[tuple[str, str]]
-    """The GPUs that it does not share, by node and name."""
+    request: ResourceRequest
+    placement: Placement
 
     def overlaps(self, start: float, end: float) -> bool:
         """Whether the slot and this interval overlap; two without an end always do."""
         begins_before_end = self.start < end or end == inf
         return begins_before_end and (start < self.end or self.end == inf)
-
-
-def _booked_slot(
-    start: float, duration: float, request: ResourceRequest, placement: Placement
-) -> BookedSlot:
-    whole_gpus = frozenset(
-        (part.node, held.device)
-        for part in placement.parts
-        for held in part.allocations
-        if held.type == GPU and held.amount >= THOUSAND
-    )
-    return BookedSlot(start, duration, request, placement, start + duration, whole_gpus)
 
 
 class ConservativeBackfill(EasyBackfill):
@@ -75,7 +58,7 @@ class ConservativeBackfill(EasyBackfill):
         super().__init__(cluster, releases, now)
         self._slots: list[BookedSlot] = []
         self._booked_until: SortKey = BEFORE_ALL
-        self._sorted_releases: list[Release] | None = None
+        self._timeline: _Timeline | None = None
         self._started: dict[int, float] = {}
         """Latest end of the jobs that started in this scan, by the identity of their placement."""
 
@@ -92,197 +75,173 @@ class ConservativeBackfill(EasyBackfill):
         blocked: Iterable[BlockedJob],
     ) -> Placement | None:
         """Return devices on which a request may start now, or None. The caller allocates them."""
-        placement = find_placement(ledger, request)
-        end, unbooked = self.now + _duration(limit), iter(blocked)
-        for max_slots in BOOKING_STAGES:
+        placement, end = find_placement(ledger, request), self.now + _duration(limit)
+        for slot in self._slots_before(blocked):
             if placement is None:
                 return None
-            may_have_more = self._book(unbooked, max_slots)
-            free = Overlay(ledger)
-            slots = [slot for slot in self._slots if slot.overlaps(self.now, end)]
-            self._withhold(free, slots, self.now, end)
-            placement = find_placement(free, request)
-            if not may_have_more:
-                break
+            if slot.overlaps(self.now, end) and _share_node(slot.placement, placement):
+                placement = find_placement(self._beside_slots(ledger, end), request)
         if placement is not None:
-            self._sorted_releases = None
+            placement = find_placement(self._beside_slots(ledger, end), request)
+        if placement is not None:
+            self._timeline = None
             self._started[id(placement)] = end
         return placement
 
-    def _book(self, blocked: Iterator[BlockedJob], max_slots: int) -> bool:
-        """Book up to a number of slots; return whether there may be jobs without one."""
-        if len(self._slots) >= max_slots:
-            return max_slots < MAX_RESERVATIONS
+    def _beside_slots(self, ledger: Cluster, end: float) -> Cluster:
+        """Return what is free in a ledger, and stays free until `end` beside the slots."""
+        free = Overlay(ledger)
+        if self._slots:
+            timeline = self._current_timeline()
+            timeline.withhold(free, timeline.slots, self.now, end)
+        return free
+
+    def _slots_before(self, blocked: Iterable[BlockedJob]) -> Iterator[BookedSlot]:
+        """Yield the slots of jobs before a candidate; those without one are booked on the way."""
+        yield from self._slots.copy()
         for job in blocked:
+            if len(self._slots) >= MAX_RESERVATIONS:
+                return
             if job.key <= self._booked_until or (self._slots and not job.is_conservative):
                 continue
             self._booked_until = job.key
-            slot = self._earliest_slot(job.request, _duration(job.limit), self._all_releases())
+            slot = self._earliest_slot(job.request, _duration(job.limit))
             if slot is not None:  # otherwise the end of all running jobs would not help it
                 self._slots.append(slot)
-            if len(self._slots) >= max_slots:
-                return max_slots < MAX_RESERVATIONS
-        return False
+                self._current_timeline().book(slot)
+                yield slot
 
-    def _all_releases(self) -> list[Release]:
-        if self._sorted_releases is None:
-            started = self._started
+    def _current_timeline(self) -> _Timeline:
+        if self._timeline is None:
             releases = [
-                (min(end, started.get(id(placement), inf)), placement)
+                (min(end, self._started.get(id(placement), inf)), placement)
                 for end, placement in self.releases()
             ]
-            self._sorted_releases = sorted(releases, key=lambda release: release[0])
-        return self._sorted_releases
+            self._timeline = _Timeline(self.cluster, releases, self._slots)
+        return self._timeline
 
-    def _earliest_slot(
-        self, request: ResourceRequest, duration: float, releases: list[Release]
-    ) -> BookedSlot | None:
+    def _earliest_slot(self, request: ResourceRequest, duration: float) -> BookedSlot | None:
         """Return the first time from which the request is free for this duration."""
-        profile, released = self._profile(), 0
-        for start in self._possible_starts(request, duration, releases):
-            while released < len(releases) and releases[released][0] <= start:
-                profile.release(releases[released][1])
-                released += 1
-            end = start + duration
-            names = profile.nodes_with(gpus_needed(request))
-            if len(names) < request.node_count:
-                continue
-            slots = [slot for slot in self._slots if slot.overlaps(start, end)]
-            names = profile.nodes_with(gpus_needed(request), slots)
-            if len(names) < request.node_count:
-                continue
-            free = Overlay(self.cluster)
-            for _, placement in releases[:released]:
-                for part in placement.parts:
-                    if part.node in names:
-                        free.release(Placement(part.node, part.allocations))
-            if request.node_count == 1:
-                self._withhold(free, slots, start, end, names)
-                found = find_placement_on(free, names, request)
-            else:
-                self._withhold(free, slots, start, end)
-                found = find_placement(free, request)
+        # A job with the same request and no longer duration got no earlier slot.
+        alike = [
+            slot.start
+            for slot in self._slots
+            if slot.request == request and slot.duration <= duration
+        ]
+        timeline = self._current_timeline()
+        for start, names in timeline.starts(request, max(alike, default=self.now)):
+            free = timeline.free_during(names, start, start + duration)
+            found = find_placement_on(free, names, request)
             if found is not None:
                 chosen = prefer_busy_devices(request, found, free, self.cluster)
-                return _booked_slot(start, duration, request, chosen)
+                return BookedSlot(start, duration, start + duration, request, chosen)
+            if request.node_count == 1:
+                names.clear()  # they fit only once more is released there
         return None
 
-    def _profile(self) -> _GpuProfile:
-        """Return the GPUs that are free now."""
-        nodes = ((name, self.cluster.node(name)) for name in self.cluster.node_names())
-        return _GpuProfile(
-            {
-                name: {gpu.name: max(gpu.unallocated, 0) for gpu in node.types.get(GPU, ())}
-                for name, node in nodes
-                if node is not None
-            }
-        )
 
-    def _possible_starts(
-        self, request: ResourceRequest, duration: float, releases: list[Release]
-    ) -> list[float]:
-        """Return the times at which devices become free on nodes that may fit, in order."""
-        idle = idle_cluster(self.cluster)
-        # A job with the same request and no longer duration got no earlier slot.
-        earliest = max(
-            (
-                slot.start
-                for slot in self._slots
-                if slot.request == request and slot.duration <= duration
-            ),
-            default=self.now,
-        )
-        slots = [(slot.end, slot.placement) for slot in self._slots]
-        return sorted(
-            {earliest}
-            | {
-                end
-                for end, placement in (*releases, *slots)
-                if end >= earliest
-                and (
-                    id(placement) in self._started
-                    or any(may_hold(idle, part.node, request) for part in placement.parts)
-                )
-            }
-        )
+class _Timeline:
+    """When devices are released and booked, by node."""
 
-    def _withhold(
-        self,
-        ledger: Overlay,
-        slots: list[BookedSlot],
-        start: float,
-        end: float,
-        names: Container[str] | None = None,
+    def __init__(
+        self, cluster: Cluster, releases: Iterable[Release], slots: Iterable[BookedSlot]
     ) -> None:
-        """Leave what no slot has at any time of an interval; given names, on these nodes."""
-        shared: dict[_DeviceKey, list[_Change]] = {}
+        self._cluster = cluster
+        self._free_gpus = {name: free_gpus(cluster, name) for name in cluster.node_names()}
+        self._changes: list[tuple[float, int, str]] = []
+        """Time at which a node has more or fewer free GPUs, by how much, and its name; sorted."""
+        self._releases: dict[str, list[Release]] = {}
+        self.slots: dict[str, list[tuple[BookedSlot, Placement]]] = {}
+        """Slots with their part of each node."""
+        for end, placement in releases:
+            for part in placement.parts:
+                self._releases.setdefault(part.node, []).append((end, part))
+                self._changes.append((end, _gpus(part), part.node))
+        self._changes.sort()
         for slot in slots:
-            for part in slot.placement.parts:
-                if names is not None and part.node not in names:
-                    continue
-                node, whole = ledger.writable(part.node), []
-                for held in part.allocations:
-                    if held.amount == node.by_name[held.type, held.device].facts.capacity:
-                        whole.append(held)
-                        continue
-                    changes = shared.setdefault((part.node, held.type, held.device), [])
-                    changes.append((max(slot.start, start), -held.amount, -held.memory))
-                    changes.append((slot.end, held.amount, held.memory))
-                ledger.withhold(Placement(part.node, tuple(whole)))
-        if not shared:
-            return
-        for release, placement in self._all_releases():
-            for part in placement.parts if start < release < end else ():
-                for held in part.allocations:
-                    if (key := (part.node, held.type, held.device)) in shared:
-                        shared[key].append((release, held.amount, held.memory))
-        for (name, type, device_name), changes in shared.items():
-            device = ledger.writable(name).by_name[type, device_name]
-            device.withhold(*_max_withheld(changes, end))
+            self.book(slot)
+
+    def book(self, slot: BookedSlot) -> None:
+        """Add a slot."""
+        for part in slot.placement.parts:
+            self.slots.setdefault(part.node, []).append((slot, part))
+            insort(self._changes, (slot.start, -_gpus(part), part.node))
+            insort(self._changes, (slot.end, _gpus(part), part.node))
+
+    def starts(
+        self, request: ResourceRequest, earliest: float
+    ) -> Iterator[tuple[float, dict[str, None]]]:
+        """Yield possible start times, with the nodes that may have enough GPUs then.
+
+        A node is in the result until the caller removes it, and again when more is free there.
+        """
+        free, needed, start = self._free_gpus.copy(), gpus_needed(request), earliest
+        names, changes, index = dict.fromkeys(free), self._changes, 0
+        while True:
+            while index < len(changes) and changes[index][0] <= start:
+                _, gpus, name = changes[index]
+                free[name] += gpus
+                if gpus >= 0:
+                    names[name] = None
+                index += 1
+            names = {name: None for name in names if free[name] >= needed}
+            if len(names) >= request.node_count:
+                yield start, names
+            if index == len(changes):
+                return
+            start = changes[index][0]
+
+    def free_during(self, names: Iterable[str], start: float, end: float) -> Overlay:
+        """Return a ledger of what is free on these nodes during an interval."""
+        free = Overlay(self._cluster)
+        for name in names:
+            node = free.writable(name)
+            for time, part in self._releases.get(name, ()):
+                if time <= start:
+                    node.release(part.allocations)
+        self.withhold(free, names, start, end)
+        return free
+
+    def withhold(self, ledger: Overlay, names: Iterable[str], start: float, end: float) -> None:
+        """Leave on these nodes of a ledger what no slot has at any time of an interval."""
+        for name in names:
+            changes: dict[tuple[str, str], list[_Change]] = {}
+            for slot, part in self.slots.get(name, ()):
+                for held in part.allocations if slot.overlaps(start, end) else ():
+                    of_device = changes.setdefault((held.type, held.device), [])
+                    of_device.append((max(slot.start, start), -held.amount, -held.memory))
+                    if slot.end < end:
+                        of_device.append((slot.end, held.amount, held.memory))
+            for time, part in self._releases.get(name, ()) if changes else ():
+                for held in part.allocations if start < time < end else ():
+                    if (held.type, held.device) in changes:
+                        changes[held.type, held.device].append((time, held.amount, held.memory))
+            devices = ledger.writable(name).by_name if changes else {}
+            for device, of_device in changes.items():
+                devices[device].withhold(*_max_withheld(of_device))
 
 
-class _GpuProfile:
-    """Free amounts of GPUs by node while running jobs are released: a quick test of slots."""
-
-    def __init__(self, free: dict[str, dict[str, int]]) -> None:
-        self._free = free
-        self._total = {name: sum(gpus.values()) for name, gpus in free.items()}
-
-    def release(self, placement: Placement) -> None:
-        """Add what an attempt holds."""
-        for part in placement.parts:
-            gpus = self._free[part.node]
-            for held in part.allocations:
-                if held.type == GPU and held.device in gpus:
-                    gpus[held.device] += held.amount
-                    self._total[part.node] += held.amount
-
-    def nodes_with(self, amount: int, slots: Sequence[BookedSlot] = ()) -> list[str]:
-        """Return the nodes where this amount may be free beside the whole GPUs of slots."""
-        if not slots:
-            return [name for name, total in self._total.items() if total >= amount]
-        free, withheld = self._free, dict.fromkeys(self._total, 0)
-        for node, gpu in frozenset().union(*(slot.whole_gpus for slot in slots)):
-            withheld[node] += free[node].get(gpu, 0)
-        return [name for name, total in self._total.items() if total - withheld[name] >= amount]
-
-
-_DeviceKey = tuple[str, str, str]
-"""Node, type and name of a device."""
 _Change = tuple[float, int, int]
 """Time at which a device has more or less free, by which amount, and how much of its memory."""
 
 
-def _max_withheld(changes: list[_Change], end: float) -> tuple[int, int]:
-    """Return by how much less is free at some time before the end than at the start."""
+def _max_withheld(changes: list[_Change]) -> tuple[int, int]:
+    """Return by how much less is free at some time than at the start."""
     amount = memory = 0
     min_amount = min_memory = 0
-    for time, more, more_memory in sorted(changes, key=lambda change: (change[0], -change[1])):
-        if end <= time < inf:
-            break
+    for _, more, more_memory in sorted(changes, key=lambda change: (change[0], -change[1])):
         amount, memory = amount + more, memory + more_memory
         min_amount, min_memory = min(min_amount, amount), min(min_memory, memory)
     return -min_amount, -min_memory
+
+
+def _gpus(part: Placement) -> int:
+    return sum(held.amount for held in part.allocations if held.type == GPU)
+
+
+def _share_node(one: Placement, other: Placement) -> bool:
+    nodes = {part.node for part in one.parts}
+    return any(part.node in nodes for part in other.parts)
 
 
 def _duration(limit: int | None) -> float:

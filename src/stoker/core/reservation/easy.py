@@ -16,7 +16,7 @@ from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
 from stoker.core.reservation.reservation import Releases, Reservation, reserve
 from stoker.core.running.release_times import KILL_GRACE_SECONDS
-from stoker.core.structures.fit_tree import CapacityTest, SortKey
+from stoker.core.structures.amounts import CapacityTest, SortKey
 
 NO_TIME_LIMIT = 1e300
 """Seconds; more than any time limit, and less than the infinity that stands for none."""
@@ -82,16 +82,11 @@ class EasyBackfill:
                 return reservation
         return None
 
-    def capacity_test(
-        self, shape: ResourceRequest, ledger: Cluster, nodes: Iterable[str] | None
-    ) -> CapacityTest:
-        """Return the test whether amounts of a shape, with a time limit at the end, may start now.
-
-        `nodes`: the only nodes where requests of this shape can fit; None: any.
-        """
+    def capacity_test(self, shape: ResourceRequest, ledger: Cluster) -> CapacityTest:
+        """Return the test whether amounts of a shape, with a time limit at the end, may start."""
         reservation = self._reservation
         if reservation is None:
-            return capacity_test(ledger, shape, nodes)
+            return capacity_test(ledger, shape)
         # Slightly more time than there is: rounding must not hide a job that `try_start` accepts.
         left = min(reservation.shadow_time - self.now - KILL_GRACE_SECONDS + 0.001, NO_TIME_LIMIT)
         fits_now = capacity_test(ledger, shape)

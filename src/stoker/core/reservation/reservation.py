@@ -12,7 +12,7 @@ from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.hardware import Placement
 from stoker.core.model.resources import GPU, ResourceRequest
-from stoker.core.placement.capacity import count_feasible_nodes, free_gpus
+from stoker.core.placement.capacity import free_gpus
 from stoker.core.placement.fit import fit
 from stoker.core.placement.placer import find_placement
 from stoker.core.placement.request_shape import gpus_needed
@@ -61,54 +61,22 @@ def reserve(
     A job without a time limit is released at infinity. Then the start is unknown, but the devices
     are still reserved: only jobs with a limit, or jobs beside the reservation, may start.
     """
-    simulation = _ReleaseSimulation(cluster, request)
+    ledger, needed = Overlay(cluster), gpus_needed(request)
+    free: dict[str, int] = {}
+    waiting: dict[str, list[Placement]] = {}
+    may_fit = find_placement(cluster, request) is not None
     for end, placement in releases:
         for part in placement.parts:
-            simulation.release(part)
-        reserved = simulation.placement()
+            name, gpus = part.node, sum([a.amount for a in part.allocations if a.type == GPU])
+            free[name] = gpus + (free[name] if name in free else free_gpus(cluster, name))
+            waiting.setdefault(name, []).append(part)
+            if free[name] >= needed:  # otherwise the node is not copied yet
+                node = ledger.writable(name)
+                for released in waiting.pop(name):
+                    node.release(released.allocations)
+                may_fit = may_fit or fit(node, request.part) is not None
+        reserved = find_placement(ledger, request) if may_fit else None
         if reserved is not None:
-            ledger = simulation.ledger
             return Reservation(end, ledger, prefer_busy_devices(request, reserved, ledger, cluster))
+        may_fit = False
     return None
-
-
-class _ReleaseSimulation:
-    """The nodes that fit a request while running jobs are released one by one."""
-
-    def __init__(self, cluster: Cluster, request: ResourceRequest) -> None:
-        self.cluster, self.request = cluster, request
-        self.ledger = Overlay(cluster)
-        """The ledger with the releases on nodes that may fit."""
-        self._node_part = request.part
-        self._feasible_now = count_feasible_nodes(cluster, request)
-        self._newly_feasible: set[str] = set()
-        self._pending_releases: dict[str, list[Placement]] = {}
-        """Releases on nodes that have too few GPUs so far."""
-        self._free_gpus: dict[str, int] = {}
-
-    def release(self, part: Placement) -> None:
-        """Release what an attempt holds of one node."""
-        name = part.node
-        free = self._free_gpus.get(name)
-        if free is None:
-            free = free_gpus(self.cluster, name)
-        free += sum([held.amount for held in part.allocations if held.type == GPU])
-        self._free_gpus[name] = free
-        self._pending_releases.setdefault(name, []).append(part)
-        if free >= gpus_needed(self.request):
-            self._apply_releases(name)
-
-    def _apply_releases(self, name: str) -> None:
-        node, node_now = self.ledger.writable(name), self.cluster.node(name)
-        for part in self._pending_releases.pop(name):
-            node.release(part.allocations)
-        if name in self._newly_feasible or fit(node, self._node_part) is None:
-            return
-        if node_now is None or fit(node_now, self._node_part) is None:
-            self._newly_feasible.add(name)
-
-    def placement(self) -> Placement | None:
-        """Return a placement of the request after the releases so far."""
-        if self._feasible_now + len(self._newly_feasible) < self.request.node_count:
-            return None
-        return find_placement(self.ledger, self.request)

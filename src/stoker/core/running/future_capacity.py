@@ -25,13 +25,6 @@ class FutureCapacity(Overlay):
         """`may_stop`: whether a job of the index can still be asked to stop."""
         super().__init__(base)
         self.thresholds = PreemptionThresholds(self, victims, may_stop)
-        self.version = 0
-        """Number of changes so far."""
-
-    def mark_changed(self, name: str) -> None:
-        """Note that a node differs from what was last known of it."""
-        super().mark_changed(name)
-        self.version += 1
 
 
 def can_preempt(job: Job) -> bool:

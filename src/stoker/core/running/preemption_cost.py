@@ -7,17 +7,17 @@ Nodes are sorted by threshold per GPU count, so one comparison tells whether any
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.model.resources import CPU, GPU, MEMORY
-from stoker.core.model.units import THOUSAND
-from stoker.core.placement.capacity import available_on, total_available, whole_and_part
+from stoker.core.placement.capacity import available_on, max_request_amount, total_available
 from stoker.core.placement.request_shape import GPU_BUCKET
 from stoker.core.policies.ranking import Threshold
 from stoker.core.running.victims import VictimIndex, VictimKey
-from stoker.core.structures.sorted_list import SortedList
+from stoker.core.structures.sorted_list import remove_sorted
 
 UNREACHABLE: Threshold = (-inf, -inf)
 """Threshold of a node where no preemption suffices."""
@@ -48,31 +48,25 @@ class PreemptionThresholds:
         self._cursor = 0
         self._steps: dict[str, EvictionSteps] = {}
         self._tables: dict[int, _NodeOrder] = {}
-        """Orders of nodes by GPU count, ascending."""
+        """Orders of nodes by GPU count."""
         self.changed: dict[str, None] = {}
         """Nodes that changed since the last complete preemption stage."""
 
     def refresh(self, reordered: Iterable[str] = ()) -> None:
         """Recompute changed nodes and those with reordered victims."""
         stale = dict.fromkeys([*self.ledger.changes.since(self._cursor), *reordered])
+        if not stale:
+            return
         self._cursor = self.ledger.changes.end
         self.changed.update(stale)
         for name in stale:
             steps = self._eviction_steps(name)
-            index, end = 0, len(steps)
             for gpus, order in self._tables.items():
-                while index < end and steps[index][0] < gpus:  # free GPUs grow with every step
-                    index += 1
-                order.set(name, steps[index][3] if index < end else None)
+                order.set(name, last_victim(steps, gpus))
             if steps:
                 self._steps[name] = steps
             else:
                 self._steps.pop(name, None)
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether nodes of the ledger changed since the last refresh."""
-        return self._cursor != self.ledger.changes.end
 
     def descending(self, gpus: int) -> Iterator[NodeThreshold]:
         """Yield nodes, the highest threshold first. Nothing may change meanwhile."""
@@ -80,7 +74,6 @@ class PreemptionThresholds:
         order = self._tables.get(gpus)
         if order is None:
             order = self._tables[gpus] = _NodeOrder()
-            self._tables = dict(sorted(self._tables.items()))
             for name, steps in self._steps.items():
                 order.set(name, last_victim(steps, gpus))
         return reversed(order.rows)
@@ -103,7 +96,6 @@ class PreemptionThresholds:
             return []
         left = available_on(node, GPU)
         cores, memory = total_available(node, CPU), total_available(node, MEMORY)
-        whole, part = whole_and_part(left.values())
         steps: EvictionSteps = []
         for victim in self.victims.victims_on(name):
             if self.can_preempt is not None and not self.can_preempt(victim[3]):
@@ -111,21 +103,11 @@ class PreemptionThresholds:
             freed_gpus, freed_cores, freed_memory = freed[victim[3]]
             cores += freed_cores
             memory += freed_memory
-            for device, freed_amount in freed_gpus:
-                before = left.get(device)
-                if before is None:
-                    continue
-                amount = freed_amount
-                if before or freed_amount != THOUSAND:  # another job may share the GPU
-                    amount = min(before + freed_amount, node.by_name[GPU, device].facts.capacity)
-                left[device] = amount
-                if before and (before == part or before >= THOUSAND):
-                    whole, part = whole_and_part(left.values())
-                elif amount == THOUSAND:
-                    whole += THOUSAND
-                elif amount > part:
-                    part = amount
-            steps.append((whole + part, cores, memory, victim))
+            for device, amount in freed_gpus:
+                if device in left:
+                    capacity = node.by_name[GPU, device].facts.capacity
+                    left[device] = min(left[device] + amount, capacity)
+            steps.append((max_request_amount(left.values()), cores, memory, victim))
         return steps
 
 
@@ -145,7 +127,7 @@ class _NodeOrder:
     __slots__ = ("_key_of", "rows")
 
     def __init__(self) -> None:
-        self.rows: SortedList[NodeThreshold] = SortedList()
+        self.rows: list[NodeThreshold] = []
         self._key_of: dict[str, VictimKey] = {}
 
     def set(self, name: str, victim: VictimKey | None) -> None:
@@ -153,8 +135,8 @@ class _NodeOrder:
         if before == victim:
             return
         if before is not None:
-            self.rows.remove((before, name))
+            remove_sorted(self.rows, (before, name))
             del self._key_of[name]
         if victim is not None:
-            self.rows.add((victim, name))
+            insort(self.rows, (victim, name))
             self._key_of[name] = victim

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator
 from math import inf
 
 from stoker.core.model.hardware import Placement
-from stoker.core.structures.sorted_list import SortedList
+from stoker.core.structures.sorted_list import remove_sorted
 
 Release = tuple[float, Placement]
 """Latest end of a running job, and the placement it frees then."""
@@ -21,7 +22,7 @@ class ReleaseTimes:
     """
 
     def __init__(self) -> None:
-        self._sorted: SortedList[tuple[float, int]] = SortedList()
+        self._sorted: list[tuple[float, int]] = []
         self._end: dict[int, float] = {}
 
     def set(self, job: int, end: float) -> None:
@@ -29,13 +30,13 @@ class ReleaseTimes:
         if self._end.get(job) != end:
             self.remove(job)
             self._end[job] = end
-            self._sorted.add((end, job))
+            insort(self._sorted, (end, job))
 
     def remove(self, job: int) -> None:
         """Remove a job, if it is present."""
         end = self._end.pop(job, None)
         if end is not None:
-            self._sorted.remove((end, job))
+            remove_sorted(self._sorted, (end, job))
 
     def __iter__(self) -> Iterator[tuple[float, int]]:
         """Yield end and id, the earliest end first."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Iterator
 
 from stoker.core.model.hardware import Placement
 from stoker.core.model.resources import CPU, GPU, MEMORY
-from stoker.core.structures.sorted_list import SortedList
+from stoker.core.structures.sorted_list import remove_sorted
 
 VictimKey = tuple[int, float, float, int]
 """Minus the priority, rank, start time and id of a running job: the largest is preempted first."""
@@ -23,15 +24,13 @@ class VictimIndex:
     """
 
     def __init__(self) -> None:
-        self._sorted: SortedList[VictimKey] = SortedList()
+        self._sorted: list[VictimKey] = []
         self._key: dict[int, VictimKey] = {}
         self._nodes: dict[int, list[str]] = {}
         self.freed_on: dict[str, dict[int, Freed]] = {}
         """What each victim would free, by node."""
         self.reordered_nodes: dict[str, None] = {}
-        """Nodes on which a victim was added, removed or reordered since this was last cleared."""
-        self.more_preemptible_nodes: dict[str, None] = {}
-        """Nodes with a job that became preemptible again without a new rank."""
+        """Nodes with victims that were added, removed or changed since this was last cleared."""
 
     def add(
         self, job: int, placement: Placement | None, priority: int, rank: float, started: float
@@ -42,20 +41,16 @@ class VictimIndex:
         if before == key:
             return
         if before is not None:
-            self._sorted.remove(before)
+            remove_sorted(self._sorted, before)
         else:
             self._index_on(job, placement.parts if placement is not None else ())
-        self._sorted.add(key)
+        insort(self._sorted, key)
         self._key[job] = key
-        self._move(job)
+        self.mark_changed(job)
 
-    def mark_more_preemptible(self, job: int) -> None:
-        """Note that a job became preemptible again, with the same rank."""
+    def mark_changed(self, job: int) -> None:
+        """Note that a job changed its rank, or became preemptible again with the same rank."""
         for name in self._nodes.get(job, ()):
-            self.more_preemptible_nodes[name] = None
-
-    def _move(self, job: int) -> None:
-        for name in self._nodes[job]:
             self.reordered_nodes[name] = None
 
     def _index_on(self, job: int, parts: Iterable[Placement]) -> None:
@@ -77,8 +72,8 @@ class VictimIndex:
         key = self._key.pop(job, None)
         if key is None:
             return
-        self._sorted.remove(key)
-        self._move(job)
+        remove_sorted(self._sorted, key)
+        self.mark_changed(job)
         for name in self._nodes.pop(job):
             del self.freed_on[name][job]
             if not self.freed_on[name]:
@@ -86,7 +81,7 @@ class VictimIndex:
 
     def first_victim(self) -> VictimKey | None:
         """Return the key of the job that is preempted first."""
-        return self._sorted.last()
+        return self._sorted[-1] if self._sorted else None
 
     def victims_on(self, node: str) -> Iterator[VictimKey]:
         """Yield the keys of the victims on a node, the first to preempt first."""

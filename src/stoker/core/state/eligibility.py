@@ -22,7 +22,7 @@ from stoker.core.model.lifecycle import JobState
 from stoker.core.policies.ranking import rank
 from stoker.core.running.victims import VictimKey
 from stoker.core.state.state import State
-from stoker.core.structures.fit_tree import SortKey
+from stoker.core.structures.amounts import SortKey
 
 
 def update_eligibility(state: State, job: Job, now: float) -> None:

@@ -10,19 +10,18 @@ from stoker.core.model.hardware import Placement
 class PlannerMemory:
     """Decisions of earlier planning cycles that later ones continue.
 
-    Everything else in the state is read-only for the planner. After a restart it is empty:
-    nominations are made and elastic jobs are rebalanced again.
+    Everything else in the state is read-only for the planner. After a restart it is empty, and
+    elastic jobs are rebalanced again.
     """
 
     def __init__(self) -> None:
         self.nominations: dict[int, Placement] = {}
-        """Placements held for preemptors until their victims have stopped."""
+        """Placements held for preemptors until their victims have stopped: those of the last cycle.
+
+        `preemption.nominations` derives them again from the stopping jobs in every cycle.
+        """
         self.elastic_targets: dict[int, int] = {}
         """GPUs by job that the last rebalance assigned and the job does not have yet."""
-        self.scan_cursor = 0
-        """Position in the change log of the cluster at the last complete scan."""
-        self.rescan_nodes: list[str] = []
-        """Nodes to be scanned again although they did not change: those that were nominated."""
         self.last_rebalance = -inf
         """Time of the last rebalance."""
         self.next_rebalance = inf

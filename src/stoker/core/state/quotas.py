@@ -49,7 +49,7 @@ class Quotas:
 
     def reason(self, job_class: JobClass) -> str | None:
         """Return the limit that keeps a class from starting, in words, or None."""
-        head = self._jobs[job_class.heap[0][2]] if job_class.heap else None
+        head = self._jobs[job_class.head] if job_class.entries else None
         if job_class.array:
             sweep = self._sweeps.get(job_class.array)
             limit = self._specs[head.spec].array_limit if head else None

@@ -19,7 +19,7 @@ RANK_DROP_DELAY_SECONDS = 0.001
 
 def refresh_ranks(state: State, at: float) -> None:
     """Update the ranks that change by now."""
-    if at >= state.next_fair_share_update and state.pending.classes_by_user:
+    if at >= state.next_fair_share_update and state.pending.fair_share_users:
         state.next_fair_share_update = at + REFRESH_SECONDS
         _refresh_fair_share(state, at)
     if state.memory.next_rebalance <= at:
@@ -48,7 +48,7 @@ def refresh_ranks(state: State, at: float) -> None:
 
 def _refresh_fair_share(state: State, at: float) -> None:
     """Update the fair-share penalties of all users with pending or running jobs."""
-    users = sorted({*state.pending.classes_by_user, *state.usage.current})
+    users = sorted({*state.pending.fair_share_users, *state.usage.current})
     for user, penalty in state.usage.user_penalties(users, at).items():
         if state.pending.user_penalties.get(user, 0.0) != penalty:
             state.pending.penalize_user(user, penalty)
@@ -104,7 +104,7 @@ def check_preemption_after_rerank(state: State, job: Job) -> None:
     """Request planning if a pending job may preempt a running job with its new rank."""
     first = state.pending.lower_bound()
     if first is not None and may_preempt(state, first, state.victims.key_of(job.id)):
-        state.victims.mark_more_preemptible(job.id)
+        state.victims.mark_changed(job.id)
         state.pending.request_planning()
 
 

@@ -247,7 +247,7 @@ class State:
         """Count a start (+1) or an end (-1) of an attempt in the quotas."""
         self.pending.invalidate_head()
         if self.quotas.count(job, placement, step):
-            self.pending.request_recheck()
+            self.pending.mark_all_unchecked()
 
     def load(self, job: Job) -> None:
         """Add a job to memory."""

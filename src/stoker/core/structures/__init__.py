@@ -1,1 +1,1 @@
-"""Generic containers: sorted list, fit tree, bucketed index, timer heap."""
+"""Generic values and containers: amounts, sorted list, timer heap."""
