@@ -78,7 +78,7 @@ def on_epochs_counted(state: State, event: e.EpochsCounted) -> Instructions:
         check_preemption_after_rerank(state, job)
     _adjust_memory(state, job)
     # A reservation may move with the new end of this job, so others may fit before it.
-    if job.id in state.running_elastic or state.policies.uses_release_times(state.pending.queues):
+    if job.id in state.running_elastic or state.uses_release_times():
         state.pending.request_planning()
     return []
 

@@ -132,12 +132,14 @@ def on_job_edited(state: State, event: e.JobEdited) -> Instructions:
     if job.holding:
         return _edit_running(state, job, event)
     dequeue(state, job)
-    if event.spec != job.spec:
+    has_new_spec = event.spec != job.spec
+    if has_new_spec:
         unlink_dependency(state, job)
-        _use_spec(state, job, event.spec)
         job.delay_over = False
+    _rename(state, job, event.spec, event.name)
+    if has_new_spec:
         set_deadline(state, job)
-    job.name, job.priority, job.begin_at = event.name, event.priority, event.begin_at
+    job.priority, job.begin_at = event.priority, event.begin_at
     state.changes.job(job.id)
     update_eligibility(state, job, event.at)
     if state.preemptible:
@@ -147,7 +149,7 @@ def on_job_edited(state: State, event: e.JobEdited) -> Instructions:
 
 def _edit_running(state: State, job: Job, event: e.JobEdited) -> Instructions:
     if event.spec != job.spec:
-        _use_spec(state, job, event.spec)
+        _rename(state, job, event.spec, job.name)
         job.warned = False  # the warning belongs to the limit that was replaced
     job.priority = event.priority
     state.changes.job(job.id)
@@ -159,10 +161,13 @@ def _edit_running(state: State, job: Job, event: e.JobEdited) -> Instructions:
     return []
 
 
-def _use_spec(state: State, job: Job, hash: str) -> None:
-    state.spec_users[hash] = state.spec_users.get(hash, 0) + 1
-    state.drop_spec(job.spec)
-    job.spec = hash
+def _rename(state: State, job: Job, hash: str, name: str) -> None:
+    """Give a job another spec or name."""
+    spec = state.specs[hash]
+    state.drop_spec(job)
+    state.specs.setdefault(hash, spec)
+    job.spec, job.name = hash, name
+    state.use_spec(job)
 
 
 def on_job_moved(state: State, event: e.JobMoved) -> Instructions:

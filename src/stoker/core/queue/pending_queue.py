@@ -44,8 +44,6 @@ class PendingQueue:
         """Class by job."""
         self.rank_of: dict[int, float] = {}
         """Rank by job; without an entry it is 0."""
-        self.jobs_by_profile: dict[tuple[str, str], dict[int, None]] = {}
-        """Jobs by user and name: a measurement of one changes the ranks of all."""
         self.classes_by_user: dict[str, dict[ClassKey, JobClass]] = {}
         """Classes by user, in queues with fair share."""
         self.user_penalties: dict[str, float] = {}
@@ -108,7 +106,6 @@ class PendingQueue:
         self._cached_head = None
         job_class = self.classes.get(key) or self._create_class(key)
         self.class_of[job.id] = job_class
-        self.jobs_by_profile.setdefault((job.user, job.name), {})[job.id] = None
         if rank:
             self.rank_of[job.id] = rank
         entry = (rank, job.order, job.id)
@@ -141,10 +138,6 @@ class PendingQueue:
         job_class = self.class_of.pop(job.id, None)
         if job_class is None:
             return False
-        alike = self.jobs_by_profile[job.user, job.name]
-        del alike[job.id]
-        if not alike:
-            del self.jobs_by_profile[job.user, job.name]
         entry = (self.rank_of.pop(job.id, 0.0), job.order, job.id)
         if job_class.heap[0] != entry:
             self.tombstones.add((job_class, *entry))

@@ -15,7 +15,7 @@ from stoker.core.events import (
     TimeLimitNear,
     TimeLimitReached,
 )
-from stoker.core.measurement.estimator import NO_PROGRESS, epoch_seconds, estimate, profile_of
+from stoker.core.measurement.estimator import NO_PROGRESS, epoch_seconds, profile_of, remaining
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.spec import Spec
@@ -97,13 +97,11 @@ def _estimated_end(state: State, job: Job, spec: Spec, now: float) -> float:
     at, boot = job.progress.epoch_started_at if job.progress else None, job.started_boot
     if at is None or boot is None or job.started_at is None:
         return inf
-    remaining = estimate(state.record.profiles, state.cluster, job, spec, at).remaining_seconds
-    if remaining is None:
+    left = remaining(state.record.profiles, state.cluster, job, spec, at)
+    if left is None:
         return inf
-    end, extension = (
-        boot + (at - job.started_at) + remaining * ESTIMATE_SLACK,
-        max(remaining * ESTIMATE_SLACK / 16, 60.0),
-    )
+    end = boot + (at - job.started_at) + left * ESTIMATE_SLACK
+    extension = max(left * ESTIMATE_SLACK / 16, 60.0)
     while end <= now:  # it is late: return a time in the future
         end, extension = end + extension, extension * 2
     return end
@@ -125,7 +123,7 @@ def _due_jobs(state: State, boot: float) -> list[Job]:
     for job in due:
         # A reservation moves to a later release, so more jobs may end before it.
         is_late = latest_end_of(state, job) <= boot
-        if is_late and state.policies.uses_release_times(state.pending.queues):
+        if is_late and state.uses_release_times():
             state.pending.request_planning()
         arm_timers(state, job, boot)
     return list(state.running.values()) if state.record.unreachable else due
