@@ -8,9 +8,8 @@ from stoker.core.events.instructions import (
     ResumeAttempt,
     SignalAttempt,
     SuspendAttempt,
-    TerminateAttempt,
 )
-from stoker.core.handlers.attempts import finish, transition
+from stoker.core.handlers.attempts import finish, terminate, transition
 from stoker.core.model.job import NOT_NEEDED_CAUSE, Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.state.eligibility import (
@@ -42,11 +41,7 @@ def on_job_cancelled(state: State, event: e.JobCancelled) -> Instructions:
         return finish(state, job, JobState.CANCELLED, event.at)
     if not job.holding:
         return []
-    job.ending = "cancel"
-    state.changes.job(job.id)
-    if job.state is not JobState.COMPLETING:
-        transition(state, job, JobState.COMPLETING)
-    return [TerminateAttempt(job.id, job.attempt, event.at_once)]
+    return terminate(state, job, "cancel", event.at_once)
 
 
 def on_job_held(state: State, event: e.JobHeld) -> Instructions:
