@@ -34,9 +34,6 @@ def on_job_cancelled(state: State, event: e.JobCancelled) -> Instructions:
     job = state.jobs[event.job]
     if job.state is JobState.PENDING:
         dequeue(state, job)
-        # A preemption for this job may be obsolete.
-        if state.preemptible:
-            state.pending.request_planning()
         job.ended_at, job.cause = event.at, NOT_NEEDED_CAUSE if event.needless else "cancelled"
         return finish(state, job, JobState.CANCELLED, event.at)
     if not job.holding:
@@ -50,8 +47,6 @@ def on_job_held(state: State, event: e.JobHeld) -> Instructions:
     job.held = True
     state.changes.job(job.id)
     dequeue(state, job)
-    if state.preemptible:
-        state.pending.request_planning()
     return []
 
 
@@ -137,8 +132,6 @@ def on_job_edited(state: State, event: e.JobEdited) -> Instructions:
     job.priority, job.begin_at = event.priority, event.begin_at
     state.changes.job(job.id)
     update_eligibility(state, job, event.at)
-    if state.preemptible:
-        state.pending.request_planning()
     return []
 
 
@@ -172,6 +165,4 @@ def on_job_moved(state: State, event: e.JobMoved) -> Instructions:
     job.priority, job.rank = event.priority, event.rank
     state.changes.job(job.id)
     update_eligibility(state, job, event.at)
-    if state.preemptible:
-        state.pending.request_planning()
     return []

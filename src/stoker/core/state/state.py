@@ -89,9 +89,10 @@ class State:
         """By spec: an unfinished job among several that its jobs depend on."""
         self.never_eligible: set[int] = set()
         """Pending jobs with a dependency that can never be met."""
-        self.begin_timers: list[tuple[float, int]] = []
-        """Heap of begin times and back-offs; outdated entries are skipped."""
-        self.deadlines: list[tuple[float, int]] = []
+        self.begin_timers = TimerHeap()
+        """Begin times, back-offs and delays of dependencies, by job (wall clock)."""
+        self.deadlines = TimerHeap()
+        """Deadlines, by job (wall clock)."""
         self.finished: dict[int, None] = {}
         """Finished jobs still in memory, oldest first."""
         self.unacknowledged: dict[int, None] = {}
@@ -119,6 +120,12 @@ class State:
     def live(self) -> int:
         """The number of unfinished jobs."""
         return len(self.jobs) - len(self.finished)
+
+    @property
+    def has_wall_clock_timers(self) -> bool:
+        """Whether a begin time or a deadline is set, which a change of the clock moves."""
+        timers = (self.begin_timers, self.deadlines)
+        return any(timer.next_time() is not None for timer in timers)
 
     def class_key(self, job: Job) -> ClassKey:
         """Return the class key of a pending job."""
@@ -290,6 +297,8 @@ class State:
         self.unacknowledged.pop(job.id, None)
         self.dependents.pop(job.id, None)
         self.never_eligible.discard(job.id)
+        self.deadlines.cancel(job.id)
+        self.begin_timers.cancel(job.id)
         self.drop_spec(job)
         self.changes.unloaded(job.id)
 
