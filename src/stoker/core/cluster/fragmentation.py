@@ -94,7 +94,7 @@ def remainders(free: FreeResources, demand: ResourceDemand) -> list[int]:
 class DemandHistogram:
     """Recent demands by frequency; older ones decay.
 
-    Derived from: the requests that were submitted since the daemon started.
+    Derived from: the requests that were submitted, after a restart those of the jobs in memory.
     Invariant: at most 2 * MAX_DEMAND_CLASSES different demands are counted.
     Cost: the loss tables are rebuilt after every half DEMAND_WINDOW requests, more often at first.
     """

@@ -11,7 +11,8 @@ class PlannerMemory:
     """Decisions of earlier planning cycles that later ones continue.
 
     Everything else in the state is read-only for the planner. After a restart it is empty:
-    nominations are made and elastic jobs are rebalanced again.
+    nominations are derived from the stop requests of the victims in the first cycle, the first
+    scan visits everything, and elastic jobs are rebalanced.
     """
 
     def __init__(self) -> None:
