@@ -24,7 +24,16 @@ def test_restarts_are_recorded_with_the_decisions_of_the_run_without(name: str):
 
 
 @pytest.mark.parametrize(
-    "title", ["queues", "priorities", "fair share", "sweeps", "half non-preemptible", "times"]
+    "title",
+    [
+        "queues",
+        "priorities",
+        "fair share",
+        "sweeps",
+        "elastic without rounds",
+        "half non-preemptible",
+        "times",
+    ],
 )
 def test_restarts_do_not_change_decisions(title: str):
     without = simulate(title, max_arrivals=40).decisions.result()
