@@ -102,10 +102,6 @@ class RestartingReplay(HashingReplay):
         if self.turns % TURNS_PER_RESTART == 0:
             self._restart()
 
-    def _next_event_time(self, arrival: float) -> float:
-        # After a restart, what became due before is due now.
-        return max(super()._next_event_time(arrival), self.now)
-
     def _restart(self) -> None:
         state = self.state
         rows = sorted(state.jobs.items())

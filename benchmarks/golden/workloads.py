@@ -338,6 +338,17 @@ WORKLOADS: dict[str, Callable[[WorkloadBuilder], Nodes]] = {
 }
 
 
+def simulate(
+    title: str, cycles_per_restart: int = 0, max_arrivals: int | None = None
+) -> SimulatedCluster:
+    """Run a workload, or its first arrivals; return the cluster at its end."""
+    build = WorkloadBuilder(title)
+    nodes = WORKLOADS[title](build)
+    cluster = SimulatedCluster(nodes, build.arrivals[:max_arrivals], cycles_per_restart)
+    cluster.run()
+    return cluster
+
+
 @dataclass(frozen=True)
 class WorkloadScenario:
     """One random workload."""
@@ -353,11 +364,7 @@ class WorkloadScenario:
 
     def run(self) -> dict[str, Any]:
         """Run the workload; return the hash of all events that the core made."""
-        build = WorkloadBuilder(self.title)
-        nodes = WORKLOADS[self.title](build)
-        restart = CYCLES_PER_RESTART if self.has_restarts else 0
-        cluster = SimulatedCluster(nodes, build.arrivals, restart)
-        cluster.run()
+        cluster = simulate(self.title, CYCLES_PER_RESTART if self.has_restarts else 0)
         return {**cluster.decisions.result(), "ended": cluster.ended_jobs}
 
 

@@ -263,7 +263,7 @@ def test_interference_is_measured_and_jobs_that_suffer_are_separated() -> None:
     profiles = story.state.record.profiles
     assert profiles["ada: one"].interference == {colocation_key(FAST, "ada: other"): 0.25}
     assert profiles["ada: other"].interference == {colocation_key(FAST, "ada: one"): 0.5}
-    assert profiles["ada: one"].epoch_time_at(1, FAST) == EpochTime(1, FAST, 10.0)
+    assert profiles["ada: one"].epoch_time_at(1, FAST) == EpochTime(1, FAST, 10.0, reference=10.0)
     assert story.plan() == [other]
     assert story.is_stopping(other)
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from benchmarks.golden.__main__ import EXPECTED
 from benchmarks.golden.decisions import DecisionHash
 from benchmarks.golden.scenarios import SCENARIOS, run
+from benchmarks.golden.workloads import simulate
 from benchmarks.planner.suite import TRACES, Task, workload
 from stoker.core import events as e
 from stoker.simulate.replay.replay import replay
@@ -20,6 +21,23 @@ from stoker.simulate.replay.replay import replay
 def test_restarts_are_recorded_with_the_decisions_of_the_run_without(name: str):
     expected = json.loads(EXPECTED.read_text())
     assert expected[f"{name} / restarts"] == expected[name]
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "queues",
+        "priorities",
+        "fair share",
+        "sweeps",
+        "elastic without rounds",
+        "half non-preemptible",
+        "times",
+    ],
+)
+def test_restarts_do_not_change_decisions(title: str):
+    without = simulate(title, max_arrivals=40).decisions.result()
+    assert simulate(title, 10, max_arrivals=40).decisions.result() == without
 
 
 def test_every_scenario_is_recorded_under_its_own_name():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from msgspec import to_builtins
@@ -34,7 +35,7 @@ def state_as_dict(state: State) -> dict[str, Any]:
         "dependents": {id: sorted(waiting) for id, waiting in state.dependents.items() if waiting},
         "queues": (state.quotas.queue_running, state.quotas.queue_gpus, state.quotas.array_running),
         "in flight": {name: sorted(jobs) for name, jobs in state.in_flight.items()},
-        "deadlines": sorted({id for _, id in state.deadlines if _counts(state, id)}),
+        "deadlines": sorted(id for id in state.jobs if _has_deadline(state, id)),
         "nodes": [
             (node.name, node.unavailable_reason)
             for node in state.cluster.nodes.values()
@@ -56,11 +57,11 @@ def state_as_dict(state: State) -> dict[str, Any]:
     }
 
 
-def _counts(state: State, id: int) -> bool:
-    job = state.jobs.get(id)
-    if job is None or job.finished or job.state is JobState.COMPLETING:
+def _has_deadline(state: State, id: int) -> bool:
+    job = state.jobs[id]
+    if job.finished or job.state is JobState.COMPLETING or state.deadline(job) is None:
         return False
-    return state.deadline(job) is not None
+    return state.deadlines.time_of(id) < inf
 
 
 def replayed(store: Store) -> State:

@@ -95,7 +95,7 @@ def max_request_amount(gpus: Sequence[int]) -> int:
 class DemandHistogram:
     """Recent demands by frequency; older ones decay.
 
-    Derived from: the requests that were submitted since the daemon started.
+    Derived from: the requests that were submitted, after a restart those of the jobs in memory.
     Invariant: at most 2 * MAX_DEMAND_CLASSES different demands are counted.
     Cost: the loss tables are rebuilt after every half DEMAND_WINDOW requests, more often at first.
     """

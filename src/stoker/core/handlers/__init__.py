@@ -8,13 +8,14 @@ from typing import Any
 from stoker.core import events as e
 from stoker.core.events.instructions import Instruction
 from stoker.core.handlers import attempts, jobs, nodes, sweeps, timers, training, user_actions
+from stoker.core.model.job import Job
 from stoker.core.state.state import State
 from stoker.core.state.timers import arm_timers
 
 
 def apply(state: State, event: e.Event) -> list[Instruction]:
     """Apply an event to the state; return the instructions for executors and daemon."""
-    instructions = _HANDLERS[type(event)](state, event)
+    instructions = _handle(state, event)
     id = getattr(event, "job", None)
     job = state.running.get(id) if type(id) is int else None
     if job is not None:
@@ -23,6 +24,16 @@ def apply(state: State, event: e.Event) -> list[Instruction]:
         for job in state.running.values():
             arm_timers(state, job)
     return instructions
+
+
+def _handle(state: State, event: Any) -> list[Instruction]:
+    handler = _ATTEMPT_HANDLERS.get(type(event))
+    if handler is None:
+        return _HANDLERS[type(event)](state, event)
+    job = state.jobs.get(event.job)
+    if job is None or job.attempt != event.attempt or not job.holding:
+        return []  # it is about an attempt that has ended
+    return handler(state, job, event)
 
 
 _CHANGE_ALL_TIMERS = (
@@ -40,23 +51,15 @@ _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.NodeUnreachable: nodes.on_node_unreachable,
     e.NodeCordoned: nodes.on_node_cordoned,
     e.NodeLoadMeasured: nodes.on_node_load_measured,
-    e.AttemptAbandoned: nodes.on_attempt_abandoned,
     e.SpecRecorded: jobs.on_spec_recorded,
     e.IdsReserved: jobs.on_ids_reserved,
     e.JobsSubmitted: jobs.on_jobs_submitted,
     e.SweepDefined: sweeps.on_sweep_defined,
     e.SweepChanged: sweeps.on_sweep_changed,
     e.TrialMeasured: sweeps.on_trial_measured,
-    e.TrialStopped: sweeps.on_trial_stopped,
     e.TrialsUnloaded: sweeps.on_trials_unloaded,
     e.TrialsLoaded: sweeps.on_trials_loaded,
     e.AttemptPlanned: attempts.on_attempt_planned,
-    e.AttemptQueued: attempts.on_attempt_queued,
-    e.ProcessStarted: attempts.on_process_started,
-    e.ProcessExited: attempts.on_process_exited,
-    e.AttemptLost: attempts.on_attempt_lost,
-    e.StartFailed: attempts.on_start_failed,
-    e.StartCancelled: attempts.on_start_cancelled,
     e.OrphanAttemptsFound: attempts.on_orphan_attempts_found,
     e.AttemptRecovered: attempts.on_attempt_recovered,
     e.JobCancelled: user_actions.on_job_cancelled,
@@ -68,16 +71,8 @@ _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.JobRetried: user_actions.on_job_retried,
     e.JobEdited: user_actions.on_job_edited,
     e.JobMoved: user_actions.on_job_moved,
-    e.TrainingBegan: training.on_training_began,
-    e.EpochsCounted: training.on_epochs_counted,
     e.ProfileImported: training.on_profile_imported,
-    e.MemoryMeasured: training.on_memory_measured,
-    e.PreemptionRequested: training.on_preemption_requested,
-    e.PreemptionCancelled: training.on_preemption_cancelled,
-    e.PreemptionTimedOut: training.on_preemption_timed_out,
     e.EstimateExceeded: training.on_estimate_exceeded,
-    e.TimeLimitReached: timers.on_time_limit_reached,
-    e.TimeLimitNear: timers.on_time_limit_near,
     e.BeginTimeReached: timers.on_begin_time_reached,
     e.DeadlinePassed: timers.on_deadline_passed,
     e.DevicesDrained: nodes.on_devices_drained,
@@ -91,3 +86,23 @@ _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.JobsUnloaded: jobs.on_jobs_unloaded,
     e.JobLoaded: jobs.on_job_loaded,
 }
+
+_ATTEMPT_HANDLERS: dict[type, Callable[[State, Job, Any], list[Instruction]]] = {
+    e.AttemptQueued: attempts.on_attempt_queued,
+    e.ProcessStarted: attempts.on_process_started,
+    e.ProcessExited: attempts.on_process_exited,
+    e.AttemptLost: attempts.on_attempt_lost,
+    e.StartFailed: attempts.on_start_failed,
+    e.StartCancelled: attempts.on_start_cancelled,
+    e.TrainingBegan: training.on_training_began,
+    e.EpochsCounted: training.on_epochs_counted,
+    e.MemoryMeasured: training.on_memory_measured,
+    e.PreemptionRequested: training.on_preemption_requested,
+    e.PreemptionCancelled: training.on_preemption_cancelled,
+    e.PreemptionTimedOut: training.on_preemption_timed_out,
+    e.TimeLimitReached: timers.on_time_limit_reached,
+    e.TimeLimitNear: timers.on_time_limit_near,
+    e.TrialStopped: sweeps.on_trial_stopped,
+    e.AttemptAbandoned: nodes.on_attempt_abandoned,
+}
+"""Handlers of events about the current attempt of a job."""

@@ -22,7 +22,7 @@ from stoker.core.handlers.outcome import (
 )
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job, PartEnd, PastAttempt
-from stoker.core.model.lifecycle import FAILED_STATES, HOLDING, JobState, check_transition
+from stoker.core.model.lifecycle import FAILED_STATES, JobState, check_transition
 from stoker.core.model.sweep import trial_status
 from stoker.core.state.eligibility import (
     unlink_dependency,
@@ -90,10 +90,9 @@ def on_attempt_recovered(state: State, event: e.AttemptRecovered) -> Instruction
     return []
 
 
-def on_attempt_queued(state: State, event: e.AttemptQueued) -> Instructions:
+def on_attempt_queued(state: State, job: Job, event: e.AttemptQueued) -> Instructions:
     """Note that an attempt is pending in another scheduler's queue; its limits do not run yet."""
-    job = current(state, event.job, event.attempt)
-    if job is None or job.started_at is not None:
+    if job.started_at is not None:
         return []
     job.external_id = event.external_id
     if job.state is JobState.CONFIGURING:
@@ -102,13 +101,12 @@ def on_attempt_queued(state: State, event: e.AttemptQueued) -> Instructions:
     return []
 
 
-def on_process_started(state: State, event: e.ProcessStarted) -> Instructions:
+def on_process_started(state: State, job: Job, event: e.ProcessStarted) -> Instructions:
     """Note that an attempt runs; of a gang, that its first process runs."""
-    job = current(state, event.job, event.attempt)
-    if job is not None and event.part == 0:
+    if event.part == 0:
         job.pid = event.pid
         state.changes.job(job.id)
-    if job is None or job.started_at is not None:
+    if job.started_at is not None:
         return []
     if event.part is None:
         job.pid = event.pid
@@ -127,11 +125,8 @@ def on_process_started(state: State, event: e.ProcessStarted) -> Instructions:
     return []
 
 
-def on_process_exited(state: State, event: e.ProcessExited) -> Instructions:
+def on_process_exited(state: State, job: Job, event: e.ProcessExited) -> Instructions:
     """Decide what becomes of a job after its process tree ended."""
-    job = current(state, event.job, event.attempt)
-    if job is None:
-        return []
     if event.part is not None:
         end = PartEnd(
             event.part, event.code, event.signal, event.memory, note=event.note,
@@ -176,11 +171,8 @@ def _retry_elsewhere(
     )
 
 
-def on_attempt_lost(state: State, event: e.AttemptLost) -> Instructions:
+def on_attempt_lost(state: State, job: Job, event: e.AttemptLost) -> Instructions:
     """Apply the retry rule to an attempt that ended without an exit code."""
-    job = current(state, event.job, event.attempt)
-    if job is None:
-        return []
     if event.with_files:
         learning.discard_unsaved(job)
     if event.part is not None:
@@ -197,8 +189,7 @@ def end_part(state: State, job: Job, end: PartEnd, at: float) -> Instructions:
     if len(job.ends) < len(job.placement.parts):
         if end.is_success or job.state is JobState.COMPLETING or is_still_saving(job, end):
             return []
-        transition(state, job, JobState.COMPLETING)
-        return [TerminateAttempt(job.id, job.attempt)]
+        return terminate(state, job, job.ending)
     decisive = next((part_end for part_end in job.ends if not part_end.is_success), end)
     decisive = next((part_end for part_end in job.ends if part_end.stopped), decisive)
     node = job.placement.parts[decisive.part].node
@@ -233,26 +224,18 @@ def end_part(state: State, job: Job, end: PartEnd, at: float) -> Instructions:
     )  # fmt: skip
 
 
-def on_start_failed(state: State, event: e.StartFailed) -> Instructions:
+def on_start_failed(state: State, job: Job, event: e.StartFailed) -> Instructions:
     """Fail a job that could not be started; a retry would fail in the same way."""
-    job = current(state, event.job, event.attempt)
-    if job is None:
-        return []
     if event.part is not None:
         return end_part(state, job, PartEnd(event.part, failed=event.why), event.at)
     outcome = forced_outcome(job) or AttemptOutcome(JobState.FAILED, event.why)
     return conclude(state, job, outcome, event.at)
 
 
-def on_start_cancelled(state: State, event: e.StartCancelled) -> Instructions:
+def on_start_cancelled(state: State, job: Job, event: e.StartCancelled) -> Instructions:
     """Requeue a job after its start was cancelled, with its old rank and after a delay if given."""
-    job = current(state, event.job, event.attempt)
-    if job is None:
-        return []
     outcome = forced_outcome(job)
-    if (
-        outcome is not None and job.ending != "time"
-    ):  # it never ran, so its time limit was not reached
+    if outcome is not None and job.ending != "time":  # it never ran for its time limit
         return conclude(state, job, outcome, event.at)
     _release(state, job)
     transition(state, job, JobState.PENDING)
@@ -275,12 +258,15 @@ def on_orphan_attempts_found(state: State, event: e.OrphanAttemptsFound) -> Inst
     return []
 
 
-def current(state: State, id: int, attempt: int) -> Job | None:
-    """Return the job, or None if the event is about an attempt that has ended."""
-    job = state.jobs.get(id)
-    if job is None or job.attempt != attempt or job.state not in HOLDING:
-        return None
-    return job
+def terminate(
+    state: State, job: Job, ending: str | None, immediately: bool = False
+) -> Instructions:
+    """Let an attempt end for this reason; what follows is decided when its processes ended."""
+    job.ending = ending
+    state.changes.job(job.id)
+    if job.state is not JobState.COMPLETING:
+        transition(state, job, JobState.COMPLETING)
+    return [TerminateAttempt(job.id, job.attempt, immediately)]
 
 
 def _release(state: State, job: Job) -> None:

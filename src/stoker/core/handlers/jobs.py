@@ -9,7 +9,7 @@ from stoker.core.events.instructions import Instructions
 from stoker.core.handlers.attempts import MISSING_DEVICE_RETRY_SECONDS
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import FAILED_STATES
-from stoker.core.model.spec import Spec, default_name
+from stoker.core.model.spec import JobCommand, Spec, default_name
 from stoker.core.model.sweep import WAITING
 from stoker.core.state.eligibility import update_eligibility
 from stoker.core.state.reranking import requeue_all
@@ -34,47 +34,25 @@ def on_ids_reserved(state: State, event: e.IdsReserved) -> Instructions:
 
 def _recheck_missing(state: State, spec: Spec, at: float) -> None:
     """Forget that nodes could not run an image, if that is long ago, and try them again."""
-    missing = (
-        state.record.missing_devices.get(spec.container.image)
-        if spec.container is not None
-        else None
-    )
-    if (
-        missing
-        and spec.container is not None
-        and min(missing.values()) < at - MISSING_DEVICE_RETRY_SECONDS
-    ):
-        del state.record.missing_devices[spec.container.image]
+    image = spec.container.image if spec.container is not None else ""
+    missing = state.record.missing_devices.get(image)
+    if missing and min(missing.values()) < at - MISSING_DEVICE_RETRY_SECONDS:
+        del state.record.missing_devices[image]
         state.changes.record()
         requeue_all(state, None, at)
 
 
 def on_jobs_submitted(state: State, event: e.JobsSubmitted) -> Instructions:
     """Add new jobs with the next ids."""
-    spec = state.specs[event.spec]
-    _recheck_missing(state, spec, event.at)
-    lines, indexes = event.lines, event.indexes
-    array = event.first if indexes is not None else None
+    _recheck_missing(state, state.specs[event.spec], event.at)
     if event.sweep is not None:
         return _on_trials(state, event)
+    lines, indexes = event.lines, event.indexes
     for offset in range(event.count):
-        command = lines[offset] if lines is not None else event.argv
-        job = Job(
-            id=event.first + offset,
-            spec=event.spec,
-            name=spec.name or default_name(command),
-            user=spec.user,
-            submitted_at=event.at,
-            command=command,
-            array=array,
-            index=indexes[offset] if indexes is not None else None,
-            priority=event.priority,
-            held=event.held,
-            begin_at=event.begin_at,
-        )
-        state.load(job)
-        set_deadline(state, job)
-        update_eligibility(state, job, event.at)
+        job = _new_job(state, event, offset, lines[offset] if lines is not None else event.argv)
+        if indexes is not None:
+            job.array, job.index = event.first, indexes[offset]
+        _add(state, job, event.at)
     record = state.record
     if event.first + event.count > record.next_id:  # else it was recovered with its old id
         record.next_id = event.first + event.count
@@ -86,33 +64,41 @@ def on_jobs_submitted(state: State, event: e.JobsSubmitted) -> Instructions:
 def _on_trials(state: State, event: e.JobsSubmitted) -> Instructions:
     """Add trials of a sweep with its next indexes."""
     assert event.sweep is not None
-    sweep, spec = state.sweeps[event.sweep], state.specs[event.spec]
+    sweep = state.sweeps[event.sweep]
     for offset, (params, command) in enumerate(event.trials):
-        job = Job(
-            id=event.first + offset,
-            spec=event.spec,
-            name=spec.name or sweep.name,
-            user=spec.user,
-            submitted_at=event.at,
-            command=command,
-            array=sweep.id,
-            index=sweep.issued,
-            priority=event.priority,
-            held=event.held,
-            begin_at=event.begin_at,
-            params=params,
-        )
+        job = _new_job(state, event, offset, command)
+        job.name = state.specs[event.spec].name or sweep.name
+        job.array, job.index, job.params = sweep.id, sweep.issued, params
         sweep.issued += 1
         sweep.count(WAITING, +1)
-        state.load(job)
         record_trial(state, job)
-        set_deadline(state, job)
-        update_eligibility(state, job, event.at)
+        _add(state, job, event.at)
     update_sweep_finished(state, sweep, event.at)
     state.changes.sweep(sweep.id)
     state.record.next_id = event.first + event.count
     state.changes.record()
     return []
+
+
+def _new_job(state: State, event: e.JobsSubmitted, offset: int, command: JobCommand) -> Job:
+    spec = state.specs[event.spec]
+    return Job(
+        id=event.first + offset,
+        spec=event.spec,
+        name=spec.name or default_name(command),
+        user=spec.user,
+        submitted_at=event.at,
+        command=command,
+        priority=event.priority,
+        held=event.held,
+        begin_at=event.begin_at,
+    )
+
+
+def _add(state: State, job: Job, at: float) -> None:
+    state.load(job)
+    set_deadline(state, job)
+    update_eligibility(state, job, at)
 
 
 def on_failures_dismissed(state: State, event: e.FailuresDismissed) -> Instructions:

@@ -15,7 +15,9 @@ from stoker.core.model.profile import EMPTY_PROFILE, EpochTime, JobProfile
 from stoker.core.model.resources import GPU
 from stoker.core.model.spec import Spec
 from stoker.core.state.eligibility import update_eligibility
+from stoker.core.state.reranking import check_preemption_after_rerank, rerank_running
 from stoker.core.state.state import State
+from stoker.core.state.timers import arm_timers
 
 MAX_EPOCH_TIMES = 24
 """Epoch times kept per elastic job, one per training stage and number of GPUs."""
@@ -55,11 +57,6 @@ def record_epochs(state: State, job: Job, event: e.EpochsCounted) -> None:
         profile = replace(profile, peak=max(profile.peak or 0, peak))
     if profile != before:
         _store_profile(state, name, profile, event.at)
-    if (
-        profile.epoch_times and not before.epoch_times
-    ):  # jobs of this profile have an estimate from now on
-        for id in list(state.pending.jobs_by_profile.get((job.user, job.name), ())):
-            update_eligibility(state, state.jobs[id], event.at)
 
 
 def _own_epoch_times(
@@ -127,23 +124,28 @@ def _at_most_all(state: State, job: Job, memory: int) -> int:
 
 
 def _store_profile(state: State, name: str, profile: JobProfile, at: float) -> None:
-    """Store a profile; requeue pending shared jobs if their memory reservation changes by it."""
+    """Store a profile; rank its jobs again if their estimates or memory reservations change."""
     before = state.record.profiles.get(name, EMPTY_PROFILE)
     evicted = estimator.store_profile(state.record.profiles, name, profile)
     state.changes.record()
     if state.has_model_profiles or profile.interference or profile.has_several_models:
         state.has_model_profiles = None
-    changed = {key for key, old in evicted if old.peak is not None}
-    if before.peak != profile.peak:
-        changed.add(name)
-    if not changed:
-        return
-    for id in list(state.pending.class_of):
-        pending = state.jobs[id]
-        spec = state.spec(pending)
-        gpus = spec.request.gpus
-        if gpus is not None and gpus.shareable and estimator.profile_key(pending, spec) in changed:
-            update_eligibility(state, pending, at)
+    changed = [key for key, _ in evicted]
+    if before.peak != profile.peak or not profile.ranks_alike(before):
+        changed.append(name)
+    for id in [id for key in changed for id in state.jobs_by_profile.get(key, ())]:
+        _apply_profile(state, state.jobs[id], at)
+
+
+def _apply_profile(state: State, job: Job, at: float) -> None:
+    """Compute again what depends on the profile of a job: request, rank and timers."""
+    if job.id in state.pending:
+        update_eligibility(state, job, at)
+    if job.id in state.preemptible:
+        rerank_running(state, job, at)
+        check_preemption_after_rerank(state, job)
+    if job.id in state.running:
+        arm_timers(state, job)
 
 
 def record_memory(state: State, job: Job, memory: int, at: float) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from stoker.core import events as e
 from stoker.core.events.instructions import Instructions
 from stoker.core.handlers import learning
-from stoker.core.handlers.attempts import conclude, current, end_part
+from stoker.core.handlers.attempts import conclude, end_part
 from stoker.core.handlers.outcome import AttemptOutcome, forced_outcome
 from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.job import Job, PartEnd
@@ -49,27 +51,29 @@ def _gpus(facts: NodeFacts) -> tuple[DeviceFacts, ...]:
 
 def on_devices_drained(state: State, event: e.DevicesDrained) -> Instructions:
     """Drain devices: running jobs continue, no job starts there."""
-    for node, type, name in event.devices:
-        state.record.drained[f"{node}/{type}:{name}"] = event.reason
-        device = state.cluster.nodes[node].by_name.get((type, name))
-        if device is not None:
-            device.drained = event.reason
-            state.cluster.mark_changed(node)
-    state.changes.record()
+    _set_drained(state, event.devices, event.reason)
     return []
 
 
 def on_devices_undrained(state: State, event: e.DevicesUndrained) -> Instructions:
     """Undrain devices."""
     state.pending.request_planning()
-    for node, type, name in event.devices:
-        state.record.drained.pop(f"{node}/{type}:{name}", None)
+    _set_drained(state, event.devices, None)
+    return []
+
+
+def _set_drained(state: State, devices: Iterable[tuple[str, str, str]], reason: str | None) -> None:
+    """Drain devices for a reason; without one, undrain them."""
+    for node, type, name in devices:
+        key = f"{node}/{type}:{name}"
+        state.record.drained.pop(key, None)
+        if reason is not None:
+            state.record.drained[key] = reason
         device = state.cluster.nodes[node].by_name.get((type, name))
         if device is not None:
-            device.drained = None
+            device.drained = reason
             state.cluster.mark_changed(node)
     state.changes.record()
-    return []
 
 
 def on_foreign_use_changed(state: State, event: e.ForeignUseChanged) -> Instructions:
@@ -264,15 +268,12 @@ def on_node_load_measured(state: State, event: e.NodeLoadMeasured) -> Instructio
     return []
 
 
-def on_attempt_abandoned(state: State, event: e.AttemptAbandoned) -> Instructions:
+def on_attempt_abandoned(state: State, job: Job, event: e.AttemptAbandoned) -> Instructions:
     """Give up an attempt on an unreachable node, although it may still run there."""
-    job = current(state, event.job, event.attempt)
-    if job is None or job.placement is None:
+    if job.placement is None:
         return []
-    abandoned, attempt = (
-        state.record.abandoned_attempts.get(event.node, ()),
-        (event.job, event.attempt),
-    )
+    abandoned = state.record.abandoned_attempts.get(event.node, ())
+    attempt = (event.job, event.attempt)
     if attempt not in abandoned:
         state.record.abandoned_attempts[event.node] = (*abandoned, attempt)
     _update_node(state)

@@ -33,16 +33,10 @@ class AttemptOutcome(Struct, frozen=True):
 
 def after_exit(job: Job, spec: Spec, event: ProcessExited, runtime: float) -> AttemptOutcome:
     """Return the outcome of an exit; `runtime` is that of the attempt, in seconds."""
-    if job.ending == "cancel":
-        return AttemptOutcome(JobState.CANCELLED, "cancelled")
-    if job.ending == "deadline":
-        return AttemptOutcome(JobState.DEADLINE, "deadline")
-    if job.ending == "time":
-        return _again(
-            job, spec.retry, AttemptOutcome(JobState.TIMEOUT, "time limit"), ("timeout",), runtime
-        )
-    if job.ending == "early":
-        return early_stop_outcome(job)
+    forced = forced_outcome(job)
+    if forced is not None:
+        retries = job.ending == "time"
+        return _again(job, spec.retry, forced, ("timeout",), runtime) if retries else forced
     if was_preempted(job, spec, event):
         return preempted_outcome(job)
     if event.memory:
@@ -70,8 +64,6 @@ def after_exit(job: Job, spec: Spec, event: ProcessExited, runtime: float) -> At
 
 def was_preempted(job: Job, spec: Spec, event: ProcessExited) -> bool:
     """Whether an attempt ended by a stop request; exit code 0 then does not mean completion."""
-    if job.ending == "stop":
-        return True
     if job.progress is None or job.progress.stop is None:
         return False
     if event.stopped:
@@ -103,21 +95,15 @@ def early_stop_outcome(job: Job) -> AttemptOutcome:
 
 def after_loss(job: Job, spec: Spec, reason: str) -> AttemptOutcome:
     """Return the outcome of an attempt that ended without an exit code."""
-    if job.ending == "stop":
-        return preempted_outcome(job)
-    if job.ending == "early":
-        return early_stop_outcome(job)
-    if job.ending == "cancel":
-        return AttemptOutcome(JobState.CANCELLED, "cancelled")
-    if job.ending == "deadline":
-        return AttemptOutcome(JobState.DEADLINE, "deadline")
-    return _again(
-        job, spec.retry, AttemptOutcome(JobState.NODE_FAIL, f"lost: {reason}"), ("lost",), 0.0
-    )
+    forced = forced_outcome(job)
+    if forced is not None and job.ending != "time":
+        return forced
+    outcome = AttemptOutcome(JobState.NODE_FAIL, f"lost: {reason}")
+    return _again(job, spec.retry, outcome, ("lost",), 0.0)
 
 
 def forced_outcome(job: Job) -> AttemptOutcome | None:
-    """Return the outcome of an attempt that was being terminated and did not run, or None."""
+    """Return the outcome of an attempt that was being terminated, whatever its end; or None."""
     match job.ending:
         case "cancel":
             return AttemptOutcome(JobState.CANCELLED, "cancelled")

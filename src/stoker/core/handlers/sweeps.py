@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.events.instructions import Instructions, TerminateAttempt
-from stoker.core.handlers.attempts import current, transition
-from stoker.core.model.job import Score
+from stoker.core.events.instructions import Instructions
+from stoker.core.handlers.attempts import terminate
+from stoker.core.model.job import Job, Score
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.sweep import FAILED, TrialBoard, redefined_sweep, trial_of, worst_value
 from stoker.core.state.state import State
@@ -80,15 +80,12 @@ def on_trial_measured(state: State, event: e.TrialMeasured) -> Instructions:
     return []
 
 
-def on_trial_stopped(state: State, event: e.TrialStopped) -> Instructions:
+def on_trial_stopped(state: State, job: Job, event: e.TrialStopped) -> Instructions:
     """Terminate a trial that early stopping ended; its checkpoints stay."""
-    job = current(state, event.job, event.attempt)
-    if job is None or job.state is JobState.COMPLETING:
+    if job.state is JobState.COMPLETING:
         return []
     job.score = replace(job.score or Score(), stopped=True)
-    job.ending = "early"
-    transition(state, job, JobState.COMPLETING)
-    return [TerminateAttempt(job.id, job.attempt)]
+    return terminate(state, job, "early")
 
 
 def on_trials_unloaded(state: State, event: e.TrialsUnloaded) -> Instructions:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from stoker.core import events as e
-from stoker.core.events.instructions import Instructions, SignalAttempt, TerminateAttempt
-from stoker.core.handlers.attempts import current, finish, transition
+from stoker.core.events.instructions import Instructions, SignalAttempt
+from stoker.core.handlers.attempts import finish, terminate
+from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.state.eligibility import dequeue, update_eligibility
 from stoker.core.state.state import State
 
 
-def on_time_limit_reached(state: State, event: e.TimeLimitReached) -> Instructions:
+def on_time_limit_reached(state: State, job: Job, event: e.TimeLimitReached) -> Instructions:
     """Terminate an attempt that reached its time limit."""
-    job = current(state, event.job, event.attempt)
-    if job is None or job.state is JobState.COMPLETING:
+    if job.state is JobState.COMPLETING:
         return []
-    job.ending = "time"
-    transition(state, job, JobState.COMPLETING)
-    return [TerminateAttempt(job.id, job.attempt)]
+    return terminate(state, job, "time")
 
 
-def on_time_limit_near(state: State, event: e.TimeLimitNear) -> Instructions:
+def on_time_limit_near(state: State, job: Job, event: e.TimeLimitNear) -> Instructions:
     """Send the early signal before the time limit."""
-    job = current(state, event.job, event.attempt)
-    early_signal = state.spec(job).early_signal if job else None
-    if job is None or early_signal is None or job.warned:
+    early_signal = state.spec(job).early_signal
+    if early_signal is None or job.warned:
         return []
     job.warned = True
     state.changes.job(job.id)
@@ -53,6 +50,4 @@ def on_deadline_passed(state: State, event: e.DeadlinePassed) -> Instructions:
         dequeue(state, job)
         job.ended_at, job.cause = event.at, "deadline"
         return finish(state, job, JobState.DEADLINE, event.at)
-    job.ending = "deadline"
-    transition(state, job, JobState.COMPLETING)
-    return [TerminateAttempt(job.id, job.attempt)]
+    return terminate(state, job, "deadline")

@@ -9,11 +9,10 @@ from stoker.core.events.instructions import (
     Instructions,
     RequestStop,
     SignalAttempt,
-    TerminateAttempt,
     WithdrawStop,
 )
 from stoker.core.handlers import learning
-from stoker.core.handlers.attempts import current, transition
+from stoker.core.handlers.attempts import terminate
 from stoker.core.measurement.gpu_memory import adjusted_placement, reserved_memory
 from stoker.core.model.job import Job, Progress, StopRequest
 from stoker.core.model.lifecycle import JobState
@@ -27,11 +26,8 @@ from stoker.core.state.reranking import (
 from stoker.core.state.state import State
 
 
-def on_training_began(state: State, event: e.TrainingBegan) -> Instructions:
+def on_training_began(state: State, job: Job, event: e.TrainingBegan) -> Instructions:
     """Note that the training library runs and accepts stop requests."""
-    job = current(state, event.job, event.attempt)
-    if job is None:
-        return []
     job.progress = replace(job.progress or Progress(), accepts_stop=True)
     state.changes.job(job.id)
     update_preemptible(state, job, event.at)
@@ -56,11 +52,8 @@ def _record_progress(state: State, job: Job, at: float) -> None:
         apply_policy_change(state, queue, at)
 
 
-def on_epochs_counted(state: State, event: e.EpochsCounted) -> Instructions:
+def on_epochs_counted(state: State, job: Job, event: e.EpochsCounted) -> Instructions:
     """Record finished epochs, and what they tell of speed and memory."""
-    job = current(state, event.job, event.attempt)
-    if job is None:
-        return []
     before = job.progress or Progress()
     done = max(event.done, before.epochs)
     metrics = before.metrics if event.metrics is None else event.metrics
@@ -78,7 +71,7 @@ def on_epochs_counted(state: State, event: e.EpochsCounted) -> Instructions:
         check_preemption_after_rerank(state, job)
     _adjust_memory(state, job)
     # A reservation may move with the new end of this job, so others may fit before it.
-    if job.id in state.running_elastic or state.policies.uses_release_times(state.pending.queues):
+    if job.id in state.running_elastic or state.uses_release_times():
         state.pending.request_planning()
     return []
 
@@ -91,11 +84,8 @@ def on_profile_imported(state: State, event: e.ProfileImported) -> Instructions:
     return []
 
 
-def on_memory_measured(state: State, event: e.MemoryMeasured) -> Instructions:
+def on_memory_measured(state: State, job: Job, event: e.MemoryMeasured) -> Instructions:
     """Record the GPU memory of an attempt and adjust its allocation."""
-    job = current(state, event.job, event.attempt)
-    if job is None:
-        return []
     progress = job.progress or Progress()
     job.progress = replace(progress, peak=max(event.memory, progress.peak or 0))
     state.changes.job(job.id)
@@ -115,10 +105,9 @@ def _adjust_memory(state: State, job: Job) -> None:
     state.resize_memory(job, placement)
 
 
-def on_preemption_requested(state: State, event: e.PreemptionRequested) -> Instructions:
+def on_preemption_requested(state: State, job: Job, event: e.PreemptionRequested) -> Instructions:
     """Request a job to stop at its next checkpoint, by its early signal, or terminate it."""
-    job = current(state, event.job, event.attempt)
-    if job is None or job.state is not JobState.RUNNING:
+    if job.state is not JobState.RUNNING:
         return []
     progress, spec = job.progress or Progress(), state.spec(job)
     stop = StopRequest(event.why, event.boot, event.by, event.gpus)
@@ -129,13 +118,12 @@ def on_preemption_requested(state: State, event: e.PreemptionRequested) -> Instr
         return [RequestStop(job.id, job.attempt)]
     if spec.early_signal is not None:
         return [SignalAttempt(job.id, job.attempt, spec.early_signal.signal, if_caught=True)]
-    return _end(state, job)
+    return terminate(state, job, "stop")
 
 
-def on_preemption_cancelled(state: State, event: e.PreemptionCancelled) -> Instructions:
+def on_preemption_cancelled(state: State, job: Job, event: e.PreemptionCancelled) -> Instructions:
     """Withdraw a stop request, if the job has not stopped yet."""
-    job = current(state, event.job, event.attempt)
-    if job is None or job.progress is None or job.progress.stop is None:
+    if job.progress is None or job.progress.stop is None:
         return []
     job.progress = replace(job.progress, stop=None)
     state.changes.job(job.id)
@@ -143,26 +131,19 @@ def on_preemption_cancelled(state: State, event: e.PreemptionCancelled) -> Instr
     return [WithdrawStop(job.id, job.attempt)] if job.progress.accepts_stop else []
 
 
-def on_preemption_timed_out(state: State, event: e.PreemptionTimedOut) -> Instructions:
+def on_preemption_timed_out(state: State, job: Job, event: e.PreemptionTimedOut) -> Instructions:
     """Terminate a job that did not stop in time; if it is not requeueable, let it run on."""
-    job = current(state, event.job, event.attempt)
-    if job is None or job.state is not JobState.RUNNING:
+    if job.state is not JobState.RUNNING:
         return []
     stop = job.progress.stop if job.progress is not None else None
     if event.has_saved or (stop is not None and state.spec(job).requeueable):
-        return _end(state, job)
+        return terminate(state, job, "stop")
     if job.progress is None or stop is None:
         return []
     job.progress = replace(job.progress, stop=replace(stop, timed_out=True))
     state.changes.job(job.id)
     state.pending.request_planning()
     return []
-
-
-def _end(state: State, job: Job) -> Instructions:
-    job.ending = "stop"
-    transition(state, job, JobState.COMPLETING)
-    return [TerminateAttempt(job.id, job.attempt)]
 
 
 def on_estimate_exceeded(state: State, event: e.EstimateExceeded) -> Instructions:

@@ -8,9 +8,8 @@ from stoker.core.events.instructions import (
     ResumeAttempt,
     SignalAttempt,
     SuspendAttempt,
-    TerminateAttempt,
 )
-from stoker.core.handlers.attempts import finish, transition
+from stoker.core.handlers.attempts import finish, terminate, transition
 from stoker.core.model.job import NOT_NEEDED_CAUSE, Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.state.eligibility import (
@@ -35,18 +34,11 @@ def on_job_cancelled(state: State, event: e.JobCancelled) -> Instructions:
     job = state.jobs[event.job]
     if job.state is JobState.PENDING:
         dequeue(state, job)
-        # A preemption for this job may be obsolete.
-        if state.preemptible:
-            state.pending.request_planning()
         job.ended_at, job.cause = event.at, NOT_NEEDED_CAUSE if event.needless else "cancelled"
         return finish(state, job, JobState.CANCELLED, event.at)
     if not job.holding:
         return []
-    job.ending = "cancel"
-    state.changes.job(job.id)
-    if job.state is not JobState.COMPLETING:
-        transition(state, job, JobState.COMPLETING)
-    return [TerminateAttempt(job.id, job.attempt, event.at_once)]
+    return terminate(state, job, "cancel", event.at_once)
 
 
 def on_job_held(state: State, event: e.JobHeld) -> Instructions:
@@ -55,8 +47,6 @@ def on_job_held(state: State, event: e.JobHeld) -> Instructions:
     job.held = True
     state.changes.job(job.id)
     dequeue(state, job)
-    if state.preemptible:
-        state.pending.request_planning()
     return []
 
 
@@ -132,22 +122,22 @@ def on_job_edited(state: State, event: e.JobEdited) -> Instructions:
     if job.holding:
         return _edit_running(state, job, event)
     dequeue(state, job)
-    if event.spec != job.spec:
+    has_new_spec = event.spec != job.spec
+    if has_new_spec:
         unlink_dependency(state, job)
-        _use_spec(state, job, event.spec)
         job.delay_over = False
+    _rename(state, job, event.spec, event.name)
+    if has_new_spec:
         set_deadline(state, job)
-    job.name, job.priority, job.begin_at = event.name, event.priority, event.begin_at
+    job.priority, job.begin_at = event.priority, event.begin_at
     state.changes.job(job.id)
     update_eligibility(state, job, event.at)
-    if state.preemptible:
-        state.pending.request_planning()
     return []
 
 
 def _edit_running(state: State, job: Job, event: e.JobEdited) -> Instructions:
     if event.spec != job.spec:
-        _use_spec(state, job, event.spec)
+        _rename(state, job, event.spec, job.name)
         job.warned = False  # the warning belongs to the limit that was replaced
     job.priority = event.priority
     state.changes.job(job.id)
@@ -159,10 +149,13 @@ def _edit_running(state: State, job: Job, event: e.JobEdited) -> Instructions:
     return []
 
 
-def _use_spec(state: State, job: Job, hash: str) -> None:
-    state.spec_users[hash] = state.spec_users.get(hash, 0) + 1
-    state.drop_spec(job.spec)
-    job.spec = hash
+def _rename(state: State, job: Job, hash: str, name: str) -> None:
+    """Give a job another spec or name."""
+    spec = state.specs[hash]
+    state.drop_spec(job)
+    state.specs.setdefault(hash, spec)
+    job.spec, job.name = hash, name
+    state.use_spec(job)
 
 
 def on_job_moved(state: State, event: e.JobMoved) -> Instructions:
@@ -172,6 +165,4 @@ def on_job_moved(state: State, event: e.JobMoved) -> Instructions:
     job.priority, job.rank = event.priority, event.rank
     state.changes.job(job.id)
     update_eligibility(state, job, event.at)
-    if state.preemptible:
-        state.pending.request_planning()
     return []

@@ -19,6 +19,9 @@ MAX_PROFILES = 256
 """Number of profiles that are kept; the one updated longest ago is dropped first."""
 EWMA_WEIGHT = 0.4
 """Weight of a new measurement in the moving average."""
+REFERENCE_RATIO = 1.5
+"""A reference epoch time follows the average once they differ by this factor: all jobs of the
+profile are then ranked again, so it must be seldom."""
 DEFAULT_SCALING_EXPONENT = 0.8
 """Exponent of speed over GPUs without a measurement: twice the GPUs, 2 ** 0.8 times as fast. Better
 than 0.9 on three Pollux workloads."""
@@ -93,12 +96,17 @@ def with_epoch_time(
 ) -> JobProfile:
     """Return a profile with one more measured epoch time."""
     before = profile.epoch_time_at(gpus, model)
+    reference = epoch
     if before is not None:
         epoch = before.epoch + EWMA_WEIGHT * (epoch - before.epoch)
         if step is not None and before.step is not None:
             step = before.step + EWMA_WEIGHT * (step - before.step)
+        reference = before.reference or before.epoch
+        if not reference / REFERENCE_RATIO < epoch < reference * REFERENCE_RATIO:
+            reference = epoch
     others = tuple(time for time in profile.epoch_times if time is not before)
-    return replace(profile, epoch_times=(*others, EpochTime(gpus, model, epoch, step or None)))
+    measured = EpochTime(gpus, model, epoch, step or None, reference)
+    return replace(profile, epoch_times=(*others, measured))
 
 
 def colocation_key(model: str, other: str) -> str:
@@ -200,10 +208,19 @@ def time_left(expected: float, elapsed: float) -> TimeLeft:
     return TimeLeft(seconds, (following - overrun) / OVERRUN, floor=seconds)
 
 
-def estimate(profiles: JobProfiles, cluster: Cluster, job: Job, spec: Spec, now: float) -> Estimate:
+def estimate(
+    profiles: JobProfiles,
+    cluster: Cluster,
+    job: Job,
+    spec: Spec,
+    now: float,
+    for_ranking: bool = False,
+) -> Estimate:
     """Return the estimate of a job now."""
     name = profile_key(job, spec)
     profile = profiles.get(name, EMPTY_PROFILE)
+    if for_ranking:
+        profile = profile.for_ranking
     progress = job.progress or NO_PROGRESS
     gpus, model = likely_hardware(cluster, job, spec, profile)
     epoch, measured = epoch_seconds_on(profile, gpus, model)
@@ -238,10 +255,11 @@ def estimate(profiles: JobProfiles, cluster: Cluster, job: Job, spec: Spec, now:
 
 
 def epoch_seconds(cluster: Cluster, job: Job, spec: Spec, profile: JobProfile) -> float | None:
-    """Return the seconds per epoch where a job runs, or is likely to run."""
+    """Return the reference seconds per epoch where a job runs, or is likely to run."""
     if not profile.epoch_times:
         return None
-    return epoch_seconds_on(profile, *likely_hardware(cluster, job, spec, profile))[0]
+    gpus, model = likely_hardware(cluster, job, spec, profile)
+    return epoch_seconds_on(profile.for_ranking, gpus, model)[0]
 
 
 def remaining(
@@ -262,7 +280,7 @@ def expected_time_left(
             training is None or training.expected is None
         ):
             return None
-        expected = estimate(profiles, cluster, job, spec, now)
+        expected = estimate(profiles, cluster, job, spec, now, for_ranking=True)
         seconds = expected.remaining_seconds
         return TimeLeft(seconds, expected.grows_in) if seconds is not None else None
     epoch = _current_epoch_seconds(profiles, cluster, job, spec, progress.epoch_time)
@@ -283,7 +301,7 @@ def _current_epoch_seconds(
         return measured[2]
     profile, current = profile_of(profiles, job, spec), hardware(cluster, job.placement)
     if profile.has_several_models and current != measured[:2]:
-        return epoch_seconds_on(profile, *current)[0] or measured[2]
+        return epoch_seconds_on(profile.for_ranking, *current)[0] or measured[2]
     return measured[2]
 
 
@@ -299,6 +317,7 @@ def best_model_ratio(profiles: JobProfiles, cluster: Cluster, job: Job, spec: Sp
         gpus, model, _ = job.progress.epoch_time
     else:
         gpus, model = likely_hardware(cluster, job, spec, profile)
+    profile = profile.for_ranking
     current = epoch_seconds_on(profile, gpus, model)[0]
     kinds = spec.request.gpus.allowed_models if spec.request.gpus is not None else ()
     models = {time.model for time in profile.epoch_times}

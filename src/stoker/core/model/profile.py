@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 
 class EpochTime(Struct, frozen=True, array_like=True):
@@ -11,7 +12,10 @@ class EpochTime(Struct, frozen=True, array_like=True):
     gpus: int
     model: str
     epoch: float
+    """Moving average."""
     step: float | None = None
+    reference: float | None = None
+    """Epoch time for ranks and timers of jobs without a measurement of their own; None: `epoch`."""
 
 
 class JobProfile(Struct, frozen=True, omit_defaults=True):
@@ -33,10 +37,25 @@ class JobProfile(Struct, frozen=True, omit_defaults=True):
         return None
 
     @property
+    def for_ranking(self) -> JobProfile:
+        """The profile with reference epoch times, which seldom change."""
+        times = (replace(time, epoch=time.reference or time.epoch) for time in self.epoch_times)
+        return replace(self, epoch_times=tuple(times))
+
+    def ranks_alike(self, other: JobProfile) -> bool:
+        """Whether jobs have the same ranks and timers by this profile and by another."""
+        return _references(self) == _references(other)
+
+    @property
     def has_several_models(self) -> bool:
         """Whether epochs were measured on several GPU models."""
         times = self.epoch_times
         return len(times) > 1 and any(time.model != times[0].model for time in times)
+
+
+def _references(profile: JobProfile) -> set[tuple[int, str, float]]:
+    times = profile.epoch_times
+    return {(time.gpus, time.model, time.reference or time.epoch) for time in times}
 
 
 JobProfiles = dict[str, JobProfile]

@@ -9,8 +9,6 @@ from msgspec import Struct
 HALF_LIFE_SECONDS = 4 * 3600.0
 """Half-life of past usage: short, so that a burst of jobs counts within the hour. With a day, the
 other users' short jobs wait for an hour behind a burst (`make bench-planner`, part `burst`)."""
-REFRESH_SECONDS = 300.0
-"""Interval of updating the penalties; far below the half-life, far above a planning cycle."""
 MAX_BONUS, MAX_PENALTY = -2.0, 4.0
 """Bounds of a penalty in doublings of service, so that no user starves or owns the queue."""
 PENALTY_STEP = 0.5

@@ -152,8 +152,8 @@ def _select_on(
 
 def _elastic_nodes(preemptor: PreemptorRequest) -> list[str]:
     """Return allowed nodes with elastic jobs, which may resume with fewer GPUs."""
-    jobs = preemptor.state.running_elastic.values()
-    parts = (part for job in jobs if job.placement is not None for part in job.placement.parts)
+    jobs = sorted(preemptor.state.running_elastic.items())
+    parts = (part for _, job in jobs if job.placement is not None for part in job.placement.parts)
     return [name for name in dict.fromkeys(part.node for part in parts) if preemptor.allows(name)]
 
 
@@ -162,7 +162,7 @@ def _evictions_on(
 ) -> Iterator[Eviction]:
     """Yield possible evictions on a node, the cheapest first: shrinking, then the lowest rank."""
     state = preemptor.state
-    for job in list(state.running_elastic.values()):
+    for _, job in sorted(state.running_elastic.items()):
         if job.placement is None or job.placement.on(name) is None:
             continue
         if job.priority <= preemptor.priority and can_preempt(job):

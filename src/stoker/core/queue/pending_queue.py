@@ -43,8 +43,6 @@ class PendingQueue:
         """Class by job."""
         self.rank_of: dict[int, float] = {}
         """Rank by job; without an entry it is 0."""
-        self.jobs_by_profile: dict[tuple[str, str], dict[int, None]] = {}
-        """Jobs by user and name: a measurement of one changes the ranks of all."""
         self.user_penalties: dict[str, float] = {}
         self.queue_fair_weight: dict[str, float] = {}
         """Factor of the penalties in a queue."""
@@ -101,7 +99,6 @@ class PendingQueue:
         self._cached_head = None
         job_class = self.classes.get(key) or self._create_class(key)
         self.class_of[job.id] = job_class
-        self.jobs_by_profile.setdefault((job.user, job.name), {})[job.id] = None
         if rank:
             self.rank_of[job.id] = rank
         entry = (rank, job.order, job.id)
@@ -129,10 +126,6 @@ class PendingQueue:
         job_class = self.class_of.pop(job.id, None)
         if job_class is None:
             return False
-        alike = self.jobs_by_profile[job.user, job.name]
-        del alike[job.id]
-        if not alike:
-            del self.jobs_by_profile[job.user, job.name]
         entry = (self.rank_of.pop(job.id, 0.0), job.order, job.id)
         was_head = job_class.head == job.id
         self._deindex(job_class)

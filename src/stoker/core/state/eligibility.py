@@ -6,7 +6,6 @@ A job is eligible if it is not held, its begin time has passed and its dependenc
 from __future__ import annotations
 
 from functools import partial
-from heapq import heappush
 from math import inf
 
 from msgspec.structs import replace
@@ -64,8 +63,8 @@ def enqueue_if_eligible(state: State, job: Job, now: float) -> bool:
 
 
 def dequeue(state: State, job: Job) -> None:
-    """Remove a job from the pending queue; jobs behind it may start now."""
-    if state.pending.remove(job):
+    """Remove a job from the pending queue: others may start, and need not stop for it."""
+    if state.pending.remove(job) or state.preemptible:
         state.pending.request_planning()
 
 
@@ -86,7 +85,7 @@ def is_eligible(state: State, job: Job, now: float) -> bool:
         for other in dependency.jobs():
             state.dependents.setdefault(other, set()).add(job.id)
         if delay_end is not None:
-            heappush(state.begin_timers, (delay_end, job.id))
+            state.begin_timers.set(job.id, delay_end)
         if status is DependencyStatus.NEVER:
             state.never_eligible.add(job.id)
         if status is not DependencyStatus.MET:
@@ -94,7 +93,7 @@ def is_eligible(state: State, job: Job, now: float) -> bool:
     if job.held:
         return False
     if job.begin_at is not None:
-        heappush(state.begin_timers, (job.begin_at, job.id))
+        state.begin_timers.set(job.id, job.begin_at)
         return False
     return True
 

@@ -10,8 +10,9 @@ from stoker.core.model.hardware import Placement
 class PlannerMemory:
     """Decisions of earlier planning cycles that later ones continue.
 
-    Everything else in the state is read-only for the planner. After a restart it is empty, and
-    elastic jobs are rebalanced again.
+    Everything else in the state is read-only for the planner. After a restart it is empty:
+    nominations are derived from the stop requests of the victims in the first cycle, and elastic
+    jobs are rebalanced.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,6 @@ from math import inf
 
 from stoker.core.measurement.gpu_memory import is_preemptible
 from stoker.core.model.job import Job
-from stoker.core.policies.fair_share import REFRESH_SECONDS
 from stoker.core.policies.ranking import gpus_of, rank
 from stoker.core.queue.job_class import OVERDUE_CUTOFF
 from stoker.core.state.eligibility import enqueue_if_eligible, may_preempt, update_eligibility
@@ -19,8 +18,7 @@ RANK_DROP_DELAY_SECONDS = 0.001
 
 def refresh_ranks(state: State, at: float) -> None:
     """Update the ranks that change by now."""
-    if at >= state.next_fair_share_update and state.pending.fair_share_users:
-        state.next_fair_share_update = at + REFRESH_SECONDS
+    if state.pending.fair_share_users:
         _refresh_fair_share(state, at)
     if state.memory.next_rebalance <= at:
         state.memory.next_rebalance = inf
@@ -53,6 +51,8 @@ def _refresh_fair_share(state: State, at: float) -> None:
         if state.pending.user_penalties.get(user, 0.0) != penalty:
             state.pending.penalize_user(user, penalty)
             state.pending.request_planning()
+            for job in [job for job in state.preemptible.values() if job.user == user]:
+                rerank_running(state, job, at)
 
 
 def requeue_all(state: State, queue: str | None, at: float) -> None:

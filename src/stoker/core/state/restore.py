@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heappush
 
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import FAILED_STATES
@@ -20,7 +19,7 @@ from stoker.core.state.record import ClusterRecord
 from stoker.core.state.reranking import charge_start, update_preemptible
 from stoker.core.state.state import State
 from stoker.core.state.sweep_boards import record_trial
-from stoker.core.state.timers import arm_timers
+from stoker.core.state.timers import arm_timers, set_deadline
 
 KEEP_FINISHED = 256
 """Finished jobs kept in memory; older ones are read from the store."""
@@ -52,9 +51,7 @@ def restore(
         record_trial(state, job)
     for job in resident:
         state.load(job)
-        deadline = state.deadline(job)
-        if deadline is not None and not job.finished:
-            heappush(state.deadlines, (deadline, job.id))
+        set_deadline(state, job)
         if job.holding and job.placement is not None:
             state.restore_running(job)
             count_in_flight(state, job)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.events import QueueDefined
-from stoker.core.measurement.estimator import profile_of
+from stoker.core.measurement.estimator import profile_key, profile_of
 from stoker.core.measurement.gpu_memory import with_reserved_memory
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
@@ -56,6 +56,8 @@ class State:
         self.jobs: dict[int, Job] = {}
         self.specs: dict[str, Spec] = {}
         self.spec_users: dict[str, int] = {}
+        self.jobs_by_profile: dict[str, dict[int, None]] = {}
+        """Jobs in memory by profile key: a measurement of one may change the ranks of all."""
         self.cluster = Cluster()
         self.pending = PendingQueue()
         self.running: dict[int, Job] = {}
@@ -78,8 +80,6 @@ class State:
         self.rank_timers = TimerHeap()
         """Times at which ranks change without an event, by job."""
         self.usage = FairShareUsage(self.record.usage)
-        self.next_fair_share_update = 0.0
-        """Time of the next update of fair-share penalties."""
         self.release_times = ReleaseTimes()
         """Running jobs by latest end."""
         self.limit_timers = TimerHeap()
@@ -89,9 +89,10 @@ class State:
         """By spec: an unfinished job among several that its jobs depend on."""
         self.never_eligible: set[int] = set()
         """Pending jobs with a dependency that can never be met."""
-        self.begin_timers: list[tuple[float, int]] = []
-        """Heap of begin times and back-offs; outdated entries are skipped."""
-        self.deadlines: list[tuple[float, int]] = []
+        self.begin_timers = TimerHeap()
+        """Begin times, back-offs and delays of dependencies, by job (wall clock)."""
+        self.deadlines = TimerHeap()
+        """Deadlines, by job (wall clock)."""
         self.finished: dict[int, None] = {}
         """Finished jobs still in memory, oldest first."""
         self.unacknowledged: dict[int, None] = {}
@@ -119,6 +120,12 @@ class State:
     def live(self) -> int:
         """The number of unfinished jobs."""
         return len(self.jobs) - len(self.finished)
+
+    @property
+    def has_wall_clock_timers(self) -> bool:
+        """Whether a begin time or a deadline is set, which a change of the clock moves."""
+        timers = (self.begin_timers, self.deadlines)
+        return any(timer.next_time() is not None for timer in timers)
 
     def class_key(self, job: Job) -> ClassKey:
         """Return the class key of a pending job."""
@@ -224,6 +231,15 @@ class State:
             for name in names
         ]
 
+    def uses_release_times(self) -> bool:
+        """Whether a pending job may have a reservation, which depends on release times."""
+        pending = self.pending
+        return bool(
+            pending.time_limited_classes
+            or self.policies.uses_release_times(pending.queues)
+            or pending.has_overdue
+        )
+
     def releases(self) -> Iterator[tuple[float, Placement]]:
         """Yield the latest end and the placement of running attempts, in order of end."""
         for end, id in self.release_times:
@@ -253,8 +269,26 @@ class State:
         """Add a job to memory."""
         self.jobs[job.id] = job
         record_demand(self.cluster, self.specs[job.spec].request)
-        self.spec_users[job.spec] = self.spec_users.get(job.spec, 0) + 1
+        self.use_spec(job)
         self.changes.job(job.id)
+
+    def use_spec(self, job: Job) -> None:
+        """Count a job as a user of its spec, and index it by its profile."""
+        self.spec_users[job.spec] = self.spec_users.get(job.spec, 0) + 1
+        profile = profile_key(job, self.specs[job.spec])
+        self.jobs_by_profile.setdefault(profile, {})[job.id] = None
+
+    def drop_spec(self, job: Job) -> None:
+        """Undo `use_spec`; remove a spec that no job uses."""
+        hash = job.spec
+        profile = profile_key(job, self.specs[hash])
+        del self.jobs_by_profile[profile][job.id]
+        if not self.jobs_by_profile[profile]:
+            del self.jobs_by_profile[profile]
+        self.spec_users[hash] -= 1
+        if not self.spec_users[hash]:
+            del self.spec_users[hash], self.specs[hash]
+            self.blocking_job.pop(hash, None)
 
     def unload(self, job: Job) -> None:
         """Remove a finished job from memory."""
@@ -263,15 +297,10 @@ class State:
         self.unacknowledged.pop(job.id, None)
         self.dependents.pop(job.id, None)
         self.never_eligible.discard(job.id)
-        self.drop_spec(job.spec)
+        self.deadlines.cancel(job.id)
+        self.begin_timers.cancel(job.id)
+        self.drop_spec(job)
         self.changes.unloaded(job.id)
-
-    def drop_spec(self, hash: str) -> None:
-        """Decrease the use count of a spec; remove it if unused."""
-        self.spec_users[hash] -= 1
-        if not self.spec_users[hash]:
-            del self.spec_users[hash], self.specs[hash]
-            self.blocking_job.pop(hash, None)
 
     def allocate(self, job: Job, placement: Placement) -> None:
         """Allocate the placement of an attempt in the ledger and count it."""

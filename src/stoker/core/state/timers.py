@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from math import inf
 
 from stoker.core.events import (
@@ -15,7 +14,7 @@ from stoker.core.events import (
     TimeLimitNear,
     TimeLimitReached,
 )
-from stoker.core.measurement.estimator import NO_PROGRESS, epoch_seconds, estimate, profile_of
+from stoker.core.measurement.estimator import NO_PROGRESS, epoch_seconds, profile_of, remaining
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.spec import Spec
@@ -34,19 +33,15 @@ _NOT_COUNTING = (JobState.QUEUED, JobState.SUSPENDED, JobState.COMPLETING)
 
 def due_events(state: State, at: float, boot: float) -> list[Event]:
     """Return the events of all timers due now. Limits use the boot clock."""
-    events: list[Event] = []
-    while state.begin_timers and state.begin_timers[0][0] <= at:
-        _, id = heappop(state.begin_timers)
-        job = state.jobs.get(id)
-        if job is not None and job.state is JobState.PENDING and id not in state.pending:
-            events.append(BeginTimeReached(at=at, job=id))
-    while state.deadlines and state.deadlines[0][0] <= at:
-        _, id = heappop(state.deadlines)
-        job = state.jobs.get(id)
-        deadline = state.deadline(job) if job and not job.finished else None
-        if deadline is not None and deadline > at:  # it started, so the deadline is that of its end
-            heappush(state.deadlines, (deadline, id))
-        elif deadline is not None:
+    events: list[Event] = [
+        BeginTimeReached(at=at, job=id)
+        for id in state.begin_timers.due(at)
+        if state.jobs[id].state is JobState.PENDING and id not in state.pending
+    ]
+    for id in state.deadlines.due(at):
+        set_deadline(state, state.jobs[id])  # if it started, the deadline is that of its end
+        if state.deadlines.time_of(id) <= at:
+            state.deadlines.cancel(id)
             events.append(DeadlinePassed(at=at, job=id))
     for job in _due_jobs(state, boot):
         end, warn = _limits(state, job)
@@ -97,13 +92,11 @@ def _estimated_end(state: State, job: Job, spec: Spec, now: float) -> float:
     at, boot = job.progress.epoch_started_at if job.progress else None, job.started_boot
     if at is None or boot is None or job.started_at is None:
         return inf
-    remaining = estimate(state.record.profiles, state.cluster, job, spec, at).remaining_seconds
-    if remaining is None:
+    left = remaining(state.record.profiles, state.cluster, job, spec, at)
+    if left is None:
         return inf
-    end, extension = (
-        boot + (at - job.started_at) + remaining * ESTIMATE_SLACK,
-        max(remaining * ESTIMATE_SLACK / 16, 60.0),
-    )
+    end = boot + (at - job.started_at) + left * ESTIMATE_SLACK
+    extension = max(left * ESTIMATE_SLACK / 16, 60.0)
     while end <= now:  # it is late: return a time in the future
         end, extension = end + extension, extension * 2
     return end
@@ -111,28 +104,24 @@ def _estimated_end(state: State, job: Job, spec: Spec, now: float) -> float:
 
 def set_deadline(state: State, job: Job) -> None:
     """Set the timer of a job's deadline."""
-    deadline = state.deadline(job)
-    if deadline is not None:
-        heappush(state.deadlines, (deadline, job.id))
+    deadline = None if job.finished else state.deadline(job)
+    state.deadlines.set(job.id, inf if deadline is None else deadline)
 
 
 def _due_jobs(state: State, boot: float) -> list[Job]:
-    """Return the running jobs that may have a timer due.
-
-    While nodes do not answer, all of them: their timers depend on when a node answers.
-    """
+    """Return the running jobs that have a timer due, and set their next timers."""
     due = [state.running[id] for id in state.limit_timers.due(boot)]
     for job in due:
         # A reservation moves to a later release, so more jobs may end before it.
         is_late = latest_end_of(state, job) <= boot
-        if is_late and state.policies.uses_release_times(state.pending.queues):
+        if is_late and state.uses_release_times():
             state.pending.request_planning()
         arm_timers(state, job, boot)
-    return list(state.running.values()) if state.record.unreachable else due
+    return due
 
 
-def _first_time(state: State, boot: float) -> float | None:
-    """Return the time of the next timer of a running job."""
+def _first_time(state: State, boot: float) -> float:
+    """Return the time of the next timer of a running job; infinite if there is none."""
     while (first := state.limit_timers.next_time()) is not None:
         moment, id = first
         job = state.running[id]
@@ -140,14 +129,13 @@ def _first_time(state: State, boot: float) -> float | None:
             return moment
         state.limit_timers.cancel(id)  # postponed since it was set
         arm_timers(state, job, boot)
-    return None
+    return inf
 
 
 def _next_time(state: State, job: Job, end: float) -> float | None:
     """Return the time of the next timer of a job with this latest end."""
     moments = [*_limits(state, job), _estimate_deadline(state, job), _likely_end(state, job, end)]
-    if state.record.unreachable:
-        moments += [moment for _, moment in _abandon_deadlines(state, job)]
+    moments += [moment for _, moment in _abandon_deadlines(state, job)]
     if job.id in state.preemptible:
         moments.append(_stop_timeout(state, job))
     return min([moment for moment in moments if moment is not None], default=None)
@@ -162,19 +150,11 @@ def next_wakeup(state: State, at: float, boot: float) -> float | None:
 
 def next_timers(state: State, boot: float) -> tuple[float, float]:
     """Return the next times on the wall clock and on the boot clock; infinite if there is none."""
-    wall_times = [state.memory.next_rebalance]
-    if state.begin_timers:
-        wall_times.append(state.begin_timers[0][0])
-    if state.deadlines:
-        wall_times.append(state.deadlines[0][0])
-    if len(state.pending) and (rank_timer := state.rank_timers.next_time()) is not None:
-        wall_times.append(rank_timer[0])
-    if state.record.unreachable:
-        running = state.running.values()
-        boot_times = [_next_time(state, job, latest_end_of(state, job, boot)) for job in running]
-    else:
-        boot_times = [_first_time(state, boot)]
-    return min(wall_times), min((time for time in boot_times if time is not None), default=inf)
+    timers = [state.begin_timers, state.deadlines]
+    if len(state.pending):
+        timers.append(state.rank_timers)
+    first = [timer[0] for each in timers if (timer := each.next_time()) is not None]
+    return min([state.memory.next_rebalance, *first]), _first_time(state, boot)
 
 
 def _estimate_deadline(state: State, job: Job) -> float | None:
@@ -211,22 +191,15 @@ def _stop_timeout(state: State, job: Job) -> float | None:
     progress = job.progress
     if progress is None or progress.stop is None or job.state is not RUNNING:
         return None
-    if state.record.unreachable and _is_unreachable(state, job):
+    if progress.stop.timed_out or _is_unreachable(state, job):
         return None
-    if progress.stop.timed_out:
-        return None
-    spec = state.specs[job.spec]
+    spec, requested = state.specs[job.spec], progress.stop.requested_boot
     if not progress.accepts_stop:
-        return (
-            progress.stop.requested_boot + spec.early_signal.seconds
-            if spec.early_signal is not None
-            else None
-        )
+        early_signal = spec.early_signal
+        return None if early_signal is None else requested + early_signal.seconds
     profile = profile_of(state.record.profiles, job, spec)
     epoch_time = epoch_seconds(state.cluster, job, spec, profile)
-    return progress.stop.requested_boot + (
-        UNMEASURED_SECONDS if epoch_time is None else 2 * epoch_time + 60.0
-    )
+    return requested + (UNMEASURED_SECONDS if epoch_time is None else 2 * epoch_time + 60.0)
 
 
 def _abandon_deadlines(state: State, job: Job) -> list[tuple[str, float]]:
@@ -248,7 +221,7 @@ def _limits(state: State, job: Job) -> tuple[float | None, float | None]:
     spec = state.specs[job.spec]
     if spec.limit is None or job.started_boot is None or job.state in _NOT_COUNTING:
         return None, None
-    if state.record.unreachable and _is_unreachable(state, job):
+    if _is_unreachable(state, job):
         return None, None  # it cannot be ended, and may have ended in time
     end = job.started_boot + spec.limit + job.slack
     early_signal = spec.early_signal
@@ -257,6 +230,8 @@ def _limits(state: State, job: Job) -> tuple[float | None, float | None]:
 
 def _is_unreachable(state: State, job: Job) -> bool:
     """Whether all parts of an attempt that have not ended are on unreachable nodes."""
+    if not state.record.unreachable:
+        return False
     ended = {end.part for end in job.ends}
     parts = job.placement.parts if job.placement is not None else ()
     return all(

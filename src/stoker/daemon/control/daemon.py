@@ -173,7 +173,7 @@ class Daemon:
         """Return when the engine or the job source needs a turn even if nothing happens."""
         engine = self.engine
         waits = [
-            MAX_SLEEP_SECONDS if engine.state.begin_timers or engine.state.deadlines else None,
+            MAX_SLEEP_SECONDS if engine.state.has_wall_clock_timers else None,
             self.faults.contain(
                 "timers of the cycle", RETRY_SECONDS, engine.seconds_until_due, system_clock()
             ),
