@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from heapq import heapify, heappop
+from heapq import heapify, heappop, merge
 from operator import itemgetter
 
 from stoker.core.cluster.bucket_scores import BucketKey, BucketScores, bucket_key
@@ -158,7 +158,7 @@ class FreeCapacityIndex:
         return len(self._free)
 
     def fitting(self, demand: ResourceDemand) -> Iterator[str]:
-        """Yield all nodes where a demand fits; of each kind the fullest first."""
+        """Yield all nodes where a demand fits, the fullest first."""
         for number in self._fitting_in(self._matching_kinds(demand), demand):
             yield self._names[number]
 
@@ -251,13 +251,16 @@ class FreeCapacityIndex:
     def _fitting_in(
         self, kinds: list[tuple[str, _NodeKind]], demand: ResourceDemand
     ) -> Iterator[int]:
-        """Yield all nodes of these kinds where the demand fits."""
-        for _, kind in kinds:
-            after: SortKey = BEFORE_ALL
-            test = at_most(_tree_demand(kind, demand))
-            while (entry := kind.tree.first_fitting(after, test)) is not None:
-                after = entry[0]
-                yield entry[2]
+        """Yield all nodes of these kinds where the demand fits, the fullest first."""
+        for entry in merge(*(self._fitting_of_kind(kind, demand) for _, kind in kinds)):
+            yield int(entry[-1])
+
+    def _fitting_of_kind(self, kind: _NodeKind, demand: ResourceDemand) -> Iterator[SortKey]:
+        after: SortKey = BEFORE_ALL
+        test = at_most(_tree_demand(kind, demand))
+        while (entry := kind.tree.first_fitting(after, test)) is not None:
+            after = entry[0]
+            yield after
 
     def _scores_for(
         self, demand: ResourceDemand, model: str, histogram: DemandHistogram

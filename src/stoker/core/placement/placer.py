@@ -18,7 +18,9 @@ from stoker.core.model.units import THOUSAND
 from stoker.core.placement.fit import fit
 from stoker.core.placement.node_lookup import (
     demand_of,
+    free_resources,
     indexed_nodes,
+    max_amount,
     refresh_index,
     scanned_nodes,
     uses_index,
@@ -74,9 +76,7 @@ def _place_by_index(cluster: Cluster, request: ResourceRequest) -> Placement | N
     nodes = [node for name in names if (node := cluster.node(name)) is not None]
     scanned = [] if nodes and is_base else scanned_nodes(cluster, request)
     if feasible := [node for node in scanned if fit(node, part) is not None]:
-        nodes = sorted(
-            nodes + feasible, key=lambda node: (_packing_score(node, part), node.join_index)
-        )
+        nodes = sorted(nodes + feasible, key=_fullness)
     parts = (
         Placement(node.name, _fit_remainder(cluster, node, part, demand)) for node in nodes[:count]
     )
@@ -102,6 +102,19 @@ def _fit_remainder(
     allocations = fit(node, request, remainder)
     assert allocations is not None
     return allocations
+
+
+def _fullness(node: Node) -> tuple[int, int, int]:
+    """Return the order of nodes in a what-if, as in the index: the fewest free GPUs, then cores.
+
+    It does not depend on which nodes the what-if has modified.
+    """
+    free = free_resources(node)
+    if free is not None:
+        return sum(free.gpus), free.cpu, node.join_index
+    gpus = DELEGATED_PENALTY if node.delegated else 0
+    gpus += sum(device.allocatable for device in node.types.get(GPU, ()))
+    return gpus, max(max_amount(node.types.get(CPU, [])), 0), node.join_index
 
 
 def _packing_score(node: Node, request: ResourceRequest) -> PackingScore:
