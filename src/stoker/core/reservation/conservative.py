@@ -227,7 +227,8 @@ class ConservativeBackfill(EasyBackfill):
                         continue
                     changes = shared.setdefault((part.node, held.type, held.device), [])
                     changes.append((max(slot.start, start), -held.amount, -held.memory))
-                    changes.append((slot.end, held.amount, held.memory))
+                    if slot.end < inf:
+                        changes.append((slot.end, held.amount, held.memory))
                 ledger.withhold(Placement(part.node, tuple(whole)))
         if not shared:
             return
