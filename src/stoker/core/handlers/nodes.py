@@ -55,6 +55,7 @@ def on_devices_drained(state: State, event: e.DevicesDrained) -> Instructions:
         if device is not None:
             device.drained = event.reason
             state.cluster.mark_changed(node)
+    state.pending.request_planning()  # what was nominated there is nominated elsewhere
     state.changes.record()
     return []
 
