@@ -22,6 +22,7 @@ from stoker.core.model.resources import GpuRequest, ResourceRequest
 from stoker.core.model.spec import EarlySignal, Training
 from stoker.core.preemption import preemptor, victim_selection
 
+LONGER = "STOKER_REFERENCE_EXAMPLES" in os.environ
 EXAMPLES = int(os.environ.get("STOKER_REFERENCE_EXAMPLES", "150"))
 
 NODES = st.lists(
@@ -284,7 +285,7 @@ def test_the_planner_decides_as_the_reference_planner_where_it_once_did_not(name
     play(nodes, (PARAMETERS.get(policy, (policy, {})), None), quotas, steps)
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, derandomize=not LONGER, suppress_health_check=list(HealthCheck))
 @given(NODES, POLICIES, QUOTAS, st.lists(SUBMITS | SUBMITS | EVENTS | EVENTS | EVENTS, max_size=40))
 def test_the_planner_decides_as_the_reference_planner(
     nodes: list[tuple[int, int, int, str]],
