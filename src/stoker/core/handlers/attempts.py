@@ -331,6 +331,10 @@ def transition(state: State, job: Job, to: JobState) -> None:
     state.victims.mark_changed(job.id)
     if to is JobState.COMPLETING:
         state.stopping[job.id] = job
+        if job.ending != "stop" and state.preemptible:
+            # Together with what it frees, a preemption may help that did not help before.
+            state.pending.request_recheck()
+            state.pending.request_planning()
     if job.finished:
         state.finished[job.id] = None
         if to in FAILED_STATES and not job.seen:

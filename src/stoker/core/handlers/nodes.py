@@ -57,7 +57,6 @@ def on_devices_drained(state: State, event: e.DevicesDrained) -> Instructions:
 
 def on_devices_undrained(state: State, event: e.DevicesUndrained) -> Instructions:
     """Undrain devices."""
-    state.pending.request_planning()
     _set_drained(state, event.devices, None)
     return []
 
@@ -73,6 +72,7 @@ def _set_drained(state: State, devices: Iterable[tuple[str, str, str]], reason: 
         if device is not None:
             device.drained = reason
             state.cluster.mark_changed(node)
+    state.pending.request_planning()  # what was nominated there is nominated elsewhere
     state.changes.record()
 
 

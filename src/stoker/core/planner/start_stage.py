@@ -76,6 +76,9 @@ class StartStage:
         while (entry := scan.next_candidate()) is not None:
             job, job_class = entry
             self._view.advance(scan.position)
+            is_strict = state.backfill_mode(job_class.queue) is BackfillMode.STRICT
+            if is_strict and state.quotas.queue_reason(job_class):
+                self._blocked_queues.add(job_class.queue)
             if job_class.queue in self._blocked_queues or state.quota_reason(job_class):
                 continue
             request = state.class_request(job, job_class)
@@ -84,7 +87,7 @@ class StartStage:
                 scan.revisit(job_class)
                 continue
             scan.mark_blocked(job_class)
-            if state.backfill_mode(job_class.queue) is BackfillMode.STRICT:
+            if is_strict:
                 self._blocked_queues.add(job_class.queue)
 
     def protect(self, candidate: Candidate) -> Iterator[PreemptionRequested]:
@@ -116,6 +119,7 @@ class StartStage:
         if session.guard.is_conservative:
             yield from session.guard.blocked_ahead(key)
             return
+        state = session.state
         for job, job_class in self._scan.blocked_before(self._view.protected_test):
-            if is_protected(session.state, job_class):
-                yield blocked_job(session.state, job_class.indexed_key, job, job_class)
+            if is_protected(state, job_class) and not state.quota_reason(job_class):
+                yield blocked_job(state, job_class.indexed_key, job, job_class)

@@ -45,6 +45,8 @@ class Nominations:
         self.state = state
         self.revocations = 0
         """Number of nominations revoked so far."""
+        self.counting_on_surplus: set[int] = set()
+        """Jobs that only count on what stopping jobs free; it is allocated for them already."""
         self._sorted: list[Nomination] = []
         self._ledger: Overlay | None = None
         self._withheld_count = 0
@@ -60,6 +62,7 @@ class Nominations:
             state.cluster, state.victims, lambda job: can_preempt(state.jobs[job])
         )
         self._sorted, self._ledger = [], None
+        self.counting_on_surplus.clear()
         if not state.preemptible:
             return  # jobs that end anyway are not waited for
         state.memory.nominations.clear()
@@ -81,6 +84,8 @@ class Nominations:
                 self.future.allocate(placement)
                 state.memory.nominations[id] = placement
                 self._sorted.append(Nomination(key, id, placement))
+            else:  # it may have counted on other stopping jobs, or preempt again
+                state.pending.mark_unchecked(state.pending.class_of[id])
         self._release(others)
 
     def _release(self, victims: Iterable[Job]) -> None:
@@ -130,6 +135,7 @@ class Nominations:
         self.future.allocate(placement)
         stops = map(_stop_request, self.state.stopping.values())
         if not any(stop is not None and stop.preemptor == job for stop in stops):
+            self.counting_on_surplus.add(job)
             return False
         self.state.memory.nominations[job] = placement
         insort(self._sorted, Nomination(key, job, placement))

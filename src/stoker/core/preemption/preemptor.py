@@ -110,9 +110,14 @@ class PreemptionStage:
                 return
             if tried == MAX_PREEMPTORS_PER_CYCLE:
                 return
+            if id in nominations.counting_on_surplus:
+                continue
             if id in state.memory.nominations or rounds.covered_by_rebalance(state, id):
                 tried += 1
                 continue
+            is_strict = state.backfill_mode(job_class.queue) is BackfillMode.STRICT
+            if is_strict and state.quotas.queue_reason(job_class):
+                self._blocked_queues.add(job_class.queue)
             if job_class.queue in self._blocked_queues or state.quota_reason(job_class):
                 self.exhausted.add(job_class)
                 continue
@@ -129,9 +134,11 @@ class PreemptionStage:
         request = state.class_request(job, job_class)
         may_be_blocked = self.guard.may_be_blocked(key)
         futile = may_be_blocked and not self._would_start(key, request, job)
+        is_strict = state.backfill_mode(job_class.queue) is BackfillMode.STRICT
         placement = None
         if not futile:
-            placement = nominations.find_placement(key, request, has_reservation)
+            # In strict order, a job may be pending although it fits.
+            placement = nominations.find_placement(key, request, has_reservation or is_strict)
         if placement is None and not futile:
             preemptor = PreemptorRequest(state, request, job_class, key[1])
             evictions = select_victims(self.thresholds, preemptor, self.at)
@@ -147,7 +154,7 @@ class PreemptionStage:
                 self._counting_on_surplus.add(job_class)
             state.pending.mark_unchecked(job_class)
             return
-        if state.backfill_mode(job_class.queue) is BackfillMode.STRICT:
+        if is_strict:
             self._blocked_queues.add(job_class.queue)
         self.exhausted.add(job_class)
         if futile:  # victims may count for it once no reservation blocks it

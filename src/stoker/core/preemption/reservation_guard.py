@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from functools import cached_property, partial
+from heapq import merge
 from math import inf
+from operator import itemgetter
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.model.job import Job
@@ -71,25 +73,60 @@ class ReservationGuard:
         return backfill.try_start(request, limit, ledger, blocked) is not None
 
     def _protected_before(self, end: SortKey) -> Iterator[BlockedJob]:
-        """Yield the protected heads before a position that have no nomination."""
-        state = self.state
+        """Yield, of each class, the first protected job before a position without a nomination."""
+        state, strict_queues = self.state, set[str]()
         may_be = partial(may_be_protected, state)
-        for job, job_class in heads_between(state.pending, state.jobs, may_be, end):
-            if job.id in state.memory.nominations or state.quota_reason(job_class):
+        heads = heads_between(state.pending, state.jobs, may_be, end)
+        first_jobs = ((job_class.indexed_key, job, job_class) for job, job_class in heads)
+        for key, job, job_class in merge(
+            first_jobs, self._followers_of_nominated(end), key=itemgetter(0)
+        ):
+            if (
+                not self._may_be_next(job_class, strict_queues)
+                or job.id in state.memory.nominations
+            ):
                 continue
             if is_protected(state, job_class):
-                yield blocked_job(state, job_class.indexed_key, job, job_class)
+                yield blocked_job(state, key, job, job_class)
+
+    def _followers_of_nominated(self, end: SortKey) -> list[tuple[SortKey, Job, JobClass]]:
+        """Return the first job without a nomination of each class with a nominated head."""
+        state, pending = self.state, self.state.pending
+        nominated = [id for id in state.memory.nominations if id in pending]
+        followers = []
+        for job_class in dict.fromkeys(pending.class_of[id] for id in nominated):
+            for key in job_class.sort_keys():
+                job = state.jobs.get(int(key[-1]))
+                if job is None or job.id in state.memory.nominations or job.id not in pending:
+                    continue
+                if pending.sort_key(job) == key:
+                    followers.append((key, job, job_class))
+                    break
+        return sorted((each for each in followers if each[0] < end), key=itemgetter(0))
 
     def blocked_ahead(self, end: SortKey, exclude: Container[int] = ()) -> Iterator[BlockedJob]:
         """Yield all protected jobs before a position, for conservative backfill."""
-        state = self.state
+        state, strict_queues = self.state, set[str]()
         for key, job_class, id in QueueHeads(state.pending):
             if key >= end:
                 return
-            if id in exclude or not is_protected(state, job_class):
+            if not self._may_be_next(job_class, strict_queues) or id in exclude:
                 continue
-            if not state.quota_reason(job_class):
+            if is_protected(state, job_class):
                 yield blocked_job(state, key, state.jobs[id], job_class)
+
+    def _may_be_next(self, job_class: JobClass, strict_queues: set[str]) -> bool:
+        """Whether neither a quota nor an earlier job of its strict queue blocks a job.
+
+        `strict_queues`: strict queues of which a job was seen; jobs are asked for in queue order.
+        """
+        is_blocked = bool(self.state.quota_reason(job_class))
+        if job_class.request is None:
+            if job_class.queue in strict_queues:
+                return False
+            if not is_blocked or self.state.quotas.queue_reason(job_class):
+                strict_queues.add(job_class.queue)
+        return not is_blocked
 
 
 def blocked_job(state: State, key: SortKey, job: Job, job_class: JobClass) -> BlockedJob:

@@ -73,7 +73,7 @@ class ThresholdQuery:
         for bound, name in self._descending(gpu_bucket_of(request), modified):
             if bound[:2] <= above:
                 break
-            while best and best[-1][0] >= bound:
+            while best and best[-1] > (bound, name):
                 yield best.pop()[1]
             if all_nodes or name in changed:
                 victim = self._last_victim(name, request, modified)

@@ -42,7 +42,8 @@ def update_eligibility(state: State, job: Job, now: float) -> None:
 def enqueue_if_eligible(state: State, job: Job, now: float) -> bool:
     """Add a job to the pending queue, move or remove it; return whether a job may start by that.
 
-    Not if it is behind the head of its class: it fits only if the head does.
+    Not if it is behind the head of its class: it fits only if the head does. In strict order, it
+    may take over the reservation of a head that can never fit.
     """
     was_head = state.pending.remove(job)
     state.never_eligible.discard(job.id)
@@ -57,6 +58,7 @@ def enqueue_if_eligible(state: State, job: Job, now: float) -> bool:
     return (
         was_head
         or is_head
+        or state.pending.class_of[job.id].request is None
         or bool(state.running_elastic)
         or may_preempt(state, state.pending.sort_key(job), state.victims.first_victim())
     )

@@ -49,15 +49,22 @@ class Quotas:
 
     def reason(self, job_class: JobClass) -> str | None:
         """Return the limit that keeps a class from starting, in words, or None."""
-        head = self._jobs[job_class.head] if job_class.entries else None
-        if job_class.array:
-            sweep = self._sweeps.get(job_class.array)
-            limit = self._specs[head.spec].array_limit if head else None
-            if sweep is not None:
-                limit = sweep.max_running
-            if limit is not None and self.array_running.get(job_class.array, 0) >= limit:
-                what = "array" if sweep is None else "sweep"
-                return f"{what} {job_class.array} may run {limit} at a time"
+        return self._array_reason(job_class) or self.queue_reason(job_class)
+
+    def _array_reason(self, job_class: JobClass) -> str | None:
+        if not job_class.array or not job_class.entries:
+            return None
+        sweep = self._sweeps.get(job_class.array)
+        limit = self._specs[self._jobs[job_class.head].spec].array_limit
+        if sweep is not None:
+            limit = sweep.max_running
+        if limit is None or self.array_running.get(job_class.array, 0) < limit:
+            return None
+        what = "array" if sweep is None else "sweep"
+        return f"{what} {job_class.array} may run {limit} at a time"
+
+    def queue_reason(self, job_class: JobClass) -> str | None:
+        """Return the limit of its queue that keeps a class from starting, in words, or None."""
         queue = self._queues.get(job_class.queue)
         if queue is None:
             return None
@@ -66,6 +73,7 @@ class Quotas:
             return f"queue {job_class.queue} may run {queue.max_running} at a time"
         if queue.max_gpus is not None:
             used = self.queue_gpus.get(job_class.queue, 0)
+            head = self._jobs[job_class.head] if job_class.heap else None
             requested = self._specs[head.spec].request.gpu_amount if head else 0
             if used + requested > queue.max_gpus:
                 return f"queue {job_class.queue} uses all GPUs of its quota"

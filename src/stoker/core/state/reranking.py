@@ -23,11 +23,6 @@ def refresh_ranks(state: State, at: float) -> None:
     if state.memory.next_rebalance <= at:
         state.memory.next_rebalance = inf
         state.pending.request_planning()
-    for id in state.rank_drops.due(at):
-        if (running := state.preemptible.get(id)) is not None:
-            rerank_running(state, running, at)
-        elif id in state.pending:
-            enqueue_if_eligible(state, state.jobs[id], at)
     for id in state.rank_timers.due(at):
         job = state.jobs.get(id)
         if job is None:
@@ -42,6 +37,12 @@ def refresh_ranks(state: State, at: float) -> None:
         elif id in state.preemptible:
             rerank_running(state, job, at)
             check_preemption_after_rerank(state, job)
+    # After the timers: computing a rank again sets its timer again, which would hide a due one.
+    for id in state.rank_drops.due(at):
+        if (running := state.preemptible.get(id)) is not None:
+            rerank_running(state, running, at)
+        elif id in state.pending:
+            enqueue_if_eligible(state, state.jobs[id], at)
 
 
 def _refresh_fair_share(state: State, at: float) -> None:
