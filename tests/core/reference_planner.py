@@ -18,10 +18,10 @@ from math import inf, log2
 from typing import Any
 
 from msgspec.structs import replace as replace_struct
+from stoker.core.cluster.bucket_scores import bucket_key
 
 from core.scenario import Scenario
 from stoker.core import events as e
-from stoker.core.cluster.bucket_scores import bucket_key
 from stoker.core.cluster.fragmentation import placement_cost
 from stoker.core.cluster.node import Node
 from stoker.core.model.hardware import Placement

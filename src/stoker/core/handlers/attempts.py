@@ -333,7 +333,7 @@ def transition(state: State, job: Job, to: JobState) -> None:
         state.stopping[job.id] = job
         if job.ending != "stop" and state.preemptible:
             # Together with what it frees, a preemption may help that did not help before.
-            state.pending.request_recheck()
+            state.pending.mark_all_unchecked()
             state.pending.request_planning()
     if job.finished:
         state.finished[job.id] = None

@@ -73,7 +73,7 @@ class Quotas:
             return f"queue {job_class.queue} may run {queue.max_running} at a time"
         if queue.max_gpus is not None:
             used = self.queue_gpus.get(job_class.queue, 0)
-            head = self._jobs[job_class.head] if job_class.heap else None
+            head = self._jobs[job_class.head] if job_class.entries else None
             requested = self._specs[head.spec].request.gpu_amount if head else 0
             if used + requested > queue.max_gpus:
                 return f"queue {job_class.queue} uses all GPUs of its quota"

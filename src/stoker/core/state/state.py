@@ -233,11 +233,9 @@ class State:
 
     def uses_release_times(self) -> bool:
         """Whether a pending job may have a reservation, which depends on release times."""
-        pending = self.pending
-        return bool(
-            pending.time_limited_classes
-            or self.policies.uses_release_times(pending.queues)
-            or pending.has_overdue
+        return self.policies.uses_release_times(self.pending.queues) or any(
+            job_class.key.time_limit is not None or job_class.is_overdue
+            for job_class in self.pending.classes.values()
         )
 
     def releases(self) -> Iterator[tuple[float, Placement]]:
