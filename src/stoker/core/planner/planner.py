@@ -47,8 +47,6 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, Plan
 def _rebalance(session: PlanningSession) -> Iterator[PreemptionRequested]:
     """Yield elastic jobs that get fewer GPUs, if a round is due."""
     state, nominations = session.state, session.nominations
-    if not (state.running_elastic or state.pending_elastic):
-        return
     requests = list(rebalance(state, nominations.future, session.at, session.boot))
     yield from requests
     if requests:

@@ -11,21 +11,19 @@ class PlannerMemory:
     """Decisions of earlier planning cycles that later ones continue.
 
     Everything else in the state is read-only for the planner. After a restart it is empty:
-    nominations are made and elastic jobs are rebalanced again.
+    nominations and elastic targets are derived from the jobs in every plan.
     """
 
     def __init__(self) -> None:
         self.nominations: dict[int, Placement] = {}
         """Placements held for preemptors until their victims have stopped."""
         self.elastic_targets: dict[int, int] = {}
-        """GPUs by job that the last rebalance assigned and the job does not have yet."""
+        """GPUs by job that this plan assigned and the job does not have yet."""
         self.scan_cursor = 0
         """Position in the change log of the cluster at the last complete scan."""
         self.rescan_nodes: list[str] = []
         """Nodes to be scanned again although they did not change: those that were nominated."""
-        self.last_rebalance = -inf
-        """Time of the last rebalance."""
         self.next_rebalance = inf
-        """Time of the next rebalance, if something changed since the last."""
+        """When the next elastic job may change its size: a minute after its start."""
         self.trials_at_rung: dict[int, int] = {}
         """Rungs by trial that early stopping has not judged yet."""
