@@ -12,6 +12,7 @@ from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.profile import EpochTime
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import Training
+from stoker.core.planner.cycle import plan_events
 
 FAST, SLOW = "v100", "k80"
 
@@ -55,6 +56,14 @@ class Mixed(Afar):
         for job in jobs:
             self.started(job)
             self.about(e.TrainingBegan, job)
+
+    def cycle(self) -> list[int]:
+        """Reorder the queue and plan until nothing more starts; return the jobs that start."""
+        started = []
+        for event in plan_events(self.state, self.now, self.boot):
+            self.tell(event)
+            started += [event.job] if isinstance(event, e.AttemptPlanned) else []
+        return started
 
     def is_stopping(self, job: int) -> bool:
         progress = self.job(job).progress
@@ -319,6 +328,7 @@ def test_fast_gpu_is_left_to_the_job_that_gains_most_beside_an_elastic_job() -> 
     story = Mixed(fast=1, slow=2)
     story.import_profile("hardly", 10.0, 11.0)
     story.import_profile("much", 20.0, 200.0)
+    story.import_profile("elastic", 1.0, 1.0)
     elastic = story.train("elastic", gpus(1, max_amount=2000, model=SLOW))
     hardly, much = story.train("hardly"), story.train("much")
     assert sorted(story.plan()) == [elastic, hardly, much]
@@ -361,17 +371,42 @@ def test_higher_priority_preempts_an_elastic_job_on_the_requested_model() -> Non
 
 
 def test_strict_queue_keeps_its_order_in_an_assignment() -> None:
-    story = Mixed(fast=2, slow=0)
+    story = Mixed(fast=2, slow=2)
     story.tell(e.QueueDefined(at=story.now, name="strict", strict=True))
     story.import_profile("one", 10.0, 50.0)
-    running = story.train("one", non_preemptible=True)
+    running = story.train("one", gpus(1, model=FAST), non_preemptible=True)
     story.plan()
     story.begin(running)
-    first = story.train("one", gpus(2), epochs=1, queue="strict")
-    second = story.train("one", epochs=50, queue="strict")
-    other = story.train("one", epochs=100)
+    first = story.train("one", gpus(2, model=FAST), epochs=1, queue="strict")
+    second = story.train("one", gpus(1, model=SLOW), epochs=50, queue="strict")
+    delaying = story.train("one", gpus(1, model=FAST), epochs=60)
+    other = story.train("one", gpus(1, model=SLOW), epochs=100)
     assert story.plan() == [other]
     assert [story.is_(job) for job in (first, second)] == ["PENDING", "PENDING"]
+    assert story.is_(delaying) == "PENDING"  # the head of the strict queue has a reservation
+
+
+def test_quotas_hold_in_an_assignment_and_others_get_what_they_leave() -> None:
+    story = Mixed(fast=2, slow=0)
+    story.tell(e.QueueDefined(at=story.now, name="small", max_running=1))
+    story.import_profile("one", 10.0, 50.0)
+    limited = [story.train("one", epochs=1, queue="small") for _ in range(2)]
+    other = story.train("one", epochs=50)
+    assert story.cycle() == [limited[0], other]
+
+
+def test_overdue_job_is_not_delayed_in_an_assignment() -> None:
+    story = Mixed(fast=2, slow=0)
+    story.import_profile("one", 10.0, 50.0)
+    running = story.train("one", epochs=100_000, non_preemptible=True)
+    story.plan()
+    story.begin(running)
+    story.import_profile("wide", 1.0, 5.0)
+    overdue = story.train("wide", gpus(2), epochs=1)
+    story.wait(8 * 86_400.0)
+    short = story.train("one", epochs=1)
+    assert story.cycle() == []
+    assert [story.is_(job) for job in (overdue, short)] == ["PENDING", "PENDING"]
 
 
 def test_jobs_that_do_not_fit_do_not_share_a_gpu_on_a_large_cluster(

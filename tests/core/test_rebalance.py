@@ -256,3 +256,14 @@ def test_few_epoch_times_of_a_job_are_kept() -> None:
     kept = progress(story, a).epoch_times
     assert len(kept) <= 7
     assert kept[-1][1:] == (4, 109.0)
+
+
+def test_next_rebalance_is_never_due_again_at_once() -> None:
+    for fraction in (0.1, 0.3, 0.7, 1e-7):
+        story = lab()
+        story.now += fraction
+        a = elastic(story)
+        listens(story, a)
+        story.now = (story.job(a).started_at or 0.0) + REBALANCE_SECONDS
+        list(plan_events(story.state, story.now, story.boot))
+        assert story.state.memory.next_rebalance > story.now

@@ -1,14 +1,13 @@
-"""Periodic redistribution of GPUs among elastic jobs (rounds as in Pollux, OSDI'21).
+"""Redistribution of GPUs among elastic jobs (after Pollux, OSDI'21).
 
-Where jobs of equal priority may preempt each other, elastic jobs are not victims one by one. At
-most once a minute `allocate_gpus` sets the number of GPUs of each: of running jobs that can stop,
-and of pending ones, elastic or not. It distributes what is free and what elastic jobs hold.
+Where jobs of equal priority may preempt each other, elastic jobs are not victims one by one. In
+every plan `allocate_gpus` sets the number of GPUs of each: of running jobs that can stop, and of
+pending ones, elastic or not. It distributes what is free and what elastic jobs hold.
 
 A job that gets fewer GPUs is asked to stop at once, a job that gets more only when its new devices
-are free; otherwise it continues as it is. A job that has just started keeps its GPUs until the next
-round. Between rounds only new jobs get GPUs, of the free ones. The exception is a single elastic
-job while none is pending: no other job could use the free GPUs, so it grows as soon as its first
-epoch is measured.
+are free; otherwise it continues as it is. A job that has just started keeps its GPUs for a minute.
+The exception is a single elastic job while none is pending: no other job could use the free GPUs,
+so it grows as soon as its first epoch is measured.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from stoker.core.queue.job_class import OVERDUE_CUTOFF
 from stoker.core.state.state import State
 
 REBALANCE_SECONDS = 60.0
-"""Seconds between two rounds and before the first change of an attempt: a few restarts long."""
+"""Seconds during which an attempt keeps its GPUs: a few restarts long."""
 MAX_PENDING_CONSIDERED = 64
 """Pending jobs per round, highest rank first: more could hardly start at once."""
 
@@ -66,49 +65,48 @@ def _is_any_whole_gpus(request: ResourceRequest) -> bool:
 def rebalance(
     state: State, future: Cluster, now: float, boot: float
 ) -> Iterator[PreemptionRequested]:
-    """Set the targets of elastic jobs if a round is due, and yield the jobs that must shrink.
+    """Set the targets of elastic jobs, and yield the jobs that must shrink.
 
     `future` is the ledger after all stopping jobs are gone.
     """
-    between_rounds = (
-        state.memory.last_rebalance <= now < state.memory.last_rebalance + REBALANCE_SECONDS
-    )
+    memory = state.memory
+    memory.elastic_targets.clear()
+    memory.next_rebalance = inf
     for id in [id for id in state.pending_elastic if id not in state.pending]:
         del state.pending_elastic[id]
-    is_alone = _is_alone(state)
-    is_waiting = not state.pending_elastic and state.memory.next_rebalance < inf
-    if between_rounds and is_waiting and not is_alone:
-        return
-    pending = [id for id in state.pending_elastic if is_rebalanced(state, state.jobs[id])]
     running = [job for job in state.running_elastic.values() if is_rebalanced(state, job)]
-    if not (pending or running):
-        state.memory.elastic_targets.clear()
+    if not running and not any(
+        is_rebalanced(state, state.jobs[id]) for id in state.pending_elastic
+    ):
         return
-    if between_rounds:
-        state.memory.next_rebalance = state.memory.last_rebalance + REBALANCE_SECONDS
-        running = [job for job in running if is_alone and _may_change(state, job, now)]
-        if not running and all(id in state.memory.elastic_targets for id in pending):
-            return
-    else:
-        state.memory.last_rebalance, state.memory.next_rebalance = now, inf
-        state.memory.elastic_targets.clear()
-        running = [job for job in running if _may_change(state, job, now)]
+    ends = [
+        (job.started_at or 0.0) + REBALANCE_SECONDS
+        for job in running
+        if _has_just_started(job, now)
+    ]
+    memory.next_rebalance = min(ends, default=inf)
+    running = [job for job in running if _may_change(state, job, now)]
     entries = [_elastic_job(state, job, now) for job in running] + list(_pending_jobs(state, now))
     entries.sort(key=lambda entry: entry[0])
     gpus = _free_gpus(future) + sum(_held_gpus(job) for job in running)
-    state.memory.elastic_targets |= allocate_gpus(
+    memory.elastic_targets = allocate_gpus(
         (elastic_job for _, elastic_job in entries), gpus, sizes.gpus_per_node(state)
     )
     for job in running:
-        held, target = _held_gpus(job), state.memory.elastic_targets[job.id]
-        if target == held or (target < held and between_rounds):
-            # Jobs shrink in rounds only, so that none flaps.
-            del state.memory.elastic_targets[job.id]
+        held, target = _held_gpus(job), memory.elastic_targets[job.id]
+        if target == held or (target < held and _has_just_started(job, now)):
+            del memory.elastic_targets[job.id]
         elif target < held:
             reason = f"other jobs use {held - target} of its GPUs better"
             yield _resize(
                 job, reason if target else "shorter jobs are pending", now, boot, target or None
             )
+
+
+def _has_just_started(job: Job, now: float) -> bool:
+    started = job.started_at
+    # The sum is the time of the next rebalance: a difference may be rounded to less at that time.
+    return started is not None and started <= now < started + REBALANCE_SECONDS
 
 
 def _resize(
@@ -179,9 +177,8 @@ def _may_change(state: State, job: Job, now: float) -> bool:
         return False
     if progress is None or not progress.accepts_stop or progress.stop is not None:
         return False
-    has_just_started = 0 <= now - job.started_at < REBALANCE_SECONDS
     is_measured_alone = progress.epochs > progress.epochs_at_start and _is_alone(state)
-    if job.id not in state.preemptible or (has_just_started and not is_measured_alone):
+    if job.id not in state.preemptible or (_has_just_started(job, now) and not is_measured_alone):
         return False
     return all(_is_exclusive(state.cluster, part.node, part.names(GPU)) for part in placement.parts)
 

@@ -1,42 +1,74 @@
-"""Global assignment when GPU models differ or GPUs are shared (after Gavel, OSDI'20).
+"""Heterogeneous assignment: a target placement for every pending and movable job (after Gavel).
 
-All pending and movable jobs are placed tentatively, in order: running jobs as if they could stop at
-once, but ahead by the policy's hysteresis and with a preference for their current placement. Then
-as much as possible is carried out: a pending job starts if its placement is free, a running job
-that was assigned another placement, or none, is asked to stop. That takes a while, so the next plan
-decides again, with a preference for the previous assignment (kept as nominations).
+Where measured speed depends on the GPU model or on co-located jobs, it matters which job gets which
+GPU. All pending and movable jobs are therefore placed together, in order, in the future capacity:
+running jobs as if they could stop at once, but ahead by the policy's hysteresis and with a
+preference for their current placement. The stages of the planner carry out as much as possible: a
+pending job starts when its target is free, and a running job with another target, or none, is
+asked to stop. That takes a while, so the next plan decides again, with a preference for what is
+nominated.
 
-It is used where it matters: a profile has measurements on several models, or of interference. It
-considers every running job, so it is for small clusters only. The rounds of elastic jobs set their
-sizes before and let them grow after it; within an assignment an elastic job is a rigid one.
+A job goes where it is cheapest. For the mean completion time that is its own time and the delay of
+later jobs, who miss the GPU that it holds: without later jobs, where it is fastest; with many, a
+job that is hardly faster on a fast GPU leaves it to one that is. For the makespan it is the price
+of the GPU-seconds alone; when all jobs can run, each goes where it ends first.
+
+Every running job is considered, so this is for small clusters; on larger ones `request_variants`
+prefers fast models, and idle GPUs to sharing that does not pay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from math import log2
+from itertools import islice
+from math import inf, log2
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.core.cluster.cluster import Cluster
+from stoker.core.cluster.node import Device
 from stoker.core.cluster.overlay import Overlay
-from stoker.core.elastic.rebalance import grow, rebalance
-from stoker.core.events import AttemptPlanned, PreemptionCancelled, PreemptionRequested
-from stoker.core.heterogeneous import colocation, matching
-from stoker.core.heterogeneous.tentative import AssignmentEntry, TentativeAssignment, devices_of
-from stoker.core.measurement.estimator import hardware
+from stoker.core.elastic import sizes
+from stoker.core.events import PreemptionCancelled, PreemptionRequested
+from stoker.core.heterogeneous.colocation import (
+    MIN_COLOCATION_GAIN,
+    GpuKey,
+    colocation_gain,
+    devices_of,
+)
+from stoker.core.heterogeneous.prices import equilibrium_prices
+from stoker.core.heterogeneous.throughput import ExpectedRuntime, ThroughputModel
+from stoker.core.measurement.estimator import NO_GPU, hardware
 from stoker.core.model.hardware import Placement
+from stoker.core.model.job import Job, StopRequest
+from stoker.core.model.lifecycle import JobState
+from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.placement.placer import find_placement
 from stoker.core.policies.policy import BackfillMode, DurationSource, Policy
+from stoker.core.policies.ranking import rank
+from stoker.core.queue.heads import QueueHeads
+from stoker.core.queue.job_class import JobClass
 from stoker.core.state.state import State
+from stoker.core.structures.fit_tree import SortKey
 
 MAX_RUNNING_JOBS, MAX_NODES = 512, 256
-"""Largest cluster for a global assignment, which places every running job in each plan."""
-RUNNING_WEIGHT = 2.0
-"""Factor on the length of a running job for the makespan, so that it rarely moves."""
-
-Decisions = Iterator[AttemptPlanned | PreemptionRequested | PreemptionCancelled]
+"""Largest cluster for an assignment, which places every running job in each plan."""
+MAX_PENDING_CONSIDERED = 256
+"""Pending jobs per plan that may displace or join others; jobs after them get what is free."""
+MOVE_HYSTERESIS = 0.8
+"""Cost of another placement relative to the preferred one, at most, for a move to pay."""
+RESUME_SECONDS = 60.0
+"""Seconds after its last attempt during which a job ranks as a running one."""
+RESTART_PAYBACK = 5.0
+"""Restarts that an attempt must last before the job moves for its own benefit."""
+CROWDING_WEIGHT = 0.5
+"""Delay of later jobs per second on a GPU of price 1, when they request all GPUs."""
 
 
 def applicable_policy(state: State) -> Policy | None:
-    """Return the policy of a global assignment, or None if jobs are scanned one by one."""
+    """Return the policy of an assignment, or None if each job is placed by itself."""
     if not state.distinguishes_models():
         return None
     if len(state.running) > MAX_RUNNING_JOBS or len(state.cluster.nodes) > MAX_NODES:
@@ -46,79 +78,387 @@ def applicable_policy(state: State) -> Policy | None:
         return None
     if not (policy.preempts or policy.longest_first):
         return None
-    queues = state.record.queues
-    if policy.longest_first and any(queue.strict for queue in queues.values()):
-        return None
-    return policy if all(state.policy_of(name) == policy for name in queues) else None
+    return policy if all(state.policy_of(name) == policy for name in state.record.queues) else None
 
 
-def assign(state: State, policy: Policy, now: float, boot: float) -> Decisions:
-    """Yield starts and preemptions; the caller applies each before the next."""
-    if state.running_elastic or state.pending_elastic:
-        yield from list(rebalance(state, _ledger(state, after_stops=True), now, boot))
-    assignment = TentativeAssignment(state, policy, now)
-    if policy.longest_first:
-        _minimize_makespan(assignment)
-    else:
-        _minimize_jct(assignment)
-    state.memory.nominations.clear()
-    for entry in assignment.entries.values():
-        if entry.target is not None and entry.target is not entry.current:
-            state.memory.nominations[entry.job.id] = entry.target
-    yield from _decisions(state, assignment, now, boot)
-    if state.memory.elastic_targets:
-        yield from grow(state, _ledger(state, after_stops=False), now, boot)
+class AssignmentEntry(Struct, kw_only=True, eq=False):
+    """A pending or movable job, and the placement assigned to it."""
+
+    job: Job
+    key: SortKey
+    requests: list[ResourceRequest]
+    """Sizes of an elastic job, the largest first; of other jobs one."""
+    runtime: ExpectedRuntime
+    job_class: JobClass | None = None
+    """Its class while it is pending."""
+    current: Placement | None = None
+    preferred: Placement | None = None
+    """Its current or nominated placement: it goes there unless another is much better."""
+    request: ResourceRequest
+    """The request of the size for which `runtime` and `target` are."""
+    target: Placement | None = None
+    is_assigned: bool = False
+    displaced_by: int | None = None
+    """The job that was assigned its current devices before it."""
+
+    @property
+    def stop(self) -> StopRequest | None:
+        """The request to stop that it has got."""
+        return self.job.progress.stop if self.job.progress is not None else None
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it may share its single GPU."""
+        gpus = self.request.gpus
+        return self.runtime.gpus == 1 and gpus is not None and gpus.shareable
+
+    def restart_seconds(self, placement: Placement) -> float:
+        """Return the seconds lost by going to a placement."""
+        has_run = self.current is not None or self.job.attempt > 0
+        return self.runtime.restart if has_run and placement is not self.current else 0.0
 
 
-def _ledger(state: State, after_stops: bool) -> Overlay:
-    """Return the ledger without nominated devices, now or after all stopping jobs are gone."""
-    ledger = Overlay(state.cluster)
-    for job in state.stopping.values() if after_stops else ():
-        if job.placement is not None:
-            ledger.release(job.placement)
-    for placement in state.memory.nominations.values():
-        ledger.withhold(placement)
-    return ledger
+class Assignment:
+    """Targets of all pending and movable jobs at one time.
+
+    Derived from: the state and its nominations; made for one plan.
+    Invariant: all targets are allocated in the future capacity, and no other devices of movable
+    jobs and preemptors are.
+    Cost: one entry per running job and up to 256 pending ones.
+    """
+
+    def __init__(self, state: State, policy: Policy, future: Cluster, now: float) -> None:
+        """`future`: the ledger after all stopping jobs are gone, without nominated devices."""
+        self.state, self.policy, self.future, self.now = state, policy, future, now
+        self.throughput = ThroughputModel(state, now)
+        self.entries: dict[int, AssignmentEntry] = {}
+        self._full_requests: set[ResourceRequest] = set()
+        """Requests that no longer fit: capacity only shrinks during an assignment. Without this the
+        static Gavel trace takes 2.2 times as long."""
+        self._blocked_queues: set[str] = set()
+        """Strict queues with a job that does not fit."""
+        self._holders: dict[GpuKey, list[AssignmentEntry]] = {}
+        """Movable jobs by the GPUs that they hold now."""
+        for placement in state.memory.nominations.values():
+            future.release(placement)
+        self._free = Overlay(state.cluster)
+        """What is free now. A placement there is preferred, so that no job moves needlessly."""
+        for job in state.running.values():
+            self._add_running(job)
+        heads = QueueHeads(state.pending)
+        pending = iter(heads)
+        for key, job_class, id in islice(pending, MAX_PENDING_CONSIDERED):
+            self._add_pending(key, job_class, id)
+        unassigned = self._assign_in_order()
+        for key, job_class, id in pending:
+            entry = self._add_pending(key, job_class, id)
+            if entry is None or not self._assign(entry, 0.0):
+                heads.exhausted.add(job_class)
+        self._share(unassigned)
+
+    # -- entries ------------------------------------------------------------------------
+
+    def _add_running(self, job: Job) -> None:
+        """Add an entry for a job that can move, and release its devices."""
+        state, placement, progress = self.state, job.placement, job.progress
+        stop = progress.stop if progress is not None else None
+        accepts_stop = progress is not None and progress.accepts_stop
+        if placement is None or job.state is not JobState.RUNNING:
+            return
+        if job.id not in state.preemptible or (stop is not None and not _may_resume(state, job)):
+            return
+        request = state.effective_request(job, state.spec(job))
+        if job.id in state.running_elastic:
+            gpus = hardware(state.cluster, placement)[0]
+            request = sizes.resized(request, gpus, sizes.gpus_per_node(state))
+        runtime = self.throughput.runtime_of(job, request)
+        if hardware(state.cluster, placement)[1] not in runtime.seconds:
+            return
+        if stop is None:
+            self.future.release(placement)
+            if not self.future.is_free(placement):  # its devices are out of service: it continues
+                self.future.allocate(placement)
+                return
+        effective_rank = -inf  # not preempted by jobs of equal priority
+        started = job.started_at if job.started_at is not None else self.now
+        if accepts_stop and self.now - started >= self.policy.quantum:
+            effective_rank = rank(state.ranking_input(job), self.now)[0]
+            effective_rank -= log2(self.policy.hysteresis)
+            effective_rank += self.policy.fair * state.pending.user_penalties.get(job.user, 0.0)
+        entry = self.entries[job.id] = AssignmentEntry(
+            job=job,
+            key=(-job.priority, effective_rank, job.order, job.id),
+            requests=[request],
+            request=request,
+            runtime=runtime,
+            current=placement,
+            preferred=placement if stop is None else None,
+        )
+        for gpu in devices_of(placement):
+            self._holders.setdefault(gpu, []).append(entry)
+
+    def _add_pending(self, key: SortKey, job_class: JobClass, id: int) -> AssignmentEntry | None:
+        """Add an entry for a pending job unless a quota blocks it."""
+        state = self.state
+        if state.quota_reason(job_class):
+            return None
+        job, nominated = state.jobs[id], state.memory.nominations.get(id)
+        advance = log2(self.policy.hysteresis) * (nominated is not None or self._resumes(job) / 2)
+        priority, effective_rank, *others = key
+        key = (priority, effective_rank - advance, *others)
+        requests = sizes.candidate_sizes(state, job, state.class_request(job, job_class))
+        entry = self.entries[id] = AssignmentEntry(
+            job=job,
+            key=key,
+            requests=requests,
+            request=requests[0],
+            runtime=self.throughput.runtime_of(job, requests[0]),
+            job_class=job_class,
+            preferred=nominated,
+        )
+        return entry
+
+    def _resumes(self, job: Job) -> bool:
+        """Whether a job has just stopped to go elsewhere: it precedes equal jobs that did not."""
+        return bool(job.past) and self.now - job.past[-1].ended_at <= RESUME_SECONDS
+
+    # -- targets ------------------------------------------------------------------------
+
+    def _assign_in_order(self) -> list[AssignmentEntry]:
+        """Assign each entry its cheapest placement, in order; return those without any."""
+        if self.policy.longest_first:
+            for entry in self.entries.values():
+                entry.key = self._longest_first_key(entry)
+        entries = sorted(self.entries.values(), key=lambda entry: entry.key)
+        self._prices = equilibrium_prices(_demands(entries), self.throughput.supply)
+        gpus, behind = self.throughput.gpus, float(sum(entry.runtime.gpus for entry in entries))
+        self._by_price = self.policy.longest_first and behind > gpus
+        if self._by_price:  # every job where it is cheapest, before any gets what is left
+            entries = [entry for entry in entries if not self._assign_cheapest(entry)]
+        unassigned = []
+        heapify(turns := [(entry.key, entry) for entry in entries])
+        while turns:
+            key, entry = heappop(turns)
+            is_displaced = entry.displaced_by is not None and key == entry.key
+            if is_displaced and not self.policy.longest_first:
+                # A displaced job ranks as a pending one, so that it does not displace the next.
+                priority, effective_rank, *others = key
+                key = (priority, effective_rank + log2(self.policy.hysteresis), *others)
+                heappush(turns, (key, entry))
+                continue
+            behind -= entry.runtime.gpus
+            crowding = min(behind / gpus, 1.0) if gpus and self.policy.preempts else 0.0
+            if not self._assign(entry, crowding):
+                unassigned.append(entry)
+        return unassigned
+
+    def _longest_first_key(self, entry: AssignmentEntry) -> SortKey:
+        """Order by seconds on the fastest model, not in steps, so that few jobs move."""
+        seconds = min(entry.runtime.seconds.values(), default=inf)
+        if entry.preferred is not None or entry.current is not None or self._resumes(entry.job):
+            seconds *= self.policy.hysteresis
+        return entry.key[0], -seconds, entry.job.order, entry.job.id
+
+    def _assign_cheapest(self, entry: AssignmentEntry) -> bool:
+        """Assign a placement on the cheapest model; return False if there is none."""
+        if entry.job_class is not None and self._is_strict(entry.job_class.queue):
+            return False
+        costs = {
+            model: seconds * self._prices.get(model, 0.0)
+            for model, seconds in entry.runtime.seconds.items()
+        }
+        if entry.preferred is not None:
+            costs[hardware(self.state.cluster, entry.preferred)[1]] *= MOVE_HYSTERESIS
+        cheapest = min(costs, key=lambda model: costs[model], default="")
+        for model, placement in self._placements(entry):
+            if model == cheapest:
+                self._set_target(entry, placement)
+                return True
+        return False
+
+    def _assign(self, entry: AssignmentEntry, crowding: float) -> bool:
+        """Assign the cheapest placement; return False if there is none."""
+        queue = entry.job_class.queue if entry.job_class is not None else None
+        for request in entry.requests if queue not in self._blocked_queues else ():
+            if request is not entry.request:
+                entry.request = request
+                entry.runtime = self.throughput.runtime_of(entry.job, request)
+            options = [
+                (self._cost(entry, model, placement, crowding), number, placement)
+                for number, (model, placement) in enumerate(self._placements(entry))
+            ]
+            if options:
+                self._set_target(entry, min(options)[2])
+                return True
+        self._set_target(entry, None)
+        if queue is not None and self._is_strict(queue):
+            self._blocked_queues.add(queue)
+        return False
+
+    def _is_strict(self, queue: str) -> bool:
+        return self.state.backfill_mode(queue) is BackfillMode.STRICT
+
+    def _set_target(self, entry: AssignmentEntry, target: Placement | None) -> None:
+        """Allocate the target of a job, and displace the jobs that hold it."""
+        entry.is_assigned, entry.target = True, target
+        if target is not None:
+            self.future.allocate(target)
+        if target is entry.current:
+            return
+        if entry.current is not None and entry.displaced_by is None:
+            self._free.release(entry.current)
+        if target is None:
+            return
+        for gpu in devices_of(target):
+            for holder in self._holders.get(gpu, ()):
+                if not holder.is_assigned and holder.displaced_by is None:
+                    assert holder.current is not None
+                    self._free.release(holder.current)
+                    holder.displaced_by = entry.job.id
+        self._free.withhold(target)
+
+    def _cost(
+        self, entry: AssignmentEntry, model: str, placement: Placement, crowding: float
+    ) -> float:
+        """Return the time of a job on a placement, and of later jobs that it delays."""
+        seconds = entry.runtime.seconds[model] + entry.restart_seconds(placement)
+        if placement is entry.preferred:
+            seconds *= MOVE_HYSTERESIS
+        price = self._prices.get(model, 0.0)
+        if self._by_price:
+            return seconds * price
+        return seconds * (1.0 + entry.runtime.gpus * CROWDING_WEIGHT * crowding * price)
+
+    def _placements(self, entry: AssignmentEntry) -> Iterator[tuple[str, Placement]]:
+        """Yield the preferred placement, if it is free, and one on each model that has one."""
+        preferred, cluster = entry.preferred, self.state.cluster
+        model = ""
+        if preferred is not None and self._is_unused(preferred):
+            model = hardware(cluster, preferred)[1]
+            yield model, preferred
+            ran = self.now - (entry.job.started_at or 0.0)
+            if preferred is entry.current and ran < RESTART_PAYBACK * entry.runtime.restart:
+                return
+        for requested_model in entry.runtime.seconds:
+            request = _exclusive_on(entry.request, requested_model)
+            if requested_model == model or request in self._full_requests:
+                continue
+            placement = find_placement(self._free, request)
+            if placement is None or not self.future.is_free(placement):
+                placement = find_placement(self.future, request)
+            if placement is None:
+                self._full_requests.add(request)
+            elif (found := hardware(cluster, placement)[1]) in entry.runtime.seconds:
+                yield found, placement  # the name of a model may be part of another
+
+    def _is_unused(self, placement: Placement) -> bool:
+        """Whether no job was assigned to these devices."""
+        return self.future.is_free(placement) and all(
+            not allocation.is_shared or not self._device(part.node, allocation.device).sharers
+            for part in placement.parts
+            for allocation in part.allocations
+        )
+
+    def _device(self, node: str, name: str) -> Device:
+        future_node = self.future.node(node)
+        assert future_node is not None
+        return future_node.by_name[GPU, name]
+
+    # -- co-location --------------------------------------------------------------------
+
+    def _share(self, unassigned: list[AssignmentEntry]) -> None:
+        """Let each job without a target join the jobs on a GPU with which it gains most."""
+        sharers: dict[GpuKey, list[AssignmentEntry]] = {}
+        for entry in self.entries.values():
+            if entry.may_share and entry.target is not None:
+                (gpu,) = devices_of(entry.target)
+                sharers[gpu] = [entry]
+        gains: dict[tuple[str, ...], float] = {}
+        for entry in unassigned:
+            options: list[tuple[float, GpuKey]] = []
+            for gpu, others in sharers.items() if entry.may_share else ():
+                model = self._device(*gpu).facts.model or NO_GPU
+                profiles = [other.runtime.profile for other in others]
+                key = (model, entry.runtime.profile, *profiles)
+                if key not in gains:  # 256 jobs and as many GPUs, but few profiles
+                    gains[key] = colocation_gain(self.state, key[1], profiles, model)
+                if gains[key] > MIN_COLOCATION_GAIN and self._has_memory(entry, gpu):
+                    is_preferred = entry.preferred is not None and gpu in devices_of(
+                        entry.preferred
+                    )
+                    options.append((-gains[key] / (MOVE_HYSTERESIS if is_preferred else 1.0), gpu))
+            if options:
+                gpu = min(options, key=lambda option: option[0])[1]
+                self._join(entry, gpu, sharers[gpu])
+
+    def _has_memory(self, entry: AssignmentEntry, gpu: GpuKey) -> bool:
+        """Whether a GPU of an allowed model has enough memory for a job."""
+        device, gpu_request = self._device(*gpu), entry.request.gpus
+        if gpu_request is None or (device.facts.model or NO_GPU) not in entry.runtime.seconds:
+            return False
+        return device.memory_free - device.foreign_memory >= (gpu_request.memory or 0)
+
+    def _join(self, entry: AssignmentEntry, gpu: GpuKey, others: list[AssignmentEntry]) -> None:
+        """Assign a job to a GPU that others use."""
+        target, host = entry.preferred, others[0].target
+        assert host is not None
+        if target is None or gpu not in devices_of(target) or not self.future.is_free(target):
+            target = find_placement(self.future, _only_on(entry.request, host, on_idle_gpus=False))
+        if target is not None:  # None: the node has too little else
+            entry.target = target
+            self.future.allocate(target)
+            others.append(entry)
+
+    # -- what follows -------------------------------------------------------------------
+
+    def nominations(self) -> Iterator[tuple[SortKey, int, Placement]]:
+        """Yield the targets of jobs that are not there yet: sort key, job and placement."""
+        for entry in self.entries.values():
+            if entry.target is not None and entry.target != entry.current:
+                yield entry.key, entry.job.id, entry.target
+
+    def candidates(self) -> Iterator[tuple[SortKey, JobClass, Job, ResourceRequest]]:
+        """Yield pending jobs with a target, in order, and the request for exactly its devices."""
+        leaving: set[GpuKey] = set()
+        for sharer in self.state.sharing.values():
+            entry = self.entries.get(sharer.id)
+            if sharer.placement is not None and (entry is None or entry.target != entry.current):
+                leaving |= devices_of(sharer.placement)
+        for entry in sorted(self.entries.values(), key=lambda entry: entry.key):
+            if entry.job_class is None or entry.target is None:
+                continue
+            # It waits for jobs that share its GPU and leave it, even if the memory of all fits.
+            is_left = not devices_of(entry.target).isdisjoint(leaving)
+            request = _only_on(entry.request, entry.target, on_idle_gpus=is_left)
+            yield entry.key, entry.job_class, entry.job, request
+
+    def preemptions(self, boot: float) -> Iterator[PreemptionRequested | PreemptionCancelled]:
+        """Yield running jobs that go elsewhere, or that need not stop any more."""
+        state, now = self.state, self.now
+        for entry in self.entries.values():
+            job, current = entry.job, entry.current
+            if current is None:
+                continue
+            if entry.target == current:
+                if entry.stop is not None:
+                    yield PreemptionCancelled(at=now, job=job.id, attempt=job.attempt)
+            elif entry.stop is None:
+                yield PreemptionRequested(
+                    at=now, job=job.id, attempt=job.attempt, why=_reason(state, entry), boot=boot,
+                    by=entry.displaced_by,
+                )  # fmt: skip
 
 
-def _minimize_jct(assignment: TentativeAssignment) -> None:
-    """Assign each job, in order, where its own time and the delay of others are smallest."""
-    throughput, hysteresis = assignment.throughput, assignment.policy.hysteresis
-    turns = [(entry.sort_key, entry) for entry in assignment.entries.values()]
-    heapify(turns)
-    gpus_behind = float(sum(entry.runtime.gpus for _, entry in turns))
-    unassigned: list[AssignmentEntry] = []
-    while turns:
-        _, entry = heappop(turns)
-        if entry.displaced_by is not None and not entry.penalized:
-            # A displaced job ranks as a pending one, so that it does not displace the next.
-            priority, rank, *others = entry.sort_key
-            entry.sort_key = (priority, rank + log2(hysteresis), *others)
-            entry.penalized = True
-            heappush(turns, (entry.sort_key, entry))
-            continue
-        gpus_behind -= entry.runtime.gpus
-        costs = matching.opportunity_cost(throughput.typical, gpus_behind, throughput.gpus)
-        if not assignment.assign_best(entry, costs):
-            unassigned.append(entry)
-    assignment.assign_remaining()
-    colocation.share(assignment, unassigned)
+def _may_resume(state: State, job: Job) -> bool:
+    """Whether a job that was asked to stop would continue if the request were withdrawn."""
+    progress = job.progress
+    if progress is None or progress.stop is None or not progress.accepts_stop:
+        return False
+    is_resized = job.id in state.running_elastic and progress.stop.preemptor is None
+    return not progress.stop.timed_out and not is_resized
 
 
-def _minimize_makespan(assignment: TentativeAssignment) -> None:
-    """Assign the longest job first to its cheapest model; if all fit, where it ends first."""
-    entries, throughput = list(assignment.entries.values()), assignment.throughput
-    prices = matching.equilibrium_prices(_demands(entries), throughput.supply)
-    if sum(entry.runtime.gpus for entry in entries) <= throughput.gpus:
-        entries.sort(key=lambda entry: (entry.sort_key[0], -entry.fastest_seconds, entry.job.id))
-        unassigned = [entry for entry in entries if not assignment.assign_best(entry, {})]
-    else:
-        unassigned = _assign_by_price(assignment, entries, prices)
-    assignment.assign_remaining()
-    colocation.pair(assignment, unassigned, prices)
-
-
-def _demands(entries: list[AssignmentEntry]) -> Iterable[dict[str, float]]:
+def _demands(entries: Iterable[AssignmentEntry]) -> Iterable[dict[str, float]]:
     """Return the GPU-seconds by model, summed over jobs of one profile and size."""
     demands: dict[tuple[str, int], dict[str, float]] = {}
     for entry in entries:
@@ -128,116 +468,29 @@ def _demands(entries: list[AssignmentEntry]) -> Iterable[dict[str, float]]:
     return demands.values()
 
 
-def _assign_by_price(
-    assignment: TentativeAssignment, entries: list[AssignmentEntry], prices: Mapping[str, float]
-) -> list[AssignmentEntry]:
-    """Assign jobs to their cheapest models, then to what is left; return those without any."""
-
-    def longest_first(entry: AssignmentEntry) -> tuple[float, float, int]:
-        weight = RUNNING_WEIGHT if entry.preferred else 1.0
-        return entry.sort_key[0], -entry.fastest_seconds * weight, entry.job.id
-
-    unassigned: list[AssignmentEntry] = []
-    for entry in sorted(entries, key=longest_first):
-        model = entry.model if entry.preferred is not None else None
-        if not entry.recently_started:
-            model = matching.cheapest_model(entry.runtime.seconds, prices, model)
-        placement = assignment.placement_on(entry, model) if model is not None else None
-        if placement is not None:
-            assignment.assign(entry, placement)
-        else:
-            unassigned.append(entry)
-    for gpus in sorted({entry.runtime.gpus for entry in unassigned}, reverse=True):
-        _fill_remaining(
-            assignment, [entry for entry in unassigned if entry.runtime.gpus == gpus], prices
-        )
-    return [entry for entry in unassigned if entry.target is None]
+def _exclusive_on(request: ResourceRequest, model: str) -> ResourceRequest:
+    """Return a request for GPUs of one model without other users."""
+    gpus = request.gpus
+    if gpus is None or not gpus.amount:
+        return request
+    if model != NO_GPU:
+        gpus = replace(gpus, model=model.lower(), models=())
+    return replace(request, gpus=replace(gpus, on_idle_gpus=True) if gpus.shareable else gpus)
 
 
-def _fill_remaining(
-    assignment: TentativeAssignment, entries: list[AssignmentEntry], prices: Mapping[str, float]
-) -> None:
-    """Assign jobs to models that are not their cheapest, the job that loses least first."""
-    fitness_by_job = {entry.job.id: _fitness(entry, prices) for entry in entries}
-    while fitness_by_job:
-        placements = {
-            id: dict(assignment.placements(assignment.entries[id])) for id in fitness_by_job
-        }
-        best = matching.least_regret(
-            {
-                id: {model: value for model, value in fitness.items() if model in placements[id]}
-                for id, fitness in fitness_by_job.items()
-            }
-        )
-        if best is None:
-            break
-        id, model = best
-        del fitness_by_job[id]
-        assignment.assign(assignment.entries[id], placements[id][model])
-    for id in fitness_by_job:
-        assignment.assign(assignment.entries[id], None)
+def _only_on(request: ResourceRequest, placement: Placement, on_idle_gpus: bool) -> ResourceRequest:
+    """Return a request for exactly the nodes and GPUs of a placement."""
+    request = replace(request, nodes=tuple(part.node for part in placement.parts))
+    if request.gpus is None:
+        return request
+    allowed = tuple(f"{node}/{gpu}" for node, gpu in sorted(devices_of(placement)))
+    gpus = replace(request.gpus, on_idle_gpus=on_idle_gpus, allowed=allowed or request.gpus.allowed)
+    return replace(request, gpus=gpus)
 
 
-def _fitness(entry: AssignmentEntry, prices: Mapping[str, float]) -> dict[str, float]:
-    seconds = entry.runtime.seconds
-    fitness = matching.relative_fitness(seconds, prices) or dict.fromkeys(seconds, 1.0)
-    if entry.preferred is not None and entry.model in fitness:
-        fitness[entry.model] = min(fitness[entry.model] / matching.MOVE_HYSTERESIS, 1.0)
-    return fitness
-
-
-# -- decisions ------------------------------------------------------------------------------
-
-
-def _decisions(state: State, assignment: TentativeAssignment, now: float, boot: float) -> Decisions:
-    entries = assignment.entries
-    for entry in entries.values():
-        if entry.is_stopping and entry.target is entry.current:
-            yield PreemptionCancelled(at=now, job=entry.job.id, attempt=entry.job.attempt)
-    blocked_queues: set[str] = set()
-    for entry in sorted(entries.values(), key=lambda entry: entry.sort_key):
-        job, target = entry.job, entry.target
-        if entry.job_class is None or entry.job_class.queue in blocked_queues:
-            continue
-        if target is None or not _is_free(state, assignment, target):
-            if state.backfill_mode(entry.job_class.queue) is BackfillMode.STRICT:
-                blocked_queues.add(entry.job_class.queue)
-            continue
-        if state.quota_reason(entry.job_class):
-            continue
-        state.memory.nominations.pop(job.id, None)
-        yield AttemptPlanned(at=now, job=job.id, attempt=job.attempt, placement=target, boot=boot)
-    for entry in entries.values():
-        if entry.current is None or entry.target is entry.current or entry.is_stopping:
-            continue
-        preemptor = entry.displaced_by
-        if preemptor is not None and preemptor not in state.pending:
-            preemptor = None
-        yield PreemptionRequested(
-            at=now, job=entry.job.id, attempt=entry.job.attempt,
-            why=_reason(state, entry, preemptor), boot=boot, by=preemptor,
-            gpus=entry.runtime.gpus if entry.is_elastic and entry.target is not None else None,
-        )  # fmt: skip
-
-
-def _reason(state: State, entry: AssignmentEntry, preemptor: int | None) -> str:
-    if preemptor is not None:
-        return f"job {state.jobs[preemptor].label} needs its resources"
+def _reason(state: State, entry: AssignmentEntry) -> str:
+    if entry.displaced_by is not None:
+        return f"job {state.jobs[entry.displaced_by].label} needs its resources"
     if entry.target is None:
         return "other jobs need its resources"
     return f"it continues with {hardware(state.cluster, entry.target)[1] or 'another GPU'}"
-
-
-def _is_free(state: State, assignment: TentativeAssignment, target: Placement) -> bool:
-    """Whether a placement is free now, and only jobs that stay there share its GPUs."""
-    if not state.cluster.is_free(target):
-        return False
-    devices = devices_of(target)
-    for sharer in state.sharing.values():
-        if sharer.placement is not None and not devices.isdisjoint(devices_of(sharer.placement)):
-            entry = assignment.entries.get(sharer.id)
-            if entry is None or entry.target is None:
-                return False
-            if devices.isdisjoint(devices_of(entry.target)):
-                return False
-    return True

@@ -1,26 +1,18 @@
-"""Expected runtime of a job on each GPU model, and the measured interference of two profiles."""
+"""Expected runtime of a job on each GPU model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from msgspec import Struct
 
-from stoker.core.heterogeneous import matching
-from stoker.core.measurement.estimator import (
-    NO_GPU,
-    colocation_key,
-    epoch_seconds_on,
-    profile_key,
-    restart_cost,
-)
+from stoker.core.measurement.estimator import NO_GPU, epoch_seconds_on, profile_key, restart_cost
 from stoker.core.model.job import Job
-from stoker.core.model.profile import JobProfile
+from stoker.core.model.profile import EMPTY_PROFILE, JobProfile
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.model.units import THOUSAND
 from stoker.core.policies.ranking import remaining_time
 from stoker.core.state.state import State
-
-DEFAULT_INTERFERENCE = 0.9
-"""Part of its speed that a job keeps beside an unmeasured profile: high enough to be tried."""
 
 
 class ExpectedRuntime(Struct, frozen=True):
@@ -29,13 +21,13 @@ class ExpectedRuntime(Struct, frozen=True):
     profile: str
     gpus: int
     seconds: dict[str, float]
-    """Remaining seconds by GPU model."""
+    """Remaining seconds by GPU model; models on which the job cannot run are missing."""
     restart: float
     """Seconds lost by a restart."""
 
 
 class ThroughputModel:
-    """Expected runtimes and interference at one time.
+    """Expected runtimes at one time.
 
     Derived from: profiles of the state, GPUs that are in service.
     Invalidated by: any event; it is made for one plan.
@@ -51,19 +43,15 @@ class ThroughputModel:
                 if node.unavailable_reason is None and gpu.drained is None and not gpu.removed:
                     model = gpu.facts.model or NO_GPU
                     self.supply[model] = self.supply.get(model, 0.0) + 1.0
-        self.typical = matching.typical_speeds(
-            seconds
-            for profile in state.record.profiles.values()
-            for seconds in _seconds_by_model(profile)
-        )
         self.gpus = sum(self.supply.values())
+        self._typical = typical_ratios(state.record.profiles.values())
 
     def runtime_of(self, job: Job, request: ResourceRequest) -> ExpectedRuntime:
         """Return the expected runtime of a job from now on."""
-        state, spec = self.state, self.state.spec(job)
+        state = self.state
+        key, gpu_request = profile_key(job, state.spec(job)), request.gpus
         left = remaining_time(state.ranking_input(job), self.now).seconds
-        key, gpu_request = profile_key(job, spec), request.gpus
-        profile = state.record.profiles.get(key) or JobProfile()
+        profile = state.record.profiles.get(key, EMPTY_PROFILE)
         restart = restart_cost(profile)
         if gpu_request is None or not gpu_request.amount:
             return ExpectedRuntime(key, 0, {NO_GPU: left}, restart)
@@ -71,45 +59,56 @@ class ThroughputModel:
             -(-gpu_request.amount // THOUSAND) * request.node_count,
             gpu_request.allowed_models,
         )
-        ratios = self._model_ratios(profile, gpus, kinds)
-        return ExpectedRuntime(
-            key, gpus, {model: left * ratio for model, ratio in ratios.items()}, restart
-        )
-
-    def _model_ratios(
-        self, profile: JobProfile, gpus: int, kinds: tuple[str, ...]
-    ) -> dict[str, float]:
-        """Return the time on each allowed model, relative to the fastest measured one."""
         models = [
             model
             for model in self.supply
             if not kinds or any(kind in model.lower() for kind in kinds)
         ]
-        measured_models = {entry.model for entry in profile.epoch_times if entry.model in models}
-        measured = {
-            model: epoch
-            for model in sorted(measured_models)
-            if (epoch := epoch_seconds_on(profile, gpus, model)[0])
-        }
-        seconds = matching.expected_seconds(measured, self.typical, models)
-        seconds = seconds or {model: self.typical.get(model, 1.0) for model in models}
-        fastest = min(measured.values(), default=min(seconds.values(), default=1.0))
-        return {model: time / fastest for model, time in seconds.items()}
+        ratios = model_ratios(profile, gpus, models, self._typical)
+        return ExpectedRuntime(
+            key, gpus, {model: left * ratio for model, ratio in ratios.items()}, restart
+        )
 
 
-def interference(state: State, profile_name: str, other: str, model: str) -> float:
-    """Return the part of its speed that a profile keeps beside another one."""
-    profile = state.record.profiles.get(profile_name)
-    if profile is None:
-        return DEFAULT_INTERFERENCE
-    return profile.interference.get(colocation_key(model, other), DEFAULT_INTERFERENCE)
+def typical_ratios(profiles: Iterable[JobProfile]) -> dict[str, float]:
+    """Return the time on each model relative to the fastest, the median of all profiles."""
+    ratios: dict[str, list[float]] = {}
+    for profile in profiles:
+        if not profile.has_several_models:
+            continue
+        for count in {measured.gpus for measured in profile.epoch_times}:
+            seconds = {
+                measured.model: measured.epoch
+                for measured in profile.epoch_times
+                if measured.gpus == count
+            }
+            for model, epoch in seconds.items() if len(seconds) > 1 else ():
+                ratios.setdefault(model, []).append(epoch / min(seconds.values()))
+    return {model: _median(values) for model, values in ratios.items()}
 
 
-def _seconds_by_model(profile: JobProfile) -> list[dict[str, float]]:
-    """Return the epoch seconds by model, one dictionary per number of GPUs."""
-    if not profile.has_several_models:
-        return []
-    by_gpus: dict[int, dict[str, float]] = {}
-    for measured in profile.epoch_times:
-        by_gpus.setdefault(measured.gpus, {})[measured.model] = measured.epoch
-    return list(by_gpus.values())
+def model_ratios(
+    profile: JobProfile, gpus: int, models: list[str], typical: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the time on each model, relative to the fastest measured one.
+
+    On a model that was not measured for the profile, the typical ratio holds; a model that was
+    measured for none counts as the fastest, so that it is tried.
+    """
+    measured_models = {entry.model for entry in profile.epoch_times if entry.model in models}
+    measured = {
+        model: epoch
+        for model in sorted(measured_models)
+        if (epoch := epoch_seconds_on(profile, gpus, model)[0])
+    }
+    fastest = min(measured.values(), default=1.0)
+    scales = [seconds / fastest / typical.get(model, 1.0) for model, seconds in measured.items()]
+    scale = _median(scales) if scales else 1.0
+    return {
+        model: measured[model] / fastest if model in measured else scale * typical.get(model, 1.0)
+        for model in models
+    }
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]  # `statistics` takes long to import

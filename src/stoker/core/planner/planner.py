@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterator
 
 from stoker.core.elastic.rebalance import rebalance
 from stoker.core.events import AttemptPlanned, PreemptionRequested
-from stoker.core.heterogeneous.assignment import applicable_policy, assign
 from stoker.core.planner.session import PlanningSession
 from stoker.core.planner.start_stage import StartStage
 from stoker.core.planner.types import Candidate, Decision, PlanResult
@@ -16,39 +15,37 @@ from stoker.core.state.state import State
 def plan(state: State, at: float, boot: float) -> Generator[Decision, None, PlanResult]:
     """Yield which jobs start and which stop; the caller applies each event before the next.
 
-    0. If models of GPUs or co-located jobs were measured to differ, assign all jobs at once
-       (`heterogeneous.assign`), and do nothing else.
-    1. Rebalance elastic jobs, if a round is due: those that get fewer GPUs are asked to stop.
-    2. Scan the queue by priority, then rank: the head of each class that may fit is a candidate,
+    1. Rebalance elastic jobs: those that get fewer GPUs are asked to stop.
+    2. If models of GPUs or co-located jobs were measured to differ, assign a target to every job
+       (`heterogeneous.Assignment`): the only devices on which the following stages start it.
+    3. Scan the queue by priority, then rank: the head of each class that may fit is a candidate,
        unless the quota of its queue or array, or strict order, blocks it.
-    3. Protect higher-ranked jobs: if the candidate could never be preempted for them, their
+    4. Protect higher-ranked jobs: if the candidate could never be preempted for them, their
        victims are asked to stop first.
-    4. Place the candidate. It starts unless its devices are nominated to a job before it, or it
+    5. Place the candidate. It starts unless its devices are nominated to a job before it, or it
        would delay a reservation. The first protected candidate that does not fit gets one.
-    5. Preempt: for jobs that remain blocked, minimal sets of victims are asked to stop, and what
-       they free is nominated. Elastic jobs grow into what is left.
+    6. Preempt: for jobs that remain blocked, minimal sets of victims are asked to stop, and what
+       they free is nominated; with an assignment, jobs that are not on their targets stop.
+       Elastic jobs grow into what is left.
     """
-    policy = applicable_policy(state)
-    if policy is not None:
-        yield from assign(state, policy, at, boot)
-        return PlanResult(again=False)
     session = PlanningSession(state, at, boot)
     yield from session.commit(_rebalance(session))
+    session.assign()
+    assignment = session.assignment
     starts = StartStage(session)
     for candidate in starts.candidates():
         yield from session.commit(starts.protect(candidate))
         yield from session.commit(_start(session, starts, candidate))
     revocations = session.nominations.revocations
-    yield from session.commit(session.preemption.run(session.backfill.has_reservation))
-    revoked = session.nominations.revocations > revocations
-    return PlanResult(again=revoked and session.has_decided)
+    assigned = assignment.preemptions(boot) if assignment is not None else None
+    yield from session.commit(session.preemption.run(session.backfill.has_reservation, assigned))
+    is_freed = starts.has_unused_targets or session.nominations.revocations > revocations
+    return PlanResult(again=is_freed and session.has_decided)
 
 
 def _rebalance(session: PlanningSession) -> Iterator[PreemptionRequested]:
     """Yield elastic jobs that get fewer GPUs, if a round is due."""
     state, nominations = session.state, session.nominations
-    if not (state.running_elastic or state.pending_elastic):
-        return
     requests = list(rebalance(state, nominations.future, session.at, session.boot))
     yield from requests
     if requests:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from stoker.core.events import AttemptPlanned, PreemptionCancelled
+from stoker.core.heterogeneous.assignment import Assignment, applicable_policy
 from stoker.core.planner.types import Decision
 from stoker.core.preemption.nominations import Nominations
 from stoker.core.preemption.preemptor import PreemptionStage
@@ -21,8 +22,17 @@ class PlanningSession:
         self.guard = ReservationGuard(state, boot)
         self.backfill = self.guard.backfill(state.cluster, state.releases)
         self.preemption = PreemptionStage(state, self.nominations, self.guard, at, boot)
+        self.assignment: Assignment | None = None
+        """Targets of all jobs, if GPU models or co-located jobs were measured to differ."""
         self.has_decided = False
         """Whether any decision was committed."""
+
+    def assign(self) -> None:
+        """Assign all jobs together, if it matters which job gets which GPU."""
+        policy = applicable_policy(self.state)
+        if policy is not None:
+            self.assignment = Assignment(self.state, policy, self.nominations.future, self.at)
+            self.nominations.replace(self.assignment.nominations())
 
     def commit(self, decisions: Iterable[Decision]) -> Iterator[Decision]:
         """Yield decisions; the caller applies each to the state before it asks for the next.

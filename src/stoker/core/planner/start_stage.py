@@ -7,6 +7,7 @@ from math import inf
 
 from stoker.core.cluster.idle import idle_cluster
 from stoker.core.events import PreemptionRequested
+from stoker.core.heterogeneous.assignment import Assignment
 from stoker.core.model.hardware import Placement
 from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
@@ -66,6 +67,8 @@ class StartStage:
         self._scan = QueueScan(session.state.pending, session.state.jobs, self._view.test)
         self._blocked_queues: set[str] = set()
         """Queues of strict order with a blocked job."""
+        self.has_unused_targets = False
+        """Whether a quota blocks a job with a target, which others could have."""
 
     def candidates(self) -> Iterator[Candidate]:
         """Yield jobs that may fit and that no quota blocks, in queue order.
@@ -73,6 +76,9 @@ class StartStage:
         The caller starts a candidate before it asks for the next; otherwise it counts as blocked.
         """
         state, scan = self.session.state, self._scan
+        if self.session.assignment is not None:
+            yield from self._assigned_candidates(self.session.assignment)
+            return
         while (entry := scan.next_candidate()) is not None:
             job, job_class = entry
             self._view.advance(scan.position)
@@ -90,9 +96,26 @@ class StartStage:
             if is_strict:
                 self._blocked_queues.add(job_class.queue)
 
+    def _assigned_candidates(self, assignment: Assignment) -> Iterator[Candidate]:
+        """Yield jobs with a target that no quota blocks; each may have its target only."""
+        state = self.session.state
+        for key, job_class, job, request in assignment.candidates():
+            if job_class.queue in self._blocked_queues:
+                continue
+            quota = state.gpu_quota_left(job_class.queue)
+            if state.quota_reason(job_class) or quota is None or request.gpu_amount > quota:
+                self.has_unused_targets = True
+                continue
+            yield Candidate(key, job, job_class, request)
+            is_strict = state.backfill_mode(job_class.queue) is BackfillMode.STRICT
+            if is_strict and job.id in state.pending:
+                self._blocked_queues.add(job_class.queue)
+
     def protect(self, candidate: Candidate) -> Iterator[PreemptionRequested]:
         """Yield victims of higher-ranked jobs, if the candidate could not be preempted for them."""
         session, key = self.session, candidate.key
+        if session.assignment is not None:  # jobs before it have their targets
+            return
         if not session.preemption.must_run_before_start(candidate.job, key):
             return
         placement = find_placement(session.nominations.ledger_for(key), candidate.request)
@@ -106,7 +129,10 @@ class StartStage:
         session, job = self.session, candidate.job
         limit = session.state.specs[job.spec].limit
         ledger = session.nominations.ledger_for(candidate.key)
-        for request in request_variants(session.state, job, candidate.request):
+        variants = [candidate.request]
+        if session.assignment is None:
+            variants = request_variants(session.state, job, candidate.request)
+        for request in variants:
             blocked = self._blocked_before(candidate.key)
             placement = session.backfill.try_start(request, limit, ledger, blocked)
             if placement is not None:
@@ -118,6 +144,9 @@ class StartStage:
         session = self.session
         if session.guard.is_conservative:
             yield from session.guard.blocked_ahead(key)
+            return
+        if session.assignment is not None:
+            yield from session.guard.protected_before(key)
             return
         state = session.state
         for job, job_class in self._scan.blocked_before(self._view.protected_test):

@@ -63,9 +63,9 @@ class Nominations:
         )
         self._sorted, self._ledger = [], None
         self.counting_on_surplus.clear()
+        state.memory.nominations.clear()
         if not state.preemptible:
             return  # jobs that end anyway are not waited for
-        state.memory.nominations.clear()
         victims: dict[int, list[Job]] = {}
         others: list[Job] = []
         for _, job in sorted(state.stopping.items()):
@@ -141,6 +141,12 @@ class Nominations:
         insort(self._sorted, Nomination(key, job, placement))
         self._ledger = None
         return True
+
+    def replace(self, nominations: Iterable[tuple[SortKey, int, Placement]]) -> None:
+        """Hold other placements, all of which are allocated in the future capacity already."""
+        self._sorted = sorted(Nomination(*each) for each in nominations)
+        self.state.memory.nominations = {entry.job: entry.placement for entry in self._sorted}
+        self._ledger = None
 
     def on_start(self, job: int, placement: Placement) -> None:
         """Drop the nomination of a job that has started, and revoke those that it took."""

@@ -68,7 +68,11 @@ class PreemptionStage:
         saves_work = spec.training is not None or spec.early_signal is not None
         return (spec.non_preemptible or not saves_work) and any_preemption_possible(self.state)
 
-    def run(self, has_reservation: bool) -> Iterator[PreemptionRequested | PreemptionCancelled]:
+    def run(
+        self,
+        has_reservation: bool,
+        assigned: Iterator[PreemptionRequested | PreemptionCancelled] | None = None,
+    ) -> Iterator[PreemptionRequested | PreemptionCancelled]:
         """Yield which jobs stop, or no longer; the caller applies each event before the next.
 
         1. A victim resumes if its preemptor is no longer pending or no longer outranks it.
@@ -78,18 +82,20 @@ class PreemptionStage:
            GPUs, then jobs of lower priority, then, if the policy allows it, of lower rank.
         4. Elastic jobs grow into what is free.
 
-        `has_reservation`: jobs that fit may be pending because of a reservation.
+        `has_reservation`: jobs that fit may be pending because of a reservation. `assigned`: what
+        the heterogeneous assignment has decided instead of 1 and 3.
         """
         state, at, boot = self.state, self.at, self.boot
         if not state.preemptible:
             return
-        yield from self._cancel_obsolete()
+        yield from self._cancel_obsolete() if assigned is None else assigned
         for job in memory_overcommitted(state):
             yield _stop_request(
                 job, "its GPU has too little memory for all jobs that share it", at, boot
             )
-        yield from self._run(self._preemptor_heads(), None, has_reservation)
-        state.thresholds.changed.clear()
+        if assigned is None:
+            yield from self._run(self._preemptor_heads(), None, has_reservation)
+            state.thresholds.changed.clear()
         yield from self._grow_elastic()
 
     def run_before(

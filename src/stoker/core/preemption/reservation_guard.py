@@ -47,7 +47,7 @@ class ReservationGuard:
 
     def may_be_blocked(self, key: SortKey) -> bool:
         """Whether a reservation of a higher-ranked job could block a job at this position."""
-        return self._any_protected and next(self._protected_before(key), None) is not None
+        return self._any_protected and next(self.protected_before(key), None) is not None
 
     @cached_property
     def _any_protected(self) -> bool:
@@ -65,14 +65,14 @@ class ReservationGuard:
         releases: Releases,
     ) -> bool:
         """Whether a job could start, were this the ledger and were these the only running jobs."""
-        blocked = self._protected_before(key)
+        blocked = self.protected_before(key)
         if self.is_conservative:
             blocked = self.blocked_ahead(key, exclude=self.state.memory.nominations)
         backfill = self.backfill(ledger, releases)
         limit = self.state.spec(job).limit
         return backfill.try_start(request, limit, ledger, blocked) is not None
 
-    def _protected_before(self, end: SortKey) -> Iterator[BlockedJob]:
+    def protected_before(self, end: SortKey) -> Iterator[BlockedJob]:
         """Yield, of each class, the first protected job before a position without a nomination."""
         state, strict_queues = self.state, set[str]()
         may_be = partial(may_be_protected, state)

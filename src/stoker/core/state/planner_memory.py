@@ -11,8 +11,7 @@ class PlannerMemory:
     """Decisions of earlier planning cycles that later ones continue.
 
     Everything else in the state is read-only for the planner. After a restart it is empty:
-    nominations are derived from the stop requests of the victims in the first cycle, and elastic
-    jobs are rebalanced.
+    nominations and elastic targets are derived from the jobs in every plan.
     """
 
     def __init__(self) -> None:
@@ -22,10 +21,8 @@ class PlannerMemory:
         `preemption.nominations` derives them again from the stopping jobs in every cycle.
         """
         self.elastic_targets: dict[int, int] = {}
-        """GPUs by job that the last rebalance assigned and the job does not have yet."""
-        self.last_rebalance = -inf
-        """Time of the last rebalance."""
+        """GPUs by job that this plan assigned and the job does not have yet."""
         self.next_rebalance = inf
-        """Time of the next rebalance, if something changed since the last."""
+        """When the next elastic job may change its size: a minute after its start."""
         self.trials_at_rung: dict[int, int] = {}
         """Rungs by trial that early stopping has not judged yet."""
