@@ -39,21 +39,18 @@ def on_training_began(state: State, event: e.TrainingBegan) -> Instructions:
         check_preemption_after_rerank(state, job)
     if job.id in state.running_elastic or job.id in state.sharing:
         state.pending.request_planning()
-    _record_progress(state, job, event.at)
     return [RequestStop(job.id, job.attempt)] if job.progress.stop is not None else []
 
 
 def _record_progress(state: State, job: Job, at: float) -> None:
-    """Note that a job of this queue reports epochs, which may change its policy."""
+    """Note that a job of this queue reports epochs, which may change its policy and ranks."""
     queue = state.spec(job).queue
     if queue in state.record.queues_with_progress:
         return
-    before = state.policy_of(queue)
     state.record.queues_with_progress[queue] = None
     state.changes.record()
     state.policies.invalidate()
-    if state.policy_of(queue) is not before:
-        apply_policy_change(state, queue, at)
+    apply_policy_change(state, queue, at)
 
 
 def on_epochs_counted(state: State, event: e.EpochsCounted) -> Instructions:
@@ -73,6 +70,7 @@ def on_epochs_counted(state: State, event: e.EpochsCounted) -> Instructions:
     )
     state.changes.job(job.id)
     learning.record_epochs(state, job, event)
+    _record_progress(state, job, event.at)
     if job.id in state.preemptible:
         rerank_running(state, job, event.at)
         check_preemption_after_rerank(state, job)

@@ -75,7 +75,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     quantum: float = 0.0
     """Seconds during which a started attempt is not preempted."""
     service_levels: tuple[float, ...] = ()
-    """Attained GPU-seconds at which a job moves to the next level (`ATTAINED_SERVICE`)."""
+    """Attained GPU-seconds at which a job moves to the next level (`ATTAINED_SERVICE`, and jobs
+    without an estimate as long as no job of the queue has reported epochs)."""
     patience: float = 0.0
     """Minimum seconds of waiting before a job is overdue. 0: no job ever is."""
     overdue: float = 300.0
