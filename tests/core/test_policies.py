@@ -321,10 +321,21 @@ def test_job_without_estimate_is_ranked_by_levels_of_attained_service() -> None:
         story.now += seconds
         assumed += [2 ** level(story, id) for id in (single, wide)]
     # The first level lasts 1200 GPU-seconds and counts as 1200 s; the next is 16 times as large.
-    expected = [1200, 2400, 1200, 2400, 1200, 19200, 1200, 19200, 19200, 19200]
+    first, second = 1200 * 2**0.75, 19200 / 2**0.25
+    expected = [1200, first, 1200, first, 1200, second, 1200, second, 19200, second]
     assert assumed == pytest.approx(expected, rel=0.001)
     story.now += 16 * 19200
     assert 2 ** level(story, single) == pytest.approx(307200, rel=0.001)
+
+
+def test_the_planner_counts_a_wide_job_as_less_than_its_gpu_seconds() -> None:
+    story = planner()
+    runs(story, 10)
+    by_gpus = {count: level(story, job(story, 1000, count)) for count in (1, 4)}
+    assert by_gpus[4] - by_gpus[1] == pytest.approx(0.75 * log2(4), abs=0.001)
+    choose(story, "srsf")
+    by_gpus = {count: level(story, job(story, 1000, count)) for count in (1, 4)}
+    assert by_gpus[4] - by_gpus[1] == pytest.approx(log2(4))
 
 
 def test_until_a_job_reports_epochs_jobs_are_ordered_as_by_tiresias() -> None:
@@ -340,7 +351,8 @@ def test_until_a_job_reports_epochs_jobs_are_ordered_as_by_tiresias() -> None:
     story.now += 10_000
     assert level(story, single) == level(story, wide)
     counted(story, single, 1, seconds=60.0)
-    assert level(story, pending) == pytest.approx(log2(2400 / (1 + 21_100 / (30 * 1200))), abs=0.01)
+    waited, weight = 21_100 / (30 * 1200), 2**0.75
+    assert level(story, pending) == pytest.approx(log2(1200 * weight / (1 + waited)), abs=0.01)
     assert story.state.pending.rank_of[pending] == level(story, pending)
 
 

@@ -85,6 +85,7 @@ _ALL = (
         backfill=BackfillMode.OVERDUE_ONLY,
         preempts=True,
         fair=1.0,
+        gpu_exponent=0.75,
         service_levels=TIRESIAS_LEVELS,
         patience=7 * DAY,
     ),

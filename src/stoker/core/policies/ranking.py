@@ -109,7 +109,7 @@ def rank(inputs: RankingInput, at: float) -> RankResult:
     remaining = remaining_time(inputs, at)
     amount = max(remaining.seconds, MIN_SECONDS)
     if order is QueueOrder.REMAINING_SERVICE:
-        amount *= gpus_of(inputs.spec.request)
+        amount *= _gpu_weight(inputs)
     level = _quantize(log2(amount), remaining.grain)
     valid_until = at + remaining.seconds * EXACT_RANK_STALENESS
     if remaining.grain:
@@ -176,6 +176,7 @@ def _unmeasured(inputs: RankingInput, at: float, grain: float) -> RemainingTime:
         bounds = (bound for bound in policy.service_levels if service < bound)
         next_level_at = next(bounds, inf)
         assumed_service = min(next_level_at, last_level) * SERVICE_LEVEL_RATIO
+        assumed_service *= gpus / _gpu_weight(inputs)
     elif service >= first_level:
         level = first_level * SERVICE_LEVEL_RATIO
         while service >= level * SERVICE_LEVEL_RATIO:
@@ -211,6 +212,12 @@ def _attained_step(job: Job, policy: Policy, at: float, weight: float) -> RankRe
         return float(level), inf, inf
     until = at + max((policy.service_levels[level] - service) / weight, MIN_REFRESH_SECONDS)
     return float(level), until, until
+
+
+def _gpu_weight(inputs: RankingInput) -> float:
+    """Return the factor of the remaining time in the rank."""
+    gpus: float = gpus_of(inputs.spec.request) ** inputs.policy.gpu_exponent
+    return gpus
 
 
 def gpus_of(request: ResourceRequest) -> float:
