@@ -47,10 +47,12 @@ def _record_progress(state: State, job: Job, at: float) -> None:
     queue = state.spec(job).queue
     if queue in state.record.queues_with_progress:
         return
+    before = state.policy_of(queue)
     state.record.queues_with_progress[queue] = None
     state.changes.record()
     state.policies.invalidate()
-    apply_policy_change(state, queue, at)
+    if state.policy_of(queue) is not before or before.service_levels:
+        apply_policy_change(state, queue, at)
 
 
 def on_epochs_counted(state: State, event: e.EpochsCounted) -> Instructions:
