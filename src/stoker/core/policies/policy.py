@@ -83,8 +83,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     """A job is overdue after a wait of this many times its remaining time, and at least `patience`.
     No job may start ahead of it then."""
     gpu_exponent: float = 1.0
-    """Exponent of the number of GPUs in the rank (`REMAINING_SERVICE`). 1: by GPU-seconds (SRSF); 0:
-    by seconds (SRTF)."""
+    """Exponent of the number of GPUs in the rank (`REMAINING_SERVICE`): 1 is an order by
+    GPU-seconds (SRSF), 0 by seconds (SRTF)."""
     longest_first: bool = False
     """Most remaining service first (LPT, for the makespan)."""
 
