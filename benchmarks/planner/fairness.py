@@ -1,8 +1,10 @@
-"""Goals of finish-time fairness on workloads as in the Shockwave study.
+"""Goals of finish-time fairness on workloads as in the Shockwave study (NSDI'23).
 
 The finish-time fairness ratio of a job is its JCT divided by the time that it would need with an
-equal share of the cluster: its run time alone × the mean contention while it is in the system.
-The contention is the GPUs requested by all unfinished jobs ÷ the GPUs of the cluster, at least 1.
+equal share of the cluster: its run time alone × the contention, at least 1. The published figures
+of the study use one contention for all jobs: the jobs of the workload ÷ the GPUs of the cluster.
+For comparison, a second ratio uses the mean of the GPUs requested by all unfinished jobs while the
+job is in the system, ÷ the GPUs of the cluster. It is stricter for jobs that end early.
 """
 
 from bisect import bisect_right
@@ -18,12 +20,14 @@ from stoker.simulate.traces.cluster_size import parse_cluster
 from stoker.simulate.workload import Speed, TraceJob, Workload
 
 CLUSTER, GPUS = "8x4", 32
-JOBS, SEEDS = 120, 5
+JOBS, SEEDS = 120, 10
 ARRIVAL_SECONDS = 40.0
 """Mean time between two submissions."""
 MEDIAN_SECONDS, DEVIATION = 3000.0, 0.75
 SHORTEST, LONGEST = 0.2 * HOUR, 5 * HOUR
-SIZES, WEIGHTS = (1, 2, 4, 8), (60, 30, 9, 1)
+SIZES, WEIGHTS = (1, 2, 4, 8), (72, 21, 6.3, 0.7)
+"""GPUs of a job. The study draws 60 : 30 : 9 : 1, but 30 % of its jobs train a model that runs on
+one GPU only. Its trace of 120 jobs has 77 %, 17 %, 7 % and none."""
 EPOCHS, EPOCH_SECONDS = 20, 600.0
 """Minimum epochs of a job, maximum seconds of an epoch."""
 UNFAIR = 1.05
@@ -74,30 +78,49 @@ def dynamic_workload(seed: int) -> Workload:
 
 def fairness(quick: bool, policy: str = "planner") -> Section:
     """Measure the worst ratio and the share of jobs that are treated unfairly."""
-    rows, worst, unfair = [], [], []
+    rows: list[list[str]] = []
+    values: list[tuple[float, ...]] = []
     for seed in range(2 if quick else SEEDS):
         workload = dynamic_workload(seed)
         results = replay(workload, list(workload.nodes), policy).results
         ratios = fairness_ratios(workload, results, GPUS)
-        worst.append(max(ratios))
-        unfair.append(100 * fmean(ratio > UNFAIR for ratio in ratios))
+        mean_ratios = mean_contention_ratios(workload, results, GPUS)
         mean = fmean(result.completion_time for result in results) / HOUR
-        rows.append([str(seed), f"{worst[-1]:.2f}", f"{unfair[-1]:.1f}", f"{mean:.2f}"])
-    rows.append(["mean", f"{fmean(worst):.2f}", f"{fmean(unfair):.1f}", ""])
+        values.append((
+            max(ratios), unfair_percent(ratios), max(mean_ratios), unfair_percent(mean_ratios), mean
+        ))  # fmt: skip
+        rows.append([str(seed), *(f"{value:.2f}" for value in values[-1])])
+    means = [fmean(column) for column in zip(*values, strict=True)]
+    rows.append(["mean", *(f"{value:.2f}" for value in means)])
     return Section(
         f"Finish-time fairness: {JOBS} jobs with growing batch sizes on {GPUS} GPUs",
-        ["seed", "worst ratio", f"above {UNFAIR} %", "mean JCT h"],
+        ["seed", "worst ratio", f"above {UNFAIR} %", "by mean contention: worst",
+         f"above {UNFAIR} %", "mean JCT h"],
         rows,
         [
-            Verdict("fairness", "worst ratio, mean of seeds", fmean(worst), 1.8),
-            Verdict("fairness", "jobs treated unfairly, mean of seeds", fmean(unfair), 5.0, "%"),
+            Verdict("fairness", "worst ratio, mean of seeds", means[0], 1.8),
+            Verdict("fairness", "jobs treated unfairly, mean of seeds", means[1], 5.0, "%"),
         ],
         ["Shockwave publishes 1.78 and 5.0 % for such a workload of its own."],
-    )
+    )  # fmt: skip
+
+
+def unfair_percent(ratios: list[float]) -> float:
+    """Return the percentage of jobs that are treated unfairly."""
+    return 100 * fmean(ratio > UNFAIR for ratio in ratios)
 
 
 def fairness_ratios(workload: Workload, results: list[JobResult], gpus: int) -> list[float]:
-    """Return the finish-time fairness ratio of every job."""
+    """Return the finish-time fairness ratio of every job, by the jobs of the whole workload."""
+    contention = max(len(workload.jobs) / gpus, 1.0)
+    return [
+        result.completion_time / run_time_alone(workload.jobs[result.job]) / contention
+        for result in results
+    ]
+
+
+def mean_contention_ratios(workload: Workload, results: list[JobResult], gpus: int) -> list[float]:
+    """Return the ratio of every job by the GPUs requested while it is in the system."""
     demand = _Demand(results)
     return [
         result.completion_time

@@ -294,7 +294,13 @@ def level(story: Afar, id: int) -> float:
 
 
 def planner(gpus: int = 1, **parameters: Any) -> Afar:
-    return lab("planner", gpus, **{**MEASURING, **parameters})
+    """The planner in a queue of which a job has reported epochs."""
+    story = lab("planner", gpus, **{**MEASURING, **parameters})
+    first = training(story, name="first")
+    listens(story, first)
+    counted(story, first, 1, seconds=60.0)
+    story.exited(first)
+    return story
 
 
 def test_an_unmeasured_job_counts_as_the_floor() -> None:
@@ -315,10 +321,39 @@ def test_job_without_estimate_is_ranked_by_levels_of_attained_service() -> None:
         story.now += seconds
         assumed += [2 ** level(story, id) for id in (single, wide)]
     # The first level lasts 1200 GPU-seconds and counts as 1200 s; the next is 16 times as large.
-    expected = [1200, 2400, 1200, 2400, 1200, 19200, 1200, 19200, 19200, 19200]
+    first, second = 1200 * 2**0.75, 19200 / 2**0.25
+    expected = [1200, first, 1200, first, 1200, second, 1200, second, 19200, second]
     assert assumed == pytest.approx(expected, rel=0.001)
     story.now += 16 * 19200
     assert 2 ** level(story, single) == pytest.approx(307200, rel=0.001)
+
+
+def test_the_planner_counts_a_wide_job_as_less_than_its_gpu_seconds() -> None:
+    story = planner()
+    runs(story, 10)
+    by_gpus = {count: level(story, job(story, 1000, count)) for count in (1, 4)}
+    assert by_gpus[4] - by_gpus[1] == pytest.approx(0.75 * log2(4), abs=0.001)
+    choose(story, "srsf")
+    by_gpus = {count: level(story, job(story, 1000, count)) for count in (1, 4)}
+    assert by_gpus[4] - by_gpus[1] == pytest.approx(log2(4))
+
+
+def test_until_a_job_reports_epochs_jobs_are_ordered_as_by_tiresias() -> None:
+    story = lab("planner", 4, **MEASURING)
+    single, wide = training(story, name="single"), training(story, gpus(3))
+    listens(story, single, wide)
+    pending = training(story, gpus(2))
+    assert level(story, single) == level(story, wide) == level(story, pending)
+    story.now += 1100  # 3,300 GPU-seconds of the wide job
+    assert level(story, single) < level(story, wide) - 1
+    story.now += 10_000  # waiting does not count: FIFO within a level
+    assert level(story, pending) < level(story, single) - 1
+    story.now += 10_000
+    assert level(story, single) == level(story, wide)
+    counted(story, single, 1, seconds=60.0)
+    waited, weight = 21_100 / (30 * 1200), 2**0.75
+    assert level(story, pending) == pytest.approx(log2(1200 * weight / (1 + waited)), abs=0.01)
+    assert story.state.pending.rank_of[pending] == level(story, pending)
 
 
 def test_next_level_of_attained_service_is_reached_at_the_predicted_time() -> None:
@@ -496,10 +531,10 @@ def test_all_preemptible_jobs_are_victims_of_an_overdue_one() -> None:
 
 def test_a_job_that_started_overdue_is_not_preempted_by_a_shorter_one() -> None:
     story = planner(**SOON)
-    runs(story, 10)
+    (first,) = runs(story, 10)
     long = job(story, 5000)
     story.wait(10_001)
-    story.exited(1)
+    story.exited(first)
     refresh_ranks(story.state, story.now)
     assert begun(story) == [long]
     story.about(e.TrainingBegan, long)

@@ -139,6 +139,8 @@ def test_auto_is_backfill_until_a_job_reports_epochs() -> None:
     assert scenario.state.policy_of("default").name == "backfill"
     assert pending_order(scenario) == [long, short, elsewhere]
     scenario.about(e.TrainingBegan, first)
+    assert scenario.state.policy_of("default").name == "backfill"
+    counted(scenario, first, 1, seconds=60.0)
     assert scenario.state.policy_of("default").name == "planner"
     assert scenario.state.policy_of("other").name == "backfill"
     assert pending_order(scenario).index(short) < pending_order(scenario).index(long)
@@ -175,8 +177,9 @@ def test_an_unknown_policy_name_is_backfill() -> None:
 
 
 def test_an_explanation_has_the_position_its_basis_and_the_jobs_ahead() -> None:
-    scenario, _ = full(4)
+    scenario, first = full(4)
     planner(scenario)
+    counted(scenario, first, 1, seconds=60.0)
     urgent = scenario.submit(priority=5)
     known = scenario.submit(limit=1200)
     wide = scenario.submit(gpus(2), limit=4 * 3600)

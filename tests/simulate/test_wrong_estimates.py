@@ -6,6 +6,7 @@ from benchmarks.planner.burst import BURST_JOBS, BURST_USER, burst_workload
 from benchmarks.planner.fairness import (
     dynamic_workload,
     fairness_ratios,
+    mean_contention_ratios,
     run_time_alone,
 )
 from stoker.core import events as e
@@ -94,8 +95,10 @@ def test_the_fairness_ratio_compares_with_an_equal_share_of_the_cluster() -> Non
     ]  # fmt: skip
     workload = Workload(title="", jobs=jobs)
     # The first job has a contention of 2 all the time, the second of 1.5 on average.
-    assert fairness_ratios(workload, results, gpus=1) == pytest.approx([0.5, 200 / 150])
+    assert fairness_ratios(workload, results, gpus=1) == pytest.approx([0.5, 1.0])
     assert fairness_ratios(workload, results, gpus=2) == pytest.approx([1.0, 2.0])
+    assert mean_contention_ratios(workload, results, gpus=1) == pytest.approx([0.5, 200 / 150])
+    assert mean_contention_ratios(workload, results, gpus=2) == pytest.approx([1.0, 2.0])
 
 
 def test_a_growing_batch_size_shortens_a_job() -> None:

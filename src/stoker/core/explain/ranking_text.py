@@ -68,7 +68,7 @@ def explain_rank(ranking: RankingInput, at: float) -> RankExplanation:
         text = f"{basis}: counted as 0"
     elif basis == UNMEASURED:
         text = f"{basis}: counted as {amount}"
-        if left > policy.floor:
+        if used * gpus >= ranking.first_level:
             text += f", because it has run {approximate_duration(used)}"
     return RankExplanation(text + _aging_text(ranking, at), left, gpus, basis)
 

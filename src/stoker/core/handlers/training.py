@@ -35,12 +35,11 @@ def on_training_began(state: State, job: Job, event: e.TrainingBegan) -> Instruc
         check_preemption_after_rerank(state, job)
     if job.id in state.running_elastic or job.id in state.sharing:
         state.pending.request_planning()
-    _record_progress(state, job, event.at)
     return [RequestStop(job.id, job.attempt)] if job.progress.stop is not None else []
 
 
 def _record_progress(state: State, job: Job, at: float) -> None:
-    """Note that a job of this queue reports epochs, which may change its policy."""
+    """Note that a job of this queue reports epochs, which may change its policy and ranks."""
     queue = state.spec(job).queue
     if queue in state.record.queues_with_progress:
         return
@@ -48,7 +47,7 @@ def _record_progress(state: State, job: Job, at: float) -> None:
     state.record.queues_with_progress[queue] = None
     state.changes.record()
     state.policies.invalidate()
-    if state.policy_of(queue) is not before:
+    if state.policy_of(queue) is not before or before.service_levels:
         apply_policy_change(state, queue, at)
 
 
@@ -66,6 +65,7 @@ def on_epochs_counted(state: State, job: Job, event: e.EpochsCounted) -> Instruc
     )
     state.changes.job(job.id)
     learning.record_epochs(state, job, event)
+    _record_progress(state, job, event.at)
     if job.id in state.preemptible:
         rerank_running(state, job, event.at)
         check_preemption_after_rerank(state, job)

@@ -16,6 +16,8 @@ from stoker.core.policies.policy import (
     QueueOrder,
 )
 
+TIRESIAS_LEVELS = (3200.0, 12800.0)
+
 _ALL = (
     Policy(
         name="fifo",
@@ -67,7 +69,7 @@ _ALL = (
         backfill=BackfillMode.UNRESTRICTED,
         preempts=True,
         hysteresis=1.0,
-        service_levels=(3200.0, 12800.0),
+        service_levels=TIRESIAS_LEVELS,
     ),
     Policy(
         name="fair",
@@ -83,6 +85,8 @@ _ALL = (
         backfill=BackfillMode.OVERDUE_ONLY,
         preempts=True,
         fair=1.0,
+        gpu_exponent=0.75,
+        service_levels=TIRESIAS_LEVELS,
         patience=7 * DAY,
     ),
     Policy(

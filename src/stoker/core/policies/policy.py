@@ -75,12 +75,16 @@ class Policy(Struct, frozen=True, kw_only=True):
     quantum: float = 0.0
     """Seconds during which a started attempt is not preempted."""
     service_levels: tuple[float, ...] = ()
-    """Attained GPU-seconds at which a job moves to the next level (`ATTAINED_SERVICE`)."""
+    """Attained GPU-seconds at which a job moves to the next level (`ATTAINED_SERVICE`, and jobs
+    without an estimate as long as no job of the queue has reported epochs)."""
     patience: float = 0.0
     """Minimum seconds of waiting before a job is overdue. 0: no job ever is."""
     overdue: float = 300.0
     """A job is overdue after a wait of this many times its remaining time, and at least `patience`.
     No job may start ahead of it then."""
+    gpu_exponent: float = 1.0
+    """Exponent of the number of GPUs in the rank (`REMAINING_SERVICE`): 1 is an order by
+    GPU-seconds (SRSF), 0 by seconds (SRTF)."""
     longest_first: bool = False
     """Most remaining service first (LPT, for the makespan)."""
 

@@ -10,7 +10,8 @@ times of these steps are known in advance. The remaining time of a running job d
 second. It is computed on request: an older value is only too large and hides no victim. Once the
 job exceeds its expected duration, its remaining time grows again, in steps at known times. A job
 without an estimate is assumed to need as much service as it has attained, in a few levels
-(multilevel feedback, as in Tiresias); the times of its level changes are known, too.
+(multilevel feedback); the times of its level changes are known, too. As long as no job of the queue
+has reported epochs, the levels are those of Tiresias: there is no estimate to compare with.
 """
 
 from __future__ import annotations
@@ -68,6 +69,15 @@ class RankingInput(Struct):
     """Policy of its queue."""
     profiles: JobProfiles
     cluster: Cluster
+    queue_reports: bool
+    """Whether a job of its queue has reported epochs."""
+
+    @property
+    def first_level(self) -> float:
+        """GPU-seconds in the first level of attained service of a job without an estimate."""
+        if self.policy.service_levels and not self.queue_reports:
+            return self.policy.service_levels[0]
+        return max(self.policy.floor, MIN_SECONDS)
 
 
 class RemainingTime(Struct, frozen=True):
@@ -99,7 +109,7 @@ def rank(inputs: RankingInput, at: float) -> RankResult:
     remaining = remaining_time(inputs, at)
     amount = max(remaining.seconds, MIN_SECONDS)
     if order is QueueOrder.REMAINING_SERVICE:
-        amount *= gpus_of(inputs.spec.request)
+        amount *= _gpu_weight(inputs)
     level = _quantize(log2(amount), remaining.grain)
     valid_until = at + remaining.seconds * EXACT_RANK_STALENESS
     if remaining.grain:
@@ -158,9 +168,16 @@ def remaining_time(inputs: RankingInput, at: float) -> RemainingTime:
 def _unmeasured(inputs: RankingInput, at: float, grain: float) -> RemainingTime:
     """Return the remaining time of a job without an estimate, by its attained service."""
     job, policy, gpus = inputs.job, inputs.policy, gpus_of(inputs.spec.request)
-    service, first_level = attained(job, at) * gpus, max(policy.floor, MIN_SECONDS)
+    service, first_level, ageing = attained(job, at) * gpus, inputs.first_level, policy.ageing
     assumed_service, next_level_at = first_level * gpus, first_level
-    if service >= first_level:
+    if policy.service_levels and not inputs.queue_reports:
+        # FIFO within a level. Long assumed times: it need not run soon in order to be measured.
+        ageing, last_level = inf, policy.service_levels[-1] * SERVICE_LEVEL_RATIO
+        bounds = (bound for bound in policy.service_levels if service < bound)
+        next_level_at = next(bounds, inf)
+        assumed_service = min(next_level_at, last_level) * SERVICE_LEVEL_RATIO
+        assumed_service *= gpus / _gpu_weight(inputs)
+    elif service >= first_level:
         level = first_level * SERVICE_LEVEL_RATIO
         while service >= level * SERVICE_LEVEL_RATIO:
             level *= SERVICE_LEVEL_RATIO
@@ -170,7 +187,7 @@ def _unmeasured(inputs: RankingInput, at: float, grain: float) -> RemainingTime:
     if job.placement is not None and job.started_at is not None:
         until = at + max((next_level_at - service) / gpus, MIN_REFRESH_SECONDS)
     seconds = assumed_service / gpus
-    return RemainingTime(seconds, grain, policy.ageing, until, floor=seconds)
+    return RemainingTime(seconds, grain, ageing, until, floor=seconds)
 
 
 def _aging_bonus(waited: float, remaining: RemainingTime) -> tuple[float, float]:
@@ -195,6 +212,12 @@ def _attained_step(job: Job, policy: Policy, at: float, weight: float) -> RankRe
         return float(level), inf, inf
     until = at + max((policy.service_levels[level] - service) / weight, MIN_REFRESH_SECONDS)
     return float(level), until, until
+
+
+def _gpu_weight(inputs: RankingInput) -> float:
+    """Return the factor of the remaining time in the rank."""
+    gpus: float = gpus_of(inputs.spec.request) ** inputs.policy.gpu_exponent
+    return gpus
 
 
 def gpus_of(request: ResourceRequest) -> float:

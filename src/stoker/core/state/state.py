@@ -163,7 +163,8 @@ class State:
         """Return what the rank of a job depends on."""
         spec = self.specs[job.spec]
         policy = self.policy_of(spec.queue)
-        return RankingInput(job, spec, policy, self.record.profiles, self.cluster)
+        reports = spec.queue in self.record.queues_with_progress
+        return RankingInput(job, spec, policy, self.record.profiles, self.cluster, reports)
 
     def class_request(self, job: Job, job_class: JobClass) -> ResourceRequest:
         """Return the request of the head of a class."""
