@@ -51,7 +51,7 @@ from stoker.core.policies.ranking import rank
 from stoker.core.queue.heads import QueueHeads
 from stoker.core.queue.job_class import JobClass
 from stoker.core.state.state import State
-from stoker.core.structures.fit_tree import SortKey
+from stoker.core.structures.amounts import SortKey
 
 MAX_RUNNING_JOBS, MAX_NODES = 512, 256
 """Largest cluster for an assignment, which places every running job in each plan."""
