@@ -12,28 +12,27 @@ elastic jobs, GPUs that are shared by memory, and the global heterogeneous assig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf, log2
 from typing import Any
 
 from msgspec.structs import replace as replace_struct
-from stoker.core.cluster.bucket_scores import bucket_key
 
 from core.scenario import Scenario
 from stoker.core import events as e
 from stoker.core.cluster.fragmentation import placement_cost
+from stoker.core.cluster.free_index import free_resources
 from stoker.core.cluster.node import Node
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import CPU, GPU, MEMORY, ResourceRequest
 from stoker.core.model.spec import Spec
-from stoker.core.model.units import THOUSAND
 from stoker.core.placement.capacity import available_on, max_request_amount, total_available
 from stoker.core.placement.fit import fit
-from stoker.core.placement.node_lookup import demand_of, free_resources
-from stoker.core.placement.placer import _fullness, _packing_score
+from stoker.core.placement.node_lookup import demand_of
+from stoker.core.placement.placer import _packing_score
 from stoker.core.placement.request_shape import gpus_needed, is_amount_only, non_gpu_amounts
 from stoker.core.planner.cycle import plan_events, pre_command_events
 from stoker.core.policies.policy import BackfillMode
@@ -73,7 +72,7 @@ class Resume:
 
 
 Decision = Start | Stop | Resume
-Decisions = Generator[Decision, Placement | None, None]
+Decisions = Iterator[Decision]
 """Yields decisions; may be sent another placement of the same cost for a start."""
 
 
@@ -131,9 +130,8 @@ class Running:
 class Ledger:
     """All nodes with what is free on them."""
 
-    def __init__(self, state: State, nodes: Iterable[Node], is_current: bool = False) -> None:
-        """`is_current`: whether it is what is free now, not a what-if."""
-        self.state, self.is_current = state, is_current
+    def __init__(self, state: State, nodes: Iterable[Node]) -> None:
+        self.state = state
         self.nodes = {node.name: node.copy() for node in nodes}
 
     def copy(self) -> Ledger:
@@ -176,57 +174,47 @@ class Ledger:
     def find(self, request: ResourceRequest) -> Placement | None:
         """Return the placement of a request on the best nodes; None: it does not fit.
 
-        Amount-only requests go where they cost least by fragmentation; in a what-if, to the
-        fullest node. Other requests, and jobs without GPUs where all GPUs are of one model, go
-        where `_packing_score` is lowest.
+        Amount-only requests go where they cost least by fragmentation, and then to nodes with GPUs
+        that differ. Other requests go where `_packing_score` is lowest.
         """
-        spread = not request.gpu_amount and len(self.state.cluster.gpu_models) <= 1
-        if len(self.nodes) == 1 or spread or not is_amount_only(request):
-            return self.find_on(self.nodes, request)
-        costs = self.costs(request)
-        names = sorted(costs, key=lambda name: costs[name])[: request.node_count]
-        return self._join(names, request)
-
-    def costs(self, request: ResourceRequest) -> dict[str, tuple[Any, ...]]:
-        """Return the cost of a part of an amount-only request on each node where it fits."""
-        return {
-            name: self._cost(node, request)
-            for name, node in self.nodes.items()
-            if fit(node, request.part) is not None
-        }
-
-    def _cost(self, node: Node, request: ResourceRequest) -> tuple[Any, ...]:
-        free = free_resources(node)
-        if self.is_current and free is not None:
-            demand = demand_of(self.state.cluster, request)
-            cost, _ = placement_cost(free, demand, self.state.cluster.demand_histogram)
-            return (False, *cost, node.join_index)
-        # Where the cost is not known, because GPUs of a node differ, that node comes last.
-        return (self.is_current, *_fullness(node))
+        part, count = request.part, request.node_count
+        if not is_amount_only(request):
+            return _join(self._packed(self.nodes, part, count), count)
+        demand, histogram = (
+            demand_of(self.state.cluster, request),
+            self.state.cluster.demand_histogram,
+        )
+        ranked, others = [], []
+        for name, node in self.nodes.items():
+            free = free_resources(node)
+            if free is None:
+                others.append(name)
+            elif (cost := placement_cost(free, demand, histogram)) is not None:
+                ranked.append((cost, node.join_index, name))
+        parts = [
+            Placement(name, fit(self.nodes[name], part, cost[-1]) or ())
+            for cost, _, name in sorted(ranked)[:count]
+        ]
+        return _join(parts + self._packed(others, part, count - len(parts)), count)
 
     def find_on(self, names: Iterable[str], request: ResourceRequest) -> Placement | None:
         """Return the placement on the nodes with the lowest packing scores."""
+        return _join(self._packed(names, request.part, request.node_count), request.node_count)
+
+    def _packed(self, names: Iterable[str], part: ResourceRequest, count: int) -> list[Placement]:
         feasible = [
-            (_packing_score(self.nodes[name], request.part), self.nodes[name].join_index, name)
+            (_packing_score(self.nodes[name], part), self.nodes[name].join_index, name, devices)
             for name in names
-            if fit(self.nodes[name], request.part) is not None
+            if (devices := fit(self.nodes[name], part)) is not None
         ]
-        return self._join([name for _, _, name in sorted(feasible)][: request.node_count], request)
+        feasible.sort(key=lambda each: each[:2])
+        return [Placement(name, devices) for *_, name, devices in feasible[:count]]
 
-    def _join(self, names: list[str], request: ResourceRequest) -> Placement | None:
-        if len(names) < request.node_count:
-            return None
-        parts = [Placement(name, self._fit(self.nodes[name], request)) for name in names]
-        return replace_struct(parts[0], other_parts=tuple(parts[1:])) if parts[1:] else parts[0]
 
-    def _fit(self, node: Node, request: ResourceRequest) -> Any:
-        """Return the devices of a node; a part of a GPU is taken where it costs least."""
-        free, remainder = free_resources(node), 0
-        by_cost = self.is_current and len(self.nodes) > 1 and is_amount_only(request)
-        if by_cost and request.gpu_amount % THOUSAND and free is not None:
-            demand = demand_of(self.state.cluster, request)
-            remainder = placement_cost(free, demand, self.state.cluster.demand_histogram)[1]
-        return fit(node, request.part, remainder)
+def _join(parts: list[Placement], count: int) -> Placement | None:
+    if len(parts) < count:
+        return None
+    return replace_struct(parts[0], other_parts=tuple(parts[1:])) if parts[1:] else parts[0]
 
 
 class ReferencePlanner:
@@ -234,7 +222,7 @@ class ReferencePlanner:
 
     def __init__(self, state: State, at: float, boot: float) -> None:
         self.state, self.at, self.boot = state, at, boot
-        self.ledger = Ledger(state, state.cluster.nodes.values(), is_current=True)
+        self.ledger = Ledger(state, state.cluster.nodes.values())
         self.running = {job.id: _running(state, job) for job in state.running.values()}
         self.pending = sorted(
             (_pending(state, state.jobs[id]) for id in state.pending.class_of),
@@ -253,22 +241,6 @@ class ReferencePlanner:
             yield from plan.run()
             if not (plan.has_revoked and plan.has_decided):
                 return
-
-    def is_as_good(self, job: int, one: Placement, other: Placement) -> bool:
-        """Whether the free-capacity index may choose either placement for a start.
-
-        It scores buckets of nodes with about the same free resources, and takes of each bucket
-        the fullest node. Of a gang, it compares no exact costs.
-        """
-        request = next(pending.request for pending in self.pending if pending.id == job)
-        if request.node_count > 1:
-            return self.ledger.is_free(one)
-        costs = self.ledger.costs(request)
-        if costs[one.node][:2] == costs[other.node][:2]:
-            return True
-        free = [free_resources(self.ledger.nodes[name]) for name in (one.node, other.node)]
-        buckets = {bucket_key(sum(each.gpus), each.cpu, each.mem) for each in free if each}
-        return None not in free and len(buckets) == 1
 
     # -- quotas -------------------------------------------------------------------------
 
@@ -397,10 +369,10 @@ class Plan:
                     blocked_queues.add(job.spec.queue)
                 continue
             self.has_decided = True
-            chosen = (yield Start(job.id, placement)) or placement
-            self.backfill.on_start(job, chosen)
-            planner.start(job, chosen)
-            self.update_nominations(job, chosen)
+            yield Start(job.id, placement)
+            self.backfill.on_start(job, placement)
+            planner.start(job, placement)
+            self.update_nominations(job, placement)
         self.has_revoked = False
         yield from self.preempt()
 
@@ -923,25 +895,9 @@ def assert_same_decisions(scenario: Scenario) -> None:
     cycle = reference.cycle()
     expected = next(cycle, None)
     for number, decision in enumerate(decided):
-        same = _as_good(reference, decision, expected)
-        assert decision == same, (decided, number, expected)
-        try:
-            expected = cycle.send(decision.placement if isinstance(decision, Start) else None)
-        except StopIteration:
-            expected = None
+        assert decision == expected, (decided, number, expected)
+        expected = next(cycle, None)
     assert expected is None, (decided, expected)
-
-
-def _as_good(
-    reference: ReferencePlanner, decision: Decision, expected: Decision | None
-) -> Decision | None:
-    """Return the decision if it is as good as the expected one, else the expected one."""
-    if not isinstance(decision, Start) or not isinstance(expected, Start):
-        return expected
-    if decision.job != expected.job or decision.placement == expected.placement:
-        return expected
-    as_good = reference.is_as_good(decision.job, decision.placement, expected.placement)
-    return decision if as_good else expected
 
 
 def _decision_of(event: e.Event) -> Decision:
