@@ -100,6 +100,8 @@ class AssignmentEntry(Struct, kw_only=True, eq=False):
     is_assigned: bool = False
     displaced_by: int | None = None
     """The job that was assigned its current devices before it."""
+    is_demoted: bool = False
+    """Whether it was moved back in the order because it was displaced."""
 
     @property
     def stop(self) -> StopRequest | None:
@@ -239,9 +241,10 @@ class Assignment:
         heapify(turns := [(entry.key, entry) for entry in entries])
         while turns:
             key, entry = heappop(turns)
-            is_displaced = entry.displaced_by is not None and key == entry.key
+            is_displaced = entry.displaced_by is not None and not entry.is_demoted
             if is_displaced and not self.policy.longest_first:
                 # A displaced job ranks as a pending one, so that it does not displace the next.
+                entry.is_demoted = True
                 priority, effective_rank, *others = key
                 key = (priority, effective_rank + log2(self.policy.hysteresis), *others)
                 heappush(turns, (key, entry))
