@@ -23,7 +23,7 @@ from stoker.core.cluster.cluster import Cluster
 from stoker.core.model.hardware import NodeFacts
 from stoker.core.model.resources import GPU, GpuRequest, ResourceRequest
 from stoker.core.model.units import THOUSAND
-from stoker.core.placement.node_lookup import record_demand
+from stoker.core.placement.node_lookup import demand_of
 from stoker.core.placement.placer import find_placement
 from stoker.simulate.traces.formats import openb
 from stoker.simulate.workload import TraceJob
@@ -110,7 +110,7 @@ def arrivals(pods: list[ResourceRequest], machines: list[NodeFacts], seed: int) 
     samples = []
     for each in sample_pods(pods, random.Random(seed), TOTAL_REQUEST * capacity):
         begin = time.perf_counter()
-        record_demand(cluster, each)
+        cluster.demand_histogram.add(demand_of(cluster, each))
         found = find_placement(cluster, each)
         if found is not None:
             cluster.allocate(found)

@@ -27,7 +27,7 @@ class Cluster:
         self.gpu_models: dict[str, DeviceFacts] = {}
         """One GPU of each model that ever joined, by model key."""
         self.demand_histogram = DemandHistogram()
-        """Recent requests; after a restart, those of the jobs in memory."""
+        """Requests of all unfinished jobs."""
         self.changes = ChangeLog()
         self.idle_cluster: Cluster | None = None
         """All nodes without allocations, once requested."""

@@ -3,9 +3,10 @@
 After FGD (Weng et al., USENIX ATC 2023). A GPU is lost in one of two ways. Its free remainder is
 smaller than typical requests: with 0.81 of a GPU allocated, the other 0.19 is used only by a
 request for 0.19 or less. Or the node cannot serve typical requests: eight free GPUs beside 60 free
-cores are lost to all requests for eight GPUs and 64 cores. Both losses are predicted from recent
-requests, and a request is placed where it adds the least. Differences below `LOSS_STEP` are rounded
-away, so that among about equal nodes the fullest is taken and whole nodes stay free.
+cores are lost to all requests for eight GPUs and 64 cores. Both losses are predicted from the
+requests of all unfinished jobs, and a request is placed where it adds the least. Differences below
+`LOSS_STEP` are rounded away, so that among about equal nodes the fullest is taken and whole nodes
+stay free.
 
 All functions work on small immutable values, never on the ledger, so that results can be cached.
 """
@@ -13,8 +14,10 @@ All functions work on small immutable values, never on the ledger, so that resul
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from math import floor, log
 from operator import or_
 from typing import NamedTuple
 
@@ -24,10 +27,10 @@ LOSS_STEP = 25
 """Thousandths of a GPU: losses that differ by less are equal, and best fit decides."""
 LOOKAHEAD_REQUESTS = 40
 """Number of future requests among which one that fills a remainder is expected."""
-DEMAND_WINDOW = 2000
-"""Number of requests after which an older one counts about a quarter."""
+LEVEL_RATIO = 1.25
+"""Ratio of two levels of how often a demand occurs."""
 MAX_DEMAND_CLASSES = 256
-"""Number of different requests that are counted; the rarest are dropped first."""
+"""Number of different demands that count: the most frequent ones."""
 REMAINDER_STEP = 10
 """Thousandths of a GPU: the resolution of the table of remainder losses."""
 
@@ -93,55 +96,49 @@ def max_request_amount(gpus: Sequence[int]) -> int:
 
 
 class DemandHistogram:
-    """Recent demands by frequency; older ones decay.
+    """The demands of all unfinished jobs by frequency.
 
-    Derived from: the requests that were submitted, after a restart those of the jobs in memory.
-    Invariant: at most 2 * MAX_DEMAND_CLASSES different demands are counted.
-    Cost: the loss tables are rebuilt after every half DEMAND_WINDOW requests, more often at first.
+    Derived from: the requests of these jobs, so that a restart changes nothing. Counts are rounded
+    down to powers of LEVEL_RATIO: the losses are computed again only when one of these changes.
     """
 
     def __init__(self, demands: Iterable[ResourceDemand] = ()) -> None:
         self.version = 0
         """Number of changes of the models that `model_for` returns."""
-        self._weights: dict[ResourceDemand, float] = {}
-        self._since_rebuild = 0
-        self._recorded = 0
-        self._models: dict[str | None, FragmentationModel] = {}
-        self._constrained = False
-        for demand in demands:
-            self.record(demand)
+        self._counts: Counter[ResourceDemand] = Counter(demands)
+        self._models: dict[str, FragmentationModel] = {}
 
-    def record(self, demand: ResourceDemand) -> None:
-        """Count a submitted demand."""
-        self._weights[demand] = self._weights.get(demand, 0.0) + 1.0
-        self._recorded += 1
-        self._since_rebuild += 1
-        too_many = len(self._weights) > 2 * MAX_DEMAND_CLASSES
-        if self._recorded % (DEMAND_WINDOW // 2) == 0 or too_many:
-            self._decay()
-        # Often at first, when every request adds information; later at regular intervals.
-        if self._since_rebuild * 2 >= min(self._recorded, DEMAND_WINDOW):
-            self._rebuild()
+    def add(self, demand: ResourceDemand) -> None:
+        """Count a demand."""
+        self._change(demand, 1)
 
-    def _decay(self) -> None:
-        heaviest = sorted(self._weights.items(), key=lambda entry: (-entry[1], entry[0]))
-        self._weights = {
-            demand: weight / 2 for demand, weight in heaviest[:MAX_DEMAND_CLASSES] if weight > 0.1
-        }
+    def remove(self, demand: ResourceDemand) -> None:
+        """Count a demand no longer."""
+        self._change(demand, -1)
 
-    def _rebuild(self) -> None:
-        self._since_rebuild = 0
-        self.version += 1
-        self._constrained = any(demand.models for demand in self._weights)
-        self._models.clear()
+    def _change(self, demand: ResourceDemand, step: int) -> None:
+        before = self._counts[demand]
+        self._counts[demand] = before + step
+        if not before + step:
+            del self._counts[demand]
+        if _rounded(before) != _rounded(before + step):
+            self.version += 1
+            self._models.clear()
 
     def model_for(self, gpu_model: str) -> FragmentationModel:
         """Return the expected losses on GPUs of a model."""
-        key = gpu_model if self._constrained else None
-        loss_model = self._models.get(key)
+        loss_model = self._models.get(gpu_model)
         if loss_model is None:
-            loss_model = self._models[key] = FragmentationModel(self._weights, gpu_model)
+            weights = {demand: _rounded(count) for demand, count in self._counts.items()}
+            heaviest = sorted(weights.items(), key=lambda entry: (-entry[1], entry[0]))
+            loss_model = FragmentationModel(dict(heaviest[:MAX_DEMAND_CLASSES]), gpu_model)
+            self._models[gpu_model] = loss_model
         return loss_model
+
+
+def _rounded(count: int) -> float:
+    """Return a count, rounded down to a power of LEVEL_RATIO."""
+    return LEVEL_RATIO ** floor(log(count, LEVEL_RATIO) + 1e-9) if count else 0.0
 
 
 class FragmentationModel:

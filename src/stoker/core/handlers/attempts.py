@@ -327,6 +327,7 @@ def transition(state: State, job: Job, to: JobState) -> None:
     if job.finished:
         state.finished.pop(job.id, None)
         state.unacknowledged.pop(job.id, None)
+        state.count_demand(job)
     job.state = to
     state.victims.mark_changed(job.id)
     if to is JobState.COMPLETING:
@@ -337,6 +338,7 @@ def transition(state: State, job: Job, to: JobState) -> None:
             state.pending.request_planning()
     if job.finished:
         state.finished[job.id] = None
+        state.uncount_demand(job)
         if to in FAILED_STATES and not job.seen:
             state.unacknowledged[job.id] = None
     state.changes.job(job.id)

@@ -33,12 +33,6 @@ def demand_of(cluster: Cluster, request: ResourceRequest) -> ResourceDemand:
     return ResourceDemand(amount, request.cpus, request.memory, models, named)
 
 
-def record_demand(cluster: Cluster, request: ResourceRequest) -> None:
-    """Count a submitted request in the demand histogram."""
-    if is_amount_only(request):
-        cluster.demand_histogram.record(demand_of(cluster, request))
-
-
 def count_indexed(cluster: Cluster, demand: ResourceDemand, limit: int) -> int:
     """Return on how many unmodified nodes of the index a demand fits, at most `limit`."""
     modified, count = cluster.modified_nodes(), 0

@@ -19,7 +19,10 @@ def join(state: State, facts: NodeFacts, held: list[Placement]) -> None:
     if _is_first(state, facts):
         more = queue_defined_devices(state.record.queues.values(), facts, state.record.nodes)
     types = {**facts.types, **more}
+    known_models = len(state.cluster.gpu_models)
     state.cluster.add_node(replace(facts, types=types) if more else facts, held)
+    if len(state.cluster.gpu_models) != known_models:
+        state.recount_demands()
 
 
 def rejoin(state: State, facts: NodeFacts) -> None:

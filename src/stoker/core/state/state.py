@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
+from stoker.core.cluster.fragmentation import ResourceDemand
 from stoker.core.events import QueueDefined
 from stoker.core.measurement.estimator import profile_key, profile_of
 from stoker.core.measurement.gpu_memory import with_reserved_memory
@@ -18,7 +19,8 @@ from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep, TrialBoard
 from stoker.core.model.units import THOUSAND
 from stoker.core.placement.infeasible import infeasibility_reason
-from stoker.core.placement.node_lookup import record_demand
+from stoker.core.placement.node_lookup import demand_of
+from stoker.core.placement.request_shape import is_amount_only
 from stoker.core.policies.fair_share import FairShareUsage
 from stoker.core.policies.policy import BackfillMode
 from stoker.core.policies.queue_policies import QueuePolicies
@@ -56,6 +58,8 @@ class State:
         self.jobs: dict[int, Job] = {}
         self.specs: dict[str, Spec] = {}
         self.spec_users: dict[str, int] = {}
+        self._demands: dict[int, ResourceDemand] = {}
+        """Demands of unfinished jobs in the demand histogram, by job."""
         self.jobs_by_profile: dict[str, dict[int, None]] = {}
         """Jobs in memory by profile key: a measurement of one may change the ranks of all."""
         self.cluster = Cluster()
@@ -267,9 +271,28 @@ class State:
     def load(self, job: Job) -> None:
         """Add a job to memory."""
         self.jobs[job.id] = job
-        record_demand(self.cluster, self.specs[job.spec].request)
+        if not job.finished:
+            self.count_demand(job)
         self.use_spec(job)
         self.changes.job(job.id)
+
+    def count_demand(self, job: Job) -> None:
+        """Count the request of an unfinished job in the demand histogram."""
+        request = self.specs[job.spec].request
+        if is_amount_only(request):
+            demand = self._demands[job.id] = demand_of(self.cluster, request)
+            self.cluster.demand_histogram.add(demand)
+
+    def uncount_demand(self, job: Job) -> None:
+        """Undo `count_demand`: the job has finished."""
+        if job.id in self._demands:
+            self.cluster.demand_histogram.remove(self._demands.pop(job.id))
+
+    def recount_demands(self) -> None:
+        """Count all demands again: there are GPUs of another model, which a request may name."""
+        for id in list(self._demands):
+            self.uncount_demand(self.jobs[id])
+            self.count_demand(self.jobs[id])
 
     def use_spec(self, job: Job) -> None:
         """Count a job as a user of its spec, and index it by its profile."""
