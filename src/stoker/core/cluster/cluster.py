@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from stoker.core.cluster.change_log import ChangeLog
-from stoker.core.cluster.fragmentation import DemandHistogram
+from stoker.core.cluster.fragmentation import DemandHistogram, FreeResources
 from stoker.core.cluster.free_index import FreeCapacityIndex, free_resources
 from stoker.core.cluster.node import Device, Node
 from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement, PlacementMode
@@ -50,6 +50,10 @@ class Cluster:
                 self._free_index.remove(name)
         self._index_cursor = self.changes.end
         return self._free_index
+
+    def modified_free(self) -> Iterator[tuple[Node, FreeResources]]:
+        """Yield the nodes that differ from the base ledger and what is free there, if indexable."""
+        return iter(())
 
     def is_free(self, placement: Placement) -> bool:
         """Whether all devices of a placement are free in this ledger."""

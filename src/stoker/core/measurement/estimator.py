@@ -208,50 +208,48 @@ def time_left(expected: float, elapsed: float) -> TimeLeft:
     return TimeLeft(seconds, (following - overrun) / OVERRUN, floor=seconds)
 
 
-def estimate(
-    profiles: JobProfiles,
-    cluster: Cluster,
-    job: Job,
-    spec: Spec,
-    now: float,
-    for_ranking: bool = False,
-) -> Estimate:
+def estimate(profiles: JobProfiles, cluster: Cluster, job: Job, spec: Spec, now: float) -> Estimate:
     """Return the estimate of a job now."""
     name = profile_key(job, spec)
     profile = profiles.get(name, EMPTY_PROFILE)
-    if for_ranking:
-        profile = profile.for_ranking
-    progress = job.progress or NO_PROGRESS
     gpus, model = likely_hardware(cluster, job, spec, profile)
     epoch, measured = epoch_seconds_on(profile, gpus, model)
     exact = profile.epoch_time_at(gpus, model)
-    training = spec.training
     epochs = epochs_of(job, spec)
-    expected = training.expected if training is not None else None
-    remaining, total, grows_in = None, None, inf
-    if epoch is not None and epochs is not None:
-        remaining = max(epochs - progress.epochs, 0) * epoch
-        since = progress.epoch_started_at
-        if job.placement is not None and since is not None and remaining:
-            current = time_left(epoch, max(now - since, 0.0))
-            remaining, grows_in = remaining - epoch + current.seconds, current.grows_in
-        total = epochs * epoch
-    elif expected is not None:
-        left = time_left(expected, attained(job, now))
-        remaining, grows_in = left.seconds, left.grows_in if job.placement is not None else inf
+    expected = spec.training.expected if spec.training is not None else None
+    left = _remaining_by_profile(profile, cluster, job, spec, now)
     return Estimate(
         family=name,
         epoch_seconds=epoch,
         step_seconds=exact.step if exact is not None else None,
         measured=measured,
-        remaining_seconds=remaining,
-        total_seconds=total if total is not None else expected,
-        grows_in=grows_in,
+        remaining_seconds=left.seconds if left is not None else None,
+        total_seconds=epochs * epoch if epoch is not None and epochs is not None else expected,
+        grows_in=left.grows_in if left is not None else inf,
         memory=with_margin(profile.peak) if profile.peak is not None else None,
         speedups=tuple(
             sorted([(time.gpus, time.epoch) for time in profile.epoch_times if time.model == model])
         ),
     )
+
+
+def _remaining_by_profile(
+    profile: JobProfile, cluster: Cluster, job: Job, spec: Spec, now: float
+) -> TimeLeft | None:
+    """Return the remaining time of a job by the epochs of its profile, or as declared."""
+    progress, epochs = job.progress or NO_PROGRESS, epochs_of(job, spec)
+    epoch, _ = epoch_seconds_on(profile, *likely_hardware(cluster, job, spec, profile))
+    if epoch is not None and epochs is not None:
+        remaining, since = max(epochs - progress.epochs, 0) * epoch, progress.epoch_started_at
+        if job.placement is None or since is None or not remaining:
+            return TimeLeft(remaining)
+        current = time_left(epoch, max(now - since, 0.0))
+        return TimeLeft(remaining - epoch + current.seconds, current.grows_in)
+    expected = spec.training.expected if spec.training is not None else None
+    if expected is None:
+        return None
+    left = time_left(expected, attained(job, now))
+    return TimeLeft(left.seconds, left.grows_in if job.placement is not None else inf)
 
 
 def epoch_seconds(cluster: Cluster, job: Job, spec: Spec, profile: JobProfile) -> float | None:
@@ -276,13 +274,10 @@ def expected_time_left(
     """Return the remaining time of a job, and when an overrun makes it grow."""
     progress, training, epochs = job.progress, spec.training, epochs_of(job, spec)
     if progress is None or progress.epoch_time is None or epochs is None:
-        if not profile_of(profiles, job, spec).epoch_times and (
-            training is None or training.expected is None
-        ):
+        profile = profile_of(profiles, job, spec)
+        if not profile.epoch_times and (training is None or training.expected is None):
             return None
-        expected = estimate(profiles, cluster, job, spec, now, for_ranking=True)
-        seconds = expected.remaining_seconds
-        return TimeLeft(seconds, expected.grows_in) if seconds is not None else None
+        return _remaining_by_profile(profile.for_ranking, cluster, job, spec, now)
     epoch = _current_epoch_seconds(profiles, cluster, job, spec, progress.epoch_time)
     seconds = max(epochs - progress.epochs, 0) * epoch
     if job.placement is None or progress.epoch_started_at is None:

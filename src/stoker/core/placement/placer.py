@@ -51,9 +51,8 @@ def _ranked_nodes(cluster: Cluster, demand: ResourceDemand, count: int) -> Itera
     """Yield nodes where a demand fits, of nodes with equal free resources at most `count`."""
     modified, histogram = cluster.modified_nodes(), cluster.demand_histogram
     yield from cluster.free_index().ranked(demand, histogram, count, modified)
-    for node in modified.values():
-        free = free_resources(node)
-        cost = placement_cost(free, demand, histogram) if free is not None else None
+    for node, free in cluster.modified_free():
+        cost = placement_cost(free, demand, histogram)
         if cost is not None:
             yield cost, node.join_index, node.name
 
