@@ -70,6 +70,8 @@ class AttemptLost(Event, frozen=True, kw_only=True):
     part: int | None = None
     with_files: bool = False
     """Whether its node is gone with all files, including checkpoints."""
+    preempted: bool = False
+    """Whether another scheduler ended the allocation that was its node."""
 
 
 class AttemptAbandoned(Event, frozen=True, kw_only=True):

@@ -27,11 +27,18 @@ class NodeAdded(Event, frozen=True, kw_only=True, omit_defaults=True):
     options: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
     """Options of that executor; `ssh` has the fields above instead."""
 
+    @property
+    def cluster(self) -> str | None:
+        """The cluster of which it is an allocation."""
+        return self.options.get("cluster")
 
-class NodeRemoved(Event, frozen=True, kw_only=True):
+
+class NodeRemoved(Event, frozen=True, kw_only=True, omit_defaults=True):
     """A remote node was removed."""
 
     name: str
+    why: str = ""
+    """Why it is gone, if no user removed it."""
 
 
 class NodeReached(Event, frozen=True, kw_only=True, omit_defaults=True):

@@ -101,8 +101,11 @@ def early_stop_outcome(job: Job) -> AttemptOutcome:
     return AttemptOutcome(JobState.COMPLETED, f"stopped early{where}: other trials were better")
 
 
-def after_loss(job: Job, spec: Spec, reason: str) -> AttemptOutcome:
-    """Return the outcome of an attempt that ended without an exit code."""
+def after_loss(job: Job, spec: Spec, reason: str, preempted: bool = False) -> AttemptOutcome:
+    """Return the outcome of an attempt that ended without an exit code.
+
+    `preempted`: another scheduler ended its node, which is no failure of a job that can continue.
+    """
     if job.ending == "stop":
         return preempted_outcome(job)
     if job.ending == "early":
@@ -111,6 +114,9 @@ def after_loss(job: Job, spec: Spec, reason: str) -> AttemptOutcome:
         return AttemptOutcome(JobState.CANCELLED, "cancelled")
     if job.ending == "deadline":
         return AttemptOutcome(JobState.DEADLINE, "deadline")
+    if preempted and (spec.training is not None or spec.requeueable):
+        cause = f"lost: {reason}"
+        return AttemptOutcome(JobState.NODE_FAIL, cause, again=True, preempted=True)
     return _again(
         job, spec.retry, AttemptOutcome(JobState.NODE_FAIL, f"lost: {reason}"), ("lost",), 0.0
     )
