@@ -41,7 +41,7 @@ async def status(api: RouteContext, request: Request) -> Any:
 
     def handle(state: State, now: Instant) -> CommandResult:
         daemon = api.daemon
-        cluster_nodes = state.cluster.nodes.values()
+        cluster_nodes = [node for node in state.cluster.nodes.values() if not node.on_demand]
         return reply_only(
             DaemonStatus(
                 pid=os.getpid(),
