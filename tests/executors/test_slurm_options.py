@@ -1,10 +1,12 @@
 """Options of a Slurm cluster, and rows of squeue."""
 
+from pathlib import Path
+
 import pytest
 
 from stoker.core.model.resources import GPU
 from stoker.core.model.units import BadValue
-from stoker.executors.slurm.commands import error_text, parse_row
+from stoker.executors.slurm.commands import SlurmCommands, SlurmError, error_text, parse_row
 from stoker.executors.slurm.options import PilotShape, describe, parse_options, parse_pilot
 
 
@@ -61,3 +63,20 @@ def test_the_errors_of_a_command_are_one_message() -> None:
     text = "sbatch: error: bad partition x\nsbatch: error: Batch job submission failed: y\n"
     assert error_text(text) == "bad partition x; Batch job submission failed: y"
     assert error_text("bash: sbatch: not found\n") == "bash: sbatch: not found"
+
+
+def test_commands_that_are_not_installed_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "env").symlink_to("/usr/bin/env")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SlurmError, match="squeue was not found here; add the cluster with --ssh"):
+        SlurmCommands().jobs()
+
+
+def test_variables_of_a_surrounding_job_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "100")
+    argv = SlurmCommands().argv(["squeue"])
+    assert "SLURM_MEM_PER_NODE" in argv
+    assert "SLURM_CONF" not in argv

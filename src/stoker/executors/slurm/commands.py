@@ -15,6 +15,8 @@ from stoker.executors.ssh.address import Address
 
 TIMEOUT_SECONDS = 30.0
 """Time for one command: a busy controller may take ten seconds to answer."""
+NOT_FOUND = 127
+"""Exit code of `env` for a program that is not on the PATH."""
 MAX_REASON_LENGTH = 300
 ROW_FORMAT = "%A|%j|%T|%N|%e|%S|%r"
 """Id, name, state, nodes, end, start, reason. Text: in Slurm 22.05 JSON takes 25 times as long."""
@@ -84,11 +86,11 @@ class SlurmCommands:
     def argv(self, words: Sequence[str], environment: dict[str, str] | None = None) -> list[str]:
         """Return the argv of one of Slurm's commands."""
         variables = [f"{name}={value}" for name, value in (environment or {}).items()]
-        words = [*(("env", *variables) if variables else ()), *words]
         if self.login is None:
-            return words
+            return ["env", *_unset_options(), *variables, *words]
         shared = ("-o", "ControlMaster=auto", "-o", "ControlPersist=60")
-        return [*self.login.command(self.control, *shared), shlex.join(words)]
+        command = shlex.join(["env", *variables, *words])
+        return [*self.login.command(self.control, *shared), command]
 
     def submit(self, options: Sequence[str], script: str) -> str:
         """Submit a batch script; return its id."""
@@ -123,11 +125,6 @@ class SlurmCommands:
                 timeout=self.timeout, check=False, errors="replace", start_new_session=True,
                 cwd="/",
             )  # fmt: skip
-        except FileNotFoundError as error:
-            raise SlurmError(
-                f"{error.filename or words[0]} is not installed here; add the cluster with"
-                " --ssh USER@LOGIN-NODE, or install Slurm's commands"
-            ) from None
         except subprocess.TimeoutExpired:
             why = f"{words[0]} did not answer within {self.timeout:.0f} s"
             raise SlurmUnanswered(why) from None
@@ -135,12 +132,22 @@ class SlurmCommands:
             raise SlurmError(f"{words[0]} cannot be run: {os.strerror(error.errno or 0)}") from None
         if done.returncode == 0:
             return done.stdout
+        if done.returncode == NOT_FOUND:
+            where = f"on {self.login.url}" if self.login is not None else "here"
+            advice = "add the cluster with --ssh LOGIN-NODE" if self.login is None else "see PATH"
+            raise SlurmError(f"{words[0]} was not found {where}; {advice}")
         reason = error_text(done.stderr) or f"{words[0]} ended with code {done.returncode}"
         if self.login is not None and done.returncode == 255:
             raise SlurmUnanswered(f"{self.login.url}: {reason}")
         if UNANSWERED.search(done.stderr):
             raise SlurmUnanswered(reason)
         raise SlurmError(reason)
+
+
+def _unset_options() -> list[str]:
+    """Return options of `env` for a daemon that was itself started in a Slurm job."""
+    names = [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_"))]
+    return [word for name in names if name != "SLURM_CONF" for word in ("-u", name)]
 
 
 def parse_row(line: str) -> SlurmJob | None:

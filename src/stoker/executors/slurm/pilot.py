@@ -26,8 +26,8 @@ NEW_SECONDS = 60.0
 submitted by an earlier daemon, and has ended."""
 UNANSWERED_SECONDS = 20.0
 """Time until a submission that was not answered is repeated, unless Slurm lists the job."""
-MAX_MISSING_POLLS = 3
-"""Polls after which a submitted job that Slurm does not list is gone."""
+MAX_MISSING_POLLS, MISSING_SECONDS = 3, 5.0
+"""Polls in a row, and their time, after which a job that Slurm does not list any more is gone."""
 MAX_WAIT, MIN_START_CHANGE = 30 * 86400.0, 300.0
 """Expected starts further away are not shown: Slurm estimates them from time limits of others;
 nor are changes below this number of seconds."""
@@ -102,8 +102,8 @@ class PilotExecutor(AgentExecutor):
         self._is_submitting = self._is_submitted = False
         self._submit_at = 0.0
         """Monotonic time before which it is not submitted again."""
-        self._missing = 0
-        """Polls in a row that did not list the job."""
+        self._missing, self._listed_at = 0, 0.0
+        """Polls in a row that did not list the job, and the monotonic time of the last that did."""
         self._shown_start = 0.0
         """The expected start that was reported last."""
 
@@ -127,7 +127,7 @@ class PilotExecutor(AgentExecutor):
         if job is None:
             self._on_unknown()
             return
-        self._is_submitted, self._missing = True, 0
+        self._is_submitted, self._missing, self._listed_at = True, 0, time.monotonic()
         self.slurm.job = job
         if job.is_pending:
             self._wait_for(self._queue_text(job))
@@ -153,7 +153,8 @@ class PilotExecutor(AgentExecutor):
             return
         if self._is_submitted:
             self._missing += 1
-            if self._missing >= MAX_MISSING_POLLS and not self.connection.is_up:
+            is_missing = time.monotonic() - self._listed_at >= MISSING_SECONDS
+            if is_missing and self._missing >= MAX_MISSING_POLLS and not self.connection.is_up:
                 self._end("Slurm does not know its job any more")
         elif time.monotonic() < self._submit_at:
             self.monitor.timer.request(self._submit_at - time.monotonic())
@@ -166,7 +167,7 @@ class PilotExecutor(AgentExecutor):
     def _on_submitted(self, error: SlurmError | None) -> None:
         self._is_submitting = False
         if error is None:
-            self._is_submitted = True
+            self._is_submitted, self._listed_at = True, time.monotonic()
         elif isinstance(error, SlurmUnanswered):
             self._submit_at = time.monotonic() + UNANSWERED_SECONDS
             self._wait_for(str(error))  # the next polls tell whether it was accepted
