@@ -215,6 +215,7 @@ def test_a_wrong_partition_is_reported_and_not_requested_endlessly(
     assert pilots(idle) == []
     assert "invalid partition specified: wrong" in idle.stoker("why", job).stdout
     assert "invalid partition specified: wrong" in idle.stoker("nodes").stdout
+    assert "invalid partition specified: wrong" in str(idle.client.daemon()["warnings"])
 
 
 def test_a_controller_that_does_not_answer_loses_nothing(

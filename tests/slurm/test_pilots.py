@@ -10,7 +10,6 @@ from slurm.actions import (
     pilots,
     release_jobs,
     submit,
-    wait_for_pilot,
 )
 from slurm.slurm_cluster import SlurmCluster
 
@@ -32,7 +31,9 @@ def test_a_job_runs_in_a_pilot_that_is_released_when_it_is_idle(
     assert not list(Path("/tmp").glob(f"stoker-{install}-*"))
 
 
-def test_two_jobs_share_the_gpus_of_one_pilot(slurm: SlurmCluster, idle: DaemonFixture) -> None:
+def test_two_jobs_share_a_pilot_that_ends_with_the_removal_of_its_cluster(
+    slurm: SlurmCluster, idle: DaemonFixture
+) -> None:
     add_cluster(idle)
     jobs = [submit(idle, f"echo $CUDA_VISIBLE_DEVICES; {HOLD}") for _ in range(2)]
     for job in jobs:
@@ -42,6 +43,10 @@ def test_two_jobs_share_the_gpus_of_one_pilot(slurm: SlurmCluster, idle: DaemonF
     release_jobs(idle)
     assert [idle.end_of(job)["result"] for job in jobs] == [0, 0]
     assert sorted(idle.output(job).strip() for job in jobs) == ["0", "1"]
+    done = idle.stoker("nodes", "remove", "lab")
+    assert done.returncode == 0, done.stderr
+    assert pilots(idle) == []
+    until(lambda: not slurm.jobs())
 
 
 def test_a_gang_runs_in_two_pilots(slurm: SlurmCluster, idle: DaemonFixture) -> None:
@@ -80,13 +85,3 @@ def test_a_queued_pilot_is_shown_with_what_slurm_says_of_it(
     table = idle.stoker("nodes").stdout
     assert "1 pilot" in table
     assert "30 min left" in table
-
-
-def test_removing_a_cluster_ends_its_pilots(slurm: SlurmCluster, idle: DaemonFixture) -> None:
-    add_cluster(idle)
-    assert idle.end_of(submit(idle, "true"))["result"] == 0
-    wait_for_pilot(idle)
-    done = idle.stoker("nodes", "remove", "lab")
-    assert done.returncode == 0, done.stderr
-    assert pilots(idle) == []
-    until(lambda: not slurm.jobs())

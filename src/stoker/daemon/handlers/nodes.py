@@ -191,6 +191,15 @@ def summary(registry: ExecutorRegistry, state: State) -> dict[str, list[str]]:
     return by_state
 
 
+def cluster_problems(state: State) -> list[str]:
+    """Return why clusters provide no allocations."""
+    return [
+        f"{name} provides no allocation: {why}"
+        for name, why in state.record.cordoned.items()
+        if state.record.remotes[name].executor == "slurm"
+    ]
+
+
 def list_nodes(
     registry: ExecutorRegistry, since: float, state: State, now: Instant
 ) -> CommandResult:

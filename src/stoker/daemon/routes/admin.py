@@ -62,7 +62,7 @@ async def status(api: RouteContext, request: Request) -> Any:
                 listeners=listeners,
                 thresholds=daemon.gpus.thresholds.view(),
                 seq=daemon.engine.seq,
-                warnings=api.warnings(),
+                warnings=[*api.warnings(), *nodes.cluster_problems(state)],
                 faults=daemon.faults.report(),
             )
         )
