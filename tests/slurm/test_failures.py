@@ -128,7 +128,8 @@ def test_a_killed_controller_doubles_and_loses_nothing(
     slurm.start_controller()
     assert idle.end_of(job, 50)["result"] == 5
     assert ran(idle) == [job]
-    until(lambda: len(slurm.jobs()) == 1)
+    # If the controller forgot the allocation, Slurm has ended it.
+    until(lambda: len(slurm.jobs()) == len(pilots(idle)) <= 1)
 
 
 def test_a_submission_that_times_out_leaves_one_allocation(
