@@ -99,6 +99,23 @@ def test_a_killed_daemon_finds_a_pilot_that_is_queued(
     assert slurm.only_job() == queued
 
 
+def test_a_daemon_that_is_killed_again_and_again_requests_one_pilot(
+    slurm: SlurmCluster, idle: DaemonFixture
+) -> None:
+    add_cluster(idle)
+    job = submit(idle, f"{ONCE}; {HOLD}; exit 5")
+    for seconds in (0.0, 0.1, 0.3, 0.6):
+        time.sleep(seconds)
+        idle.crash()
+        idle.up()
+    until(lambda: ran(idle))
+    release_jobs(idle)
+    assert idle.end_of(job)["result"] == 5
+    assert ran(idle) == [job]
+    assert len(pilots(idle)) == 1
+    slurm.only_job()
+
+
 def test_another_pilot_is_requested_if_the_controller_forgets_one(
     slurm: SlurmCluster, idle: DaemonFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

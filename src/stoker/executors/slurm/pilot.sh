@@ -39,7 +39,13 @@ leave() {
     leaving=1
     # Where Slurm finds processes by their parents, it would miss those that have lost them.
     (kill_leftovers "$$" </dev/null >/dev/null 2>&1 3<&- &)
-    while sleep 0.2; do echo; done >&3 &
+    tick 0.2
+}
+
+# tick SECONDS: write an empty line to the pipe `connections` at this interval from now on.
+tick() {
+    [ -z "$ticker" ] || kill "$ticker"
+    while sleep "$1"; do echo; done >&3 &
     ticker=$!
 }
 leaving=
@@ -65,11 +71,18 @@ start_agent() {
 
 mkfifo "$DIRECTORY/connections" || exit 1
 exec 3<>"$DIRECTORY/connections" # read and write: it never ends
+tick 60
+unused=0
 while :; do
     connection=
     read -r connection <&3 # signals interrupt it
     case $connection in
         "$DIRECTORY"/relay.*) start_agent "$connection" & ;;
     esac
-    [ -z "$leaving" ] || [ -n "$(print_processes)" ] || exit 0
+    touch "$DIRECTORY" # other pilots remove old directories
+    unused=$((unused + 1))
+    [ -z "$(print_processes)" ] || unused=0
+    [ -z "$leaving" ] || [ $unused = 0 ] || exit 0
+    # Without a daemon for half an hour, and without records that it would read.
+    [ $unused -lt 30 ] || ls "$HOME"/.stoker/run/*".$STOKER_PILOT"/*.claim >/dev/null 2>&1 || release
 done
