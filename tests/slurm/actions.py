@@ -1,5 +1,6 @@
 """Actions of the Slurm suites: add a cluster, submit jobs to it, count what ran."""
 
+from pathlib import Path
 from typing import Any
 
 from e2e.daemon_fixture import DaemonFixture, until
@@ -51,3 +52,16 @@ def wait_for_pilot(box: DaemonFixture, state: str = "up", name: str = "lab-1") -
         lambda: (found := nodes(box).get(name)) and found["state"] == state and found
     )
     return view
+
+
+def relays(box: DaemonFixture) -> list[int]:
+    """Return the srun processes that connect a daemon to its pilots."""
+    token = b"stoker-" + (box.state / "install").read_bytes()[:8]
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "comm").read_text().strip() == "srun":
+                found += [int(entry.name)] if token in (entry / "cmdline").read_bytes() else []
+        except OSError:
+            continue
+    return found

@@ -17,7 +17,7 @@ ListenAddress 127.0.0.1:{port}
 HostKey {base}/host_key
 AuthorizedKeysFile {base}/key.pub
 PidFile {base}/sshd.pid
-SetEnv SLURM_CONF={conf} PATH={path}
+SetEnv SLURM_CONF={conf} PATH={path} HOME={home}
 PasswordAuthentication no
 PermitRootLogin yes
 StrictModes no
@@ -30,14 +30,14 @@ KexAlgorithms curve25519-sha256
 class LoginNode:
     """The host `login` of the ssh that is first on `path`."""
 
-    def __init__(self, base: Path, slurm: SlurmCluster) -> None:
+    def __init__(self, base: Path, slurm: SlurmCluster, home: Path) -> None:
         self.base = base
         base.mkdir()
         port = free_ports(1)[0]
         for name in ("host_key", "key"):
             generate_key(base / name)
         path, conf = os.environ["PATH"], slurm.environment["SLURM_CONF"]
-        text = CONFIGURATION.format(port=port, base=base, conf=conf, path=path)
+        text = CONFIGURATION.format(port=port, base=base, conf=conf, path=path, home=home)
         (base / "sshd_config").write_text(text + penalties_off())
         self.calls = base / "calls"
         (base / "config").write_text(

@@ -17,6 +17,7 @@ from slurm.actions import (
     nodes,
     pilots,
     ran,
+    relays,
     release_jobs,
     submit,
     wait_for_pilot,
@@ -25,20 +26,6 @@ from slurm.pilot_bench import PilotBench, new_name
 from slurm.slurm_cluster import SlurmCluster
 from ssh.test_training import SCRIPT
 from stoker.executors.slurm.commands import SlurmCommands
-
-
-def relays(box: DaemonFixture) -> list[int]:
-    """Return the srun processes of a daemon."""
-    token = os.fsencode(box.home)
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and (entry / "comm").read_text().strip() == "srun":
-                environment = (entry / "environ").read_bytes()
-                found += [int(entry.name)] if token in environment else []
-        except OSError:
-            continue
-    return found
 
 
 def wrap(box: DaemonFixture, command: str, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
