@@ -28,9 +28,9 @@ UNANSWERED_SECONDS = 20.0
 """Time until a submission that was not answered is repeated, unless Slurm lists the job."""
 MAX_MISSING_POLLS, MISSING_SECONDS = 3, 5.0
 """Polls in a row, and their time, after which a job that Slurm does not list any more is gone."""
-MAX_WAIT, MIN_START_CHANGE = 30 * 86400.0, 300.0
+MAX_START_SECONDS, MIN_CHANGE_SECONDS = 30 * 86400.0, 300.0
 """Expected starts further away are not shown: Slurm estimates them from time limits of others;
-nor are changes below this number of seconds."""
+nor are smaller changes."""
 MAX_READ_FAILURES = 3
 """Failed connections after which the records of an ended pilot are given up."""
 
@@ -139,8 +139,10 @@ class PilotExecutor(AgentExecutor):
 
     def _queue_text(self, job: SlurmJob) -> str:
         """Return why Slurm has not started it; small changes of the expected start are left out."""
-        start = job.start if job.start is not None and job.start - time.time() < MAX_WAIT else None
-        if start is None or abs(start - self._shown_start) > MIN_START_CHANGE:
+        start = job.start
+        if start is not None and start - time.time() > MAX_START_SECONDS:
+            start = None
+        if start is None or abs(start - self._shown_start) > MIN_CHANGE_SECONDS:
             self._shown_start = start or 0.0
         why = "it has not been considered yet" if job.reason == "None" else job.reason
         reason = f"Slurm job {job.id}: {why}"
