@@ -251,9 +251,10 @@ def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float
 def _notes(state: State, name: str, remote: RemoteNode | None) -> list[str]:
     """Return what is unusual about a remote node."""
     notes = []
-    added = state.record.remotes[name]
+    node = state.cluster.nodes.get(name)
     if name in state.record.cordoned:
-        what = "provides no allocation" if added.executor == "slurm" else "accepts no new jobs"
+        is_cluster = node is not None and node.on_demand
+        what = "provides no allocation" if is_cluster else "accepts no new jobs"
         notes.append(f"{what}: {state.record.cordoned[name]}")
     if remote is not None and remote.error:
         notes.append(remote.error)
