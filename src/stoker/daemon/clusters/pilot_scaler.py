@@ -91,7 +91,8 @@ class PilotScaler:
         history.failures += 1
         delay = BACKOFF_SECONDS[min(history.failures, len(BACKOFF_SECONDS)) - 1]
         history.retry_at = self.clock().boot + delay
-        history.problem = f"{why}; the next request follows {format_duration(delay)} later"
+        if delay:
+            history.problem = f"{why}; the next request follows {format_duration(delay)} later"
 
     def _history(self, cluster: str) -> ClusterHistory:
         return self.clusters.setdefault(cluster, ClusterHistory())
