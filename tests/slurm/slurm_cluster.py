@@ -13,7 +13,8 @@ from e2e.daemon_fixture import until
 SLURMCTLD, SLURMD = "/usr/sbin/slurmctld", "/usr/sbin/slurmd"
 TOOLS = (SLURMCTLD, SLURMD, "sbatch", "squeue", "scancel", "srun", "scontrol", "sinfo")
 NODES = ("n1", "n2")
-ALIVE = "PENDING,RUNNING,COMPLETING,CONFIGURING"
+ALIVE = "PENDING,RUNNING,CONFIGURING"
+"""Not COMPLETING: Slurm tries for seconds to reach the srun of a job that has ended."""
 
 CONFIGURATION = """
 ClusterName=test
@@ -158,6 +159,13 @@ class SlurmCluster:
         """Wait until exactly one job is in these states; return its id."""
         until(lambda: len(self.jobs(states)) == 1)
         return self.jobs(states)[0][0]
+
+    def occupy(self, *options: str) -> str:
+        """Start a job on all nodes; return its id."""
+        words = ("-N2", "--exclusive", "--time=50", *options, "--wrap", "sleep 1000")
+        id = self.run("sbatch", "--parsable", *words).strip()
+        until(lambda: [id, "RUNNING"] in self.jobs())
+        return id
 
     def cancel_all(self) -> None:
         """End all jobs, and wait for that."""

@@ -59,9 +59,7 @@ def test_a_gang_runs_in_two_pilots(slurm: SlurmCluster, idle: DaemonFixture) -> 
 def test_a_queued_pilot_is_shown_with_what_slurm_says_of_it(
     slurm: SlurmCluster, idle: DaemonFixture
 ) -> None:
-    blocker = slurm.run(
-        "sbatch", "--parsable", "-N2", "--exclusive", "--time=50", "--wrap", "sleep 1000"
-    )
+    blocker = slurm.occupy()
     add_cluster(idle)
     job = submit(idle, HOLD)
     id = slurm.only_job("PENDING")
@@ -80,7 +78,7 @@ def test_a_queued_pilot_is_shown_with_what_slurm_says_of_it(
     assert f"Slurm job {id}: Resources" in table
     assert idle.client.gpus()["gpus"] == []
     assert idle.client.daemon()["queued"] == ["lab-1"]
-    slurm.run("scancel", blocker.strip())
+    slurm.run("scancel", blocker)
     idle.becomes(job, "RUNNING")
     table = idle.stoker("nodes").stdout
     assert "1 pilot" in table

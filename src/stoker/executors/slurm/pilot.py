@@ -168,6 +168,8 @@ class PilotExecutor(AgentExecutor):
 
     def _on_submitted(self, error: SlurmError | None) -> None:
         self._is_submitting = False
+        if self._is_submitted:
+            return  # it was listed before sbatch ended
         if error is None:
             self._is_submitted, self._listed_at = True, time.monotonic()
         elif isinstance(error, SlurmUnanswered):
