@@ -99,7 +99,7 @@ class PilotExecutor(AgentExecutor):
         self.pilot, self.monitor = pilot, monitor
         self.slurm = PilotTransport(monitor, pilot.job_name, environment.install)
         super().__init__(pilot.name, self.slurm, environment, records, shares_files)
-        self._is_submitting = self._is_submitted = False
+        self._is_submitting = self._is_submitted = self._is_gone = False
         self._submit_at = 0.0
         """Monotonic time before which it is not submitted again."""
         self._missing, self._listed_at = 0, 0.0
@@ -188,8 +188,7 @@ class PilotExecutor(AgentExecutor):
         if self.end_reason is None:
             self.monitor.poll_soon()
         elif self.slurm.has_no_records or self.connection.failures >= MAX_READ_FAILURES:
-            self.connection.close()
-            self.sink.node_gone(self.end_reason)
+            self._report_gone()
 
     def _end(self, why: str) -> None:
         """Report that the node is gone, after the ends of the attempts that left records."""
@@ -197,16 +196,22 @@ class PilotExecutor(AgentExecutor):
         self.connection.close()
         super().on_down(why)
         if not self.attempts:
-            self.sink.node_gone(why)
+            self._report_gone()
             return
         self.slurm.reads_records, self.connection.failures = True, 0
         self._sink = EndedNodeSink(self.sink, self._on_attempt_event)
         self.connection.open()
 
     def _on_attempt_event(self) -> None:
-        if not self.attempts and self.end_reason is not None:
-            self.connection.close()
-            self.sink.node_gone(self.end_reason)
+        if not self.attempts:
+            self._report_gone()
+
+    def _report_gone(self) -> None:
+        """Report the end of the node, once: the next pilot may have its name."""
+        self.connection.close()
+        if not self._is_gone:
+            self._is_gone = True
+            self.sink.node_gone(self.end_reason or "")
 
     def remove(self) -> None:
         """Release the allocation, and delete its files."""
