@@ -14,6 +14,7 @@ class RecordingSink:
         self.reports: list[tuple[AttemptId, int | None, int, bytes]] = []
         self.ups: list[list[AttemptId]] = []
         self.downs: list[str] = []
+        self.gone: list[str] = []
         self.readings: list[NodeReading] = []
         self.errors: list[str | None] = []
         self.ready_parts: list[tuple[AttemptId, int, int]] = []
@@ -30,6 +31,9 @@ class RecordingSink:
 
     def node_down(self, why: str) -> None:
         self.downs.append(why)
+
+    def node_gone(self, why: str) -> None:
+        self.gone.append(why)
 
     def node_reading(self, reading: NodeReading) -> None:
         self.readings.append(reading)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker import __version__, places
-from stoker.core.events import NodeAdded
+from stoker.core.events import Event, NodeAdded
 from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import GPU
 from stoker.core.state.state import State
@@ -53,9 +53,12 @@ from stoker.store.select import moved_warning, open_store, select_store
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from stoker.daemon.clusters.pilot_scaler import PilotScaler
     from stoker.daemon.http.listeners import TcpListeners
     from stoker.daemon.sweeps.controller import SweepController
     from stoker.daemon.workers.forecast_client import ForecastClient
+    from stoker.executors.agent.executor import AgentEnvironment
+    from stoker.executors.slurm.factory import SlurmFactory
     from stoker.executors.ssh.factory import SshExecutorFactory
 
 logger = logging.getLogger(__name__)
@@ -114,9 +117,9 @@ def build_daemon(
         ExecutorPaths(run, paths.exits, paths.scripts, sockets), install, paths.supervisors,
         reactor, secret, blob, settings.grace, Cgroups.find(), engine=settings.containers.engine,
     )  # fmt: skip
-    ssh = _ssh_factory(sockets, f"{paths.state}/afar", local, secret, blob)
+    factories = _factories(sockets, f"{paths.state}/afar", local, secret, blob)
     daemon = assemble_daemon(
-        store, local, {"ssh": ssh}, reading, reactor, settings, facts.name,
+        store, local, factories, reading, reactor, settings, facts.name,
         places.logs_dir(), paths.scripts, faults,
         job_source or JobSource(), store_name, alerts, idle_exit,
     )  # fmt: skip
@@ -137,26 +140,39 @@ def build_daemon(
     return daemon
 
 
-def _ssh_factory(
+def _factories(
     sockets: str, notes: str, local: LocalExecutor, secret: ReadBlob, blob: ReadBlob
-) -> ExecutorFactory:
-    """Return a factory that imports what it needs for the first node."""
+) -> dict[str, ExecutorFactory]:
+    """Return factories by kind of node; each imports what it needs for the first node."""
 
-    def build() -> SshExecutorFactory:
+    def build_environment() -> AgentEnvironment:
         from stoker.executors.agent.executor import AgentEnvironment
-        from stoker.executors.ssh.factory import SshExecutorFactory
         from stoker.probes.remote_facts import parse
 
-        environment = AgentEnvironment(
+        return AgentEnvironment(
             local.install, notes, local.reactor, secret, blob, parse, local.grace
         )
-        return SshExecutorFactory(sockets, environment)
+
+    def build_ssh() -> SshExecutorFactory:
+        from stoker.executors.ssh.factory import SshExecutorFactory
+
+        return SshExecutorFactory(sockets, environment.get())
+
+    def build_slurm() -> SlurmFactory:
+        from stoker.executors.slurm.factory import SlurmFactory
+
+        return SlurmFactory(sockets, environment.get())
+
+    environment, ssh, slurm = Lazy(build_environment), Lazy(build_ssh), Lazy(build_slurm)
 
     def create(added: NodeAdded, records: AttemptRecords) -> Executor:
-        return factory.get()(added, records)
+        if added.executor == "slurm":
+            return slurm.get().cluster(added, records)
+        if added.executor == "slurm-pilot":
+            return slurm.get().pilot(added, records)
+        return ssh.get()(added, records)
 
-    factory = Lazy(build)
-    return create
+    return dict.fromkeys(("ssh", "slurm", "slurm-pilot"), create)
 
 
 def assemble_daemon(
@@ -214,10 +230,23 @@ def assemble_daemon(
             forecasts.value.forecast_sweep(*sweep) if forecasts.value else None
         ),
     )  # fmt: skip
+
+    def build_scaler() -> PilotScaler:
+        from stoker.daemon.clusters.pilot_scaler import PilotScaler
+
+        return PilotScaler(state, daemon.commands.put, reactor, local.install, system_clock)
+
+    def on_cluster_events(events: Sequence[Event]) -> None:
+        remotes = engine.state.record.remotes.values()
+        if scaler.value is not None or any(added.executor == "slurm" for added in remotes):
+            scaler.get().on_events(events)
+
+    scaler = Lazy(build_scaler)
     publisher = Publisher(
         {
             "logging events": daemon_log.log_events,
             "publishing to the nodes": lambda events: registry.on_events(engine.state, events),
+            "publishing to the pilots": on_cluster_events,
             "publishing to training reports": training.on_events,
             "publishing to the GPU monitor": lambda _: gpus.on_state(engine.state),
             "publishing to eta": lambda events: (

@@ -195,7 +195,7 @@ def _foreign_use(event: e.ForeignUseChanged) -> str:
 INFO, WARNING = logging.INFO, logging.WARNING
 _LINES: dict[type[e.Event], tuple[int, Callable[[Any], str]]] = {
     e.NodeAdded: (INFO, lambda v: f"node {v.name} added: {v.address}"),
-    e.NodeRemoved: (INFO, lambda v: f"node {v.name} removed"),
+    e.NodeRemoved: (INFO, lambda v: f"node {v.name} removed{v.why and f': {v.why}'}"),
     e.NodeReached: (INFO, lambda v: f"node {v.node} is up"),
     e.NodeUnreachable: (WARNING, lambda v: f"node {v.node} is unreachable: {v.why}"),
     e.NodeCordoned: (INFO, _node_closed),

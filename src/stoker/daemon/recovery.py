@@ -48,7 +48,9 @@ def recover_state(
     Return messages about configured nodes that are ignored.
     """
     state, at = daemon.engine.state, system_clock().wall
-    node_events, ignored = configured_node_events(state, settings.nodes, facts.name, at)
+    node_events, ignored = configured_node_events(
+        state, {**settings.nodes, **settings.clusters}, facts.name, at
+    )
     boot = host.boot_id()
     same_boot = state.record.boot in ("", boot)
     lost = _events_after_loss(daemon, at)

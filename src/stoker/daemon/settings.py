@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -15,6 +16,7 @@ from stoker import places
 from stoker.core.measurement.foreign_use import Thresholds
 from stoker.core.model.units import MAX_DURATION_SECONDS, BadValue, parse_amount, parse_duration
 from stoker.daemon.listen_address import split
+from stoker.executors.slurm.options import DEFAULT_PILOT, parse_options, parse_pilot
 from stoker.executors.ssh.address import parse_address
 
 DOCUMENTATION = "see Configuration in the documentation"
@@ -54,6 +56,17 @@ def _as_node_address(value: Any) -> str:
     return str(value)
 
 
+def _as_pilot(value: Any) -> str:
+    parse_pilot(convert(value, str))
+    return str(value)
+
+
+def _as_sbatch(value: Any) -> str:
+    words = value if isinstance(value, str) else shlex.join(convert(value, list[str]))
+    parse_options({"sbatch": words})
+    return words
+
+
 def _meta(expected: str, parse: Callable[[Any], Any] | None = None, **bounds: Any) -> Meta:
     """Describe a key: what an error message says was expected, and how the value is parsed."""
     return Meta(description=expected, extra={"parse": parse}, **bounds)
@@ -76,6 +89,10 @@ Addresses = Annotated[
     list[str], _meta('an address such as "127.0.0.1:25647", or a list of them', _as_addresses)
 ]
 NodeAddress = Annotated[str, _meta('an address such as "ssh://me@host:22"', _as_node_address)]
+PilotText = Annotated[str, _meta('a shape such as "gpus=2 time=8h max=4 idle=5m"', _as_pilot)]
+SbatchOptions = Annotated[
+    str, _meta('options of sbatch such as "-p gpu -A account", or a list of them', _as_sbatch)
+]
 KeyPath = Annotated[str, _meta("the absolute path of a key (/ or ~), in quotes", pattern="^[/~]")]
 Level = Annotated[
     Literal["debug", "info", "warning", "error"],
@@ -141,6 +158,21 @@ class ConfiguredNode(Struct, frozen=True):
     shared: Flag = False
 
 
+class ConfiguredCluster(Struct, frozen=True):
+    """[clusters.NAME]: a Slurm cluster."""
+
+    pilot: PilotText = DEFAULT_PILOT
+    ssh: NodeAddress | None = None
+    sbatch: SbatchOptions = ""
+    shared: Flag = False
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of its node."""
+        given = {"pilot": self.pilot, "ssh": self.ssh, "sbatch": self.sbatch}
+        return {name: value for name, value in given.items() if value}
+
+
 class Settings(Struct, frozen=True):
     """All settings; command-line options override them."""
 
@@ -157,6 +189,7 @@ class Settings(Struct, frozen=True):
     log: LogSettings = LogSettings()
     queues: dict[str, QueueLimits] = {}
     nodes: dict[str, ConfiguredNode] = {}
+    clusters: dict[str, ConfiguredCluster] = {}
 
 
 def load() -> Settings:
@@ -173,11 +206,14 @@ def load() -> Settings:
             except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
                 raise BadValue(f"{path} cannot be read: {error}; {DOCUMENTATION}.") from None
     settings: Settings = _decode(Settings, merged, "")
-    for name in settings.nodes:
-        try:
-            check_name(name)
-        except BadValue as error:
-            raise BadValue(f"config.toml: nodes: {error}") from None
+    for kind, names in (("nodes", settings.nodes), ("clusters", settings.clusters)):
+        for name in names:
+            try:
+                check_name(name)
+            except BadValue as error:
+                raise BadValue(f"config.toml: {kind}: {error}") from None
+    for name in settings.clusters.keys() & settings.nodes:
+        raise _bad(f"clusters.{name}", f"[nodes.{name}] has the same name")
     return settings
 
 

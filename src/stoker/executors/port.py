@@ -106,6 +106,20 @@ class NodeReading(Protocol):
         """Return the resources of the node for the core."""
 
 
+class Allocation(Struct, frozen=True):
+    """What another scheduler says of a node that it provides for a time."""
+
+    id: str
+    is_queued: bool
+    """Whether it waits for resources."""
+    reason: str
+    """Why it waits."""
+    start: float | None
+    """Wall time at which it started, or is expected to."""
+    end: float | None
+    """Wall time of its end at the latest."""
+
+
 class ExecutorSink(Protocol):
     """Receives what one executor reports about its node; called in the daemon's thread only.
 
@@ -126,6 +140,9 @@ class ExecutorSink(Protocol):
 
     def node_down(self, why: str) -> None:
         """Report that the node does not answer."""
+
+    def node_gone(self, why: str) -> None:
+        """Report that the node has ended for good, with all attempts on it."""
 
     def node_reading(self, reading: NodeReading) -> None:
         """Report a measurement of the node."""
@@ -173,6 +190,11 @@ class Executor(Protocol):
     def address(self) -> str | None:
         """The host name by which other nodes reach this one, if it is known."""
 
+    @property
+    def allocation(self) -> Allocation | None:
+        """The allocation that is the node; None if it is a host of its own."""
+        return None
+
     def has_attempts(self) -> bool:
         """Return whether it looks after any attempt."""
 
@@ -217,6 +239,10 @@ class Executor(Protocol):
 
     def refresh(self) -> None:
         """Measure the node now, or try to reach it."""
+
+    def remove(self) -> None:
+        """Close, and give up what was held for the node: it was removed."""
+        self.close()
 
     def close(self) -> None:
         """Release connections and descriptors; attempts continue."""

@@ -43,6 +43,8 @@ class DaemonStatus(Struct, kw_only=True):
     machines: list[str]
     """Remote nodes that answer."""
     connecting: list[str]
+    queued: list[str] = []
+    """Allocations that wait in the queue of a cluster."""
     unreachable: list[str]
     store: str
     listeners: list[ListenerView]

@@ -40,12 +40,41 @@ class NodeMeasurement(Struct, kw_only=True):
     gpus: list[MeasuredGpu]
 
 
+class AllocationView(Struct, kw_only=True):
+    """What another scheduler says of a node that it provides for a time."""
+
+    id: str
+    """Its id there: a hint for users."""
+    reason: str | None = None
+    """Why it waits, as that scheduler calls it."""
+    start: str | None = None
+    """When it started; if it waits, when it is expected to."""
+    end: str | None = None
+    """When it ends at the latest."""
+
+
+class PilotCounts(Struct, kw_only=True):
+    """The allocations of a cluster that are nodes."""
+
+    running: int
+    queued: int
+
+
 class NodeView(Struct, frozen=True, kw_only=True):
     """A node."""
 
     name: str
+    kind: str = "ssh"
+    """local, ssh, slurm (a cluster) or slurm-pilot (an allocation of it)."""
+    cluster: str | None = None
+    """The cluster of which it is an allocation."""
+    pilots: PilotCounts | None = None
+    """Of a cluster."""
+    shape: str | None = None
+    """Of a cluster: what it provides, in words."""
+    allocation: AllocationView | None = None
     state: str
-    """up, drained, connecting or unreachable."""
+    """up, drained, connecting, queued or unreachable."""
     why: str | None = None
     """Why it does not answer."""
     notes: list[str] = []

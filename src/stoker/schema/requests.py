@@ -165,7 +165,7 @@ class Resource(Body):
 
 
 class AddNode(Body):
-    """Add an SSH node, or change its address."""
+    """Add an SSH node or a Slurm cluster, or change its address."""
 
     name: Word
     address: Word
@@ -173,6 +173,8 @@ class AddNode(Body):
     shared: bool = False
     force: bool = False
     """Change the address even while jobs run there: it is the same machine."""
+    options: dict[str, Word] = {}
+    """Of a Slurm cluster: `pilot`, `ssh` and `sbatch`."""
 
 
 class RemoveNode(Body):

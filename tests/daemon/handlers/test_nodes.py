@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ class RemoteStub:
         self.is_up, self.error, self.why, self.up_since = True, None, None, 900.0
         self.reading: Any = None
         self.free_cores = 3.5
+        self.executor = SimpleNamespace(allocation=None)
         self.__dict__.update(fields)
 
 
@@ -185,3 +187,40 @@ def test_names_of_configured_nodes_are_read_from_the_file(home: Any) -> None:
     assert list(configured_names()) == ["ant"]
     (home / "config.toml").write_text("[nodes.ant]\n")
     assert list(configured_names()) == []
+
+
+# -- clusters ---------------------------------------------------------------------------
+
+PILOT = {"pilot": "gpus=2 time=1h"}
+
+
+def test_a_cluster_is_added_and_changed(handlers: HandlerFixture) -> None:
+    context = handlers.context
+    body = AddNode("lab", "slurm://", options=PILOT)
+    reply = handlers.ask(partial(nodes.add, context, body))
+    assert (reply["new"], reply["changed"]) == (True, True)
+    assert not handlers.ask(partial(nodes.add, context, body))["changed"]
+    other = AddNode("lab", "slurm://", options={**PILOT, "sbatch": "-p gpu"})
+    assert handlers.ask(partial(nodes.add, context, other))["changed"]
+    added = handlers.state.record.remotes["lab"]
+    assert (added.executor, added.shared) == ("slurm", True)
+    far = AddNode("far", "slurm://", options={**PILOT, "ssh": "me@login"})
+    handlers.ask(partial(nodes.add, context, far))
+    assert not handlers.state.record.remotes["far"].shared
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "word"),
+    [
+        (AddNode("lab", "slurm://login", options=PILOT), "usage", "--ssh"),
+        (AddNode("lab", "slurm://", options={"pilot": "gpus=2"}), "usage", "time="),
+        (AddNode("lab", "slurm://", options={**PILOT, "ssh": "a b"}), "usage", "address"),
+        (AddNode("lab", "slurm://", key="/k", options=PILOT), "usage", "ssh configuration"),
+        (AddNode("ant", "slurm://", options=PILOT), "failed", "choose another name"),
+        (AddNode("bee", "ssh://me@bee", options=PILOT), "usage", "no such options"),
+    ],
+)
+def test_a_cluster_that_cannot_be_added_is_rejected(
+    ant: HandlerFixture, body: AddNode, code: str, word: str
+) -> None:
+    ant.rejects(partial(nodes.add, ant.context, body), code, word)

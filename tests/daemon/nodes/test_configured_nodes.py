@@ -10,7 +10,7 @@ from core.scenario import Afar
 from stoker.core import events as e
 from stoker.core.model.units import BadValue
 from stoker.daemon.nodes.configured import configured_node_events
-from stoker.daemon.settings import ConfiguredNode, load
+from stoker.daemon.settings import ConfiguredCluster, ConfiguredNode, load
 
 ANT = {"ant": ConfiguredNode("ssh://ant")}
 MOVED = {"ant": ConfiguredNode("ssh://new")}
@@ -101,3 +101,44 @@ def test_a_node_with_running_jobs_is_neither_moved_nor_removed() -> None:
     assert (kinds, "at ssh://new" in warning) == ([], True)
     scenario.exited(job)
     assert start(scenario) == (["NodeRemoved"], [])
+
+
+# -- clusters ---------------------------------------------------------------------------
+
+LAB = {"lab": ConfiguredCluster("gpus=2 time=1h", sbatch="-p gpu")}
+
+
+def test_a_table_per_cluster(home: Any) -> None:
+    text = '[clusters.lab]\npilot = "gpus=2 time=1h"\nsbatch = ["-p", "gpu"]\n'
+    read(home, f'{text}[clusters.far]\nssh = "me@login"\nshared = true\n')
+    assert load().clusters == {
+        **LAB, "far": ConfiguredCluster(ssh="me@login", shared=True),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[clusters.lab]\npilot = 'gpus=2'", "clusters.lab.pilot: expected a shape such as"),
+        ("[clusters.lab]\nsbatch = '-J x'", "clusters.lab.sbatch: expected options of sbatch"),
+        ("[clusters.lab]\nssh = 'a b'", "clusters.lab.ssh: expected an address"),
+        ("[clusters.a]\n[nodes.a]\naddress = 'h'", "clusters.a: [nodes.a] has the same name"),
+    ],
+)
+def test_an_invalid_cluster_is_rejected_with_its_path(home: Any, text: str, expected: str) -> None:
+    with pytest.raises(BadValue, match="config") as error:
+        read(home, text)
+    assert expected in str(error.value)
+
+
+def test_a_cluster_is_added_as_by_the_command_and_removed_with_its_pilots() -> None:
+    scenario = Afar()
+    assert start(scenario, LAB) == (["NodeAdded"], [])
+    added = scenario.state.record.remotes["lab"]
+    assert (added.executor, added.address, added.shared) == ("slurm", "slurm://", True)
+    assert added.options == {"pilot": "gpus=2 time=1h", "sbatch": "-p gpu"}
+    assert start(scenario, LAB) == ([], [])
+    options = {"cluster": "lab", "job": "stoker-1", "sbatch": ""}
+    scenario.tell(e.NodeAdded(at=0.0, name="lab-1", executor="slurm-pilot", options=options))
+    assert start(scenario) == (["NodeRemoved", "NodeRemoved"], [])
+    assert not scenario.state.record.remotes

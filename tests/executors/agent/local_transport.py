@@ -6,7 +6,7 @@ import subprocess
 class LocalTransport:
     """Runs the agent and other commands in shells on this host."""
 
-    host, key, rsync_host = "here", "here", "localhost"
+    host, key, rsync_host, run_suffix = "here", "here", "localhost", ""
 
     def __init__(self, *shell: str) -> None:
         """`shell` is a command that runs its last argument; `sh -c` if it is empty."""

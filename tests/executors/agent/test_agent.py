@@ -39,7 +39,7 @@ class Agent:
         self.install = f"t{secrets.token_hex(4)}"
         self.run = base / f"home of a user/.stoker/run/{self.install}"
         self.closed: list[str] = []
-        names = {"ROOT": ".stoker", "INSTALL": self.install}
+        names = {"ROOT": ".stoker", "INSTALL": self.install, "RUN_NAME": self.install}
         self.session = AgentSession(
             LocalTransport(), names, self.reactor, self.notifications.append, self.closed.append
         )
@@ -347,7 +347,7 @@ def test_a_job_runs_if_its_mark_cannot_be_set(agent: Agent) -> None:
     agent.base.joinpath("bin/low").chmod(0o755)
 
     notifications: list[list[str]] = []
-    names = {"ROOT": ".stoker", "INSTALL": agent.install}
+    names = {"ROOT": ".stoker", "INSTALL": agent.install, "RUN_NAME": agent.install}
     agent.session = AgentSession(
         LocalTransport("low"), names, agent.reactor, notifications.append, agent.closed.append
     )

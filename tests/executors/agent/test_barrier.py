@@ -20,7 +20,7 @@ def agent(
 ) -> Iterator[tuple[AgentSession, Notifications]]:
     monkeypatch.setenv("HOME", str(tmp_path))
     reactor, notifications = EpollReactor(), Notifications()
-    names = {"ROOT": ".stoker", "INSTALL": tmp_path.name}
+    names = {"ROOT": ".stoker", "INSTALL": tmp_path.name, "RUN_NAME": tmp_path.name}
     session = AgentSession(LocalTransport(), names, reactor, notifications.append, lambda why: None)
     wait(session, lambda: ["hello"] in [words[:1] for words in notifications])
     yield session, notifications

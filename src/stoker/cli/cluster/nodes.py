@@ -1,13 +1,18 @@
-"""List nodes with their free resources and state; add and remove SSH nodes.
+"""List nodes with their free resources and state; add and remove SSH nodes and Slurm clusters.
 
 An SSH node needs only sshd and sh. Add it by name and address (the address may be a host of your
 ~/.ssh/config), or with YAML files that have the keys username, ip, port and ssh_key_path. Adding a
 known name changes its address.
+
+A Slurm cluster (slurm://) is used through Slurm's own commands, here or on a login node (--ssh).
+With --pilot, stoker keeps up to max allocations while jobs need them; each joins as a node and is
+released after idle without jobs. Words after -- are options of sbatch.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 
 from stoker.cli import output
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
@@ -24,17 +29,21 @@ USAGE = (
     "nodes [OPTIONS]",
     "nodes add NAME ssh://USER@HOST:PORT [--key FILE] [--shared]",
     "nodes add FILE.yaml ...",
+    'nodes add NAME slurm:// [--pilot "gpus=2 time=8h max=4 idle=5m"] [--ssh HOST] [-- SBATCH]',
     "nodes remove NAME ... [--force]",
 )
 OPTIONS = (
     Option("--key", "FILE", "add: SSH private key, if it is not in the ssh configuration"),
+    Option("--pilot", "SHAPE", "add slurm://: gpus, cores, mem, time of one allocation; max, idle"),
+    Option("--ssh", "HOST", "add slurm://: login node, if Slurm's commands are not here"),
     Option("--shared", None, "add: shares this host's file system; upload nothing"),
     Option("--force", None, "remove: abandon jobs that run there; add: accept a new address"),
     WATCH,
     Option("--no-header", None, "print no header line"),
     VERBOSE,
 )
-STATES = {"up": "green", "drained": "magenta", "unreachable": "red", "connecting": "yellow"}
+STATES = {"up": "green", "drained": "magenta", "unreachable": "red", "connecting": "yellow",
+          "queued": "yellow"}  # fmt: skip
 KINDS = {"gpu": "GPU FREE", "cpu": "CPU FREE", "mem": "MEM FREE"}
 """The first resource columns, in this order."""
 
@@ -67,11 +76,14 @@ def main(argv: list[str]) -> int:
 
 
 def _add(words: list[str], args: Args) -> int:
-    nodes = _parse_nodes(words, args.text("key"))
+    options = _cluster_options(words, args)
+    nodes = _parse_nodes(words[:2] if options is not None else words, args.text("key"))
     client = connect()
     shared, force = args.flag("shared"), args.flag("force")
     for name, address, key in nodes:
-        more = {"key": key} if key else {}
+        more: dict[str, object] = {"key": key} if key else {}
+        if options is not None:
+            more["options"] = options
         reply = client.add_node(name, address, shared=shared, force=force, **more)
         if reply["configured"] and reply["changed"]:
             output.say(
@@ -97,6 +109,19 @@ def _add(words: list[str], args: Args) -> int:
             f"Added, but {'; '.join(unreachable)}. The daemon keeps trying; see stoker nodes."
         )
     return 0
+
+
+def _cluster_options(words: list[str], args: Args) -> dict[str, str] | None:
+    """Return the options of a Slurm cluster; None if something else is added."""
+    given = {key: value for key in ("pilot", "ssh") if (value := args.text(key)) is not None}
+    if len(words) < 2 or not words[1].startswith("slurm://"):
+        if given:
+            option = next(iter(given))
+            raise UsageError(f"--{option} is for Slurm clusters: nodes add NAME slurm://")
+        return None
+    if words[2:]:
+        given["sbatch"] = shlex.join(words[2:])
+    return given
 
 
 def _parse_nodes(words: list[str], key: str | None) -> list[NodeEntry]:
@@ -128,7 +153,9 @@ def _parse_nodes(words: list[str], key: str | None) -> list[NodeEntry]:
 
 
 def inventory(view: JsonObject) -> str:
-    """Return GPUs, cores and free memory of a node."""
+    """Return GPUs, cores and free memory of a node; of a cluster, what it provides."""
+    if view.get("kind") == "slurm":
+        return f"a Slurm cluster; {view['shape']}"
     measured = view["measured"] or {}
     models: dict[str, int] = {}
     for gpu in measured.get("gpus", ()):
@@ -195,7 +222,7 @@ def node_table(
         last = {"ADDRESS": str(node.get("address") or "this machine"), "NOTE": _note(node, verbose)}
         rows.append(
             [
-                str(node["name"]),
+                f"{'  ' if node.get('cluster') else ''}{node['name']}",
                 Cell(state, STATES.get(state, "")),
                 times.list_time(node.get("since"), verbose),
                 *(_amounts(kind, held.get(kind), state) for kind in kinds),
@@ -211,7 +238,7 @@ def _amounts(kind: str, held: JsonObject | None, state: str) -> str:
     if held is None:
         return "-"
     scale, unit = (1024, "G") if kind == "mem" else (1, "")
-    known = state not in ("unreachable", "connecting")
+    known = state not in ("unreachable", "connecting", "queued")
     free = _short_number(float(held["free"]) / scale) if known else "-"
     return f"{free}/{_short_number(float(held['total']) / scale)}{unit}"
 
@@ -224,7 +251,17 @@ def _short_number(amount: float) -> str:
 def _note(node: JsonObject, verbose: bool) -> str:
     if node.get("why"):
         return output.clean(node["why"]) if verbose else _unreachable_reason(node)
-    return output.clean("; ".join(node.get("notes") or ()))
+    notes = [_pilots(counts)] if (counts := node.get("pilots")) else []
+    if end := (node.get("allocation") or {}).get("end"):
+        notes.append(f"{times.relative(end).removeprefix('in ')} left")
+    return output.clean("; ".join([*notes, *(node.get("notes") or ())]))
+
+
+def _pilots(counts: JsonObject) -> str:
+    """Return how many allocations a cluster has."""
+    running = output.counted(int(counts["running"]), "pilot")
+    queued = f", {counts['queued']} waiting in Slurm's queue" if counts["queued"] else ""
+    return f"{running}{queued}"
 
 
 def _unreachable_reason(node: JsonObject) -> str:

@@ -96,6 +96,7 @@ class Cluster:
         node = Node(facts.name, before.join_index if before is not None else self._joined)
         self._joined += before is None
         node.delegated = facts.placement is PlacementMode.DELEGATED
+        node.on_demand = facts.on_demand
         for type, devices in facts.types.items():
             for device_facts in devices:
                 device = Device(type, device_facts)

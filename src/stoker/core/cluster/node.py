@@ -129,6 +129,7 @@ class Node:
         "delegated",
         "join_index",
         "name",
+        "on_demand",
         "removed",
         "types",
         "unavailable_reason",
@@ -144,6 +145,8 @@ class Node:
         """Whether it stays only until the attempts end that hold devices of it."""
         self.delegated = False
         """Whether another scheduler decides which devices an attempt gets, and when."""
+        self.on_demand = 0
+        """Number of nodes like this that are added when jobs need them; 0: it is a node."""
         self.types: dict[str, list[Device]] = {}
         self.by_name: dict[tuple[str, str], Device] = {}
 
@@ -157,6 +160,7 @@ class Node:
         twin = Node(self.name, self.join_index)
         twin.unavailable_reason = self.unavailable_reason
         twin.removed, twin.delegated = self.removed, self.delegated
+        twin.on_demand = self.on_demand
         for device in self.devices():
             twin.add(device.copy())
         return twin

@@ -232,6 +232,8 @@ class AttemptLost(AttemptEvent, frozen=True, kw_only=True):
     part: int | None = None
     with_files: bool = False
     """Whether its node is gone with all files, including checkpoints."""
+    preempted: bool = False
+    """Whether another scheduler ended the allocation that was its node."""
 
 
 class AttemptAbandoned(AttemptEvent, frozen=True, kw_only=True):
@@ -398,11 +400,18 @@ class NodeAdded(Event, frozen=True, kw_only=True):
     options: dict[str, str] = {}
     """Options of that executor; `ssh` has the fields above instead."""
 
+    @property
+    def cluster(self) -> str | None:
+        """The cluster of which it is an allocation."""
+        return self.options.get("cluster")
+
 
 class NodeRemoved(Event, frozen=True, kw_only=True):
     """A remote node was removed."""
 
     name: str
+    why: str = ""
+    """Why it is gone, if no user removed it."""
 
 
 class NodeReached(Event, frozen=True, kw_only=True):

@@ -44,7 +44,9 @@ def node_constraints(state: State, request: ResourceRequest, boot: float) -> tup
         for name, node in state.cluster.nodes.items()
         if not request.nodes or name in request.nodes
     ]
-    for name in state.record.remotes:
+    for name, added in state.record.remotes.items():
+        if added.cluster:  # an allocation that is not there yet: see the node of its cluster
+            continue
         if name not in state.cluster.nodes and (not request.nodes or name in request.nodes):
             away = state.record.unreachable.get(name)
             reason = away.reason if away else NOT_REACHED_YET
@@ -55,6 +57,9 @@ def node_constraints(state: State, request: ResourceRequest, boot: float) -> tup
 
 def _node_view(state: State, node: Node, request: ResourceRequest, boot: float) -> NodeView:
     lack = infeasibility_reason(node, request)
+    if lack is None and node.on_demand:
+        text = allocation_text(state, node)
+        return NodeView(node.name, True, (Constraint("allocation", "", "", text),))
     if lack is None and node.unavailable_reason is not None:
         text = f"{node.name} accepts no new jobs: {node.unavailable_reason}"
         if node.name in state.record.unreachable:
@@ -86,6 +91,24 @@ def _node_view(state: State, node: Node, request: ResourceRequest, boot: float) 
             text = f"needs {shown(amount)} {type}, {shown(free)} free on {node.name}"
             constraints.append(Constraint(type, shown(amount), shown(free), text))
     return NodeView(node.name, True, tuple(constraints))
+
+
+def allocation_text(state: State, cluster: Node) -> str:
+    """Return what a job waits for that a cluster can run."""
+    name, record = cluster.name, state.record
+    if name in record.unreachable:
+        return f"{name} is unreachable: {record.unreachable[name].reason}"
+    if name in record.cordoned:
+        return f"{name} provides no allocation: {record.cordoned[name]}"
+    members = [node for node, added in record.remotes.items() if added.cluster == name]
+    waiting = [record.unreachable[node].reason for node in members if node in record.unreachable]
+    if waiting:
+        reason = "" if waiting[0] == NOT_REACHED_YET else f" ({waiting[0]})"
+        return f"waits for an allocation of {name}{reason}"
+    if len(members) >= cluster.on_demand:
+        count = "the one allocation" if len(members) == 1 else f"all {len(members)} allocations"
+        return f"{name} has {count} that it may have; they are in use"
+    return f"waits for an allocation of {name}"
 
 
 def _gpu_constraint(state: State, node: Node, gpus: GpuRequest, boot: float) -> list[Constraint]:

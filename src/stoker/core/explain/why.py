@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.explain.constraints import NodeView, node_constraints
+from stoker.core.explain.constraints import NodeView, allocation_text, node_constraints
 from stoker.core.explain.position import (
     MAX_JOBS_EXPLAINED,
     Ahead,
@@ -90,12 +90,25 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
         return "ReqNodeNotAvail", f"{gone} was removed; stoker edit {job.label} -w NODE"
     if state.record.unreachable and (text := _unreachable_text(state, request, now)):
         return "NodeUnreachable", text
+    if text := _allocation_text(state, request):
+        return "Resources", text
     if find_placement(state.cluster, request) is not None:
         return "Priority", "the free devices are reserved for a job ahead of it"
     first = state.pending.head(state.jobs, state.quota_reason)
     if first is job or first is None:
         return "Resources", f"needs {describe(request)}"
     return "Priority", f"behind job {first.label}"
+
+
+def _allocation_text(state: State, request: ResourceRequest) -> str | None:
+    """Return which allocation a job waits for, if another scheduler has yet to start it."""
+    for name, added in state.record.remotes.items():
+        cluster = state.cluster.nodes.get(added.cluster or "")
+        if cluster is None or name not in state.record.unreachable or name in state.cluster.nodes:
+            continue
+        if infeasibility_reason(cluster, request) is None:
+            return allocation_text(state, cluster)
+    return None
 
 
 def _is_node(state: State, name: str) -> bool:

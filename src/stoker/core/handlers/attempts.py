@@ -176,8 +176,10 @@ def on_attempt_lost(state: State, job: Job, event: e.AttemptLost) -> Instruction
     if event.with_files:
         learning.discard_unsaved(job)
     if event.part is not None:
-        return end_part(state, job, PartEnd(event.part, lost=event.why), event.at)
-    return conclude(state, job, after_loss(job, state.spec(job), event.why), event.at)
+        end = PartEnd(event.part, lost=event.why, preempted=event.preempted)
+        return end_part(state, job, end, event.at)
+    outcome = after_loss(job, state.spec(job), event.why, event.preempted)
+    return conclude(state, job, outcome, event.at)
 
 
 def end_part(state: State, job: Job, end: PartEnd, at: float) -> Instructions:
@@ -201,7 +203,8 @@ def end_part(state: State, job: Job, end: PartEnd, at: float) -> Instructions:
         return conclude(state, job, outcome, at)
     if decisive.lost is not None:
         reason = f"{decisive.lost} ({node})"
-        return conclude(state, job, after_loss(job, state.spec(job), reason), at)
+        outcome = after_loss(job, state.spec(job), reason, decisive.preempted)
+        return conclude(state, job, outcome, at)
     if decisive.failed is not None:
         outcome = forced_outcome(job) or AttemptOutcome(
             JobState.FAILED, f"{decisive.failed} ({node})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal as signals
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.events import ProcessExited
 from stoker.core.model.job import SKIPPED_EXIT_CODE, Job, PartEnd
@@ -93,12 +94,17 @@ def early_stop_outcome(job: Job) -> AttemptOutcome:
     return AttemptOutcome(JobState.COMPLETED, f"stopped early{where}: other trials were better")
 
 
-def after_loss(job: Job, spec: Spec, reason: str) -> AttemptOutcome:
-    """Return the outcome of an attempt that ended without an exit code."""
+def after_loss(job: Job, spec: Spec, reason: str, preempted: bool = False) -> AttemptOutcome:
+    """Return the outcome of an attempt that ended without an exit code.
+
+    `preempted`: another scheduler ended its node, which is no failure of a job that can continue.
+    """
     forced = forced_outcome(job)
     if forced is not None and job.ending != "time":
         return forced
     outcome = AttemptOutcome(JobState.NODE_FAIL, f"lost: {reason}")
+    if preempted and (spec.training is not None or spec.requeueable):
+        return replace(outcome, again=True, preempted=True)
     return _again(job, spec.retry, outcome, ("lost",), 0.0)
 
 

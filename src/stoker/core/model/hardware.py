@@ -61,6 +61,8 @@ class NodeFacts(Struct, frozen=True, omit_defaults=True):
     placement: PlacementMode = PlacementMode.MANAGED
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
     """On a delegated node, attempts that may be queued there before they run."""
+    on_demand: int = 0
+    """The number of nodes like this that are added when jobs need them; 0: it is a node itself."""
 
 
 class DeviceAllocation(Struct, frozen=True, array_like=True):

@@ -124,6 +124,8 @@ class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):
     """A note about its end, for users."""
     stopped: bool = False
     """Whether it stopped at a checkpoint because of a stop request."""
+    preempted: bool = False
+    """Whether it was lost because another scheduler ended the allocation that was its node."""
 
     @property
     def is_success(self) -> bool:

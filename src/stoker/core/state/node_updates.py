@@ -112,6 +112,8 @@ def _unavailable_reason(state: State, name: str) -> str | None:
     if name in state.record.cordoned:
         return state.record.cordoned[name]
     facts, waiting = state.record.nodes.get(name), len(state.in_flight.get(name, ()))
+    if facts is not None and facts.on_demand:
+        return "its nodes are added when jobs need them"
     if facts is not None and waiting >= facts.max_in_flight:
         what = "1 job waits" if waiting == 1 else f"{waiting} jobs wait"
         return f"{what} in its queue"

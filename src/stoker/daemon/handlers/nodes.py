@@ -7,35 +7,50 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import convert
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from stoker.core import events as e
+from stoker.core.model.units import BadValue
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
-from stoker.daemon.nodes.configured import is_same_node, jobs_on_node, still_running
+from stoker.daemon.nodes.configured import (
+    is_same_node,
+    jobs_on_node,
+    lost_attempts,
+    pilots_of,
+    still_running,
+)
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.nodes.remote_node import RemoteNode
 from stoker.daemon.settings import check_name
 from stoker.daemon.views.format import iso
 from stoker.daemon.views.gpu import resources_view
 from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.executors.port import Allocation
+from stoker.executors.slurm.options import SCHEME, cluster_addition, describe, parse_options
 from stoker.executors.ssh.address import Address, parse_address
 from stoker.schema import requests as r
 from stoker.schema.node import (
+    AllocationView,
     MeasuredGpu,
     NodeAdded,
     NodeList,
     NodeMeasurement,
     NodeRemoved,
     NodeView,
+    PilotCounts,
 )
 
 
 def add(context: RequestContext, body: r.AddNode, state: State, now: Instant) -> CommandResult:
-    """Add a node over SSH, or change the address of one."""
+    """Add a node over SSH or a cluster, or change the address of one."""
     if body.name == context.node:
         raise CommandRejected(f"'{body.name}' is this node; choose another name.", "usage")
     check_name(body.name)
+    if body.address.startswith(SCHEME):
+        return _add_cluster(context, body, state, now)
+    if body.options:
+        raise CommandRejected("An SSH node has no such options.", "usage")
     address = parse_address(body.address, body.key)
     if body.key is not None and not os.path.isfile(os.path.expanduser(body.key)):
         raise CommandRejected(f"There is no key at {body.key}.", "not_found")
@@ -68,9 +83,31 @@ def add(context: RequestContext, body: r.AddNode, state: State, now: Instant) ->
     return CommandResult(events=[] if known else [event], reply=lambda _: reply)
 
 
+def _add_cluster(
+    context: RequestContext, body: r.AddNode, state: State, now: Instant
+) -> CommandResult:
+    """Add a Slurm cluster, or change its options; pilots that exist are unaffected."""
+    if body.address != SCHEME:
+        raise CommandRejected(f"Write {SCHEME}; the login node is given by --ssh.", "usage")
+    if body.key is not None:
+        raise CommandRejected("A key for the login node belongs in the ssh configuration.", "usage")
+    event = cluster_addition(body.name, body.options, body.shared, now.wall)
+    before = state.record.remotes.get(body.name)
+    if before is not None and before.executor != "slurm":
+        raise CommandRejected(f"'{body.name}' is a node; choose another name.", "failed")
+    known = before is not None and replace(before, at=event.at, configured=False) == event
+    reply = NodeAdded(
+        name=body.name, address=body.address, new=before is None, changed=not known,
+        configured=body.name in context.configured_nodes(),
+    )  # fmt: skip
+    return CommandResult(events=[] if known else [event], reply=lambda _: reply)
+
+
 def _name_of_same_host(state: State, name: str, address: Address) -> str | None:
     """Return another node with the same account on the same host, as far as the address says."""
     for other, added in state.record.remotes.items():
+        if added.executor != "ssh":
+            continue
         known = parse_address(added.address)
         if other == name or (known.host, known.port or 22) != (address.host, address.port or 22):
             continue
@@ -88,7 +125,9 @@ def remove(
         raise CommandRejected(f"'{body.name}' is this node; it cannot be removed.", "usage")
     if body.name not in state.record.remotes:
         raise CommandRejected(f"There is no node '{body.name}'; see stoker nodes.", "not_found")
-    running = jobs_on_node(state, body.name)
+    pilots = pilots_of(state, body.name)
+    names = [*pilots, body.name]
+    running = [job for name in names for job in jobs_on_node(state, name)]
     if running and not body.force:
         raise CommandRejected(
             f"{still_running(running)} on {body.name}; wait for them to end, cancel them, or"
@@ -96,17 +135,8 @@ def remove(
             "failed",
         )
     why = f"{body.name} was removed"
-    events: list[e.Event] = []
-    for job in running:
-        assert job.placement is not None
-        rank = [part.node for part in job.placement.parts].index(body.name)
-        part = rank if job.placement.other_parts else None
-        lost = e.AttemptLost(
-            at=now.wall, job=job.id, attempt=job.attempt, why=why, part=part,
-            with_files=not state.record.remotes[body.name].shared,
-        )  # fmt: skip
-        events.append(lost)
-    events.append(e.NodeRemoved(at=now.wall, name=body.name))
+    events = [event for name in names for event in lost_attempts(state, name, why, now.wall)]
+    events += [e.NodeRemoved(at=now.wall, name=name) for name in names]
     reply = NodeRemoved(
         name=body.name,
         lost=[job.id for job in running],
@@ -150,13 +180,24 @@ def gpu_notes(registry: ExecutorRegistry, local: str | None) -> list[str]:
 
 def summary(registry: ExecutorRegistry, state: State) -> dict[str, list[str]]:
     """Return the names of the remote nodes by their state."""
-    by_state: dict[str, list[str]] = {"machines": [], "connecting": [], "unreachable": []}
+    by_state: dict[str, list[str]] = {
+        "machines": [], "connecting": [], "queued": [], "unreachable": []
+    }  # fmt: skip
     for name in state.record.remotes:
         node_state = _node_state(
             registry.nodes.get(name), name in state.record.unreachable, drained=False
         )
         by_state["machines" if node_state == "up" else node_state].append(name)
     return by_state
+
+
+def cluster_problems(state: State) -> list[str]:
+    """Return why clusters provide no allocations."""
+    return [
+        f"{name} provides no allocation: {why}"
+        for name, why in state.record.cordoned.items()
+        if state.record.remotes[name].executor == "slurm"
+    ]
 
 
 def list_nodes(
@@ -169,7 +210,10 @@ def list_nodes(
         for name, node in state.cluster.nodes.items()
         if name not in remotes and not node.removed
     ]
-    names = [*local, *remotes]
+    names = list(local)
+    for name, added in remotes.items():
+        if added.cluster not in remotes:
+            names += [name, *pilots_of(state, name)]
     return reply_only(NodeList(nodes=[_node_view(name, state, registry, since) for name in names]))
 
 
@@ -179,8 +223,17 @@ def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float
     devices = [device for device in node.devices() if not device.removed] if node else []
     drained = bool(devices) and all(device.drained is not None for device in devices)
     begin = away.since if away else remote.up_since if remote else since
+    allocation = remote.executor.allocation if remote else None
+    if node is not None and node.on_demand:
+        node = None  # these are the resources of one allocation
+    pilots = pilots_of(state, name)
     return NodeView(
         name=name,
+        kind=added.executor if added else "local",
+        cluster=added.cluster if added else None,
+        pilots=_pilot_counts(state, pilots) if added and added.executor == "slurm" else None,
+        shape=_shape(added) if added and added.executor == "slurm" else None,
+        allocation=_allocation_view(allocation) if allocation else None,
         state=_node_state(remote, away is not None, drained),
         why=away.reason if away else None,
         notes=_notes(state, name, remote) if added else [],
@@ -189,7 +242,7 @@ def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float
         shared=added.shared if added else True,
         configured=added.configured if added else False,
         resources=resources_view(node) if node is not None else {},
-        jobs=len(jobs_on_node(state, name)),
+        jobs=sum(len(jobs_on_node(state, each)) for each in (name, *pilots)),
         since=iso(begin),
         measured=_measured(remote),
     )
@@ -198,8 +251,11 @@ def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float
 def _notes(state: State, name: str, remote: RemoteNode | None) -> list[str]:
     """Return what is unusual about a remote node."""
     notes = []
+    node = state.cluster.nodes.get(name)
     if name in state.record.cordoned:
-        notes.append(f"accepts no new jobs: {state.record.cordoned[name]}")
+        is_cluster = node is not None and node.on_demand
+        what = "provides no allocation" if is_cluster else "accepts no new jobs"
+        notes.append(f"{what}: {state.record.cordoned[name]}")
     if remote is not None and remote.error:
         notes.append(remote.error)
     if remote is not None and remote.reading is not None and "bash" not in remote.reading.tools:
@@ -212,8 +268,33 @@ def _notes(state: State, name: str, remote: RemoteNode | None) -> list[str]:
     return notes
 
 
+def _shape(added: e.NodeAdded) -> str:
+    try:
+        return describe(parse_options(added.options).pilot)
+    except BadValue:  # of a later version
+        return ""
+
+
+def _pilot_counts(state: State, pilots: list[str]) -> PilotCounts:
+    queued = sum(name in state.record.unreachable for name in pilots)
+    return PilotCounts(running=len(pilots) - queued, queued=queued)
+
+
+def _allocation_view(allocation: Allocation) -> AllocationView:
+    start, end = allocation.start, allocation.end
+    return AllocationView(
+        id=allocation.id,
+        reason=allocation.reason if allocation.is_queued else None,
+        start=iso(start) if start is not None else None,
+        end=iso(end) if end is not None and not allocation.is_queued else None,
+    )
+
+
 def _node_state(remote: RemoteNode | None, away: bool, drained: bool) -> str:
     if remote is not None and away:
+        allocation = remote.executor.allocation
+        if allocation is not None and allocation.is_queued:
+            return "queued"
         return "unreachable" if remote.why else "connecting"
     return "drained" if drained else "up"
 

@@ -314,6 +314,8 @@ def list_gpus(
     """Return every GPU with its use."""
     views = []
     for node in state.cluster.nodes.values():
+        if node.on_demand:
+            continue
         use = readings(node.name)
         for device in node.types.get("gpu", ()):
             reading = use.get(device.facts.uuid or "", {})

@@ -9,19 +9,24 @@ from stoker.core.model.job import Job
 from stoker.core.model.units import BadValue
 from stoker.core.state.state import State
 from stoker.daemon import settings
-from stoker.daemon.settings import ConfiguredNode
+from stoker.daemon.settings import ConfiguredCluster, ConfiguredNode
+from stoker.executors.slurm.options import cluster_addition
 
 
 def configured_names() -> Collection[str]:
     """Return the names of the nodes in config.toml as it is now; none if it is invalid."""
     try:
-        return settings.load().nodes
+        loaded = settings.load()
+        return {*loaded.nodes, *loaded.clusters}
     except BadValue:
         return ()  # the next start of a daemon reports it
 
 
 def configured_node_events(
-    state: State, wanted: Mapping[str, ConfiguredNode], local: str, at: float
+    state: State,
+    wanted: Mapping[str, ConfiguredNode | ConfiguredCluster],
+    local: str,
+    at: float,
 ) -> tuple[list[e.Event], list[str]]:
     """Return the events that bring the nodes in line with config.toml, and warnings."""
     events: list[e.Event] = []
@@ -29,10 +34,7 @@ def configured_node_events(
     # A home directory shared by several hosts has one config.toml, which names this host too.
     remote = {name: node for name, node in wanted.items() if name != local}
     for name, node in remote.items():
-        added = e.NodeAdded(
-            at=at, name=name, address=node.address, key=node.key, shared=node.shared,
-            configured=True,
-        )  # fmt: skip
+        added = _addition(name, node, at)
         before = state.record.remotes.get(name)
         if before is not None and before.configured and is_same_node(before, added):
             continue
@@ -48,9 +50,10 @@ def configured_node_events(
     for name, before in state.record.remotes.items():
         if not before.configured or name in remote:
             continue
-        running = jobs_on_node(state, name)
+        names = [*pilots_of(state, name), name]
+        running = [job for each in names for job in jobs_on_node(state, each)]
         if not running:
-            events.append(e.NodeRemoved(at=at, name=name))
+            events += [e.NodeRemoved(at=at, name=each) for each in names]
             continue
         warnings.append(
             f"{still_running(running)} on {name}, which is no longer in the configuration; it is"
@@ -59,9 +62,18 @@ def configured_node_events(
     return events, warnings
 
 
+def _addition(name: str, node: ConfiguredNode | ConfiguredCluster, at: float) -> e.NodeAdded:
+    if isinstance(node, ConfiguredCluster):
+        return cluster_addition(name, node.options, node.shared, at, configured=True)
+    return e.NodeAdded(
+        at=at, name=name, address=node.address, key=node.key, shared=node.shared, configured=True
+    )
+
+
 def is_same_node(before: e.NodeAdded, after: e.NodeAdded) -> bool:
-    """Return True if both describe the node with the same address, key and file system."""
-    return (before.address, before.key, before.shared) == (after.address, after.key, after.shared)
+    """Return True if both describe the node with the same address, key, files and options."""
+    fields = ("executor", "address", "key", "shared", "options")
+    return all(getattr(before, field) == getattr(after, field) for field in fields)
 
 
 def jobs_on_node(state: State, name: str) -> list[Job]:
@@ -71,6 +83,30 @@ def jobs_on_node(state: State, name: str) -> list[Job]:
         for job in state.running.values()
         if job.placement is not None and job.placement.on(name) is not None
     ]
+
+
+def pilots_of(state: State, cluster: str) -> list[str]:
+    """Return the names of the nodes that are allocations of a cluster."""
+    return [name for name, added in state.record.remotes.items() if added.cluster == cluster]
+
+
+def lost_attempts(
+    state: State, name: str, why: str, at: float, preempted: bool = False
+) -> list[e.Event]:
+    """Return the ends of the attempts on a node that is removed, or has ended by itself."""
+    events: list[e.Event] = []
+    for job in jobs_on_node(state, name):
+        assert job.placement is not None
+        rank = [part.node for part in job.placement.parts].index(name)
+        part = rank if job.placement.other_parts else None
+        if any(end.part == rank for end in job.ends):
+            continue
+        lost = e.AttemptLost(
+            at=at, job=job.id, attempt=job.attempt, why=why, part=part,
+            with_files=not state.record.remotes[name].shared, preempted=preempted,
+        )  # fmt: skip
+        events.append(lost)
+    return events
 
 
 def still_running(jobs: list[Job]) -> str:

@@ -35,6 +35,10 @@ class NodeSink:
         """Note that the node does not answer."""
         self._registry.on_node_down(self._name, why)
 
+    def node_gone(self, why: str) -> None:
+        """Remove the node, and lose the attempts on it."""
+        self._registry.on_node_gone(self._name, why)
+
     def node_reading(self, reading: NodeReading) -> None:
         """Store a measurement."""
         self._registry.on_node_reading(self._name, reading)

@@ -21,6 +21,7 @@ from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageT
 from stoker.daemon.gpus.memory import GpuMemoryTracker
 from stoker.daemon.nodes.attempt_records import JournalRecords
 from stoker.daemon.nodes.checkpoint_affinity import pin_to_node
+from stoker.daemon.nodes.configured import lost_attempts
 from stoker.daemon.nodes.gang import GangCoordinator
 from stoker.daemon.nodes.node_sink import NodeSink
 from stoker.daemon.nodes.remote_node import NodeState, RemoteNode
@@ -79,6 +80,8 @@ class ExecutorRegistry:
         """Events of executors by node, as they came."""
         self._outgoing: list[e.Event] = []
         """Events for the core."""
+        self._gone: dict[str, str] = {}
+        """Nodes that have ended by themselves, and why."""
         self._ended: dict[str, list[AttemptId]] = {}
         """Attempts with ends that were collected and not acknowledged, by node."""
         self._pinned: dict[int, str] = {}
@@ -113,7 +116,7 @@ class ExecutorRegistry:
         """
         is_connected = node.state in (NodeState.RECONCILING, NodeState.UP)
         if at_once or node.executor.has_attempts() or not is_connected:
-            node.executor.close()
+            node.executor.remove()
         else:
             self.leaving[node.name] = node
             close = partial(self._close_left, node)
@@ -123,7 +126,7 @@ class ExecutorRegistry:
         """Close the connection of a removed node, unless it was added again."""
         if self.leaving.get(node.name) is node:
             del self.leaving[node.name]
-            node.executor.close()
+            node.executor.remove()
 
     def _rejoined(self, added: e.NodeAdded) -> RemoteNode | None:
         """Return the node of that name that was removed a moment ago, if it is the same."""
@@ -131,7 +134,7 @@ class ExecutorRegistry:
         if node is None:
             return None
         if not node.is_reached_like(added) or node.state is not NodeState.LEAVING:
-            node.executor.close()
+            node.executor.remove()
             return None
         node.rejoin(added, self._detector(added.name))
         return node
@@ -338,6 +341,11 @@ class ExecutorRegistry:
             now = self.clock()
             self._outgoing.append(e.NodeUnreachable(at=now.wall, node=name, why=why, boot=now.boot))
 
+    def on_node_gone(self, name: str, why: str) -> None:
+        """Remove a node that has ended by itself; its attempts are lost."""
+        if name in self.nodes:
+            self._gone[name] = why
+
     def on_node_reading(self, name: str, reading: NodeReading) -> None:
         """Store a measurement of a node, and report what others use there."""
         node = self.nodes.get(name)
@@ -361,6 +369,12 @@ class ExecutorRegistry:
 
         An internal error about one event loses no other event.
         """
+        # The attempts on a node that is gone are judged after the ends that it reported last.
+        gone, self._gone = ({}, self._gone) if self._incoming else (self._gone, {})
+        for name, why in gone.items():
+            at = self.clock().wall
+            self._outgoing += lost_attempts(state, name, why, at, preempted=True)
+            self._outgoing.append(e.NodeRemoved(at=at, name=name, why=why))
         while self._incoming:
             name, event = self._incoming.popleft()
             self._outgoing += self.gangs.to_gang_events(name, event)
@@ -378,7 +392,7 @@ class ExecutorRegistry:
     @property
     def pending(self) -> bool:
         """Whether there is anything to collect."""
-        if self._incoming or self._outgoing or self.gangs.events:
+        if self._incoming or self._outgoing or self._gone or self.gangs.events:
             return True
         return any(node.has_news for node in self.nodes.values())
 

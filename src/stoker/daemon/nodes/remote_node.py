@@ -13,6 +13,7 @@ from stoker.core.state.state import State
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector
 from stoker.daemon.gpus.memory import sessions_on
 from stoker.daemon.nodes import host_load
+from stoker.daemon.nodes.configured import is_same_node
 from stoker.engine import Instant
 from stoker.executors.port import SHORTAGE_SECONDS, AttemptId, Executor, NodeReading
 from stoker.executors.rate_limit import RateLimit
@@ -203,5 +204,4 @@ class RemoteNode(Struct):
 
     def is_reached_like(self, added: e.NodeAdded) -> bool:
         """Return whether another addition of the node means the same executor."""
-        fields = ("executor", "address", "key", "shared", "options")
-        return all(getattr(self.added, name) == getattr(added, name) for name in fields)
+        return is_same_node(self.added, added)

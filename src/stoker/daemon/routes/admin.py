@@ -41,7 +41,7 @@ async def status(api: RouteContext, request: Request) -> Any:
 
     def handle(state: State, now: Instant) -> CommandResult:
         daemon = api.daemon
-        cluster_nodes = state.cluster.nodes.values()
+        cluster_nodes = [node for node in state.cluster.nodes.values() if not node.on_demand]
         return reply_only(
             DaemonStatus(
                 pid=os.getpid(),
@@ -62,7 +62,7 @@ async def status(api: RouteContext, request: Request) -> Any:
                 listeners=listeners,
                 thresholds=daemon.gpus.thresholds.view(),
                 seq=daemon.engine.seq,
-                warnings=api.warnings(),
+                warnings=[*api.warnings(), *nodes.cluster_problems(state)],
                 faults=daemon.faults.report(),
             )
         )

@@ -128,12 +128,22 @@ def check_queue_limits(state: State, spec: Spec) -> None:
 
 def check_satisfiable(state: State, request: ResourceRequest) -> None:
     """Reject a request that no set of nodes could ever satisfy; say what each node lacks."""
-    unreached = [name for name in state.record.remotes if name not in state.cluster.nodes]
+    unreached = [
+        name
+        for name, added in state.record.remotes.items()
+        if name not in state.cluster.nodes and not added.cluster
+    ]
     unknown = [
         name for name in request.nodes if name not in state.cluster.nodes and name not in unreached
     ]
     if unknown:
         raise CommandRejected(f"There is no node '{unknown[0]}'; see stoker nodes.", "not_found")
+    for name in request.nodes:
+        if name in state.cluster.nodes and state.cluster.nodes[name].on_demand:
+            raise CommandRejected(
+                f"'{name}' is a cluster, which adds nodes when jobs need them; name no node.",
+                "usage",
+            )
     problems, able = [], 0
     for node in state.cluster.nodes.values():
         problem = infeasibility_reason(node, request)
@@ -141,8 +151,8 @@ def check_satisfiable(state: State, request: ResourceRequest) -> None:
             if not request.nodes or node.name in request.nodes:
                 problems.append(f"{node.name} {problem}")
             continue
-        able += 1
-        if able == request.node_count:
+        able += node.on_demand or 1
+        if able >= request.node_count:
             return
     if able:
         problems = [_too_few_nodes(able, len(state.cluster.nodes)), *problems]

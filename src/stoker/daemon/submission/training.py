@@ -44,8 +44,12 @@ def without_gpus(state: State, spec: Spec) -> ResourceRequest | None:
 
 
 def _is_possible(state: State, request: ResourceRequest) -> bool:
-    able = sum(infeasibility_reason(node, request) is None for node in state.cluster.nodes.values())
-    return able >= request.node_count
+    able = (
+        node.on_demand or 1
+        for node in state.cluster.nodes.values()
+        if infeasibility_reason(node, request) is None
+    )
+    return sum(able) >= request.node_count
 
 
 def check_directories(fields: dict[str, Any]) -> None:

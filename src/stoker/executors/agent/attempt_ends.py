@@ -54,9 +54,10 @@ class AttemptEnds:
         job, number = attempt.id
         self.executor.sink.event(
             AttemptLost(
-                at=time.time(), job=job, attempt=number, why=_stored(why), part=attempt.part
+                at=time.time(), job=job, attempt=number, why=_stored(why), part=attempt.part,
+                preempted=self.executor.end_reason is not None,
             )
-        )
+        )  # fmt: skip
 
     def _release_records(self, attempt: RemoteAttempt, on_acknowledgement: bool) -> None:
         if on_acknowledgement:

@@ -120,9 +120,10 @@ class AttemptStates:
             case "late":  # what is on the node belongs to another daemon
                 executor.ends.lose(attempt, "another daemon claimed the attempt", keep=True)
             case "rebooted":
-                executor.collector.collect_without_exit(attempt, f"{name} restarted")
+                why = executor.end_reason or f"{name} restarted"
+                executor.collector.collect_without_exit(attempt, why)
             case "gone":
-                why = "the process ended without an exit record"
+                why = executor.end_reason or "the process ended without an exit record"
                 executor.collector.collect_without_exit(attempt, why)
             case "undecided":
                 attempt.undecided_polls += 1

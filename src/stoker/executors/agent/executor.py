@@ -100,6 +100,8 @@ class AgentExecutor(Executor):
         self.reconciliation = self._new_reconciliation()
         self.is_reconciled = False
         """Whether all attempts on the node are accounted for since the connection was made."""
+        self.end_reason: str | None = None
+        """Why the node has ended for good, by the decision of another scheduler."""
         self._is_reported_up = False
         self._sink: ExecutorSink | None = None
 

@@ -124,7 +124,7 @@ class Prerequisites:
         self, launch: Launch, shell: RemoteShell, work: str, library: str | None
     ) -> Launch:
         """Return the launch with the paths of the node."""
-        reports = f"{shell.root}/run/{self.connection.install}/{launch.id}.reports"
+        reports = f"{shell.root}/run/{self.connection.run_name}/{launch.id}.reports"
         checkpoints = launch.checkpoints
         if self.copies_checkpoints(launch):
             name = checkpoint_sync.name_of(launch.checkpoints)

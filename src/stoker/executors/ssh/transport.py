@@ -19,6 +19,9 @@ MAX_LOG_BYTES = 8 << 10
 class SshTransport:
     """Opens connections to one host by OpenSSH; commands share the open connection."""
 
+    run_suffix = ""
+    """A node has a home directory of its own."""
+
     def __init__(self, address: Address, control: str) -> None:
         """`control` is the path that leads to the socket of the open connection."""
         self.address, self.control = address, control

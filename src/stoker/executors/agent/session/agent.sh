@@ -25,7 +25,7 @@
 # The agent of an earlier connection may still run: no two agents write to one file, except claims,
 # barriers and files that are renamed when they are complete.
 #
-# NONCE, ROOT and INSTALL are set in front of this text.
+# NONCE, ROOT, INSTALL and RUN_NAME are set in front of this text.
 
 exec 9>&1 8>&2 2>/dev/null
 umask 077
@@ -34,7 +34,7 @@ NL='
 '
 PATH=$PATH:/usr/local/bin:/usr/bin:/bin
 BASE=$HOME/$ROOT
-RUN=$BASE/run/$INSTALL
+RUN=$BASE/run/$RUN_NAME
 mkdir -p "$RUN" "$BASE/trees" "$BASE/work" "$BASE/scripts"
 # Prefix of the checkpoint directories of this installation; later attempts use them.
 CHECKPOINTS=$BASE/checkpoints/$(printf %.8s "$INSTALL")
@@ -79,7 +79,7 @@ find_pids() {
     [ ! -e "$RUN/$1.mark" ] || read -r mark <"$RUN/$1.mark"
     set +f
     for process in $(
-        grep -lszF "STOKER_TOKEN=$INSTALL.$1." /proc/[0-9]*/environ
+        grep -lszF "STOKER_TOKEN=$INSTALL.$1." /proc/[0-9]*/environ | select_pilot
         [ -z "$leader" ] || ! kill -0 "-$leader" || grep -lsE "\) [^ZX] [0-9]+ [0-9]+ $leader " /proc/[0-9]*/stat
         [ -z "$mark" ] || grep -lsE "^Max file locks +$mark " /proc/[0-9]*/limits
     ); do
@@ -88,6 +88,14 @@ find_pids() {
         case " $pids " in *" $process "*) ;; *) pids="$pids $process" ;; esac
     done
     set -f
+}
+
+# Two parts of a job may be in two pilots on one host: pass on the processes of this one.
+select_pilot() {
+    if [ -z "${STOKER_PILOT-}" ]; then cat; return; fi
+    while read -r process; do
+        grep -qszF "STOKER_PILOT=$STOKER_PILOT" "$process" && echo "$process"
+    done
 }
 
 # kill_all KEY: kill all processes of an attempt and set $pids to them. They are stopped first, so
@@ -106,7 +114,7 @@ kill_all() {
 # Mark this process and all its children by a limit on file locks, which Linux does not enforce
 # since version 2.4.25.
 set_mark() {
-    mark=$(printf '%s' "$INSTALL.$key" | cksum)
+    mark=$(printf '%s' "$INSTALL.$key${STOKER_PILOT-}" | cksum)
     mark=$((1 << 60 | ${mark%% *}))
     ulimit -S -w $mark || ulimit -S -x $mark || return
     printf '%s\n' "$mark" >"$RUN/$key.mark"
@@ -137,6 +145,8 @@ start() {
     shift 9
     (
         trap '' HUP INT QUIT PIPE
+        leaving=
+        [ -z "${STOKER_PILOT-}" ] || trap leaving=1 TERM
         claim || exit
         work=$BASE/work/$INSTALL.$key code=
         prepare_directory || code="failed $why"
@@ -144,6 +154,7 @@ start() {
         if [ -z "$code" ]; then
             run_job "$@"
         fi
+        [ -n "$code" ] || exit
         printf '%s\n' "$code" 1<>"$RUN/$key.exit"
         notify ${code%% *} "$key" ${code#* }
     ) &
@@ -247,7 +258,7 @@ find_port() {
 
 run_job() {
     (
-        trap - HUP INT QUIT PIPE
+        trap - HUP INT QUIT PIPE TERM
         # Container engines start processes that also serve other containers: no mark.
         case "$*" in *STOKER_CONTAINER=*) ;; *) set_mark ;; esac
         cd "$work" || exit 200
@@ -269,6 +280,11 @@ run_job() {
     notify started "$key" "$pid"
     wait $pid
     code=$?
+    if [ -n "$leaving" ]; then
+        wait_again
+        # Ended by the end of the allocation: without a record, it is lost.
+        case $code in 137 | 143) code= && return ;; esac
+    fi
     if [ ! -e "$RUN/$key.begun" ]; then
         code="failed $(start_failure)"
         return
@@ -277,6 +293,16 @@ run_job() {
     list_results
     find_checkpoints
     code="exited $code $written $leftovers$saved"
+}
+
+# TERM, which Slurm sends to all processes of an allocation, interrupts `wait`.
+wait_again() {
+    while :; do
+        wait $pid
+        again=$?
+        [ $again != 127 ] || return # there was no interruption: it has ended before
+        code=$again
+    done
 }
 
 # Set $saved if the job has checkpoints on this node.
@@ -793,6 +819,8 @@ uploads=0
         set -- "$RUN/${directory##*-}".*.claim
         [ -e "$1" ] || [ -n "$(find "$directory" -mtime -30 | head -n 1)" ] || rm -rf "$directory" "$directory.ahead"
     done
+    [ -z "${STOKER_PILOT-}" ] ||
+        find "$BASE/run" -maxdepth 1 -name "$INSTALL.stoker-*" -mtime +30 -exec rm -rf {} +
     for file in "$RUN"/part.* "$RUN"/*.list.[0-9]* "$BASE"/scripts/*.[0-9]*; do
         [ ! -e "$file" ] || kill -0 "${file##*.}" || rm -f "$file"
     done

@@ -29,16 +29,22 @@ measure() {
 print_reading() {
     printf '%s\n' "boot $BOOT" "home $HOME" "connection $SSH_CONNECTION"
     # nproc counts the cores that we may use, but OpenMP's variables would override it.
-    echo "cores $(
+    echo "cores ${PILOT_CORES:-$(
         unset OMP_NUM_THREADS OMP_THREAD_LIMIT
         nproc || grep -c '^processor' /proc/cpuinfo
-    )"
+    )}"
     for tool in bash rsync tar setsid nvidia-smi; do
         command -v "$tool" >/dev/null && echo "tool $tool"
     done
-    grep -E '^(MemTotal|MemAvailable):' /proc/meminfo
-    grep '^cpu ' /proc/stat
-    echo "load $(cat /proc/loadavg)"
+    if [ "${PILOT_MEMORY:-0}" -gt 0 ]; then
+        printf '%s\n' "MemTotal: $((PILOT_MEMORY * 1024))" "MemAvailable: $((PILOT_MEMORY * 1024))"
+    else
+        grep -E '^(MemTotal|MemAvailable):' /proc/meminfo
+    fi
+    if [ -z "${STOKER_PILOT-}" ]; then # an allocation is not shared, whatever the node's load is
+        grep '^cpu ' /proc/stat
+        echo "load $(cat /proc/loadavg)"
+    fi
     echo "disk $(df -Pk "$BASE" | tail -n 1)"
     print_gpus
     echo end
@@ -46,7 +52,10 @@ print_reading() {
 
 # Print a row per GPU, one per process on it, and what these processes are.
 print_gpus() {
-    command -v nvidia-smi >/dev/null || return
+    if ! command -v nvidia-smi >/dev/null; then
+        [ -z "${STOKER_PILOT-}" ] || print_unlisted_gpus
+        return
+    fi
     if read -r pid recorded <"$RUN/stuck" && is_alive "$pid" "$recorded"; then
         echo 'gpu-error the GPU driver has not answered'
         return
@@ -91,12 +100,34 @@ query_driver() {
     read -r me rest <"/proc/self/stat"
     echo "querier $me"
     rows=$(query gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,temperature.gpu,power.draw)
-    printf '%s\n' "$rows" | sed 's/^/gpu /'
+    select_gpus "$rows" | sed 's/^/gpu /'
     # `apps` tells a GPU without processes from a driver that cannot list them.
     rows=$(query compute-apps=gpu_uuid,pid,used_memory) && echo apps &&
         printf '%s\n' "$rows" | sed 's/^/app /'
     kill "$timer"
     echo end
+}
+
+# select_gpus ROWS: print the rows of this node, or of the allocation of a pilot. If the driver
+# lists no more GPUs than were allocated, it lists these only, and counts from 0.
+select_gpus() {
+    allocated=$(split_gpus | wc -w) listed=$(printf '%s\n' "$1" | wc -l)
+    if [ -z "${STOKER_PILOT-}" ] || [ "$listed" -le "$allocated" ]; then
+        printf '%s\n' "$1"
+        return
+    fi
+    printf '%s\n' "$1" | while IFS= read -r row; do
+        case ",$PILOT_GPUS," in *",${row%%,*},"*) printf '%s\n' "$row" ;; esac
+    done
+}
+
+split_gpus() { echo "${PILOT_GPUS-}" | tr ',' ' '; }
+
+# Print the GPUs that were allocated, if no driver tells more about them.
+print_unlisted_gpus() {
+    for gpu in $(split_gpus); do
+        echo "gpu $gpu, $(uname -n)-$gpu, GPU, N/A, N/A, N/A, N/A, N/A"
+    done
 }
 
 # Replace this process by nvidia-smi, after recording its pid and start time.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from stoker.executors.agent.session.framing import ProtocolError
 from stoker.executors.agent.session.session import AgentSession, OnBytes, OnReply
-from stoker.executors.agent.session.transport import Transport
+from stoker.executors.agent.session.transport import NotReady, Transport
 from stoker.executors.reactor import Reactor, Timer
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
@@ -55,9 +55,19 @@ class ReconnectingSession:
         self.retry = Timer(reactor, self._connect)
         self._check = Timer(reactor, self._check_alive)
 
+    @property
+    def run_name(self) -> str:
+        """The name of the directory with the records of attempts."""
+        return f"{self.install}{self.transport.run_suffix}"
+
     def open(self) -> None:
         """Connect in a moment."""
         self.retry.request(0.0)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, or one will be tried."""
+        return self.session is not None or self.retry.is_set
 
     @property
     def is_up(self) -> bool:
@@ -112,11 +122,13 @@ class ReconnectingSession:
     def _connect(self) -> None:
         self.give_up_at = time.monotonic() + HELLO_SECONDS
         self._check.request(HELLO_SECONDS)
-        variables = {"ROOT": ROOT, "INSTALL": self.install}
+        variables = {"ROOT": ROOT, "INSTALL": self.install, "RUN_NAME": self.run_name}
         try:
             self.session = AgentSession(
                 self.transport, variables, self.reactor, self._on_notification, self._on_closed
             )
+        except NotReady as error:
+            self._on_closed(str(error))
         except OSError as error:
             self._on_closed(f"ssh cannot be started: {error.strerror or error}")
 
@@ -143,8 +155,9 @@ class ReconnectingSession:
         self.listener.on_down(why)
 
     def close(self) -> None:
-        """Close the connection for good."""
+        """Close the connection, until it is opened again."""
         session, self.session = self.session, None
+        self.up_at = self.pinged_at = None
         self.retry.cancel()
         self._check.cancel()
         if session is not None:

@@ -68,7 +68,9 @@ class RemoteShell(Struct, frozen=True):
     @property
     def uses_rsync(self) -> bool:
         """Whether both ends have rsync."""
-        return self.has_rsync and shutil.which("rsync") is not None
+        if not self.has_rsync or self.transport.rsync_shell() is None:
+            return False
+        return shutil.which("rsync") is not None
 
     def command(self, script: str, *words: str) -> list[str]:
         """Return the argv that runs a script on the node, whatever the login shell is."""
@@ -211,7 +213,7 @@ def rsync(
     """Run rsync on these names; `target` is what a full disk is reported for."""
     counted = () if on_progress is None else PROGRESS_OPTIONS
     # rsync's own rule: a quote inside quotes is written twice, a backslash is literal.
-    words_of_shell = shell.transport.rsync_shell()
+    words_of_shell = shell.transport.rsync_shell() or ()
     remote_shell = " ".join("'" + word.replace("'", "''") + "'" for word in words_of_shell)
     with tempfile.TemporaryFile() as list:
         list.write(listing(names))

@@ -6,6 +6,10 @@ import subprocess
 from typing import Protocol
 
 
+class NotReady(OSError):
+    """A connection cannot be made yet; the message says what the node waits for."""
+
+
 class Transport(Protocol):
     """Opens one connection to a node at a time, and commands beside it."""
 
@@ -16,6 +20,11 @@ class Transport(Protocol):
     @property
     def key(self) -> str:
         """Identifies the connection on this node: names locks and unfinished uploads."""
+
+    @property
+    def run_suffix(self) -> str:
+        """Distinguishes nodes with one home directory by the names of their run directories."""
+        return ""
 
     def connect(self, command: str) -> subprocess.Popen[bytes]:
         """Open a connection that runs a shell command, with pipes; raise OSError if it cannot."""
@@ -29,8 +38,8 @@ class Transport(Protocol):
     def command(self, script: str) -> list[str]:
         """Return the argv that runs a shell command over the open connection."""
 
-    def rsync_shell(self) -> list[str]:
-        """Return the argv, without a host, by which rsync opens its remote side."""
+    def rsync_shell(self) -> list[str] | None:
+        """Return the argv, without a host, by which rsync opens its remote side, if it can."""
 
     @property
     def rsync_host(self) -> str:

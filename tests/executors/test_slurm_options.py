@@ -1,0 +1,82 @@
+"""Options of a Slurm cluster, and rows of squeue."""
+
+from pathlib import Path
+
+import pytest
+
+from stoker.core.model.resources import GPU
+from stoker.core.model.units import BadValue
+from stoker.executors.slurm.commands import SlurmCommands, SlurmError, error_text, parse_row
+from stoker.executors.slurm.options import PilotShape, describe, parse_options, parse_pilot
+
+
+def test_a_shape_becomes_options_of_sbatch_and_resources() -> None:
+    shape = parse_pilot("gpus=a100:2 cores=8 mem=32G time=90m max=4 idle=5m")
+    assert shape == PilotShape(2, "a100", 8, 32768, 5400, 4, 300)
+    assert shape.sbatch_options() == [
+        "--nodes=1", "--ntasks=1", "--cpus-per-task=8", "--gres=gpu:a100:2", "--mem=32768M",
+        "--time=90",
+    ]  # fmt: skip
+    facts = shape.node_facts("lab")
+    assert facts.on_demand == 4
+    assert [device.model for device in facts.types[GPU]] == ["a100", "a100"]
+    assert describe(shape) == (
+        "up to 4 allocations of 2 a100 GPUs, 8 cores, 32768 MiB of memory for 1.5 h, released"
+        " after 5 min without jobs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpus=2", "--pilot needs time="),
+        ("gpus=x time=1h", "gpus takes a whole number"),
+        ("time=10s", "time=10s is too short"),
+        ("time=1h time=2h", "time is given twice"),
+        ("time=1h colour=red", "'colour=red' is not one of gpus, time, max, idle, cores, mem"),
+    ],
+)
+def test_an_invalid_shape_is_rejected(text: str, expected: str) -> None:
+    with pytest.raises(BadValue, match="--pilot") as error:
+        parse_pilot(text)
+    assert expected in str(error.value)
+
+
+def test_options_that_stoker_sets_itself_are_rejected() -> None:
+    assert parse_options({"sbatch": "-p gpu -A 'my account'"}).sbatch[-1] == "my account"
+    with pytest.raises(BadValue, match="stoker sets --job-name itself"):
+        parse_options({"sbatch": "--job-name=mine"})
+    with pytest.raises(BadValue, match="no option 'color'"):
+        parse_options({"color": "red"})
+
+
+def test_a_row_of_squeue() -> None:
+    row = parse_row("12|stoker-a-lab-b|PENDING||N/A|1794966613|Resources")
+    assert row is not None
+    assert (row.id, row.name, row.start, row.end) == ("12", "stoker-a-lab-b", 1794966613.0, None)
+    assert row.is_pending
+    assert not row.has_ended
+    assert parse_row("a banner of the login node") is None
+
+
+def test_the_errors_of_a_command_are_one_message() -> None:
+    text = "sbatch: error: bad partition x\nsbatch: error: Batch job submission failed: y\n"
+    assert error_text(text) == "bad partition x; Batch job submission failed: y"
+    assert error_text("bash: sbatch: not found\n") == "bash: sbatch: not found"
+
+
+def test_commands_that_are_not_installed_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "env").symlink_to("/usr/bin/env")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SlurmError, match="squeue was not found here; add the cluster with --ssh"):
+        SlurmCommands().jobs()
+
+
+def test_variables_of_a_surrounding_job_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "100")
+    argv = SlurmCommands().argv(["squeue"])
+    assert "SLURM_MEM_PER_NODE" in argv
+    assert "SLURM_CONF" not in argv
