@@ -106,6 +106,9 @@ class Release(Select):
 class Retry(Select):
     """Requeue finished jobs."""
 
+    running: bool = False
+    """Terminate running jobs and requeue them, too."""
+
     failed: bool = False
     """With no job named: the failures that were not dismissed."""
     all: bool = False

@@ -116,7 +116,7 @@ class AttemptRecovered(Event, frozen=True, kw_only=True):
 
 
 class PreemptionRequested(Event, tag="StopAsked", frozen=True, kw_only=True, omit_defaults=True):
-    """The planner requests that a running attempt stop at its next checkpoint; it resumes later."""
+    """A running attempt is requested to stop at its next checkpoint; it resumes later."""
 
     job: int
     attempt: int
@@ -124,6 +124,8 @@ class PreemptionRequested(Event, tag="StopAsked", frozen=True, kw_only=True, omi
     boot: float
     by: int | None = None
     gpus: int | None = None
+    at_once: bool = False
+    """Whether it is terminated without waiting for a checkpoint."""
 
 
 class PreemptionCancelled(Event, tag="StopWithdrawn", frozen=True, kw_only=True):

@@ -125,6 +125,8 @@ def on_preemption_requested(state: State, event: e.PreemptionRequested) -> Instr
     job.progress = replace(progress, stop=stop)
     state.changes.job(job.id)
     state.update_stopping(job)
+    if event.at_once:
+        return _end(state, job)
     if progress.accepts_stop:
         return [RequestStop(job.id, job.attempt)]
     if spec.early_signal is not None:
