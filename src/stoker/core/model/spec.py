@@ -136,6 +136,8 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True, rename=_SPEC_S
     retry: Retry = Retry()
     output: str | None = None
     error: str | None = None
+    truncate_output: bool = False
+    """Whether each attempt empties the files of its output first (`--open-mode=truncate`)."""
     labels: tuple[str, ...] = ()
     group: str | None = None
     comment: str | None = None

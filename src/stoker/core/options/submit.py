@@ -68,7 +68,7 @@ KNOWN_OPTIONS = {
     "retry_on", "signal", "export", "mail_type", "mail_user", "comment", "label", "group", "env",
     "slurm_env", "no_slurm_env", "delay", "pty", "on_end", "time_request", "explicit", "feed",
     "client", "share", "verbatim", "send", "no_send", "bring", "no_bring", "bring_into",
-    "leave_out", "if_unreachable", "no_threads",
+    "leave_out", "if_unreachable", "no_threads", "open_mode",
 } | training_options.KNOWN_OPTIONS  # fmt: skip
 
 
@@ -158,6 +158,8 @@ def _plain_fields(words: dict[str, str], options: Options) -> dict[str, Any]:
         raise BadValue(f"Queue '{fields['queue']}' is not a name; use letters, digits, . and -.")
     if "time" in words:
         fields["limit"] = parse_duration(words["time"], "--time") or None
+    if "open_mode" in words:
+        fields["truncate_output"] = parse_open_mode(words["open_mode"])
     if "signal" in words:
         fields["early_signal"] = parse_early_signal(words["signal"])
     labels = options.get("label", [])
@@ -230,6 +232,14 @@ def parse_signal(text: str) -> int:
         return int(signals.Signals[word if word.startswith("SIG") else f"SIG{word}"])
     except KeyError:
         raise BadValue(f"There is no signal '{text}'; write USR1, TERM or a number.") from None
+
+
+def parse_open_mode(text: str) -> bool:
+    """Parse Slurm's `--open-mode=append|truncate`; return True for truncate."""
+    for mode in ("append", "truncate"):
+        if text and mode.startswith(text.lower()):
+            return mode == "truncate"
+    raise BadValue(f"--open-mode is append or truncate, not '{text}'.")
 
 
 def parse_early_signal(text: str) -> EarlySignal:

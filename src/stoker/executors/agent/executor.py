@@ -33,6 +33,7 @@ from stoker.executors.agent.starts import Starts
 from stoker.executors.agent.transfer.log_mirror import LogMirror
 from stoker.executors.agent.transfer.staging import AttemptWorkspace
 from stoker.executors.agent.transfer.uploads import SnapshotCache, TreeUploads
+from stoker.executors.linux.log_file import empty_logs
 from stoker.executors.linux.thread_pool import TransferPool
 from stoker.executors.port import (
     AttemptId,
@@ -138,6 +139,8 @@ class AgentExecutor(Executor):
         """Start an attempt, at most once ever; with a barrier, when it is released."""
         id, part = launch.id, barrier.rank if barrier is not None else None
         mirror = LogMirror(launch.out, launch.err, self.ends.note_path(id))
+        if launch.truncate_output:
+            empty_logs(launch.out, launch.err)
         try:
             mirror.open(launch.umask)
         except OSError as error:
