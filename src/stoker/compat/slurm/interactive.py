@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-from stoker.client.errors import UsageError
 from stoker.compat.slurm.given_options import (
     STEP_SWITCHES,
     STEP_VALUES,
     join_words,
     split_options,
 )
+from stoker.compat.slurm.job_fields import SlurmError
 
 
 def srun(argv: list[str]) -> int:
@@ -25,7 +25,7 @@ def srun(argv: list[str]) -> int:
 
     given, command = split_options(argv, is_step=True)
     if not command:
-        raise UsageError("error: No command given to execute.")
+        raise SlurmError("srun: error: No command given to execute.")
     step = [option for option in given if option.name in STEP_SWITCHES | STEP_VALUES]
     job = [option for option in given if option not in step and not option.is_ignored]
     if any(option.name == "--pty" for option in job):

@@ -94,6 +94,11 @@ class Group:
         totals = [amounts(node, kind)[1] for node in self.nodes] or [0.0]
         return f"{min(totals):g}{'+' if min(totals) != max(totals) else ''}"
 
+    def used(self, kind: str) -> str:
+        """Return how much of a resource is allocated on the first node."""
+        free, total = amounts(self.nodes[0], kind) if self.nodes else (0.0, 0.0)
+        return f"{total - free:g}"
+
     @property
     def free_memory(self) -> str:
         """Free memory of the nodes in MiB."""
@@ -185,7 +190,15 @@ _NAMES_OF_CODES = {
     "statelong": "T", "threads": "Z", "time": "l", "timestamp": "H", "user": "u", "userlong": "U",
     "version": "v", "weight": "w",
 }  # fmt: skip
-NAMES = {name: CODES[code] for name, code in _NAMES_OF_CODES.items()}
+NAMES = {
+    **{name: CODES[code] for name, code in _NAMES_OF_CODES.items()},
+    "allocmem": Column("ALLOCMEM", lambda group: group.used("mem")),
+    "comment": Column("COMMENT", NULL),
+    "extra": Column("EXTRA", NULL),
+    "gresused": Column("GRES_USED", lambda group: f"gpu:{group.used('gpu')}"),
+    "port": Column("PORT", "0"),
+    "statecomplete": Column("STATECOMPLETE", lambda group: LONG_STATES[group.state].rstrip("*")),
+}
 SEPARATING = frozenset(CODES[code] for code in "abEfgGhHIlLMnopPrRstTuUvV")
 """Nodes with different values of these columns have lines of their own; others are summed up."""
 

@@ -85,7 +85,7 @@ _NAMES_OF_CODES = {
     "sct": "z", "selectjobinfo": "s", "shared": "h", "sockets": "H", "starttime": "S",
     "state": "T", "statecompact": "t", "submittime": "V", "threads": "J", "timeleft": "L",
     "timelimit": "l", "timeused": "M", "tres-per-node": "b", "userid": "U", "username": "u",
-    "wckey": "w", "workdir": "Z", "exc_nodes": "x",
+    "wckey": "w", "workdir": "Z",
 }  # fmt: skip
 _CPUS_PER_TASK = Column("CPUS_PER_TASK", lambda job: str(job.node_cores))
 NAMES = {
