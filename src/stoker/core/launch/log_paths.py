@@ -8,6 +8,10 @@ from stoker.core.model.job import Job
 from stoker.core.model.spec import FileTransfer, Spec
 
 
+MAX_PADDING = 10
+"""As in Slurm."""
+
+
 def log_paths(job: Job, spec: Spec, node: str, logs: str, rank: int = 0) -> tuple[str, str | None]:
     """Return the files of stdout and stderr: by default one per attempt and part."""
     suffix = f".{job.attempt}" if job.attempt else ""
@@ -26,7 +30,7 @@ def transfer_of(job: Job, spec: Spec, node: str, rank: int = 0) -> FileTransfer:
 
 
 def fill_path(pattern: str, job: Job, spec: Spec, node: str, rank: int = 0) -> str:
-    """Return a path with Slurm's %j %A %a %x %u %N %t %% filled in, below the job's directory."""
+    """Return a path with Slurm's %j, %A and so on filled in, below the job's directory."""
     if rank and "%t" not in pattern and "%N" not in pattern:
         pattern += f".{rank}"  # parts never share a file
     filled = _fill_pattern(pattern, job, spec, node, rank)
@@ -34,13 +38,16 @@ def fill_path(pattern: str, job: Job, spec: Spec, node: str, rank: int = 0) -> s
 
 
 def _fill_pattern(pattern: str, job: Job, spec: Spec, node: str, rank: int) -> str:
+    """Fill in %j %J %A %a %x %u %N %n %t %%; `%4a` pads a number with zeros."""
     values = {
         "j": str(job.id),
+        "J": str(job.id),
         "A": str(job.array or job.id),
         "a": str(job.index if job.index is not None else 0),
         "x": job.name.replace("/", "_"),
         "u": spec.user,
         "N": node,
+        "n": str(rank),
         "t": str(rank),
         "%": "%",
     }
@@ -50,6 +57,12 @@ def _fill_pattern(pattern: str, job: Job, spec: Spec, node: str, rank: int) -> s
         filled += head
         if not percent:
             break
-        filled += values.get(tail[:1], f"%{tail[:1]}")
-        remaining = tail[1:]
+        code = tail.lstrip("0123456789")[:1]
+        if not code:
+            return filled + percent + tail
+        digits = tail.partition(code)[0]
+        value = values.get(code, f"%{digits}{code}")
+        width = min(int(digits[:3]), MAX_PADDING) if digits else 0
+        filled += value.zfill(width) if value.isdecimal() else value
+        remaining = tail[len(digits) + 1 :]
     return filled
