@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from stoker.core.model.job import Job
 from stoker.core.model.spec import FileTransfer, Spec
 
-
 MAX_PADDING = 10
 """As in Slurm."""
 
