@@ -36,6 +36,9 @@ MODULES = {
 }
 """Modules of commands that are not named like their module."""
 
+NEVER_ON_PATH = ("slurm",)
+"""Commands that bring a directory of their own for PATH, and are not installed themselves."""
+
 ON_PATH = (
     "simple_gpu_scheduler", "simple_gpu_submit", "simple_hypersearch", "execute_batch",
     "execute_remote", "run-scheduler", "scheduler-state", "scheduler-cancel-job",

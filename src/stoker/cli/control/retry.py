@@ -34,11 +34,9 @@ def main(argv: list[str]) -> int:
     since = args.text("since")
     all_failed = args.flag("all_failed") or since is not None
     failed = args.flag("failed") or all_failed
-    options: dict[str, object] = {
-        "failed": failed,
-        "same_gpus": args.flag("same_gpus"),
-        "running": args.flag("running"),
-    }
+    options: dict[str, object] = {"failed": failed, "same_gpus": args.flag("same_gpus")}
+    if args.flag("running"):
+        options["running"] = True
     if all_failed and not args.words:
         options["all"] = True
     if since is not None:
