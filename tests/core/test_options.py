@@ -82,7 +82,8 @@ def test_the_rest_of_an_sbatch_line() -> None:
     )  # fmt: skip
     assert wanted.fields["limit"] == 36 * 3600
     assert wanted.begin_at == NOW + 3600
-    assert wanted.fields["early_signal"] == EarlySignal(10, 120)
+    assert wanted.fields["early_signal"] == EarlySignal(10, 120, to_script=True)
+    assert parsed(signal="USR1").fields["early_signal"] == EarlySignal(10, 60)
     assert wanted.fields["retry"] == Retry(3, ("lost",))
     assert wanted.fields["truncate_output"]
     assert not parsed(open_mode="append").fields["truncate_output"]

@@ -85,6 +85,8 @@ class Kill(End):
     """Send a signal to jobs, or end them at once."""
 
     signal: Word | None = None
+    to_script: bool = False
+    """Send the signal only to the first process of each job."""
 
 
 class Pause(Select):

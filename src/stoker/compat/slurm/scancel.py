@@ -44,18 +44,23 @@ def main(argv: list[str]) -> int:
         ids = _filtered(args, ids)
     elif not ids:
         raise UsageError("error: No job identification provided")
+    if not ids:
+        return 0
     client = connect()
-    failed = 0
-    for id in ids:
-        if signal is not None:
-            failed += not _send_signal(client, id, signal, is_quiet=args.flag("quiet"))
-            continue
-        try:
-            client.cancel([id])
-        except NotFound as error:  # Slurm says nothing about a job that it does not know
-            if args.flag("verbose"):
-                output.say(f"scancel: {error.message}")
-    return 1 if failed else 0
+    if signal is None:
+        _cancel(client, ids)
+        return 0
+    sent = [_send_signal(client, id, signal, args) for id in ids]
+    return 0 if all(sent) else 1
+
+
+def _cancel(client: Client, ids: list[str]) -> None:
+    """Cancel jobs; Slurm says nothing about a job that it does not know."""
+    try:
+        client.cancel(ids)
+    except NotFound:
+        for id in ids if len(ids) > 1 else ():
+            _cancel(client, [id])
 
 
 def _signal(text: str | None) -> int | None:
@@ -85,13 +90,13 @@ def _filtered(args: Args, ids: list[str]) -> list[str]:
     ]
 
 
-def _send_signal(client: Client, id: str, signal: int, *, is_quiet: bool) -> bool:
+def _send_signal(client: Client, id: str, signal: int, args: Args) -> bool:
     """Send a signal to a running job; return False if there is none."""
     try:
-        reply = client.kill([id], signal=str(signal))
+        reply = client.act("kill", [id], signal=str(signal), to_script=args.flag("batch"))
     except NotFound:
         reply = {"done": []}
-    if not reply["done"] and not is_quiet:
+    if not reply["done"] and not args.flag("quiet"):
         output.say(f"scancel: error: Kill job error on job id {id}: Invalid job id specified")
     return bool(reply["done"])
 

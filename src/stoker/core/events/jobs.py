@@ -68,11 +68,13 @@ class JobResumed(Event, frozen=True, kw_only=True):
     boot: float
 
 
-class JobSignalled(Event, frozen=True, kw_only=True):
+class JobSignalled(Event, frozen=True, kw_only=True, omit_defaults=True):
     """The user sent a signal to a running job."""
 
     job: int
     signal: int
+    to_script: bool = False
+    """Whether only its first process gets it."""
 
 
 class JobRetried(Event, frozen=True, kw_only=True):

@@ -129,8 +129,9 @@ def on_preemption_requested(state: State, event: e.PreemptionRequested) -> Instr
         return _end(state, job)
     if progress.accepts_stop:
         return [RequestStop(job.id, job.attempt)]
-    if spec.early_signal is not None:
-        return [SignalAttempt(job.id, job.attempt, spec.early_signal.signal, if_caught=True)]
+    if (early := spec.early_signal) is not None:
+        to_script = early.to_script
+        return [SignalAttempt(job.id, job.attempt, early.signal, True, to_script)]
     return _end(state, job)
 
 

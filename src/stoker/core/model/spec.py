@@ -29,6 +29,8 @@ class EarlySignal(Struct, frozen=True, omit_defaults=True):
 
     signal: int
     seconds: int
+    to_script: bool = False
+    """Whether only the job's first process gets it (`B:`)."""
 
 
 class FileTransfer(Struct, frozen=True, omit_defaults=True):

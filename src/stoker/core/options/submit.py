@@ -244,8 +244,9 @@ def parse_open_mode(text: str) -> bool:
 
 def parse_early_signal(text: str) -> EarlySignal:
     """Parse Slurm's `--signal=[B:]USR1[@120]`."""
-    name, _, seconds = text.removeprefix("B:").removeprefix("b:").partition("@")
-    return EarlySignal(parse_signal(name), parse_count(seconds or "60", "--signal"))
+    to_script = text[:2] in ("B:", "b:")
+    name, _, seconds = (text[2:] if to_script else text).partition("@")
+    return EarlySignal(parse_signal(name), parse_count(seconds or "60", "--signal"), to_script)
 
 
 WITHOUT_EFFECT = {

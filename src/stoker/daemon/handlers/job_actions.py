@@ -133,7 +133,7 @@ def kill(context: RequestContext, body: r.Kill, state: State, now: Instant) -> C
             return [e.JobCancelled(at=now.wall, job=job.id, at_once=True)]
         if job.state not in HOLDING:
             return "it is not running"
-        return [e.JobSignalled(at=now.wall, job=job.id, signal=number)]
+        return [e.JobSignalled(at=now.wall, job=job.id, signal=number, to_script=body.to_script)]
 
     return for_each_job(context, body.select, state, now, step)
 

@@ -215,11 +215,17 @@ class AgentExecutor(Executor):
         for number in (signal.SIGCONT, signal.SIGTERM):  # a stopped process handles no signal
             self.signal(attempt.id, number)
 
-    def signal(self, attempt: AttemptId, number: int, only_if_handled: bool = False) -> None:
+    def signal(
+        self,
+        attempt: AttemptId,
+        number: int,
+        only_if_handled: bool = False,
+        to_script: bool = False,
+    ) -> None:
         """Send a signal to the processes of an attempt."""
         known = self.attempts.get(attempt)
         if known is not None and known.is_ordered:
-            how = "only-if-handled" if only_if_handled else ""
+            how = "only-if-handled" if only_if_handled or to_script else ""
             self.connection.request(None, "signal", str(int(number)), known.word, how)
 
     def suspend(self, attempt: AttemptId) -> None:

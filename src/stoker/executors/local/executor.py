@@ -237,12 +237,19 @@ class LocalExecutor(Executor):
         elif (known := self.attempts.get(attempt)) is not None:
             self.termination.begin(known, grace)
 
-    def signal(self, attempt: AttemptId, number: int, only_if_handled: bool = False) -> None:
+    def signal(
+        self,
+        attempt: AttemptId,
+        number: int,
+        only_if_handled: bool = False,
+        to_script: bool = False,
+    ) -> None:
         """Send a signal; a shell that waits for a child gets it only if it handles it."""
         known = self.attempts.get(attempt)
         if known is None or known.pid is None:
             return
-        pids, leader = self.members(known), known.pid
+        leader = known.pid
+        pids = [leader] if to_script else self.members(known)
         contained = is_contained(known)
         if only_if_handled:
             # The process in charge of a container handles every signal, whatever runs inside.
