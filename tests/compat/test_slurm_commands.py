@@ -399,13 +399,15 @@ def test_salloc(slurm: SlurmEnv) -> None:
 
 
 def test_sbatch_and_squeue_inside_a_job(slurm: SlurmEnv) -> None:
-    line = "squeue -h -j $SLURM_JOB_ID -o %j; sbatch --parsable -J inner --wrap 'echo hello'"
-    id = slurm.sbatch("-J", "outer", "--wrap", line)
+    line = "squeue -h -j $SLURM_JOB_ID -o %j; sbatch --parsable inner.sh"
+    script(slurm, "inner.sh", "#!/bin/sh\necho $SLURM_JOB_NAME ${SLURM_NTASKS-none}\n")
+    id = slurm.sbatch("-J", "outer", "-n", "2", "-t", "5", "--wrap", line)
     slurm.end(id)
     name, inner = slurm.read(f"slurm-{id}.out").split()
     assert name == "outer"
     assert slurm.ended(inner) == "COMPLETED"
-    assert slurm.read(f"slurm-{inner}.out") == "hello\n"
+    assert slurm.read(f"slurm-{inner}.out") == "inner.sh none\n"
+    assert slurm.ok("scontrol", "show", "job", inner).count("Deadline=N/A") == 1
 
 
 def test_a_job_requeues_itself(slurm: SlurmEnv) -> None:

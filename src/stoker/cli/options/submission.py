@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 SBATCH_NAMES = {"timelimit": "time", "array_inx": "array", "job_name": "name",
                 "partition": "queue", "mem_per_node": "mem", "cpus_per_task": "cpus"}  # fmt: skip
-SET_INSIDE_JOBS = frozenset({"STOKER_GPUS", "STOKER_NODES"})
+SET_INSIDE_JOBS = frozenset({
+    "STOKER_DEADLINE", "STOKER_GPUS", "STOKER_JOB_NAME", "STOKER_NODES",
+})  # fmt: skip
 """Inside a job, these name its allocation and are not options."""
 SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#={}!")
 
