@@ -16,11 +16,14 @@ HEAVY = {
 }  # fmt: skip
 
 
-def imported_by(*argv: str) -> set[str]:
+STOKER = "sys.argv = ['stoker', *sys.argv[1:]]; from stoker.main import main; code = main()"
+SLURM = "from stoker.compat.slurm.__main__ import main; code = main(sys.argv[1:])"
+
+
+def imported_by(*argv: str, program: str = STOKER) -> set[str]:
     """Return the modules that a command imports beyond those of a bare interpreter."""
     code = (
-        "import sys; bare = set(sys.modules); sys.argv = ['stoker', *sys.argv[1:]]\n"
-        "from stoker.main import main; code = main()\n"
+        f"import sys; bare = set(sys.modules); {program}\n"
         "sys.stderr.write('\\n@ ' + ' '.join(set(sys.modules) - bare)); sys.exit(code)"
     )
     done = subprocess.run(
@@ -49,6 +52,29 @@ def test_a_command_imports_nothing_heavy(fake: FakeDaemon, argv: tuple[str, ...]
     assert not found & HEAVY
     ours = {name for name in found if name.startswith("stoker.cli.")}
     assert len(ours) <= 12, "one module per verb, imported only when chosen"
+
+
+SLURM_COMMANDS = (
+    ("squeue", "-h", "-t", "all", "-o", "%i %t"),
+    ("sbatch", "--wrap", "true"),
+    ("sacct", "-o", "JobID,State,NodeList", "--parsable2", "-j", "1"),
+    ("scancel", "1"),
+    ("sinfo", "-h", "-o", "%P"),
+)
+
+
+@pytest.mark.parametrize("argv", SLURM_COMMANDS, ids=lambda argv: argv[0])
+def test_slurms_commands_import_nothing_heavy(fake: FakeDaemon, argv: tuple[str, ...]) -> None:
+    job = view(1, state="RUNNING", nodes=["box"], elapsed=5.0)
+    fake.answers = {
+        "GET /v1/jobs": (200, {"jobs": [job], "more": 0, "counts": {}}),
+        "GET /v1/history": (200, {"jobs": [], "more": 0}),
+        "GET /v1/queues": (200, {"queues": []}),
+        "GET /v1/nodes": (200, {"nodes": []}),
+        "POST /v1/jobs": (200, {"first": 1, "last": 1, "count": 1, "label": "1", "warnings": []}),
+        "POST /v1/cancel": (200, {"done": [{"id": 1, "label": "1"}], "skipped": []}),
+    }
+    assert not imported_by(*argv, program=SLURM) & HEAVY
 
 
 def test_only_the_chosen_verb_is_imported(fake: FakeDaemon) -> None:

@@ -96,11 +96,22 @@ def test_inside_a_job_its_own_variables_are_not_options(
 ) -> None:
     monkeypatch.setenv("STOKER_JOB_ID", "5")
     monkeypatch.setenv("STOKER_GPUS", "4")
+    monkeypatch.setenv("STOKER_JOB_NAME", "outer")
+    monkeypatch.setenv("STOKER_DEADLINE", "1700000000")
     monkeypatch.setenv("STOKER_TOKEN", "secret")
     body, _ = build_submission(["true"], "submit")
     assert body["options"] == {}
     assert "STOKER_TOKEN" not in body["environment"]
     assert body["environment"]["STOKER_HOME"] == str(here)
+
+
+def test_slurms_variables_are_those_of_one_job() -> None:
+    variables = {"SLURM_NTASKS": "2", "SLURMD_NODENAME": "n1", "SLURM_CLUSTER_NAME": "stoker"}
+    inside = {**variables, "STOKER_JOB_ID": "5", "SLURM": "mine"}
+    assert environment.job_environment(inside) == {"SLURM": "mine"}
+    elsewhere = {**variables, "SLURM_CLUSTER_NAME": "lab", "STOKER_JOB_ID": "5"}
+    assert environment.job_environment(elsewhere)["SLURM_NTASKS"] == "2"
+    assert environment.job_environment(variables) == variables
 
 
 def training_variables(distributed: bool, nodes: int = 1) -> set[str]:

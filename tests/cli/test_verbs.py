@@ -430,6 +430,11 @@ def test_wait_for_an_unknown_job_fails(fake: FakeDaemon) -> None:
         (["release", "42_3"], "release", {"select": ["42_3"]}),
         (["retry", "--failed"], "retry", {"select": [], "failed": True, "same_gpus": False}),
         (
+            ["retry", "7", "--running"],
+            "retry",
+            {"select": ["7"], "failed": False, "same_gpus": False, "running": True},
+        ),
+        (
             ["retry", "--since", "2026-11-01"],
             "retry",
             {"select": [], "failed": True, "same_gpus": False, "all": True,

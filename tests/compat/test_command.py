@@ -200,6 +200,12 @@ def test_all_of_them_but_not_what_the_package_brought(
     assert sorted(path.name for path in bin.iterdir()) == ["auto", "grass"]
 
 
+def test_slurms_commands_are_not_installed(bin: Path, capsys: Captured) -> None:
+    assert install(bin, "slurm") == 2
+    assert 'type: eval "$(stoker compat slurm)"' in capsys.readouterr().err
+    assert list(bin.iterdir()) == []
+
+
 def test_installing_twice_changes_nothing(bin: Path, capsys: Captured) -> None:
     assert install(bin, "grass") == 0
     before = (bin / "grass").stat()

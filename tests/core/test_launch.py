@@ -52,7 +52,11 @@ def test_the_deadline_is_a_unix_time() -> None:
     [
         ("%x-%j.out", "/job-1.out"),
         ("/abs/%A_%a.%N.%u.%t.%%", "/abs/1_0.box.ada.0.%"),
+        ("%J_%n", "/1_0"),
+        ("%4j-%3a-%99t-%5x", "/0001-000-0000000000-job"),
         ("odd%", "/odd%"),
+        ("odd%12", "/odd%12"),
+        ("%7q", "/%7q"),
         ("%q", "/%q"),
     ],
 )

@@ -78,11 +78,15 @@ def test_the_rest_of_an_sbatch_line() -> None:
     wanted = parsed(
         time="1-12", begin="now+1hour", signal="B:USR1@120", requeue=True, comment="x",
         label=["a", "b"], nice="5", dependency="afterok:7", qos="high", export="NONE",
+        open_mode="truncate",
     )  # fmt: skip
     assert wanted.fields["limit"] == 36 * 3600
     assert wanted.begin_at == NOW + 3600
-    assert wanted.fields["early_signal"] == EarlySignal(10, 120)
+    assert wanted.fields["early_signal"] == EarlySignal(10, 120, to_script=True)
+    assert parsed(signal="USR1").fields["early_signal"] == EarlySignal(10, 60)
     assert wanted.fields["retry"] == Retry(3, ("lost",))
+    assert wanted.fields["truncate_output"]
+    assert not parsed(open_mode="append").fields["truncate_output"]
     assert wanted.fields["labels"] == ("a", "b")
     assert wanted.priority == -5
     assert wanted.fields["dependency"].jobs() == {7}
@@ -115,7 +119,7 @@ def test_arrays() -> None:
         {"retry_on": "moon"}, {"dependency": "sometime:4"}, {"dependency": "afterok:1,afterok:2?3"},
         {"queue": "a b"}, {"deadline": "now"}, {"use_gpus": ","}, {"use_gpus": "3-1"},
         {"resources": "{gpu:1}"}, {"resources": "licence"}, {"gres": "shard:2"}, {"ntasks": "0"},
-        {"begin": "yesterday-ish"}, {"name": ["a"]}, {"nodes": "-3"},
+        {"begin": "yesterday-ish"}, {"name": ["a"]}, {"open_mode": "x"}, {"nodes": "-3"},
         {"send": ["x"], "no_send": True}, {"bring": "x", "no_bring": "true"},
     ],
 )  # fmt: skip

@@ -98,6 +98,15 @@ def test_the_warning_comes_once_and_before_the_limit():
     assert story.wait(19) == []
 
 
+def test_the_warning_may_be_for_the_script_alone():
+    story = Scenario()
+    job = story.submit(limit=60, early_signal=EarlySignal(10, 20, to_script=True))
+    story.run(job)
+    story.now += 40
+    [near] = due_events(story.state, story.now, story.now)
+    assert story.tell(near) == [SignalAttempt(job, 0, 10, to_script=True)]
+
+
 def test_no_warning_reaches_a_job_that_is_being_ended():
     story = Scenario()
     job = story.submit(limit=60, early_signal=EarlySignal(10, 20))

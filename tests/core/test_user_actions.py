@@ -99,6 +99,8 @@ def test_a_signal_is_passed_on():
     job = story.submit()
     story.run(job)
     assert story.fact(e.JobSignalled, job, signal=10) == [SignalAttempt(job, 0, 10)]
+    to_script = story.fact(e.JobSignalled, job, signal=10, to_script=True)
+    assert to_script == [SignalAttempt(job, 0, 10, to_script=True)]
 
 
 def edit(story: Scenario, job: int, **fields: object) -> None:

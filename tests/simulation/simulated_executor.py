@@ -282,7 +282,13 @@ class SimulatedExecutor(Executor):
         self.machine.signal(id, signals.SIGCONT)  # a stopped process receives nothing
         self.machine.signal(id, signals.SIGTERM)
 
-    def signal(self, attempt: AttemptId, number: int, only_if_handled: bool = False) -> None:
+    def signal(
+        self,
+        attempt: AttemptId,
+        number: int,
+        only_if_handled: bool = False,
+        to_script: bool = False,
+    ) -> None:
         """Send a signal; simulated processes handle none of the optional ones."""
         if attempt in self.attempts and self.is_connected and not only_if_handled:
             self.machine.signal(attempt, number)

@@ -40,12 +40,15 @@ def environment(
     """Return the environment of a job, and the names of variables that are not UTF-8."""
     inside = "STOKER_JOB_ID" in environ
     trains = inside and "JOB_UUID" in environ
+    has_slurm_variables = inside and environ.get("SLURM_CLUSTER_NAME") == "stoker"
     passed = {}
     not_utf8 = []
     for name, value in environ.items():
         if name in DROPPED and not (keep_terminal and name == "TERM"):
             continue
         if trains and name in TRAINING:
+            continue
+        if has_slurm_variables and name.startswith(("SLURM_", "SLURMD_")):
             continue
         # A job submitted by a job must not have the token of that job.
         if inside and name.startswith("STOKER_") and name != "STOKER_HOME":

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from stoker.cli.options import Option, parse
 from stoker.client.errors import UsageError
-from stoker.compat.registry import COMMANDS, run_compat_command
+from stoker.compat.registry import COMMANDS, NEVER_ON_PATH, run_compat_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,7 +138,9 @@ def _selected_names(args: Args, names: list[str]) -> list[str]:
     for name in names:
         if name not in COMMANDS:
             raise _unknown_name(name, COMMANDS)
-    return list(dict.fromkeys(names or COMMANDS))
+        if name in NEVER_ON_PATH:
+            raise UsageError(f'{name} is not installed; type: eval "$(stoker compat {name})"')
+    return list(dict.fromkeys(names)) or [name for name in COMMANDS if name not in NEVER_ON_PATH]
 
 
 def _check_options(args: Args, action: str) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "scheduler-state": "show the jobs of run-scheduler",
     "scheduler-cancel-job": "cancel a job of run-scheduler",
     "scheduler-get-logs": "print the output of a job of run-scheduler",
+    "slurm": "sbatch, squeue and Slurm's other commands, for tools that call them",
 }
 """Purpose of every compat command; each is a module here with `main(argv) -> int`, and HELP unless
 it has verbs."""
@@ -31,12 +32,17 @@ MODULES = {
     "scheduler-state": "run_scheduler.state",
     "scheduler-cancel-job": "run_scheduler.cancel_job",
     "scheduler-get-logs": "run_scheduler.get_logs",
+    "slurm": "slurm.command",
 }
 """Modules of commands that are not named like their module."""
 
+NEVER_ON_PATH = ("slurm",)
+"""Commands that bring a directory of their own for PATH, and are not installed themselves."""
+
 ON_PATH = (
     "simple_gpu_scheduler", "simple_gpu_submit", "simple_hypersearch", "execute_batch",
-    "execute_remote", *MODULES,
+    "execute_remote", "run-scheduler", "scheduler-state", "scheduler-cancel-job",
+    "scheduler-get-logs",
 )  # fmt: skip
 """Commands that the package installs on PATH: no other tool has these names."""
 

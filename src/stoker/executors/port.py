@@ -213,8 +213,18 @@ class Executor(Protocol):
     def terminate(self, attempt: AttemptId, grace: float) -> None:
         """Terminate the whole process tree: TERM, KILL after `grace` seconds; 0: KILL at once."""
 
-    def signal(self, attempt: AttemptId, number: int, only_if_handled: bool = False) -> None:
-        """Send a signal to the processes; optionally only to those that handle it."""
+    def signal(
+        self,
+        attempt: AttemptId,
+        number: int,
+        only_if_handled: bool = False,
+        to_script: bool = False,
+    ) -> None:
+        """Send a signal to the processes; optionally only to those that handle it.
+
+        With `to_script` at most to those that handle it, and to the first process alone if the
+        executor knows it.
+        """
 
     def suspend(self, attempt: AttemptId) -> None:
         """Stop all processes in place."""

@@ -110,6 +110,7 @@ class JobView(Struct, Generic[Time], frozen=True, kw_only=True, rename={"array_i
     group: str | None = None
     labels: list[str] = []
     comment: str | None = None
+    account: str | None = None
     priority: int = 0
     command: str = ""
     directory: str = ""

@@ -85,6 +85,8 @@ class Kill(End):
     """Send a signal to jobs, or end them at once."""
 
     signal: Word | None = None
+    to_script: bool = False
+    """Send the signal only to the first process of each job."""
 
 
 class Pause(Select):
@@ -105,6 +107,9 @@ class Release(Select):
 
 class Retry(Select):
     """Requeue finished jobs."""
+
+    running: bool = False
+    """Terminate running jobs and requeue them, too."""
 
     failed: bool = False
     """With no job named: the failures that were not dismissed."""

@@ -98,7 +98,7 @@ def test_instructions_for_attempts_go_to_the_registry(fixture: DispatcherFixture
     )  # fmt: skip
     assert calls == [
         ("registry.terminate", (1, 0), 10.0), ("registry.terminate", (1, 0), 0.0),
-        ("registry.signal", (1, 0), 15, False),
+        ("registry.signal", (1, 0), 15, False, False),
         ("registry.suspend", (1, 0)), ("registry.resume", (1, 0)),
     ]  # fmt: skip
 

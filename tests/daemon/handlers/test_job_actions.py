@@ -160,6 +160,19 @@ def test_retry_requeues_a_finished_job_from_the_store(handlers: HandlerFixture) 
     assert handlers.job(job).attempt == 1
 
 
+def test_retry_of_a_running_job_terminates_and_requeues_it(handlers: HandlerFixture) -> None:
+    job, pending = handlers.submit(gpus="2", signal="USR1@60"), handlers.submit(gpus="2")
+    handlers.run(job)
+    body = r.Retry([f"{job}-{pending}"], running=True)
+    reply = handlers.ask(partial(actions.retry, handlers.context, body))
+    assert done(reply) == [job]
+    assert "not ended (pending)" in why(reply)
+    assert handlers.status(job) == "COMPLETING"  # at once, without its early signal
+    handlers.exit(job, 143)
+    assert handlers.job(job).attempt == 1
+    assert handlers.status(job) in ("PENDING", "CONFIGURING")
+
+
 def test_retry_of_failures_skips_dismissed_ones_by_default(handlers: HandlerFixture) -> None:
     good, bad, dismissed = handlers.submit(), handlers.submit(), handlers.submit()
     for job, code in ((good, 0), (bad, 3), (dismissed, 4)):

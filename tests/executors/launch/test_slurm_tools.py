@@ -1,6 +1,7 @@
 """`srun` and `scontrol` as jobs have them, in every shell that a node may have."""
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -166,4 +167,19 @@ def test_host_lists_are_expanded(shell: list[str], tmp_path: Path) -> None:
     assert hostnames("a[1-2]b[3-4]") == ["a1b3", "a1b4", "a2b3", "a2b4"]
     assert run(shell, tmp_path, "scontrol", "show", "hostlist", "a1,b2")[1] == ["a1,b2"]
     assert run(shell, tmp_path, "scontrol", "show", "hostnames", "n[1-x]")[2] != ""
-    assert run(shell, tmp_path, "scontrol", "show", "job", "7")[0] == 1
+
+
+def test_other_requests_of_scontrol_are_for_the_daemon(shell: list[str], tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "dash", "busybox", "sh"):
+        if program := shutil.which(name):
+            (tools / name).symlink_to(program)
+    code, _, error = run(shell, tmp_path, "scontrol", "show", "job", "7", PATH=str(tools))
+    assert code == 1
+    assert "without the stoker command" in error
+    stub = tools / "stoker"
+    stub.write_text('#!/bin/sh\necho "$@"\n')
+    stub.chmod(0o755)
+    code, lines, _ = run(shell, tmp_path, "scontrol", "requeue", "7", PATH=str(tools))
+    assert (code, lines) == (0, ["compat slurm scontrol requeue 7"])

@@ -189,3 +189,14 @@ def test_without_space_for_a_supervisor_starts_wait(
     assert isinstance(cancelled, StartCancelled)
     assert cancelled.delay == SHORTAGE_SECONDS
     assert executor.gpu_locks.paths(ATTEMPT) == []
+
+
+@pytest.mark.parametrize(("truncate", "kept"), [(False, "old\n"), (True, "")])
+def test_output_files_are_emptied_on_request(
+    truncate: bool, kept: str, executor: LocalExecutor, tmp_path: Path
+) -> None:
+    for name in ("out", "err"):
+        (tmp_path / name).write_text("old\n")
+    executor.start(launch(tmp_path, err=str(tmp_path / "err"), truncate_output=truncate))
+    assert [(tmp_path / name).read_text() for name in ("out", "err")] == [kept, kept]
+    close(executor)

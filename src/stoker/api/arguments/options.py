@@ -50,6 +50,7 @@ class JobOptions(TypedDict, total=False):
     comment: str
     output: str | os.PathLike[str]
     error: str | os.PathLike[str]
+    open_mode: str
     chdir: str | os.PathLike[str]
     env: Mapping[str, str] | Sequence[str]
     export: Names

@@ -20,6 +20,7 @@ OPTIONS = (
     Option("--failed", None, "failures not dismissed yet; with JOB, only its failed jobs"),
     Option("--all-failed", None, "all failures, dismissed ones included"),
     Option("--since", "TIME", "all failures since TIME: 2h, yesterday, 2026-11-20"),
+    Option("--running", None, "also terminate running jobs and requeue them"),
     Option("--same-gpus", None, "use the same GPUs as before"),
     Option("-y/--yes", None, "do not ask for confirmation"),
 )
@@ -34,6 +35,8 @@ def main(argv: list[str]) -> int:
     all_failed = args.flag("all_failed") or since is not None
     failed = args.flag("failed") or all_failed
     options: dict[str, object] = {"failed": failed, "same_gpus": args.flag("same_gpus")}
+    if args.flag("running"):
+        options["running"] = True
     if all_failed and not args.words:
         options["all"] = True
     if since is not None:

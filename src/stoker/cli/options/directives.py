@@ -15,7 +15,7 @@ WITHOUT_EFFECT = frozenset({
     "--gid", "--gpu-bind", "--gpu-freq", "--gpus-per-socket", "--gres-flags", "--hint",
     "--ignore-pbs", "--input", "-i", "--kill-on-invalid-dep", "--licenses", "-L", "--mcs-label",
     "--mem-bind", "--mincpus", "--network", "--no-kill", "-k", "--nodefile", "-F",
-    "--ntasks-per-core", "--ntasks-per-gpu", "--ntasks-per-socket", "--open-mode",
+    "--ntasks-per-core", "--ntasks-per-gpu", "--ntasks-per-socket",
     "--overcommit", "-O", "--oversubscribe", "-s", "--power", "--prefer", "--profile",
     "--propagate", "--reboot", "--reservation", "--sockets-per-node", "--spread-job",
     "--switches", "--thread-spec", "--threads-per-core", "--time-min", "--tmp", "--tres-bind",

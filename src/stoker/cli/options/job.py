@@ -34,6 +34,7 @@ JOB = (
     Option("--comment", "TEXT", "comment, shown by `show`"),
     Option("-o/--output", "FILE", "file for stdout; %j %A %a %x %u %N %t %% are replaced"),
     Option("-e/--error", "FILE", "file for stderr (default: the file of stdout)"),
+    Option("--open-mode", "MODE", "append to these files (default) or truncate them at each start"),
     Option("-D/--chdir", "DIR", "working directory"),
     Option("--env", "K=V", "set an environment variable; repeatable", many=True),
     Option("--export", "LIST", "variables it inherits: ALL, NONE or names"),

@@ -17,19 +17,29 @@ from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 SBATCH_NAMES = {"timelimit": "time", "array_inx": "array", "job_name": "name",
                 "partition": "queue", "mem_per_node": "mem", "cpus_per_task": "cpus"}  # fmt: skip
-SET_INSIDE_JOBS = frozenset({"STOKER_GPUS", "STOKER_NODES"})
+SET_INSIDE_JOBS = frozenset({
+    "STOKER_DEADLINE", "STOKER_GPUS", "STOKER_JOB_NAME", "STOKER_NODES",
+})  # fmt: skip
 """Inside a job, these name its allocation and are not options."""
 SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#={}!")
 
 
-def build_submission(argv: list[str], verb: str) -> tuple[JsonObject, Args]:
-    """Return the request body of `submit` or `run`, and the merged options."""
+def build_submission(
+    argv: list[str],
+    verb: str,
+    what_of: Callable[[Args], JsonObject] | None = None,
+    defaults_of: Callable[[JsonObject, Args], dict[str, Value]] | None = None,
+) -> tuple[JsonObject, Args]:
+    """Return the request body of `submit` or `run`, and the merged options.
+
+    `what_of` returns what is run, `defaults_of` options of lowest precedence.
+    """
     given = parse((*JOB, *SUBMIT), argv, command=True, verb=verb)
-    what = what_to_run(given)
+    what = (what_of or what_to_run)(given)
     layers = [options_from_environment(os.environ)]
     if "script" in what:
         from stoker.cli.options.directives import read_directives
@@ -40,6 +50,8 @@ def build_submission(argv: list[str], verb: str) -> tuple[JsonObject, Args]:
             output.say(f"stoker: #SBATCH options without effect: {names}")
         layers.insert(0, directives.values)
     args = Args(merge_options([*layers, given.values]), given.words)
+    if defaults_of is not None:
+        args.values = {**defaults_of(what, args), **args.values}
     return {**submission_fields(job_options(args), args), "what": what}, args
 
 

@@ -112,6 +112,8 @@ class JobSignalled(JobEvent, frozen=True, kw_only=True):
     """The user sent a signal to a running job."""
 
     signal: int
+    to_script: bool = False
+    """Whether only its first process gets it."""
 
 
 class JobRetried(JobEvent, frozen=True, kw_only=True):
@@ -269,12 +271,14 @@ class AttemptRecovered(AttemptEvent, frozen=True, kw_only=True):
 
 
 class PreemptionRequested(AttemptEvent, tag="StopAsked", frozen=True, kw_only=True):
-    """The planner requests that a running attempt stop at its next checkpoint; it resumes later."""
+    """A running attempt is requested to stop at its next checkpoint; it resumes later."""
 
     why: str
     boot: float
     by: int | None = None
     gpus: int | None = None
+    at_once: bool = False
+    """Whether it is terminated without waiting for a checkpoint."""
 
 
 class PreemptionCancelled(AttemptEvent, tag="StopWithdrawn", frozen=True, kw_only=True):

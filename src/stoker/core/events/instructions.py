@@ -36,6 +36,8 @@ class SignalAttempt(AttemptInstruction, frozen=True):
     signal: int
     if_caught: bool = False
     """Whether only processes with a handler get it: it must not kill."""
+    to_script: bool = False
+    """Whether only the job's first process gets it."""
 
 
 class RequestStop(AttemptInstruction, frozen=True):

@@ -25,7 +25,8 @@ def on_time_limit_near(state: State, job: Job, event: e.TimeLimitNear) -> Instru
         return []
     job.warned = True
     state.changes.job(job.id)
-    return [SignalAttempt(job.id, job.attempt, early_signal.signal)]
+    to_script = early_signal.to_script
+    return [SignalAttempt(job.id, job.attempt, early_signal.signal, to_script=to_script)]
 
 
 def on_begin_time_reached(state: State, event: e.BeginTimeReached) -> Instructions:

@@ -114,10 +114,13 @@ def on_preemption_requested(state: State, job: Job, event: e.PreemptionRequested
     job.progress = replace(progress, stop=stop)
     state.changes.job(job.id)
     state.update_stopping(job)
+    if event.at_once:
+        return terminate(state, job, "stop")
     if progress.accepts_stop:
         return [RequestStop(job.id, job.attempt)]
-    if spec.early_signal is not None:
-        return [SignalAttempt(job.id, job.attempt, spec.early_signal.signal, if_caught=True)]
+    if (early := spec.early_signal) is not None:
+        to_script = early.to_script
+        return [SignalAttempt(job.id, job.attempt, early.signal, True, to_script)]
     return terminate(state, job, "stop")
 
 

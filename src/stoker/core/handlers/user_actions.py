@@ -86,7 +86,7 @@ def on_job_resumed(state: State, event: e.JobResumed) -> Instructions:
 def on_job_signalled(state: State, event: e.JobSignalled) -> Instructions:
     """Send a signal to a job."""
     job = state.jobs[event.job]
-    return [SignalAttempt(job.id, job.attempt, event.signal)]
+    return [SignalAttempt(job.id, job.attempt, event.signal, to_script=event.to_script)]
 
 
 def on_job_retried(state: State, event: e.JobRetried) -> Instructions:

@@ -43,6 +43,8 @@ class Launch(Struct, frozen=True):
     """Whether it runs on a pseudo-terminal."""
     gpus: tuple[str, ...]
     """UUIDs of the GPUs, for the GPU locks."""
+    truncate_output: bool = False
+    """Whether `out` and `err` are emptied first."""
     placeholders: dict[str, str] = {}
     """Replacements of `{gpu}` and the like in the environment; empty: none."""
     is_shell_line: bool = False
@@ -113,7 +115,8 @@ def launch(
     return Launch(
         job=job.id, attempt=job.attempt, argv=_argv(job, spec, script, placeholders),
         directory=spec.directory, umask=spec.umask, environment=spec.environment, extra=extra,
-        out=out, err=err, script=spec.script, terminal=spec.pty, gpus=uuids,
+        out=out, err=err, truncate_output=spec.truncate_output, script=spec.script,
+        terminal=spec.pty, gpus=uuids,
         placeholders=placeholders if spec.fill else {},
         is_shell_line=script is None and isinstance(job.command, str),
         exported_variables=spec.exported_variables,

@@ -29,6 +29,8 @@ class EarlySignal(Struct, frozen=True, omit_defaults=True):
 
     signal: int
     seconds: int
+    to_script: bool = False
+    """Whether only the job's first process gets it (`B:`)."""
 
 
 class FileTransfer(Struct, frozen=True, omit_defaults=True):
@@ -125,6 +127,8 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     retry: Retry = Retry()
     output: str | None = None
     error: str | None = None
+    truncate_output: bool = False
+    """Whether each attempt empties the files of its output first (`--open-mode=truncate`)."""
     labels: tuple[str, ...] = ()
     group: str | None = None
     comment: str | None = None

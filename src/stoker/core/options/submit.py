@@ -80,6 +80,7 @@ FIELDS: FieldParsers = {
     "queue": ("queue", _queue),
     "time": ("limit", lambda text, what: parse_duration(text, what) or None),
     "signal": ("early_signal", lambda text, _: parse_early_signal(text)),
+    "open_mode": ("truncate_output", lambda text, _: parse_open_mode(text)),
     **{
         key: (key, parse_text)
         for key in ("output", "error", "comment", "group", "on_end", "feed", "client", "account")
@@ -251,7 +252,16 @@ def parse_signal(text: str) -> int:
         raise BadValue(f"There is no signal '{text}'; write USR1, TERM or a number.") from None
 
 
+def parse_open_mode(text: str) -> bool:
+    """Parse Slurm's `--open-mode=append|truncate`; return True for truncate."""
+    for mode in ("append", "truncate"):
+        if text and mode.startswith(text.lower()):
+            return mode == "truncate"
+    raise BadValue(f"--open-mode is append or truncate, not '{text}'.")
+
+
 def parse_early_signal(text: str) -> EarlySignal:
     """Parse Slurm's `--signal=[B:]USR1[@120]`."""
-    name, _, seconds = text.removeprefix("B:").removeprefix("b:").partition("@")
-    return EarlySignal(parse_signal(name), parse_count(seconds or "60", "--signal"))
+    to_script = text[:2] in ("B:", "b:")
+    name, _, seconds = (text[2:] if to_script else text).partition("@")
+    return EarlySignal(parse_signal(name), parse_count(seconds or "60", "--signal"), to_script)

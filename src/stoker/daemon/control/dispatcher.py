@@ -56,8 +56,8 @@ class InstructionDispatcher:
             case i.TerminateAttempt():
                 grace = 0.0 if instruction.at_once else self._grace
                 self._registry.terminate(_attempt(instruction), grace)
-            case i.SignalAttempt(signal=number, if_caught=if_caught):
-                self._registry.signal(_attempt(instruction), number, if_caught)
+            case i.SignalAttempt(signal=number, if_caught=if_caught, to_script=to_script):
+                self._registry.signal(_attempt(instruction), number, if_caught, to_script)
             case i.RequestStop(job=job, attempt=attempt):
                 self._stops.send(job, attempt)
             case i.WithdrawStop(job=job, attempt=attempt):

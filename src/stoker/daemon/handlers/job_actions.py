@@ -133,7 +133,7 @@ def kill(context: RequestContext, body: r.Kill, state: State, now: Instant) -> C
             return [e.JobCancelled(at=now.wall, job=job.id, at_once=True)]
         if job.state not in HOLDING:
             return "it is not running"
-        return [e.JobSignalled(at=now.wall, job=job.id, signal=number)]
+        return [e.JobSignalled(at=now.wall, job=job.id, signal=number, to_script=body.to_script)]
 
     return for_each_job(context, body.select, state, now, step)
 
@@ -189,7 +189,7 @@ def release(context: RequestContext, body: r.Release, state: State, now: Instant
 
 
 def retry(context: RequestContext, body: r.Retry, state: State, now: Instant) -> CommandResult:
-    """Requeue finished jobs; of a sweep that is selected as a whole, only those that failed."""
+    """Requeue jobs; of a sweep that is selected as a whole, only those that failed."""
     sweeps: list[int] = []
     if body.select:
         ids = context.resolve(body.select, state)
@@ -202,6 +202,13 @@ def retry(context: RequestContext, body: r.Retry, state: State, now: Instant) ->
         )
 
     def step(job: Job) -> list[e.Event] | str:
+        if body.running and job.state is JobState.RUNNING:
+            return [
+                e.PreemptionRequested(
+                    at=now.wall, job=job.id, attempt=job.attempt, why="it was requeued by hand",
+                    boot=now.boot, at_once=True,
+                )
+            ]  # fmt: skip
         if not job.finished:
             return f"it has not ended ({job.state.value.lower()})"
         if body.failed and job.state is JobState.COMPLETED:

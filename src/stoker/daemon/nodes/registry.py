@@ -223,10 +223,16 @@ class ExecutorRegistry:
         for executor in self._executors():
             executor.terminate(attempt, grace)
 
-    def signal(self, attempt: AttemptId, number: int, only_if_handled: bool = False) -> None:
+    def signal(
+        self,
+        attempt: AttemptId,
+        number: int,
+        only_if_handled: bool = False,
+        to_script: bool = False,
+    ) -> None:
         """Send a signal to an attempt on every node that has it."""
         for executor in self._executors():
-            executor.signal(attempt, number, only_if_handled)
+            executor.signal(attempt, number, only_if_handled, to_script)
 
     def suspend(self, attempt: AttemptId) -> None:
         """Suspend an attempt on every node that has it."""

@@ -48,6 +48,7 @@ def job_view(
         group=spec.group,
         labels=list(spec.labels),
         comment=spec.comment,
+        account=spec.account,
         priority=job.priority,
         command=command_text(job, spec),
         directory=spec.directory,

@@ -33,6 +33,7 @@ from stoker.executors.agent.starts import Starts
 from stoker.executors.agent.transfer.log_mirror import LogMirror
 from stoker.executors.agent.transfer.staging import AttemptWorkspace
 from stoker.executors.agent.transfer.uploads import SnapshotCache, TreeUploads
+from stoker.executors.linux.log_file import empty_logs
 from stoker.executors.linux.thread_pool import TransferPool
 from stoker.executors.port import (
     AttemptId,
@@ -140,6 +141,8 @@ class AgentExecutor(Executor):
         """Start an attempt, at most once ever; with a barrier, when it is released."""
         id, part = launch.id, barrier.rank if barrier is not None else None
         mirror = LogMirror(launch.out, launch.err, self.ends.note_path(id))
+        if launch.truncate_output:
+            empty_logs(launch.out, launch.err)
         try:
             mirror.open(launch.umask)
         except OSError as error:
@@ -214,11 +217,17 @@ class AgentExecutor(Executor):
         for number in (signal.SIGCONT, signal.SIGTERM):  # a stopped process handles no signal
             self.signal(attempt.id, number)
 
-    def signal(self, attempt: AttemptId, number: int, only_if_handled: bool = False) -> None:
+    def signal(
+        self,
+        attempt: AttemptId,
+        number: int,
+        only_if_handled: bool = False,
+        to_script: bool = False,
+    ) -> None:
         """Send a signal to the processes of an attempt."""
         known = self.attempts.get(attempt)
         if known is not None and known.is_ordered:
-            how = "only-if-handled" if only_if_handled else ""
+            how = "only-if-handled" if only_if_handled or to_script else ""
             self.connection.request(None, "signal", str(int(number)), known.word, how)
 
     def suspend(self, attempt: AttemptId) -> None:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+
+
+def empty_logs(*paths: str | None) -> None:
+    """Truncate those log files that exist; others, such as terminals, stay as they are."""
+    for path in paths:
+        if path is not None:
+            with contextlib.suppress(OSError):
+                os.truncate(path, 0)
 
 
 def open_log(path: str, mode: int = 0o666) -> int:

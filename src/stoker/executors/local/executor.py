@@ -30,6 +30,7 @@ from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux import cgroup, oom
 from stoker.executors.linux import process_tree as tree
 from stoker.executors.linux.gpu_locks import GpuLocks
+from stoker.executors.linux.log_file import empty_logs
 from stoker.executors.linux.procfs import has_signal_handler
 from stoker.executors.local.attempt import LocalAttempt
 from stoker.executors.local.claims import (
@@ -179,6 +180,8 @@ class LocalExecutor(Executor):
         attempt.oom_kills_before = self.oom.before()
         attempt.cgroup = self.cgroups.create(attempt.token)
         attempt.supervisor = client.pid
+        if launch.truncate_output:
+            empty_logs(launch.out, launch.err)
         self.supervisors.send_start(
             client, str(id), self.claim_path(id), argv, launch.directory, launch.umask,
             launch.environment, extra, launch.out, launch.err, self.gpu_locks.paths(id),
@@ -234,12 +237,19 @@ class LocalExecutor(Executor):
         elif (known := self.attempts.get(attempt)) is not None:
             self.termination.begin(known, grace)
 
-    def signal(self, attempt: AttemptId, number: int, only_if_handled: bool = False) -> None:
+    def signal(
+        self,
+        attempt: AttemptId,
+        number: int,
+        only_if_handled: bool = False,
+        to_script: bool = False,
+    ) -> None:
         """Send a signal; a shell that waits for a child gets it only if it handles it."""
         known = self.attempts.get(attempt)
         if known is None or known.pid is None:
             return
-        pids, leader = self.members(known), known.pid
+        leader = known.pid
+        pids = [leader] if to_script else self.members(known)
         contained = is_contained(known)
         if only_if_handled:
             # The process in charge of a container handles every signal, whatever runs inside.

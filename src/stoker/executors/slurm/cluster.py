@@ -84,7 +84,13 @@ class SlurmClusterExecutor(Executor):
     def terminate(self, attempt: AttemptId, grace: float) -> None:
         """Do nothing."""
 
-    def signal(self, attempt: AttemptId, number: int, only_if_handled: bool = False) -> None:
+    def signal(
+        self,
+        attempt: AttemptId,
+        number: int,
+        only_if_handled: bool = False,
+        to_script: bool = False,
+    ) -> None:
         """Do nothing."""
 
     def suspend(self, attempt: AttemptId) -> None:
