@@ -120,7 +120,7 @@ def rank(inputs: RankingInput, at: float) -> RankResult:
     overdue_after = starvation_bound(policy, remaining.seconds)
     if waited >= overdue_after:
         return OVERDUE_RANK, inf, inf
-    bonus, next_bonus_after = _aging_bonus(waited, remaining)
+    bonus, next_bonus_after = _ageing_bonus(waited, remaining)
     if job.placement is not None:
         if waited and next_bonus_after < inf:  # it grows as the remaining time falls
             bonus_at = remaining.falls_to(remaining.seconds * waited / next_bonus_after, at)
@@ -190,7 +190,7 @@ def _unmeasured(inputs: RankingInput, at: float, grain: float) -> RemainingTime:
     return RemainingTime(seconds, grain, ageing, until, floor=seconds)
 
 
-def _aging_bonus(waited: float, remaining: RemainingTime) -> tuple[float, float]:
+def _ageing_bonus(waited: float, remaining: RemainingTime) -> tuple[float, float]:
     """Return the rank improvement by waiting, and the wait at which it grows by a step."""
     if not 0 < remaining.ageing < inf:
         return 0.0, inf

@@ -1,8 +1,8 @@
 """Victim selection: a minimal set of running jobs whose devices let a preemptor start.
 
 On one node, or on as many as a gang misses, victims are released in the order of the index, the
-lowest rank first, until the request fits; then those that are not needed are kept running
-(Kubernetes: GetVictimsOnNode; Kueue: fillBackWorkloads).
+lowest rank first, until the request fits; then those that are not needed are kept running, in the
+same order (Kubernetes and Kueue do so in the reverse order: GetVictimsOnNode, fillBackWorkloads).
 """
 
 from __future__ import annotations

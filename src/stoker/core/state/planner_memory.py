@@ -1,4 +1,4 @@
-"""What the planner writes without an event, and what is therefore not journalled."""
+"""What the stages of a cycle pass to each other without an event; it is not journalled."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from stoker.core.model.hardware import Placement
 
 
 class PlannerMemory:
-    """Decisions of earlier planning cycles that later ones continue.
+    """What a plan derives from the jobs, and trials that the next cycle judges.
 
-    Everything else in the state is read-only for the planner. After a restart it is empty:
-    nominations and elastic targets are derived from the jobs in every plan.
+    After a restart it is empty. Besides, the planner writes only marks of what it has checked:
+    unchecked classes, changed nodes of the thresholds, reordered victims.
     """
 
     def __init__(self) -> None:
