@@ -1,7 +1,8 @@
 """The reservation of a blocked job: when it can start at the latest, and on which devices.
 
 Source: EASY (Lifka 1995). The shadow time is the time at which the running jobs have released
-enough by their time limits or estimates; what the blocked job leaves free then may be used meanwhile.
+enough by their time limits or estimates; what the blocked job leaves free then may be used
+meanwhile.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def reserve(
 ) -> Reservation | None:
     """Reserve the earliest start by the releases; None if even the last is not enough.
 
-    A job without a time limit and an estimate is released at infinity. Then the start is unknown, but the devices
-    are still reserved: only jobs with a limit, or jobs beside the reservation, may start.
+    A job without a time limit and an estimate is released at infinity. Then the start is unknown,
+    but the devices are still reserved: only jobs with a limit, or jobs beside the reservation, may
+    start.
     """
     ledger, needed = Overlay(cluster), gpus_needed(request)
     free: dict[str, int] = {}
