@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.handlers import training as changes
+from stoker.core.handlers import training
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import AttemptId, Job, Progress
 from stoker.core.model.lifecycle import JobState
@@ -82,7 +82,7 @@ class MonitorFixture:
         events = self.monitor.enrich_events(list(given))
         for event in events:
             if isinstance(event, e.TrainingBegan):
-                changes.on_training_began(self.state, event)
+                training.on_training_began(self.state, self.job, event)
             elif isinstance(event, e.EpochsCounted):
                 progress = self.job.progress or Progress()
                 metrics = progress.metrics if event.metrics is None else event.metrics

@@ -35,6 +35,7 @@ LOOKS = [
     ("compat", "scheduler-cancel-job", NASTY), ("compat", "run-scheduler", NASTY),
     ("compat", "simple_gpu_scheduler", f"--{NASTY}"), ("compat", "simple_gpu_submit", f"--{NASTY}"),
     ("compat", "simple_hypersearch", f"--{NASTY}"),
+    ("compat", "slurm", "squeue", f"--name={NASTY}"),
 ]  # fmt: skip
 ERRORS = [
     (NASTY,), ("queue", "--state", NASTY), ("queue", "-o", NASTY),

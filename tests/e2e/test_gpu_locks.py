@@ -66,8 +66,8 @@ def test_a_start_waits_if_its_gpu_lock_cannot_be_created(
     inside(pid, "sh", "-c", f"rm -f {PLACE}/filler; mount -o remount,nr_inodes=100 {PLACE}")
     for job in jobs:
         assert box.end_of(job)["state"] == "COMPLETED"
-    # The GPU that no job used is tried again when its own pause is over.
-    until(lambda: box.client.daemon()["warnings"] == [])
+    # The GPU that no job used is tried again when its own pause is over: 10, 20, then 40 s.
+    until(lambda: box.client.daemon()["warnings"] == [], seconds=90)
     assert box.pid == pid
 
 
