@@ -189,6 +189,14 @@ def test_the_losses_are_computed_again_when_a_demand_becomes_much_more_frequent(
     assert histogram.version == 3  # at 108, 135 and 169
 
 
+def test_demands_that_are_rare_do_not_count():
+    histogram = DemandHistogram([ResourceDemand(1000)] * 1000 + [ResourceDemand(300)])
+    assert remainder_loss(histogram, 300) == 300
+    version = histogram.version
+    histogram.add(ResourceDemand(200))
+    assert histogram.version == version
+
+
 DEMANDS = st.builds(
     ResourceDemand,
     st.integers(0, 40).map(lambda n: n * 50) | st.integers(0, 3000),

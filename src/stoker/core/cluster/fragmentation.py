@@ -29,8 +29,8 @@ LOOKAHEAD_REQUESTS = 40
 """Number of future requests among which one that fills a remainder is expected."""
 LEVEL_RATIO = 1.25
 """Ratio of two levels of how often a demand occurs."""
-MAX_DEMAND_CLASSES = 256
-"""Number of different demands that count: the most frequent ones."""
+MIN_SHARE = 1 / 500
+"""Share of all demands from which on a demand is typical: bounds the number of typical ones."""
 REMAINDER_STEP = 10
 """Thousandths of a GPU: the resolution of the table of remainder losses."""
 
@@ -106,6 +106,7 @@ class DemandHistogram:
         self.version = 0
         """Number of changes of the models that `model_for` returns."""
         self._counts: Counter[ResourceDemand] = Counter(demands)
+        self._total = self._counts.total()
         self._models: dict[str, FragmentationModel] = {}
 
     def add(self, demand: ResourceDemand) -> None:
@@ -117,22 +118,28 @@ class DemandHistogram:
         self._change(demand, -1)
 
     def _change(self, demand: ResourceDemand, step: int) -> None:
-        before = self._counts[demand]
-        self._counts[demand] = before + step
-        if not before + step:
+        total, weight = _rounded(self._total), self._weight(demand)
+        self._total += step
+        self._counts[demand] += step
+        if not self._counts[demand]:
             del self._counts[demand]
-        if _rounded(before) != _rounded(before + step):
+        if weight != self._weight(demand) or total != _rounded(self._total):
             self.version += 1
             self._models.clear()
+
+    def _weight(self, demand: ResourceDemand) -> float:
+        """Return the rounded count of a demand; 0 if it is too rare to be typical."""
+        weight = _rounded(self._counts[demand])
+        return weight if weight >= MIN_SHARE * _rounded(self._total) else 0.0
 
     def model_for(self, gpu_model: str) -> FragmentationModel:
         """Return the expected losses on GPUs of a model."""
         loss_model = self._models.get(gpu_model)
         if loss_model is None:
-            weights = {demand: _rounded(count) for demand, count in self._counts.items()}
-            heaviest = sorted(weights.items(), key=lambda entry: (-entry[1], entry[0]))
-            loss_model = FragmentationModel(dict(heaviest[:MAX_DEMAND_CLASSES]), gpu_model)
-            self._models[gpu_model] = loss_model
+            weights = {
+                demand: weight for demand in self._counts if (weight := self._weight(demand))
+            }
+            loss_model = self._models[gpu_model] = FragmentationModel(weights, gpu_model)
         return loss_model
 
 
