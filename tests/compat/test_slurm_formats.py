@@ -25,13 +25,13 @@ from stoker.compat.slurm.job_fields import format_memory, full_duration
 
 USER = getpass.getuser()
 REQUEST = {"gpus": None, "model": None, "cpus": "1", "memory": 100, "exclusive": False}
-COMMON = {"user": USER, "queue": "gpu", "directory": "/work", "request": REQUEST}
+COMMON = {"user": USER, "queue": "gpu", "directory": "/data", "request": REQUEST}
 SUBMITTED = "2026-11-18T01:48:59.100Z"
 RUNNING = view(
     17, **{**COMMON, "request": {**REQUEST, "gpus": "1", "model": "a100", "memory": 200}},
     state="RUNNING", name="run", comment="hi", nodes=["n2"], submitted_at=SUBMITTED,
     started_at="2026-11-18T01:49:00.000Z", elapsed=2.2, time_limit=600, restartable=True,
-    command="/work/s.sh", log="/work/slurm-17.out",
+    command="/data/s.sh", log="/data/slurm-17.out",
 )  # fmt: skip
 MEMBER = view(
     23, **COMMON, label="18_0", array={"id": 18, "index": 0}, state="RUNNING", name="arr",
@@ -131,9 +131,9 @@ def test_the_queue(slurm: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> Non
 
 VALUES = """
 17 a=(null) A=17 b=gres:gpu:a100:1 B=n2 c=1 C=1 d=0 D=1 e=2026-11-18T01:59:00 E=(null) F=17 h=OK
-17 H=* i=17 I=* j=run J=* k=hi K=N/A l=10:00 L=9:57 m=200M M=0:02 n= N=n2 o=/work/s.sh O=0 P=gpu
+17 H=* i=17 I=* j=run J=* k=hi K=N/A l=10:00 L=9:57 m=200M M=0:02 n= N=n2 o=/data/s.sh O=0 P=gpu
 17 q=(null) r=None R=n2 s= S=2026-11-18T01:49:00 t=R T=RUNNING v=(null) V=2026-11-18T01:48:59
-17 w=(null) W=(null) x= X=N/A y=0 Y=(null) z=*:*:* Z=/work
+17 w=(null) W=(null) x= X=N/A y=0 Y=(null) z=*:*:* Z=/data
 18_[2-5%2] A=18 B=n/a b=N/A e=N/A F=18 i=18_[2-5%2] K=2-5%2 l=1-02:04:00 L=1-02:04:00 m=100M N=
 18_[2-5%2] R=(JobArrayTaskLimit) r=JobArrayTaskLimit S=N/A t=PD M=0:00 k=(null)
 18_0 A=23 F=18 i=18_0 K=0 e=2026-11-19T03:53:00 L=1-02:03:57
@@ -260,12 +260,12 @@ JobId=17 JobName=run
    MinCPUsNode=1 MinMemoryNode=200M MinTmpDiskNode=0
    Features=(null) DelayBoot=00:00:00
    OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null)
-   Command=/work/s.sh
-   WorkDir=/work
+   Command=/data/s.sh
+   WorkDir=/data
    Comment=hi\x20
-   StdErr=/work/slurm-17.out
+   StdErr=/data/slurm-17.out
    StdIn=/dev/null
-   StdOut=/work/slurm-17.out
+   StdOut=/data/slurm-17.out
    Power=
    TresPerNode=gres:gpu:a100:1
    """.split("\n")
