@@ -21,7 +21,7 @@ from msgspec.structs import replace as replace_struct
 
 from core.scenario import Scenario
 from stoker.core import events as e
-from stoker.core.cluster.fragmentation import placement_cost
+from stoker.core.cluster.fragmentation import max_request_amount, placement_cost
 from stoker.core.cluster.free_index import free_resources
 from stoker.core.cluster.node import Node
 from stoker.core.model.hardware import Placement
@@ -29,7 +29,7 @@ from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import CPU, GPU, MEMORY, ResourceRequest
 from stoker.core.model.spec import Spec
-from stoker.core.placement.capacity import available_on, max_request_amount, total_available
+from stoker.core.placement.capacity import available_on, total_available
 from stoker.core.placement.fit import fit
 from stoker.core.placement.node_lookup import demand_of
 from stoker.core.placement.placer import _packing_score

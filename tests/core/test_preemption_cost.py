@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from core.scenario import gpus, node
 from stoker.core.cluster.cluster import Cluster
+from stoker.core.cluster.fragmentation import max_request_amount
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, Placement
 from stoker.core.model.resources import GpuRequest, ResourceRequest
-from stoker.core.placement.capacity import max_request_amount
 from stoker.core.placement.fit import max_request
 from stoker.core.placement.placer import find_placement
 from stoker.core.placement.request_shape import gpu_bucket_of

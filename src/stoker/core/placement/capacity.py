@@ -9,7 +9,6 @@ from typing import Any
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.node import Node
 from stoker.core.model.resources import CPU, GPU, MEMORY, ResourceRequest
-from stoker.core.model.units import THOUSAND
 from stoker.core.placement.fit import fit, max_request
 from stoker.core.placement.node_lookup import count_indexed, demand_of, scanned_nodes
 from stoker.core.placement.request_shape import gpus_needed, is_amount_only, non_gpu_amounts
@@ -28,20 +27,6 @@ def available_on(node: Node, type: str) -> dict[str, int]:
 def total_available(node: Node, type: str) -> int:
     """Return the available amount of all devices of a type."""
     return sum(available_on(node, type).values()) if type in node.types else 0
-
-
-def max_request_amount(amounts: Iterable[int]) -> int:
-    """Return the largest request that GPUs with these available amounts can serve.
-
-    That is the whole GPUs among them, and the largest of the others.
-    """
-    whole = part = 0
-    for amount in amounts:
-        if amount == THOUSAND:
-            whole += THOUSAND
-        elif amount > part:
-            part = amount
-    return whole + part
 
 
 def may_hold(cluster: Cluster, name: str, request: ResourceRequest) -> bool:

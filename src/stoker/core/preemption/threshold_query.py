@@ -6,8 +6,9 @@ from bisect import insort
 from collections.abc import Container, Iterable, Iterator
 from heapq import merge
 
+from stoker.core.cluster.fragmentation import max_request_amount
 from stoker.core.model.resources import GPU, ResourceRequest
-from stoker.core.placement.capacity import available_on, max_request_amount
+from stoker.core.placement.capacity import available_on
 from stoker.core.placement.request_shape import GPU_BUCKET, gpu_bucket_of, gpus_needed
 from stoker.core.policies.ranking import Threshold
 from stoker.core.preemption.nominations import Nominations

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
 from stoker.core.cluster.cluster import Cluster
+from stoker.core.cluster.fragmentation import max_request_amount
 from stoker.core.model.resources import CPU, GPU, MEMORY
-from stoker.core.placement.capacity import available_on, max_request_amount, total_available
+from stoker.core.placement.capacity import available_on, total_available
 from stoker.core.placement.request_shape import GPU_BUCKET
 from stoker.core.policies.ranking import Threshold
 from stoker.core.running.victims import VictimIndex, VictimKey
