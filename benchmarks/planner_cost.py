@@ -237,7 +237,7 @@ class PlannerState:
             elif isinstance(each, e.PreemptionRequested):
                 self.stopped += 1
                 self.asked.append(each.job)
-        self.state.changes.take()
+        self.state.take_changes()
 
     def stop(self) -> e.Event | None:
         """Return the end of a job that was requested to stop."""
@@ -267,7 +267,7 @@ class PlannerState:
     def measured(self, id: int, seconds: float) -> e.Event:
         """Return the report of an epoch time."""
         attempt, job = self.state.jobs[id].attempt, self.state.jobs[id]
-        done = (job.progress.epochs if job.progress is not None else 0) + 3
+        done = job.progress.epochs + 3
         return e.EpochsCounted(at=self.now, job=id, attempt=attempt, done=done, seconds=seconds)
 
     def recent(self) -> list[tuple[ResourceRequest, int, int]]:

@@ -66,6 +66,8 @@ class Arrival:
     events: list[e.Event] = field(default_factory=list)
     jobs: dict[int, JobBehaviour] = field(default_factory=dict)
     """Behaviour of the jobs that are submitted."""
+    ended_nodes: tuple[str, ...] = ()
+    """Nodes that end at this time, with all that runs there."""
 
 
 @dataclass
@@ -166,9 +168,24 @@ class SimulatedCluster:
                 arrival = self.arrivals[number]
                 self.runs |= {id: JobRun(behaviour) for id, behaviour in arrival.jobs.items()}
                 events += arrival.events
+                for name in arrival.ended_nodes:
+                    events += self._end_node(name)
             elif self.runs[number].attempt == attempt:
                 events += self._on_timer(timer, number, self.runs[number])
         return events
+
+    def _end_node(self, name: str) -> list[e.Event]:
+        events: list[e.Event] = []
+        for job, run in self.runs.items():
+            if run.attempt < 0 or run.placement is None or run.placement.on(name) is None:
+                continue
+            attempt = run.attempt
+            self._forget(job, run)
+            lost = e.AttemptLost(
+                at=self.now, job=job, attempt=attempt, why=f"{name} ended", preempted=True
+            )
+            events.append(lost)
+        return [*events, e.NodeRemoved(at=self.now, name=name, why="it ended")]
 
     # -- instructions -------------------------------------------------------------------
 
@@ -271,6 +288,12 @@ class SimulatedCluster:
         self._schedule(self.now + epoch / run.rate, "epoch", job, attempt)
         return events
 
+    def _forget(self, job: int, run: JobRun) -> None:
+        """Forget an attempt that has ended."""
+        run.attempt = -1
+        for gpu in self._gpus(run.placement) if run.placement is not None else ():
+            self.jobs_on[gpu].pop(job, None)
+
     def _exit(
         self,
         job: int,
@@ -280,10 +303,8 @@ class SimulatedCluster:
         stopped: bool = False,
     ) -> e.Event:
         run = self.runs[job]
-        attempt, run.attempt = run.attempt, -1
-        if run.placement is not None:
-            for gpu in self._gpus(run.placement):
-                self.jobs_on[gpu].pop(job, None)
+        attempt = run.attempt
+        self._forget(job, run)
         self.ended_jobs += code == 0 and not stopped
         return e.ProcessExited(
             at=self.now, job=job, attempt=attempt, code=code, signal=signal, memory=memory,

@@ -6,6 +6,8 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from benchmarks.golden.cluster import Arrival, JobBehaviour, SimulatedCluster
 from stoker.core import events as e
 from stoker.core.model.dependency import Clause, Dependency
@@ -324,6 +326,32 @@ def times(build: WorkloadBuilder) -> Nodes:
     return [make_node(number, 8) for number in range(2)]
 
 
+def allocations(build: WorkloadBuilder) -> Nodes:
+    """Nodes that join for a few hours beside one that stays, for jobs with and without limits."""
+    build.choose_policy("planner")
+    build.choose_policy("backfill", queue="batch")
+    for number in range(1, 13):
+        build.time = number * 1.5 * HOUR
+        end = build.time + build.random.choice((2, 4, 8)) * HOUR
+        facts = replace(make_node(number, 4), ends_at=end)
+        build.add(e.NodeJoined(at=build.time, facts=facts))
+        build.arrivals.append(Arrival(end, ended_nodes=(facts.name,)))
+    build.time = 0.0
+    for _ in range(250):
+        build.advance(300.0)
+        gpus, kind, chance = min(build.gpus(), 4), build.random.randrange(5), build.random
+        fields: dict[str, Any] = {"queue": chance.choice(("default", "batch"))}
+        behaviour = build.training(gpus)
+        if kind > 1:
+            behaviour = JobBehaviour(float(chance.randint(60, 10_000)))
+            limit = chance.choice((None, 1800, 7200, 14_400))
+            fields |= {"limit": limit, "requeueable": chance.random() < 0.5}
+        if kind == 4:
+            fields["early_signal"] = EarlySignal(10, 120)
+        build.submit(gpu_request(gpus), behaviour, priority=int(kind == 2), **fields)
+    return [make_node(0, 4)]
+
+
 WORKLOADS: dict[str, Callable[[WorkloadBuilder], Nodes]] = {
     "queues": queues,
     "priorities": priorities,
@@ -335,6 +363,7 @@ WORKLOADS: dict[str, Callable[[WorkloadBuilder], Nodes]] = {
     "elastic without rounds": elastic("backfill"),
     "half non-preemptible": non_preemptible,
     "times": times,
+    "allocations": allocations,
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.lab import REPOSITORY
 from benchmarks.planner import (
+    backfill,
     burst,
     elsewhere,
     fairness,
@@ -26,7 +27,7 @@ from benchmarks.settings import Settings
 
 PARTS = (
     "oracle", "errors", "silent", "failures", "burst", "fairness", "limits", "baselines",
-    "frontier", "elastic", "sharing", "placement", "cost", "speed",
+    "frontier", "elastic", "sharing", "placement", "cost", "backfill", "speed",
 )  # fmt: skip
 COMMAND = "make bench-planner"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
@@ -115,6 +116,8 @@ class Bench:
                 return goals.sharing(self.find)
             case "speed":
                 return speed.speed(self.folder, options.full, options.quick)
+            case "backfill":
+                return backfill.backfill_cost(self.folder, options.quick)
             case "placement":
                 return elsewhere.placement(self.folder, options.quick)
             case _:

@@ -185,9 +185,9 @@ class Afar(Scenario):
 
     def _write(self) -> None:
         """Write what changed, as the engine does."""
-        state, changes = self.state, self.state.changes.take()
+        state, changes = self.state, self.state.take_changes()
         self.rows.update({id: msgspec.json.encode(state.jobs[id]) for id in changes.jobs})
-        if changes.record:
+        if changes.has_record:
             self.rest = msgspec.json.encode(state.record)
         self.sweeps.update({id: msgspec.json.encode(state.sweeps[id]) for id in changes.sweeps})
 

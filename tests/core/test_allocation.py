@@ -8,9 +8,10 @@ from stoker.core.elastic.allocation import (
     RESTART_PAYBACK,
     ElasticJob,
     allocate_gpus,
+    epoch_seconds,
+    epoch_times_at,
     reachable_steps,
 )
-from stoker.core.elastic.speedup import epoch_seconds, epoch_times_at
 from stoker.core.measurement.estimator import DEFAULT_SCALING_EXPONENT, training_stage
 
 LINEAR = tuple((gpus, 100.0 / gpus) for gpus in (1, 2, 4, 8, 16))
@@ -145,14 +146,14 @@ def test_measured_job_gets_at_most_twice_the_measured_size() -> None:
 
 def test_without_epochs_the_job_with_less_attained_service_gets_more() -> None:
     old = elastic_job(1, remaining_epochs=None, attained=36_000.0, max_gpus=4)
-    new = elastic_job(2, remaining_epochs=None, attained=100.0, max_gpus=4)
+    new = elastic_job(2, remaining_epochs=None, attained=900.0, max_gpus=4)
     assert allocate_gpus([old, new], 5, 4) == {1: 1, 2: 4}
 
 
 def test_steps_are_parts_of_a_node_and_whole_nodes() -> None:
     measured = ((32, 1.0),)
     assert reachable_steps(elastic_job(1, measured), 4) == (
-        1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64,
+        1, 2, 4, 8, 16, 32, 64,
     )  # fmt: skip
     assert reachable_steps(elastic_job(1, measured, max_gpus=16), 8) == (1, 2, 4, 8, 16)
     assert reachable_steps(elastic_job(1, measured, min_gpus=3, max_gpus=8), 4) == (3, 4, 8)

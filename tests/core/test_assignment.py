@@ -7,7 +7,7 @@ import pytest
 from core.scenario import Afar, gpus
 from stoker.core import events as e
 from stoker.core.heterogeneous import assignment
-from stoker.core.measurement.estimator import colocation_key
+from stoker.core.measurement.estimator import colocation_key, estimate
 from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.profile import EpochTime
 from stoker.core.model.resources import ResourceRequest
@@ -106,6 +106,16 @@ def test_job_starts_only_on_a_requested_model() -> None:
     second = story.train("other", gpus(1, models=(FAST, "p100")))
     assert story.plan() == [first]
     assert story.is_(second) == "PENDING"
+
+
+def test_the_estimate_of_a_pending_job_is_for_the_requested_model() -> None:
+    story = Mixed()
+    story.import_profile("one", 10.0, 50.0)
+    for model, seconds in ((FAST, 10.0), (SLOW, 50.0)):
+        job = story.job(story.train("one", gpus(1, model=model)))
+        state = story.state
+        found = estimate(state.record.profiles, state.cluster, job, state.spec(job), story.now)
+        assert found.epoch_seconds == seconds
 
 
 def test_job_starts_on_any_of_several_requested_models() -> None:
@@ -412,7 +422,7 @@ def test_overdue_job_is_not_delayed_in_an_assignment() -> None:
 def test_jobs_that_do_not_fit_do_not_share_a_gpu_on_a_large_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(assignment, "MAX_NODES", 0)
+    monkeypatch.setattr(assignment, "MAX_ASSIGNED", 0)
     story = Mixed(fast=1, slow=0)
     jobs = incompatible_jobs(story)
     assert story.plan() == jobs[:1]

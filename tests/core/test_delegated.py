@@ -178,7 +178,7 @@ def test_the_number_of_waiting_attempts_outlives_a_restart():
     story.plan()
     story.restart()
     story.reached("lab")
-    assert story.state.in_flight == {"lab": {first, second}}
+    assert story.state.in_flight("lab") == [first, second]
     assert story.plan() == []
     story.started(second, pid=None)
     assert story.plan() == [third]
@@ -195,11 +195,14 @@ def test_more_may_wait_there_when_the_node_says_so():
 def test_why_says_that_it_waits_in_the_queue_there():
     story = cluster()
     job = queued(story)
-    expected = "waits in the queue of lab as 4711"
+    expected = "queued on lab (4711)"
     assert reason(story.state, story.job(job), story.now) == ("Queued", expected)
     assert told(story, job) == expected
+    start = story.now + 1500
+    story.about(e.AttemptQueued, job, external_id="4711", reason="Resources", start=start)
+    assert told(story, job) == "queued on lab (4711: Resources; expected start in 25 min)"
     story.silent("lab")
-    assert "it waits in the queue there, or runs by now" in told(story, job)
+    assert "whether it runs is known when lab answers" in told(story, job)
 
 
 def test_a_job_on_a_delegated_node_never_makes_room():
@@ -223,10 +226,12 @@ def test_an_elastic_job_keeps_its_size_on_a_delegated_node():
 @pytest.mark.parametrize(
     ("request_", "lack"),
     [
-        (gpus(0.5), "gives whole GPUs only"),
-        (gpus(1, memory=9000, shareable=True), "gives whole GPUs only"),
-        (replace(gpus(1), node_count=2), "takes only jobs that run on one node"),
-        (replace(gpus(1), exclusive=True), "gives no job a node of its own"),
+        (gpus(0.5), "gives whole GPUs only; a pilot can share them"),
+        (
+            replace(gpus(1), node_count=2),
+            "takes only jobs that run on one node; pilots can run others",
+        ),
+        (replace(gpus(1), exclusive=True), "gives no job a node of its own; a pilot can"),
         (gpus(5), "has 4 GPUs, not 5"),
         (gpus(1, required=("0",)), "has 0 GPUs among those named, not 1"),
     ],
@@ -239,6 +244,15 @@ def test_what_another_scheduler_cannot_be_asked_for_is_not_placed_there(
     assert infeasibility_reason(story.state.cluster.nodes["lab"], request_) == lack
     assert story.plan() == []
     assert story.is_(job) == "PENDING"
+
+
+def test_a_job_that_may_share_a_gpu_gets_a_whole_one_on_a_delegated_node():
+    story = cluster(lab(gpus=1))
+    first, second = (story.submit(gpus(1, memory=9000, shareable=True)) for _ in range(2))
+    assert story.plan() == [first]
+    (allocation,) = story.job(first).placement.allocations
+    assert (allocation.amount, allocation.memory) == (1000, 0)
+    assert story.is_(second) == "PENDING"
 
 
 def test_a_gang_does_not_include_a_delegated_node():
@@ -275,7 +289,7 @@ def test_a_model_is_taken_from_its_own_pool():
 
 def test_a_start_there_names_no_device():
     story = cluster()
-    job = story.submit(gpus(2), training=Training(epochs=3))
+    job = story.submit(gpus(2, memory=6000, shareable=True), training=Training(epochs=3))
     story.plan()
     lab_node = story.state.cluster.nodes["lab"]
     order = launch(
@@ -285,15 +299,8 @@ def test_a_start_there_names_no_device():
     names = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "STOKER_GPUS", "STOKER_GPU_UUIDS"}
     assert not names & set(order.extra)
     assert (order.extra["STOKER_GPU_COUNT"], order.extra["NUM_GPUS"]) == ("2", "2")
+    assert order.extra["RESERVED_MEM"] == "6000"
     assert order.gpus == ()
-
-
-def test_the_executor_of_a_node_is_known_by_its_kind():
-    story = cluster()
-    story.add("ant")
-    state = story.state
-    assert [state.executor_of(name) for name in ("box", "ant", "lab")] == ["local", "ssh", "slurm"]
-    assert state.record.remotes["lab"].options == {"partition": "gpu"}
 
 
 def test_rows_of_older_versions_are_read_as_managed_nodes_over_ssh():

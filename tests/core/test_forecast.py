@@ -10,6 +10,7 @@ from stoker.core.explain.forecast import (
     combined,
     interval,
     last_of,
+    queued_estimate,
     start_end_estimate,
 )
 from stoker.core.model.job import Job
@@ -130,3 +131,20 @@ def test_a_held_job_has_none_either() -> None:
 def test_a_missing_basis_is_reported() -> None:
     found = JobForecast(job=1, start=samples(kind=Kind.UNKNOWN), end=samples(kind=Kind.UNKNOWN))
     assert start_end_estimate(found, pending(), AT, AT).never == "why"
+
+
+def test_a_job_in_the_queue_of_a_cluster_starts_when_that_expects_it() -> None:
+    job = Job(7, "", "", "", 0.0, external_id="Slurm 4711", queue_start=AT + 1000)
+    found = queued_estimate(JobForecast(job=7, end=samples()), job, AT, AT + 10)
+    assert found.start is not None
+    assert found.end is not None
+    assert (found.start.likely, found.start.high) == (AT + 1000, None)
+    assert found.end.likely == AT + 1140
+
+
+def test_a_job_in_the_queue_of_a_cluster_that_says_nothing_has_no_estimate() -> None:
+    for start in (None, AT - 1):
+        job = Job(7, "", "", "", 0.0, queue_start=start)
+        found = queued_estimate(JobForecast(job=7, end=samples()), job, AT, AT)
+        assert (found.start, found.end) == (None, None)
+        assert found.never == "the cluster decides when it starts"

@@ -1,11 +1,13 @@
 """Remote nodes: added, unreachable, reached again and removed, and what becomes of their jobs."""
 
 import pytest
+from msgspec.structs import replace
 
 from core.scenario import Afar, gpus, node
 from stoker.core import events as e
 from stoker.core.events.instructions import TerminateAttempt
 from stoker.core.explain.why import explain_job
+from stoker.core.measurement.estimator import likely_hardware
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import Retry
 from stoker.core.placement.placer import find_placement
@@ -490,3 +492,19 @@ def test_cordoning_an_unknown_node_changes_nothing() -> None:
     story = Afar()
     story.tell(e.NodeCordoned(at=story.now, node="stranger", why="no space left"))
     assert story.state.record.cordoned == {}
+
+
+def test_the_gpu_models_are_those_of_the_nodes_as_after_a_restart():
+    story = Afar()
+    story.add("a")
+    facts = node(2, name="a")
+    for model in ("v100", "h100"):  # the node gets other GPUs
+        cards = tuple(replace(card, model=model) for card in facts.types["gpu"])
+        story.tell(e.NodeJoined(at=story.now, facts=replace(facts, types={"gpu": cards})))
+    assert [facts.model for facts in story.state.cluster.gpu_models.values()] == ["a100", "h100"]
+    story.tell(e.NodeRemoved(at=story.now, name="box"))
+    assert [facts.model for facts in story.state.cluster.gpu_models.values()] == ["h100"]
+    job = story.submit(gpus(1))
+    spec = story.state.spec(story.job(job))
+    assert likely_hardware(story.state.cluster, story.job(job), spec) == (1, "h100")
+    story.run(job)

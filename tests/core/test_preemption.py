@@ -2,23 +2,21 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import inf
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, settings
 
 from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
 from stoker.core.model.lifecycle import JobState
+from stoker.core.model.profile import EpochTime
 from stoker.core.model.resources import GpuRequest, ResourceRequest
 from stoker.core.model.spec import Training
 from stoker.core.planner.cycle import run_cycle
-from stoker.core.policies.ranking import Threshold
 from stoker.core.preemption import preemptor, victim_selection
-from stoker.core.queue.heads import PreemptorHeads, QueueHeads
+from stoker.core.queue.scan import jobs_in_order
 
 POLICIES: list[tuple[str, dict[str, float]]] = [
     ("planner", {}),
@@ -87,14 +85,6 @@ class PreemptionScenario(Scenario):
             if not self.state.pending.planning_requested:
                 return victims
         raise AssertionError("planning is requested again and again")
-
-    def skipped_victims(self) -> list[int]:
-        """Return the victims if all pending jobs are checked again."""
-        self.state.pending.request_planning()
-        self.run_cycles()
-        self.state.pending.mark_all_unchecked()
-        self.state.pending.request_planning()
-        return self.run_cycles()
 
     def submit_training(
         self, seconds: int, request: ResourceRequest | None = None, **more: Any
@@ -225,19 +215,6 @@ STEPS = (
     ["submit_random"] * 6 + ["start"] + ["begin_training"] * 4 + ["count_epochs", "end", "cancel"]
     + ["stop"] * 3 + ["pause", "resume", "resume", "hold", "drain"] + ["pass_time"] * 3
 )  # fmt: skip
-
-
-@settings(random_workloads, max_examples=120)
-@given(seed=st.integers(0, 2**32))
-def test_checked_classes_have_no_victims(seed: int) -> None:
-    """Given no stopping jobs, on whose devices others may count, a recheck finds no victim."""
-    with without_search_limits():
-        workload = RandomWorkload(seed)
-        for _ in range(40):
-            workload.step()
-            workload.run_cycles()
-            if not workload.state.stopping and workload.random.random() < 0.5:
-                assert workload.skipped_victims() == []
 
 
 # -- examples --------------------------------------------------------------------------------
@@ -384,11 +361,32 @@ def test_jobs_that_share_their_gpus_by_memory_are_victims_for_whole_gpus() -> No
     assert sorted(scenario.run_cycles()) == jobs
 
 
+@pytest.mark.parametrize("is_known_before", [False, True])
+def test_job_that_started_by_a_guess_is_preempted_by_any_shorter_one(is_known_before: bool) -> None:
+    scenario = PreemptionScenario(1, policy="planner")
+    first = scenario.start_preemptible(0, training=Training(epochs=100), name="first")
+    scenario.about(e.EpochsCounted, first, done=1, seconds=1000.0)
+    if is_known_before:
+        scenario.tell(
+            e.ProfileImported(
+                at=scenario.now, profile="ada: second", epoch_times=(EpochTime(1, "cpu", 10.0),)
+            )
+        )
+    second = scenario.submit_training(0, training=Training(epochs=100), name="second")
+    assert scenario.run_cycles() == [first]
+    scenario.preempted(first)
+    scenario.run_cycles()
+    scenario.started(second)
+    scenario.about(e.TrainingBegan, second)
+    scenario.about(e.EpochsCounted, second, done=1, seconds=1500.0)  # less than twice as long
+    assert scenario.run_cycles() == ([] if is_known_before else [second])
+
+
 # -- queue heads ----------------------------------------------------------------------
 
 
-def ids(heads: QueueHeads) -> list[int]:
-    return [id for _, _, id in heads]
+def ids(scenario: Scenario) -> list[int]:
+    return [id for _, _, id in jobs_in_order(scenario.state.pending)]
 
 
 def test_job_that_changed_its_class_is_yielded_once() -> None:
@@ -399,7 +397,7 @@ def test_job_that_changed_its_class_is_yielded_once() -> None:
     wide = scenario.submit(gpus(2))
     hash = scenario.job(wide).spec
     scenario.fact(e.JobEdited, moved, spec=hash, name="job", priority=0, begin_at=None)
-    assert ids(QueueHeads(scenario.state.pending)) == [first, moved, last, wide]
+    assert ids(scenario) == [first, moved, last, wide]
 
 
 def test_job_moved_within_its_class_is_yielded_once_at_its_new_position() -> None:
@@ -407,22 +405,6 @@ def test_job_moved_within_its_class_is_yielded_once_at_its_new_position() -> Non
     scenario.start_unresponsive(9000)
     first, moved, last = (scenario.submit(gpus(1)) for _ in range(3))
     scenario.fact(e.JobMoved, moved, priority=0, rank=scenario.job(last).order + 5)
-    assert ids(QueueHeads(scenario.state.pending)) == [first, last, moved]
-    keys = [key for key, _, id in QueueHeads(scenario.state.pending) if id == moved]
+    assert ids(scenario) == [first, last, moved]
+    keys = [key for key, _, id in jobs_in_order(scenario.state.pending) if id == moved]
     assert keys == [scenario.state.pending.sort_key(scenario.job(moved))]
-
-
-def test_class_that_becomes_unchecked_meanwhile_is_yielded_once() -> None:
-    scenario = PreemptionScenario(1)
-    scenario.start_unresponsive(9000)
-    jobs = [scenario.submit_training(10 * n, gpus(1), priority=9 - n) for n in range(1, 4)]
-    pending = scenario.state.pending
-    last = pending.class_of[jobs[2]]
-    pending.mark_checked(last)
-    anything: Threshold = (inf, inf)
-    heads = PreemptorHeads(pending, lambda gpu_bucket: anything, lambda gpu_bucket: anything)
-    seen = []
-    for _, _, id in heads:
-        seen.append(id)
-        pending.mark_unchecked(last)  # its nomination was revoked
-    assert seen == jobs

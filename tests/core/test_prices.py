@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.heterogeneous.prices import MIN_PRICE, equilibrium_prices
+from stoker.core.heterogeneous.prices import equilibrium_prices
 from stoker.core.heterogeneous.throughput import model_ratios, typical_ratios
 from stoker.core.model.profile import EpochTime, JobProfile
 
@@ -93,7 +93,7 @@ def test_highest_price_is_1_and_no_price_is_0(demands: list[dict[str, float]]) -
     prices = equilibrium_prices(demands, SUPPLY)
     assert prices.keys() == SUPPLY.keys()
     assert max(prices.values()) == 1.0
-    assert min(prices.values()) >= MIN_PRICE
+    assert min(prices.values()) > 0.0
 
 
 @given(st.lists(BY_MODEL, min_size=1, max_size=10), st.integers(2, 5))

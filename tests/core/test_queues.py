@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from core.scenario import Afar, Scenario, gpus, node
 from stoker.core import events as e
+from stoker.core.explain.constraints import node_constraints
 from stoker.core.explain.why import reason
 from stoker.core.launch.launch import launch
 from stoker.core.model.hardware import NodeFacts
@@ -250,6 +251,24 @@ def test_a_queue_of_four_gpus_has_two_on_each_of_two_nodes():
         infeasibility_reason(story.state.cluster.nodes["a"], many)
         == "has 2 GPUs among those named, not 3"
     )
+
+
+def test_an_explanation_counts_only_the_gpus_of_the_queue_on_each_node():
+    story = Afar()
+    without_gpus(story)
+    story.add("a")
+    story.add("b")
+    define(story, resources=counted(3))
+    alone, other, pair = (story.submit(gpus(n), queue="q") for n in (1, 1, 2))
+    assert story.plan() == [alone, other]
+    request = story.state.effective_request(story.job(pair), story.state.spec(story.job(pair)))
+    views = node_constraints(story.state, story.job(pair), request, story.now, story.boot)
+    texts = {view.node: [each.text for each in view.constraints] for view in views}
+    assert texts == {
+        "box": ["box has no GPU"],
+        "a": ["needs 2 GPUs, 0 free on a"],
+        "b": ["b has 1 GPU among those named, not 2"],
+    }
 
 
 def test_a_queue_of_two_gpus_uses_no_third_one_of_the_same_name():

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from core.reference_planner import assert_same_decisions
 from core.scenario import Scenario
@@ -69,6 +70,7 @@ SUBMITS = st.tuples(
 VERBS = [
     "start", "start", "start", "end", "end", "stop", "stop", "stop", "cancel", "kill", "epochs",
     "epochs", "wait", "wait", "move", "drain", "undrain", "silent", "reached", "hold", "release",
+    "end of node", "end of node",
 ]  # fmt: skip
 EVENTS = st.tuples(st.sampled_from(VERBS), st.integers(0, 30))
 POLICY = st.sampled_from(
@@ -160,6 +162,11 @@ class Comparison(Scenario):
                 self.tell(e.DevicesUndrained(at=self.now, devices=devices))
             case "silent" if name != "n0":
                 self.tell(e.NodeUnreachable(at=self.now, node=name, why="silent", boot=self.boot))
+            case "end of node":
+                end = (None, self.now + 100, self.now + 300, self.now + 1000, self.now + 5000)
+                known = state.record.nodes[name]
+                ended = replace(known, ends_at=end[number // 2 % len(end)])
+                self.tell(e.NodeJoined(at=self.now, facts=ended))
             case "reached" if name != "n0":
                 self.tell(e.NodeReached(at=self.now, node=name))
 
@@ -261,6 +268,25 @@ FOUND = {
         [job(gpus(1, memory=4000)), job(ResourceRequest(cpus=1000, node_count=2)),
          job(ResourceRequest(cpus=1000, memory=16_000), "fixed", count=2), ("start", 8),
          job(ResourceRequest(cpus=1000, memory=16_000), "plain"), ("wait", 28)],
+    ),
+    "a victim on several nodes is tried on all of them": (
+        [(1, 8, 8_000, "v100"), (2, 2, 8_000, "a100"), (1, 8, 8_000, "a100")], "auto", {},
+        [job(gpus(1, node_count=3), expected=6000, count=2),
+         job(ResourceRequest(gpus=GpuRequest(amount=500, model="v100"), cpus=2000), priority=1,
+             count=4, limit=60),
+         ("start", 29)],
+    ),
+    "a slot of a gang is on the fullest nodes": (
+        [(2, 4, 8_000, "a100"), A100, (2, 4, 8_000, "v100"), (4, 4, 8_000, "v100"),
+         (2, 2, 8_000, "a100")], "conservative", {"max_gpus": 2500},
+        [job(ResourceRequest(gpus=GpuRequest(amount=1500, model="a100"), cpus=2000), queue="strict",
+             count=2, array_limit=1, limit=3600, expected=600),
+         job(gpus(1, cpus=4000, node_count=3), "requeue", queue="strict", priority=-1),
+         job(ResourceRequest(gpus=GpuRequest(amount=500, model="a100"), cpus=2000, node_count=3),
+             queue="quota", count=2, expected=6000),
+         job(ResourceRequest(gpus=GpuRequest(amount=500, model="a100"), memory=16_000), "plain",
+             count=2, priority=-1),
+         job(gpus(2, cpus=4000, memory=4000, node_count=3), priority=1, limit=600)],
     ),
 }  # fmt: skip
 """Nodes, policy, quotas and steps where the planner once decided differently."""

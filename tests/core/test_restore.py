@@ -12,9 +12,7 @@ from stoker.core.state.restore import restore, unloadable_jobs
 
 @pytest.fixture(autouse=True)
 def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restore_module, "KEEP_FINISHED", 4)
-    monkeypatch.setattr(restore_module, "KEEP_UNACKNOWLEDGED", 6)
-    monkeypatch.setattr(restore_module, "UNLOAD_BATCH", 2)
+    monkeypatch.setattr(restore_module, "KEEP_FINISHED", 8)
 
 
 def finished(story: Scenario, count: int, code: int = 0) -> list[int]:
@@ -28,7 +26,7 @@ def finished(story: Scenario, count: int, code: int = 0) -> list[int]:
 
 
 def forget(story: Scenario) -> tuple[int, ...]:
-    story.state.changes.take()  # a commit
+    story.state.take_changes()  # a commit
     chosen = unloadable_jobs(story.state)
     if chosen:
         story.tell(e.JobsUnloaded(at=story.now, jobs=chosen))
@@ -37,23 +35,23 @@ def forget(story: Scenario) -> tuple[int, ...]:
 
 def test_the_oldest_ends_leave_memory_once_there_are_enough():
     story = Scenario()
-    jobs = finished(story, 5)
+    jobs = finished(story, 9)
     assert forget(story) == ()
     jobs += finished(story, 1)
     assert forget(story) == tuple(jobs[:2])
-    assert story.state.changes.take().unloaded == jobs[:2]
+    assert story.state.take_changes().unloaded == jobs[:2]
     assert sorted(story.state.jobs) == jobs[2:]
 
 
 def test_an_end_that_is_not_yet_on_record_stays():
     story = Scenario()
-    finished(story, 9)
+    finished(story, 17)
     assert unloadable_jobs(story.state) == ()
 
 
 def test_unseen_failures_stay_longer_but_not_without_bound():
     story = Scenario()
-    failures = finished(story, 7, code=1)
+    failures = finished(story, 33, code=1)
     assert forget(story) == ()
     failures += finished(story, 3, code=1)
     assert forget(story) == tuple(failures[:4])

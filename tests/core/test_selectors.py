@@ -52,13 +52,15 @@ def test_a_selector_means(scenario: Scenario, words: list[str], ids: list[int]) 
     assert chosen(scenario, *words) == ids
 
 
-@pytest.mark.parametrize("word", ["9", "0", "7-9", "4_9", "nobody", "%nothing", "99999999999"])
+@pytest.mark.parametrize(
+    "word", ["9", "0", "7-9", "1-9999999", "4_9", "nobody", "%nothing", "99999999999"]
+)
 def test_a_selector_that_matches_no_job_is_reported(scenario: Scenario, word: str) -> None:
     with pytest.raises(NotFound):
         chosen(scenario, word)
 
 
-@pytest.mark.parametrize("word", ["", " ", "3-1", "1-9999999", "1-3:0"])
+@pytest.mark.parametrize("word", ["", " ", "3-1", "1-3:0"])
 def test_an_invalid_selector_is_reported(scenario: Scenario, word: str) -> None:
     with pytest.raises(BadValue):
         chosen(scenario, word)

@@ -11,7 +11,7 @@ from core.test_training import counted, elastic, listens, progress, sharing, tra
 from simulation.training_invariants import TrainingInvariants
 from stoker.core import events as e
 from stoker.core.events.instructions import Instruction
-from stoker.core.measurement.estimator import MAX_PROFILES
+from stoker.core.handlers.learning import MAX_PROFILES
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import ResourceRequest

@@ -59,9 +59,9 @@ def test_cancelling_a_job_at_its_time_limit_records_it_as_cancelled():
     job = story.submit(limit=60)
     story.run(job)
     story.wait(60)
-    story.state.changes.take()
+    story.state.take_changes()
     story.fact(e.JobCancelled, job)
-    assert story.state.changes.take().jobs == {job}
+    assert story.state.take_changes().jobs == {job}
     story.exited(job, None, signal=15)
     assert story.is_(job) == "CANCELLED"
 
@@ -122,6 +122,14 @@ def test_an_edited_job_asks_for_something_else():
     assert (story.job(jobs[1]).name, story.job(jobs[1]).priority) == ("other", 3)
     assert story.plan() == [jobs[1]]
     assert story.state.spec_users[old] == 1
+
+
+def test_the_demand_of_an_edited_job_is_that_of_its_new_request():
+    edited, fresh = Scenario(gpus=4), Scenario(gpus=4)
+    edit(edited, edited.submit(gpus(4)), request=gpus(1))
+    fresh.submit(gpus(1))
+    demands = [story.state.cluster.demand_histogram._counts for story in (edited, fresh)]
+    assert demands[0] == demands[1]
 
 
 def test_an_unused_spec_is_removed():

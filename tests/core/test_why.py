@@ -5,11 +5,12 @@ from msgspec.structs import replace
 
 from core.scenario import Afar, Scenario, gpus
 from stoker.core import events as e
+from stoker.core.explain.constraints import node_constraints
 from stoker.core.explain.forecast import Kind, TimeInterval
 from stoker.core.explain.why import explain_job, reason
 from stoker.core.model.dependency import Clause, Dependency
 from stoker.core.model.job import Job
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import GpuRequest, ResourceRequest
 
 
 def unknown(_: Job) -> TimeInterval | None:
@@ -219,7 +220,7 @@ def test_a_running_job_on_an_unreachable_node_has_a_reason() -> None:
         explanation,
     )
     answer = explain_job(scenario.state, scenario.job(job), scenario.now, scenario.boot, unknown)
-    assert answer.text.startswith(f"{explanation}; it is assumed to be running there")
+    assert answer.text.startswith(f"{explanation}; whether it runs is known when ant answers")
     scenario.reached("ant")
     assert reason_of(scenario, job) is None
 
@@ -303,7 +304,7 @@ def test_a_starting_job_is_not_assumed_to_run() -> None:
     explanation = explain_job(
         scenario.state, scenario.job(gang), scenario.now, scenario.boot, unknown
     ).text
-    assert "it is starting; its parts wait for each other until bee answers" in explanation
+    assert "whether it runs is known when bee answers" in explanation
     scenario.silent("ant")
     explanation = explain_job(
         scenario.state, scenario.job(alone), scenario.now, scenario.boot, unknown
@@ -319,3 +320,18 @@ def test_a_removed_node_is_a_reason() -> None:
     scenario.tell(e.NodeRemoved(at=scenario.now, name="ant"))
     explanation = reason(scenario.state, scenario.job(job), scenario.now)
     assert explanation == ("ReqNodeNotAvail", f"ant was removed; stoker edit {job} -w NODE")
+
+
+def test_the_gpus_of_a_queue_may_be_named_with_their_node() -> None:
+    scenario = Scenario(gpus=2)
+    holders = [scenario.submit(gpus(1)) for _ in range(2)]
+    for job in holders:
+        scenario.run(job)
+    (node,) = scenario.state.cluster.nodes
+    request = ResourceRequest(gpus=GpuRequest(1000, allowed=(f"{node}/0",)))
+    now = scenario.now
+    (view,) = node_constraints(scenario.state, scenario.job(holders[0]), request, now, now)
+    (constraint,) = view.constraints
+    assert [detail.split(" (")[0] for detail in constraint.details] == [
+        f"GPU 0 is held by job {holders[0]}"
+    ]

@@ -18,7 +18,7 @@ from stoker.core.policies.catalog import POLICIES, policy
 from stoker.core.policies.ranking import starvation_bound
 from stoker.core.reservation.reservation import reserve
 from stoker.core.running.release_times import KILL_GRACE_SECONDS
-from stoker.core.state.restore import KEEP_FINISHED, UNLOAD_BATCH
+from stoker.core.state.restore import KEEP_FINISHED
 from stoker.core.state.state import State
 from stoker.engine import Engine, Instant
 from stoker.simulate.replay import replay as simulator
@@ -370,7 +370,7 @@ def test_of_jobs_that_all_differ_only_the_latest_are_remembered(
     found = Replay(Workload(title="", jobs=jobs), parse_cluster("1x1"), "sjf", assumptions=FREE)
     run = found.run()
     assert [each.completion_time for each in run.results] == [job.duration for job in jobs]
-    assert len(found.spec_hashes) <= 2 * (KEEP_FINISHED + UNLOAD_BATCH) + 10 + 1 < count
+    assert len(found.spec_hashes) <= 2 * (KEEP_FINISHED + KEEP_FINISHED // 4) + 10 + 1 < count
 
 
 # -- the daemon decides the same ------------------------------------------------------------

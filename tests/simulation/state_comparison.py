@@ -34,7 +34,6 @@ def state_as_dict(state: State) -> dict[str, Any]:
         "stoppable": sorted(state.preemptible),
         "dependents": {id: sorted(waiting) for id, waiting in state.dependents.items() if waiting},
         "queues": (state.quotas.queue_running, state.quotas.queue_gpus, state.quotas.array_running),
-        "in flight": {name: sorted(jobs) for name, jobs in state.in_flight.items()},
         "deadlines": sorted(id for id in state.jobs if _has_deadline(state, id)),
         "nodes": [
             (node.name, node.unavailable_reason)

@@ -21,11 +21,16 @@ class Cluster:
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
+        self.pilots: dict[str, tuple[Node, int]] = {}
+        """By delegated node: the nodes that are added for jobs that they can run, idle, and their
+        time limit in seconds."""
         self._joined = 0
         self._free_index = FreeCapacityIndex()
         self._index_cursor = 0
+        self.node_ends: dict[str, float] = {}
+        """When nodes end by themselves (wall clock); most nodes do not."""
         self.gpu_models: dict[str, DeviceFacts] = {}
-        """One GPU of each model that ever joined, by model key."""
+        """One GPU of each model, by model key, in the order of nodes."""
         self.demand_histogram = DemandHistogram()
         """Requests of all unfinished jobs."""
         self.changes = ChangeLog()
@@ -54,6 +59,10 @@ class Cluster:
     def modified_free(self) -> Iterator[tuple[Node, FreeResources]]:
         """Yield the nodes that differ from the base ledger and what is free there, if indexable."""
         return iter(())
+
+    def free_of(self, node: Node) -> FreeResources | None:
+        """Return what is free on a node of this ledger; None if the index cannot describe it."""
+        return free_resources(node)
 
     def is_free(self, placement: Placement) -> bool:
         """Whether all devices of a placement are free in this ledger."""
@@ -97,28 +106,50 @@ class Cluster:
         self._joined += before is None
         node.delegated = facts.placement is PlacementMode.DELEGATED
         node.on_demand = facts.on_demand
+        self.node_ends.pop(facts.name, None)
+        if facts.ends_at is not None:
+            self.node_ends[facts.name] = facts.ends_at
+        self.pilots.pop(facts.name, None)
+        if facts.pilot is not None:
+            self.pilots[facts.name] = (_idle_node(facts.pilot), facts.pilot.max_seconds)
         for type, devices in facts.types.items():
             for device_facts in devices:
                 device = Device(type, device_facts)
                 if before is not None and (old := before.by_name.get((type, device.name))):
                     device.copy_marks(old)
                 node.add(device)
-                if type == GPU:
-                    self.gpu_models.setdefault(device_facts.model_key, device_facts)
+        self.nodes[facts.name] = node
+        if before is None:
+            self._add_models(node)
+        elif _gpu_facts(before) != _gpu_facts(node):
+            self._find_models()
         for placement in held:
             self._restore_allocation(node, before, placement)
-        self.nodes[facts.name] = node
         self.mark_changed(facts.name)
+
+    def _find_models(self) -> None:
+        """Find the GPU models again: some may be gone."""
+        self.gpu_models = {}
+        for node in self.nodes.values():
+            self._add_models(node)
+
+    def _add_models(self, node: Node) -> None:
+        for facts in _gpu_facts(node):
+            self.gpu_models.setdefault(facts.model_key, facts)
 
     def remove_node(self, name: str, held: Iterable[Placement] = ()) -> None:
         """Remove a node, at once or when the last attempt ends that holds devices of it."""
-        existed = self.nodes.pop(name, None) is not None
+        removed = self.nodes.pop(name, None)
+        if removed is not None and _gpu_facts(removed):
+            self._find_models()
+        self.node_ends.pop(name, None)
+        self.pilots.pop(name, None)
         held = list(held)
         if held:
             self.add_node(NodeFacts(name, {}), held)
             node = self.nodes[name]
             node.removed, node.unavailable_reason = True, REMOVED
-        elif existed:
+        elif removed is not None:
             self.mark_changed(name)
 
     @staticmethod
@@ -154,14 +185,6 @@ class Cluster:
                 del self.nodes[part.node]
             self.mark_changed(part.node)
 
-    def devices_with_key(self, key: str) -> list[Device]:
-        """Return the device with exactly this key (`node/type:name`), or an empty list."""
-        node_name, _, device_key = key.partition("/")
-        type, _, name = device_key.partition(":")
-        node = self.nodes.get(node_name)
-        device = node.by_name.get((type, name)) if node else None
-        return [device] if device is not None else []
-
     def find_devices(self, word: str) -> list[tuple[Node, Device]]:
         """Return the devices that a user means by `0`, `gpu:0`, `box/gpu:0`, a UUID or `all`."""
         node_name, slash, device_word = word.rpartition("/")
@@ -179,3 +202,17 @@ class Cluster:
                 if name == ALL_DEVICES or device.answers_to(name)
             ]
         return [(node, device) for node, device in devices if not device.removed]
+
+
+def _gpu_facts(node: Node) -> list[DeviceFacts]:
+    """Return the GPUs that a node offers."""
+    return [device.facts for device in node.types.get(GPU, ()) if not device.removed]
+
+
+def _idle_node(facts: NodeFacts) -> Node:
+    """Return a node with nothing allocated."""
+    node = Node(facts.name)
+    for type, devices in facts.types.items():
+        for device in devices:
+            node.add(Device(type, device))
+    return node

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import floor, log
 from operator import or_
@@ -86,18 +86,12 @@ def remainders(free: FreeResources, demand: ResourceDemand) -> list[int]:
     return sorted({left for left in free.gpus[whole:] if left >= part})
 
 
-def max_request_amount(gpus: Iterable[int]) -> int:
+def max_request_amount(gpus: Sequence[int]) -> int:
     """Return the largest amount that GPUs with these free amounts can serve.
 
     That is the whole GPUs among them, and the largest of the others.
     """
-    whole = part = 0
-    for left in gpus:
-        if left == THOUSAND:
-            whole += THOUSAND
-        elif left > part:
-            part = left
-    return whole + part
+    return gpus.count(THOUSAND) * THOUSAND + max({0, *gpus} - {THOUSAND})
 
 
 class DemandHistogram:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+
+from msgspec import Struct, field
 
 from stoker.core.model.hardware import DeviceAllocation, DeviceFacts
 from stoker.core.model.resources import GPU
@@ -12,58 +14,41 @@ MIN_UUID_PREFIX = 5
 """Characters of a UUID that identify a device: fewer could also be an index or a name."""
 
 
-class Device:
+class Device(Struct, eq=False, gc=False):
     """One device and its free amounts; only methods of Device and Node change them."""
 
-    __slots__ = (
-        "drained",
-        "facts",
-        "foreign_memory",
-        "foreign_user",
-        "kind",
-        "memory_free",
-        "name",
-        "removed",
-        "sharers",
-        "type",
-        "unallocated",
-        "used_by_others",
-    )  # fmt: skip
+    type: str
+    facts: DeviceFacts
+    name: str = ""
+    kind: tuple[object, ...] = ()
+    """Equal for devices that differ in nothing but their names."""
+    is_unit: bool = False
+    """Whether requests are split over several such devices."""
+    unallocated: int = 0
+    memory_free: int = 0
+    drained: str | None = None
+    """Why no new job may use it; None: it is not drained."""
+    foreign_user: str | None = None
+    """Description of the foreign processes that use it; None: there are none."""
+    foreign_memory: int = 0
+    """MiB that foreign processes use."""
+    used_by_others: int = 0
+    """Amount of a pool that foreign processes use, as far as it is measured."""
+    sharers: int = 0
+    """Number of jobs that share it by memory."""
+    removed: bool = False
+    """Whether the node no longer offers it, and only a running attempt still holds it."""
 
-    def __init__(self, type: str, facts: DeviceFacts) -> None:
-        self.type = type
-        self.facts = facts
-        self.name = facts.name
-        self.kind = (type, facts.capacity, facts.memory, facts.model, facts.is_pool)
-        """Equal for devices that differ in nothing but their names."""
-        self.unallocated = facts.capacity
+    def __post_init__(self) -> None:
+        facts = self.facts
+        self.name, self.unallocated = facts.name, facts.capacity
         self.memory_free = facts.memory or 0
-        self.drained: str | None = None
-        """Why no new job may use it; None: it is not drained."""
-        self.foreign_user: str | None = None
-        """Description of the foreign processes that use it; None: there are none."""
-        self.foreign_memory = 0
-        """MiB that foreign processes use."""
-        self.used_by_others = 0
-        """Amount of a pool that foreign processes use, as far as it is measured."""
-        self.sharers = 0
-        """Number of jobs that share it by memory."""
-        self.removed = False
-        """Whether the node no longer offers it, and only a running attempt still holds it."""
-
-    def copy(self) -> Device:
-        """Return a copy for an overlay."""
-        twin = self.emptied()
-        twin.unallocated, twin.memory_free = self.unallocated, self.memory_free
-        twin.removed, twin.sharers = self.removed, self.sharers
-        return twin
+        self.kind = (self.type, facts.capacity, facts.memory, facts.model, facts.is_pool)
+        self.is_unit = facts.capacity == THOUSAND and not facts.is_pool
 
     def emptied(self) -> Device:
         """Return a copy without allocations; drains and foreign use stay."""
-        twin = Device.__new__(Device)
-        twin.type, twin.facts, twin.name, twin.kind = self.type, self.facts, self.name, self.kind
-        twin.unallocated, twin.memory_free = self.facts.capacity, self.facts.memory or 0
-        twin.removed, twin.sharers = False, 0
+        twin = Device(self.type, self.facts)
         twin.copy_marks(self)
         return twin
 
@@ -121,34 +106,26 @@ class Device:
         return len(word) >= MIN_UUID_PREFIX and (facts.uuid or "").startswith(word)
 
 
-class Node:
+_copy_device: Callable[[Device], Device] = Device.__copy__  # type: ignore[attr-defined]
+"""Copies a device without a call in Python: a plan copies hundreds."""
+
+
+class Node(Struct, eq=False):
     """One node: its devices by type and by name."""
 
-    __slots__ = (
-        "by_name",
-        "delegated",
-        "join_index",
-        "name",
-        "on_demand",
-        "removed",
-        "types",
-        "unavailable_reason",
-    )  # fmt: skip
-
-    def __init__(self, name: str, join_index: int = 0) -> None:
-        self.name = name
-        self.join_index = join_index
-        """Number of nodes that joined before it."""
-        self.unavailable_reason: str | None = None
-        """Why no job may start here, although running jobs continue; None: it is available."""
-        self.removed = False
-        """Whether it stays only until the attempts end that hold devices of it."""
-        self.delegated = False
-        """Whether another scheduler decides which devices an attempt gets, and when."""
-        self.on_demand = 0
-        """Number of nodes like this that are added when jobs need them; 0: it is a node."""
-        self.types: dict[str, list[Device]] = {}
-        self.by_name: dict[tuple[str, str], Device] = {}
+    name: str
+    join_index: int = 0
+    """Number of nodes that joined before it."""
+    unavailable_reason: str | None = None
+    """Why no job may start here, although running jobs continue; None: it is available."""
+    removed: bool = False
+    """Whether it stays only until the attempts end that hold devices of it."""
+    delegated: bool = False
+    """Whether another scheduler decides which devices an attempt gets, and when."""
+    on_demand: int = 0
+    """Number of nodes like this that are added when jobs need them; 0: it is a node."""
+    types: dict[str, list[Device]] = field(default_factory=dict)
+    by_name: dict[tuple[str, str], Device] = field(default_factory=dict)
 
     def add(self, device: Device) -> None:
         """Add a device."""
@@ -157,18 +134,18 @@ class Node:
 
     def copy(self) -> Node:
         """Return a copy for an overlay."""
-        twin = Node(self.name, self.join_index)
-        twin.unavailable_reason = self.unavailable_reason
-        twin.removed, twin.delegated = self.removed, self.delegated
-        twin.on_demand = self.on_demand
-        for device in self.devices():
-            twin.add(device.copy())
+        twin = Node(
+            self.name, self.join_index, self.unavailable_reason, self.removed, self.delegated,
+            self.on_demand,
+        )  # fmt: skip
+        for type, devices in self.types.items():
+            twin.types[type] = list(map(_copy_device, devices))
+        twin.by_name = {(device.type, device.name): device for device in twin.devices()}
         return twin
 
     def emptied(self) -> Node:
         """Return a copy without allocations, and without devices that it no longer offers."""
-        twin = Node(self.name, self.join_index)
-        twin.unavailable_reason = self.unavailable_reason
+        twin = Node(self.name, self.join_index, self.unavailable_reason)
         for device in self.devices():
             if not device.removed:
                 twin.add(device.emptied())
@@ -192,7 +169,7 @@ class Node:
     def allocate(self, allocations: Iterable[DeviceAllocation]) -> None:
         """Enter allocations; over-commitment is a bug of the planner."""
         for allocation in allocations:
-            device = self.device(allocation)
+            device = self.by_name[allocation.type, allocation.device]
             device.allocate(allocation)
             if device.unallocated < 0:
                 raise AssertionError(f"{self.name} {device.type} {device.name} is over-committed")
@@ -200,7 +177,7 @@ class Node:
     def release(self, allocations: Iterable[DeviceAllocation]) -> None:
         """Release allocations; releasing twice is a bug."""
         for allocation in allocations:
-            device = self.device(allocation)
+            device = self.by_name[allocation.type, allocation.device]
             device.release(allocation)
             if device.unallocated > device.facts.capacity:
                 raise AssertionError(f"{self.name} {device.type} {device.name} given back twice")

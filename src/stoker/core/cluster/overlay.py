@@ -55,15 +55,17 @@ class Overlay(Cluster):
 
     def modified_free(self) -> Iterator[tuple[Node, FreeResources]]:
         """Yield the nodes that differ from the base ledger and what is free there, if indexable."""
-        for name, node in self.modified_nodes().items():
-            if name not in self.nodes:
-                free = free_resources(node)
-            elif name in self._free:
-                free = self._free[name]
-            else:
-                free = self._free[name] = free_resources(node)
-            if free is not None:
+        for node in self.modified_nodes().values():
+            if (free := self.free_of(node)) is not None:
                 yield node, free
+
+    def free_of(self, node: Node) -> FreeResources | None:
+        """Return what is free on a node of this ledger; None if the index cannot describe it."""
+        if node.name not in self.nodes:
+            return self.parent.free_of(node)
+        if node.name not in self._free:
+            self._free[node.name] = free_resources(node)
+        return self._free[node.name]
 
     def writable(self, name: str) -> Node:
         """Return a node that the caller may change: a copy, made at the first call."""
@@ -80,6 +82,21 @@ class Overlay(Cluster):
         """Allocate the devices of a placement."""
         for part in placement.parts:
             self.writable(part.node).allocate(part.allocations)
+
+    def allocate_modified(self, placement: Placement) -> bool:
+        """Allocate a placement that the ledger has allocated by now; False if it is not free.
+
+        The nodes that are not modified show the ledger.
+        """
+        parts = [
+            Placement(part.node, part.allocations)
+            for part in placement.parts
+            if part.node in self.nodes
+        ]
+        is_free = all(map(self.is_free, parts))
+        for part in parts if is_free else ():
+            self.allocate(part)
+        return is_free
 
     def release(self, placement: Placement) -> None:
         """Release the devices of a placement."""

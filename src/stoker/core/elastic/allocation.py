@@ -21,23 +21,24 @@ measurement: an extrapolation is measured before the next one is based on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
-from math import sqrt
+from math import log, sqrt
 
 from msgspec import Struct
 
-from stoker.core.elastic.speedup import EpochTimes, epoch_seconds
+from stoker.core.measurement.estimator import DEFAULT_SCALING_EXPONENT, STAGE_BOUNDARIES
 
 MAX_UNMEASURED_FACTOR = 2
 """A job gets at most this many times the GPUs that were measured: one step beyond what is known."""
 RESTART_PAYBACK = 6.0
 """Restarts that a change must repay, since the next change may follow soon."""
-UNKNOWN_WORK_SECONDS = 600.0
-"""Remaining GPU-seconds of an unmeasured job, at least: about the shortest training jobs."""
-FINE_STEPS = 3
-"""Node counts differ in their first 3 binary digits: 1 to 8, 10 to 16, 20 to 32."""
+
+
+EpochTimes = tuple[tuple[int, float], ...]
+"""GPUs and seconds per epoch as measured, sorted by GPUs."""
 
 
 class ElasticJob(Struct, frozen=True, kw_only=True, gc=False):
@@ -123,7 +124,7 @@ def remaining_work(job: ElasticJob) -> tuple[float, float]:
     """Return the remaining GPU-seconds with the minimum of GPUs, and the epochs that these are."""
     epoch = epoch_seconds(job.epoch_times, job.min_gpus) * job.min_gpus
     if job.remaining_epochs is None or not job.epoch_times:
-        amount = max(UNKNOWN_WORK_SECONDS, job.attained)
+        amount = max(job.attained, RESTART_PAYBACK * job.restart_seconds, 1.0)
         return amount, amount / epoch
     epochs = max(job.remaining_epochs, 1e-3)
     return max(epochs * epoch, 1e-3), epochs
@@ -141,14 +142,66 @@ def reachable_steps(job: ElasticJob, gpus_per_node: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def gpu_steps(min_gpus: int, max_gpus: int, gpus_per_node: int) -> tuple[int, ...]:
-    """Return the numbers of GPUs that are tried: parts of a node by powers of two, then nodes."""
-    steps = [min_gpus]
-    part = 1
-    while part < gpus_per_node and part <= max_gpus:
-        steps.append(part)
-        part *= 2
-    nodes = 1
-    while 0 < nodes * gpus_per_node <= max_gpus:
-        steps.append(nodes * gpus_per_node)
-        nodes += max(1 << nodes.bit_length() >> FINE_STEPS, 1)
-    return tuple(gpus for at, gpus in enumerate(steps) if gpus > min_gpus or at == 0)
+    """Return the numbers of GPUs that are tried: the minimum, then powers of two of GPUs or nodes.
+
+    Without nodes that have GPUs, only the minimum.
+    """
+    steps, step = [min_gpus], 1
+    while gpus_per_node and step <= max_gpus:
+        if step > min_gpus:
+            steps.append(step)
+        if step < gpus_per_node:
+            step = min(2 * step, gpus_per_node)
+        else:
+            step *= 2
+    return tuple(steps)
+
+
+# -- speed-up curves ----------------------------------------------------------------------
+#
+# Between two measurements the power law through them holds, beyond them a default exponent. The
+# speed-up of a job that adapts its batch size changes during training (Pollux, OSDI'21): at first
+# more GPUs are wasted on it, later they are not. Measurements are therefore kept per stage.
+
+
+def epoch_seconds(epoch_times: EpochTimes, gpus: int) -> float:
+    """Return the seconds per epoch: measured, interpolated or extrapolated."""
+    if not epoch_times:
+        return float(gpus**-DEFAULT_SCALING_EXPONENT)
+    above = bisect_right(epoch_times, gpus, key=lambda measured: measured[0])
+    if above == 0 or above == len(epoch_times):
+        near, seconds = epoch_times[min(above, len(epoch_times) - 1)]
+        if near == gpus:
+            return seconds
+        return float(seconds * (near / gpus) ** DEFAULT_SCALING_EXPONENT)
+    (low, slow), (high, fast) = epoch_times[above - 1], epoch_times[above]
+    part = log(gpus / low) / log(high / low)
+    return float(slow * (fast / slow) ** part)
+
+
+def epoch_times_at(measured: Mapping[int, Mapping[int, float]], stage: int) -> EpochTimes:
+    """Return the epoch times at a training stage, given those measured by stage and GPUs.
+
+    A number of GPUs that was not measured at this stage has the same ratio to the nearest measured
+    one as at a later stage. Without a measurement of this stage the nearest stage counts; of an
+    earlier one only its fastest, since its speed-up does not hold later.
+    """
+    seconds_by_gpus = dict(measured.get(stage, {}))
+    if not seconds_by_gpus:
+        return _nearest_stage(measured, stage)
+    for later_stage in range(stage + 1, len(STAGE_BOUNDARIES) + 1):
+        later = measured.get(later_stage, {})
+        common = sorted(later.keys() & seconds_by_gpus.keys())
+        for gpus in sorted(later.keys() - seconds_by_gpus.keys()) if common else ():
+            near = min(common, key=lambda other: abs(log(other / gpus)))
+            seconds_by_gpus[gpus] = later[gpus] * seconds_by_gpus[near] / later[near]
+    return tuple(sorted(seconds_by_gpus.items()))
+
+
+def _nearest_stage(measured: Mapping[int, Mapping[int, float]], stage: int) -> EpochTimes:
+    for distance in range(1, len(STAGE_BOUNDARIES) + 1):
+        if later := measured.get(stage + distance):
+            return tuple(sorted(later.items()))
+        if earlier := measured.get(stage - distance):
+            return (min(earlier.items(), key=lambda entry: (entry[1], entry[0])),)
+    return ()

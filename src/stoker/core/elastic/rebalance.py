@@ -17,8 +17,15 @@ from math import inf, log2
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.elastic import sizes
-from stoker.core.elastic.allocation import ElasticJob, allocate_gpus, gpu_steps, remaining_work
-from stoker.core.elastic.speedup import EpochTimes, epoch_seconds, epoch_times_at
+from stoker.core.elastic.allocation import (
+    ElasticJob,
+    EpochTimes,
+    allocate_gpus,
+    epoch_seconds,
+    epoch_times_at,
+    gpu_steps,
+    remaining_work,
+)
 from stoker.core.events import PreemptionRequested
 from stoker.core.measurement import estimator
 from stoker.core.model.job import Job, Progress
@@ -28,28 +35,29 @@ from stoker.core.model.spec import Spec
 from stoker.core.model.units import THOUSAND, approximate_duration
 from stoker.core.placement.placer import find_placement
 from stoker.core.placement.request_shape import names_hardware
-from stoker.core.queue.heads import QueueHeads
-from stoker.core.queue.job_class import OVERDUE_CUTOFF
+from stoker.core.policies.ranking import OVERDUE_RANK
+from stoker.core.queue.scan import jobs_in_order
+from stoker.core.state.planner_memory import REBALANCE_SECONDS
 from stoker.core.state.state import State
 
-REBALANCE_SECONDS = 60.0
-"""Seconds during which an attempt keeps its GPUs: a few restarts long."""
-MAX_PENDING_CONSIDERED = 64
-"""Pending jobs per round, highest rank first: more could hardly start at once."""
+MAX_PENDING_CONSIDERED = 256
+"""Pending jobs per plan, highest rank first: more could hardly start at once."""
 
 ElasticKey = tuple[int, float, int]
-"""Order of jobs in a round: negative priority, log2 of the remaining work, submission order."""
+"""Order of jobs in a rebalance: negative priority, log2 of the remaining work, submission order."""
 
 
 def is_rebalanced(state: State, job: Job) -> bool:
-    """Whether the rounds set the number of GPUs of a job."""
+    """Whether a rebalance sets the number of GPUs of a job."""
     spec = state.specs[job.spec]
     gpu_request = spec.request.gpus
     if gpu_request is None or gpu_request.max_amount is None:
         return False
-    if spec.request.node_count > 1 or not state.policy_of(spec.queue).preempts:
+    if spec.request.node_count > 1 or not _is_any_whole_gpus(state.effective_request(job, spec)):
         return False
-    return _is_any_whole_gpus(state.effective_request(job, spec))
+    # Without preemption, GPUs that a job gets are lost to pending ones.
+    others_wait = len(state.pending) > (job.id in state.pending)
+    return state.policy_of(spec.queue).preempts or not others_wait
 
 
 def _is_any_whole_gpus(request: ResourceRequest) -> bool:
@@ -74,7 +82,8 @@ def rebalance(
     memory.next_rebalance = inf
     for id in [id for id in state.pending_elastic if id not in state.pending]:
         del state.pending_elastic[id]
-    running = [job for job in state.running_elastic.values() if is_rebalanced(state, job)]
+    elastic = [job for _, job in sorted(state.running_elastic.items())]
+    running = [job for job in elastic if is_rebalanced(state, job)]
     if not running and not any(
         is_rebalanced(state, state.jobs[id]) for id in state.pending_elastic
     ):
@@ -131,11 +140,12 @@ def grow(state: State, ledger: Cluster, now: float, boot: float) -> Iterator[Pre
         if placement is None or not _may_change(state, job, now):
             continue
         request = state.effective_request(job, state.spec(job))
-        target = min(-negative_target, sizes.quota_left(state, job))
+        request = state.within_horizon(job, request, now)
+        target = min(-negative_target, sizes.max_gpus(state, job))
         ledger.release(placement)
         for gpus in reversed(gpu_steps(held, target, per_node)[1:]):
             if 2 * gpus < target:
-                continue  # more than half of the target, or the next round is better
+                continue  # more than half of the target, or the next rebalance is better
             grown = find_placement(ledger, sizes.resized(request, gpus, per_node))
             if grown is not None:
                 ledger.allocate(grown)
@@ -159,14 +169,14 @@ def _growth_reason(state: State, job: Job, gpus: int, now: float) -> str:
 
 
 def covered_by_rebalance(state: State, job: int) -> bool:
-    """Whether a pending job needs no victims of its own, since a round frees GPUs for it."""
+    """Whether a pending job needs no victims of its own, since a rebalance frees GPUs."""
     if job in state.pending_elastic and is_rebalanced(state, state.jobs[job]):
         return True
     if job not in state.memory.elastic_targets:
         return False
     if state.memory.next_rebalance < inf:
         return True
-    stops = (victim.progress.stop for victim in state.stopping.values() if victim.progress)
+    stops = (victim.progress.stop for victim in state.stopping.values())
     return any(stop is not None and stop.preemptor is None for stop in stops)
 
 
@@ -175,7 +185,7 @@ def _may_change(state: State, job: Job, now: float) -> bool:
     progress, placement = job.progress, job.placement
     if job.state is not JobState.RUNNING or placement is None or job.started_at is None:
         return False
-    if progress is None or not progress.accepts_stop or progress.stop is not None:
+    if not progress.accepts_stop or progress.stop is not None:
         return False
     is_measured_alone = progress.epochs > progress.epochs_at_start and _is_alone(state)
     if job.id not in state.preemptible or (_has_just_started(job, now) and not is_measured_alone):
@@ -221,7 +231,7 @@ def _free_gpus(cluster: Cluster) -> int:
 
 def _pending_jobs(state: State, now: float) -> Iterator[tuple[ElasticKey, ElasticJob]]:
     """Yield pending jobs for whole GPUs that no quota and no nomination keeps from starting."""
-    for count, (sort_key, job_class, id) in enumerate(QueueHeads(state.pending)):
+    for count, (sort_key, job_class, id) in enumerate(jobs_in_order(state.pending)):
         if count == MAX_PENDING_CONSIDERED:
             return
         job = state.jobs[id]
@@ -236,27 +246,30 @@ def _pending_jobs(state: State, now: float) -> Iterator[tuple[ElasticKey, Elasti
             key = _elastic_key(state, job, elastic_job, now)
         else:
             continue
-        is_overdue = sort_key[1] <= OVERDUE_CUTOFF
+        is_overdue = sort_key[1] <= OVERDUE_RANK
         yield (key[0], -inf if is_overdue else key[1], key[2]), elastic_job
 
 
 def _elastic_job(state: State, job: Job, now: float) -> tuple[ElasticKey, ElasticJob]:
     """Return an elastic job with its measurements, and its key."""
     spec = state.spec(job)
-    gpu_request, progress = spec.request.gpus, job.progress or Progress()
+    gpu_request, progress = spec.request.gpus, job.progress
     assert gpu_request is not None
     held, min_gpus = _held_gpus(job), gpu_request.amount // THOUSAND
+    max_gpus = max(sizes.max_gpus(state, job), min_gpus)
     total = estimator.epochs_of(job, spec)
     left = None if total is None else float(max(total - progress.epochs, 0))
     epoch_times = _epoch_times(state, job, spec, progress, total)
     if left and epoch_times and held and progress.epoch_started_at is not None:
         elapsed = max(now - progress.epoch_started_at, 0.0)
         left -= min(elapsed / max(epoch_seconds(epoch_times, held), 1e-9), 1.0)
-    max_gpus = min(sizes.max_gpus(state, spec), sizes.quota_left(state, job))
+    if not state.policy_of(spec.queue).preempts:  # it shrinks only as a victim
+        min_gpus = max(min_gpus, held)
+        max_gpus = max(max_gpus, min_gpus) if epoch_times else min_gpus
     elastic_job = ElasticJob(
         id=job.id,
         min_gpus=min_gpus,
-        max_gpus=max(max_gpus, min_gpus),
+        max_gpus=max_gpus,
         current_gpus=held,
         remaining_epochs=left,
         epoch_times=tuple(entry for entry in epoch_times if entry[0] > 0 and entry[1] > 0),
@@ -280,7 +293,7 @@ def _epoch_times(
         if epoch_times := epoch_times_at(by_stage, stage):
             return epoch_times
     profile = estimator.profile_of(state.record.profiles, job, spec)
-    _, model = estimator.likely_hardware(state.cluster, job, spec, profile)
+    _, model = estimator.likely_hardware(state.cluster, job, spec)
     return tuple(
         sorted((entry.gpus, entry.epoch) for entry in profile.epoch_times if entry.model == model)
     )

@@ -31,6 +31,10 @@ class AttemptEvent(JobEvent, frozen=True, kw_only=True):
     attempt: int
 
 
+class CurrentAttemptEvent(AttemptEvent, frozen=True, kw_only=True):
+    """Something that happened to an attempt, and changes nothing if the attempt is not current."""
+
+
 # ----------------------------------------------------------------------------------- the journal
 
 
@@ -138,11 +142,11 @@ class JobMoved(JobEvent, frozen=True, kw_only=True):
     rank: int
 
 
-class TimeLimitReached(AttemptEvent, frozen=True, kw_only=True):
+class TimeLimitReached(CurrentAttemptEvent, frozen=True, kw_only=True):
     """A running attempt reached its time limit."""
 
 
-class TimeLimitNear(AttemptEvent, frozen=True, kw_only=True):
+class TimeLimitNear(CurrentAttemptEvent, frozen=True, kw_only=True):
     """The time for a job's early signal came."""
 
 
@@ -187,14 +191,18 @@ class AttemptPlanned(AttemptEvent, frozen=True, kw_only=True):
     boot: float
 
 
-class AttemptQueued(AttemptEvent, frozen=True, kw_only=True):
+class AttemptQueued(CurrentAttemptEvent, frozen=True, kw_only=True):
     """Another cluster's scheduler accepted an attempt and will start it."""
 
     external_id: str
     """Its id in that scheduler; for users only, as such ids are reused."""
+    reason: str = ""
+    """Why it waits, in the words of that scheduler."""
+    start: float | None = None
+    """Wall time at which that scheduler expects to start it."""
 
 
-class ProcessStarted(AttemptEvent, frozen=True, kw_only=True):
+class ProcessStarted(CurrentAttemptEvent, frozen=True, kw_only=True):
     """The process of an attempt was started."""
 
     pid: int | None = None
@@ -209,7 +217,7 @@ class ProcessStarted(AttemptEvent, frozen=True, kw_only=True):
     """GPUs that it was given there."""
 
 
-class ProcessExited(AttemptEvent, frozen=True, kw_only=True):
+class ProcessExited(CurrentAttemptEvent, frozen=True, kw_only=True):
     """The process tree of an attempt has ended."""
 
     code: int | None = None
@@ -227,7 +235,7 @@ class ProcessExited(AttemptEvent, frozen=True, kw_only=True):
     """What the node lacks, so that its container could not run there."""
 
 
-class AttemptLost(AttemptEvent, frozen=True, kw_only=True):
+class AttemptLost(CurrentAttemptEvent, frozen=True, kw_only=True):
     """An attempt has ended in an unknown way."""
 
     why: str
@@ -238,20 +246,20 @@ class AttemptLost(AttemptEvent, frozen=True, kw_only=True):
     """Whether another scheduler ended the allocation that was its node."""
 
 
-class AttemptAbandoned(AttemptEvent, frozen=True, kw_only=True):
+class AttemptAbandoned(CurrentAttemptEvent, frozen=True, kw_only=True):
     """An attempt on an unreachable node was given up, to restart it on another node."""
 
     node: str
 
 
-class StartFailed(AttemptEvent, frozen=True, kw_only=True):
+class StartFailed(CurrentAttemptEvent, frozen=True, kw_only=True):
     """An attempt could not be started at all (no such directory, program or shell)."""
 
     why: str
     part: int | None = None
 
 
-class StartCancelled(AttemptEvent, tag="StartCalledOff", frozen=True, kw_only=True):
+class StartCancelled(CurrentAttemptEvent, tag="StartCalledOff", frozen=True, kw_only=True):
     """A start was cancelled: the device was in use after all, or a resource ran short."""
 
     why: str
@@ -270,7 +278,7 @@ class AttemptRecovered(AttemptEvent, frozen=True, kw_only=True):
     boot: float
 
 
-class PreemptionRequested(AttemptEvent, tag="StopAsked", frozen=True, kw_only=True):
+class PreemptionRequested(CurrentAttemptEvent, tag="StopAsked", frozen=True, kw_only=True):
     """A running attempt is requested to stop at its next checkpoint; it resumes later."""
 
     why: str
@@ -281,11 +289,11 @@ class PreemptionRequested(AttemptEvent, tag="StopAsked", frozen=True, kw_only=Tr
     """Whether it is terminated without waiting for a checkpoint."""
 
 
-class PreemptionCancelled(AttemptEvent, tag="StopWithdrawn", frozen=True, kw_only=True):
+class PreemptionCancelled(CurrentAttemptEvent, tag="StopWithdrawn", frozen=True, kw_only=True):
     """The preemption of an attempt is no longer needed."""
 
 
-class PreemptionTimedOut(AttemptEvent, tag="StopOverdue", frozen=True, kw_only=True):
+class PreemptionTimedOut(CurrentAttemptEvent, tag="StopOverdue", frozen=True, kw_only=True):
     """An attempt did not stop within its grace time, or left processes behind."""
 
     has_saved: bool = False
@@ -295,11 +303,11 @@ class PreemptionTimedOut(AttemptEvent, tag="StopOverdue", frozen=True, kw_only=T
 # ------------------------------------------------- training jobs: progress, profiles, GPU memory
 
 
-class TrainingBegan(AttemptEvent, frozen=True, kw_only=True):
+class TrainingBegan(CurrentAttemptEvent, frozen=True, kw_only=True):
     """The training library reported in an attempt: it accepts stop requests."""
 
 
-class EpochsCounted(AttemptEvent, frozen=True, kw_only=True):
+class EpochsCounted(CurrentAttemptEvent, frozen=True, kw_only=True):
     """Number of epochs done and saved, in all attempts of a job together."""
 
     done: int
@@ -325,10 +333,18 @@ class ProfileImported(Event, tag="KindMeasured", frozen=True, kw_only=True):
     warmup: float | None = None
 
 
-class MemoryMeasured(AttemptEvent, frozen=True, kw_only=True):
+class MemoryMeasured(CurrentAttemptEvent, frozen=True, kw_only=True):
     """An attempt reached a new peak of memory use on one GPU (MiB)."""
 
     memory: int
+
+
+class UsageMeasured(CurrentAttemptEvent, frozen=True, kw_only=True):
+    """What was measured of the GPUs of an attempt so far, in GPU-seconds and joules."""
+
+    measured: float
+    busy: float
+    energy: float
 
 
 # ----------------------------------------------------------------------- sweeps and their trials
@@ -363,7 +379,7 @@ class TrialMeasured(AttemptEvent, frozen=True, kw_only=True):
     final: bool = False
 
 
-class TrialStopped(AttemptEvent, frozen=True, kw_only=True):
+class TrialStopped(CurrentAttemptEvent, frozen=True, kw_only=True):
     """A trial is stopped early because other trials are better."""
 
 
@@ -406,8 +422,13 @@ class NodeAdded(Event, frozen=True, kw_only=True):
 
     @property
     def cluster(self) -> str | None:
-        """The cluster of which it is an allocation."""
+        """The cluster that it belongs to."""
         return self.options.get("cluster")
+
+    @property
+    def is_allocation(self) -> bool:
+        """Whether it is an allocation of its cluster."""
+        return self.cluster is not None and "job" in self.options
 
 
 class NodeRemoved(Event, frozen=True, kw_only=True):
@@ -432,6 +453,8 @@ class NodeUnreachable(Event, frozen=True, kw_only=True):
     node: str
     why: str
     boot: float
+    queued: bool = False
+    """Whether it does not exist yet: its allocation waits in the queue of another scheduler."""
 
 
 class NodeCordoned(Event, tag="NodeClosed", frozen=True, kw_only=True):
@@ -511,7 +534,7 @@ class HistoryCleared(Event, tag="RecordsCleared", frozen=True, kw_only=True):
     client: str = field(name="door")
 
 
-_BASES = (Event, JobEvent, AttemptEvent)
+_BASES = (Event, JobEvent, AttemptEvent, CurrentAttemptEvent)
 AnyEvent: Any = Union[  # noqa: UP007 - of a tuple
     tuple(kind for base in _BASES for kind in base.__subclasses__() if kind not in _BASES)
 ]

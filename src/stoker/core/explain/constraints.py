@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
 from stoker.core.cluster.node import Device, Node
 from stoker.core.measurement.foreign_use import in_words
-from stoker.core.model.hardware import SHARED_SLOT
+from stoker.core.model.hardware import SHARED_SLOT, Placement
 from stoker.core.model.job import Job
 from stoker.core.model.resources import GPU, MEMORY, GpuRequest, ResourceRequest, describe
-from stoker.core.model.units import THOUSAND, format_amount, format_duration
-from stoker.core.placement.compatibility import allowed_devices, is_compatible
+from stoker.core.model.units import THOUSAND, approximate_duration, format_amount, format_duration
+from stoker.core.placement.compatibility import allowed_devices, for_node, is_compatible
 from stoker.core.placement.fit import fit
+from stoker.core.placement.horizon import usable_until
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.placement.request_shape import non_gpu_amounts
 from stoker.core.state.record import NOT_REACHED_YET
@@ -22,9 +25,9 @@ class Constraint(Struct, frozen=True):
     """A resource that a node lacks for a job at present."""
 
     name: str
-    needs: str
-    free: str
     text: str
+    needs: str = ""
+    free: str = ""
     details: tuple[str, ...] = ()
     """Per device, why it cannot be used."""
 
@@ -37,10 +40,12 @@ class NodeView(Struct, frozen=True):
     constraints: tuple[Constraint, ...]
 
 
-def node_constraints(state: State, request: ResourceRequest, boot: float) -> tuple[NodeView, ...]:
+def node_constraints(
+    state: State, job: Job, request: ResourceRequest, at: float, boot: float
+) -> tuple[NodeView, ...]:
     """Return the constraints of each node; if nodes were requested, of these only."""
     views = [
-        _node_view(state, node, request, boot)
+        _node_view(state, job, node, request, at, boot)
         for name, node in state.cluster.nodes.items()
         if not request.nodes or name in request.nodes
     ]
@@ -51,46 +56,73 @@ def node_constraints(state: State, request: ResourceRequest, boot: float) -> tup
             away = state.record.unreachable.get(name)
             reason = away.reason if away else NOT_REACHED_YET
             text = f"the resources of {name} are not known yet: {reason}"
-            views.append(NodeView(name, True, (Constraint("reach", "", "", text),)))
+            views.append(NodeView(name, True, (Constraint("reach", text),)))
     return tuple(views)
 
 
-def _node_view(state: State, node: Node, request: ResourceRequest, boot: float) -> NodeView:
+def end_text(state: State, job: Job, name: str, at: float) -> str | None:
+    """Return that a node ends too soon for a job to start there; None if it does not."""
+    end, needed = state.cluster.node_ends.get(name), state.spec(job).time_needed
+    if end is None or usable_until(state.cluster, name, at + needed):
+        return None
+    text = f"{name} ends in {approximate_duration(max(end - at, 0.0))}"
+    return f"{text}, the job's limit is {approximate_duration(needed)}" if needed else text
+
+
+def limit_text(state: State, job: Job, cluster: str) -> str | None:
+    """Return that the time limit of a job is too long for the nodes that a cluster provides."""
+    facts, needed = state.record.nodes.get(cluster), state.spec(job).time_needed
+    if facts is None or not facts.max_seconds or needed <= facts.max_seconds:
+        return None
+    longest, limit = approximate_duration(facts.max_seconds), approximate_duration(needed)
+    return f"allocations of {cluster} are for jobs of at most {longest}, the job's limit is {limit}"
+
+
+def _node_view(
+    state: State, job: Job, node: Node, request: ResourceRequest, at: float, boot: float
+) -> NodeView:
     lack = infeasibility_reason(node, request)
-    if lack is None and node.on_demand:
-        text = allocation_text(state, node)
-        return NodeView(node.name, True, (Constraint("allocation", "", "", text),))
-    if lack is None and node.unavailable_reason is not None:
-        text = f"{node.name} accepts no new jobs: {node.unavailable_reason}"
-        if node.name in state.record.unreachable:
-            text = f"{node.name} is unreachable: {node.unavailable_reason}"
-        return NodeView(node.name, True, (Constraint("reach", "", "", text),))
-    if lack is not None:
-        constraint = Constraint("machine", describe(request), "", f"{node.name} {lack}")
-        return NodeView(node.name, False, (constraint,))
-    if fit(node, request) is not None:
-        return NodeView(node.name, True, ())
-    constraints: list[Constraint] = []
-    if request.exclusive:
-        labels = sorted(
-            job.label
-            for job in state.running.values()
-            if job.placement is not None and job.placement.on(node.name) is not None
-        )
-        text = f"needs {node.name} exclusively; jobs {', '.join(labels)} run there"
-        constraints.append(Constraint("exclusive", "all", "", text))
-    elif request.gpus is not None and request.gpus.amount:
-        constraints += _gpu_constraint(state, node, request.gpus, boot)
-    for type, amount in non_gpu_amounts(request):
-        devices = allowed_devices(node, request, type)
-        free = max((device.available for device in devices), default=0)
-        if all(device.facts.capacity == THOUSAND for device in devices):
-            free = sum(device.available for device in devices)
-        if free < amount:
-            shown = (lambda n: f"{n} MiB") if type == MEMORY else format_amount
-            text = f"needs {shown(amount)} {type}, {shown(free)} free on {node.name}"
-            constraints.append(Constraint(type, shown(amount), shown(free), text))
-    return NodeView(node.name, True, tuple(constraints))
+    if lack is None:
+        return NodeView(node.name, True, tuple(_constraints(state, job, node, request, at, boot)))
+    constraint = Constraint("machine", f"{node.name} {lack}", needs=describe(request))
+    return NodeView(node.name, False, (constraint,))
+
+
+def _constraints(
+    state: State, job: Job, node: Node, request: ResourceRequest, at: float, boot: float
+) -> Iterator[Constraint]:
+    """Yield what keeps a job from starting on a node that could run it."""
+    if node.on_demand:
+        text = limit_text(state, job, node.name) or allocation_text(state, node)
+        yield Constraint("allocation", text)
+    elif node.unavailable_reason is not None:
+        is_unreachable = node.name in state.record.unreachable
+        status = "is unreachable" if is_unreachable else "accepts no new jobs"
+        yield Constraint("reach", f"{node.name} {status}: {node.unavailable_reason}")
+    elif (end := end_text(state, job, node.name, at)) is not None:
+        yield Constraint("end", end)
+    elif fit(node, request) is None:
+        if request.exclusive:
+            labels = ", ".join(sorted(job.label for job, _ in _jobs_on(state, node)))
+            text = f"needs {node.name} exclusively; jobs {labels} run there"
+            yield Constraint("exclusive", text, needs="all")
+        elif request.gpus is not None and request.gpus.amount:
+            yield from _gpu_constraint(state, node, request.gpus, boot)
+        for type, amount in non_gpu_amounts(request):
+            devices = allowed_devices(node, request, type)
+            free = max((device.available for device in devices), default=0)
+            if all(device.facts.capacity == THOUSAND for device in devices):
+                free = sum(device.available for device in devices)
+            if free < amount:
+                shown = (lambda n: f"{n} MiB") if type == MEMORY else format_amount
+                text = f"needs {shown(amount)} {type}, {shown(free)} free on {node.name}"
+                yield Constraint(type, text, shown(amount), shown(free))
+
+
+def _jobs_on(state: State, node: Node) -> Iterator[tuple[Job, Placement]]:
+    """Yield the jobs that run on a node, and what each holds there."""
+    for job in state.running.values():
+        yield from ((job, part) for part in job.parts if part.node == node.name)
 
 
 def allocation_text(state: State, cluster: Node) -> str:
@@ -100,19 +132,25 @@ def allocation_text(state: State, cluster: Node) -> str:
         return f"{name} is unreachable: {record.unreachable[name].reason}"
     if name in record.cordoned:
         return f"{name} provides no allocation: {record.cordoned[name]}"
-    members = [node for node, added in record.remotes.items() if added.cluster == name]
+    members = [
+        node
+        for node, added in record.remotes.items()
+        if added.cluster == name and added.is_allocation
+    ]
     waiting = [record.unreachable[node].reason for node in members if node in record.unreachable]
     if waiting:
         reason = "" if waiting[0] == NOT_REACHED_YET else f" ({waiting[0]})"
         return f"waits for an allocation of {name}{reason}"
     if len(members) >= cluster.on_demand:
-        count = "the one allocation" if len(members) == 1 else f"all {len(members)} allocations"
-        return f"{name} has {count} that it may have; they are in use"
+        if len(members) == 1:
+            return f"{name} has the one allocation that it may have; it is in use"
+        return f"{name} has all {len(members)} allocations that it may have; they are in use"
     return f"waits for an allocation of {name}"
 
 
 def _gpu_constraint(state: State, node: Node, gpus: GpuRequest, boot: float) -> list[Constraint]:
-    fitting = [device for device in node.types.get(GPU, ()) if is_compatible(device, gpus)]
+    local = for_node(gpus, node.name)
+    fitting = [device for device in node.types.get(GPU, ()) if is_compatible(device, local)]
     free = 0
     notes: list[str] = []
     for device in fitting:
@@ -128,7 +166,7 @@ def _gpu_constraint(state: State, node: Node, gpus: GpuRequest, boot: float) -> 
     text = f"needs {needs} {plural}, {left} free on {node.name}"
     if free >= gpus.amount and not notes:
         return []
-    return [Constraint("gpus", needs, left, text, tuple(notes))]
+    return [Constraint("gpus", text, needs, left, tuple(notes))]
 
 
 def _obstacle(
@@ -154,10 +192,8 @@ def _obstacle(
 def _holders(state: State, node: Node, device: Device, boot: float) -> str:
     return " and ".join(
         _holder(state, job, boot)
-        for job in state.running.values()
-        if job.placement is not None
-        and (part := job.placement.on(node.name)) is not None
-        and any(item.type == GPU and item.device == device.name for item in part.allocations)
+        for job, part in _jobs_on(state, node)
+        if any(item.type == GPU and item.device == device.name for item in part.allocations)
     )
 
 

@@ -6,24 +6,23 @@ from collections.abc import Iterator
 from itertools import islice
 
 from stoker.core.cluster.node import Node
+from stoker.core.explain.position import MAX_JOBS_AHEAD
 from stoker.core.model.job import Job
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.state import State
 
-MAX_ITEMS = 20
-"""Jobs per list, and nodes with their devices."""
-MAX_LENGTH = 8000
-"""Characters. An excerpt has no commands and no environments, so that a log can be shared."""
-
 
 def excerpt(state: State) -> str:
-    """Return nodes with their free devices, running jobs and the head of the queue."""
+    """Return nodes with their free devices, running jobs and the head of the queue.
+
+    It has no commands and no environments, so that a log can be shared.
+    """
     lines: list[str] = []
     try:
         lines += _lines(state)
     except Exception as error:  # noqa: BLE001 - the state is what the error has left of it
         lines.append(f"(the rest cannot be read: {error!r})")
-    return "\n".join(lines)[:MAX_LENGTH]
+    return "\n".join(lines)
 
 
 def _lines(state: State) -> Iterator[str]:
@@ -32,13 +31,13 @@ def _lines(state: State) -> Iterator[str]:
         f"{len(state.jobs)} jobs in memory, {len(state.running)} running, "
         f"{len(state.pending)} eligible, next id {record.next_id}, policies {record.policies}"
     )
-    for node in islice(state.cluster.nodes.values(), MAX_ITEMS):
+    for node in islice(state.cluster.nodes.values(), MAX_JOBS_AHEAD):
         yield f"node {node.name}: {_devices(node)}"
-    for id, placement in islice(state.memory.nominations.items(), MAX_ITEMS):
+    for id, placement in islice(state.memory.nominations.items(), MAX_JOBS_AHEAD):
         yield f"nominated for job {id}: {placement}"
-    for job in islice(state.running.values(), MAX_ITEMS):
+    for job in islice(state.running.values(), MAX_JOBS_AHEAD):
         yield f"{job.state.value} {_job(state, job)} holds {job.placement}"
-    for job in first_jobs(state.pending, state.jobs, MAX_ITEMS):
+    for job in first_jobs(state.pending, state.jobs, MAX_JOBS_AHEAD):
         yield f"pending {_job(state, job)} requests {state.effective_request(job, state.spec(job))}"
 
 
@@ -51,13 +50,9 @@ def _job(state: State, job: Job) -> str:
 
 
 def _devices(node: Node) -> str:
-    marks = []
-    if node.unavailable_reason is not None:
-        marks.append(f"unavailable ({node.unavailable_reason})")
+    marks = [] if node.unavailable_reason is None else [f"unavailable ({node.unavailable_reason})"]
     for device in node.devices():
-        of = [f"{device.unallocated}/{device.facts.capacity} free"]
-        of += ["removed"] if device.removed else []
-        of += ["drained"] if device.drained is not None else []
-        of += ["foreign use"] if device.foreign_user is not None else []
-        marks.append(f"{device.type}:{device.name} {' '.join(of)}")
+        mark = f"{device.type}:{device.name} {device.unallocated}/{device.facts.capacity} free"
+        mark += " removed" * device.removed + " drained" * (device.drained is not None)
+        marks.append(mark + " foreign use" * (device.foreign_user is not None))
     return ", ".join(marks)

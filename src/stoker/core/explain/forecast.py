@@ -11,15 +11,16 @@ from enum import StrEnum
 from math import inf
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.measurement.estimator import OVERRUN
 from stoker.core.model.job import Job
+from stoker.core.policies.ranking import MIN_SECONDS
 
 INTERVAL_SHARE = 0.8
 """Probability that the actual time is within the printed range."""
-SOONEST_SECONDS = 1.0
-"""A start or end that has not happened is at least this far in the future."""
 
+CLUSTER_DECIDES = "the cluster decides when it starts"
 OUT_OF_DATE = "the forecast is out of date, a newer one is being computed"
 
 
@@ -109,34 +110,22 @@ class TimeInterval(Struct, frozen=True):
 
 def interval(samples: Samples, now: float) -> TimeInterval | None:
     """Return the estimate as of now: samples that have passed without the event do not count."""
-    kind, basis, soonest = samples.kind, samples.basis, now + SOONEST_SECONDS
+    kind, basis, soonest = samples.kind, samples.basis, now + MIN_SECONDS  # it has not happened yet
     if kind is Kind.UNKNOWN:
         return None
-    later = [inf if at is None else at for at in samples.at if at is None or at > now]
-    at_least = [min(at, samples.until) if at == inf else at for at in later]
+    later = [inf if at is None else max(at, soonest) for at in samples.at if at is None or at > now]
     edge = (1 - INTERVAL_SHARE) / 2
+    simulated = max(samples.until, soonest)
+    low = _quantile([simulated if at == inf else at for at in later], edge)
     if kind is Kind.LIMIT and samples.latest is not None and samples.latest > now:
         latest = max(samples.latest, soonest)
-        low = min(max(_quantile(at_least, edge) or latest, soonest), latest)
-        return TimeInterval(low, latest, latest, kind, basis)
-    if not later:
+        return TimeInterval(min(low or latest, latest), latest, latest, kind, basis)
+    if low is None:
         # It has outlived every sample: expect it to take longer the longer it is overdue.
         overdue = now - max(at for at in samples.at if at is not None)
-        return TimeInterval(
-            soonest, now + max(OVERRUN * overdue, SOONEST_SECONDS), None, kind, basis
-        )
-    soon, likely, high = (
-        _quantile(at_least, edge),
-        _quantile(later, 0.5),
-        _quantile(later, 1 - edge),
-    )
-    return TimeInterval(
-        max(soon or soonest, soonest),
-        None if likely is None else max(likely, soonest),
-        None if high is None else max(high, soonest),
-        kind,
-        basis,
-    )
+        likely = now + max(OVERRUN * overdue, MIN_SECONDS)
+        return TimeInterval(soonest, likely, None, kind, basis)
+    return TimeInterval(low, _quantile(later, 0.5), _quantile(later, 1 - edge), kind, basis)
 
 
 def _contradicted(start: Samples, now: float) -> bool:
@@ -155,6 +144,25 @@ class StartEndEstimate(Struct, frozen=True):
     end: TimeInterval | None = None
     never: str | None = None
     """Why there is no estimate, in words."""
+
+
+def queued_estimate(forecast: JobForecast, job: Job, at: float, now: float) -> StartEndEstimate:
+    """Return the estimate of a job that another scheduler starts, from a forecast made at `at`.
+
+    Its start is what that scheduler expects, and its run time what the forecast expects.
+    """
+    start = job.queue_start
+    if start is None or start <= now:
+        return StartEndEstimate(at, never=CLUSTER_DECIDES)
+    later = start - at
+    ends = None
+    if (end := forecast.end) is not None:
+        times = [None if each is None else each + later for each in end.at]
+        latest = None if end.latest is None else end.latest + later
+        ends = interval(replace(end, at=times, until=end.until + later, latest=latest), now)
+    basis = "the schedule of its cluster"
+    starts = TimeInterval(now + MIN_SECONDS, start, None, Kind.SIMILAR, basis)
+    return StartEndEstimate(at, starts, ends)
 
 
 def start_end_estimate(forecast: JobForecast, job: Job, at: float, now: float) -> StartEndEstimate:

@@ -18,7 +18,7 @@ from stoker.core.state.restore import KEEP_FINISHED
 from stoker.core.state.state import State
 
 MAX_PENDING_JOBS = 1000
-"""Pending jobs in one forecast; the jobs behind them start later."""
+"""Pending jobs in one forecast; jobs behind them start later, and their position is unknown."""
 
 
 class ForecastInput(Struct, kw_only=True):
@@ -43,7 +43,7 @@ def run_seconds(job: Job) -> float | None:
     """Return how long a completed job ran, in all attempts if it was preempted and resumed."""
     if job.ended_at is None or job.started_at is None:
         return None
-    before = job.progress.previous_runtime if job.progress is not None else 0.0
+    before = job.progress.previous_runtime
     return max(job.ended_at - job.started_at - job.slack + before, 0.0)
 
 
@@ -63,29 +63,22 @@ def forecast_input(
     state: State, at: float, boot: float, runs: dict[str, list[tuple[str, float]]]
 ) -> ForecastInput:
     """Return the input of a forecast. It shares the jobs with the state: encode it at once."""
-    chosen = dict(state.running)
-    chosen.update((job.id, job) for job in first_jobs(state.pending, state.jobs, MAX_PENDING_JOBS))
+    eligible = first_jobs(state.pending, state.jobs, MAX_PENDING_JOBS)
     ineligible = (
         job
         for id, job in state.jobs.items()
         if job.state is JobState.PENDING and id not in state.pending
     )
     count = min(state.live - len(state.running) - len(state.pending), MAX_PENDING_JOBS)
-    chosen.update((job.id, job) for job in islice(ineligible, max(count, 0)))
     ended = [state.jobs[id] for id in state.finished]
-    chosen.update((job.id, job) for job in ended)
-    jobs = list(chosen.values())
+    jobs = [*state.running.values(), *eligible, *islice(ineligible, max(count, 0)), *ended]
     sweeps = {job.array for job in jobs if job.params is not None}
+    specs = {job.spec: state.specs[job.spec] for job in jobs}
     return ForecastInput(
-        at=at,
-        boot=boot,
-        record=state.record,
-        specs={job.spec: state.specs[job.spec] for job in jobs},
-        jobs=jobs,
+        at=at, boot=boot, record=state.record, specs=specs, jobs=jobs,
         sweeps=[sweep for id, sweep in state.sweeps.items() if id in sweeps],
-        since=_since(jobs, ended),
-        runs=runs,
-    )
+        since=_since(jobs, ended), runs=runs,
+    )  # fmt: skip
 
 
 def _since(jobs: list[Job], ended: list[Job]) -> float:

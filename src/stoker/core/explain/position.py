@@ -19,16 +19,17 @@ from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.model.units import approximate_duration
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.policies.policy import QueueOrder
-from stoker.core.policies.ranking import OVERDUE_RANK, rank
+from stoker.core.policies.ranking import OVERDUE_RANK
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.state import State
+from stoker.core.state.victim_ranks import victim_key
 
-MAX_JOBS_EXPLAINED = 5
-"""Jobs ahead that are listed with the reason, per explanation."""
-MAX_SHOWN = 3
-"""Alternatives of one kind that are listed: preemptors, ends, quanta."""
+MAX_LISTED = 5
+"""Constraints, jobs or alternatives of one kind that an explanation lists."""
 MAX_JOBS_AHEAD = 16
-"""Pending jobs at the head of the queue that are considered as starting first."""
+"""Jobs at the head of the queue that are considered as starting first, and in a log excerpt."""
+MAX_CONSIDERED = 64
+"""Running jobs tried, the first to end first (each costs a placement search), and jobs named."""
 ORDER_TEXTS = {
     QueueOrder.ARRIVAL: "arrival",
     QueueOrder.REMAINING_TIME: "remaining time",
@@ -64,39 +65,27 @@ def queue_position(state: State, job: Job, position: int | None, at: float) -> Q
     by = ORDER_TEXTS[policy.order] + (", largest first" if policy.longest_first else "")
     if len({job_class.priority for job_class in state.pending.classes.values()}) > 1:
         by = f"priority, then {by}"
-    overdue = overdue_in(ranking, at)
-    return QueuePosition(
-        policy=policy.name,
-        by=by,
-        position=position,
-        of=len(state.pending),
-        rank=explain_rank(ranking, at),
-        overdue_in=None if overdue == inf else overdue,
-    )
+    overdue: float | None = overdue_in(ranking, at)
+    overdue = None if overdue == inf else overdue
+    rank, count = explain_rank(ranking, at), len(state.pending)
+    return QueuePosition(policy.name, by, position, count, rank, overdue)
 
 
 def why_ahead(state: State, other: Job, job: Job, at: float) -> str:
     """Return why another pending job is ahead of this one."""
     if other.priority != job.priority:
         return f"priority {other.priority}, not {job.priority}"
-    if effective_rank(state, other) < effective_rank(state, job):
-        ranks, ranking = state.pending.rank_of, state.ranking_input(other)
-        if ranks.get(other.id) == OVERDUE_RANK:
-            return "it has been pending too long: no job may start ahead of it"
-        if ranks.get(other.id, 0.0) < ranks.get(job.id, 0.0):
-            text = explain_rank(ranking, at).text
-            return text or f"its queue is ordered by {ORDER_TEXTS[ranking.policy.order]}"
-        return "its user has used less recently"
-    text = "came first" if other.id < job.id else "was moved ahead of it"
-    is_ranked = bool(explain_rank(state.ranking_input(other), at).text)
-    return f"equal, and {text}" if is_ranked else text
-
-
-def effective_rank(state: State, job: Job) -> float:
-    """Return the rank of a pending job including its fair-share penalty."""
-    return (
-        state.pending.rank_of.get(job.id, 0.0) + state.pending.class_of[job.id].fair_share_penalty
-    )
+    pending, ranking = state.pending, state.ranking_input(other)
+    rank_text = explain_rank(ranking, at).text
+    if pending.sort_key(other)[1] == pending.sort_key(job)[1]:
+        text = "came first" if other.id < job.id else "was moved ahead of it"
+        return f"equal, and {text}" if rank_text else text
+    rank = pending.rank_of.get(other.id, 0.0)
+    if rank == OVERDUE_RANK:
+        return "it has been pending too long: no job may start ahead of it"
+    if rank < pending.rank_of.get(job.id, 0.0):
+        return rank_text or f"its queue is ordered by {ORDER_TEXTS[ranking.policy.order]}"
+    return "its user has used less recently"
 
 
 # ----------------------------------------------------------------- running jobs
@@ -104,7 +93,7 @@ def effective_rank(state: State, job: Job) -> float:
 
 def preemption_risk(state: State, job: Job, at: float, boot: float) -> tuple[str, ...]:
     """Return for which jobs a running job is, or may be, preempted."""
-    stop = job.progress.stop if job.progress is not None else None
+    stop = job.progress.stop
     if stop is not None:
         outcome = "it is requeued"
         if stop.timed_out:
@@ -118,13 +107,12 @@ def preemption_risk(state: State, job: Job, at: float, boot: float) -> tuple[str
     if job.id not in state.preemptible:
         if not state.preempts(job):
             return ()
-        has_reported = job.progress is not None and job.progress.accepts_stop
-        if state.spec(job).training is not None and not has_reported:
+        if state.spec(job).training is not None and not job.progress.accepts_stop:
             return ("it has not reported yet that it can be preempted and resumed",)
         return ("it cannot be preempted and resumed, so it keeps its resources until it ends",)
     others = first_jobs(state.pending, state.jobs, MAX_JOBS_AHEAD)
     texts = (_preemption_text(state, job, other, at) for other in others)
-    return tuple(islice((text for text in texts if text is not None), MAX_SHOWN))
+    return tuple(islice((text for text in texts if text is not None), MAX_LISTED))
 
 
 def _preemption_text(state: State, job: Job, other: Job, at: float) -> str | None:
@@ -153,17 +141,11 @@ def frees_needed(
     `lacking` may be None: any type, or contain "exclusive": the whole node.
     """
     for part in placement.parts if placement is not None else ():
-        node = state.cluster.nodes.get(part.node)
-        if (
-            node is not None
-            and node.unavailable_reason is None
-            and infeasibility_reason(node, request) is None
-            and (
-                lacking is None
-                or "exclusive" in lacking
-                or any(item.type in lacking for item in part.allocations)
-            )
-        ):
+        node, held = state.cluster.nodes.get(part.node), {item.type for item in part.allocations}
+        if node is None or node.unavailable_reason is not None:
+            continue
+        is_useful = lacking is None or "exclusive" in lacking or not held.isdisjoint(lacking)
+        if is_useful and infeasibility_reason(node, request) is None:
             return True
     return False
 
@@ -179,7 +161,5 @@ def outranks(state: State, job: Job, running: Job, at: float) -> bool:
     policy = state.policy_of(state.spec(job).queue)
     if not policy.preempts or not state.preempts(running):
         return False
-    ranking = state.ranking_input(running)
-    penalty = state.pending.user_penalties.get(running.user, 0.0) if ranking.policy.fair else 0.0
-    threshold = effective_rank(state, job) + log2(policy.hysteresis)
-    return rank(ranking, at)[0] + penalty > threshold
+    threshold = state.pending.sort_key(job)[1] + log2(policy.hysteresis)
+    return victim_key(state, running, at)[0][1] > threshold

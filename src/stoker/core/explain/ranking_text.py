@@ -6,28 +6,15 @@ from math import inf
 
 from msgspec import Struct
 
-from stoker.core.measurement.estimator import (
-    OVERRUN,
-    OVERRUN_TOLERANCE,
-    attained,
-    epochs_of,
-    estimate,
-)
+from stoker.core.measurement import estimator
 from stoker.core.model.units import approximate_duration, short_number
+from stoker.core.policies import ranking as ranks
 from stoker.core.policies.policy import DurationSource, QueueOrder
-from stoker.core.policies.ranking import (
-    MIN_SECONDS,
-    RankingInput,
-    gpus_of,
-    remaining_time,
-    starvation_bound,
-    wait_time,
-)
 
 UNMEASURED, UNDECLARED = "not measured yet", "no expected duration was given"
 FROM_LIMIT, FROM_DECLARATION = "from its time limit", "from its expected duration"
-MIN_AGING_FACTOR_SHOWN = 1.2
-"""Factor from which on the aging bonus is mentioned: smaller ones explain nothing."""
+MAX_EXPLAINED_OVERRUN = 1 + estimator.OVERRUN_TOLERANCE / estimator.OVERRUN
+"""Share of the declared duration up to which restarts may explain that it was exceeded."""
 
 
 class RankExplanation(Struct, frozen=True):
@@ -40,10 +27,10 @@ class RankExplanation(Struct, frozen=True):
     basis: str | None = None
 
 
-def explain_rank(ranking: RankingInput, at: float) -> RankExplanation:
+def explain_rank(ranking: ranks.RankingInput, at: float) -> RankExplanation:
     """Return the value by which a job is ranked."""
-    policy = ranking.policy
-    gpus, used = gpus_of(ranking.spec.request), attained(ranking.job, at)
+    policy, declared = ranking.policy, ranking.spec.expected
+    gpus, used = ranks.gpus_of(ranking.spec.request), estimator.attained(ranking.job, at)
     if policy.order is QueueOrder.ATTAINED_SERVICE:
         step = sum(used * gpus >= bound for bound in policy.service_levels)
         amount = _service(used, gpus) if used else "nothing"
@@ -51,7 +38,7 @@ def explain_rank(ranking: RankingInput, at: float) -> RankExplanation:
         return RankExplanation(text, used, gpus, "attained")
     if policy.order not in (QueueOrder.REMAINING_TIME, QueueOrder.REMAINING_SERVICE):
         return RankExplanation("")
-    left, basis = remaining_time(ranking, at).seconds, _basis(ranking, at)
+    left, basis = ranks.remaining_time(ranking, at).seconds, _basis(ranking, at)
     counted_gpus = gpus if policy.order is QueueOrder.REMAINING_SERVICE else None
     amount = _service(left, counted_gpus)
     text = f"{amount} left, {basis}"
@@ -61,7 +48,7 @@ def explain_rank(ranking: RankingInput, at: float) -> RankExplanation:
             counted = approximate_duration(left)
             text = f"{_service(allowed, counted_gpus)} left, {basis}: counted as {counted}"
             left = allowed
-    elif basis == FROM_DECLARATION and (declared := _overrun(ranking, used)) is not None:
+    elif basis == FROM_DECLARATION and declared and used > declared * MAX_EXPLAINED_OVERRUN:
         ran, expected = approximate_duration(used), approximate_duration(declared)
         text = f"{amount} left: it has run {ran}, longer than the expected {expected}"
     elif basis == UNDECLARED:
@@ -73,57 +60,39 @@ def explain_rank(ranking: RankingInput, at: float) -> RankExplanation:
     return RankExplanation(text + _aging_text(ranking, at), left, gpus, basis)
 
 
-def _basis(ranking: RankingInput, at: float) -> str:
+def _basis(ranking: ranks.RankingInput, at: float) -> str:
     """Return the basis of the remaining time, in words."""
-    training, source = ranking.spec.training, ranking.policy.durations
+    job, spec, source = ranking.job, ranking.spec, ranking.policy.durations
     if source is DurationSource.DECLARED:
-        is_declared = training is not None and training.expected is not None
-        return FROM_DECLARATION if is_declared else UNDECLARED
+        return UNDECLARED if spec.expected is None else FROM_DECLARATION
     if source is DurationSource.MEASURED:
-        progress, epochs = ranking.job.progress, epochs_of(ranking.job, ranking.spec)
-        if progress is not None and progress.epoch_time is not None and epochs is not None:
+        epochs = estimator.epochs_of(job, spec)
+        if job.progress.epoch_time is not None and epochs is not None:
             return "as measured"
-        likely = estimate(ranking.profiles, ranking.cluster, ranking.job, ranking.spec, at)
+        likely = estimator.estimate(ranking.profiles, ranking.cluster, job, spec, at)
         if likely.epoch_seconds is not None and epochs is not None:
             return "from measurements of similar jobs"
         if likely.remaining_seconds is not None:
             return FROM_DECLARATION
-    return FROM_LIMIT if ranking.spec.limit is not None else UNMEASURED
+    return FROM_LIMIT if spec.limit is not None else UNMEASURED
 
 
-def _overrun(ranking: RankingInput, used: float) -> float | None:
-    """Return the declared duration if it was exceeded by more than restarts may cost."""
-    training = ranking.spec.training
-    if training is None or training.expected is None:
-        return None
-    declared = training.expected
-    return declared if used > declared * (1 + OVERRUN_TOLERANCE / OVERRUN) else None
-
-
-def _aging_text(ranking: RankingInput, at: float) -> str:
+def _aging_text(ranking: ranks.RankingInput, at: float) -> str:
     """Return the aging bonus in words; empty if it is small."""
-    left, waits = remaining_time(ranking, at), wait_time(ranking.job, at)
+    left, waits = ranks.remaining_time(ranking, at), ranks.wait_time(ranking.job, at)
     if ranking.policy.longest_first or left.ageing == inf:
         return ""
-    times = 1 + waits / (left.ageing * max(left.seconds, MIN_SECONDS))
-    if times < MIN_AGING_FACTOR_SHOWN:
+    times = 1 + waits / (left.ageing * max(left.seconds, ranks.MIN_SECONDS))
+    if times < ranking.policy.grain:  # less than a step of the rank
         return ""
     pending = approximate_duration(waits)
     return f"; reduced {short_number(times)} times because it has been pending for {pending}"
 
 
-def overdue_in(ranking: RankingInput, at: float) -> float:
+def overdue_in(ranking: ranks.RankingInput, at: float) -> float:
     """Return the seconds until a pending job is overdue; `inf` if the policy has no bound."""
-    policy = ranking.policy
-    if (
-        policy.order not in (QueueOrder.REMAINING_TIME, QueueOrder.REMAINING_SERVICE)
-        or policy.longest_first
-    ):
-        return inf
-    return max(
-        starvation_bound(policy, remaining_time(ranking, at).seconds) - wait_time(ranking.job, at),
-        0.0,
-    )
+    bound = ranks.starvation_bound(ranking.policy, ranks.remaining_time(ranking, at).seconds)
+    return max(bound - ranks.wait_time(ranking.job, at), 0.0)
 
 
 def _service(seconds: float, gpus: float | None) -> str:

@@ -6,17 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 from itertools import chain, islice
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from stoker.core.cluster.overlay import Overlay
+from stoker.core.explain import position
 from stoker.core.explain.forecast import Kind, TimeInterval
-from stoker.core.explain.position import (
-    MAX_JOBS_AHEAD,
-    MAX_SHOWN,
-    frees_needed,
-    outranks,
-    quantum_left,
-)
 from stoker.core.explain.ranking_text import overdue_in
 from stoker.core.measurement.foreign_use import UNAVAILABLE
 from stoker.core.model.job import Job
@@ -32,10 +26,6 @@ from stoker.core.state.state import State
 T = TypeVar("T")
 EndEstimate = Callable[[Job], TimeInterval | None]
 """The estimated end of a running job."""
-MAX_LABELS_PER_SENTENCE = 6
-"""Labels in one sentence; longer lists end in a number."""
-MAX_RUNNING_CONSIDERED = 64
-"""Running jobs tried, the first to end first: each costs a placement search."""
 
 
 def unblocks(
@@ -48,13 +38,13 @@ def unblocks(
     limit = state.quota_reason(job_class)
     if limit is not None:
         return (f"a job that counts towards the limit must end: {limit}",)
-    request = state.class_request(job, job_class)
+    request = state.startable_request(job, job_class, at)
     if find_placement(state.cluster, request) is not None:
         return _reserved_text(state, job)
     useful = [
         other
         for other in state.running.values()
-        if frees_needed(state, other.placement, request, lacking)
+        if position.frees_needed(state, other.placement, request, lacking)
     ]
     holders = [other for other in useful if other.id not in state.stopping]
     stopping = [other for other in useful if other.id in state.stopping]
@@ -64,9 +54,12 @@ def unblocks(
         soonest, ending = _ends(state, what_if, holders, at, boot, ends)
         quanta = _quanta(state, job, holders, at)
         texts = ending + quanta + texts + _foreign_use(state, what_if, request)
-        texts = texts or _jobs_ahead_text(what_if.ahead)
+        if not texts and what_if.ahead:
+            texts = [f"{_jobs_do(what_if.ahead, 'start')} first, ahead of it"]
     overdue = overdue_in(state.ranking_input(job), at)
-    return (*texts, *_overdue(state, job, overdue)) if overdue <= soonest else tuple(texts)
+    if overdue < inf and overdue <= soonest:
+        texts.append(_overdue_text(state, job, overdue))
+    return tuple(texts)
 
 
 class _WhatIf:
@@ -77,11 +70,9 @@ class _WhatIf:
     ) -> None:
         self.state, self.request, self.stopping = state, request, stopping
         self.queue = state.spec(job).queue
-        self.ahead: list[Job] = []
-        for other in first_jobs(state.pending, state.jobs, MAX_JOBS_AHEAD):
-            if other is job:
-                break
-            self.ahead.append(other)
+        self.is_strict = state.backfill_mode(self.queue) is BackfillMode.STRICT
+        first = first_jobs(state.pending, state.jobs, position.MAX_JOBS_AHEAD)
+        self.ahead = first[: first.index(job)] if job in first else first
 
     def would_start(self, ended: list[Job], vacated: Iterable[tuple[str, str]] = ()) -> bool:
         """Whether the job starts after these jobs have ended and foreign users left these GPUs."""
@@ -99,10 +90,7 @@ class _WhatIf:
             placement = find_placement(ledger, state.class_request(job, job_class))
             if placement is not None:
                 ledger.allocate(placement)
-            elif (
-                job_class.queue == self.queue
-                and state.backfill_mode(job_class.queue) is BackfillMode.STRICT
-            ):
+            elif job_class.queue == self.queue and self.is_strict:
                 return False
         return find_placement(ledger, self.request) is not None
 
@@ -113,11 +101,6 @@ def _jobs_do(jobs: Sequence[Job], verb: str) -> str:
     return f"jobs {labels} {verb}" if len(jobs) > 1 else f"job {labels} {verb}s"
 
 
-def _jobs_ahead_text(ahead: list[Job]) -> list[str]:
-    """Return the text for a job that needs starts and ends of the jobs ahead of it."""
-    return [f"{_jobs_do(ahead, 'start')} first, ahead of it"] if ahead else []
-
-
 def _stopping_text(stopping: list[Job]) -> list[str]:
     subject = "they were" if len(stopping) > 1 else "it was"
     return [f"{_jobs_do(stopping, 'stop')}, as {subject} asked to"] if stopping else []
@@ -125,7 +108,7 @@ def _stopping_text(stopping: list[Job]) -> list[str]:
 
 def _reserved_text(state: State, job: Job) -> tuple[str, ...]:
     """Return which jobs start first, for a job that fits but is blocked by a reservation."""
-    stops = (other.progress.stop for other in state.running.values() if other.progress is not None)
+    stops = (other.progress.stop for other in state.running.values())
     ids = {stop.preemptor for stop in stops if stop is not None and stop.preemptor is not None}
     preemptors = [state.jobs[id] for id in sorted(ids & state.pending.class_of.keys())]
     if not preemptors:
@@ -140,14 +123,8 @@ def _reserved_text(state: State, job: Job) -> tuple[str, ...]:
     return (f"{_jobs_do(first, 'start')} first: {why}",)
 
 
-class _End(NamedTuple):
-    """When a running job ends."""
-
-    seconds: float
-    """Infinite: it is not known."""
-    text: str
-    """"about" or "at most"; if it is not known, why."""
-    job: Job
+_End = tuple[float, str, Job]
+"""Seconds until a running job ends, and "about" or "at most"; if they are infinite, why."""
 
 
 def _ends(
@@ -155,67 +132,57 @@ def _ends(
 ) -> tuple[float, list[str]]:
     """Return the seconds until the first ends that suffice, and such ends in words."""
     by_end = (_end(state, job, at, boot, ends) for job in holders)
-    soonest = nsmallest(MAX_RUNNING_CONSIDERED, by_end, key=lambda end: end.seconds)
-    sets = _sufficient(soonest, lambda ended: what_if.would_start([end.job for end in ended]))
-    last = [max(needed, key=lambda end: end.seconds) for needed in sets]
-    known = any(end.seconds < inf for end in last)
-    texts = [
-        _end_text(needed, end)
-        for needed, end in zip(sets, last, strict=True)
-        if end.seconds < inf or not known
-    ]
-    return min((end.seconds for end in last), default=inf), texts
+    soonest = nsmallest(position.MAX_CONSIDERED, by_end, key=_seconds)
+    sets = _sufficient(soonest, lambda ended: what_if.would_start([job for _, _, job in ended]))
+    first = min((_seconds(max(needed, key=_seconds)) for needed in sets), default=inf)
+    texts = []
+    for needed in sets:
+        seconds, how, last = max(needed, key=_seconds)
+        text = _jobs_do([job for _, _, job in needed], "end")
+        if seconds == inf and first == inf:
+            texts.append(f"{text}: no estimate, because job {last.label} {how}")
+        elif seconds < inf:
+            texts.append(f"{text} in {how} {approximate_duration(seconds)}" if seconds else text)
+    return first, texts
 
 
-def _end_text(needed: Sequence[_End], last: _End) -> str:
-    text = _jobs_do([end.job for end in needed], "end")
-    if last.seconds == inf:
-        return f"{text}: no estimate, because job {last.job.label} {last.text}"
-    return f"{text} in {last.text} {approximate_duration(last.seconds)}" if last.seconds else text
+def _seconds(end: _End) -> float:
+    return end[0]
 
 
 def _sufficient(items: Sequence[T], suffices: Callable[[Sequence[T]], bool]) -> list[Sequence[T]]:
     """Return the first items that suffice alone; else one set of items that are all needed."""
-    single = list(islice(([item] for item in items if suffices([item])), MAX_SHOWN))
+    single = list(islice(([item] for item in items if suffices([item])), position.MAX_LISTED))
     if single:
         return [*single]
-    needed: list[T] = []
-    for item in items:
-        needed.append(item)
-        if suffices(needed):
-            break
-    else:
-        return []
+    sets = (items[: count + 1] for count in range(len(items)))
+    needed = next((first for first in sets if suffices(first)), [])
     for item in needed[:-1]:
         fewer = [other for other in needed if other is not item]
         needed = fewer if suffices(fewer) else needed
-    return [needed]
+    return [needed] if needed else []
 
 
 def _listed(labels: Sequence[str]) -> str:
-    """Return labels as a list in a sentence."""
-    if len(labels) > MAX_LABELS_PER_SENTENCE:
-        labels = [
-            *labels[: MAX_LABELS_PER_SENTENCE - 1],
-            f"{len(labels) - MAX_LABELS_PER_SENTENCE + 1} others",
-        ]
+    """Return labels as a list in a sentence; a long one ends in a number."""
+    if len(labels) > position.MAX_LISTED + 1:
+        labels = [*labels[: position.MAX_LISTED], f"{len(labels) - position.MAX_LISTED} others"]
     *first, last = labels
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def _end(state: State, job: Job, at: float, boot: float, ends: EndEstimate) -> _End:
     if job.state is JobState.SUSPENDED:
-        return _End(inf, f"is paused (stoker resume {job.label})", job)
+        return inf, f"is paused (stoker resume {job.label})", job
     if job.started_boot is None:
-        return _End(inf, "is starting", job)
+        return inf, "is starting", job
     end = ends(job)
     if end is not None and end.likely is not None:
-        how = "at most" if end.kind is Kind.LIMIT else "about"
-        return _End(max(end.likely - at, 0.0), how, job)
+        return max(end.likely - at, 0.0), "at most" if end.kind is Kind.LIMIT else "about", job
     limit = state.spec(job).limit
     if limit is None:
-        return _End(inf, "has no time limit", job)
-    return _End(max(limit - (boot - job.started_boot - job.slack), 0.0), "at most", job)
+        return inf, "has no time limit", job
+    return max(limit - (boot - job.started_boot - job.slack), 0.0), "at most", job
 
 
 def _foreign_use(state: State, what_if: _WhatIf, request: ResourceRequest) -> list[str]:
@@ -248,25 +215,20 @@ def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:
     """Return the jobs that may be preempted after their quantum."""
     victims = (other for other in holders if other.id in state.victims)
     waits = [
-        (quantum_left(state, other, at), other.id, other.label)
-        for other in islice(victims, MAX_RUNNING_CONSIDERED)
-        if other.priority == job.priority and outranks(state, job, other, at)
+        (wait, other.id, other.label)
+        for other in islice(victims, position.MAX_CONSIDERED)
+        if other.priority == job.priority
+        and position.outranks(state, job, other, at)
+        and (wait := position.quantum_left(state, other, at)) > 0
     ]
     return [
         f"job {label} can be preempted in {approximate_duration(wait)}, after its quantum"
-        for wait, _, label in nsmallest(MAX_SHOWN, (each for each in waits if each[0] > 0))
+        for wait, _, label in nsmallest(position.MAX_LISTED, waits)
     ]
 
 
-def _overdue(state: State, job: Job, overdue: float) -> list[str]:
-    policy = state.policy_of(state.spec(job).queue)
-    if overdue == inf:
-        return []
-    effect = (
-        "no job may start ahead of it"
-        if policy.backfill is BackfillMode.OVERDUE_ONLY
-        else "it starts first"
-    )
-    if not overdue:
-        return [f"it is overdue: {effect}"]
-    return [f"overdue in {approximate_duration(overdue)}, then {effect}"]
+def _overdue_text(state: State, job: Job, overdue: float) -> str:
+    blocks = state.policy_of(state.spec(job).queue).backfill is BackfillMode.OVERDUE_ONLY
+    effect = "no job may start ahead of it" if blocks else "it starts first"
+    when = f"overdue in {approximate_duration(overdue)}, then" if overdue else "it is overdue:"
+    return f"{when} {effect}"

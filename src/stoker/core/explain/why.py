@@ -5,9 +5,17 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.explain.constraints import NodeView, allocation_text, node_constraints
+from stoker.core.explain.constraints import (
+    NodeView,
+    allocation_text,
+    end_text,
+    limit_text,
+    node_constraints,
+)
+from stoker.core.explain.forecast_input import MAX_PENDING_JOBS
 from stoker.core.explain.position import (
-    MAX_JOBS_EXPLAINED,
+    MAX_CONSIDERED,
+    MAX_LISTED,
     Ahead,
     QueuePosition,
     preemption_risk,
@@ -17,7 +25,7 @@ from stoker.core.explain.position import (
 from stoker.core.explain.unblock import EndEstimate, unblocks
 from stoker.core.measurement.estimator import estimate, hardware
 from stoker.core.model.dependency import DependencyStatus
-from stoker.core.model.job import Job, Progress
+from stoker.core.model.job import Job, StopRequest
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU, ResourceRequest, describe
 from stoker.core.model.units import approximate_duration, format_duration
@@ -27,13 +35,6 @@ from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.eligibility import dependency_status_of
 from stoker.core.state.record import NOT_REACHED_YET
 from stoker.core.state.state import State
-
-MAX_JOBS_COUNTED = 500
-"""Pending jobs counted for the position of a job; it is unknown further back."""
-MAX_LABELS = 50
-"""Labels of jobs ahead in an explanation."""
-MAX_CONSTRAINTS = 4
-"""Constraints in the text of an explanation; the view has all of them."""
 
 
 class Explanation(Struct, frozen=True):
@@ -62,10 +63,8 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     status, others, wake = dependency_status_of(state, job, now)
     listed = ", ".join(str(other) for other in others[:5])
     if status is DependencyStatus.NEVER:
-        return (
-            "DependencyNeverSatisfied",
-            f"job {listed} cannot end in the state that the dependency requires",
-        )
+        never = f"job {listed} cannot end in the state that the dependency requires"
+        return "DependencyNeverSatisfied", never
     if status is DependencyStatus.OPEN and wake is not None:
         return "Dependency", f"begins {format_duration(wake - now)} from now, after job {listed}"
     if status is DependencyStatus.OPEN:
@@ -73,11 +72,9 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     if job.held:
         return "JobHeldUser", f"held; stoker release {job.label}"
     if job.begin_at is not None:
-        wait = format_duration(max(job.begin_at - now, 0))
-        if job.attempt and job.note:
-            return "BeginTime", f"tries again in {wait}: {job.note}"
-        what = "tries again" if job.attempt else "begins"
-        return "BeginTime", f"{what} in {wait}"
+        what, note = ("tries again", job.note) if job.attempt else ("begins", None)
+        when = f"{what} in {format_duration(max(job.begin_at - now, 0))}"
+        return "BeginTime", f"{when}: {note}" if note else when
     job_class = state.pending.class_of.get(job.id)
     if job_class is None:
         return "Priority", "waiting for its turn"
@@ -85,46 +82,57 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     if limit:
         return ("JobArrayTaskLimit" if job_class.array else "QOSMaxJobsLimit"), limit
     request = state.class_request(job, job_class)
-    if request.nodes and not any(_is_node(state, name) for name in request.nodes):
+    if request.nodes and not {*state.cluster.nodes, *state.record.remotes} & {*request.nodes}:
         gone = ", ".join(request.nodes)
         return "ReqNodeNotAvail", f"{gone} was removed; stoker edit {job.label} -w NODE"
     if state.record.unreachable and (text := _unreachable_text(state, request, now)):
         return "NodeUnreachable", text
-    if text := _allocation_text(state, request):
+    if text := _allocation_text(state, job, request):
         return "Resources", text
     if find_placement(state.cluster, request) is not None:
-        return "Priority", "the free devices are reserved for a job ahead of it"
+        return _fitting_reason(state, job, request, now)
     first = state.pending.head(state.jobs, state.quota_reason)
     if first is job or first is None:
         return "Resources", f"needs {describe(request)}"
     return "Priority", f"behind job {first.label}"
 
 
-def _allocation_text(state: State, request: ResourceRequest) -> str | None:
-    """Return which allocation a job waits for, if another scheduler has yet to start it."""
+def _allocation_text(state: State, job: Job, request: ResourceRequest) -> str | None:
+    """Return which allocation a job waits for, or that those of a cluster are too short for it."""
     for name, added in state.record.remotes.items():
         cluster = state.cluster.nodes.get(added.cluster or "")
         if cluster is None or name not in state.record.unreachable or name in state.cluster.nodes:
             continue
         if infeasibility_reason(cluster, request) is None:
-            return allocation_text(state, cluster)
+            return limit_text(state, job, cluster.name) or allocation_text(state, cluster)
+    for name, cluster in state.cluster.nodes.items():
+        if cluster.on_demand and (text := limit_text(state, job, name)) is not None:
+            others = (node for node in state.cluster.nodes.values() if node is not cluster)
+            if not any(infeasibility_reason(node, request) is None for node in others):
+                return text
     return None
 
 
-def _is_node(state: State, name: str) -> bool:
-    return name in state.cluster.nodes or name in state.record.remotes
+def _fitting_reason(
+    state: State, job: Job, request: ResourceRequest, now: float
+) -> tuple[str, str]:
+    """Return the reason of a job for which devices are free."""
+    if find_placement(state.cluster, state.within_horizon(job, request, now)) is not None:
+        return "Priority", "the free devices are reserved for a job ahead of it"
+    texts = (end_text(state, job, name, now) for name in state.cluster.node_ends)
+    return "Resources", "; ".join([text for text in texts if text is not None][:MAX_LISTED])
 
 
 def unreachable_since(state: State, job: Job) -> dict[str, float]:
     """Return the unreachable nodes of a running job, and since when."""
-    if not state.record.unreachable or job.placement is None:
-        return {}
-    nodes = ((part.node, state.record.unreachable.get(part.node)) for part in job.placement.parts)
-    return {
-        name: entry.since
-        for name, entry in nodes
-        if entry is not None and entry.reason != NOT_REACHED_YET
-    }
+    since = _since_when(state)
+    return {part.node: since[part.node] for part in job.parts if part.node in since}
+
+
+def _since_when(state: State) -> dict[str, float]:
+    """Return since when nodes have been unreachable that were reached before."""
+    entries = state.record.unreachable.items()
+    return {name: entry.since for name, entry in entries if entry.reason != NOT_REACHED_YET}
 
 
 def _unreachable_text(state: State, request: ResourceRequest, now: float) -> str | None:
@@ -134,13 +142,11 @@ def _unreachable_text(state: State, request: ResourceRequest, now: float) -> str
         for node in state.cluster.nodes.values()
         if infeasibility_reason(node, request) is None
     ]
-    entries = state.record.unreachable
-    unreachable = [
-        name for name in suitable if name in entries and entries[name].reason != NOT_REACHED_YET
-    ]
+    since_when = _since_when(state)
+    unreachable = [name for name in suitable if name in since_when]
     if not unreachable or len(suitable) - len(unreachable) >= request.node_count:
         return None
-    since = min(entries[name].since for name in unreachable)
+    since = min(since_when[name] for name in unreachable)
     listed = ", ".join(unreachable[:3]) + (" and others" if len(unreachable) > 3 else "")
     return f"waits for {listed}, unreachable for {format_duration(max(now - since, 0))}"
 
@@ -149,8 +155,10 @@ def _not_running(state: State, job: Job, now: float) -> tuple[str | None, str | 
     """Return what keeps a placed job from running: the queue of its node, or no answer."""
     unreachable = unreachable_since(state, job)
     if not unreachable and job.state is JobState.QUEUED and job.placement is not None:
-        name = f" as {job.external_id}" if job.external_id else ""
-        return "Queued", f"waits in the queue of {job.placement.node}{name}"
+        details = ": ".join(filter(None, (job.external_id, job.note)))
+        if job.queue_start is not None and job.queue_start > now:
+            details += f"; expected start in {approximate_duration(job.queue_start - now)}"
+        return "Queued", f"queued on {job.placement.node}" + (f" ({details})" if details else "")
     if not unreachable:
         return None, None
     texts = [
@@ -169,69 +177,61 @@ def explain_job(state: State, job: Job, at: float, boot: float, ends: EndEstimat
         risk = preemption_risk(state, job, at, boot) if job.holding else ()
         return Explanation(code, text, preemption_risk=risk)
     request = state.effective_request(job, state.spec(job))
-    nodes = node_constraints(state, request, boot)
+    nodes = node_constraints(state, job, request, at, boot)
     constraints = [constraint for node in nodes for constraint in node.constraints]
     lacking = {GPU if constraint.name == "gpus" else constraint.name for constraint in constraints}
     explanation = Explanation(
-        reason=code,
-        text=phrase or "",
-        nodes=nodes,
-        pending_preemptions=_pending_preemptions(state, job, at),
+        code, phrase or "", nodes=nodes, pending_preemptions=_pending_preemptions(state, job, at),
         unblocks=unblocks(state, job, lacking, at, boot, ends),
-    )
+    )  # fmt: skip
     if code not in ("Resources", "Priority", "NodeUnreachable") or job.id not in state.pending:
         return explanation
-    queue = first_jobs(state.pending, state.jobs, MAX_JOBS_COUNTED)
+    queue = first_jobs(state.pending, state.jobs, MAX_PENDING_JOBS)
     position = next((n for n, other in enumerate(queue, 1) if other.id == job.id), None)
     others = queue[: position - 1] if position else queue
     labels = tuple(other.label for other in others) if position else ()
     text = f"needs {describe(request)}"
     if constraints:
-        text += "; " + "; ".join(constraint.text for constraint in constraints[:MAX_CONSTRAINTS])
+        text += "; " + "; ".join(constraint.text for constraint in constraints[:MAX_LISTED])
     elif code == "Priority":
         text += f"; {phrase}"
     if labels:
         text += f"; {len(labels)} ahead of it"
+    ahead = (Ahead(other.label, why_ahead(state, other, job, at)) for other in others[:MAX_LISTED])
     return replace(
-        explanation,
-        text=text,
-        ahead_labels=labels[:MAX_LABELS],
+        explanation, text=text, ahead_labels=labels[:MAX_CONSIDERED], ahead=tuple(ahead),
         queue_position=queue_position(state, job, position, at),
-        ahead=tuple(
-            Ahead(other.label, why_ahead(state, other, job, at))
-            for other in others[:MAX_JOBS_EXPLAINED]
-        ),
-    )
+    )  # fmt: skip
 
 
 def _pending_preemptions(state: State, job: Job, at: float) -> tuple[str, ...]:
     """Return the jobs that stop for this job, and when, in words."""
-    texts = []
-    for other in sorted(state.running.values(), key=lambda other: other.id):
-        progress = other.progress
-        if progress is None or progress.stop is None or progress.stop.preemptor != job.id:
-            continue
-        texts.append(f"job {other.label} {_stop_progress(state, other, progress, at)}")
-    return tuple(texts)
+    stops = ((other, other.progress.stop) for _, other in sorted(state.stopping.items()))
+    return tuple(
+        f"job {other.label} {_stop_progress(state, other, stop, at)}"
+        for other, stop in stops
+        if stop is not None and stop.preemptor == job.id
+    )
 
 
-def _stop_progress(state: State, job: Job, progress: Progress, at: float) -> str:
+def _stop_progress(state: State, job: Job, stop: StopRequest, at: float) -> str:
     """Return when a job that was requested to stop should stop, in words."""
     if job.state is JobState.COMPLETING:
         return "is ending"
-    if progress.stop is not None and progress.stop.timed_out:
+    if stop.timed_out:
         return "was asked to stop for this job but has not stopped"
     if job.state is JobState.SUSPENDED:
         return "is paused; it stops for this job when it is resumed"
-    if not progress.accepts_stop:
+    if not job.progress.accepts_stop:
         return "was asked to stop for this job"
     text, when = "stops for this job at the end of its epoch", "about"
     if job.placement is not None and hardware(state.cluster, job.placement)[0] > 1:
         # Its processes must agree where they stop: if few steps are left, after the next epoch.
         text, when = f"{text}, or of the next", "at the earliest in about"
     likely = estimate(state.record.profiles, state.cluster, job, state.spec(job), at)
-    if likely.epoch_seconds is not None and progress.epoch_started_at is not None:
-        left = likely.epoch_seconds - max(at - progress.epoch_started_at, 0.0)
+    started_at = job.progress.epoch_started_at
+    if likely.epoch_seconds is not None and started_at is not None:
+        left = likely.epoch_seconds - max(at - started_at, 0.0)
         text += f", {when} {approximate_duration(left)}" if left > 0 else ", any moment"
     return text
 
@@ -251,20 +251,12 @@ def _not_pending_text(job: Job, phrase: str | None, unreachable: list[str]) -> s
         return "it is not waiting for anything"
     if not unreachable:
         return phrase
-    nodes = " and ".join(unreachable)
-    they_answer = f"{nodes} {'answers' if len(unreachable) == 1 else 'answer'}"
+    they_answer = f"{' and '.join(unreachable)} answer{'s' * (len(unreachable) == 1)}"
     give_up = f"stoker nodes remove {' '.join(unreachable)} --force"
     if job.state is JobState.COMPLETING:
         return f"{phrase}; it ends when {they_answer}. To abandon it now: {give_up}"
-    if job.state is JobState.QUEUED:
-        status = "it waits in the queue there, or runs by now"
-    elif job.state is not JobState.CONFIGURING:
-        status = "it is assumed to be running there and keeps its resources"
-    elif job.placement is not None and job.placement.other_parts:
-        status = f"it is starting; its parts wait for each other until {they_answer}"
-    else:
-        status = f"it is starting there; whether it runs is known when {they_answer}"
     return (
-        f"{phrase}; {status}. To run it on another node, abandon it with"
-        f" {give_up}, then stoker retry {job.label}; or submit with --if-unreachable restart:1h"
+        f"{phrase}; whether it runs is known when {they_answer}; until then it keeps its resources."
+        f" To run it on another node, abandon it with {give_up}, then stoker retry {job.label};"
+        " or submit with --if-unreachable restart:1h"
     )

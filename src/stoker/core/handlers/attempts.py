@@ -5,69 +5,38 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.events.instructions import (
-    Instructions,
-    RunJobEndHook,
-    RunQueueEmptyHook,
-    StartProcess,
-    TerminateAttempt,
-)
+from stoker.core.events import instructions as do
 from stoker.core.handlers import learning
-from stoker.core.handlers.outcome import (
-    AttemptOutcome,
-    after_exit,
-    after_loss,
-    forced_outcome,
-    is_still_saving,
-)
+from stoker.core.handlers import outcome as outcomes
+from stoker.core.handlers.accounting import attempt_usage
 from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job, PartEnd, PastAttempt
-from stoker.core.model.lifecycle import FAILED_STATES, JobState, check_transition
+from stoker.core.model.job import NO_PROGRESS, Job, PartEnd, PastAttempt
+from stoker.core.model.lifecycle import JobState, check_transition
 from stoker.core.model.sweep import trial_status
-from stoker.core.state.eligibility import (
-    unlink_dependency,
-    update_dependents,
-    update_eligibility,
-)
-from stoker.core.state.node_updates import count_in_flight, count_out
-from stoker.core.state.reranking import (
-    charge_end,
-    charge_start,
-    check_preemption_after_rerank,
-    requeue_all,
-    update_preemptible,
-)
+from stoker.core.model.usage import NO_USAGE
+from stoker.core.state import eligibility, reranking
+from stoker.core.state import sweep_boards as boards
+from stoker.core.state.node_updates import update_delegated_capacity
 from stoker.core.state.state import State
-from stoker.core.state.sweep_boards import (
-    sweep_of,
-    update_best,
-    update_counts,
-    update_sweep_finished,
-)
 from stoker.core.state.timers import set_deadline
 
-MISSING_DEVICE_RETRY_SECONDS = 300.0
-"""Seconds after which a node that could not run a container is tried again."""
-KEEP_PAST_ATTEMPTS = 20
-"""Ended attempts kept per job: enough to show, and bounded for jobs that are often requeued."""
 
-
-def on_attempt_planned(state: State, event: e.AttemptPlanned) -> Instructions:
+def on_attempt_planned(state: State, job: Job, event: e.AttemptPlanned) -> do.Instructions:
     """Allocate the devices of a planned attempt and start it."""
-    job = state.jobs[event.job]
-    _begin(state, job, event.placement, event.boot)
-    return [StartProcess(job.id, event.attempt, event.placement)]
+    _begin(state, job, event.placement, event.at, event.boot)
+    return [do.StartProcess(job.id, event.attempt, event.placement)]
 
 
-def _begin(state: State, job: Job, placement: Placement, boot: float) -> None:
+def _begin(state: State, job: Job, placement: Placement, at: float, boot: float) -> None:
     """Allocate devices for the current attempt of a job."""
     state.pending.remove(job)
     state.allocate(job, placement)
     transition(state, job, JobState.CONFIGURING)
-    job.pid = job.external_id = None
+    job.pid = job.external_id = job.queue_start = None
     job.hosts = job.devices = ()
     job.started_at, job.started_boot = None, boot
-    count_in_flight(state, job)
+    job.allocated_at, job.measured = at, NO_USAGE
+    update_delegated_capacity(state, job.placement)
     job.code = job.signal = job.cause = job.note = job.ended_at = None
     job.ends = ()
     job.ending, job.slack, job.paused_boot, job.warned = None, 0.0, None, False
@@ -75,83 +44,63 @@ def _begin(state: State, job: Job, placement: Placement, boot: float) -> None:
         learning.mark_shared(state, job)
 
 
-def on_attempt_recovered(state: State, event: e.AttemptRecovered) -> Instructions:
+def on_attempt_recovered(state: State, job: Job, event: e.AttemptRecovered) -> None:
     """Set a job to an attempt that runs and that the journal does not have."""
-    job = state.jobs.get(event.job)
-    if job is None or event.attempt < job.attempt + (job.holding or job.finished):
-        return []
+    if event.attempt < job.attempt + (job.holding or job.finished):
+        return
     if job.holding:  # that attempt has ended, since there is a later one
-        charge_end(state, job, event.at)
+        reranking.charge_end(state, job, event.at)
+        job.usage += attempt_usage(state, job, event.at, None) or NO_USAGE
         _release(state, job)
     if job.state is not JobState.PENDING:
         transition(state, job, JobState.PENDING)
     job.attempt, job.seen = event.attempt, False
-    _begin(state, job, event.placement, event.boot)
-    return []
+    _begin(state, job, event.placement, event.at, event.boot)
 
 
-def on_attempt_queued(state: State, job: Job, event: e.AttemptQueued) -> Instructions:
+def on_attempt_queued(state: State, job: Job, event: e.AttemptQueued) -> None:
     """Note that an attempt is pending in another scheduler's queue; its limits do not run yet."""
     if job.started_at is not None:
-        return []
-    job.external_id = event.external_id
+        return
+    job.external_id, job.note = event.external_id, event.reason or None
+    job.queue_start = event.start
     if job.state is JobState.CONFIGURING:
         transition(state, job, JobState.QUEUED)
-    state.changes.job(job.id)
-    return []
 
 
-def on_process_started(state: State, job: Job, event: e.ProcessStarted) -> Instructions:
+def on_process_started(state: State, job: Job, event: e.ProcessStarted) -> None:
     """Note that an attempt runs; of a gang, that its first process runs."""
     if event.part == 0:
         job.pid = event.pid
-        state.changes.job(job.id)
     if job.started_at is not None:
-        return []
+        return
     if event.part is None:
         job.pid = event.pid
     job.started_at, job.started_boot = event.at, event.boot
     job.external_id = event.external_id or job.external_id
     job.hosts, job.devices = event.hosts, event.devices
-    count_in_flight(state, job)
-    charge_start(state, job)
+    update_delegated_capacity(state, job.placement)
+    reranking.charge_start(state, job)
     if job.state in (JobState.CONFIGURING, JobState.QUEUED):
         transition(state, job, JobState.RUNNING)
-    update_preemptible(state, job, event.at)
-    if job.id in state.preemptible:
-        check_preemption_after_rerank(state, job)
-    state.changes.job(job.id)
-    update_dependents(state, job.id, event.at)
-    return []
+        job.note = None
+    reranking.update_preemptible(state, job, event.at)
+    reranking.check_preemption(state, job)
+    eligibility.update_dependents(state, job.id, event.at)
 
 
-def on_process_exited(state: State, job: Job, event: e.ProcessExited) -> Instructions:
+def on_process_exited(state: State, job: Job, event: e.ProcessExited) -> do.Instructions:
     """Decide what becomes of a job after its process tree ended."""
-    if event.part is not None:
-        end = PartEnd(
-            event.part, event.code, event.signal, event.memory, note=event.note,
-            stopped=event.stopped, failed=event.lacks,
-        )  # fmt: skip
-        return end_part(state, job, end, event.at)
-    return _exited(state, job, event)
-
-
-def _exited(state: State, job: Job, event: e.ProcessExited) -> Instructions:
-    runtime = event.at - job.started_at if job.started_at is not None else 0.0
-    outcome = after_exit(job, state.spec(job), event, runtime)
-    if outcome.state is JobState.OUT_OF_MEMORY and event.memory == "cuda":
-        outcome = learning.oom_outcome(state, job, event.at) or outcome
-    if outcome.state is JobState.FAILED and event.lacks is not None and job.placement is not None:
-        outcome = _retry_elsewhere(state, job, event.lacks, job.placement.node, event.at) or outcome
-    job.code, job.signal = event.code, event.signal
-    # While it is pending again, its note says what the node is missing.
-    job.note = outcome.cause if outcome.again and event.lacks is not None else event.note
-    return conclude(state, job, outcome, event.at)
+    end = PartEnd(
+        event.part or 0, event.code, event.signal, event.memory, failed=event.lacks,
+        note=event.note, stopped=event.stopped, uncaught=event.uncaught,
+    )  # fmt: skip
+    return end_part(state, job, end, event.at, is_whole=event.part is None)
 
 
 def _retry_elsewhere(
     state: State, job: Job, missing: str, node: str, at: float
-) -> AttemptOutcome | None:
+) -> outcomes.AttemptOutcome | None:
     """Return the outcome of a container that a node cannot run: another node, or a later retry.
 
     None if there is only one node: then it fails.
@@ -164,80 +113,87 @@ def _retry_elsewhere(
     delay = 0.0
     if node not in state.effective_request(job, state.spec(job)).not_nodes:
         del state.record.missing_devices[container.image]  # no node can run it: try all again
-        delay = MISSING_DEVICE_RETRY_SECONDS
-    requeue_all(state, None, at)
-    return AttemptOutcome(
+        delay = outcomes.MAX_BACKOFF_SECONDS
+    reranking.requeue_all(state, None, at)
+    return outcomes.AttemptOutcome(
         JobState.FAILED, f"{node}: {missing}", again=True, delay=delay, preempted=True
     )
 
 
-def on_attempt_lost(state: State, job: Job, event: e.AttemptLost) -> Instructions:
+def on_attempt_lost(state: State, job: Job, event: e.AttemptLost) -> do.Instructions:
     """Apply the retry rule to an attempt that ended without an exit code."""
     if event.with_files:
         learning.discard_unsaved(job)
-    if event.part is not None:
-        end = PartEnd(event.part, lost=event.why, preempted=event.preempted)
-        return end_part(state, job, end, event.at)
-    outcome = after_loss(job, state.spec(job), event.why, event.preempted)
-    return conclude(state, job, outcome, event.at)
+    end = PartEnd(event.part or 0, lost=event.why, preempted=event.preempted)
+    return end_part(state, job, end, event.at, is_whole=event.part is None)
 
 
-def end_part(state: State, job: Job, end: PartEnd, at: float) -> Instructions:
-    """Note the end of one part of a gang; terminate the others unless it ended well."""
-    if job.placement is None or any(part_end.part == end.part for part_end in job.ends):
+def on_start_failed(state: State, job: Job, event: e.StartFailed) -> do.Instructions:
+    """Fail a job that could not be started; a retry would fail in the same way."""
+    end = PartEnd(event.part or 0, failed=event.why)
+    return end_part(state, job, end, event.at, is_whole=event.part is None)
+
+
+def end_part(
+    state: State, job: Job, end: PartEnd, at: float, is_whole: bool = False
+) -> do.Instructions:
+    """Note the end of one part of a gang; terminate the others unless it ended well.
+
+    `is_whole`: it is the end of the attempt with all its parts.
+    """
+    if is_whole:
+        job.ends = ()
+        return _end_attempt(state, job, end, at)
+    if any(part_end.part == end.part for part_end in job.ends):
         return []
     job.ends = (*job.ends, end)
-    state.changes.job(job.id)
-    if len(job.ends) < len(job.placement.parts):
-        if end.is_success or job.state is JobState.COMPLETING or is_still_saving(job, end):
+    if len(job.ends) < len(job.parts):
+        is_ending = job.state is JobState.COMPLETING
+        if end.is_success or is_ending or outcomes.is_still_saving(job, end):
             return []
         return terminate(state, job, job.ending)
     decisive = next((part_end for part_end in job.ends if not part_end.is_success), end)
     decisive = next((part_end for part_end in job.ends if part_end.stopped), decisive)
-    node = job.placement.parts[decisive.part].node
-    if decisive.away:
-        reason = f"{node} was unreachable"
-        outcome = forced_outcome(job) or AttemptOutcome(
-            JobState.NODE_FAIL, f"lost: {reason}", again=True
-        )
-        return conclude(state, job, outcome, at)
-    if decisive.lost is not None:
-        reason = f"{decisive.lost} ({node})"
-        outcome = after_loss(job, state.spec(job), reason, decisive.preempted)
-        return conclude(state, job, outcome, at)
-    if decisive.failed is not None:
-        outcome = forced_outcome(job) or AttemptOutcome(
-            JobState.FAILED, f"{decisive.failed} ({node})"
-        )
-        if outcome.state is JobState.FAILED and decisive.code is not None:
-            outcome = _retry_elsewhere(state, job, decisive.failed, node, at) or outcome
-        return conclude(state, job, outcome, at)
-    notes = [] if decisive.is_success else [f"its part {decisive.part} on {node} ended first"]
-    parts = job.placement.parts
-    notes += [
-        f"{part_end.note} ({parts[part_end.part].node})" for part_end in job.ends if part_end.note
-    ]
-    return _exited(
-        state,
-        job,
-        e.ProcessExited(
-            at=at, job=job.id, attempt=job.attempt, code=decisive.code, signal=decisive.signal,
-            memory=decisive.memory, note="; ".join(notes) or None, stopped=decisive.stopped,
-        ),
-    )  # fmt: skip
+    return _end_attempt(state, job, decisive, at)
 
 
-def on_start_failed(state: State, job: Job, event: e.StartFailed) -> Instructions:
-    """Fail a job that could not be started; a retry would fail in the same way."""
-    if event.part is not None:
-        return end_part(state, job, PartEnd(event.part, failed=event.why), event.at)
-    outcome = forced_outcome(job) or AttemptOutcome(JobState.FAILED, event.why)
-    return conclude(state, job, outcome, event.at)
+def _end_attempt(state: State, job: Job, end: PartEnd, at: float) -> do.Instructions:
+    """Conclude an attempt by its end, or by the decisive one of its parts."""
+    spec, nodes = state.spec(job), [part.node for part in job.parts]
+    node = nodes[end.part] if nodes else ""
+    where = f" ({node})" if job.ends else ""
+    if end.away:
+        outcome = outcomes.after_abandonment(job, node)
+    elif end.lost is not None:
+        outcome = outcomes.after_loss(job, spec, f"{end.lost}{where}", end.preempted)
+    elif end.failed is not None and (job.ends or end.code is None):
+        outcome = outcomes.after_failed_start(job, f"{end.failed}{where}")
+    else:
+        runtime = at - job.started_at if job.started_at is not None else 0.0
+        outcome = outcomes.after_exit(job, spec, end, runtime)
+        if outcome.state is JobState.OUT_OF_MEMORY and end.memory == "cuda":
+            outcome = learning.oom_outcome(state, job, at) or outcome
+        job.code, job.signal, job.note = end.code, end.signal, _note_of(job, end, nodes)
+    if end.failed is not None and end.code is not None and outcome.state is JobState.FAILED:
+        outcome = _retry_elsewhere(state, job, end.failed, node, at) or outcome
+        # While it is pending again, its note says what the node is missing.
+        job.note = outcome.cause if outcome.again and not job.ends else job.note
+    return conclude(state, job, outcome, at)
 
 
-def on_start_cancelled(state: State, job: Job, event: e.StartCancelled) -> Instructions:
+def _note_of(job: Job, end: PartEnd, nodes: list[str]) -> str | None:
+    """Return the note about the end of an attempt: of a gang, those of all its parts."""
+    if not job.ends:
+        return end.note
+    first = f"its part {end.part} on {nodes[end.part]} ended first"
+    noted = (part_end for part_end in job.ends if part_end.note)
+    notes = [f"{part_end.note} ({nodes[part_end.part]})" for part_end in noted]
+    return "; ".join(notes if end.is_success else [first, *notes]) or None
+
+
+def on_start_cancelled(state: State, job: Job, event: e.StartCancelled) -> do.Instructions:
     """Requeue a job after its start was cancelled, with its old rank and after a delay if given."""
-    outcome = forced_outcome(job)
+    outcome = outcomes.forced_outcome(job)
     if outcome is not None and job.ending != "time":  # it never ran for its time limit
         return conclude(state, job, outcome, event.at)
     _release(state, job)
@@ -248,49 +204,46 @@ def on_start_cancelled(state: State, job: Job, event: e.StartCancelled) -> Instr
     if event.delay:
         job.begin_at, job.note = event.at + event.delay, event.why
     set_deadline(state, job)
-    update_eligibility(state, job, event.at)
+    eligibility.update_eligibility(state, job, event.at)
     return []
 
 
-def on_orphan_attempts_found(state: State, event: e.OrphanAttemptsFound) -> Instructions:
+def on_orphan_attempts_found(state: State, job: Job, event: e.OrphanAttemptsFound) -> None:
     """Raise the attempt number above that of an orphan, so that no number is used twice."""
-    job = state.jobs.get(event.job)
-    if job is not None and not job.holding and event.attempt >= job.attempt:
+    if not job.holding and event.attempt >= job.attempt:
         job.attempt = event.attempt + 1
-        state.changes.job(job.id)
-    return []
 
 
 def terminate(
     state: State, job: Job, ending: str | None, immediately: bool = False
-) -> Instructions:
+) -> do.Instructions:
     """Let an attempt end for this reason; what follows is decided when its processes ended."""
     job.ending = ending
-    state.changes.job(job.id)
     if job.state is not JobState.COMPLETING:
         transition(state, job, JobState.COMPLETING)
-    return [TerminateAttempt(job.id, job.attempt, immediately)]
+    return [do.TerminateAttempt(job.id, job.attempt, immediately)]
 
 
 def _release(state: State, job: Job) -> None:
-    """Release the devices; keep the nodes of other parts, where their output is."""
-    other_parts = job.placement.other_parts if job.placement is not None else ()
-    job.last_others = tuple(part.node for part in other_parts) if other_parts else ()
-    node = job.placement.node if job.placement is not None else None
+    placement = job.placement
     state.release(job)
-    if node in state.in_flight:
-        count_out(state, job, node)
+    update_delegated_capacity(state, placement)
 
 
-def conclude(state: State, job: Job, outcome: AttemptOutcome, at: float) -> Instructions:
+def conclude(
+    state: State, job: Job, outcome: outcomes.AttemptOutcome, at: float
+) -> do.Instructions:
     """End an attempt: release its devices, then requeue or finish the job."""
-    charge_end(state, job, at)
-    if job.progress is not None:
+    reranking.charge_end(state, job, at)
+    usage = attempt_usage(state, job, at, outcome)
+    if job.progress is not NO_PROGRESS:
         learning.close_attempt(state, job, at, outcome.preempted)
     _release(state, job)
     job.ended_at, job.cause, job.pid = at, outcome.cause, None
-    past = PastAttempt(job.attempt, job.started_at, at, outcome.cause, job.code)
-    job.past = (*job.past, past)[-KEEP_PAST_ATTEMPTS:]
+    past = PastAttempt(job.attempt, job.started_at, at, outcome.cause, job.code, usage)
+    if usage is not None:
+        job.usage += usage
+    job.past = (*job.past, past)[-learning.MAX_KEPT :]
     if outcome.again:
         if job.score is not None:
             job.score = replace(job.score, final=False)
@@ -301,22 +254,22 @@ def conclude(state: State, job: Job, outcome: AttemptOutcome, at: float) -> Inst
         job.begin_at = at + outcome.delay if outcome.delay else None
         job.ending = None
         set_deadline(state, job)  # it may have passed while the attempt was being ended
-        update_eligibility(state, job, at)
+        eligibility.update_eligibility(state, job, at)
         return []
     return finish(state, job, outcome.state, at)
 
 
-def finish(state: State, job: Job, to: JobState, at: float) -> Instructions:
+def finish(state: State, job: Job, to: JobState, at: float) -> do.Instructions:
     """Finish a job and update the jobs that depend on it."""
     transition(state, job, to)
-    sweep = sweep_of(state, job)
+    sweep = boards.sweep_of(state, job)
     if sweep is not None:
-        update_best(state, job)
-        update_sweep_finished(state, sweep, at)
-    update_dependents(state, job.id, at)
-    instructions: Instructions = [RunJobEndHook(job.id)]
+        boards.update_best(state, job)
+        boards.update_sweep_finished(state, sweep, at)
+    eligibility.update_dependents(state, job.id, at)
+    instructions: do.Instructions = [do.RunJobEndHook(job.id)]
     if not state.live:
-        instructions.append(RunQueueEmptyHook())
+        instructions.append(do.RunQueueEmptyHook())
     return instructions
 
 
@@ -325,7 +278,7 @@ def transition(state: State, job: Job, to: JobState) -> None:
     check_transition(job.state, to)
     before = trial_status(job.state, job.score) if job.params is not None else ""
     if job.state is JobState.PENDING:
-        unlink_dependency(state, job)
+        eligibility.unlink_dependency(state, job)
         state.never_eligible.discard(job.id)
     if job.finished:
         state.finished.pop(job.id, None)
@@ -337,13 +290,9 @@ def transition(state: State, job: Job, to: JobState) -> None:
         state.stopping[job.id] = job
         if job.ending != "stop" and state.preemptible:
             # Together with what it frees, a preemption may help that did not help before.
-            state.pending.mark_all_unchecked()
             state.pending.request_planning()
     if job.finished:
-        state.finished[job.id] = None
+        state.index_finished(job)
         state.uncount_demand(job)
-        if to in FAILED_STATES and not job.seen:
-            state.unacknowledged[job.id] = None
-    state.changes.job(job.id)
     if before:
-        update_counts(state, job, before)
+        boards.update_counts(state, job, before)

@@ -8,19 +8,22 @@ from stoker.core import events as e
 from stoker.core.handlers.outcome import AttemptOutcome
 from stoker.core.measurement import estimator
 from stoker.core.measurement.estimator import training_stage
-from stoker.core.measurement.gpu_memory import after_oom
-from stoker.core.model.job import Job, Progress, StopRequest
+from stoker.core.measurement.gpu_memory import after_oom, gpus_of
+from stoker.core.model.job import Job, Progress
 from stoker.core.model.lifecycle import JobState
-from stoker.core.model.profile import EMPTY_PROFILE, EpochTime, JobProfile
+from stoker.core.model.profile import EMPTY_PROFILE, JobProfile
 from stoker.core.model.resources import GPU
 from stoker.core.model.spec import Spec
 from stoker.core.state.eligibility import update_eligibility
-from stoker.core.state.reranking import check_preemption_after_rerank, rerank_running
+from stoker.core.state.reranking import rerank_victim
 from stoker.core.state.state import State
 from stoker.core.state.timers import arm_timers
 
-MAX_EPOCH_TIMES = 24
-"""Epoch times kept per elastic job, one per training stage and number of GPUs."""
+MAX_PROFILES = 256
+"""Number of profiles that are kept; the one updated longest ago is dropped first."""
+MAX_KEPT = 24
+"""Ended attempts kept per job, and epoch times (one per training stage and number of GPUs):
+bounded, since they are part of its row."""
 
 
 def record_epochs(state: State, job: Job, event: e.EpochsCounted) -> None:
@@ -33,26 +36,27 @@ def record_epochs(state: State, job: Job, event: e.EpochsCounted) -> None:
     if event.seconds is not None and job.placement is not None:
         gpus, model = estimator.hardware(state.cluster, job.placement)
         exclusive = profile.epoch_time_at(gpus, model)
-        others = co_located(state, job) if progress is not None and progress.shared_gpu else []
+        others = co_located(state, job) if progress.shared_gpu else []
         if others and exclusive is not None:  # a shared GPU tells nothing of exclusive speed
             seconds = exclusive.epoch
-            profile = _record_interference(state, profile, model, others, event.seconds, exclusive)
+            if len(others) == 1 and event.seconds > 0:  # with several, the cause is unknown
+                other = estimator.profile_key(others[0], state.spec(others[0]))
+                key = estimator.colocation_key(model, other)
+                profile = estimator.with_interference(profile, key, seconds / event.seconds)
         else:
             seconds = event.seconds
             profile = estimator.with_epoch_time(profile, gpus, model, seconds, event.step)
-        if progress is not None:
-            epoch_times = _own_epoch_times(job, progress, spec, gpus, model, seconds)
-            job.progress = replace(
-                progress, epoch_time=(gpus, model, seconds), epoch_times=epoch_times
-            )
-            progress = job.progress
+        epoch_times = _own_epoch_times(job, progress, spec, gpus, model, seconds)
+        is_first = not (progress.epoch_time or before.epoch_times or spec.expected)
+        job.progress = replace(
+            progress,
+            epoch_time=(gpus, model, seconds),
+            epoch_times=epoch_times,
+            started_unmeasured=progress.started_unmeasured or is_first,
+        )
     if event.warmup is not None:
         profile = replace(profile, warmup=event.warmup)
-    if (
-        progress is not None
-        and progress.peak is not None
-        and progress.epochs > progress.epochs_at_start
-    ):
+    if progress.peak is not None and progress.has_finished_epoch:
         peak = _at_most_all(state, job, progress.peak)
         profile = replace(profile, peak=max(profile.peak or 0, peak))
     if profile != before:
@@ -69,20 +73,7 @@ def _own_epoch_times(
     key = (training_stage(progress.epochs / epochs), gpus)
     same_model = progress.epoch_time is None or progress.epoch_time[1] == model
     others = [measured for measured in progress.epoch_times if same_model and measured[:2] != key]
-    return (*others[1 - MAX_EPOCH_TIMES :], (*key, seconds))
-
-
-def _record_interference(
-    state: State, profile: JobProfile, model: str, others: list[Job], seconds: float,
-    exclusive: EpochTime,
-) -> JobProfile:  # fmt: skip
-    """Record the slowdown by a co-located job; with several, the cause is unknown."""
-    if len(others) > 1 or seconds <= 0:
-        return profile
-    other = estimator.profile_key(others[0], state.spec(others[0]))
-    return estimator.with_interference(
-        profile, estimator.colocation_key(model, other), exclusive.epoch / seconds
-    )
+    return (*others[1 - MAX_KEPT :], (*key, seconds))
 
 
 def import_profile(state: State, event: e.ProfileImported) -> None:
@@ -101,7 +92,7 @@ def import_profile(state: State, event: e.ProfileImported) -> None:
 
 def held_removed_devices(state: State, job: Job) -> bool:
     """Whether a job holds devices that its node no longer reports."""
-    for part in job.placement.parts if job.placement is not None else ():
+    for part in job.parts:
         devices = state.cluster.nodes[part.node].by_name
         for allocation in part.allocations:
             if devices[allocation.type, allocation.device].removed:
@@ -111,41 +102,31 @@ def held_removed_devices(state: State, job: Job) -> bool:
 
 def _at_most_all(state: State, job: Job, memory: int) -> int:
     """Return the used memory, limited so that with its margin it still fits the GPU it ran on."""
-    for part in job.placement.parts if job.placement is not None else ():
-        for name in part.names(GPU):
-            total = state.cluster.nodes[part.node].by_name[GPU, name].facts.memory
-            if total:
-                usable = min(
-                    int(total / (1 + estimator.MEMORY_MARGIN)),
-                    total - estimator.MIN_MEMORY_MARGIN_MIB,
-                )
-                memory = min(memory, max(usable, 0))
-    return memory
+    sizes = [device.facts.memory for device in gpus_of(state.cluster, job.placement)]
+    return min([memory, *(estimator.without_margin(total) for total in sizes if total)])
 
 
 def _store_profile(state: State, name: str, profile: JobProfile, at: float) -> None:
     """Store a profile; rank its jobs again if their estimates or memory reservations change."""
-    before = state.record.profiles.get(name, EMPTY_PROFILE)
-    evicted = estimator.store_profile(state.record.profiles, name, profile)
+    profiles = state.record.profiles
+    before = profiles.pop(name, EMPTY_PROFILE)
+    profiles[name] = profile
     state.changes.record()
     if state.has_model_profiles or profile.interference or profile.has_several_models:
         state.has_model_profiles = None
-    changed = [key for key, _ in evicted]
+    changed = []
+    if len(profiles) > MAX_PROFILES:
+        changed.append(next(iter(profiles)))
+        del profiles[changed[0]]
     if before.peak != profile.peak or not profile.ranks_alike(before):
         changed.append(name)
     for id in [id for key in changed for id in state.jobs_by_profile.get(key, ())]:
-        _apply_profile(state, state.jobs[id], at)
-
-
-def _apply_profile(state: State, job: Job, at: float) -> None:
-    """Compute again what depends on the profile of a job: request, rank and timers."""
-    if job.id in state.pending:
-        update_eligibility(state, job, at)
-    if job.id in state.preemptible:
-        rerank_running(state, job, at)
-        check_preemption_after_rerank(state, job)
-    if job.id in state.running:
-        arm_timers(state, job)
+        job = state.jobs[id]
+        if id in state.pending:
+            update_eligibility(state, job, at)
+        rerank_victim(state, job, at)
+        if id in state.running:
+            arm_timers(state, job)
 
 
 def record_memory(state: State, job: Job, memory: int, at: float) -> None:
@@ -155,21 +136,20 @@ def record_memory(state: State, job: Job, memory: int, at: float) -> None:
     """
     if held_removed_devices(state, job):
         return
-    progress, name = job.progress, estimator.profile_key(job, state.spec(job))
-    profile = state.record.profiles.get(name)
-    past_first_epoch = progress is not None and progress.epochs > progress.epochs_at_start
-    if profile is not None and (past_first_epoch or profile.peak is not None):
-        peak = max(profile.peak or 0, _at_most_all(state, job, memory))
-        if peak != profile.peak:
-            _store_profile(state, name, replace(profile, peak=peak), at)
+    peak = _peak_of(state, job)
+    if job.progress.has_finished_epoch or peak:
+        _set_peak(state, job, max(peak, _at_most_all(state, job, memory)), at)
 
 
-def record_oom_need(state: State, job: Job, memory: int, at: float) -> None:
-    """Raise the memory of a profile after a job ran out of it."""
+def _peak_of(state: State, job: Job) -> int:
+    return estimator.profile_of(state.record.profiles, job, state.spec(job)).peak or 0
+
+
+def _set_peak(state: State, job: Job, peak: int, at: float) -> None:
+    """Set the memory that jobs of a profile are known to need."""
     name = estimator.profile_key(job, state.spec(job))
     profile = state.record.profiles.get(name, EMPTY_PROFILE)
-    peak = int(memory / (1 + estimator.MEMORY_MARGIN))
-    if peak > (profile.peak or 0):
+    if peak != (profile.peak or 0):
         _store_profile(state, name, replace(profile, peak=peak), at)
 
 
@@ -181,52 +161,40 @@ def oom_outcome(state: State, job: Job, at: float) -> AttemptOutcome | None:
         return None
     job.progress = recovery.progress
     if recovery.learned is not None:
-        record_oom_need(state, job, recovery.learned, at)
+        needed = estimator.without_margin(recovery.learned)
+        _set_peak(state, job, max(needed, _peak_of(state, job)), at)
     return AttemptOutcome(JobState.OUT_OF_MEMORY, recovery.words, again=True, preempted=True)
 
 
 def close_attempt(state: State, job: Job, at: float, preempted: bool) -> None:
     """Update the progress of a job at the end of an attempt, and clear its stop request."""
     progress = job.progress
-    if progress is None:
-        return
-    if progress.peak and progress.epochs > progress.epochs_at_start:
-        _record_need(state, job, progress.peak, at)
+    known = _peak_of(state, job)
+    if progress.has_finished_epoch and progress.peak and progress.peak < known:
+        _set_peak(state, job, (known + progress.peak) // 2, at)  # it needed less: halfway to that
     runtime = max(at - job.started_at - job.slack, 0.0) if job.started_at is not None else 0.0
     stop = progress.stop
+    is_growth = stop is not None and stop.resize_to is not None and stop.preemptor is None
     job.progress = replace(
         progress,
         accepts_stop=False,
         stop=None,
         epochs_at_start=progress.epochs,
+        started_unmeasured=False,
         previous_runtime=progress.previous_runtime + runtime,
         epoch_started_at=None,
         exceeded_reservation=False,
         shared_gpu=False,
         peak=None if preempted else progress.peak,
-        preemptions=progress.preemptions
-        + (stop is not None and preempted and not _is_growth(stop)),
+        preemptions=progress.preemptions + (stop is not None and preempted and not is_growth),
         gpus=stop.resize_to if preempted and stop is not None and stop.resize_to else progress.gpus,
     )
 
 
-def _record_need(state: State, job: Job, memory: int, at: float) -> None:
-    """Lower the memory of a profile halfway to that of an attempt that needed less."""
-    name = estimator.profile_key(job, state.spec(job))
-    profile = state.record.profiles.get(name)
-    if profile is not None and profile.peak is not None and 0 < memory < profile.peak:
-        _store_profile(state, name, replace(profile, peak=(profile.peak + memory) // 2), at)
-
-
 def discard_unsaved(job: Job) -> None:
     """Reset the epochs of a job to those at the start of an attempt on a lost node."""
-    if job.progress is not None:
+    if job.progress.epochs > job.progress.epochs_at_start:
         job.progress = replace(job.progress, epochs=job.progress.epochs_at_start)
-
-
-def _is_growth(stop: StopRequest) -> bool:
-    """Whether a stop request lets an elastic job resume with more GPUs."""
-    return stop.resize_to is not None and stop.preemptor is None
 
 
 def co_located(state: State, job: Job) -> list[Job]:
@@ -240,14 +208,13 @@ def co_located(state: State, job: Job) -> list[Job]:
 
 
 def _gpus(job: Job) -> set[tuple[str, str]]:
-    parts = job.placement.parts if job.placement is not None else ()
-    return {(part.node, name) for part in parts for name in part.names(GPU)}
+    return {(part.node, name) for part in job.parts for name in part.names(GPU)}
 
 
 def mark_shared(state: State, job: Job) -> None:
     """Mark a job and those on the same GPUs as sharing."""
     others = co_located(state, job)
     for sharer in (job, *others) if others else ():
-        if sharer.progress is None or not sharer.progress.shared_gpu:
-            sharer.progress = replace(sharer.progress or Progress(), shared_gpu=True)
+        if not sharer.progress.shared_gpu:
+            sharer.progress = replace(sharer.progress, shared_gpu=True)
             state.changes.job(sharer.id)

@@ -2,156 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TypeVar
 
 from stoker.core import events as e
-from stoker.core.events.instructions import Instructions
+from stoker.core.events import instructions as do
 from stoker.core.handlers import learning
 from stoker.core.handlers.attempts import conclude, end_part
-from stoker.core.handlers.outcome import AttemptOutcome, forced_outcome
+from stoker.core.handlers.outcome import after_abandonment
 from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.job import Job, PartEnd
-from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU
-from stoker.core.state.node_updates import apply_node_marks, held_on, rejoin, rejoin_first_node
+from stoker.core.state import reranking
+from stoker.core.state.node_updates import apply_node_marks, leave, rejoin, rejoin_first_node
 from stoker.core.state.record import NOT_REACHED_YET, Unreachable
-from stoker.core.state.reranking import apply_policy_change, requeue_all, requeue_for_nodes
 from stoker.core.state.state import State
+from stoker.core.state.timers import arm_timers
+
+_T = TypeVar("_T")
 
 
-def on_daemon_started(state: State, event: e.DaemonStarted) -> Instructions:
-    """Note a new daemon, perhaps after a reboot; foreign use is measured again."""
-    rebooted = state.record.boot not in ("", event.boot)
-    state.record.term, state.record.boot = event.term, event.boot
-    _on_remote_start(state, event, rebooted)
-    for key in state.record.foreign_use:
-        for device in state.cluster.devices_with_key(key):
-            device.foreign_user, device.foreign_memory = None, 0
-            state.cluster.mark_changed(key.partition("/")[0])
-    state.record.foreign_use = {}
-    state.changes.record()
-    return []
+def _put(table: dict[str, _T], key: str, value: _T | None) -> None:
+    """Set an entry of a table as its last one; without a value, remove it."""
+    table.pop(key, None)
+    if value is not None:
+        table[key] = value
 
 
-def on_node_joined(state: State, event: e.NodeJoined) -> Instructions:
-    """Set the devices of a node; running attempts keep their allocations."""
-    state.pending.request_planning()
-    before = state.record.nodes.get(event.facts.name)
-    state.record.nodes[event.facts.name] = event.facts
-    rejoin(state, event.facts)
-    if state.record.missing_devices or before is None or _gpus(before) != _gpus(event.facts):
-        requeue_for_nodes(state, event.at)
-    state.changes.record()
-    return []
+def on_daemon_started(state: State, event: e.DaemonStarted) -> None:
+    """Note a new daemon, perhaps after a reboot; foreign use is measured again.
 
-
-def _gpus(facts: NodeFacts) -> tuple[DeviceFacts, ...]:
-    return facts.types.get(GPU, ())
-
-
-def on_devices_drained(state: State, event: e.DevicesDrained) -> Instructions:
-    """Drain devices: running jobs continue, no job starts there."""
-    _set_drained(state, event.devices, event.reason)
-    return []
-
-
-def on_devices_undrained(state: State, event: e.DevicesUndrained) -> Instructions:
-    """Undrain devices."""
-    _set_drained(state, event.devices, None)
-    return []
-
-
-def _set_drained(state: State, devices: Iterable[tuple[str, str, str]], reason: str | None) -> None:
-    """Drain devices for a reason; without one, undrain them."""
-    for node, type, name in devices:
-        key = f"{node}/{type}:{name}"
-        state.record.drained.pop(key, None)
-        if reason is not None:
-            state.record.drained[key] = reason
-        device = state.cluster.nodes[node].by_name.get((type, name))
-        if device is not None:
-            device.drained = reason
-            state.cluster.mark_changed(node)
-    state.pending.request_planning()  # what was nominated there is nominated elsewhere
-    state.changes.record()
-
-
-def on_foreign_use_changed(state: State, event: e.ForeignUseChanged) -> Instructions:
-    """Record that a foreign process started or stopped using a GPU."""
-    state.pending.request_planning()
-    node = state.cluster.nodes.get(event.node)
-    device = node.by_name.get(("gpu", event.device)) if node else None
-    key = f"{event.node}/gpu:{event.device}"
-    state.record.foreign_use.pop(key, None)
-    if device is not None:
-        device.foreign_user, device.foreign_memory = event.foreign_user, event.memory
-        state.cluster.mark_changed(event.node)
-        if event.foreign_user is not None or event.memory:
-            state.record.foreign_use[key] = (event.foreign_user or "", event.memory)
-    state.changes.record()
-    return []
-
-
-def on_queue_defined(state: State, event: e.QueueDefined) -> Instructions:
-    """Define or change a queue."""
-    before = state.record.queues.get(event.name)
-    state.record.queues[event.name] = event
-    _on_queue_changed(state, event, before)
-    return []
-
-
-def on_queue_deleted(state: State, event: e.QueueDeleted) -> Instructions:
-    """Delete the limits of a queue; its jobs stay."""
-    before = state.record.queues.pop(event.name, None)
-    _on_queue_changed(state, event, before)
-    return []
-
-
-def _on_queue_changed(
-    state: State, event: e.QueueDefined | e.QueueDeleted, before: e.QueueDefined | None
-) -> None:
-    """Update policies, queue-defined devices and pending jobs after a queue changed."""
-    state.policies.invalidate()
-    state.pending.request_planning()
-    state.changes.record()
-    resources = event.resources if isinstance(event, e.QueueDefined) else ()
-    if resources or (before is not None and before.resources):
-        rejoin_first_node(state)
-    requeue_all(state, None if state.record.missing_devices else event.name, event.at)
-
-
-def on_policy_chosen(state: State, event: e.PolicyChosen) -> Instructions:
-    """Set the policy of a queue; running jobs continue."""
-    if event.name:
-        state.record.policies[event.queue] = (event.name, dict(event.parameters))
-    else:
-        state.record.policies.pop(event.queue, None)
-    state.record.policies_since[event.queue] = event.at
-    state.changes.record()
-    state.policies.invalidate()
-    state.pending.request_planning()
-    apply_policy_change(state, None if event.queue == "*" else event.queue, event.at)
-    return []
-
-
-def _on_remote_start(state: State, event: e.DaemonStarted, rebooted: bool) -> None:
-    """Mark remote nodes unreachable until the new daemon reaches them; their jobs continue."""
+    Remote nodes are unreachable until the daemon reaches them; their jobs continue.
+    """
     record = state.record
-    record.cordoned = {}
+    rebooted = record.boot not in ("", event.boot)
+    record.term, record.boot = event.term, event.boot
+    record.cordoned, record.foreign_use = {}, {}
     for name in record.remotes:
         before = record.unreachable.get(name)
         if before is None:
             record.unreachable[name] = Unreachable(event.at, event.clock, NOT_REACHED_YET)
         elif rebooted and before.boot_time is not None:
-            record.unreachable[name] = Unreachable(
-                before.since, _on_new_clock(event, before.since), before.reason
-            )
-    if rebooted:
-        for job in state.running.values():
-            if job.placement is not None and job.placement.node in record.remotes:
-                _keep_time(job, event)
-                state.changes.job(job.id)
-    apply_node_marks(state)
+            boot_time = _on_new_clock(event, before.since)
+            record.unreachable[name] = Unreachable(before.since, boot_time, before.reason)
+    for job in state.running.values() if rebooted else ():
+        if job.placement is not None and job.placement.node in record.remotes:
+            _keep_time(job, event)
+            state.changes.job(job.id)
+    for name in state.cluster.nodes:
+        apply_node_marks(state, name)
+    if not state.memory.has_current_ranks:
+        reranking.rank_restored(state, event.at)
 
 
 def _on_new_clock(event: e.DaemonStarted, at: float) -> float:
@@ -165,110 +65,155 @@ def _keep_time(job: Job, event: e.DaemonStarted) -> None:
     job.started_boot = event.clock if started_at is None else _on_new_clock(event, started_at)
     if job.paused_boot is not None and before is not None:
         job.paused_boot += job.started_boot - before
-    if job.progress is not None and before is not None:
+    if before is not None:
         job.progress = job.progress.with_stop_postponed(job.started_boot - before)
 
 
-def on_node_added(state: State, event: e.NodeAdded) -> Instructions:
-    """Add a remote node or change its address; its devices are known once it is reached."""
-    before = state.record.remotes.get(event.name)
-    state.record.remotes[event.name] = event
-    moved = before is None or before.address != event.address
-    if moved:
-        state.record.cordoned.pop(event.name, None)
-    if moved and event.name not in state.record.unreachable:
-        state.record.unreachable[event.name] = Unreachable(event.at, None, NOT_REACHED_YET)
-    _update_node(state)
-    return []
+def on_node_joined(state: State, event: e.NodeJoined) -> None:
+    """Set the devices of a node; running attempts keep their allocations."""
+    facts = event.facts
+    state.pending.request_planning()
+    before, models = state.record.nodes.get(facts.name), list(state.cluster.gpu_models)
+    state.record.nodes[facts.name] = facts
+    rejoin(state, facts)
+    if before is not None and before.ends_at != facts.ends_at:
+        for job in state.running.values():
+            if job.placement is not None and job.placement.on(facts.name) is not None:
+                arm_timers(state, job)
+    if facts.pilot != (before.pilot if before is not None else None):
+        reranking.requeue_all(state, None, event.at)
+    if state.record.missing_devices or before is None or _gpus(before) != _gpus(facts):
+        reranking.requeue_for_nodes(state, event.at, models)
 
 
-def on_node_removed(state: State, event: e.NodeRemoved) -> Instructions:
-    """Remove a node, on which nothing runs but parts of gangs that were given up."""
-    record = state.record
-    first = next(iter(record.nodes), None)
-    for table in (
-        record.remotes,
-        record.nodes,
-        record.unreachable,
-        record.cordoned,
-        record.foreign_load,
-        record.abandoned_attempts,
-    ):
-        table.pop(event.name, None)
-    for marks in (record.drained, record.foreign_use):
-        for key in [key for key in marks if key.startswith(f"{event.name}/")]:
-            del marks[key]
-    _clear_missing(state, event.name)
-    state.cluster.remove_node(event.name, held_on(state.running.values(), event.name))
-    if event.name == first:
+def _gpus(facts: NodeFacts) -> tuple[DeviceFacts, ...]:
+    return facts.types.get(GPU, ())
+
+
+def on_drain_changed(state: State, event: e.DevicesDrained | e.DevicesUndrained) -> None:
+    """Drain devices (running jobs continue, no job starts there), or undrain them."""
+    reason = event.reason if isinstance(event, e.DevicesDrained) else None
+    for node, type, name in event.devices:
+        _put(state.record.drained, f"{node}/{type}:{name}", reason)
+        _update_node(state, node)  # what was nominated there is nominated elsewhere
+
+
+def on_foreign_use_changed(state: State, event: e.ForeignUseChanged) -> None:
+    """Record that a foreign process started or stopped using a GPU."""
+    node = state.cluster.nodes.get(event.node)
+    is_known = node is not None and (GPU, event.device) in node.by_name
+    use = (event.foreign_user or "", event.memory)
+    is_used = is_known and (event.foreign_user is not None or event.memory)
+    _put(state.record.foreign_use, f"{event.node}/gpu:{event.device}", use if is_used else None)
+    _update_node(state, event.node)
+
+
+def on_queue_changed(state: State, event: e.QueueDefined | e.QueueDeleted) -> None:
+    """Define or change a queue, or delete its limits; its jobs stay."""
+    before, after = state.record.queues.get(event.name), None
+    if isinstance(event, e.QueueDefined):
+        state.record.queues[event.name] = after = event
+    else:
+        state.record.queues.pop(event.name, None)
+    state.policies.invalidate()
+    state.forget_queue_devices()
+    state.pending.request_planning()
+    if any(queue is not None and queue.resources for queue in (before, after)):
         rejoin_first_node(state)
-    requeue_for_nodes(state, event.at)
-    _update_node(state)
-    return []
+    reranking.requeue_all(state, None if state.record.missing_devices else event.name, event.at)
+
+
+def on_policy_chosen(state: State, event: e.PolicyChosen) -> None:
+    """Set the policy of a queue; running jobs continue."""
+    if event.name:
+        state.record.policies[event.queue] = (event.name, dict(event.parameters))
+    else:
+        state.record.policies.pop(event.queue, None)
+    state.record.policies_since[event.queue] = event.at
+    state.policies.invalidate()
+    state.pending.request_planning()
+    reranking.apply_policy_change(state, None if event.queue == "*" else event.queue, event.at)
+
+
+def on_node_added(state: State, event: e.NodeAdded) -> None:
+    """Add a remote node or change its address; its devices are known once it is reached."""
+    record, name = state.record, event.name
+    before = record.remotes.get(name)
+    record.remotes[name] = event
+    if before is None or before.address != event.address:
+        record.cordoned.pop(name, None)
+        record.unreachable.setdefault(name, Unreachable(event.at, None, NOT_REACHED_YET))
+    _update_node(state, name)
+
+
+def on_node_removed(state: State, event: e.NodeRemoved) -> None:
+    """Remove a node, on which nothing runs but parts of gangs that were given up."""
+    record, name, models = state.record, event.name, list(state.cluster.gpu_models)
+    is_first = name == next(iter(record.nodes), None)
+    for marks in (record.drained, record.foreign_use):
+        for key in [key for key in marks if key.startswith(f"{name}/")]:
+            del marks[key]
+    _clear_missing(state, name)
+    for table in (
+        record.remotes, record.nodes, record.unreachable, record.cordoned, record.foreign_load,
+        record.abandoned_attempts,
+    ):  # fmt: skip
+        table.pop(name, None)
+    leave(state, name)
+    if is_first:
+        rejoin_first_node(state)
+    reranking.requeue_for_nodes(state, event.at, models)
+    _update_node(state, name)
 
 
 def _clear_missing(state: State, node: str) -> bool:
     """Forget which images a node could not run; return whether there were any."""
-    images = [
-        image
-        for image, nodes in state.record.missing_devices.items()
-        if nodes.pop(node, None) is not None
-    ]
+    missing = state.record.missing_devices
+    images = [image for image, nodes in missing.items() if nodes.pop(node, None) is not None]
     for image in images:
-        if not state.record.missing_devices[image]:
-            del state.record.missing_devices[image]
+        if not missing[image]:
+            del missing[image]
     return bool(images)
 
 
-def on_node_reached(state: State, event: e.NodeReached) -> Instructions:
+def on_node_reached(state: State, event: e.NodeReached) -> None:
     """Mark a node as reachable."""
     state.record.unreachable.pop(event.node, None)
     if _clear_missing(state, event.node):
-        requeue_all(state, None, event.at)
-    remaining = [
-        key for key in state.record.abandoned_attempts.get(event.node, ()) if key not in event.ended
-    ]
-    state.record.abandoned_attempts.pop(event.node, None)
-    if remaining:
-        state.record.abandoned_attempts[event.node] = tuple(remaining)
-    _update_node(state)
-    return []
+        reranking.requeue_all(state, None, event.at)
+    abandoned = state.record.abandoned_attempts
+    remaining = tuple(key for key in abandoned.get(event.node, ()) if key not in event.ended)
+    _put(abandoned, event.node, remaining or None)
+    _update_node(state, event.node)
 
 
-def on_node_unreachable(state: State, event: e.NodeUnreachable) -> Instructions:
+def on_node_unreachable(state: State, event: e.NodeUnreachable) -> None:
     """Mark a node as unreachable: no job starts there, running ones keep their allocations."""
     if event.node not in state.record.remotes:
-        return []  # removed a moment ago
+        return  # removed a moment ago
     before = state.record.unreachable.get(event.node)
     since, boot = (before.since, before.boot_time) if before else (event.at, event.boot)
-    state.record.unreachable[event.node] = Unreachable(
-        since, event.boot if boot is None else boot, event.why
-    )
-    _update_node(state)
-    return []
+    boot = event.boot if boot is None else boot
+    state.record.unreachable[event.node] = Unreachable(since, boot, event.why)
+    _update_node(state, event.node)
 
 
-def on_node_cordoned(state: State, event: e.NodeCordoned) -> Instructions:
+def on_node_cordoned(state: State, event: e.NodeCordoned) -> None:
     """Cordon a node, or uncordon it."""
-    if event.node not in state.record.remotes:
-        return []
-    state.record.cordoned.pop(event.node, None)
-    if event.why is not None:
-        state.record.cordoned[event.node] = event.why
-    _update_node(state)
-    return []
+    if event.node in state.record.remotes:
+        _put(state.record.cordoned, event.node, event.why)
+        _update_node(state, event.node)
 
 
-def on_node_load_measured(state: State, event: e.NodeLoadMeasured) -> Instructions:
+def on_node_load_measured(state: State, event: e.NodeLoadMeasured) -> None:
     """Set the cores and memory that foreign processes use on a node."""
-    state.record.foreign_load.pop(event.node, None)
-    if event.node in state.record.nodes and (event.cpus or event.memory):
-        state.record.foreign_load[event.node] = (event.cpus, event.memory)
-    _update_node(state)
-    return []
+    is_used = event.node in state.record.nodes and (event.cpus or event.memory)
+    use = (event.cpus, event.memory) if is_used else None
+    _put(state.record.foreign_load, event.node, use)
+    _update_node(state, event.node)
 
 
-def on_attempt_abandoned(state: State, job: Job, event: e.AttemptAbandoned) -> Instructions:
+def on_attempt_abandoned(state: State, job: Job, event: e.AttemptAbandoned) -> do.Instructions:
     """Give up an attempt on an unreachable node, although it may still run there."""
     if job.placement is None:
         return []
@@ -276,19 +221,17 @@ def on_attempt_abandoned(state: State, job: Job, event: e.AttemptAbandoned) -> I
     attempt = (event.job, event.attempt)
     if attempt not in abandoned:
         state.record.abandoned_attempts[event.node] = (*abandoned, attempt)
-    _update_node(state)
+    state.changes.record()
+    _update_node(state, event.node)
     remote = state.record.remotes.get(event.node)
     if remote is None or not remote.shared:
         learning.discard_unsaved(job)
     if job.placement.other_parts:
         parts = [part.node for part in job.placement.parts]
         return end_part(state, job, PartEnd(parts.index(event.node), away=True), event.at)
-    reason = f"lost: {event.node} was unreachable"
-    outcome = forced_outcome(job) or AttemptOutcome(JobState.NODE_FAIL, reason, again=True)
-    return conclude(state, job, outcome, event.at)
+    return conclude(state, job, after_abandonment(job, event.node), event.at)
 
 
-def _update_node(state: State) -> None:
-    apply_node_marks(state)
+def _update_node(state: State, name: str) -> None:
+    apply_node_marks(state, name)
     state.pending.request_planning()
-    state.changes.record()

@@ -5,67 +5,62 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.events.instructions import Instructions
+from stoker.core.events import instructions as do
 from stoker.core.handlers.attempts import terminate
 from stoker.core.model.job import Job, Score
 from stoker.core.model.lifecycle import JobState
-from stoker.core.model.sweep import FAILED, TrialBoard, redefined_sweep, trial_of, worst_value
-from stoker.core.state.state import State
-from stoker.core.state.sweep_boards import (
-    record_trial,
-    sweep_of,
-    update_best,
-    update_sweep_finished,
+from stoker.core.model.sweep import (
+    FAILED,
+    Sweep,
+    TrialBoard,
+    redefined_sweep,
+    trial_of,
+    worst_value,
 )
+from stoker.core.state import sweep_boards as boards
+from stoker.core.state.state import State
 
 
-def on_sweep_defined(state: State, event: e.SweepDefined) -> Instructions:
+def on_sweep_defined(state: State, event: e.SweepDefined) -> None:
     """Add a sweep with the next id, or extend an existing one."""
     previous = state.sweeps.get(event.sweep.id)
     sweep = replace(event.sweep) if previous is None else redefined_sweep(previous, event.sweep)
     state.sweeps[sweep.id] = sweep
-    state.changes.sweep(sweep.id)
     if previous is None:
         state.boards[sweep.id] = TrialBoard()
     record = state.record
     record.next_id = max(record.next_id, sweep.id + 1)
     record.last_first, record.last_count = sweep.id, 1
-    state.changes.record()
-    # It may run more trials at a time than before.
+    _plan_trials(state, sweep, event.at)
+
+
+def _plan_trials(state: State, sweep: Sweep, at: float) -> None:
+    """Plan after a change of a sweep, which may run more trials at a time than before."""
+    state.changes.sweep(sweep.id)
     state.pending.request_planning()
-    state.pending.mark_all_unchecked()
-    update_sweep_finished(state, sweep, event.at)
-    return []
+    boards.update_sweep_finished(state, sweep, at)
 
 
-def on_sweep_changed(state: State, event: e.SweepChanged) -> Instructions:
+def on_sweep_changed(state: State, event: e.SweepChanged) -> None:
     """Change the settings of a sweep."""
     sweep = state.sweeps[event.sweep]
-    if event.held is not None:
-        sweep.held = event.held
-    if event.ended is not None:
-        sweep.ended = event.ended
+    for name in ("held", "ended", "priority"):
+        if (value := getattr(event, name)) is not None:
+            setattr(sweep, name, value)
     if event.max_running is not None:
         sweep.max_running = event.max_running or None
-    if event.priority is not None:
-        sweep.priority = event.priority
     if event.note is not None:
         sweep.note = event.note or None
         if sweep.note is None:
             sweep.failures_accepted = sweep.counts.get(FAILED, 0)
-    state.changes.sweep(sweep.id)
-    state.pending.request_planning()
-    state.pending.mark_all_unchecked()
-    update_sweep_finished(state, sweep, event.at)
-    return []
+    _plan_trials(state, sweep, event.at)
 
 
-def on_trial_measured(state: State, event: e.TrialMeasured) -> Instructions:
+def on_trial_measured(state: State, job: Job, event: e.TrialMeasured) -> None:
     """Record an objective value of a trial, which may arrive after its end."""
-    job = state.jobs.get(event.job)
-    sweep = sweep_of(state, job) if job is not None else None
-    if job is None or sweep is None or job.attempt != event.attempt:
-        return []
+    sweep = boards.sweep_of(state, job)
+    if sweep is None or job.attempt != event.attempt:
+        return
     score = job.score or Score()
     value = worst_value(sweep) if event.value is None else event.value
     if event.final:
@@ -74,13 +69,11 @@ def on_trial_measured(state: State, event: e.TrialMeasured) -> Instructions:
         score = replace(score, value=event.value, step=event.step, rungs=(*score.rungs, value))
         state.memory.trials_at_rung[job.id] = event.rung
     job.score = score
-    state.changes.job(job.id)
-    record_trial(state, job)
-    update_best(state, job)  # the value may arrive after its end
-    return []
+    boards.record_trial(state, job)
+    boards.update_best(state, job)  # the value may arrive after its end
 
 
-def on_trial_stopped(state: State, job: Job, event: e.TrialStopped) -> Instructions:
+def on_trial_stopped(state: State, job: Job, event: e.TrialStopped) -> do.Instructions:
     """Terminate a trial that early stopping ended; its checkpoints stay."""
     if job.state is JobState.COMPLETING:
         return []
@@ -88,16 +81,15 @@ def on_trial_stopped(state: State, job: Job, event: e.TrialStopped) -> Instructi
     return terminate(state, job, "early")
 
 
-def on_trials_unloaded(state: State, event: e.TrialsUnloaded) -> Instructions:
+def on_trials_unloaded(state: State, event: e.TrialsUnloaded) -> None:
     """Unload the trials of an ended sweep from memory."""
     state.boards.pop(event.sweep, None)
     sweep = state.sweeps[event.sweep]
     sweep.resident = False
     state.changes.sweep(sweep.id)
-    return []
 
 
-def on_trials_loaded(state: State, event: e.TrialsLoaded) -> Instructions:
+def on_trials_loaded(state: State, event: e.TrialsLoaded) -> None:
     """Load the trials of a sweep that are needed again."""
     sweep = state.sweeps[event.sweep]
     if sweep.id not in state.boards:
@@ -107,4 +99,3 @@ def on_trials_loaded(state: State, event: e.TrialsLoaded) -> Instructions:
             board.update(trial_of(job) if job is not None else trial, sweep)
         sweep.resident = True
         state.changes.sweep(sweep.id)
-    return []

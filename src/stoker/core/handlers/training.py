@@ -5,37 +5,24 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.events.instructions import (
-    Instructions,
-    RequestStop,
-    SignalAttempt,
-    WithdrawStop,
-)
+from stoker.core.events import instructions as do
 from stoker.core.handlers import learning
 from stoker.core.handlers.attempts import terminate
 from stoker.core.measurement.gpu_memory import adjusted_placement, reserved_memory
-from stoker.core.model.job import Job, Progress, StopRequest
+from stoker.core.model.job import Job, StopRequest
 from stoker.core.model.lifecycle import JobState
-from stoker.core.state.reranking import (
-    apply_policy_change,
-    check_preemption_after_rerank,
-    requeue_all,
-    rerank_running,
-    update_preemptible,
-)
+from stoker.core.state import reranking
 from stoker.core.state.state import State
 
 
-def on_training_began(state: State, job: Job, event: e.TrainingBegan) -> Instructions:
+def on_training_began(state: State, job: Job, event: e.TrainingBegan) -> do.Instructions:
     """Note that the training library runs and accepts stop requests."""
-    job.progress = replace(job.progress or Progress(), accepts_stop=True)
-    state.changes.job(job.id)
-    update_preemptible(state, job, event.at)
-    if job.id in state.preemptible:
-        check_preemption_after_rerank(state, job)
+    job.progress = replace(job.progress, accepts_stop=True)
+    reranking.update_preemptible(state, job, event.at)
+    reranking.check_preemption(state, job)
     if job.id in state.running_elastic or job.id in state.sharing:
         state.pending.request_planning()
-    return [RequestStop(job.id, job.attempt)] if job.progress.stop is not None else []
+    return [do.RequestStop(job.id, job.attempt)] if job.progress.stop is not None else []
 
 
 def _record_progress(state: State, job: Job, at: float) -> None:
@@ -48,12 +35,12 @@ def _record_progress(state: State, job: Job, at: float) -> None:
     state.changes.record()
     state.policies.invalidate()
     if state.policy_of(queue) is not before or before.service_levels:
-        apply_policy_change(state, queue, at)
+        reranking.apply_policy_change(state, queue, at)
 
 
-def on_epochs_counted(state: State, job: Job, event: e.EpochsCounted) -> Instructions:
+def on_epochs_counted(state: State, job: Job, event: e.EpochsCounted) -> None:
     """Record finished epochs, and what they tell of speed and memory."""
-    before = job.progress or Progress()
+    before = job.progress
     done = max(event.done, before.epochs)
     metrics = before.metrics if event.metrics is None else event.metrics
     epoch_started_at = before.epoch_started_at  # a report during an epoch does not end it
@@ -63,40 +50,32 @@ def on_epochs_counted(state: State, job: Job, event: e.EpochsCounted) -> Instruc
     job.progress = replace(
         before, epochs=done, epoch_started_at=epoch_started_at, metrics=metrics, total=total
     )
-    state.changes.job(job.id)
     learning.record_epochs(state, job, event)
     _record_progress(state, job, event.at)
-    if job.id in state.preemptible:
-        rerank_running(state, job, event.at)
-        check_preemption_after_rerank(state, job)
+    reranking.rerank_victim(state, job, event.at)
     _adjust_memory(state, job)
     # A reservation may move with the new end of this job, so others may fit before it.
     if job.id in state.running_elastic or state.uses_release_times():
         state.pending.request_planning()
-    return []
 
 
-def on_profile_imported(state: State, event: e.ProfileImported) -> Instructions:
+def on_profile_imported(state: State, event: e.ProfileImported) -> None:
     """Import a job profile that was measured elsewhere."""
     learning.import_profile(state, event)
-    requeue_all(state, None, event.at)
+    reranking.requeue_all(state, None, event.at)
     state.pending.request_planning()
-    return []
 
 
-def on_memory_measured(state: State, job: Job, event: e.MemoryMeasured) -> Instructions:
+def on_memory_measured(state: State, job: Job, event: e.MemoryMeasured) -> None:
     """Record the GPU memory of an attempt and adjust its allocation."""
-    progress = job.progress or Progress()
-    job.progress = replace(progress, peak=max(event.memory, progress.peak or 0))
-    state.changes.job(job.id)
+    job.progress = replace(job.progress, peak=max(event.memory, job.progress.peak or 0))
     learning.record_memory(state, job, event.memory, event.at)
     _adjust_memory(state, job)
-    return []
 
 
 def _adjust_memory(state: State, job: Job) -> None:
     placement = adjusted_placement(job, state.spec(job))
-    if placement is None or job.placement is None or job.progress is None:
+    if placement is None or job.placement is None:
         return
     if learning.held_removed_devices(state, job):
         return  # its node no longer offers these devices to other jobs
@@ -105,55 +84,51 @@ def _adjust_memory(state: State, job: Job) -> None:
     state.resize_memory(job, placement)
 
 
-def on_preemption_requested(state: State, job: Job, event: e.PreemptionRequested) -> Instructions:
+def on_preemption_requested(
+    state: State, job: Job, event: e.PreemptionRequested
+) -> do.Instructions:
     """Request a job to stop at its next checkpoint, by its early signal, or terminate it."""
     if job.state is not JobState.RUNNING:
         return []
-    progress, spec = job.progress or Progress(), state.spec(job)
+    progress, spec = job.progress, state.spec(job)
     stop = StopRequest(event.why, event.boot, event.by, event.gpus)
     job.progress = replace(progress, stop=stop)
-    state.changes.job(job.id)
     state.update_stopping(job)
     if event.at_once:
         return terminate(state, job, "stop")
     if progress.accepts_stop:
-        return [RequestStop(job.id, job.attempt)]
+        return [do.RequestStop(job.id, job.attempt)]
     if (early := spec.early_signal) is not None:
-        to_script = early.to_script
-        return [SignalAttempt(job.id, job.attempt, early.signal, True, to_script)]
+        return [do.SignalAttempt(job.id, job.attempt, early.signal, True, early.to_script)]
     return terminate(state, job, "stop")
 
 
-def on_preemption_cancelled(state: State, job: Job, event: e.PreemptionCancelled) -> Instructions:
+def on_preemption_cancelled(
+    state: State, job: Job, event: e.PreemptionCancelled
+) -> do.Instructions:
     """Withdraw a stop request, if the job has not stopped yet."""
-    if job.progress is None or job.progress.stop is None:
+    if job.progress.stop is None:
         return []
     job.progress = replace(job.progress, stop=None)
-    state.changes.job(job.id)
     state.update_stopping(job)
-    return [WithdrawStop(job.id, job.attempt)] if job.progress.accepts_stop else []
+    return [do.WithdrawStop(job.id, job.attempt)] if job.progress.accepts_stop else []
 
 
-def on_preemption_timed_out(state: State, job: Job, event: e.PreemptionTimedOut) -> Instructions:
+def on_preemption_timed_out(state: State, job: Job, event: e.PreemptionTimedOut) -> do.Instructions:
     """Terminate a job that did not stop in time; if it is not requeueable, let it run on."""
     if job.state is not JobState.RUNNING:
         return []
-    stop = job.progress.stop if job.progress is not None else None
+    stop = job.progress.stop
     if event.has_saved or (stop is not None and state.spec(job).requeueable):
         return terminate(state, job, "stop")
-    if job.progress is None or stop is None:
+    if stop is None:
         return []
     job.progress = replace(job.progress, stop=replace(stop, timed_out=True))
-    state.changes.job(job.id)
     state.pending.request_planning()
     return []
 
 
-def on_estimate_exceeded(state: State, event: e.EstimateExceeded) -> Instructions:
+def on_estimate_exceeded(state: State, job: Job, event: e.EstimateExceeded) -> None:
     """Mark a job that takes far longer than expected, for users; its rank does not change."""
-    job = state.jobs.get(event.job)
-    if job is None or job.finished:
-        return []
-    job.progress = replace(job.progress or Progress(), overran=True)
-    state.changes.job(job.id)
-    return []
+    if not job.finished:
+        job.progress = replace(job.progress, overran=True)

@@ -1,39 +1,23 @@
-"""Handlers of user actions on jobs."""
+"""Handlers of user actions on jobs, and of the times that users set for them."""
 
 from __future__ import annotations
 
 from stoker.core import events as e
-from stoker.core.events.instructions import (
-    Instructions,
-    ResumeAttempt,
-    SignalAttempt,
-    SuspendAttempt,
-)
+from stoker.core.events import instructions as do
 from stoker.core.handlers.attempts import finish, terminate, transition
-from stoker.core.model.job import NOT_NEEDED_CAUSE, Job
+from stoker.core.model.job import NO_PROGRESS, NOT_NEEDED_CAUSE, Job
 from stoker.core.model.lifecycle import JobState
-from stoker.core.state.eligibility import (
-    dequeue,
-    unlink_dependency,
-    update_dependents,
-    update_eligibility,
-)
-from stoker.core.state.reranking import check_preemption_after_rerank, rerank_running
+from stoker.core.state import eligibility
+from stoker.core.state import sweep_boards as boards
+from stoker.core.state.reranking import rerank_victim
 from stoker.core.state.state import State
-from stoker.core.state.sweep_boards import (
-    record_trial,
-    sweep_of,
-    update_best,
-    update_sweep_finished,
-)
 from stoker.core.state.timers import set_deadline
 
 
-def on_job_cancelled(state: State, event: e.JobCancelled) -> Instructions:
+def on_job_cancelled(state: State, job: Job, event: e.JobCancelled) -> do.Instructions:
     """Finish a pending job; terminate a running one, which finishes when its processes ended."""
-    job = state.jobs[event.job]
     if job.state is JobState.PENDING:
-        dequeue(state, job)
+        eligibility.dequeue(state, job)
         job.ended_at, job.cause = event.at, NOT_NEEDED_CAUSE if event.needless else "cancelled"
         return finish(state, job, JobState.CANCELLED, event.at)
     if not job.holding:
@@ -41,62 +25,49 @@ def on_job_cancelled(state: State, event: e.JobCancelled) -> Instructions:
     return terminate(state, job, "cancel", event.at_once)
 
 
-def on_job_held(state: State, event: e.JobHeld) -> Instructions:
+def on_job_held(state: State, job: Job, event: e.JobHeld) -> None:
     """Hold a job until it is released."""
-    job = state.jobs[event.job]
     job.held = True
-    state.changes.job(job.id)
-    dequeue(state, job)
-    return []
+    eligibility.dequeue(state, job)
 
 
-def on_job_released(state: State, event: e.JobReleased) -> Instructions:
+def on_job_released(state: State, job: Job, event: e.JobReleased) -> None:
     """Release a held job."""
-    job = state.jobs[event.job]
     job.held, job.ready_at = False, event.at
-    state.changes.job(job.id)
-    update_eligibility(state, job, event.at)
-    return []
+    eligibility.update_eligibility(state, job, event.at)
 
 
-def on_job_paused(state: State, event: e.JobPaused) -> Instructions:
+def on_job_paused(state: State, job: Job, event: e.JobPaused) -> do.Instructions:
     """Suspend the processes of a job; its devices stay allocated."""
-    job = state.jobs[event.job]
     transition(state, job, JobState.SUSPENDED)
     job.paused_boot = event.boot
-    return [SuspendAttempt(job.id, job.attempt)]
+    return [do.SuspendAttempt(job.id, job.attempt)]
 
 
-def on_job_resumed(state: State, event: e.JobResumed) -> Instructions:
+def on_job_resumed(state: State, job: Job, event: e.JobResumed) -> do.Instructions:
     """Resume the processes of a job; the pause does not count against its time limit."""
-    job = state.jobs[event.job]
     transition(state, job, JobState.RUNNING)
     pause = max(event.boot - (job.paused_boot or event.boot), 0.0)
     job.slack += pause
-    if job.progress is not None:
-        job.progress = job.progress.with_stop_postponed(
-            pause
-        )  # no checkpoint is reached during a pause
+    job.progress = job.progress.with_stop_postponed(pause)  # a pause reaches no checkpoint
     if state.preemptible:
         state.pending.request_planning()
     job.paused_boot = None
-    return [ResumeAttempt(job.id, job.attempt)]
+    return [do.ResumeAttempt(job.id, job.attempt)]
 
 
-def on_job_signalled(state: State, event: e.JobSignalled) -> Instructions:
+def on_job_signalled(state: State, job: Job, event: e.JobSignalled) -> do.Instructions:
     """Send a signal to a job."""
-    job = state.jobs[event.job]
-    return [SignalAttempt(job.id, job.attempt, event.signal, to_script=event.to_script)]
+    return [do.SignalAttempt(job.id, job.attempt, event.signal, to_script=event.to_script)]
 
 
-def on_job_retried(state: State, event: e.JobRetried) -> Instructions:
+def on_job_retried(state: State, job: Job, event: e.JobRetried) -> None:
     """Requeue a finished job; dependencies on it may be met again."""
-    job = state.jobs[event.job]
     again_from_the_start = job.state is JobState.COMPLETED
     transition(state, job, JobState.PENDING)
-    sweep = sweep_of(state, job)
+    sweep = boards.sweep_of(state, job)
     if sweep is not None:
-        update_sweep_finished(state, sweep, event.at)
+        boards.update_sweep_finished(state, sweep, event.at)
     job.attempt += 1
     job.retries = job.requeues = 0
     job.begin_at, job.ended_at, job.cause = None, None, None
@@ -104,65 +75,98 @@ def on_job_retried(state: State, event: e.JobRetried) -> Instructions:
     job.ending, job.seen, job.held = None, False, False
     job.same_devices = event.same_devices
     if again_from_the_start:
-        job.progress = None
+        job.progress = NO_PROGRESS
     job.score = None
-    record_trial(state, job)
-    update_best(state, job)
+    boards.record_trial(state, job)
+    boards.update_best(state, job)
     deadline = state.deadline(job)
     job.late = job.late or (deadline is not None and deadline <= event.at)
     set_deadline(state, job)
-    update_eligibility(state, job, event.at)
-    update_dependents(state, job.id, event.at)
-    return []
+    eligibility.update_eligibility(state, job, event.at)
+    eligibility.update_dependents(state, job.id, event.at)
 
 
-def on_job_edited(state: State, event: e.JobEdited) -> Instructions:
+def on_job_edited(state: State, job: Job, event: e.JobEdited) -> None:
     """Change what a pending job requests, or the time limit and priority of a running one."""
-    job = state.jobs[event.job]
     if job.holding:
-        return _edit_running(state, job, event)
-    dequeue(state, job)
+        _edit_running(state, job, event)
+    else:
+        _edit_pending(state, job, event)
+
+
+def _edit_pending(state: State, job: Job, event: e.JobEdited) -> None:
+    eligibility.dequeue(state, job)
     has_new_spec = event.spec != job.spec
     if has_new_spec:
-        unlink_dependency(state, job)
+        eligibility.unlink_dependency(state, job)
         job.delay_over = False
     _rename(state, job, event.spec, event.name)
     if has_new_spec:
         set_deadline(state, job)
     job.priority, job.begin_at = event.priority, event.begin_at
-    state.changes.job(job.id)
-    update_eligibility(state, job, event.at)
-    return []
+    eligibility.update_eligibility(state, job, event.at)
 
 
-def _edit_running(state: State, job: Job, event: e.JobEdited) -> Instructions:
+def _edit_running(state: State, job: Job, event: e.JobEdited) -> None:
     if event.spec != job.spec:
         _rename(state, job, event.spec, job.name)
         job.warned = False  # the warning belongs to the limit that was replaced
     job.priority = event.priority
-    state.changes.job(job.id)
-    if job.id in state.preemptible:
-        rerank_running(state, job, event.at)
-        check_preemption_after_rerank(state, job)
+    rerank_victim(state, job, event.at)
     # Reservations depend on the end, preemption on the priority.
     state.pending.request_planning()
-    return []
 
 
 def _rename(state: State, job: Job, hash: str, name: str) -> None:
     """Give a job another spec or name."""
     spec = state.specs[hash]
+    state.uncount_demand(job)
     state.drop_spec(job)
     state.specs.setdefault(hash, spec)
     job.spec, job.name = hash, name
     state.use_spec(job)
+    state.count_demand(job)
 
 
-def on_job_moved(state: State, event: e.JobMoved) -> Instructions:
+def on_job_moved(state: State, job: Job, event: e.JobMoved) -> None:
     """Change priority and order of a pending job."""
-    job = state.jobs[event.job]
-    dequeue(state, job)
+    eligibility.dequeue(state, job)
     job.priority, job.rank = event.priority, event.rank
-    state.changes.job(job.id)
-    update_eligibility(state, job, event.at)
-    return []
+    eligibility.update_eligibility(state, job, event.at)
+
+
+def on_time_limit_reached(state: State, job: Job, event: e.TimeLimitReached) -> do.Instructions:
+    """Terminate an attempt that reached its time limit."""
+    if job.state is JobState.COMPLETING:
+        return []
+    return terminate(state, job, "time")
+
+
+def on_time_limit_near(state: State, job: Job, event: e.TimeLimitNear) -> do.Instructions:
+    """Send the early signal before the time limit."""
+    early = state.spec(job).early_signal
+    if early is None or job.warned:
+        return []
+    job.warned = True
+    return [do.SignalAttempt(job.id, job.attempt, early.signal, to_script=early.to_script)]
+
+
+def on_begin_time_reached(state: State, job: Job, event: e.BeginTimeReached) -> None:
+    """Update the eligibility of a job after its begin time or delay."""
+    if job.state is JobState.PENDING:
+        if job.begin_at is not None and job.begin_at <= event.at:
+            job.begin_at = None
+            if not job.attempt:
+                job.ready_at = event.at
+        eligibility.update_eligibility(state, job, event.at)
+
+
+def on_deadline_passed(state: State, job: Job, event: e.DeadlinePassed) -> do.Instructions:
+    """Finish a pending job at its deadline; terminate a running one."""
+    if job.finished or job.state is JobState.COMPLETING:
+        return []
+    if job.state is JobState.PENDING:
+        eligibility.dequeue(state, job)
+        job.ended_at, job.cause = event.at, "deadline"
+        return finish(state, job, JobState.DEADLINE, event.at)
+    return terminate(state, job, "deadline")

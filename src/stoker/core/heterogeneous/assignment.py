@@ -9,7 +9,7 @@ asked to stop. That takes a while, so the next plan decides again, with a prefer
 nominated.
 
 A job goes where it is cheapest. For the mean completion time that is its own time and the delay of
-later jobs, who miss the GPU that it holds: without later jobs, where it is fastest; with many, a
+later jobs, which miss the GPU that it holds: without later jobs, where it is fastest; with many, a
 job that is hardly faster on a fast GPU leaves it to one that is. For the makespan it is the price
 of the GPU-seconds alone; when all jobs can run, each goes where it ends first.
 
@@ -20,17 +20,15 @@ prefers fast models, and idle GPUs to sharing that does not pay.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import islice
 from math import inf, log2
 
-from msgspec import Struct
-from msgspec.structs import replace
-
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.node import Device
-from stoker.core.cluster.overlay import Overlay
 from stoker.core.elastic import sizes
+from stoker.core.elastic.allocation import RESTART_PAYBACK
+from stoker.core.elastic.rebalance import MAX_PENDING_CONSIDERED
 from stoker.core.events import PreemptionCancelled, PreemptionRequested
 from stoker.core.heterogeneous.colocation import (
     MIN_COLOCATION_GAIN,
@@ -38,40 +36,34 @@ from stoker.core.heterogeneous.colocation import (
     colocation_gain,
     devices_of,
 )
+from stoker.core.heterogeneous.entry import AssignmentEntry, exclusive_on, only_on
 from stoker.core.heterogeneous.prices import equilibrium_prices
-from stoker.core.heterogeneous.throughput import ExpectedRuntime, ThroughputModel
+from stoker.core.heterogeneous.throughput import ThroughputModel
 from stoker.core.measurement.estimator import NO_GPU, hardware
 from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job, StopRequest
+from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.placement.placer import find_placement
 from stoker.core.policies.policy import BackfillMode, DurationSource, Policy
-from stoker.core.policies.ranking import rank
-from stoker.core.queue.heads import QueueHeads
+from stoker.core.policies.ranking import hysteresis_of, rank
 from stoker.core.queue.job_class import JobClass
+from stoker.core.queue.scan import jobs_in_order
+from stoker.core.state.planner_memory import REBALANCE_SECONDS
 from stoker.core.state.state import State
 from stoker.core.structures.amounts import SortKey
 
-MAX_RUNNING_JOBS, MAX_NODES = 512, 256
-"""Largest cluster for an assignment, which places every running job in each plan."""
-MAX_PENDING_CONSIDERED = 256
-"""Pending jobs per plan that may displace or join others; jobs after them get what is free."""
+MAX_ASSIGNED = 512
+"""Running jobs and nodes, at most, for an assignment, which places every running job again."""
 MOVE_HYSTERESIS = 0.8
 """Cost of another placement relative to the preferred one, at most, for a move to pay."""
-RESUME_SECONDS = 60.0
-"""Seconds after its last attempt during which a job ranks as a running one."""
-RESTART_PAYBACK = 5.0
-"""Restarts that an attempt must last before the job moves for its own benefit."""
-CROWDING_WEIGHT = 0.5
-"""Delay of later jobs per second on a GPU of price 1, when they request all GPUs."""
 
 
 def applicable_policy(state: State) -> Policy | None:
     """Return the policy of an assignment, or None if each job is placed by itself."""
     if not state.distinguishes_models():
         return None
-    if len(state.running) > MAX_RUNNING_JOBS or len(state.cluster.nodes) > MAX_NODES:
+    if max(len(state.running), len(state.cluster.nodes)) > MAX_ASSIGNED:
         return None
     policy = state.policy_of("default")
     if policy.durations is not DurationSource.MEASURED:
@@ -81,52 +73,14 @@ def applicable_policy(state: State) -> Policy | None:
     return policy if all(state.policy_of(name) == policy for name in state.record.queues) else None
 
 
-class AssignmentEntry(Struct, kw_only=True, eq=False):
-    """A pending or movable job, and the placement assigned to it."""
-
-    job: Job
-    key: SortKey
-    requests: list[ResourceRequest]
-    """Sizes of an elastic job, the largest first; of other jobs one."""
-    runtime: ExpectedRuntime
-    job_class: JobClass | None = None
-    """Its class while it is pending."""
-    current: Placement | None = None
-    preferred: Placement | None = None
-    """Its current or nominated placement: it goes there unless another is much better."""
-    request: ResourceRequest
-    """The request of the size for which `runtime` and `target` are."""
-    target: Placement | None = None
-    is_assigned: bool = False
-    displaced_by: int | None = None
-    """The job that was assigned its current devices before it."""
-    is_demoted: bool = False
-    """Whether it was moved back in the order because it was displaced."""
-
-    @property
-    def stop(self) -> StopRequest | None:
-        """The request to stop that it has got."""
-        return self.job.progress.stop if self.job.progress is not None else None
-
-    @property
-    def may_share(self) -> bool:
-        """Whether it may share its single GPU."""
-        gpus = self.request.gpus
-        return self.runtime.gpus == 1 and gpus is not None and gpus.shareable
-
-    def restart_seconds(self, placement: Placement) -> float:
-        """Return the seconds lost by going to a placement."""
-        has_run = self.current is not None or self.job.attempt > 0
-        return self.runtime.restart if has_run and placement is not self.current else 0.0
-
-
 class Assignment:
     """Targets of all pending and movable jobs at one time.
 
     Derived from: the state and its nominations; made for one plan.
     Invariant: all targets are allocated in the future capacity, and no other devices of movable
     jobs and preemptors are.
-    Cost: one entry per running job and up to 256 pending ones.
+    Cost: one entry per running job and for the first 256 pending ones; beyond these, one per job
+    that fits and per class.
     """
 
     def __init__(self, state: State, policy: Policy, future: Cluster, now: float) -> None:
@@ -139,23 +93,19 @@ class Assignment:
         static Gavel trace takes 2.2 times as long."""
         self._blocked_queues: set[str] = set()
         """Strict queues with a job that does not fit."""
-        self._holders: dict[GpuKey, list[AssignmentEntry]] = {}
-        """Movable jobs by the GPUs that they hold now."""
         for placement in state.memory.nominations.values():
             future.release(placement)
-        self._free = Overlay(state.cluster)
-        """What is free now. A placement there is preferred, so that no job moves needlessly."""
-        for job in state.running.values():
+        for job in sorted(state.running.values(), key=_start_order):
             self._add_running(job)
-        heads = QueueHeads(state.pending)
-        pending = iter(heads)
+        exhausted: set[JobClass] = set()
+        pending = jobs_in_order(state.pending, lambda _, job_class: job_class in exhausted)
         for key, job_class, id in islice(pending, MAX_PENDING_CONSIDERED):
             self._add_pending(key, job_class, id)
         unassigned = self._assign_in_order()
         for key, job_class, id in pending:
             entry = self._add_pending(key, job_class, id)
             if entry is None or not self._assign(entry, 0.0):
-                heads.exhausted.add(job_class)
+                exhausted.add(job_class)
         self._share(unassigned)
 
     # -- entries ------------------------------------------------------------------------
@@ -163,13 +113,15 @@ class Assignment:
     def _add_running(self, job: Job) -> None:
         """Add an entry for a job that can move, and release its devices."""
         state, placement, progress = self.state, job.placement, job.progress
-        stop = progress.stop if progress is not None else None
-        accepts_stop = progress is not None and progress.accepts_stop
+        stop = progress.stop
+        accepts_stop = progress.accepts_stop
         if placement is None or job.state is not JobState.RUNNING:
             return
         if job.id not in state.preemptible or (stop is not None and not _may_resume(state, job)):
             return
         request = state.effective_request(job, state.spec(job))
+        own_nodes = {part.node for part in placement.parts}
+        request = state.within_horizon(job, request, self.now, keep=own_nodes)
         if job.id in state.running_elastic:
             gpus = hardware(state.cluster, placement)[0]
             request = sizes.resized(request, gpus, sizes.gpus_per_node(state))
@@ -185,9 +137,9 @@ class Assignment:
         started = job.started_at if job.started_at is not None else self.now
         if accepts_stop and self.now - started >= self.policy.quantum:
             effective_rank = rank(state.ranking_input(job), self.now)[0]
-            effective_rank -= log2(self.policy.hysteresis)
+            effective_rank -= hysteresis_of(job, self.policy)
             effective_rank += self.policy.fair * state.pending.user_penalties.get(job.user, 0.0)
-        entry = self.entries[job.id] = AssignmentEntry(
+        self.entries[job.id] = AssignmentEntry(
             job=job,
             key=(-job.priority, effective_rank, job.order, job.id),
             requests=[request],
@@ -196,8 +148,6 @@ class Assignment:
             current=placement,
             preferred=placement if stop is None else None,
         )
-        for gpu in devices_of(placement):
-            self._holders.setdefault(gpu, []).append(entry)
 
     def _add_pending(self, key: SortKey, job_class: JobClass, id: int) -> AssignmentEntry | None:
         """Add an entry for a pending job unless a quota blocks it."""
@@ -208,7 +158,8 @@ class Assignment:
         advance = log2(self.policy.hysteresis) * (nominated is not None or self._resumes(job) / 2)
         priority, effective_rank, *others = key
         key = (priority, effective_rank - advance, *others)
-        requests = sizes.candidate_sizes(state, job, state.class_request(job, job_class))
+        request = state.startable_request(job, job_class, self.now)
+        requests = sizes.candidate_sizes(state, job, request)
         entry = self.entries[id] = AssignmentEntry(
             job=job,
             key=key,
@@ -222,7 +173,7 @@ class Assignment:
 
     def _resumes(self, job: Job) -> bool:
         """Whether a job has just stopped to go elsewhere: it precedes equal jobs that did not."""
-        return bool(job.past) and self.now - job.past[-1].ended_at <= RESUME_SECONDS
+        return bool(job.past) and self.now - job.past[-1].ended_at <= REBALANCE_SECONDS
 
     # -- targets ------------------------------------------------------------------------
 
@@ -238,13 +189,11 @@ class Assignment:
         if self._by_price:  # every job where it is cheapest, before any gets what is left
             entries = [entry for entry in entries if not self._assign_cheapest(entry)]
         unassigned = []
-        heapify(turns := [(entry.key, entry) for entry in entries])
+        turns = [(entry.key, entry) for entry in entries]
         while turns:
             key, entry = heappop(turns)
-            is_displaced = entry.displaced_by is not None and not entry.is_demoted
-            if is_displaced and not self.policy.longest_first:
-                # A displaced job ranks as a pending one, so that it does not displace the next.
-                entry.is_demoted = True
+            if key is entry.key and not self.policy.longest_first and self._is_displaced(entry):
+                # It ranks as a pending job, so that it does not displace the next.
                 priority, effective_rank, *others = key
                 key = (priority, effective_rank + log2(self.policy.hysteresis), *others)
                 heappush(turns, (key, entry))
@@ -254,6 +203,10 @@ class Assignment:
             if not self._assign(entry, crowding):
                 unassigned.append(entry)
         return unassigned
+
+    def _is_displaced(self, entry: AssignmentEntry) -> bool:
+        """Whether jobs before it were assigned devices that a job holds now."""
+        return entry.current is not None and not self.future.is_free(entry.current)
 
     def _longest_first_key(self, entry: AssignmentEntry) -> SortKey:
         """Order by seconds on the fastest model, not in steps, so that few jobs move."""
@@ -302,23 +255,10 @@ class Assignment:
         return self.state.backfill_mode(queue) is BackfillMode.STRICT
 
     def _set_target(self, entry: AssignmentEntry, target: Placement | None) -> None:
-        """Allocate the target of a job, and displace the jobs that hold it."""
-        entry.is_assigned, entry.target = True, target
+        """Allocate the target of a job."""
+        entry.target = target
         if target is not None:
             self.future.allocate(target)
-        if target is entry.current:
-            return
-        if entry.current is not None and entry.displaced_by is None:
-            self._free.release(entry.current)
-        if target is None:
-            return
-        for gpu in devices_of(target):
-            for holder in self._holders.get(gpu, ()):
-                if not holder.is_assigned and holder.displaced_by is None:
-                    assert holder.current is not None
-                    self._free.release(holder.current)
-                    holder.displaced_by = entry.job.id
-        self._free.withhold(target)
 
     def _cost(
         self, entry: AssignmentEntry, model: str, placement: Placement, crowding: float
@@ -330,7 +270,7 @@ class Assignment:
         price = self._prices.get(model, 0.0)
         if self._by_price:
             return seconds * price
-        return seconds * (1.0 + entry.runtime.gpus * CROWDING_WEIGHT * crowding * price)
+        return seconds * (1.0 + entry.runtime.gpus * crowding * price)
 
     def _placements(self, entry: AssignmentEntry) -> Iterator[tuple[str, Placement]]:
         """Yield the preferred placement, if it is free, and one on each model that has one."""
@@ -343,12 +283,10 @@ class Assignment:
             if preferred is entry.current and ran < RESTART_PAYBACK * entry.runtime.restart:
                 return
         for requested_model in entry.runtime.seconds:
-            request = _exclusive_on(entry.request, requested_model)
+            request = exclusive_on(entry.request, requested_model)
             if requested_model == model or request in self._full_requests:
                 continue
-            placement = find_placement(self._free, request)
-            if placement is None or not self.future.is_free(placement):
-                placement = find_placement(self.future, request)
+            placement = find_placement(self.future, request)
             if placement is None:
                 self._full_requests.add(request)
             elif (found := hardware(cluster, placement)[1]) in entry.runtime.seconds:
@@ -406,7 +344,7 @@ class Assignment:
         target, host = entry.preferred, others[0].target
         assert host is not None
         if target is None or gpu not in devices_of(target) or not self.future.is_free(target):
-            target = find_placement(self.future, _only_on(entry.request, host, on_idle_gpus=False))
+            target = find_placement(self.future, only_on(entry.request, host, on_idle_gpus=False))
         if target is not None:  # None: the node has too little else
             entry.target = target
             self.future.allocate(target)
@@ -432,12 +370,18 @@ class Assignment:
                 continue
             # It waits for jobs that share its GPU and leave it, even if the memory of all fits.
             is_left = not devices_of(entry.target).isdisjoint(leaving)
-            request = _only_on(entry.request, entry.target, on_idle_gpus=is_left)
+            request = only_on(entry.request, entry.target, on_idle_gpus=is_left)
             yield entry.key, entry.job_class, entry.job, request
 
     def preemptions(self, boot: float) -> Iterator[PreemptionRequested | PreemptionCancelled]:
         """Yield running jobs that go elsewhere, or that need not stop any more."""
-        state, now = self.state, self.now
+        now = self.now
+        taker_of = {
+            gpu: entry.job
+            for entry in self.entries.values()
+            if entry.target is not None and entry.target != entry.current
+            for gpu in devices_of(entry.target)
+        }
         for entry in self.entries.values():
             job, current = entry.job, entry.current
             if current is None:
@@ -446,16 +390,19 @@ class Assignment:
                 if entry.stop is not None:
                     yield PreemptionCancelled(at=now, job=job.id, attempt=job.attempt)
             elif entry.stop is None:
+                takers = (taker_of[gpu] for gpu in sorted(devices_of(current)) if gpu in taker_of)
+                taker = next(takers, None)
                 yield PreemptionRequested(
-                    at=now, job=job.id, attempt=job.attempt, why=_reason(state, entry), boot=boot,
-                    by=entry.displaced_by,
+                    at=now, job=job.id, attempt=job.attempt, boot=boot,
+                    why=_reason(self.state, entry, taker),
+                    by=taker.id if taker is not None else None,
                 )  # fmt: skip
 
 
 def _may_resume(state: State, job: Job) -> bool:
     """Whether a job that was asked to stop would continue if the request were withdrawn."""
     progress = job.progress
-    if progress is None or progress.stop is None or not progress.accepts_stop:
+    if progress.stop is None or not progress.accepts_stop:
         return False
     is_resized = job.id in state.running_elastic and progress.stop.preemptor is None
     return not progress.stop.timed_out and not is_resized
@@ -471,29 +418,14 @@ def _demands(entries: Iterable[AssignmentEntry]) -> Iterable[dict[str, float]]:
     return demands.values()
 
 
-def _exclusive_on(request: ResourceRequest, model: str) -> ResourceRequest:
-    """Return a request for GPUs of one model without other users."""
-    gpus = request.gpus
-    if gpus is None or not gpus.amount:
-        return request
-    if model != NO_GPU:
-        gpus = replace(gpus, model=model.lower(), models=())
-    return replace(request, gpus=replace(gpus, on_idle_gpus=True) if gpus.shareable else gpus)
+def _start_order(job: Job) -> tuple[float, int]:
+    """Return the order of starts, which is the same after a restart."""
+    return (job.started_at if job.started_at is not None else inf, job.id)
 
 
-def _only_on(request: ResourceRequest, placement: Placement, on_idle_gpus: bool) -> ResourceRequest:
-    """Return a request for exactly the nodes and GPUs of a placement."""
-    request = replace(request, nodes=tuple(part.node for part in placement.parts))
-    if request.gpus is None:
-        return request
-    allowed = tuple(f"{node}/{gpu}" for node, gpu in sorted(devices_of(placement)))
-    gpus = replace(request.gpus, on_idle_gpus=on_idle_gpus, allowed=allowed or request.gpus.allowed)
-    return replace(request, gpus=gpus)
-
-
-def _reason(state: State, entry: AssignmentEntry) -> str:
-    if entry.displaced_by is not None:
-        return f"job {state.jobs[entry.displaced_by].label} needs its resources"
+def _reason(state: State, entry: AssignmentEntry, taker: Job | None) -> str:
+    if taker is not None:
+        return f"job {taker.label} needs its resources"
     if entry.target is None:
         return "other jobs need its resources"
     return f"it continues with {hardware(state.cluster, entry.target)[1] or 'another GPU'}"

@@ -15,13 +15,12 @@ from msgspec.structs import replace
 from stoker.core.measurement.estimator import colocation_key, hardware, profile_key
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
+from stoker.core.model.profile import EMPTY_PROFILE
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.state.state import State
 
 MIN_COLOCATION_GAIN = 0.2
 """Additional progress of a GPU, relative to one job alone, for which a job may join others."""
-DEFAULT_INTERFERENCE = 0.9
-"""Part of its speed that a job keeps beside an unmeasured profile: high enough to be tried."""
 
 GpuKey = tuple[str, str]
 """Node and name of a GPU."""
@@ -43,11 +42,9 @@ def colocation_gain(state: State, profile: str, others: Iterable[str], model: st
 
 
 def _interference(state: State, profile_name: str, other: str, model: str) -> float:
-    """Return the part of its speed that a profile keeps beside another one."""
-    profile = state.record.profiles.get(profile_name)
-    if profile is None:
-        return DEFAULT_INTERFERENCE
-    return profile.interference.get(colocation_key(model, other), DEFAULT_INTERFERENCE)
+    """Return the part of its speed that a profile keeps beside another; all of it if unmeasured."""
+    profile = state.record.profiles.get(profile_name, EMPTY_PROFILE)
+    return profile.interference.get(colocation_key(model, other), 1.0)
 
 
 def devices_of(placement: Placement) -> set[GpuKey]:

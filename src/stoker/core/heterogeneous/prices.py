@@ -10,14 +10,8 @@ from collections.abc import Iterable, Mapping
 
 PRICE_SHARPNESS = 12.0
 """Preference for the cheaper model: one that costs 10 % more gets a third of the load."""
-PRICE_STEP = 0.7 / PRICE_SHARPNESS
-"""Exponent of a price correction: loads react with PRICE_SHARPNESS and must not overshoot."""
-PRICE_TOLERANCE = 0.01
-"""Difference of loads, relative to their mean, that counts as equal."""
-MAX_PRICE_ROUNDS = 80
-"""Price corrections per plan: most converge in ten to thirty."""
-MIN_PRICE = 0.001
-"""Price of a model without load: not zero, since the next job may want it."""
+PRICE_ROUNDS = 20
+"""Price corrections per plan: most converge in ten."""
 
 
 def equilibrium_prices(
@@ -34,18 +28,17 @@ def equilibrium_prices(
     ]
     demands = [demand for demand in possible if demand]
     prices = dict.fromkeys(supply, 1.0)
-    for _ in range(MAX_PRICE_ROUNDS if demands else 0):
+    for _ in range(PRICE_ROUNDS if demands else 0):
         loads = _loads(demands, prices, supply)
         mean = sum(loads[model] * gpus for model, gpus in supply.items()) / sum(supply.values())
-        if max(loads.values()) - min(loads.values()) <= PRICE_TOLERANCE * mean:
-            break
-        # The price of an idle model falls step by step: at price zero all jobs would want it.
+        # The price of an idle model falls step by step: at price zero all jobs would want it. Loads
+        # react with PRICE_SHARPNESS, and must not overshoot.
         prices = {
-            model: price * max(loads[model] / mean, 0.05) ** PRICE_STEP
+            model: price * max(loads[model] / mean, 0.05) ** (1 / PRICE_SHARPNESS)
             for model, price in prices.items()
         }
         highest = max(prices.values())
-        prices = {model: max(price / highest, MIN_PRICE) for model, price in prices.items()}
+        prices = {model: price / highest for model, price in prices.items()}
     return prices
 
 

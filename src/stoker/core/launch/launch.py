@@ -11,8 +11,8 @@ from stoker.core.launch.log_paths import log_paths, transfer_of
 from stoker.core.launch.slurm_env import NO_HOST, SubmitHost, slurm_variables
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import AttemptId, Job
-from stoker.core.model.resources import GPU
-from stoker.core.model.spec import Container, FileTransfer, Spec
+from stoker.core.model.resources import CPU, GPU, MEMORY
+from stoker.core.model.spec import Container, EarlySignal, FileTransfer, Spec
 from stoker.core.model.units import format_amount
 
 PLACEHOLDER_MARK = "\0"
@@ -65,6 +65,14 @@ class Launch(Struct, frozen=True):
     """Whether that directory is stoker's own instead of one that the user named."""
     needs_report_directory: bool = False
     """Whether the report directory must exist from the start."""
+    limit: int | None = None
+    """Time limit in seconds."""
+    priority: int = 0
+    is_training: bool = False
+    """Whether it may stop at a checkpoint."""
+    early_signal: EarlySignal | None = None
+    gpu_models: tuple[str, ...] = ()
+    """Models of GPUs that it may use; empty: any."""
     placement: Placement | None = None
     """All parts of the attempt."""
 
@@ -87,6 +95,8 @@ def launch(
     reports = training_env.report_directory(home, job)
     checkpoints = training_env.checkpoint_directory(spec, home, unique)
     memory = min((device.facts.memory or 0 for device in devices), default=0)
+    if node.delegated and spec.request.gpus is not None:  # of which GPU, that node decides
+        memory = spec.request.gpus.memory or 0
     uuids = tuple(device.facts.uuid for device in devices if device.facts.uuid)
     vendors = {device.facts.vendor for device in devices or node.types.get(GPU, [])}
     extra = {
@@ -103,13 +113,18 @@ def launch(
     }
     if node.delegated:
         extra = {name: value for name, value in extra.items() if name not in DEVICE_VARIABLES}
-    extra |= _job_variables(job, spec, at) | _named_devices(part)
+    named = _named_devices(part)
+    extra |= _job_variables(job, spec, None if node.delegated else at)
+    extra |= {_variable(type): names for type, names in named.items()}
     if len(nodes) > 1:
         extra |= _gang_variables(nodes, rank, len(devices))
     if spec.slurm:
         extra |= slurm_variables(job, spec, part, nodes, rank, at, host)
     out, err = log_paths(job, spec, node.name, logs, rank)
-    placeholders = {} if spec.verbatim or node.delegated else _placeholders(part, gpus)
+    placeholders: dict[str, str] = {}
+    if not (spec.verbatim or node.delegated):
+        types = {type.removeprefix(QUEUE_DEVICE_PREFIX): names for type, names in named.items()}
+        placeholders = {f"{{{type}}}": names for type, names in {GPU: gpus, **types}.items()}
     script = f"{scripts}/{spec.script}" if spec.script else None
     needs_new_files = bool(job.past or spec.dependency)  # written by earlier attempts or jobs
     return Launch(
@@ -125,7 +140,9 @@ def launch(
         reports=reports, checkpoints=checkpoints,
         has_own_checkpoints=spec.training is None or spec.training.snapshots is None,
         needs_report_directory=spec.training is not None or spec.early_signal is not None,
-        placement=placement,
+        limit=spec.limit, gpu_models=spec.request.gpus.allowed_models if spec.request.gpus else (),
+        placement=placement, priority=job.priority, is_training=spec.training is not None,
+        early_signal=spec.early_signal,
     )  # fmt: skip
 
 
@@ -140,26 +157,25 @@ def _gpu_names(spec: Spec, devices: list[Device]) -> list[str]:
     ]
 
 
-def _job_variables(job: Job, spec: Spec, at: float) -> dict[str, str]:
-    """Return the variables that describe the job, its array and its sweep."""
+def _job_variables(job: Job, spec: Spec, at: float | None) -> dict[str, str]:
+    """Return the variables of the job, its array and its sweep; `at`: its start, if it is known."""
+    is_trial, sets_threads = job.params is not None, "OMP_NUM_THREADS" in spec.exported_variables
     variables = {
-        "STOKER_JOB_ID": str(job.id),
+        "STOKER_JOB_ID": job.id,
         "STOKER_JOB_NAME": job.name,
-        "STOKER_ATTEMPT": str(job.attempt),
+        "STOKER_ATTEMPT": job.attempt,
+        "STOKER_DEADLINE": int(at) + spec.limit
+        if spec.limit is not None and at is not None
+        else None,
+        "OMP_NUM_THREADS": None if sets_threads else spec.threads,
+        "STOKER_ARRAY_JOB_ID": job.array,
+        "STOKER_ARRAY_INDEX": job.index,
+        "STOKER_ARRAY_COUNT": spec.array_size if job.array is not None else None,
+        "STOKER_SWEEP_ID": job.array if is_trial else None,
+        "STOKER_TRIAL": job.index if is_trial else None,
+        "STOKER_PARAMS": job.params,
     }
-    if spec.limit is not None:
-        variables["STOKER_DEADLINE"] = str(int(at) + spec.limit)
-    if spec.threads is not None and "OMP_NUM_THREADS" not in spec.exported_variables:
-        variables["OMP_NUM_THREADS"] = str(spec.threads)
-    if job.array is not None:
-        variables["STOKER_ARRAY_JOB_ID"] = str(job.array)
-        variables["STOKER_ARRAY_INDEX"] = str(job.index)
-        variables["STOKER_ARRAY_COUNT"] = str(spec.array_size)
-    if job.params is not None:
-        variables["STOKER_SWEEP_ID"] = str(job.array)
-        variables["STOKER_TRIAL"] = str(job.index)
-        variables["STOKER_PARAMS"] = job.params
-    return variables
+    return {name: str(value) for name, value in variables.items() if value is not None}
 
 
 def _gang_variables(nodes: tuple[str, ...], rank: int, gpus: int) -> dict[str, str]:
@@ -174,13 +190,14 @@ def _gang_variables(nodes: tuple[str, ...], rank: int, gpus: int) -> dict[str, s
 
 
 def _named_devices(placement: Placement) -> dict[str, str]:
-    """Return one variable per named resource, with its devices."""
-    variables = {}
-    for item in placement.allocations:
-        if item.type not in (GPU, "cpu", "mem") and not item.is_pooled:
-            name = "".join(letter if letter.isalnum() else "_" for letter in item.type.upper())
-            variables[f"STOKER_{name}"] = ",".join(placement.names(item.type))
-    return variables
+    """Return the devices of each named resource."""
+    named = (item for item in placement.allocations if item.type not in (GPU, CPU, MEMORY))
+    return {item.type: ",".join(placement.names(item.type)) for item in named if not item.is_pooled}
+
+
+def _variable(type: str) -> str:
+    """Return the name of the variable with the devices of a named resource."""
+    return "STOKER_" + "".join(letter if letter.isalnum() else "_" for letter in type.upper())
 
 
 def _visible_devices(gpus: str, vendors: set[str | None]) -> dict[str, str]:
@@ -188,16 +205,6 @@ def _visible_devices(gpus: str, vendors: set[str | None]) -> dict[str, str]:
     cuda = "" if "amd" in vendors else gpus
     visible = {"CUDA_VISIBLE_DEVICES": cuda, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return visible | {"ROCR_VISIBLE_DEVICES": gpus} if "amd" in vendors else visible
-
-
-def _placeholders(placement: Placement, gpus: str) -> dict[str, str]:
-    """Return each resource type in braces, and the names of its devices."""
-    placeholders = {"{gpu}": gpus}
-    for item in placement.allocations:
-        if item.type not in (GPU, "cpu", "mem") and not item.is_pooled:
-            names = ",".join(placement.names(item.type))
-            placeholders[f"{{{item.type.removeprefix(QUEUE_DEVICE_PREFIX)}}}"] = names
-    return placeholders
 
 
 def fill_placeholders(text: str, placeholders: dict[str, str]) -> str:

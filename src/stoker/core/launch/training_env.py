@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from stoker.core.measurement.gpu_memory import reserved_memory
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
-from stoker.core.model.resources import GPU
 from stoker.core.model.spec import Spec
 
 BACKEND_VARIABLE = "PL_TORCH_DISTRIBUTED_BACKEND"
@@ -40,38 +40,26 @@ def training_variables(
     `nodes` are those of all parts, by rank. `memory` is that of the smallest GPU, which a job that
     does not share it may use.
     """
-    done = job.progress.epochs if job.progress is not None else 0
-    variables = {"STOKER_EPOCHS_DONE": str(done)}
-    training = spec.training
+    done, training = job.progress.epochs, spec.training
     if training is None:
-        return variables
-    variables |= {
+        return {"STOKER_EPOCHS_DONE": str(done)}
+    reserved = 0 if job.progress.exclusive_only else reserved_memory(placement)
+    variables = {
+        "STOKER_EPOCHS_DONE": done,
         TRAINING_MARK: unique,
         "JOB_RESTARTED": "TRUE" if done else "FALSE",
-        "EPOCHS_DONE": str(done),
-        "HEARTBEAT_FREQ": str(training.heartbeat),
-        "RESERVED_MEM": str(_reserved(job, placement) or memory),
+        "EPOCHS_DONE": done,
+        "HEARTBEAT_FREQ": training.heartbeat,
+        "RESERVED_MEM": reserved or memory,
         "NODELIST": ",".join(nodes),
-        "NUM_GPUS": str(placement.gpu_count),
-        "NUM_NODES": str(len(nodes)),
+        "NUM_GPUS": placement.gpu_count,
+        "NUM_NODES": len(nodes),
+        "BATCH_SIZE": training.batch_size,
+        "EPOCHS_TO_BE_DONE": training.epochs,
+        "TRAINING_SET_SIZE": training.set_size,
     }
-    for name, value in (
-        ("BATCH_SIZE", training.batch_size),
-        ("EPOCHS_TO_BE_DONE", training.epochs),
-        ("TRAINING_SET_SIZE", training.set_size),
-    ):
-        if value is not None:
-            variables[name] = str(value)
-    if training.distributed:
-        variables |= _distributed(job, spec, len(nodes))
-    return variables
-
-
-def _reserved(job: Job, placement: Placement) -> int:
-    """Return the MiB reserved on each GPU; 0 for a job that does not share GPUs."""
-    if job.progress is not None and job.progress.exclusive_only:
-        return 0
-    return max((item.memory for item in placement.allocations if item.type == GPU), default=0)
+    texts = {name: str(value) for name, value in variables.items() if value is not None}
+    return texts | (_distributed(job, spec, len(nodes)) if training.distributed else {})
 
 
 def _distributed(job: Job, spec: Spec, nodes: int) -> dict[str, str]:

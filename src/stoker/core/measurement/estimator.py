@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator
 from math import floor, inf, log, log2
 
 from msgspec import Struct
@@ -10,13 +11,11 @@ from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job, Progress
+from stoker.core.model.job import Job
 from stoker.core.model.profile import EMPTY_PROFILE, EpochTime, JobProfile, JobProfiles
 from stoker.core.model.resources import GPU
 from stoker.core.model.spec import Spec
 
-MAX_PROFILES = 256
-"""Number of profiles that are kept; the one updated longest ago is dropped first."""
 EWMA_WEIGHT = 0.4
 """Weight of a new measurement in the moving average."""
 REFERENCE_RATIO = 1.5
@@ -38,7 +37,6 @@ OVERRUN_TOLERANCE = 1 / 16
 """Share of the expected time below which an overrun may be the cost of restarts."""
 OVERRUN_STEP = 0.5
 """Doublings: the remaining time of a job in overrun grows in steps of half a doubling."""
-NO_PROGRESS = Progress()
 STAGE_BOUNDARIES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Shares of a job's epochs where a new stage of training begins: most changes are early."""
 
@@ -58,13 +56,9 @@ class Estimate(Struct, frozen=True):
     family: str
     epoch_seconds: float | None = None
     step_seconds: float | None = None
-    measured: bool = False
-    """Whether the epoch time was measured on such GPUs, not derived from others."""
     remaining_seconds: float | None = None
     total_seconds: float | None = None
     """Run time of the whole job: measured, or else declared."""
-    grows_in: float = inf
-    """Seconds without a report after which the remaining time of a running job grows."""
     memory: int | None = None
     """MiB on each GPU, with the margin."""
     speedups: tuple[tuple[int, float], ...] = ()
@@ -89,6 +83,11 @@ def profile_of(profiles: JobProfiles, job: Job, spec: Spec) -> JobProfile:
 def with_margin(memory: int) -> int:
     """Return the memory to reserve for a job with this measured use."""
     return memory + max(int(memory * MEMORY_MARGIN), MIN_MEMORY_MARGIN_MIB)
+
+
+def without_margin(memory: int) -> int:
+    """Return the measured use for which this much memory is reserved."""
+    return max(min(int(memory / (1 + MEMORY_MARGIN)), memory - MIN_MEMORY_MARGIN_MIB), 0)
 
 
 def with_epoch_time(
@@ -121,19 +120,6 @@ def with_interference(profile: JobProfile, other_key: str, speed: float) -> JobP
     if before is not None:
         speed = before + EWMA_WEIGHT * (speed - before)
     return replace(profile, interference={**profile.interference, other_key: speed})
-
-
-def store_profile(
-    profiles: JobProfiles, name: str, profile: JobProfile
-) -> list[tuple[str, JobProfile]]:
-    """Store a profile as the latest; return the oldest ones if there were too many."""
-    profiles.pop(name, None)
-    profiles[name] = profile
-    dropped = []
-    while len(profiles) > MAX_PROFILES:
-        oldest = next(iter(profiles))
-        dropped.append((oldest, profiles.pop(oldest)))
-    return dropped
 
 
 def epoch_seconds_on(profile: JobProfile, gpus: int, model: str) -> tuple[float | None, bool]:
@@ -174,23 +160,29 @@ def hardware(cluster: Cluster, placement: Placement) -> tuple[int, str]:
     return count, model
 
 
-def likely_hardware(cluster: Cluster, job: Job, spec: Spec, profile: JobProfile) -> tuple[int, str]:
+def likely_hardware(cluster: Cluster, job: Job, spec: Spec) -> tuple[int, str]:
     """Return the number and model of the GPUs that a job has, or is likely to get."""
     if job.placement is not None:
         return hardware(cluster, job.placement)
     request = spec.request.gpus
     gpus = -(-request.amount // 1000) if request is not None else 0
-    if job.progress is not None and job.progress.gpus:
+    if job.progress.gpus:
         gpus = job.progress.gpus
-    models = (facts.model for facts in cluster.gpu_models.values() if facts.model)
-    return gpus, next(models, NO_GPU) if gpus else NO_GPU
+    kinds = request.allowed_models if request is not None else ()
+    models = [facts.model for facts in cluster.gpu_models.values() if facts.model]
+    return gpus, next(_acceptable(models, kinds), NO_GPU) if gpus else NO_GPU
+
+
+def _acceptable(models: Iterable[str], kinds: Collection[str]) -> Iterator[str]:
+    """Yield the models that a request accepts; without kinds, all."""
+    return (name for name in models if not kinds or any(kind in name.lower() for kind in kinds))
 
 
 def epochs_of(job: Job, spec: Spec) -> int | None:
     """Return the number of epochs of a job: requested, or else reported by its script."""
     if spec.training is not None and spec.training.epochs is not None:
         return spec.training.epochs
-    return job.progress.total if job.progress is not None else None
+    return job.progress.total
 
 
 def time_left(expected: float, elapsed: float) -> TimeLeft:
@@ -212,43 +204,36 @@ def estimate(profiles: JobProfiles, cluster: Cluster, job: Job, spec: Spec, now:
     """Return the estimate of a job now."""
     name = profile_key(job, spec)
     profile = profiles.get(name, EMPTY_PROFILE)
-    gpus, model = likely_hardware(cluster, job, spec, profile)
-    epoch, measured = epoch_seconds_on(profile, gpus, model)
+    gpus, model = likely_hardware(cluster, job, spec)
+    epoch, _ = epoch_seconds_on(profile, gpus, model)
     exact = profile.epoch_time_at(gpus, model)
     epochs = epochs_of(job, spec)
-    expected = spec.training.expected if spec.training is not None else None
     left = _remaining_by_profile(profile, cluster, job, spec, now)
+    times = [(time.gpus, time.epoch) for time in profile.epoch_times if time.model == model]
     return Estimate(
-        family=name,
-        epoch_seconds=epoch,
-        step_seconds=exact.step if exact is not None else None,
-        measured=measured,
+        family=name, epoch_seconds=epoch, step_seconds=exact.step if exact is not None else None,
         remaining_seconds=left.seconds if left is not None else None,
-        total_seconds=epochs * epoch if epoch is not None and epochs is not None else expected,
-        grows_in=left.grows_in if left is not None else inf,
+        total_seconds=epochs * epoch if epoch is not None and epochs is not None else spec.expected,
         memory=with_margin(profile.peak) if profile.peak is not None else None,
-        speedups=tuple(
-            sorted([(time.gpus, time.epoch) for time in profile.epoch_times if time.model == model])
-        ),
-    )
+        speedups=tuple(sorted(times)),
+    )  # fmt: skip
 
 
 def _remaining_by_profile(
     profile: JobProfile, cluster: Cluster, job: Job, spec: Spec, now: float
 ) -> TimeLeft | None:
     """Return the remaining time of a job by the epochs of its profile, or as declared."""
-    progress, epochs = job.progress or NO_PROGRESS, epochs_of(job, spec)
-    epoch, _ = epoch_seconds_on(profile, *likely_hardware(cluster, job, spec, profile))
+    progress, epochs = job.progress, epochs_of(job, spec)
+    epoch, _ = epoch_seconds_on(profile, *likely_hardware(cluster, job, spec))
     if epoch is not None and epochs is not None:
         remaining, since = max(epochs - progress.epochs, 0) * epoch, progress.epoch_started_at
         if job.placement is None or since is None or not remaining:
             return TimeLeft(remaining)
         current = time_left(epoch, max(now - since, 0.0))
         return TimeLeft(remaining - epoch + current.seconds, current.grows_in)
-    expected = spec.training.expected if spec.training is not None else None
-    if expected is None:
+    if spec.expected is None:
         return None
-    left = time_left(expected, attained(job, now))
+    left = time_left(spec.expected, attained(job, now))
     return TimeLeft(left.seconds, left.grows_in if job.placement is not None else inf)
 
 
@@ -256,7 +241,7 @@ def epoch_seconds(cluster: Cluster, job: Job, spec: Spec, profile: JobProfile) -
     """Return the reference seconds per epoch where a job runs, or is likely to run."""
     if not profile.epoch_times:
         return None
-    gpus, model = likely_hardware(cluster, job, spec, profile)
+    gpus, model = likely_hardware(cluster, job, spec)
     return epoch_seconds_on(profile.for_ranking, gpus, model)[0]
 
 
@@ -272,10 +257,10 @@ def expected_time_left(
     profiles: JobProfiles, cluster: Cluster, job: Job, spec: Spec, now: float
 ) -> TimeLeft | None:
     """Return the remaining time of a job, and when an overrun makes it grow."""
-    progress, training, epochs = job.progress, spec.training, epochs_of(job, spec)
-    if progress is None or progress.epoch_time is None or epochs is None:
+    progress, epochs = job.progress, epochs_of(job, spec)
+    if progress.epoch_time is None or epochs is None:
         profile = profile_of(profiles, job, spec)
-        if not profile.epoch_times and (training is None or training.expected is None):
+        if not profile.epoch_times and spec.expected is None:
             return None
         return _remaining_by_profile(profile.for_ranking, cluster, job, spec, now)
     epoch = _current_epoch_seconds(profiles, cluster, job, spec, progress.epoch_time)
@@ -308,22 +293,21 @@ def best_model_ratio(profiles: JobProfiles, cluster: Cluster, job: Job, spec: Sp
     profile = profile_of(profiles, job, spec)
     if not profile.has_several_models:
         return 1.0
-    if job.placement is None and job.progress is not None and job.progress.epoch_time is not None:
+    if job.placement is None and job.progress.epoch_time is not None:
         gpus, model, _ = job.progress.epoch_time
     else:
-        gpus, model = likely_hardware(cluster, job, spec, profile)
+        gpus, model = likely_hardware(cluster, job, spec)
     profile = profile.for_ranking
     current = epoch_seconds_on(profile, gpus, model)[0]
     kinds = spec.request.gpus.allowed_models if spec.request.gpus is not None else ()
-    models = {time.model for time in profile.epoch_times}
-    fitting = [name for name in models if not kinds or any(kind in name.lower() for kind in kinds)]
-    times = [time for name in fitting if (time := epoch_seconds_on(profile, gpus, name)[0])]
+    models = _acceptable({time.model for time in profile.epoch_times}, kinds)
+    times = [time for name in models if (time := epoch_seconds_on(profile, gpus, name)[0])]
     return min(times) / current if current and times else 1.0
 
 
 def attained(job: Job, now: float) -> float:
     """Return the seconds that a job has run, in all its attempts."""
-    ran = job.progress.previous_runtime if job.progress is not None else 0.0
+    ran = job.progress.previous_runtime
     if job.placement is not None and job.started_at is not None:
         ran += max(now - job.started_at - job.slack, 0.0)
     return ran

@@ -52,8 +52,6 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a foreign compute process suffices, whatever the shares."""
     process_memory: int = 16
     """MiB from which on such a process counts."""
-    enter_samples: int = 1
-    """Number of busy samples in a row before the GPU counts as busy."""
     leave_seconds: float = 5.0
     """Seconds without foreign use before the GPU counts as free: jobs pause between epochs."""
 
@@ -62,7 +60,6 @@ class ForeignUse(msgspec.Struct, frozen=True, kw_only=True):
     """Whether foreign processes use a GPU, and the reason."""
 
     busy: bool
-    changed: bool
     foreign_processes: tuple[ForeignProcess, ...]
     """Foreign processes on it now, busy or not."""
     reason: str
@@ -72,29 +69,12 @@ class ForeignUse(msgspec.Struct, frozen=True, kw_only=True):
 class ForeignUseDetector:
     """Detects foreign use of one GPU."""
 
-    __slots__ = (
-        "_busy",
-        "_causes",
-        "_clear_since",
-        "_processes",
-        "_reason",
-        "_streak",
-        "thresholds",
-    )
-
-    def __init__(self, thresholds: Thresholds | None = None) -> None:
-        self.thresholds = thresholds or Thresholds()
-        self._busy = False
-        self._causes: frozenset[str] = frozenset()
+    def __init__(self, thresholds: Thresholds) -> None:
+        self.thresholds = thresholds
+        self._causes: dict[str, str] = {}
+        """What makes the GPU busy; empty: it is free."""
         self._clear_since: float | None = None
         self._processes: tuple[ForeignProcess, ...] = ()
-        self._streak = 0
-        self._reason = ""
-
-    @property
-    def busy(self) -> bool:
-        """Whether foreign processes use the GPU, after the last sample."""
-        return self._busy
 
     def observe(self, sample: Sample, now: float, settling: bool) -> ForeignUse:
         """Process a sample taken at monotonic time `now`.
@@ -102,45 +82,21 @@ class ForeignUseDetector:
         `settling`: an attempt runs on the GPU or ended shortly before, so that load and memory
         that no visible process explains belong to it.
         """
-        causes = _causes(sample, self.thresholds, settling)
         if sample.processes_known:
             self._processes = sample.foreign_processes
+        causes = _causes(sample, self.thresholds, settling)
         if causes:
-            return self._on_busy(causes)
-        self._streak = 0 if _readable(sample) else self._streak
-        if not self._busy:
-            return self._result(changed=False)
-        return self._on_clear(sample, now)
-
-    def _on_busy(self, causes: dict[str, str]) -> ForeignUse:
-        self._streak += 1
-        self._clear_since = None
-        if not self._busy and self._streak < self.thresholds.enter_samples:
-            return self._result(changed=False)
-        changed, self._busy = not self._busy, True
-        self._causes = frozenset(causes)
-        self._reason = next(iter(causes.values()))
-        return self._result(changed=changed)
-
-    def _on_clear(self, sample: Sample, now: float) -> ForeignUse:
-        # A sample without the values that made the GPU busy proves nothing.
-        if not self._causes <= _readable(sample):
-            return self._result(changed=False)
-        if self._clear_since is None:
-            self._clear_since = now
-        if now - self._clear_since < self.thresholds.leave_seconds:
-            return self._result(changed=False)
-        self._busy, self._causes, self._clear_since, self._reason = False, frozenset(), None, ""
-        return self._result(changed=True)
-
-    def _result(self, *, changed: bool) -> ForeignUse:
-        reason = self._reason
-        if self._busy and self._clear_since is not None:
+            self._causes, self._clear_since = causes, None
+        elif self._causes.keys() <= _readable(sample):
+            # Without the values that made the GPU busy, a sample proves nothing.
+            self._clear_since = now if self._clear_since is None else self._clear_since
+            if now - self._clear_since >= self.thresholds.leave_seconds:
+                self._causes = {}
+        reason = next(iter(self._causes.values()), "")
+        if reason and self._clear_since is not None:
             seconds = self.thresholds.leave_seconds
             reason += f"; idle now, free after {seconds:g} s without other processes"
-        return ForeignUse(
-            busy=self._busy, changed=changed, foreign_processes=self._processes, reason=reason
-        )
+        return ForeignUse(busy=bool(self._causes), foreign_processes=self._processes, reason=reason)
 
 
 def _causes(sample: Sample, limits: Thresholds, settling: bool) -> dict[str, str]:
@@ -153,15 +109,11 @@ def _causes(sample: Sample, limits: Thresholds, settling: bool) -> dict[str, str
         ):
             causes["processes"] = _process_text(process)
             break
-    visible = sum(process.memory or 0 for process in sample.foreign_processes)
     alone = not settling and not sample.ours
-    if sample.memory_used is None or not sample.memory_total:
-        foreign = None
-    elif alone:
-        foreign = max(sample.memory_used - (sample.ours_memory or 0), visible)
-    else:
-        foreign = visible
-    if foreign is not None and sample.memory_total:
+    if sample.memory_used is not None and sample.memory_total:
+        foreign = sum(process.memory or 0 for process in sample.foreign_processes)
+        if alone:
+            foreign = max(sample.memory_used - (sample.ours_memory or 0), foreign)
         share = foreign / sample.memory_total
         if share >= limits.memory:
             causes["memory"] = _users_text(sample, f"{share:.0%} of its memory")
@@ -170,16 +122,14 @@ def _causes(sample: Sample, limits: Thresholds, settling: bool) -> dict[str, str
     return causes
 
 
-def _readable(sample: Sample) -> frozenset[str]:
+def _readable(sample: Sample) -> set[str]:
     """Return which of the causes this sample could have shown."""
-    seen = set()
-    if sample.processes_known:
-        seen.add("processes")
-    if sample.memory_used is not None and sample.memory_total:
-        seen.add("memory")
-    if sample.utilization is not None:
-        seen.add("load")
-    return frozenset(seen)
+    is_known = {
+        "processes": sample.processes_known,
+        "memory": sample.memory_used is not None and bool(sample.memory_total),
+        "load": sample.utilization is not None,
+    }
+    return {cause for cause, known in is_known.items() if known}
 
 
 def _process_text(process: ForeignProcess) -> str:

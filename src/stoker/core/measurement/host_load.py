@@ -9,8 +9,6 @@ Amounts = tuple[int, int]
 
 SMALLEST_SHARE = 20
 """A change of less than this fraction (1/n) of the node is noise."""
-MIN_CHANGE = THOUSAND
-"""Thousandths of cores that every node uses all the time, which do not count."""
 
 
 def busy_share(before: Amounts, now: Amounts) -> float | None:
@@ -46,7 +44,7 @@ def foreign_load(
     capacity = max(cores, 0) * THOUSAND
     used = round(min(max(share, 0.0), 1.0) * capacity)
     taken = min(max(memory_total - memory_available, 0), max(memory_total, 0))
-    busy = used - max(our_cores, 0) - MIN_CHANGE
+    busy = used - max(our_cores, 0) - THOUSAND  # every node uses up to a core all the time
     return max(busy, 0), max(taken - max(our_memory, 0), 0)
 
 

@@ -63,6 +63,13 @@ class NodeFacts(Struct, frozen=True, omit_defaults=True):
     """On a delegated node, attempts that may be queued there before they run."""
     on_demand: int = 0
     """The number of nodes like this that are added when jobs need them; 0: it is a node itself."""
+    ends_at: float | None = None
+    """When the node ends by itself, as an allocation does (wall clock); None: it stays."""
+    max_seconds: int = 0
+    """The longest time for which a job can need such a node; 0: any."""
+    pilot: NodeFacts | None = None
+    """On a delegated node: the nodes that are added for jobs that they can run; a job that they
+    cannot run is placed here."""
 
 
 class DeviceAllocation(Struct, frozen=True, array_like=True):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from stoker.core.model.hardware import Placement
 from stoker.core.model.lifecycle import FINISHED, HOLDING, JobState
+from stoker.core.model.usage import NO_USAGE, GpuUsage
 
 RANK_STEP = 1 << 40
 """Distance between the orders of consecutive jobs, so that one can be moved between others."""
@@ -64,6 +65,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     """Epochs done and saved in a checkpoint, in all attempts together."""
     epochs_at_start: int = field(default=0, name="since")
     """Value of `epochs` when the current attempt began."""
+    started_unmeasured: bool = field(default=False, name="guessed")
+    """Whether the first estimate of its remaining time was measured in this attempt."""
     accepts_stop: bool = field(default=False, name="listening")
     """Whether the training library has reported in this attempt, so that it obeys stop requests."""
     stop: StopRequest | None = None
@@ -98,6 +101,11 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     total: int | None = None
     """Total number of epochs, as reported by the script."""
 
+    @property
+    def has_finished_epoch(self) -> bool:
+        """Whether the current attempt has finished an epoch."""
+        return self.epochs > self.epochs_at_start
+
     def with_stop_postponed(self, seconds: float) -> Progress:
         """Return a copy with the time of the stop request moved by a number of seconds."""
         if self.stop is None:
@@ -105,6 +113,10 @@ class Progress(Struct, frozen=True, omit_defaults=True):
         return replace(
             self, stop=replace(self.stop, requested_boot=self.stop.requested_boot + seconds)
         )
+
+
+NO_PROGRESS = Progress()
+"""Progress of a job of which nothing was reported; compared by identity."""
 
 
 class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):
@@ -126,6 +138,8 @@ class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):
     """Whether it stopped at a checkpoint because of a stop request."""
     preempted: bool = False
     """Whether it was lost because another scheduler ended the allocation that was its node."""
+    uncaught: bool = False
+    """Whether none of its processes caught the signal that requested a stop."""
 
     @property
     def is_success(self) -> bool:
@@ -141,6 +155,8 @@ class PastAttempt(Struct, frozen=True, omit_defaults=True, array_like=True):
     ended_at: float
     cause: str
     code: int | None = None
+    usage: GpuUsage | None = None
+    """None: it held no GPU."""
 
 
 class Job(Struct, omit_defaults=True, gc=False):
@@ -194,7 +210,7 @@ class Job(Struct, omit_defaults=True, gc=False):
     note: str | None = None
     seen: bool = False
     past: tuple[PastAttempt, ...] = ()
-    progress: Progress | None = None
+    progress: Progress = NO_PROGRESS
     params: str | None = None
     """Parameters of a trial, as canonical JSON."""
     score: Score | None = None
@@ -204,6 +220,14 @@ class Job(Struct, omit_defaults=True, gc=False):
     """Hosts on which that scheduler runs it."""
     devices: tuple[str, ...] = ()
     """GPUs that it was given there."""
+    queue_start: float | None = None
+    """Wall time at which that scheduler expects to start it."""
+    allocated_at: float | None = None
+    """When devices were allocated to the current attempt."""
+    measured: GpuUsage = NO_USAGE
+    """What was measured of the current attempt; `held` is not known before its end."""
+    usage: GpuUsage = NO_USAGE
+    """Of all ended attempts together."""
 
     @property
     def order(self) -> int:
@@ -214,6 +238,11 @@ class Job(Struct, omit_defaults=True, gc=False):
     def label(self) -> str:
         """Id that users see and type: `7`, or `7_3` for a member of an array."""
         return str(self.id) if self.array is None else f"{self.array}_{self.index}"
+
+    @property
+    def parts(self) -> tuple[Placement, ...]:
+        """Parts of the current attempt by rank; empty while it holds no devices."""
+        return self.placement.parts if self.placement is not None else ()
 
     @property
     def finished(self) -> bool:

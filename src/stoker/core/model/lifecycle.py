@@ -65,71 +65,26 @@ STATE_CODES = {
     S.DEADLINE: "DL",
 }
 
+_ATTEMPT_ENDS = frozenset(
+    {
+        S.COMPLETED,  # code 0; also of a suspended job that was continued from elsewhere
+        S.FAILED,  # it could not be started, or ended with another code or by a signal
+        S.OUT_OF_MEMORY,  # ended because memory ran out
+        S.NODE_FAIL,  # lost with its node, or given up while that did not answer
+        S.PENDING,  # the start was cancelled, it was preempted, or its retry rule requeues it
+    }
+)
+"""From every state that holds devices, since an end may be seen before the start."""
 TRANSITIONS: dict[JobState, frozenset[JobState]] = {
-    S.PENDING: frozenset(
-        {
-            S.CONFIGURING,  # the planner allocated devices
-            S.CANCELLED,  # cancelled before it started
-            S.DEADLINE,  # its deadline passed while it was pending
-        }
-    ),
-    S.CONFIGURING: frozenset(
-        {
-            S.RUNNING,  # its process exists
-            S.QUEUED,  # another cluster's scheduler has accepted it
-            S.COMPLETING,  # cancelled, or out of time, before the process was seen
-            S.COMPLETED,  # so short that its end was seen before its start
-            S.FAILED,  # it could not be started, or failed at once
-            S.OUT_OF_MEMORY,  # as above, for memory
-            S.NODE_FAIL,  # the node restarted between the decision and the start
-            S.PENDING,  # the start was cancelled (device in use by others), or a retry rule
-        }
-    ),
-    S.QUEUED: frozenset(
-        {
-            S.RUNNING,  # its process exists
-            S.COMPLETING,  # cancelled, or past its deadline, before it started
-            S.COMPLETED,  # so short that its end was seen before its start
-            S.FAILED,  # refused there for good, or failed at once
-            S.OUT_OF_MEMORY,  # as above, for memory
-            S.NODE_FAIL,  # lost there, or given up while its cluster did not answer
-            S.PENDING,  # refused there for now, or a retry rule
-        }
-    ),
-    S.RUNNING: frozenset(
-        {
-            S.SUSPENDED,  # paused by the user
-            S.COMPLETING,  # cancelled, or its time limit reached
-            S.COMPLETED,  # ended with code 0
-            S.FAILED,  # ended otherwise
-            S.OUT_OF_MEMORY,  # ended because memory ran out
-            S.NODE_FAIL,  # lost with its node
-            S.PENDING,  # preempted, or its retry rule or exit 75 requeues it
-        }
-    ),
-    S.SUSPENDED: frozenset(
-        {
-            S.RUNNING,  # resumed
-            S.COMPLETING,  # cancelled while paused
-            S.COMPLETED,  # ended all the same: a signal from elsewhere continued it
-            S.FAILED,  # killed from elsewhere while paused
-            S.OUT_OF_MEMORY,  # killed by the kernel while paused
-            S.NODE_FAIL,  # lost with its node
-            S.PENDING,  # as RUNNING: a retry rule
-        }
-    ),
-    S.COMPLETING: frozenset(
-        {
-            S.CANCELLED,  # the last process of a cancelled job is gone
-            S.COMPLETED,  # the last process of a trial that was stopped early is gone
-            S.TIMEOUT,  # the last process of a job out of time is gone
-            S.DEADLINE,  # the last process of a job past its deadline is gone
-            S.FAILED,  # a part failed, and the other parts have been ended
-            S.OUT_OF_MEMORY,  # as above, for memory
-            S.NODE_FAIL,  # the node restarted while it was ending
-            S.PENDING,  # its retry rule covers the time limit
-        }
-    ),
+    # Devices were allocated; or it was cancelled or its deadline passed before that.
+    S.PENDING: frozenset({S.CONFIGURING, S.CANCELLED, S.DEADLINE}),
+    # Its process exists; another cluster's scheduler accepted it; it is being ended.
+    S.CONFIGURING: _ATTEMPT_ENDS | {S.RUNNING, S.QUEUED, S.COMPLETING},
+    S.QUEUED: _ATTEMPT_ENDS | {S.RUNNING, S.COMPLETING},
+    S.RUNNING: _ATTEMPT_ENDS | {S.SUSPENDED, S.COMPLETING},
+    S.SUSPENDED: _ATTEMPT_ENDS | {S.RUNNING, S.COMPLETING},
+    # The last process of a job that was being ended is gone.
+    S.COMPLETING: _ATTEMPT_ENDS | {S.CANCELLED, S.TIMEOUT, S.DEADLINE},
     # A finished job changes only if the user retries it.
     **{state: frozenset({S.PENDING}) for state in FINISHED},
 }

@@ -168,6 +168,20 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     source: MetricsSource | None = None
     """Where its metrics are found, if it does not report them."""
 
+    @property
+    def expected(self) -> int | None:
+        """Expected total run time in seconds, if the user declared it."""
+        return self.training.expected if self.training is not None else None
+
+    @property
+    def time_needed(self) -> int:
+        """Seconds for which a node must exist if a job is to start there.
+
+        A training job continues elsewhere from its checkpoint. Without a time limit, a job may
+        start anywhere: at the end of the node it is lost, and may be requeued.
+        """
+        return 0 if self.training is not None else self.limit or 0
+
 
 def default_name(command: str | tuple[str, ...] | None, fallback: str = "job") -> str:
     """Return the default job name of a command: its script, else its program."""

@@ -78,21 +78,16 @@ def parse_duration(text: str, what: str = "time") -> int:
 
 
 def _clock_form(text: str) -> int | None:
-    days_text, dash, rest = text.rpartition("-")
-    if dash and not (days_text.isdecimal() and len(days_text) <= 9):
-        return None
+    days, dash, rest = text.rpartition("-")
     fields = rest.split(":")
-    if not all(field.isdecimal() and len(field) <= 9 for field in fields) or len(fields) > 3:
+    units = (3600, 60, 1) if dash or len(fields) == 3 else (60, 1)  # a bare number is minutes
+    if len(fields) > len(units):
         return None
-    numbers = [int(field) for field in fields]
     if dash:  # D-HH, D-HH:MM, D-HH:MM:SS
-        hours, minutes, seconds = (*numbers, 0, 0)[:3]
-        return int(days_text) * 86400 + hours * 3600 + minutes * 60 + seconds
-    if len(numbers) == 1:  # a bare number is minutes, as in Slurm
-        return numbers[0] * 60
-    if len(numbers) == 2:
-        return numbers[0] * 60 + numbers[1]
-    return numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
+        fields, units = [days, *fields], (86400, *units)
+    if not all(field.isdecimal() and len(field) <= 9 for field in fields):
+        return None
+    return sum(int(field) * unit for field, unit in zip(fields, units, strict=False))
 
 
 def _word_form(text: str) -> int | None:
@@ -138,7 +133,7 @@ _TIMES = {
     "teatime": (16, 0, 0),
 }  # fmt: skip
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_CLOCK = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(am|pm)?", re.ASCII)
+_CLOCK_FORMS = ("%H:%M:%S", "%H:%M", "%I%p", "%I:%M%p", "%I:%M:%S%p")
 
 
 def parse_time(text: str, now: float, what: str = "begin") -> float:
@@ -207,33 +202,26 @@ def _day_and_time(word: str, now: datetime) -> float | None:
 def _time_of_day(word: str) -> tuple[int, int, int] | None:
     if word in _TIMES:
         return _TIMES[word]
-    match = _CLOCK.fullmatch(word)
-    if match is None or (match[2] is None and match[4] is None):
-        return None  # a bare number is a duration
-    hour, minute, second = (int(part or 0) for part in match.groups()[:3])
-    if minute > 59 or second > 59 or hour > (12 if match[4] else 23) or (match[4] and not hour):
-        return None
-    if match[4]:
-        hour = hour % 12 + 12 * (match[4] == "pm")
-    return hour, minute, second
+    times = (_parsed(word, form) for form in _CLOCK_FORMS)  # a bare number is a duration
+    return next(((time.hour, time.minute, time.second) for time in times if time), None)
 
 
 def _date(word: str, midnight: datetime) -> datetime | None:
     """Read `2026-12-24`, `12/24`, `12/24/26` or `12.24.26`, as sbatch does."""
-    iso = re.fullmatch(r"(\d{4})-(\d{2})-(\d{2})", word, re.ASCII)
-    slurm = re.fullmatch(r"(\d{1,2})[/.](\d{1,2})(?:[/.](\d{2}))?", word, re.ASCII)
+    word = word.replace(".", "/")
+    if word.count("/") != 1:
+        return _parsed(word, "%Y-%m-%d") or _parsed(word, "%m/%d/%y")
+    years = (_parsed(f"{word}/{midnight.year + more}", "%m/%d/%Y") for more in (0, 1))
+    return next((date for date in years if date is not None and date >= midnight), None)
+
+
+def _parsed(word: str, form: str) -> datetime | None:
+    from datetime import datetime
+
     try:
-        if iso is not None:
-            return midnight.replace(year=int(iso[1]), month=int(iso[2]), day=int(iso[3]))
-        if slurm is not None:
-            year = 2000 + int(slurm[3]) if slurm[3] else midnight.year
-            date = midnight.replace(year=year, month=int(slurm[1]), day=int(slurm[2]))
-            if slurm[3] is None and date < midnight:
-                date = date.replace(year=year + 1)
-            return date
-    except ValueError:  # no such day
-        pass
-    return None
+        return datetime.strptime(word, form)  # noqa: DTZ007 - local time
+    except ValueError:
+        return None
 
 
 def _invalid_time(text: str, word: str, what: str) -> str:

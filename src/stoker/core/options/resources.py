@@ -30,16 +30,12 @@ def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceReq
     tasks = -(-layout.total // nodes) if layout is not None else 1
     gpu_request = _gpu_request(given, base.gpus, tasks)
     gpu_request = training_options.training_gpu_request(gpu_request, given, before)
-    cpus = base.cpus
+    cpus, has_gpus = base.cpus, gpu_request is not None and gpu_request.amount > 0
     if "cpus" in words:
         cpus = parse_amount(words["cpus"], "--cpus") * tasks
     elif tasks > 1:
         cpus = tasks * THOUSAND
-    elif (
-        before is None
-        and not (gpu_request and gpu_request.amount)
-        and not given.is_set("exclusive")
-    ):
+    elif before is None and not (has_gpus or given.is_set("exclusive")):
         cpus = THOUSAND  # a job without GPUs is bounded by the cores
     memory = base.memory
     if "mem" in words:
@@ -49,9 +45,7 @@ def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceReq
     elif "mem_per_gpu" in words:
         gpus = -(-gpu_request.amount // THOUSAND) if gpu_request else 0
         memory = parse_memory(words["mem_per_gpu"], "--mem-per-gpu") * gpus
-    named = base.named
-    if "resources" in given.lists:
-        named = _named(given.lists["resources"])
+    named = _named(given.lists["resources"]) if "resources" in given.lists else base.named
     per_job = words.get("gpus") and not words.get("gpus_per_node")
     if nodes > 1 and gpu_request is not None and per_job:
         if gpu_request.amount % (nodes * THOUSAND):
@@ -61,15 +55,11 @@ def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceReq
             )
         gpu_request = replace(gpu_request, amount=gpu_request.amount // nodes)
     gpu_request = training_options.per_node_request(gpu_request, nodes)
+    exclusive = given.is_set("exclusive") or base.exclusive
+    with_names = _node_names(words, "nodelist", base.nodes)
+    without_names = _node_names(words, "exclude", base.not_nodes)
     request = ResourceRequest(
-        gpus=gpu_request,
-        cpus=cpus,
-        memory=memory,
-        named=named,
-        exclusive=given.is_set("exclusive") or base.exclusive,
-        nodes=_node_names(words, "nodelist", base.nodes),
-        not_nodes=_node_names(words, "exclude", base.not_nodes),
-        node_count=nodes,
+        gpu_request, cpus, memory, named, exclusive, with_names, without_names, nodes
     )
     return request, layout
 

@@ -10,9 +10,6 @@ from stoker.core.model.job import Job
 from stoker.core.model.units import BadValue
 from stoker.core.state.state import State
 
-MAX_RANGE = 1_000_000
-"""Jobs in one range: a larger one is a typing error."""
-
 
 class NotFound(LookupError):
     """A selector that matches no job; the message is one sentence for the user."""
@@ -93,8 +90,6 @@ class _Selection:
         last, step = int(match[2] or first), int(match[3] or 1)
         if last < first or not step:
             raise BadValue(f"'{match[0]}' is empty; write the smaller id first.")
-        if last - first > MAX_RANGE:
-            raise BadValue(f"'{match[0]}' is too large a range.")
         if first not in known:
             raise NotFound(f"There is no job {first}.")
         if last not in known and step == 1:
@@ -102,7 +97,7 @@ class _Selection:
         if match[2] is None:
             return self._members_of(first) or [first]
         sweeps = self.state.sweeps
-        return [id for id in range(first, last + 1, step) if id in known and id not in sweeps]
+        return [id for id in known[first - 1 : last : step] if id not in sweeps]
 
     def _named(self, name: str) -> list[int]:
         state = self.state
@@ -132,17 +127,13 @@ class _Selection:
 
     def _members_of(self, id: int) -> list[int]:
         """Return all jobs of an array or sweep; empty if the id is neither."""
+        if id in self.state.boards:
+            return list(self.state.boards[id].trials)
         if id not in self.cache:
-            self.cache[id] = self._load_members(id)
+            leader = None if id in self.state.sweeps else self._job(id)
+            has_members = id in self.state.sweeps or (leader is not None and leader.array == id)
+            self.cache[id] = self.members(id) if has_members else []
         return self.cache[id]
-
-    def _load_members(self, id: int) -> list[int]:
-        board = self.state.boards.get(id)
-        if board is not None:
-            return list(board.trials)
-        is_sweep = id in self.state.sweeps
-        leader = None if is_sweep else self._job(id)
-        return self.members(id) if is_sweep or (leader and leader.array == id) else []
 
     def _index(self, id: int) -> int:
         job = self._job(id)

@@ -14,6 +14,7 @@ from stoker.core.model.dependency import parse_dependency
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import EarlySignal, Retry, Spec
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_duration, parse_time
+from stoker.core.options import values
 from stoker.core.options.resources import GPU_FIELDS, parse_request
 from stoker.core.options.retry import parse_retry
 from stoker.core.options.training import (
@@ -23,15 +24,6 @@ from stoker.core.options.training import (
     training_fields,
 )
 from stoker.core.options.transfer import TRANSFER_OPTIONS, transfer_fields
-from stoker.core.options.values import (
-    FieldParsers,
-    GivenOptions,
-    flag,
-    parse_count,
-    parse_fields,
-    parse_integer,
-    parse_text,
-)
 
 Options = dict[str, Any]
 MAX_ARRAY_SIZE = 100_000
@@ -65,7 +57,7 @@ class ParsedOptions(Struct):
 
 
 def _name(text: str, what: str) -> str:
-    return (parse_text(text, what) or "")[:200].replace("\n", " ")
+    return (values.parse_text(text, what) or "")[:200].replace("\n", " ")
 
 
 def _queue(text: str, what: str) -> str:
@@ -74,15 +66,15 @@ def _queue(text: str, what: str) -> str:
     return text
 
 
-FIELDS: FieldParsers = {
+FIELDS: values.FieldParsers = {
     "name": ("name", _name),
-    "chdir": ("directory", parse_text),
+    "chdir": ("directory", values.parse_text),
     "queue": ("queue", _queue),
     "time": ("limit", lambda text, what: parse_duration(text, what) or None),
     "signal": ("early_signal", lambda text, _: parse_early_signal(text)),
     "open_mode": ("truncate_output", lambda text, _: parse_open_mode(text)),
     **{
-        key: (key, parse_text)
+        key: (key, values.parse_text)
         for key in ("output", "error", "comment", "group", "on_end", "feed", "client", "account")
     },
 }
@@ -115,7 +107,7 @@ def parse_options(
     """Parse the options of submit or edit; `before` is the spec that an edit changes."""
     given = _given(options)
     words = given.words
-    fields = parse_fields(FIELDS, words) | _other_fields(given) | transfer_fields(given)
+    fields = values.parse_fields(FIELDS, words) | _other_fields(given) | transfer_fields(given)
     fields |= training_fields(given, before)
     request, tasks = parse_request(given, before)
     if tasks is not None:
@@ -123,9 +115,9 @@ def parse_options(
     parsed = ParsedOptions(fields=fields, request=request)
     parsed.needs_no_gpu = before is None and needs_no_gpu(given)
     if "priority" in words:
-        parsed.priority = parse_integer(words["priority"], "--priority")
+        parsed.priority = values.parse_integer(words["priority"], "--priority")
     elif "nice" in words:
-        parsed.priority = -parse_integer(words["nice"] or "100", "--nice")
+        parsed.priority = -values.parse_integer(words["nice"] or "100", "--nice")
     parsed.held = given.is_set("hold")
     for key in ("begin", "delay"):
         if key in words:
@@ -151,20 +143,19 @@ def parse_options(
     exported = [name for name, _ in parsed.set_env]
     if parsed.export.upper() not in ("ALL", "NONE"):
         exported += [part.partition("=")[0] for part in parsed.export.split(",") if part]
-    fields["exported_variables"] = (
-        tuple(name for name in dict.fromkeys(exported) if name != "ALL") or None
-    )
+    names = tuple(name for name in dict.fromkeys(exported) if name != "ALL")
+    fields["exported_variables"] = names or None
     parsed.warnings = [
-        f"{flag(key)} {why}" for key, why in WITHOUT_EFFECT.items() if words.get(key)
+        f"{values.flag(key)} {why}" for key, why in WITHOUT_EFFECT.items() if words.get(key)
     ]
     return parsed
 
 
-def _given(options: Options) -> GivenOptions:
+def _given(options: Options) -> values.GivenOptions:
     unknown = sorted(set(options) - KNOWN_OPTIONS)
     if unknown:
         raise BadValue(f"There is no option '{unknown[0]}'; see stoker submit --help.")
-    return GivenOptions(
+    return values.GivenOptions(
         {key: _word(key, value) for key, value in options.items() if key not in LISTS},
         {key: _list(key, value) for key, value in options.items() if key in LISTS},
     )
@@ -174,7 +165,7 @@ def _word(key: str, value: Any) -> str:
     if value is True or (key in SWITCHES and value == ""):
         return "true"
     if isinstance(value, (list, dict)):
-        raise BadValue(f"{flag(key)} takes one value.")
+        raise BadValue(f"{values.flag(key)} takes one value.")
     return "" if value is None or value is False else str(value)
 
 
@@ -182,11 +173,11 @@ def _list(key: str, value: Any) -> list[str]:
     if isinstance(value, dict):
         return [f"{name}={text}" for name, text in value.items()]
     if not isinstance(value, str | list):
-        raise BadValue(f"{flag(key)} takes text, or a list of it.")
-    return [value] if isinstance(value, str) else [str(item) for item in value]
+        raise BadValue(f"{values.flag(key)} takes text, or a list of it.")
+    return [value] if isinstance(value, str) else list(map(str, value))
 
 
-def _other_fields(given: GivenOptions) -> dict[str, Any]:
+def _other_fields(given: values.GivenOptions) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     words = given.words
     if labels := given.lists.get("label"):
@@ -217,19 +208,15 @@ def parse_array(text: str) -> tuple[tuple[int, ...], int | None]:
     listed, percent, limit = text.strip().partition("%")
     if percent and not (limit.isdecimal() and len(limit) <= 7 and int(limit)):
         raise BadValue(f"--array '{text}' has no number after '%'; write 0-15%4.")
-    indexes: dict[int, None] = {}
+    indexes: set[int] = set()
     for part in listed.split(","):
         match = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?\s*", part)
         if not match:
             raise BadValue(f"--array '{text}' is not a list; write 0-15, 0-15:4%4 or 1,3,7.")
-        first, last, step = (int(piece) if piece else None for piece in match.groups())
-        if first is None or (last is not None and last < first) or step == 0:
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if last < first or not step:
             raise BadValue(f"--array '{part}' is empty; write the smaller index first.")
-        if last is not None and (last - first) // (step or 1) >= MAX_ARRAY_SIZE:
-            raise BadValue(f"--array '{text}' is too large; at most {MAX_ARRAY_SIZE} members.")
-        indexes.update(
-            dict.fromkeys(range(first, (last if last is not None else first) + 1, step or 1))
-        )
+        indexes.update(range(first, last + 1, step)[: MAX_ARRAY_SIZE + 1])
     if len(indexes) > MAX_ARRAY_SIZE:
         raise BadValue(f"--array '{text}' is too large; at most {MAX_ARRAY_SIZE} members.")
     return tuple(sorted(indexes)), int(limit) if percent else None
@@ -264,4 +251,5 @@ def parse_early_signal(text: str) -> EarlySignal:
     """Parse Slurm's `--signal=[B:]USR1[@120]`."""
     to_script = text[:2] in ("B:", "b:")
     name, _, seconds = (text[2:] if to_script else text).partition("@")
-    return EarlySignal(parse_signal(name), parse_count(seconds or "60", "--signal"), to_script)
+    count = values.parse_count(seconds or "60", "--signal")
+    return EarlySignal(parse_signal(name), count, to_script)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -12,6 +12,7 @@ from stoker.core.model.spec import Container, Mount, Spec, Training
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_duration
 from stoker.core.options.values import FieldParsers, GivenOptions, parse_count, parse_fields
 
+_T = TypeVar("_T")
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gres")
 GPU_KINDS = ("gpu_model", "gpus_min_vram", "gpu_memory", "use_gpus", "prefer_gpus", "avoid_gpus")
 MAX_GPUS_PER_NODE = 64 * THOUSAND
@@ -21,8 +22,6 @@ RESERVED_TARGETS = {
     "/stoker": "is reserved for stoker",
 }
 """Directories in a container that cannot be mounted, and why."""
-MAX_IMAGE_LENGTH = 512
-"""Characters; registries accept fewer."""
 
 
 def training_fields(given: GivenOptions, before: Spec | None) -> dict[str, Any]:
@@ -103,11 +102,8 @@ def training_gpu_request(
         return request
     counted = any(words.get(key) for key in GPU_COUNTS)
     if given.is_set("single_gpu"):
-        if (
-            counted
-            and request is not None
-            and (request.amount > THOUSAND or request.max_amount is not None)
-        ):
+        single = request is None or (request.amount <= THOUSAND and request.max_amount is None)
+        if counted and not single:
             raise BadValue("--single-gpu and --gpus contradict each other; leave one of them out.")
         if not counted:
             request = replace(request or GpuRequest(THOUSAND), amount=THOUSAND)
@@ -163,7 +159,7 @@ def _container(given: GivenOptions, before: Container | None) -> Container:
     if not image:
         only = "mount" if "mount" in given.lists else "ports"
         raise BadValue(f"--{only} needs a container; add --image.")
-    if not re.fullmatch(r"[\w][^\s\0]*", image) or len(image) > MAX_IMAGE_LENGTH:
+    if not re.fullmatch(r"\w[^\s\0]{0,511}", image):
         raise BadValue(f"--image '{image[:80]}' is not a valid image name.")
     changes: dict[str, Any] = {"image": image}
     if "mount" in given.lists:
@@ -177,11 +173,13 @@ def _container(given: GivenOptions, before: Container | None) -> Container:
 
 def _mounts(texts: list[str]) -> tuple[Mount, ...]:
     mounts = tuple(parse_mount(text) for text in texts if text)
-    targets = [mount.target for mount in mounts]
-    for target in targets:
-        if targets.count(target) > 1:
-            raise BadValue(f"--mount has {target} twice.")
+    if target := _first_repeated([mount.target for mount in mounts]):
+        raise BadValue(f"--mount has {target} twice.")
     return mounts
+
+
+def _first_repeated(items: list[_T]) -> _T | None:
+    return next((item for item in items if items.count(item) > 1), None)
 
 
 def parse_mount(text: str) -> Mount:
@@ -211,8 +209,6 @@ def parse_ports(text: str) -> tuple[tuple[int, int], ...]:
         if not match or not all(0 < int(number) < 65536 for number in match.groups()):
             raise BadValue(f"--ports '{text}' is not valid; write 31346:6006,31347:8888.")
         ports.append((int(match[1]), int(match[2])))
-    host_ports = [port for port, _ in ports]
-    for port in host_ports:
-        if host_ports.count(port) > 1:
-            raise BadValue(f"--ports '{text}' has host port {port} twice.")
+    if port := _first_repeated([port for port, _ in ports]):
+        raise BadValue(f"--ports '{text}' has host port {port} twice.")
     return tuple(ports)

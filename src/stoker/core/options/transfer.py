@@ -29,14 +29,10 @@ def _file_transfer(given: GivenOptions) -> FileTransfer:
     into = given.words.get("bring_into") or None
     if into is not None and not into.startswith("/"):
         raise BadValue(f"--bring-into '{into}' must be an absolute directory.")
-    default = FileTransfer()
-    send, bring = _paths(given, "send"), _paths(given, "bring")
-    return FileTransfer(
-        send=() if given.is_set("no_send") else send or default.send,
-        bring=() if given.is_set("no_bring") else bring or default.bring,
-        into=into,
-        exclude=_paths(given, "leave_out", patterns=True),
-    )
+    default, exclude = FileTransfer(), _paths(given, "leave_out", patterns=True)
+    send = () if given.is_set("no_send") else _paths(given, "send") or default.send
+    bring = () if given.is_set("no_bring") else _paths(given, "bring") or default.bring
+    return FileTransfer(send, bring, into, exclude)
 
 
 def _paths(given: GivenOptions, key: str, patterns: bool = False) -> tuple[str, ...]:

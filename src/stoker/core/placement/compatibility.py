@@ -19,14 +19,26 @@ def allowed_devices(node: Node, request: ResourceRequest, type: str) -> list[Dev
     return [device for device in devices if device.name in allowed]
 
 
-def is_available(device: Device, gpus: GpuRequest) -> bool:
-    """Whether a compatible GPU may serve this request now."""
-    return (
-        not device.removed
+def available_gpus(node: Node, gpus: GpuRequest) -> list[Device]:
+    """Return the GPUs of a node that may serve this request now, if they are compatible."""
+    devices = [
+        device
+        for device in node.types.get(GPU, ())
+        if not device.removed
         and device.drained is None
         and (device.foreign_user is None or gpus.ignore_foreign_use)
-        and (gpus.memory is None or device.memory_free - device.foreign_memory >= gpus.memory)
-    )
+    ]
+    if (memory := gpus.memory) is None:
+        return devices
+    return [device for device in devices if device.memory_free - device.foreign_memory >= memory]
+
+
+def compatible_devices(devices: list[Device], gpus: GpuRequest) -> list[Device]:
+    """Return the GPUs with the requested properties and names, free or not."""
+    names = gpus.required or gpus.allowed or gpus.avoid
+    if names or gpus.allowed_models or gpus.min_vram or gpus.memory is not None:
+        return [device for device in devices if is_compatible(device, gpus)]
+    return devices
 
 
 def is_compatible(device: Device, gpus: GpuRequest) -> bool:

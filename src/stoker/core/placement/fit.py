@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from msgspec.structs import replace
 
 from stoker.core.cluster.node import Device, Node, max_amount
@@ -10,12 +12,16 @@ from stoker.core.model.resources import GPU, GpuRequest, ResourceRequest
 from stoker.core.model.units import THOUSAND
 from stoker.core.placement.compatibility import (
     allowed_devices,
+    available_gpus,
+    compatible_devices,
     for_node,
-    is_available,
-    is_compatible,
 )
 from stoker.core.placement.infeasible import infeasibility_reason
-from stoker.core.placement.request_shape import gpus_needed, non_gpu_amounts, undelegable_reason
+from stoker.core.placement.request_shape import (
+    delegated_request,
+    non_gpu_amounts,
+    undelegable_reason,
+)
 
 
 def fit(
@@ -27,13 +33,12 @@ def fit(
     """
     if not _accepts(node, request):
         return None
+    if node.delegated:
+        request = delegated_request(request)
     if request.exclusive:
         return _pick_whole_node(node, request)
     allocations: list[DeviceAllocation] = []
     if request.gpus is not None and request.gpus.amount:
-        # First a cheap bound: most nodes of a full cluster have too few free GPUs.
-        if sum(device.unallocated for device in node.types.get(GPU, ())) < gpus_needed(request):
-            return None
         gpus = _pick_gpus(node, request.gpus, remainder)
         if gpus is None:
             return None
@@ -53,6 +58,8 @@ def max_request(node: Node, shape: ResourceRequest) -> tuple[int, ...] | None:
     """
     if not _accepts(node, shape):
         return None
+    if node.delegated:
+        shape = delegated_request(shape)
     others = (max_amount(allowed_devices(node, shape, type)) for type, _ in non_gpu_amounts(shape))
     if shape.gpus is None:
         return tuple(others)
@@ -82,11 +89,7 @@ def _pick_gpus(node: Node, gpus: GpuRequest, remainder: int) -> list[DeviceAlloc
 def _candidate_gpus(node: Node, gpus: GpuRequest) -> list[Device]:
     """Return the GPUs that may serve the request now, in order of preference."""
     local = for_node(gpus, node.name)
-    candidates = [
-        device
-        for device in node.types.get(GPU, ())
-        if is_available(device, gpus) and is_compatible(device, local)
-    ]
+    candidates = compatible_devices(available_gpus(node, gpus), local)
     preferred = local.prefer or local.required or local.allowed
     if preferred:
         candidates.sort(key=lambda device: _preference(device, preferred))
@@ -146,32 +149,34 @@ def _pick_devices(
     remainder: int = 0,
 ) -> list[DeviceAllocation] | None:
     """Take an amount from devices: split over unit devices, never over larger ones."""
-    devices = [device for device in devices if device.drained is None and not device.removed]
-    if any(device.facts.capacity != THOUSAND or device.facts.is_pool for device in devices):
-        fitting = [device for device in devices if device.available >= amount]
+    free = [
+        (device, device.unallocated - device.used_by_others)  # `available`, inlined
+        for device in devices
+        if device.drained is None and not device.removed
+    ]
+    if not all(device.is_unit for device, _ in free):
+        fitting = [(left, device) for device, left in free if left >= amount]
         if not fitting:
             return None
-        best = min(fitting, key=lambda device: device.available)
+        _, best = min(fitting, key=itemgetter(0))
         return [DeviceAllocation(type, best.name, amount, 0 if best.facts.is_pool else memory)]
     whole, part = divmod(amount, THOUSAND)
-    chosen = [device for device in devices if device.available == THOUSAND][:whole]
+    chosen = [device for device, left in free if left == THOUSAND][:whole]
     if len(chosen) < whole:
         return None
     allocations = [DeviceAllocation(type, device.name, THOUSAND, memory) for device in chosen]
     if part:
         fitting = [
-            device
-            for device in devices
-            if device.available >= part
-            and device not in chosen
-            and not (type == GPU and device.sharers)
+            (left, device)
+            for device, left in free
+            if left >= part and device not in chosen and not (type == GPU and device.sharers)
         ]
         if not fitting:
             return None
         # The fullest device that has enough, so that whole ones stay free, unless the caller
         # prefers a remainder or the request an order.
-        preferred = [device for device in fitting if device.available == remainder] or fitting
-        best = fitting[0] if keep_order else min(preferred, key=lambda device: device.available)
+        preferred = [entry for entry in fitting if entry[0] == remainder] or fitting
+        _, best = fitting[0] if keep_order else min(preferred, key=itemgetter(0))
         allocations.append(DeviceAllocation(type, best.name, part, memory))
     return allocations
 

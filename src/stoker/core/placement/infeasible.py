@@ -6,7 +6,11 @@ from stoker.core.cluster.node import Node
 from stoker.core.model.resources import GPU, MEMORY, GpuRequest, ResourceRequest
 from stoker.core.model.units import THOUSAND, format_amount
 from stoker.core.placement.compatibility import allowed_devices, for_node, is_compatible
-from stoker.core.placement.request_shape import non_gpu_amounts, undelegable_reason
+from stoker.core.placement.request_shape import (
+    delegated_request,
+    non_gpu_amounts,
+    undelegable_reason,
+)
 
 
 def infeasibility_reason(node: Node, request: ResourceRequest) -> str | None:
@@ -15,8 +19,10 @@ def infeasibility_reason(node: Node, request: ResourceRequest) -> str | None:
         return "is not one of the requested nodes"
     if node.name in request.not_nodes:
         return "is excluded"
-    if node.delegated and (lack := undelegable_reason(request)) is not None:
-        return lack
+    if node.delegated:
+        if (lack := undelegable_reason(request)) is not None:
+            return lack
+        request = delegated_request(request)
     if request.gpus is not None and request.gpus.amount:
         lack = _gpu_infeasibility(node, request.gpus)
         if lack:

@@ -1,8 +1,9 @@
 """Node lookup by free amounts, for requests that depend on nothing else.
 
 An amount-only request names no node and no device, so the free-capacity index finds its nodes. The
-index does not contain nodes with GPUs of several models, delegated nodes, and nodes that an overlay
-has modified; those few are scanned. All other requests scan every node.
+index does not contain the few nodes that an overlay has modified: their free resources are compared
+one by one. Nodes with GPUs of several models and delegated nodes are scanned. All other requests
+scan every node.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stoker.core.cluster.cluster import Cluster
-from stoker.core.cluster.fragmentation import ResourceDemand, fits
+from stoker.core.cluster.fragmentation import ResourceDemand
 from stoker.core.cluster.node import Node
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.request_shape import is_amount_only, matches_model
@@ -36,16 +37,15 @@ def demand_of(cluster: Cluster, request: ResourceRequest) -> ResourceDemand:
 def count_indexed(cluster: Cluster, demand: ResourceDemand, limit: int) -> int:
     """Return on how many unmodified nodes of the index a demand fits, at most `limit`."""
     modified, count = cluster.modified_nodes(), 0
-    for group in cluster.free_index().groups.values():
-        if demand.gpus <= group.max_gpus and fits(group.free, demand):
-            count += sum(name not in modified for _, name in group.members)
-            if count >= limit:
-                return limit
+    for group in cluster.free_index().fitting(demand):
+        count += sum(name not in modified for _, name in group.members)
+        if count >= limit:
+            return limit
     return count
 
 
 def scanned_nodes(cluster: Cluster, request: ResourceRequest) -> Iterator[Node]:
-    """Yield the nodes that the index does not cover for this request."""
+    """Yield the nodes whose free resources do not decide whether this request fits."""
     if not is_amount_only(request):
         yield from cluster.all_nodes()
         return
@@ -53,4 +53,4 @@ def scanned_nodes(cluster: Cluster, request: ResourceRequest) -> Iterator[Node]:
     for name in cluster.free_index().unindexed:
         if name not in modified:
             yield cluster.base.nodes[name]
-    yield from modified.values()
+    yield from (node for node in modified.values() if cluster.free_of(node) is None)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.fragmentation import ResourceDemand, placement_cost
-from stoker.core.cluster.free_index import RankedNode, free_resources
-from stoker.core.cluster.node import Device, Node
+from stoker.core.cluster.free_index import RankedNode
+from stoker.core.cluster.node import Node
 from stoker.core.model.hardware import Placement
 from stoker.core.model.resources import CPU, GPU, MEMORY, ResourceRequest
 from stoker.core.placement.fit import fit
@@ -34,8 +34,7 @@ def find_placement(cluster: Cluster, request: ResourceRequest) -> Placement | No
     chosen = nsmallest(count, _ranked_nodes(cluster, demand_of(cluster, request), count))
     parts = [_part_on(cluster, name, part, cost[-1]) for cost, _, name in chosen]
     if len(parts) < count:
-        others = [node for node in scanned_nodes(cluster, request) if free_resources(node) is None]
-        parts += _packed(others, part, count - len(parts))
+        parts += _packed(scanned_nodes(cluster, request), part, count - len(parts))
     return _join(parts, count)
 
 
@@ -95,10 +94,6 @@ def _packing_score(node: Node, request: ResourceRequest) -> PackingScore:
             for device in node.types.get(GPU, ())
             if device.foreign_user is None and device.drained is None and not device.removed
         )
-    return node.delegated, gpus, max(map(_used_share, node.devices()), default=0.0)
-
-
-def _used_share(device: Device) -> float:
-    if device.type not in (CPU, MEMORY) or not device.facts.capacity:
-        return 0.0
-    return 1 - device.available / device.facts.capacity
+    pools = (*node.types.get(CPU, ()), *node.types.get(MEMORY, ()))
+    shares = [1 - pool.available / pool.facts.capacity for pool in pools if pool.facts.capacity]
+    return node.delegated, gpus, max(shares, default=0.0)

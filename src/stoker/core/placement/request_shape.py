@@ -90,11 +90,20 @@ def undelegable_reason(request: ResourceRequest) -> str | None:
     """Return why a delegated node cannot run this request, or None."""
     gpus = request.gpus
     if request.node_count > 1 or request.in_gang:
-        return "takes only jobs that run on one node"
+        return "takes only jobs that run on one node; pilots can run others"
     if request.exclusive:
-        return "gives no job a node of its own"
-    if gpus is not None and (
-        gpus.amount % THOUSAND or gpus.shareable or gpus.fixed_share is not None
-    ):
-        return "gives whole GPUs only"
+        return "gives no job a node of its own; a pilot can"
+    if gpus is not None and (gpus.amount % THOUSAND or gpus.fixed_share is not None):
+        return "gives whole GPUs only; a pilot can share them"
     return None
+
+
+def delegated_request(request: ResourceRequest) -> ResourceRequest:
+    """Return a request as a delegated node serves it.
+
+    A job that may share GPUs gets whole ones there, and their memory is not known.
+    """
+    gpus = request.gpus
+    if gpus is None or not (gpus.shareable or gpus.memory):
+        return request
+    return replace(request, gpus=replace(gpus, shareable=False, memory=None, on_idle_gpus=False))

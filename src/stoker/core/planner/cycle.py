@@ -36,7 +36,7 @@ def run_cycle(state: State, at: float, boot: float) -> Iterator[Event]:
 
 
 def plan_events(state: State, at: float, boot: float, planning: bool = True) -> Iterator[Event]:
-    """Reorder the queue by the time that has passed, and plan unless planning is off."""
+    """Reorder the queue by the time that has passed; plan if that is requested and allowed."""
     refresh_ranks(state, at)
     for _ in range(MAX_PLANS_PER_CYCLE if planning else 0):
         if not state.pending.take_planning_request():

@@ -47,7 +47,7 @@ def early_stopping_events(state: State, at: float) -> Iterator[Event]:
         board = state.boards.get(sweep.id)
         if board is not None and should_stop(sweep, board, job, rung):
             yield TrialStopped(at=at, job=id, attempt=job.attempt)
-    for sweep in [state.sweeps[id] for id in state.changes.sweeps]:
+    for sweep in [state.sweeps[id] for id in sorted(state.changes.sweeps)]:
         if sweep.id in state.boards and sweep.target_reached and not sweep.ended:
             yield from finish_sweep(state, sweep, at)
 

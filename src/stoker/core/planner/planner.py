@@ -18,12 +18,15 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, Plan
     1. Rebalance elastic jobs: those that get fewer GPUs are asked to stop.
     2. If models of GPUs or co-located jobs were measured to differ, assign a target to every job
        (`heterogeneous.Assignment`): the only devices on which the following stages start it.
-    3. Scan the queue by priority, then rank: the head of each class that may fit is a candidate,
-       unless the quota of its queue or array, or strict order, blocks it.
+    3. Scan the queue by priority, then rank: the head of each class is a candidate if it may fit
+       into what is neither nominated to a job before it nor reserved, unless the quota of its
+       queue or array, or strict order, blocks it. Of a request that does not fit, no later class
+       is examined.
     4. Protect higher-ranked jobs: if the candidate could never be preempted for them, their
        victims are asked to stop first.
-    5. Place the candidate. It starts unless its devices are nominated to a job before it, or it
-       would delay a reservation. The first protected candidate that does not fit gets one.
+    5. Place the candidate. It starts unless it does not fit beside what is nominated to jobs
+       before it, or would delay a reservation. If there is none yet, the first protected job
+       before a candidate that fits gets it.
     6. Preempt: for jobs that remain blocked, minimal sets of victims are asked to stop, and what
        they free is nominated; with an assignment, jobs that are not on their targets stop.
        Elastic jobs grow into what is left.
@@ -38,13 +41,13 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, Plan
         yield from session.commit(_start(session, starts, candidate))
     revocations = session.nominations.revocations
     assigned = assignment.preemptions(boot) if assignment is not None else None
-    yield from session.commit(session.preemption.run(session.backfill.has_reservation, assigned))
+    yield from session.commit(session.preemption.run(assigned))
     is_freed = starts.has_unused_targets or session.nominations.revocations > revocations
     return PlanResult(again=is_freed and session.has_decided)
 
 
 def _rebalance(session: PlanningSession) -> Iterator[PreemptionRequested]:
-    """Yield elastic jobs that get fewer GPUs, if a round is due."""
+    """Yield the stop requests of elastic jobs that get fewer GPUs."""
     state, nominations = session.state, session.nominations
     requests = list(rebalance(state, nominations.future, session.at, session.boot))
     yield from requests

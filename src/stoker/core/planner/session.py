@@ -18,8 +18,8 @@ class PlanningSession:
 
     def __init__(self, state: State, at: float, boot: float) -> None:
         self.state, self.at, self.boot = state, at, boot
-        self.nominations = Nominations(state)
-        self.guard = ReservationGuard(state, boot)
+        self.nominations = Nominations(state, at)
+        self.guard = ReservationGuard(state, at, boot)
         self.backfill = self.guard.backfill(state.cluster, state.releases)
         self.preemption = PreemptionStage(state, self.nominations, self.guard, at, boot)
         self.assignment: Assignment | None = None

@@ -27,18 +27,20 @@ from stoker.core.reservation.easy import BlockedJob
 from stoker.core.structures.amounts import BEFORE_ALL, CapacityTest, SortKey
 
 
-class CapacityView:
-    """What pending jobs of a group can get: the ledger minus nominations, reservation, quotas."""
+class StartStage:
+    """One scan of the queue: yields candidates and places them."""
 
     def __init__(self, session: PlanningSession) -> None:
         self.session = session
+        self._scan = QueueScan(session.state.pending, session.state.jobs, self._capacity_test)
         self._position: SortKey = BEFORE_ALL
+        """Position of the last candidate: what is nominated to jobs before it is withheld."""
+        self._blocked_queues: set[str] = set()
+        """Queues of strict order with a blocked job."""
+        self.has_unused_targets = False
+        """Whether a quota blocks a job with a target, which others could have."""
 
-    def advance(self, position: SortKey) -> None:
-        """Take into account what is nominated to jobs before this position."""
-        self._position = position
-
-    def test(self, group: ShapeGroup) -> CapacityTest:
+    def _capacity_test(self, group: ShapeGroup) -> CapacityTest:
         """Return the test whether jobs of a group may start now."""
         session, shape = self.session, group.shape
         quota = session.state.gpu_quota_left(group.queue)
@@ -50,25 +52,12 @@ class CapacityView:
             return fits
         return lambda amounts: amounts[0] <= quota and fits(amounts)
 
-    def protected_test(self, group: ShapeGroup) -> CapacityTest:
+    def _protected_test(self, group: ShapeGroup) -> CapacityTest:
         """Return the test whether jobs of a group may be protected and can ever fit."""
         state = self.session.state
         may_be = may_be_protected(state, group)
         fits_when_idle = idle_cluster(state.cluster).capacity_test(group.shape, capacity_test)
         return lambda amounts: may_be(amounts) and fits_when_idle(amounts)
-
-
-class StartStage:
-    """One scan of the queue: yields candidates and places them."""
-
-    def __init__(self, session: PlanningSession) -> None:
-        self.session = session
-        self._view = CapacityView(session)
-        self._scan = QueueScan(session.state.pending, session.state.jobs, self._view.test)
-        self._blocked_queues: set[str] = set()
-        """Queues of strict order with a blocked job."""
-        self.has_unused_targets = False
-        """Whether a quota blocks a job with a target, which others could have."""
 
     def candidates(self) -> Iterator[Candidate]:
         """Yield jobs that may fit and that no quota blocks, in queue order.
@@ -81,18 +70,18 @@ class StartStage:
             return
         while (entry := scan.next_candidate()) is not None:
             job, job_class = entry
-            self._view.advance(scan.position)
+            self._position = scan.position
             is_strict = state.backfill_mode(job_class.queue) is BackfillMode.STRICT
             if is_strict and state.quotas.queue_reason(job_class):
                 self._blocked_queues.add(job_class.queue)
             if job_class.queue in self._blocked_queues or state.quota_reason(job_class):
                 continue
-            request = state.class_request(job, job_class)
+            request = state.startable_request(job, job_class, self.session.at)
             yield Candidate(scan.position, job, job_class, request)
             if job.id not in state.pending:
-                scan.revisit(job_class)
+                scan.on_start()
                 continue
-            scan.mark_blocked(job_class)
+            scan.on_blocked()
             if is_strict:
                 self._blocked_queues.add(job_class.queue)
 
@@ -120,9 +109,8 @@ class StartStage:
             return
         placement = find_placement(session.nominations.ledger_for(key), candidate.request)
         if placement is not None:
-            may_be_blocked = session.backfill.has_reservation or session.guard.may_be_blocked(key)
             nodes = [part.node for part in placement.parts]
-            yield from session.preemption.run_before(key, nodes, may_be_blocked)
+            yield from session.preemption.run_before(key, nodes)
 
     def place(self, candidate: Candidate) -> Placement | None:
         """Return the devices on which a candidate starts; None: it is blocked."""
@@ -142,6 +130,8 @@ class StartStage:
     def _blocked_before(self, key: SortKey) -> Iterator[BlockedJob]:
         """Yield the protected jobs before a position that did not fit."""
         session = self.session
+        if not session.guard.any_protected:
+            return
         if session.guard.is_conservative:
             yield from session.guard.blocked_ahead(key)
             return
@@ -149,6 +139,6 @@ class StartStage:
             yield from session.guard.protected_before(key)
             return
         state = session.state
-        for job, job_class in self._scan.blocked_before(self._view.protected_test):
+        for job, job_class in self._scan.blocked_before(self._protected_test):
             if is_protected(state, job_class) and not state.quota_reason(job_class):
                 yield blocked_job(state, job_class.indexed_key, job, job_class)

@@ -18,6 +18,15 @@ from stoker.core.policies.policy import (
 
 TIRESIAS_LEVELS = (3200.0, 12800.0)
 
+_SRTF = Policy(
+    name="srtf",
+    about="shortest expected remaining time first; preempts",
+    order=QueueOrder.REMAINING_TIME,
+    durations=DurationSource.DECLARED,
+    backfill=BackfillMode.UNRESTRICTED,
+    preempts=True,
+    hysteresis=1.0,
+)
 _ALL = (
     Policy(
         name="fifo",
@@ -44,31 +53,19 @@ _ALL = (
         order=QueueOrder.REMAINING_TIME,
         durations=DurationSource.DECLARED,
     ),
-    Policy(
-        name="srtf",
-        about="shortest expected remaining time first; preempts",
-        order=QueueOrder.REMAINING_TIME,
-        durations=DurationSource.DECLARED,
-        backfill=BackfillMode.UNRESTRICTED,
-        preempts=True,
-        hysteresis=1.0,
-    ),
-    Policy(
+    _SRTF,
+    replace(
+        _SRTF,
         name="srsf",
         about="fewest expected remaining GPU-seconds first; preempts",
         order=QueueOrder.REMAINING_SERVICE,
-        durations=DurationSource.DECLARED,
-        backfill=BackfillMode.UNRESTRICTED,
-        preempts=True,
-        hysteresis=1.0,
     ),
-    Policy(
+    replace(
+        _SRTF,
         name="tiresias",
         about="fewest GPU-seconds used first, in three levels (2D-LAS); preempts",
         order=QueueOrder.ATTAINED_SERVICE,
-        backfill=BackfillMode.UNRESTRICTED,
-        preempts=True,
-        hysteresis=1.0,
+        durations=DurationSource.NOTHING,
         service_levels=TIRESIAS_LEVELS,
     ),
     Policy(

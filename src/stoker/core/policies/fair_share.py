@@ -13,8 +13,6 @@ MAX_BONUS, MAX_PENALTY = -2.0, 4.0
 """Bounds of a penalty in doublings of service, so that no user starves or owns the queue."""
 PENALTY_STEP = 0.5
 """Step of a penalty in doublings of service: coarse, so that jobs seldom change places."""
-USAGE_FLOOR = 3600.0
-"""GPU-seconds added to every user's usage, so that small differences do not count."""
 
 
 class DecayedUsage(Struct, array_like=True):
@@ -80,7 +78,8 @@ class FairShareUsage:
         """Return each user's penalty: doublings of its usage above the average of these users."""
         if len(users) < 2:
             return dict.fromkeys(users, 0.0)
-        usage_by_user = {user: self.usage_of(user, at) + USAGE_FLOOR for user in users}
+        least = HALF_LIFE_SECONDS / 4  # so that small differences do not count
+        usage_by_user = {user: self.usage_of(user, at) + least for user in users}
         average = sum(usage_by_user.values()) / len(usage_by_user)
         return {
             user: min(max(_quantize(log2(usage / average)), MAX_BONUS), MAX_PENALTY)

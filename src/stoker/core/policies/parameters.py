@@ -8,7 +8,7 @@ from math import isfinite
 
 from stoker.core.model.units import MAX_DURATION_SECONDS, BadValue, parse_duration
 from stoker.core.policies.catalog import NAMES, policy
-from stoker.core.policies.policy import DAY, PARAMETERS, DurationSource, Policy, QueueOrder
+from stoker.core.policies.policy import DAY, DurationSource, Policy, QueueOrder
 
 DURATION_PARAMETERS = ("floor", "quantum", "patience")
 """Parameters given as durations."""
@@ -22,6 +22,8 @@ RANGES = {
     "patience": (0.0, float(MAX_DURATION_SECONDS)),
     "overdue": (0.0, 1e6),
 }
+"""The parameters that a user may set, and the least and the greatest value of each."""
+PARAMETERS = tuple(RANGES)
 
 
 def read_parameters(name: str, parameters: Mapping[str, float | str]) -> dict[str, float]:
@@ -40,7 +42,7 @@ def read_parameters(name: str, parameters: Mapping[str, float | str]) -> dict[st
             raise BadValue(f"There is no parameter '{parameter}'.{hint} {name} has: {listed}.")
         if parameter not in used:
             raise BadValue(f"{name} has no parameter {parameter}. It has: {listed}.")
-    return {parameter: format_parameter(parameter, text) for parameter, text in parameters.items()}
+    return {parameter: parse_parameter(parameter, text) for parameter, text in parameters.items()}
 
 
 def _closest(word: str, choices: Iterable[str]) -> str:
@@ -59,7 +61,7 @@ def parameters_of(policy: Policy) -> tuple[str, ...]:
     return tuple(name for name in PARAMETERS if name not in unused)
 
 
-def format_parameter(name: str, text: float | str) -> float:
+def parse_parameter(name: str, text: float | str) -> float:
     """Return the value of a parameter that was typed, or sent as a number (of seconds)."""
     low, high = RANGES[name]
     if isinstance(text, str) and name in DURATION_PARAMETERS:

@@ -45,7 +45,7 @@ class BackfillMode(Enum):
     EASY = "easy"
     """Those that cannot delay the first blocked job."""
     CONSERVATIVE = "conservative"
-    """Those that cannot delay any of the first hundred blocked jobs."""
+    """Those that cannot delay any of the first twenty blocked jobs."""
     OVERDUE_ONLY = "overdue only"
     """All that fit, but none that delays an overdue job."""
 
@@ -81,17 +81,12 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Minimum seconds of waiting before a job is overdue. 0: no job ever is."""
     overdue: float = 300.0
     """A job is overdue after a wait of this many times its remaining time, and at least `patience`.
-    No job may start ahead of it then."""
+    No job that would delay it may start ahead of it then."""
     gpu_exponent: float = 1.0
     """Exponent of the number of GPUs in the rank (`REMAINING_SERVICE`): 1 is an order by
     GPU-seconds (SRSF), 0 by seconds (SRTF)."""
     longest_first: bool = False
     """Most remaining service first (LPT, for the makespan)."""
 
-
-PARAMETERS = (
-    "fair", "floor", "grain", "ageing", "hysteresis", "quantum", "patience", "overdue"
-)  # fmt: skip
-"""Parameters that a user may set."""
 
 DAY = 86400.0

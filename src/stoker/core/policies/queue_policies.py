@@ -26,7 +26,6 @@ class QueuePolicies:
         """`reporting` holds the queues in which some job reported epochs."""
         self._policies, self._queues, self._reporting = policies, queues, reporting
         self._by_queue: dict[str, Policy] = {}
-        self._backfill_modes: dict[str, BackfillMode] = {}
         self._min_hysteresis: float | None = None
 
     def for_queue(self, queue: str) -> Policy:
@@ -44,14 +43,9 @@ class QueuePolicies:
 
     def backfill_mode(self, queue: str) -> BackfillMode:
         """Return which jobs of a queue may start ahead of a blocked one."""
-        mode = self._backfill_modes.get(queue)
-        if mode is None:
-            defined = self._queues.get(queue)
-            strict = defined is not None and defined.strict
-            mode = self._backfill_modes[queue] = (
-                BackfillMode.STRICT if strict else self.for_queue(queue).backfill
-            )
-        return mode
+        defined = self._queues.get(queue)
+        is_strict = defined is not None and defined.strict
+        return BackfillMode.STRICT if is_strict else self.for_queue(queue).backfill
 
     def is_protected(self, queue: str, is_overdue: bool, has_time_limit: bool) -> bool:
         """Whether a blocked job of this queue is protected: later jobs must not delay it."""
@@ -80,7 +74,6 @@ class QueuePolicies:
     def invalidate(self) -> None:
         """Resolve everything again, since a policy or a queue changed."""
         self._by_queue.clear()
-        self._backfill_modes.clear()
         self._min_hysteresis = None
 
 

@@ -37,18 +37,16 @@ from stoker.core.policies.policy import DurationSource, Policy, QueueOrder
 OVERDUE_RANK = -1e6
 """Rank of overdue jobs, below all other ranks."""
 MIN_SECONDS = 1.0
-"""Minimum remaining seconds, so that the logarithm is defined."""
-MIN_REFRESH_SECONDS = 1.0
-"""Minimum seconds until a rank is computed again, whatever rounding says."""
+"""Minimum remaining seconds, so that the logarithm is defined, and minimum seconds until a rank is
+computed again, whatever rounding says."""
 SERVICE_LEVEL_RATIO = 16.0
 """Ratio of two levels of a job without an estimate: with fewer levels, its rank says too little;
 with more, jobs of about the same size preempt each other in turns."""
 CORES_PER_GPU = 8
 """Cores of a job without GPUs that count as one GPU: a usual ratio of GPU servers."""
-EXACT_RANK_STALENESS = 0.01
-"""Share of the remaining time after which an exact rank of a running job is computed again."""
-MIN_LIMIT_SECONDS = 600.0
-"""Minimum remaining seconds by a time limit: typed limits are no more precise than that."""
+UNMEASURED_SECONDS = 600.0
+"""Minimum remaining seconds by a time limit, which is typed and not measured, and seconds until a
+stop request times out if no epoch of the job was measured."""
 
 _ARRIVAL_ORDERS = (QueueOrder.ARRIVAL, QueueOrder.FAIR_SHARE)
 
@@ -111,7 +109,7 @@ def rank(inputs: RankingInput, at: float) -> RankResult:
     if order is QueueOrder.REMAINING_SERVICE:
         amount *= _gpu_weight(inputs)
     level = _quantize(log2(amount), remaining.grain)
-    valid_until = at + remaining.seconds * EXACT_RANK_STALENESS
+    valid_until = at  # an exact rank falls with every second
     if remaining.grain:
         valid_until = remaining.falls_to(remaining.seconds * 2**level / amount, at)
     if policy.longest_first:
@@ -126,8 +124,19 @@ def rank(inputs: RankingInput, at: float) -> RankResult:
             bonus_at = remaining.falls_to(remaining.seconds * waited / next_bonus_after, at)
             valid_until = min(valid_until, bonus_at)
         return level - bonus, remaining.until, min(remaining.until, valid_until)
-    until = at + max(min(next_bonus_after, overdue_after) - waited, MIN_REFRESH_SECONDS)
+    until = at + max(min(next_bonus_after, overdue_after) - waited, MIN_SECONDS)
     return level - bonus, until, until
+
+
+def hysteresis_of(job: Job, policy: Policy) -> float:
+    """Return the doublings by which a pending job must outrank a running one to preempt it.
+
+    0 if the running job started before its first estimate: by a guess it may have displaced a
+    shorter job, which could otherwise not displace it in turn.
+    """
+    if policy.durations is DurationSource.MEASURED and job.progress.started_unmeasured:
+        return 0.0
+    return log2(policy.hysteresis)
 
 
 def wait_time(job: Job, at: float) -> float:
@@ -144,11 +153,11 @@ def starvation_bound(policy: Policy, remaining_seconds: float) -> float:
 def remaining_time(inputs: RankingInput, at: float) -> RemainingTime:
     """Return the expected remaining time by the duration source of the policy."""
     job, spec, policy = inputs.job, inputs.spec, inputs.policy
-    declared = spec.training.expected if spec.training is not None else None
+    declared = spec.expected
     if policy.durations is DurationSource.DECLARED and declared is not None:
         left = time_left(declared, attained(job, at))
         grows_in = left.grows_in if job.placement is not None else inf
-        until = at + max(grows_in, MIN_REFRESH_SECONDS)
+        until = at + max(grows_in, MIN_SECONDS)
         return RemainingTime(left.seconds, 0.0, inf, until, left.floor)
     grain = log2(max(policy.grain, 1.0))
     if policy.durations is DurationSource.MEASURED:
@@ -157,11 +166,11 @@ def remaining_time(inputs: RankingInput, at: float) -> RemainingTime:
             # On its fastest GPU model: a job on a slow GPU is not a longer job.
             ratio = best_model_ratio(inputs.profiles, inputs.cluster, job, spec)
             seconds, floor_seconds = measured.seconds * ratio, measured.floor * ratio
-            until = at + max(measured.grows_in, MIN_REFRESH_SECONDS)
+            until = at + max(measured.grows_in, MIN_SECONDS)
             return RemainingTime(seconds, grain, policy.ageing, until, floor_seconds)
     if spec.limit is not None:
-        seconds = max(spec.limit - attained(job, at), MIN_LIMIT_SECONDS)
-        return RemainingTime(seconds, 1.0, 1.0, floor=MIN_LIMIT_SECONDS)
+        seconds = max(spec.limit - attained(job, at), UNMEASURED_SECONDS)
+        return RemainingTime(seconds, 1.0, 1.0, floor=UNMEASURED_SECONDS)
     return _unmeasured(inputs, at, grain)
 
 
@@ -185,7 +194,7 @@ def _unmeasured(inputs: RankingInput, at: float, grain: float) -> RemainingTime:
         next_level_at = level * SERVICE_LEVEL_RATIO
     until = inf
     if job.placement is not None and job.started_at is not None:
-        until = at + max((next_level_at - service) / gpus, MIN_REFRESH_SECONDS)
+        until = at + max((next_level_at - service) / gpus, MIN_SECONDS)
     seconds = assumed_service / gpus
     return RemainingTime(seconds, grain, ageing, until, floor=seconds)
 
@@ -210,7 +219,7 @@ def _attained_step(job: Job, policy: Policy, at: float, weight: float) -> RankRe
     level = sum(service >= boundary for boundary in policy.service_levels)
     if level == len(policy.service_levels) or job.started_at is None or job.placement is None:
         return float(level), inf, inf
-    until = at + max((policy.service_levels[level] - service) / weight, MIN_REFRESH_SECONDS)
+    until = at + max((policy.service_levels[level] - service) / weight, MIN_SECONDS)
     return float(level), until, until
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import inf
 
@@ -11,12 +11,12 @@ from stoker.core.elastic import sizes as elastic
 from stoker.core.events import PreemptionCancelled, PreemptionRequested
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
 from stoker.core.policies.policy import BackfillMode
-from stoker.core.policies.ranking import Threshold
+from stoker.core.policies.ranking import OVERDUE_RANK, Threshold
 from stoker.core.preemption.nominations import Nominations
-from stoker.core.preemption.overcommit import memory_overcommitted
 from stoker.core.preemption.reservation_guard import ReservationGuard, may_overtake
 from stoker.core.preemption.threshold_query import ThresholdQuery
 from stoker.core.preemption.victim_selection import (
@@ -25,17 +25,17 @@ from stoker.core.preemption.victim_selection import (
     restore_victims,
     select_victims,
 )
-from stoker.core.queue.heads import PreemptorHeads, QueueHeads, ThresholdFor
-from stoker.core.queue.job_class import JobClass
-from stoker.core.queue.pending_queue import PendingQueue
-from stoker.core.running.future_capacity import can_preempt, is_stopping
+from stoker.core.queue.job_class import JobClass, ShapeGroup
+from stoker.core.queue.scan import jobs_in_order
 from stoker.core.running.release_times import Release
+from stoker.core.running.victims import can_preempt, is_stopping
 from stoker.core.state.reranking import any_preemption_possible
 from stoker.core.state.state import State
-from stoker.core.structures.amounts import SortKey
+from stoker.core.state.victim_ranks import first_victim, update_victim
+from stoker.core.structures.amounts import CapacityTest, SortKey
 
 MAX_PREEMPTORS_PER_CYCLE = 16
-"""Pending jobs that are tried as preemptors in one cycle: bounds its time."""
+"""Pending jobs that are tried as preemptors in one pass over the queue: bounds its time."""
 
 
 class PreemptionStage:
@@ -51,13 +51,15 @@ class PreemptionStage:
     ) -> None:
         self.state, self.nominations, self.guard = state, nominations, guard
         self.at, self.boot = at, boot
-        self.thresholds = ThresholdQuery(state, nominations)
+        self.thresholds = ThresholdQuery(state, nominations, at)
         self.exhausted: set[JobClass] = set()
         """Classes that no preemption helps in this cycle."""
         self._blocked_queues: set[str] = set()
         """Queues of strict order whose head no preemption helps."""
-        self._counting_on_surplus: set[JobClass] = set()
-        """Classes of which a job counts on future capacity that is not held for it."""
+        self._thresholds: dict[int, Threshold] = {}
+        """Thresholds by GPUs."""
+        self._future_tests: dict[ShapeGroup, CapacityTest] = {}
+        """Whether amounts fit into the future capacity, by group."""
 
     def must_run_before_start(self, job: Job, key: SortKey) -> bool:
         """Whether a higher-ranked job may preempt, and this one could not be preempted for it."""
@@ -66,12 +68,11 @@ class PreemptionStage:
             return False
         spec = self.state.specs[job.spec]
         saves_work = spec.training is not None or spec.early_signal is not None
-        return (spec.non_preemptible or not saves_work) and any_preemption_possible(self.state)
+        is_final = spec.non_preemptible or not saves_work
+        return is_final and any_preemption_possible(self.state, self.at)
 
     def run(
-        self,
-        has_reservation: bool,
-        assigned: Iterator[PreemptionRequested | PreemptionCancelled] | None = None,
+        self, assigned: Iterator[PreemptionRequested | PreemptionCancelled] | None = None
     ) -> Iterator[PreemptionRequested | PreemptionCancelled]:
         """Yield which jobs stop, or no longer; the caller applies each event before the next.
 
@@ -79,11 +80,11 @@ class PreemptionStage:
         2. Of jobs that together need more than the memory of a GPU, the last one stops.
         3. For each possible preemptor, in queue order: if it fits in the future capacity, it only
            waits. Otherwise a minimal set of victims stops: elastic jobs that can do with fewer
-           GPUs, then jobs of lower priority, then, if the policy allows it, of lower rank.
+           GPUs, then jobs of lower priority, then, if the policy allows it, those of equal
+           priority that it outranks.
         4. Elastic jobs grow into what is free.
 
-        `has_reservation`: jobs that fit may be pending because of a reservation. `assigned`: what
-        the heterogeneous assignment has decided instead of 1 and 3.
+        `assigned`: what the heterogeneous assignment has decided instead of 1 and 3.
         """
         state, at, boot = self.state, self.at, self.boot
         if not state.preemptible:
@@ -94,24 +95,23 @@ class PreemptionStage:
                 job, "its GPU has too little memory for all jobs that share it", at, boot
             )
         if assigned is None:
-            yield from self._run(self._preemptor_heads(), None, has_reservation)
-            state.thresholds.changed.clear()
-        yield from self._grow_elastic()
+            yield from self._run(None, None)
+        if state.memory.elastic_targets:
+            yield from rounds.grow(state, self.nominations.unnominated_ledger(), at, boot)
 
-    def run_before(
-        self, key: SortKey, nodes: Sequence[str], has_reservation: bool
-    ) -> Iterator[PreemptionRequested]:
+    def run_before(self, key: SortKey, nodes: Sequence[str]) -> Iterator[PreemptionRequested]:
         """Yield which jobs stop for those before a position, where its job would use these nodes.
 
         What is free there may be what a higher-ranked job misses beside its victims.
         """
-        yield from self._run(self._preemptor_heads(nodes), key, has_reservation)
+        yield from self._run(nodes, key)
 
     def _run(
-        self, heads: QueueHeads, end: SortKey | None, has_reservation: bool
+        self, nodes: Sequence[str] | None, end: SortKey | None
     ) -> Iterator[PreemptionRequested]:
         state, nominations, tried = self.state, self.nominations, 0
-        for key, job_class, id in self._until_no_victim(heads):
+        self._forget_thresholds()
+        for key, job_class, id in self._possible_preemptors(nodes):
             if end is not None and key >= end:
                 return
             if tried == MAX_PREEMPTORS_PER_CYCLE:
@@ -128,23 +128,26 @@ class PreemptionStage:
                 self.exhausted.add(job_class)
                 continue
             tried += 1
-            future, before = nominations.future, nominations.future.changes.end
-            yield from self._preempt_for(key, job_class, state.jobs[id], has_reservation)
-            if nominations.future is not future or future.changes.end != before:
-                heads.invalidate()
+            before = len(state.stopping), nominations.revocations
+            yield from self._preempt_for(key, job_class, state.jobs[id])
+            if before != (len(state.stopping), nominations.revocations):
+                self._forget_thresholds()  # otherwise, they can only be too high
+
+    def _forget_thresholds(self) -> None:
+        self._thresholds.clear()
+        self._future_tests.clear()
 
     def _preempt_for(
-        self, key: SortKey, job_class: JobClass, job: Job, has_reservation: bool
+        self, key: SortKey, job_class: JobClass, job: Job
     ) -> Iterator[PreemptionRequested]:
         state, nominations, future = self.state, self.nominations, self.nominations.future
-        request = state.class_request(job, job_class)
+        request = state.startable_request(job, job_class, self.at)
         may_be_blocked = self.guard.may_be_blocked(key)
         futile = may_be_blocked and not self._would_start(key, request, job)
         is_strict = state.backfill_mode(job_class.queue) is BackfillMode.STRICT
-        placement = None
+        placement, evictions = None, list[Eviction]()
         if not futile:
-            # In strict order, a job may be pending although it fits.
-            placement = nominations.find_placement(key, request, has_reservation or is_strict)
+            placement = nominations.find_placement(key, request)
         if placement is None and not futile:
             preemptor = PreemptorRequest(state, request, job_class, key[1])
             evictions = select_victims(self.thresholds, preemptor, self.at)
@@ -156,17 +159,14 @@ class PreemptionStage:
                 yield from self._requests_for(evictions, job)
                 placement = find_placement(future, request)
         if placement is not None:
-            if not nominations.nominate(key, job.id, placement):
-                self._counting_on_surplus.add(job_class)
-            state.pending.mark_unchecked(job_class)
+            if evictions or job.id in nominations.preemptors:
+                nominations.nominate(key, job.id, placement)
+            else:
+                nominations.count_on_surplus(job.id, placement)
             return
         if is_strict:
             self._blocked_queues.add(job_class.queue)
         self.exhausted.add(job_class)
-        if futile:  # victims may count for it once no reservation blocks it
-            state.pending.mark_unchecked(job_class)
-        elif job_class not in self._counting_on_surplus and job_class.request is not None:
-            state.pending.mark_checked(job_class)  # in strict order, the next request differs
 
     def _would_start(
         self,
@@ -193,14 +193,12 @@ class PreemptionStage:
     def _cancel_obsolete(self) -> Iterator[PreemptionCancelled]:
         """Let victims resume whose preemptor does not need them any more."""
         state = self.state
-        obsolete = [job for _, job in sorted(state.stopping.items()) if is_obsolete(state, job)]
+        stopping = [job for _, job in sorted(state.stopping.items())]
+        obsolete = [job for job in stopping if is_obsolete(state, job, self.at)]
         for job in obsolete:
             yield PreemptionCancelled(at=self.at, job=job.id, attempt=job.attempt)
         if obsolete:
             self.nominations.refresh()
-            for job_class in self.exhausted:
-                if job_class.entries:
-                    state.pending.mark_unchecked(job_class)
             self.exhausted.clear()
 
     def _requests_for(
@@ -211,60 +209,56 @@ class PreemptionStage:
             gpus = elastic.gpu_count(eviction.keeps) if eviction.keeps is not None else None
             yield _stop_request(eviction.victim, reason, self.at, self.boot, preemptor.id, gpus)
 
-    def _grow_elastic(self) -> Iterator[PreemptionRequested]:
-        """Yield elastic jobs that resume with more GPUs."""
-        state, at, boot = self.state, self.at, self.boot
-        if state.memory.elastic_targets:
-            yield from rounds.grow(state, self.nominations.unnominated_ledger(), at, boot)
-        if len(state.pending):
-            return
-        jobs = [
-            job
-            for job in state.running_elastic.values()
-            if can_preempt(job) and not rounds.is_rebalanced(state, job)
-        ]
-        if jobs:
-            future = self.nominations.future
-            for job, gpus, reason in elastic.growth_candidates(state, future, jobs, at):
-                yield _stop_request(job, reason, at, boot, gpus=gpus)
+    def _possible_preemptors(
+        self, nodes: Sequence[str] | None
+    ) -> Iterator[tuple[SortKey, JobClass, int]]:
+        """Yield jobs in order that may preempt, given nodes: on those, or fit once others stop.
 
-    def _preemptor_heads(self, nodes: Sequence[str] | None = None) -> QueueHeads:
-        """Return the pending jobs that may preempt a running one; given nodes, on those."""
-        state = self.state
-        if not (state.running_elastic or any_preemption_possible(state)):
-            return QueueHeads(PendingQueue(), self.exhausted)
+        It ends at the first job that does not outrank the first victim.
+        """
+        state, end = self.state, (inf, inf)
+        if not state.running_elastic:
+            victim = first_victim(state, self.at)
+            if victim is None:
+                return
+            end = (victim[0], victim[1] - state.policies.min_hysteresis)
+        is_skipped: Callable[[SortKey, JobClass], bool] = partial(self._is_skipped, nodes)
         if state.running_elastic or not may_overtake(state):
-            return QueueHeads(state.pending, self.exhausted)
-        if nodes is not None:
-            on_nodes = self._with_hysteresis(partial(self.thresholds.threshold_on, nodes))
-            return PreemptorHeads(state.pending, on_nodes, exhausted=self.exhausted)
-        return PreemptorHeads(
-            state.pending,
-            self._with_hysteresis(self.thresholds.changed_threshold),
-            self._with_hysteresis(self.thresholds.threshold),
-            self.exhausted,
-        )
-
-    def _with_hysteresis(self, threshold_for: ThresholdFor) -> ThresholdFor:
-        min_hysteresis = self.state.policies.min_hysteresis
-
-        def threshold(gpu_bucket: int) -> Threshold:
-            priority, rank = threshold_for(gpu_bucket)
-            return priority, rank - min_hysteresis
-
-        return threshold
-
-    def _until_no_victim(self, heads: QueueHeads) -> Iterator[tuple[SortKey, JobClass, int]]:
-        """Yield pending jobs while they outrank the first victim."""
-        state = self.state
-        first = state.victims.first_victim()
-        if first is None and not state.running_elastic:
-            return
-        end = first[:2] if first is not None and not state.running_elastic else (inf, inf)
-        for key, job_class, id in heads:
-            if (key[0], key[1] + state.policies.min_hysteresis) >= end:
+            is_skipped = self._is_exhausted
+        for key, job_class, id in jobs_in_order(state.pending, is_skipped):
+            if key[:2] >= end:
                 return
             yield key, job_class, id
+
+    def _is_exhausted(self, _key: SortKey, job_class: JobClass) -> bool:
+        return job_class in self.exhausted
+
+    def _is_skipped(self, nodes: Sequence[str] | None, key: SortKey, job_class: JobClass) -> bool:
+        """Whether no job of a class from this position on can preempt or fits once others stop."""
+        if job_class in self.exhausted:
+            return True
+        if key[1] <= OVERDUE_RANK:
+            return False
+        need = job_class.gpu_bucket
+        threshold = self._thresholds.get(need)
+        if threshold is None:
+            of_nodes = self.thresholds
+            found = (
+                of_nodes.threshold(need) if nodes is None else of_nodes.threshold_on(nodes, need)
+            )
+            threshold = found[0], found[1] - self.state.policies.min_hysteresis
+            self._thresholds[need] = threshold
+        return key[:2] >= threshold and not self._may_fit_future(job_class)
+
+    def _may_fit_future(self, job_class: JobClass) -> bool:
+        """Whether a job may fit once others have stopped; then it claims what they free."""
+        future, size = self.nominations.future, job_class.size
+        if size.group is None or not future.nodes:
+            return size.group is None
+        test = self._future_tests.get(size.group)
+        if test is None:
+            test = self._future_tests[size.group] = capacity_test(future, size.group.shape)
+        return test(size.amounts)
 
 
 def _stop_request(
@@ -275,12 +269,12 @@ def _stop_request(
     )
 
 
-def is_obsolete(state: State, job: Job) -> bool:
+def is_obsolete(state: State, job: Job, at: float) -> bool:
     """Whether the preemptor of a stopping job is no longer pending or no longer outranks it."""
-    stop = job.progress.stop if job.progress is not None else None
+    stop = job.progress.stop
     if stop is None or stop.preemptor is None or job.state is not JobState.RUNNING:
         return False
-    if job.progress is None or not job.progress.accepts_stop:
+    if not job.progress.accepts_stop:
         return False
     if stop.preemptor not in state.pending:
         return True
@@ -289,4 +283,37 @@ def is_obsolete(state: State, job: Job) -> bool:
         return ahead < 0
     if not state.preempts(job):
         return True
-    return state.victims.rank_of(job.id) <= state.pending.class_of[stop.preemptor].indexed_key[1]
+    update_victim(state, job.id, at)
+    preemptor = state.pending.sort_key(state.jobs[stop.preemptor])
+    return state.victims.rank_of(job.id) <= preemptor[1]
+
+
+def memory_overcommitted(state: State) -> list[Job]:
+    """Return one job to stop for each GPU whose memory is not enough for the jobs that share it."""
+    victims: dict[int, Job] = {}
+    for (node, name), jobs in _jobs_by_gpu(state).items():
+        device = state.cluster.nodes[node].by_name[GPU, name]
+        is_short = device.memory_free - device.foreign_memory < 0 and not device.removed
+        if device.sharers < 2 or not is_short:
+            continue
+        if any(job.progress.stop is not None for job in jobs):
+            continue
+        candidates = [
+            job
+            for job in jobs
+            if job.id in state.preemptible and job.id not in victims and can_preempt(job)
+        ]
+        if candidates:
+            last = max(candidates, key=lambda job: (-job.priority, job.started_at or 0.0))
+            victims[last.id] = last
+    return list(victims.values())
+
+
+def _jobs_by_gpu(state: State) -> dict[tuple[str, str], list[Job]]:
+    """Return the jobs that share GPUs by memory, by node and name of the GPU."""
+    jobs: dict[tuple[str, str], list[Job]] = {}
+    for _, job in sorted(state.sharing.items()):
+        for part in job.placement.parts if job.placement is not None else ():
+            for name in part.names(GPU):
+                jobs.setdefault((part.node, name), []).append(job)
+    return jobs

@@ -1,7 +1,7 @@
 """Which pending jobs are protected by reservations, and which jobs those would block.
 
-A blocked job is protected if its queue uses backfill with reservations, or if it has waited too
-long: lower-ranked jobs must not delay it.
+A blocked job is protected if its queue uses backfill with reservations or strict order; under
+`planner`, if it is overdue or has a time limit. Lower-ranked jobs must not delay it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.policies.catalog import POLICIES
 from stoker.core.policies.policy import BackfillMode
-from stoker.core.queue.heads import QueueHeads
 from stoker.core.queue.job_class import JobClass, ShapeGroup
-from stoker.core.queue.scan import heads_between
+from stoker.core.queue.scan import heads_between, jobs_in_order
 from stoker.core.reservation.conservative import ConservativeBackfill
-from stoker.core.reservation.easy import NO_TIME_LIMIT, BlockedJob, EasyBackfill
+from stoker.core.reservation.easy import BlockedJob, EasyBackfill
 from stoker.core.reservation.reservation import Releases
 from stoker.core.state.state import State
 from stoker.core.structures.amounts import Amounts, CapacityTest, SortKey
@@ -30,8 +29,8 @@ from stoker.core.structures.amounts import Amounts, CapacityTest, SortKey
 class ReservationGuard:
     """Tells for one planning cycle which jobs a reservation keeps from starting."""
 
-    def __init__(self, state: State, boot: float) -> None:
-        self.state, self.boot = state, boot
+    def __init__(self, state: State, at: float, boot: float) -> None:
+        self.state, self.at, self.boot = state, at, boot
 
     @cached_property
     def is_conservative(self) -> bool:
@@ -43,18 +42,16 @@ class ReservationGuard:
     def backfill(self, cluster: Cluster, releases: Releases) -> EasyBackfill:
         """Return the backfill of a scan: conservative for all queues if one of them uses it."""
         kind = ConservativeBackfill if self.is_conservative else EasyBackfill
-        return kind(cluster, releases, self.boot)
+        return kind(cluster, releases, self.boot, self.at - self.boot)
 
     def may_be_blocked(self, key: SortKey) -> bool:
         """Whether a reservation of a higher-ranked job could block a job at this position."""
-        return self._any_protected and next(self.protected_before(key), None) is not None
+        return self.any_protected and next(self.protected_before(key), None) is not None
 
     @cached_property
-    def _any_protected(self) -> bool:
-        return not may_overtake(self.state) or any(
-            job_class.key.time_limit is not None or job_class.is_overdue
-            for job_class in self.state.pending.classes.values()
-        )
+    def any_protected(self) -> bool:
+        """Whether a pending job may be protected: no loop over 1,000 classes."""
+        return not may_overtake(self.state) or self.state.pending.may_have_reservations
 
     def would_start(
         self,
@@ -107,7 +104,7 @@ class ReservationGuard:
     def blocked_ahead(self, end: SortKey, exclude: Container[int] = ()) -> Iterator[BlockedJob]:
         """Yield all protected jobs before a position, for conservative backfill."""
         state, strict_queues = self.state, set[str]()
-        for key, job_class, id in QueueHeads(state.pending):
+        for key, job_class, id in jobs_in_order(state.pending):
             if key >= end:
                 return
             if not self._may_be_next(job_class, strict_queues) or id in exclude:
@@ -136,6 +133,7 @@ def blocked_job(state: State, key: SortKey, job: Job, job_class: JobClass) -> Bl
         state.class_request(job, job_class),
         state.specs[job.spec].limit,
         state.backfill_mode(job_class.queue) is BackfillMode.CONSERVATIVE,
+        state.specs[job.spec].time_needed,
     )
 
 
@@ -150,9 +148,9 @@ def may_be_protected(state: State, group: ShapeGroup) -> CapacityTest:
     gpus, mode = state.gpu_quota_left(group.queue), state.backfill_mode(group.queue)
     if gpus is None or gpus < 0 or mode is BackfillMode.UNRESTRICTED:
         return fits_never
-    max_limit = NO_TIME_LIMIT if mode is BackfillMode.OVERDUE_ONLY else inf
+    needs_limit = mode is BackfillMode.OVERDUE_ONLY
     max_gpus = gpus if group.shape.gpus is not None else inf
-    return lambda amounts: amounts[-1] <= max_limit and amounts[0] <= max_gpus
+    return lambda amounts: (amounts[-1] < inf or not needs_limit) and amounts[0] <= max_gpus
 
 
 def may_overtake(state: State) -> bool:

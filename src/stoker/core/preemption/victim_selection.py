@@ -1,8 +1,9 @@
 """Victim selection: a minimal set of running jobs whose devices let a preemptor start.
 
-On one node, or on as many as a gang misses, victims are released in the order of the index, the
-lowest rank first, until the request fits; then those that are not needed are kept running, in the
-same order (Kubernetes and Kueue do so in the reverse order: GetVictimsOnNode, fillBackWorkloads).
+On one node, or on as many as a gang misses, victims are released in victim order (lowest
+priority, then largest rank) until the request fits; then those that are not needed are kept
+running, in the same order (Kubernetes and Kueue do so in the reverse order: GetVictimsOnNode,
+fillBackWorkloads).
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from stoker.core.placement.fit import fit
 from stoker.core.placement.placer import find_placement
 from stoker.core.preemption.threshold_query import ThresholdQuery
 from stoker.core.queue.job_class import JobClass
-from stoker.core.running.future_capacity import FutureCapacity, can_preempt
+from stoker.core.running.victims import can_preempt
 from stoker.core.state.state import State
+from stoker.core.state.victim_ranks import update_victims_on
 
 MAX_NODES_PER_PREEMPTOR = 8
 """Nodes on which victims are tried for each node that one preemptor requests."""
@@ -46,9 +48,6 @@ class PreemptorRequest:
         self.state, self.request, self.priority = state, request, job_class.priority
         self.node_part = request.part
         """The request to one node."""
-        self.all_nodes = job_class.is_unchecked or request.node_count > 1
-        """Whether all nodes are tried, or only changed ones. A changed node may be enough for a
-        gang together with unchanged ones."""
         policy = state.policy_of(job_class.queue)
         self.min_victim_rank = rank + log2(policy.hysteresis) if policy.preempts else inf
         """Victims of equal priority must have a rank above this."""
@@ -110,7 +109,6 @@ def _candidate_nodes(thresholds: ThresholdQuery, preemptor: PreemptorRequest) ->
     names: Iterable[str] = thresholds.candidate_nodes(
         preemptor.node_part,
         (-preemptor.priority, preemptor.min_victim_rank),
-        preemptor.all_nodes,
     )
     if preemptor.state.running_elastic:
         names = dict.fromkeys([*_elastic_nodes(preemptor), *names])
@@ -119,7 +117,7 @@ def _candidate_nodes(thresholds: ThresholdQuery, preemptor: PreemptorRequest) ->
 
 
 def _select_on(
-    future: FutureCapacity,
+    future: Cluster,
     name: str,
     preemptor: PreemptorRequest,
     now: float,
@@ -160,7 +158,7 @@ def _elastic_nodes(preemptor: PreemptorRequest) -> list[str]:
 def _evictions_on(
     preemptor: PreemptorRequest, name: str, now: float, shrink_only: bool
 ) -> Iterator[Eviction]:
-    """Yield possible evictions on a node, the cheapest first: shrinking, then the lowest rank."""
+    """Yield possible evictions on a node, the cheapest first: shrinking, then in victim order."""
     state = preemptor.state
     for _, job in sorted(state.running_elastic.items()):
         if job.placement is None or job.placement.on(name) is None:
@@ -169,8 +167,11 @@ def _evictions_on(
             keeps = elastic.min_request(state, job)
             if keeps is not None:
                 yield Eviction(job, keeps)
+    if shrink_only:
+        return
     threshold = (-preemptor.priority, preemptor.min_victim_rank)
-    for key in state.victims.victims_on(name) if not shrink_only else ():
+    update_victims_on(state, name, now)
+    for key in state.victims.victims_on(name):
         if threshold >= key[:2]:
             return  # all further victims rank before this one
         if _may_be_victim(preemptor, state.jobs[key[3]], now):
@@ -178,7 +179,7 @@ def _evictions_on(
 
 
 def _may_be_victim(preemptor: PreemptorRequest, job: Job, now: float) -> bool:
-    """Whether a job of lower rank may be preempted now."""
+    """Whether a job that ranks behind the preemptor may be preempted now."""
     state = preemptor.state
     if not can_preempt(job) or job.priority != preemptor.priority:
         return can_preempt(job)
@@ -190,8 +191,7 @@ def _may_be_victim(preemptor: PreemptorRequest, job: Job, now: float) -> bool:
 
 def _loses_nothing(state: State, job: Job) -> bool:
     """Whether a job saves its work before it stops."""
-    accepts_stop = job.progress is not None and job.progress.accepts_stop
-    return accepts_stop or state.spec(job).early_signal is not None
+    return job.progress.accepts_stop or state.spec(job).early_signal is not None
 
 
 def _exceeded_quantum(state: State, job: Job, now: float) -> bool:
@@ -201,7 +201,7 @@ def _exceeded_quantum(state: State, job: Job, now: float) -> bool:
 
 
 def _drop_unneeded(
-    future: FutureCapacity, evictions: Iterable[Eviction], fits: Callable[[], bool]
+    future: Cluster, evictions: Iterable[Eviction], fits: Callable[[], bool]
 ) -> list[Eviction]:
     """Restore the victims without which the request fits, in the order of selection."""
     needed = []

@@ -29,52 +29,27 @@ class ClassKey(NamedTuple):
     """Seconds. A short job may be backfilled where a long one before it may not."""
     user: str
     """Only in queues with fair share, where all jobs of a user move together; else empty."""
+    time_needed: int = 0
+    """Seconds for which a node must exist for a start: not the time limit of a training job."""
 
 
 ClassEntry = tuple[float, int, int]
 """Rank by the policy, order of arrival and id of a job: its sort key within a class."""
 
 
-OVERDUE_CUTOFF = OVERDUE_RANK / 2
-"""Ranks below this belong to overdue jobs; halfway, so that no fair-share penalty crosses it."""
-
-
 class JobClass:
     """Pending jobs that are interchangeable to the planner, except for their order."""
 
-    __slots__ = (
-        "amounts",
-        "array",
-        "entries",
-        "fair_share_penalty",
-        "gpu_bucket",
-        "group",
-        "indexed_key",
-        "is_unchecked",
-        "key",
-        "priority",
-        "queue",
-        "request",
-    )  # fmt: skip
-
-    def __init__(self, key: ClassKey, group: ShapeGroup | None) -> None:
-        self.key, self.group = key, group
-        """`group` is None if amounts alone do not decide whether the class fits."""
+    def __init__(self, key: ClassKey, size: RequestSize) -> None:
+        self.key, self.size = key, size
         self.request, self.priority, self.queue, self.array = key[:4]
         self.entries: list[ClassEntry] = []
         """Entries of the jobs, sorted."""
         self.indexed_key: SortKey = BEFORE_ALL
         """Sort key of the head, set by the pending queue."""
         self.gpu_bucket = gpu_bucket_of(self.request)
-        self.is_unchecked = True
-        """Whether preemption may help although no node changed since the last check."""
         self.fair_share_penalty = 0.0
         """Ranks by which the user's recent usage moves all jobs of the class back."""
-        self.amounts: Amounts = ()
-        """Requested amounts and the time limit, if the class has a group."""
-        if self.request is not None and group is not None:
-            limit = inf if key.time_limit is None else key.time_limit
-            self.amounts = (*request_amounts(self.request), limit)
 
     @property
     def head(self) -> int:
@@ -84,7 +59,7 @@ class JobClass:
     @property
     def is_overdue(self) -> bool:
         """Whether the head exceeded the starvation bound of its policy."""
-        return self.indexed_key[1] <= OVERDUE_CUTOFF
+        return self.indexed_key[1] <= OVERDUE_RANK
 
     def sort_key(self, entry: ClassEntry) -> SortKey:
         """Return the position of one of the jobs in the pending queue."""
@@ -93,7 +68,7 @@ class JobClass:
 
     def effective_rank(self, rank: float) -> float:
         """Return a rank with the fair-share penalty, which overdue jobs do not have."""
-        return rank + self.fair_share_penalty if rank > OVERDUE_CUTOFF else rank
+        return rank + self.fair_share_penalty if rank > OVERDUE_RANK else rank
 
     def sort_keys(self) -> Iterator[SortKey]:
         """Yield the sort keys of the jobs in order, lazily."""
@@ -103,10 +78,23 @@ class JobClass:
 class ShapeGroup:
     """Classes of one queue that differ only in amounts, time limit, priority and user."""
 
-    __slots__ = ("__weakref__", "queue", "shape")
-
     def __init__(self, shape: ResourceRequest, queue: str) -> None:
         self.shape, self.queue = shape, queue
+
+
+class RequestSize:
+    """Classes of which none fits if one does not: of several users, or with other priorities."""
+
+    def __init__(self, group: ShapeGroup | None, amounts: Amounts) -> None:
+        self.group, self.amounts = group, amounts
+        """Amounts and time limit of the requests; without a group, they do not decide alone."""
+        self.order: list[tuple[SortKey, JobClass]] = []
+        """The classes by the sort key of their head."""
+
+
+def sized_amounts(request: ResourceRequest, key: ClassKey) -> Amounts:
+    """Return the requested amounts and the time limit of a class."""
+    return (*request_amounts(request), inf if key.time_limit is None else key.time_limit)
 
 
 def is_groupable(key: ClassKey) -> bool:

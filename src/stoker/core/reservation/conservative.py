@@ -1,16 +1,18 @@
 """Conservative backfill: a job starts early only if it delays no protected job before it.
 
-Source: Mu'alem & Feitelson, IEEE TPDS 12(6), 2001. Every blocked job is booked into the earliest
-slot in which its request is free for as long as it may run, by the time limits of running jobs
-and the slots of jobs before it. A job may start now if it ends before those slots or fits beside
-them. Slots are booked again in every scan, so that a job that ends early lets others move up.
+Source: Mu'alem & Feitelson, IEEE TPDS 12(6), 2001. Each of the first `MAX_RESERVATIONS` protected
+jobs is booked into the earliest slot in which its request is free for as long as it may run, by the
+release times of running jobs and the slots of jobs before it. A job may start now if it ends before
+those slots or fits beside them. Slots are booked again in every scan, so that a job that ends early
+lets others move up.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from math import inf
+from operator import itemgetter
 
 from msgspec import Struct
 
@@ -19,16 +21,17 @@ from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.hardware import Placement
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.placement.capacity import free_gpus
+from stoker.core.placement.horizon import exclude_ending_nodes
 from stoker.core.placement.placer import find_placement, find_placement_on
 from stoker.core.placement.request_shape import gpus_needed
-from stoker.core.reservation.device_choice import prefer_busy_devices
 from stoker.core.reservation.easy import BlockedJob, EasyBackfill
-from stoker.core.reservation.reservation import Releases
+from stoker.core.reservation.reservation import Releases, prefer_busy_devices
 from stoker.core.running.release_times import KILL_GRACE_SECONDS, Release
 from stoker.core.structures.amounts import BEFORE_ALL, SortKey
 
-MAX_RESERVATIONS = 100
-"""Blocked jobs per scan that get a slot: later starts are too uncertain to be worth the time."""
+MAX_RESERVATIONS = 20
+"""Blocked jobs per scan that get a slot. With 100, an event takes twice as long, and the mean
+completion time of the first 400 jobs of Muri 1 changes by 0.6 %."""
 
 
 class BookedSlot(Struct, frozen=True):
@@ -54,18 +57,15 @@ class ConservativeBackfill(EasyBackfill):
     Invariant: slots are booked in queue order.
     """
 
-    def __init__(self, cluster: Cluster, releases: Releases, now: float) -> None:
-        super().__init__(cluster, releases, now)
+    def __init__(
+        self, cluster: Cluster, releases: Releases, now: float, wall_offset: float = 0.0
+    ) -> None:
+        super().__init__(cluster, releases, now, wall_offset)
         self._slots: list[BookedSlot] = []
         self._booked_until: SortKey = BEFORE_ALL
         self._timeline: _Timeline | None = None
         self._started: dict[int, float] = {}
         """Latest end of the jobs that started in this scan, by the identity of their placement."""
-
-    @property
-    def has_reservation(self) -> bool:
-        """Whether a job that fits may be kept from starting by a slot."""
-        return bool(self._slots)
 
     def try_start(
         self,
@@ -75,37 +75,45 @@ class ConservativeBackfill(EasyBackfill):
         blocked: Iterable[BlockedJob],
     ) -> Placement | None:
         """Return devices on which a request may start now, or None. The caller allocates them."""
-        placement, end = find_placement(ledger, request), self.now + _duration(limit)
-        for slot in self._slots_before(blocked):
-            if placement is None:
-                return None
-            if slot.overlaps(self.now, end) and _share_node(slot.placement, placement):
-                placement = find_placement(self._beside_slots(ledger, end), request)
+        end, count = self.now + _duration(limit), len(self._slots)
+        placement = find_placement(ledger, request)
         if placement is not None:
-            placement = find_placement(self._beside_slots(ledger, end), request)
+            placement = self._find_beside_slots(ledger, request, end)
+        if placement is None:
+            return None
+        for slot in self._book_slots(blocked):
+            if slot.overlaps(self.now, end) and _share_node(slot.placement, placement):
+                placement = self._find_beside_slots(ledger, request, end)
+                if placement is None:
+                    return None
+        if len(self._slots) > count:  # another node may fit better beside the new slots
+            placement = self._find_beside_slots(ledger, request, end)
         if placement is not None:
             self._timeline = None
             self._started[id(placement)] = end
         return placement
 
-    def _beside_slots(self, ledger: Cluster, end: float) -> Cluster:
-        """Return what is free in a ledger, and stays free until `end` beside the slots."""
+    def _find_beside_slots(
+        self, ledger: Cluster, request: ResourceRequest, end: float
+    ) -> Placement | None:
+        """Return devices that are free in a ledger, and stay free until `end` beside the slots."""
         free = Overlay(ledger)
         if self._slots:
             timeline = self._current_timeline()
+            if not timeline.may_fit(request, self.now, end):
+                return None
             timeline.withhold(free, timeline.slots, self.now, end)
-        return free
+        return find_placement(free, request)
 
-    def _slots_before(self, blocked: Iterable[BlockedJob]) -> Iterator[BookedSlot]:
-        """Yield the slots of jobs before a candidate; those without one are booked on the way."""
-        yield from self._slots.copy()
+    def _book_slots(self, blocked: Iterable[BlockedJob]) -> Iterator[BookedSlot]:
+        """Book slots for jobs before a candidate that have none; yield them."""
         for job in blocked:
             if len(self._slots) >= MAX_RESERVATIONS:
                 return
             if job.key <= self._booked_until or (self._slots and not job.is_conservative):
                 continue
             self._booked_until = job.key
-            slot = self._earliest_slot(job.request, _duration(job.limit))
+            slot = self._earliest_slot(job.request, _duration(job.limit), job.time_needed)
             if slot is not None:  # otherwise the end of all running jobs would not help it
                 self._slots.append(slot)
                 self._current_timeline().book(slot)
@@ -120,24 +128,52 @@ class ConservativeBackfill(EasyBackfill):
             self._timeline = _Timeline(self.cluster, releases, self._slots)
         return self._timeline
 
-    def _earliest_slot(self, request: ResourceRequest, duration: float) -> BookedSlot | None:
+    def _earliest_slot(
+        self, request: ResourceRequest, duration: float, time_needed: int
+    ) -> BookedSlot | None:
         """Return the first time from which the request is free for this duration."""
-        # A job with the same request and no longer duration got no earlier slot.
+        # A job with the same request and no longer duration got no earlier slot; beside nodes that
+        # end, it may have needed them for longer.
         alike = [
             slot.start
             for slot in self._slots
             if slot.request == request and slot.duration <= duration
+            if not self.cluster.base.node_ends
         ]
         timeline = self._current_timeline()
-        for start, names in timeline.starts(request, max(alike, default=self.now)):
+        for start, names in timeline.starts(request, max(alike, default=self.now), duration):
+            needed_until = start + self.wall_offset + time_needed
+            request_then = exclude_ending_nodes(self.cluster, request, needed_until)
             free = timeline.free_during(names, start, start + duration)
-            found = find_placement_on(free, names, request)
+            found = find_placement_on(free, names, request_then)
             if found is not None:
-                chosen = prefer_busy_devices(request, found, free, self.cluster)
+                chosen = prefer_busy_devices(request_then, found, free, self.cluster)
                 return BookedSlot(start, duration, start + duration, request, chosen)
             if request.node_count == 1:
                 names.clear()  # they fit only once more is released there
         return None
+
+
+class _FreeGpus:
+    """The free amount of GPUs of one node over time."""
+
+    def __init__(self, amount: int) -> None:
+        self._times = [-inf]
+        self._amounts = [amount]
+        """The free amount from each time on."""
+
+    def add(self, time: float, amount: int) -> None:
+        """Add to the free amount from a time on."""
+        index = bisect_left(self._times, time)
+        if index == len(self._times) or self._times[index] != time:
+            self._times.insert(index, time)
+            self._amounts.insert(index, self._amounts[index - 1])
+        self._amounts[index:] = [free + amount for free in self._amounts[index:]]
+
+    def least(self, start: float, end: float) -> int:
+        """Return the smallest free amount during an interval."""
+        first = bisect_right(self._times, start) - 1
+        return min(self._amounts[first : max(bisect_left(self._times, end), first + 1)])
 
 
 class _Timeline:
@@ -147,17 +183,18 @@ class _Timeline:
         self, cluster: Cluster, releases: Iterable[Release], slots: Iterable[BookedSlot]
     ) -> None:
         self._cluster = cluster
-        self._free_gpus = {name: free_gpus(cluster, name) for name in cluster.node_names()}
-        self._changes: list[tuple[float, int, str]] = []
-        """Time at which a node has more or fewer free GPUs, by how much, and its name; sorted."""
+        self._free_gpus = {
+            name: _FreeGpus(free_gpus(cluster, name)) for name in cluster.node_names()
+        }
+        self._ends: list[tuple[float, str]] = []
+        """Times at which a node has more free, and its name; sorted."""
         self._releases: dict[str, list[Release]] = {}
         self.slots: dict[str, list[tuple[BookedSlot, Placement]]] = {}
         """Slots with their part of each node."""
         for end, placement in releases:
             for part in placement.parts:
                 self._releases.setdefault(part.node, []).append((end, part))
-                self._changes.append((end, _gpus(part), part.node))
-        self._changes.sort()
+                self._add_end(end, part)
         for slot in slots:
             self.book(slot)
 
@@ -165,31 +202,46 @@ class _Timeline:
         """Add a slot."""
         for part in slot.placement.parts:
             self.slots.setdefault(part.node, []).append((slot, part))
-            insort(self._changes, (slot.start, -_gpus(part), part.node))
-            insort(self._changes, (slot.end, _gpus(part), part.node))
+            self._free_gpus[part.node].add(slot.start, -_gpus(part))
+            self._add_end(slot.end, part)
+
+    def _add_end(self, end: float, part: Placement) -> None:
+        insort(self._ends, (end, part.node))
+        self._free_gpus[part.node].add(end, _gpus(part))
+
+    def may_fit(self, request: ResourceRequest, start: float, end: float) -> bool:
+        """Whether enough nodes have enough GPUs during an interval, of whichever devices."""
+        return len(self._may_hold(self._free_gpus, request, start, end)) >= request.node_count
+
+    def _may_hold(
+        self, names: Iterable[str], request: ResourceRequest, start: float, end: float
+    ) -> dict[str, None]:
+        needed = gpus_needed(request)
+        return {
+            name: None
+            for name in names
+            if not needed or self._free_gpus[name].least(start, end) >= needed
+        }
 
     def starts(
-        self, request: ResourceRequest, earliest: float
+        self, request: ResourceRequest, earliest: float, duration: float
     ) -> Iterator[tuple[float, dict[str, None]]]:
-        """Yield possible start times, with the nodes that may have enough GPUs then.
+        """Yield possible start times, with the nodes that may have enough GPUs from then on.
 
         A node is in the result until the caller removes it, and again when more is free there.
         """
-        free, needed, start = self._free_gpus.copy(), gpus_needed(request), earliest
-        names, changes, index = dict.fromkeys(free), self._changes, 0
+        names, start = dict.fromkeys(self._free_gpus), earliest
+        index = bisect_right(self._ends, earliest, key=itemgetter(0))
         while True:
-            while index < len(changes) and changes[index][0] <= start:
-                _, gpus, name = changes[index]
-                free[name] += gpus
-                if gpus >= 0:
-                    names[name] = None
-                index += 1
-            names = {name: None for name in names if free[name] >= needed}
+            names = self._may_hold(names, request, start, start + duration)
             if len(names) >= request.node_count:
                 yield start, names
-            if index == len(changes):
+            if index == len(self._ends):
                 return
-            start = changes[index][0]
+            start = self._ends[index][0]
+            while index < len(self._ends) and self._ends[index][0] == start:
+                names[self._ends[index][1]] = None
+                index += 1
 
     def free_during(self, names: Iterable[str], start: float, end: float) -> Overlay:
         """Return a ledger of what is free on these nodes during an interval."""

@@ -7,6 +7,7 @@ ends before the shadow time of the reservation, or if it fits beside it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import NamedTuple
 
 from stoker.core.cluster.cluster import Cluster
@@ -18,9 +19,6 @@ from stoker.core.reservation.reservation import Releases, Reservation, reserve
 from stoker.core.running.release_times import KILL_GRACE_SECONDS
 from stoker.core.structures.amounts import CapacityTest, SortKey
 
-NO_TIME_LIMIT = 1e300
-"""Seconds; more than any time limit, and less than the infinity that stands for none."""
-
 
 class BlockedJob(NamedTuple):
     """A protected job that does not fit now: later jobs must not delay it."""
@@ -30,6 +28,8 @@ class BlockedJob(NamedTuple):
     limit: int | None
     is_conservative: bool = False
     """Whether it is reserved for even if jobs before it have reservations."""
+    time_needed: int = 0
+    """Seconds for which its nodes must exist after its start."""
 
 
 class EasyBackfill:
@@ -38,14 +38,13 @@ class EasyBackfill:
     Invariant: capacity only shrinks during a scan, so that the first reservation stays valid.
     """
 
-    def __init__(self, cluster: Cluster, releases: Releases, now: float) -> None:
+    def __init__(
+        self, cluster: Cluster, releases: Releases, now: float, wall_offset: float = 0.0
+    ) -> None:
+        """`wall_offset`: the difference between the wall clock and the boot clock of `now`."""
         self.cluster, self.releases, self.now = cluster, releases, now
+        self.wall_offset = wall_offset
         self._reservation: Reservation | None = None
-
-    @property
-    def has_reservation(self) -> bool:
-        """Whether a job that fits may be kept from starting by a reservation."""
-        return self._reservation is not None
 
     def try_start(
         self,
@@ -77,7 +76,8 @@ class EasyBackfill:
         Others wait for drained devices or foreign processes, and must not block the queue.
         """
         for job in blocked:
-            reservation = reserve(self.cluster, self.releases(), job.request)
+            needed_from_start = self.wall_offset + job.time_needed
+            reservation = reserve(self.cluster, self.releases(), job.request, needed_from_start)
             if reservation is not None:
                 return reservation
         return None
@@ -88,7 +88,10 @@ class EasyBackfill:
         if reservation is None:
             return capacity_test(ledger, shape)
         # Slightly more time than there is: rounding must not hide a job that `try_start` accepts.
-        left = min(reservation.shadow_time - self.now - KILL_GRACE_SECONDS + 0.001, NO_TIME_LIMIT)
+        left = reservation.shadow_time - self.now - KILL_GRACE_SECONDS + 0.001
         fits_now = capacity_test(ledger, shape)
         fits_beside = capacity_test(reservation.backfill_capacity(ledger), shape)
-        return lambda amounts: (amounts[-1] <= left and fits_now(amounts)) or fits_beside(amounts)
+        return lambda amounts: (
+            (amounts[-1] <= left and amounts[-1] < inf and fits_now(amounts))
+            or fits_beside(amounts)
+        )

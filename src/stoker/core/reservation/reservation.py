@@ -1,4 +1,4 @@
-"""The reservation of a blocked job: when it can start at the latest, and on which devices.
+"""The reservation of a blocked job: its earliest start, and the devices it will have.
 
 Source: EASY (Lifka 1995). The shadow time is the time at which the running jobs have released
 enough by their time limits or estimates; what the blocked job leaves free then may be used
@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from msgspec.structs import replace
+
 from stoker.core.cluster.cluster import Cluster
+from stoker.core.cluster.node import Node
 from stoker.core.cluster.overlay import Overlay
-from stoker.core.model.hardware import Placement
+from stoker.core.model.hardware import DeviceAllocation, Placement
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.placement.capacity import free_gpus
 from stoker.core.placement.fit import fit
+from stoker.core.placement.horizon import exclude_ending_nodes
 from stoker.core.placement.placer import find_placement
-from stoker.core.placement.request_shape import gpus_needed
-from stoker.core.reservation.device_choice import prefer_busy_devices
+from stoker.core.placement.request_shape import gpus_needed, names_hardware
 from stoker.core.running.release_times import KILL_GRACE_SECONDS, Release
 
 Releases = Callable[[], Iterable[Release]]
@@ -55,11 +58,16 @@ class Reservation:
 
 
 def reserve(
-    cluster: Cluster, releases: Iterable[Release], request: ResourceRequest
+    cluster: Cluster,
+    releases: Iterable[Release],
+    request: ResourceRequest,
+    needed_from_start: float = 0.0,
 ) -> Reservation | None:
     """Reserve the earliest start by the releases; None if even the last is not enough.
 
-    A job without a time limit and an estimate is released at infinity. Then the start is unknown,
+    Its nodes must exist until `needed_from_start` after the start, by the wall clock.
+
+    A job with neither a time limit nor an estimate is released at infinity: the start is unknown,
     but the devices are still reserved: only jobs with a limit, or jobs beside the reservation, may
     start.
     """
@@ -77,8 +85,80 @@ def reserve(
                 for released in waiting.pop(name):
                     node.release(released.allocations)
                 may_fit = may_fit or fit(node, request.part) is not None
-        reserved = find_placement(ledger, request) if may_fit else None
-        if reserved is not None:
-            return Reservation(end, ledger, prefer_busy_devices(request, reserved, ledger, cluster))
+        if may_fit:
+            request_then = exclude_ending_nodes(cluster, request, end + needed_from_start)
+            reserved = find_placement(ledger, request_then)
+            if reserved is not None:
+                chosen = prefer_busy_devices(request_then, reserved, ledger, cluster)
+                return Reservation(end, ledger, chosen)
         may_fit = False
     return None
+
+
+def prefer_busy_devices(
+    request: ResourceRequest, placement: Placement, future: Cluster, now: Cluster
+) -> Placement:
+    """Return a placement that is equivalent in the future ledger, on nodes and GPUs busy now."""
+    if names_hardware(request):
+        return placement
+    parts = placement.parts
+    if placement.other_parts:
+        parts = _on_busier_nodes(parts, future, now)
+    first, *others = (
+        Placement(
+            part.node, _busier_gpus(part.allocations, future.node(part.node), now.node(part.node))
+        )
+        for part in parts
+    )
+    return Placement(first.node, first.allocations, tuple(others))
+
+
+def _on_busier_nodes(
+    parts: tuple[Placement, ...], future: Cluster, now: Cluster
+) -> tuple[Placement, ...]:
+    names = [part.node for part in parts]
+    free = {name: free_gpus(now, name) for name in (*future.modified_nodes(), *names)}
+
+    def are_equivalent(one: str, other: str) -> bool:
+        node, other_node = future.node(one), future.node(other)
+        if node is None or other_node is None:
+            return False
+        return node.named_signature == other_node.named_signature
+
+    twins = _busier_twins(names, free, are_equivalent)
+    return tuple(Placement(twins.get(part.node, part.node), part.allocations) for part in parts)
+
+
+def _busier_gpus(
+    allocations: tuple[DeviceAllocation, ...], future: Node | None, now: Node | None
+) -> tuple[DeviceAllocation, ...]:
+    names = [allocation.device for allocation in allocations if allocation.type == GPU]
+    if future is None or now is None or not names:
+        return allocations
+    free = {device.name: device.unallocated for device in now.types[GPU]}
+    signatures = {device.name: device.free_signature for device in future.types[GPU]}
+    twins = _busier_twins(names, free, lambda one, other: signatures[one] == signatures[other])
+    return tuple(
+        replace(allocation, device=twins.get(allocation.device, allocation.device))
+        if allocation.type == GPU
+        else allocation
+        for allocation in allocations
+    )
+
+
+def _busier_twins(
+    names: Iterable[str], free: dict[str, int], are_equivalent: Callable[[str, str], bool]
+) -> dict[str, str]:
+    """Return an equivalent for each name of which less is free now, if there is one."""
+    chosen = sorted(set(names), key=lambda name: (-free[name], name))
+    others = sorted(free.keys() - set(chosen), key=lambda name: (free[name], name))
+    twins: dict[str, str] = {}
+    for name in chosen:
+        for other in others:
+            if free[other] >= free[name]:
+                break
+            if are_equivalent(other, name):
+                twins[name] = other
+                others.remove(other)
+                break
+    return twins

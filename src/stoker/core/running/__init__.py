@@ -1,1 +1,1 @@
-"""Indexes over running jobs: victims, preemption cost, future capacity, release times."""
+"""Indexes over running jobs: victims, preemption thresholds, release times."""

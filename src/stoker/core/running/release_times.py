@@ -1,4 +1,4 @@
-"""Release times: when running jobs free their devices at the latest, in order."""
+"""Release times: when running jobs free their devices, at the latest or as estimated, in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ KILL_GRACE_SECONDS = 10.0
 class ReleaseTimes:
     """Running jobs by their latest end, on the boot clock.
 
-    Derived from: time limits, expected durations. Invalidated by: `state.timers.arm_timers`.
+    Derived from: time limits, measured epochs, stop requests, ends of nodes.
+    Invalidated by: changes of these; `state.timers.arm_timers` sets the new time.
     """
 
     def __init__(self) -> None:

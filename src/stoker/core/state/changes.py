@@ -2,57 +2,36 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
-
-class Changes(Struct, frozen=True):
-    """Ids of changed jobs and sweeps, of unloaded jobs, and whether the cluster record changed."""
-
-    jobs: set[int]
-    sweeps: set[int]
-    unloaded: list[int]
-    record: bool
-
 
 class ChangeSet:
-    """Changes of the state since the last commit; `take` is the only reset."""
-
-    __slots__ = ("_jobs", "_record", "_sweeps", "_unloaded")
+    """Ids of changed jobs and sweeps, of unloaded jobs, and whether the cluster record changed."""
 
     def __init__(self) -> None:
-        self._jobs: set[int] = set()
-        self._sweeps: set[int] = set()
-        self._unloaded: list[int] = []
-        self._record = False
+        self.jobs: set[int] = set()
+        self.sweeps: set[int] = set()
+        self.unloaded: list[int] = []
+        self.has_record = False
 
     def job(self, id: int) -> None:
         """Note that a job changed."""
-        self._jobs.add(id)
+        self.jobs.add(id)
 
     def sweep(self, id: int) -> None:
         """Note that a sweep changed."""
-        self._sweeps.add(id)
+        self.sweeps.add(id)
 
-    def unloaded(self, id: int) -> None:
+    def unload(self, id: int) -> None:
         """Note that a finished job left memory."""
-        self._jobs.discard(id)
-        self._unloaded.append(id)
+        self.jobs.discard(id)
+        self.unloaded.append(id)
+
+    def add(self, later: ChangeSet) -> None:
+        """Add what a later commit changed."""
+        self.jobs |= later.jobs
+        self.sweeps |= later.sweeps
+        self.unloaded += later.unloaded
+        self.has_record = self.has_record or later.has_record
 
     def record(self) -> None:
         """Note that the cluster record changed."""
-        self._record = True
-
-    def has_job(self, id: int) -> bool:
-        """Whether a job changed since the last commit."""
-        return id in self._jobs
-
-    @property
-    def sweeps(self) -> list[int]:
-        """Ids of the changed sweeps, in order."""
-        return sorted(self._sweeps)
-
-    def take(self) -> Changes:
-        """Return what changed since the last call, and start again with nothing."""
-        changes = Changes(self._jobs, self._sweeps, self._unloaded, self._record)
-        self._jobs, self._sweeps, self._unloaded, self._record = set(), set(), [], False
-        return changes
+        self.has_record = True

@@ -21,7 +21,11 @@ from stoker.core.model.lifecycle import JobState
 from stoker.core.policies.ranking import rank
 from stoker.core.running.victims import VictimKey
 from stoker.core.state.state import State
+from stoker.core.state.victim_ranks import first_victim
 from stoker.core.structures.amounts import SortKey
+
+_AFTER_END = {"afterok", "afterany"}
+"""Kinds of dependencies that an unfinished job keeps open."""
 
 
 def update_eligibility(state: State, job: Job, now: float) -> None:
@@ -60,8 +64,15 @@ def enqueue_if_eligible(state: State, job: Job, now: float) -> bool:
         or is_head
         or state.pending.class_of[job.id].request is None
         or bool(state.running_elastic)
-        or may_preempt(state, state.pending.sort_key(job), state.victims.first_victim())
+        or may_preempt(state, state.pending.sort_key(job), first_victim(state, now))
     )
+
+
+def rerank_pending(state: State, job: Job, now: float) -> SortKey:
+    """Move a job in the pending queue by the time that has passed; return its sort key."""
+    job_rank, until, _ = rank(state.ranking_input(job), now)
+    state.rank_timers.set(job.id, until)
+    return state.pending.set_rank(job, job_rank)
 
 
 def dequeue(state: State, job: Job) -> None:
@@ -165,54 +176,44 @@ def unlink_dependency(state: State, job: Job) -> None:
 
 def update_dependents(state: State, other: int, at: float) -> None:
     """Update the eligibility of all jobs that depend on a job or a sweep."""
-    if other not in state.dependents:
-        return
-    unchanged_by_spec: dict[str, tuple[bool, bool]] = {}
-    """By spec: whether the dependency stays open, and whether it can never be met."""
-    for id in sorted(state.dependents[other]):
+    by_spec: dict[str, tuple[bool, bool]] = {}  # thousands of jobs may share a spec
+    for id in sorted(state.dependents.get(other, ())):
         dependent = state.jobs[id]
-        if dependent.spec not in unchanged_by_spec:  # once per spec: thousands of jobs may share it
-            if _has_other_dependencies(state, dependent, other):
-                unchanged_by_spec[dependent.spec] = (True, id in state.never_eligible)
-                continue
-            status, others, delay_end = dependency_status_of(state, dependent, at)
-            if others:
-                state.blocking_job[dependent.spec] = others[-1]
-            dependency = state.specs[dependent.spec].dependency
-            alike = dependency is not None and not (dependency.is_by_member or dependency.has_delay)
-            stays = alike and status is not DependencyStatus.MET and delay_end is None
-            unchanged_by_spec[dependent.spec] = (stays, status is DependencyStatus.NEVER)
-        stays, is_never = unchanged_by_spec[dependent.spec]
-        if id in state.pending or not stays or is_never != (id in state.never_eligible):
-            before = id in state.pending
+        if dependent.spec not in by_spec:
+            by_spec[dependent.spec] = _stays_open(state, dependent, other, at)
+        stays, is_never = by_spec[dependent.spec]
+        before = id in state.pending
+        if before or not stays or is_never != (id in state.never_eligible):
             update_eligibility(state, dependent, at)
             if id in state.pending and not before:
                 dependent.ready_at = at
                 state.changes.job(id)
 
 
-def _has_other_dependencies(state: State, dependent: Job, other: int) -> bool:
-    """Whether another unfinished job keeps the dependency open, whatever this one did.
-
-    Otherwise each member of an array that ends would be compared with all others.
-    """
-    blocker = state.blocking_job.get(dependent.spec)
+def _stays_open(state: State, dependent: Job, other: int, at: float) -> tuple[bool, bool]:
+    """Return whether the dependency of a spec stays open, and whether it can never be met."""
     dependency = state.specs[dependent.spec].dependency
-    if blocker is None or blocker == other or dependency is None or dependency.any:
+    if dependency is not None and _waits_for_others(state, dependency, other):
+        return True, dependent.id in state.never_eligible
+    status, _, delay_end = dependency_status_of(state, dependent, at)
+    alike = dependency is not None and not (dependency.is_by_member or dependency.has_delay)
+    stays = alike and status is not DependencyStatus.MET and delay_end is None
+    return stays, status is DependencyStatus.NEVER
+
+
+def _waits_for_others(state: State, dependency: Dependency, other: int) -> bool:
+    """Whether other unfinished jobs keep a dependency open, and this one cannot decide it.
+
+    Searched from the last job: the members of an array end about in order, and comparing each that
+    ends with all others would be quadratic.
+    """
+    kinds = {clause.kind for clause in dependency.clauses}
+    target = dependency_target(state, other)
+    if target is None or target.never_eligible or dependency.any or not kinds <= _AFTER_END:
         return False
-    if any(clause.kind not in ("afterok", "afterany") for clause in dependency.clauses):
+    if target.finished and not target.ok and kinds != {"afterany"}:
         return False
-    target, blocking = dependency_target(state, other), dependency_target(state, blocker)
-    if (
-        target is None
-        or blocking is None
-        or blocking.finished
-        or blocking.never_eligible
-        or target.never_eligible
-    ):
-        return False
-    return (
-        not target.finished
-        or target.ok
-        or all(clause.kind == "afterany" for clause in dependency.clauses)
-    )
+    jobs = (job for clause in reversed(dependency.clauses) for job in reversed(clause.jobs))
+    others = (dependency_target(state, job) for job in jobs if job != other)
+    first = next((each for each in others if each is not None and not each.finished), None)
+    return first is not None and not first.never_eligible

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from stoker.core.model.hardware import NodeFacts, Placement
+from stoker.core.model.hardware import NodeFacts, Placement, PlacementMode
 from stoker.core.model.job import Job
 from stoker.core.model.resources import CPU, GPU, MEMORY
 from stoker.core.state.record import queue_defined_devices
@@ -19,9 +19,17 @@ def join(state: State, facts: NodeFacts, held: list[Placement]) -> None:
     if _is_first(state, facts):
         more = queue_defined_devices(state.record.queues.values(), facts, state.record.nodes)
     types = {**facts.types, **more}
-    known_models = len(state.cluster.gpu_models)
+    models = list(state.cluster.gpu_models)
     state.cluster.add_node(replace(facts, types=types) if more else facts, held)
-    if len(state.cluster.gpu_models) != known_models:
+    if list(state.cluster.gpu_models) != models:
+        state.recount_demands()
+
+
+def leave(state: State, name: str) -> None:
+    """Remove a node, once no running attempt holds devices of it."""
+    models = list(state.cluster.gpu_models)
+    state.cluster.remove_node(name, held_on(state.running.values(), name))
+    if list(state.cluster.gpu_models) != models:
         state.recount_demands()
 
 
@@ -47,59 +55,38 @@ def move_queue_devices(state: State) -> list[str]:
         for queue in state.record.queues.values()
         if any(type == GPU for type, _, _ in queue.resources)
     ]
-    for name in queues:
-        state.forget_queue_devices(name)
     if queues:
+        state.forget_queue_devices()
         rejoin_first_node(state)
     return queues
 
 
-def apply_node_marks(state: State, only: str | None = None) -> None:
-    """Apply availability, foreign load, drains and foreign use of nodes to the ledger."""
-    for name in state.cluster.nodes if only is None else (only,):
-        node = state.cluster.nodes[name]
-        state.cluster.mark_changed(name)
-        if node.removed:
-            continue
-        node.unavailable_reason = _unavailable_reason(state, name)
-        for type, amount in zip(
-            (CPU, MEMORY), state.record.foreign_load.get(name, (0, 0)), strict=True
-        ):
-            for device in node.types.get(type, ()):
-                device.used_by_others = amount
-    for key, reason in state.record.drained.items():
-        for device in state.cluster.devices_with_key(key):
-            device.drained = reason
-    for key, (user, memory) in state.record.foreign_use.items():
-        for device in state.cluster.devices_with_key(key):
-            device.foreign_user, device.foreign_memory = user or None, memory
-
-
-def count_in_flight(state: State, job: Job) -> None:
-    """Count a job that is placed on a delegated node and not started; the node may be full."""
-    if job.placement is None or not state.is_delegated(job):
+def apply_node_marks(state: State, name: str) -> None:
+    """Apply availability, drains and foreign use of a node, as recorded, to the ledger."""
+    record, node = state.record, state.cluster.nodes.get(name)
+    if node is None:
         return
-    if job.started_at is None:
-        state.in_flight.setdefault(job.placement.node, set()).add(job.id)
-        _update_delegated_capacity(state, job.placement.node)
-    else:
-        count_out(state, job, job.placement.node)
+    state.cluster.mark_changed(name)
+    if not node.removed:
+        node.unavailable_reason = _unavailable_reason(state, name)
+    foreign_load = dict(zip((CPU, MEMORY), record.foreign_load.get(name, ()), strict=False))
+    for device in node.devices():
+        key = f"{name}/{device.type}:{device.name}"
+        foreign_user, device.foreign_memory = record.foreign_use.get(key, ("", 0))
+        device.foreign_user = foreign_user or None
+        device.drained = record.drained.get(key)
+        device.used_by_others = foreign_load.get(device.type, 0)
 
 
-def count_out(state: State, job: Job, name: str) -> None:
-    """Count out a job that started or left a delegated node."""
-    waiting = state.in_flight.get(name, set())
-    waiting.discard(job.id)
-    if not waiting:
-        state.in_flight.pop(name, None)
-    _update_delegated_capacity(state, name)
-
-
-def _update_delegated_capacity(state: State, name: str) -> None:
-    node, reason = state.cluster.nodes.get(name), _unavailable_reason(state, name)
-    if node is not None and not node.removed and reason != node.unavailable_reason:
+def update_delegated_capacity(state: State, placement: Placement | None) -> None:
+    """Update whether a delegated node is full, after a job was placed there, started or left."""
+    node = state.cluster.nodes.get(placement.node) if placement is not None else None
+    if node is None or not node.delegated or node.removed:
+        return
+    reason = _unavailable_reason(state, node.name)
+    if reason != node.unavailable_reason:
         node.unavailable_reason = reason
-        state.cluster.mark_changed(name)
+        state.cluster.mark_changed(node.name)
         state.pending.request_planning()
 
 
@@ -111,10 +98,13 @@ def _unavailable_reason(state: State, name: str) -> str | None:
         return "jobs abandoned there have not ended yet"
     if name in state.record.cordoned:
         return state.record.cordoned[name]
-    facts, waiting = state.record.nodes.get(name), len(state.in_flight.get(name, ()))
+    facts = state.record.nodes.get(name)
     if facts is not None and facts.on_demand:
         return "its nodes are added when jobs need them"
-    if facts is not None and waiting >= facts.max_in_flight:
+    if facts is not None and facts.placement is PlacementMode.DELEGATED:
+        waiting = len(state.in_flight(name))
+        if waiting < facts.max_in_flight:
+            return None
         what = "1 job waits" if waiting == 1 else f"{waiting} jobs wait"
         return f"{what} in its queue"
     return None
@@ -126,9 +116,4 @@ def _is_first(state: State, facts: NodeFacts) -> bool:
 
 def held_on(jobs: Iterable[Job], node: str) -> list[Placement]:
     """Return the allocations of running jobs on a node."""
-    return [
-        part
-        for job in jobs
-        if job.holding and job.placement is not None
-        if (part := job.placement.on(node)) is not None
-    ]
+    return [part for job in jobs if job.holding for part in job.parts if part.node == node]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stoker.core.events import NodeAdded, QueueDefined
 from stoker.core.model.hardware import DeviceFacts, NodeFacts
@@ -20,37 +20,16 @@ QueueDevices = tuple[tuple[str, tuple[str, ...]], ...]
 NOT_REACHED_YET = "it has not been reached yet"
 
 
-_UNREACHABLE_STORED = {
-    "boot_time": "boot",
-    "reason": "why",
-}
-"""Names of fields as they are stored."""
-
-
-class Unreachable(Struct, frozen=True, omit_defaults=True, rename=_UNREACHABLE_STORED):
+class Unreachable(Struct, frozen=True, omit_defaults=True):
     """Since when a node does not answer, and why."""
 
     since: float
-    boot_time: float | None
+    boot_time: float | None = field(name="boot")
     """On the boot clock; None before the first attempt to connect."""
-    reason: str
+    reason: str = field(name="why")
 
 
-_CLUSTER_RECORD_STORED = {
-    "foreign_use": "strangers",
-    "history_cleared": "cleared",
-    "unreachable": "away",
-    "cordoned": "closed",
-    "foreign_load": "others",
-    "abandoned_attempts": "strays",
-    "profiles": "families",
-    "missing_devices": "lacking",
-    "queues_with_progress": "reporting",
-}
-"""Names of fields as they are stored."""
-
-
-class ClusterRecord(Struct, omit_defaults=True, rename=_CLUSTER_RECORD_STORED):
+class ClusterRecord(Struct, omit_defaults=True):
     """State besides jobs and specs: small, and written whole when it changed."""
 
     next_id: int = 1
@@ -62,21 +41,23 @@ class ClusterRecord(Struct, omit_defaults=True, rename=_CLUSTER_RECORD_STORED):
     nodes: dict[str, NodeFacts] = {}
     drained: dict[str, str] = {}
     """Reasons by `node/type:device`."""
-    foreign_use: dict[str, tuple[str, int]] = {}
+    foreign_use: dict[str, tuple[str, int]] = field(default_factory=dict, name="strangers")
     queues: dict[str, QueueDefined] = {}
-    history_cleared: dict[str, float] = {}
+    history_cleared: dict[str, float] = field(default_factory=dict, name="cleared")
     """When the history of a compat command was last cleared."""
     remotes: dict[str, NodeAdded] = {}
     """Remote nodes by name."""
-    unreachable: dict[str, Unreachable] = {}
+    unreachable: dict[str, Unreachable] = field(default_factory=dict, name="away")
     """Nodes that do not answer."""
-    cordoned: dict[str, str] = {}
+    cordoned: dict[str, str] = field(default_factory=dict, name="closed")
     """Nodes that take no new jobs, and why."""
-    foreign_load: dict[str, tuple[int, int]] = {}
+    foreign_load: dict[str, tuple[int, int]] = field(default_factory=dict, name="others")
     """Cores and memory used by foreign processes, by node."""
-    abandoned_attempts: dict[str, tuple[tuple[int, int], ...]] = {}
+    abandoned_attempts: dict[str, tuple[tuple[int, int], ...]] = field(
+        default_factory=dict, name="strays"
+    )
     """Attempts that were given up and may still run, by node."""
-    profiles: JobProfiles = {}
+    profiles: JobProfiles = field(default_factory=dict, name="families")
     """Job profiles, the one updated last at the end."""
     policies: dict[str, tuple[str, dict[str, float]]] = {}
     """Chosen policy and parameters by queue; `*`: all other queues."""
@@ -84,9 +65,9 @@ class ClusterRecord(Struct, omit_defaults=True, rename=_CLUSTER_RECORD_STORED):
     """When the policy of each queue was last chosen or reset to that of `*`."""
     usage: dict[str, DecayedUsage] = {}
     """Decayed usage by user, in queues with fair share."""
-    missing_devices: dict[str, dict[str, float]] = {}
+    missing_devices: dict[str, dict[str, float]] = field(default_factory=dict, name="lacking")
     """By image: nodes that could not run its container, and when that was found."""
-    queues_with_progress: dict[str, None] = {}
+    queues_with_progress: dict[str, None] = field(default_factory=dict, name="reporting")
     """Queues with a job that reported epochs."""
 
 

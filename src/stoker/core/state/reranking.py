@@ -6,18 +6,19 @@ from math import inf
 
 from stoker.core.measurement.gpu_memory import is_preemptible
 from stoker.core.model.job import Job
-from stoker.core.policies.ranking import gpus_of, rank
-from stoker.core.queue.job_class import OVERDUE_CUTOFF
-from stoker.core.state.eligibility import enqueue_if_eligible, may_preempt, update_eligibility
+from stoker.core.policies.ranking import OVERDUE_RANK, gpus_of
+from stoker.core.state.eligibility import may_preempt, rerank_pending, update_eligibility
 from stoker.core.state.node_updates import move_queue_devices
+from stoker.core.state.planner_memory import REBALANCE_SECONDS
 from stoker.core.state.state import State
-
-RANK_DROP_DELAY_SECONDS = 0.001
-"""A rank is lower just after the computed time; without a delay it may be computed for ever."""
+from stoker.core.state.victim_ranks import first_victim, victim_key
 
 
 def refresh_ranks(state: State, at: float) -> None:
-    """Update the ranks that change by now."""
+    """Update the ranks of pending jobs that change by now, and those of running jobs that rise."""
+    if not state.memory.has_current_ranks:  # restored without a new daemon
+        rank_restored(state, at)
+        state.pending.request_planning()
     if state.pending.fair_share_users:
         _refresh_fair_share(state, at)
     if state.memory.next_rebalance <= at:
@@ -29,20 +30,25 @@ def refresh_ranks(state: State, at: float) -> None:
             continue
         if id in state.pending:
             # A better rank lets a job start only if it is overdue now or may preempt.
-            enqueue_if_eligible(state, job, at)
-            key = state.pending.sort_key(job)
-            is_overdue = key[1] <= OVERDUE_CUTOFF
-            if is_overdue or may_preempt(state, key, state.victims.first_victim()):
+            key = rerank_pending(state, job, at)
+            if key[1] <= OVERDUE_RANK or may_preempt(state, key, first_victim(state, at)):
                 state.pending.request_planning()
-        elif id in state.preemptible:
-            rerank_running(state, job, at)
-            check_preemption_after_rerank(state, job)
-    # After the timers: computing a rank again sets its timer again, which would hide a due one.
-    for id in state.rank_drops.due(at):
-        if (running := state.preemptible.get(id)) is not None:
-            rerank_running(state, running, at)
-        elif id in state.pending:
-            enqueue_if_eligible(state, state.jobs[id], at)
+        else:
+            rerank_victim(state, job, at)
+
+
+def rank_restored(state: State, at: float) -> None:
+    """Rank all jobs of a restored state, and set the time when an elastic job may be resized."""
+    memory = state.memory
+    memory.has_current_ranks = True
+    for id in state.pending.class_of:
+        rerank_pending(state, state.jobs[id], at)
+    for job in state.preemptible.values():
+        rerank_running(state, job, at)
+    for job in state.running_elastic.values():
+        end = (job.started_at or 0.0) + REBALANCE_SECONDS
+        if end > at and state.preempts(job):
+            memory.next_rebalance = min(memory.next_rebalance, end)
 
 
 def _refresh_fair_share(state: State, at: float) -> None:
@@ -58,7 +64,6 @@ def _refresh_fair_share(state: State, at: float) -> None:
 
 def requeue_all(state: State, queue: str | None, at: float) -> None:
     """Compute rank and class of all pending jobs of a queue, or of all queues, again."""
-    state.pending.mark_all_unchecked()
     for id in list(state.pending.class_of):
         if queue is None or state.specs[state.jobs[id].spec].queue == queue:
             update_eligibility(state, state.jobs[id], at)
@@ -67,10 +72,15 @@ def requeue_all(state: State, queue: str | None, at: float) -> None:
             update_preemptible(state, job, at)
 
 
-def requeue_for_nodes(state: State, at: float) -> None:
-    """Requeue pending jobs that may run on other nodes, after nodes came, went or changed."""
+def requeue_for_nodes(state: State, at: float, models: list[str]) -> None:
+    """Requeue pending jobs that may run on other nodes, after nodes came, went or changed.
+
+    `models`: the GPU models before. Jobs without a placement are ranked by them, so that all jobs
+    are requeued if they have changed.
+    """
     queues: list[str | None] = list(move_queue_devices(state))
-    for queue in [None] if state.record.missing_devices else queues:
+    is_general = state.record.missing_devices or models != list(state.cluster.gpu_models)
+    for queue in [None] if is_general else queues:
         requeue_all(state, queue, at)
 
 
@@ -87,32 +97,35 @@ def update_preemptible(state: State, job: Job, at: float) -> None:
 
 
 def rerank_running(state: State, job: Job, at: float) -> None:
-    """Update the rank of a running job in the index of victims."""
-    inputs = state.ranking_input(job)
-    job_rank, until, valid_until = rank(inputs, at) if inputs.policy.preempts else (0.0, inf, inf)
-    if inputs.policy.fair and job_rank > OVERDUE_CUTOFF:
-        job_rank += inputs.policy.fair * state.pending.user_penalties.get(job.user, 0.0)
-    started = job.started_at or 0.0
-    state.victims.add(job.id, job.placement, job.priority, job_rank, started)
-    state.rank_drops.set(job.id, max(valid_until, at) + RANK_DROP_DELAY_SECONDS)
-    if inputs.policy.quantum and job.started_at is not None:
-        quantum_end = job.started_at + inputs.policy.quantum
+    """Update the rank of a running job in the index of victims, and the time when it rises."""
+    key, until, valid_until = victim_key(state, job, at)
+    state.victims.add(key, job.placement, valid_until)
+    quantum = state.policy_of(state.specs[job.spec].queue).quantum
+    if quantum and job.started_at is not None:
+        quantum_end = job.started_at + quantum
         until = min(until, quantum_end) if quantum_end > at else until
     state.rank_timers.set(job.id, until)
 
 
-def check_preemption_after_rerank(state: State, job: Job) -> None:
+def rerank_victim(state: State, job: Job, at: float) -> None:
+    """Update the rank of a running job if it is preemptible, and plan if it may be preempted."""
+    if job.id in state.preemptible:
+        rerank_running(state, job, at)
+        check_preemption(state, job)
+
+
+def check_preemption(state: State, job: Job) -> None:
     """Request planning if a pending job may preempt a running job with its new rank."""
-    first = state.pending.lower_bound()
+    first = state.pending.lower_bound() if job.id in state.preemptible else None
     if first is not None and may_preempt(state, first, state.victims.key_of(job.id)):
         state.victims.mark_changed(job.id)
         state.pending.request_planning()
 
 
-def any_preemption_possible(state: State) -> bool:
+def any_preemption_possible(state: State, at: float) -> bool:
     """Whether the first pending job may preempt the first victim."""
     first = state.pending.lower_bound()
-    return first is not None and may_preempt(state, first, state.victims.first_victim())
+    return first is not None and may_preempt(state, first, first_victim(state, at))
 
 
 def charge_start(state: State, job: Job) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from msgspec.structs import replace
 
@@ -13,11 +13,12 @@ from stoker.core.measurement.estimator import profile_key, profile_of
 from stoker.core.measurement.gpu_memory import with_reserved_memory
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.lifecycle import FAILED_STATES, JobState
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep, TrialBoard
 from stoker.core.model.units import THOUSAND
+from stoker.core.placement.horizon import exclude_ending_nodes
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.placement.node_lookup import demand_of
 from stoker.core.placement.request_shape import is_amount_only
@@ -27,17 +28,13 @@ from stoker.core.policies.queue_policies import QueuePolicies
 from stoker.core.policies.ranking import RankingInput
 from stoker.core.queue.job_class import ClassKey, JobClass
 from stoker.core.queue.pending_queue import PendingQueue
-from stoker.core.running.preemption_cost import PreemptionThresholds
 from stoker.core.running.release_times import ReleaseTimes
+from stoker.core.running.thresholds import PreemptionThresholds
 from stoker.core.running.victims import VictimIndex
 from stoker.core.state.changes import ChangeSet
 from stoker.core.state.planner_memory import PlannerMemory
 from stoker.core.state.quotas import Quotas
-from stoker.core.state.record import (
-    ClusterRecord,
-    QueueDevices,
-    queue_devices,
-)
+from stoker.core.state.record import ClusterRecord, QueueDevices, queue_devices
 from stoker.core.structures.timer_heap import TimerHeap
 
 NO_OWN_DEVICES = "none"
@@ -69,7 +66,7 @@ class State:
         self.preemptible: dict[int, Job] = {}
         """Running jobs that can be preempted and resumed."""
         self.victims = VictimIndex()
-        """The same in victim order; an outdated rank is only too high, so no victim is missed."""
+        """The same in victim order."""
         self.thresholds = PreemptionThresholds(self.cluster, self.victims)
         self.stopping: dict[int, Job] = {}
         """Running jobs that were requested to stop or are being terminated."""
@@ -79,8 +76,6 @@ class State:
         """Pending elastic jobs; may contain jobs that are no longer pending."""
         self.sharing: dict[int, Job] = {}
         """Running jobs that share their GPUs by memory."""
-        self.rank_drops = TimerHeap()
-        """When the rank of a preemptible job falls; no job can start for that, so it wakes none."""
         self.rank_timers = TimerHeap()
         """Times at which ranks change without an event, by job."""
         self.usage = FairShareUsage(self.record.usage)
@@ -89,8 +84,6 @@ class State:
         self.limit_timers = TimerHeap()
         """Next timer of each running job: limits, warnings, timeouts (boot clock)."""
         self.dependents: dict[int, set[int]] = {}
-        self.blocking_job: dict[str, int] = {}
-        """By spec: an unfinished job among several that its jobs depend on."""
         self.never_eligible: set[int] = set()
         """Pending jobs with a dependency that can never be met."""
         self.begin_timers = TimerHeap()
@@ -100,8 +93,6 @@ class State:
         self.finished: dict[int, None] = {}
         """Finished jobs still in memory, oldest first."""
         self.unacknowledged: dict[int, None] = {}
-        self.in_flight: dict[str, set[int]] = {}
-        """By delegated node: jobs placed there that do not run yet."""
         self.sweeps: dict[int, Sweep] = {}
         self.quotas = Quotas(self.record.queues, self.jobs, self.specs, self.sweeps)
         self.quota_reason = self.quotas.reason
@@ -112,7 +103,8 @@ class State:
         self.changes = ChangeSet()
         self.has_model_profiles: bool | None = None
         """Whether a job profile has several GPU models or interference; None: not computed."""
-        self._devices_of: dict[str, tuple[QueueDefined, QueueDevices]] = {}
+        self._devices_of: dict[str, QueueDevices] = {}
+        """Devices by queue: one object each, so that requests compare fast."""
 
     # -- queries ------------------------------------------------------------------------
 
@@ -127,9 +119,9 @@ class State:
 
     @property
     def has_wall_clock_timers(self) -> bool:
-        """Whether a begin time or a deadline is set, which a change of the clock moves."""
-        timers = (self.begin_timers, self.deadlines)
-        return any(timer.next_time() is not None for timer in timers)
+        """Whether a begin time, deadline or end of a node is set, which a new clock moves."""
+        times = (self.begin_timers.next_time(), self.deadlines.next_time())
+        return times != (None, None) or bool(self.cluster.node_ends)
 
     def class_key(self, job: Job) -> ClassKey:
         """Return the class key of a pending job."""
@@ -141,14 +133,8 @@ class State:
         if self.backfill_mode(spec.queue) is BackfillMode.STRICT:
             # Only the head of a strict queue can start, so requests make no difference.
             return ClassKey(None, job.priority, spec.queue, array, None, user)
-        return ClassKey(
-            self.effective_request(job, spec),
-            job.priority,
-            spec.queue,
-            array,
-            spec.limit,
-            user,
-        )
+        request, needed = self.effective_request(job, spec), spec.time_needed
+        return ClassKey(request, job.priority, spec.queue, array, spec.limit, user, needed)
 
     def distinguishes_models(self) -> bool:
         """Whether measured speed depends on GPU model or co-located jobs for some profile."""
@@ -176,6 +162,22 @@ class State:
             return job_class.request
         return self.effective_request(job, self.specs[job.spec])
 
+    def startable_request(self, job: Job, job_class: JobClass, at: float) -> ResourceRequest:
+        """Return the request of the head of a class without nodes that end too soon for it."""
+        return self.within_horizon(job, self.class_request(job, job_class), at)
+
+    def within_horizon(
+        self, job: Job, request: ResourceRequest, at: float, keep: Container[str] = ()
+    ) -> ResourceRequest:
+        """Return a request without the nodes that end too soon for a start of the job now.
+
+        `keep`: nodes that are not excluded.
+        """
+        if not self.cluster.node_ends:
+            return request
+        until = at + self.specs[job.spec].time_needed
+        return exclude_ending_nodes(self.cluster, request, until, keep)
+
     def deadline(self, job: Job) -> float | None:
         """Return the time by which a job must have ended, or started if it is pending."""
         spec = self.specs[job.spec]
@@ -185,8 +187,8 @@ class State:
         return spec.deadline_at - (spec.limit or 0) if waits else spec.deadline_at
 
     def effective_request(self, job: Job, spec: Spec) -> ResourceRequest:
-        """Return the request restricted by queue, `retry --same-gpus` and missing devices."""
-        request = self._restricted_to_queue(job, spec)
+        """Return the request restricted by queue, `retry --same-gpus`, pilots, missing devices."""
+        request = self._left_to_pilots(self._restricted_to_queue(job, spec), spec)
         if spec.container is None or spec.container.image not in self.record.missing_devices:
             return request
         not_nodes = (*request.not_nodes, *self.record.missing_devices[spec.container.image])
@@ -195,6 +197,17 @@ class State:
             infeasibility_reason(node, elsewhere) is None for node in self.cluster.nodes.values()
         )
         return elsewhere if able_count >= request.node_count else request
+
+    def _left_to_pilots(self, request: ResourceRequest, spec: Spec) -> ResourceRequest:
+        """Exclude clusters to which a job is not handed over, since their pilots can run it."""
+        names = [
+            name
+            for name, (pilot, seconds) in self.cluster.pilots.items()
+            if name not in request.nodes
+            and spec.time_needed <= seconds
+            and infeasibility_reason(pilot, request) is None
+        ]
+        return replace(request, not_nodes=(*request.not_nodes, *names)) if names else request
 
     def _restricted_to_queue(self, job: Job, spec: Spec) -> ResourceRequest:
         request = spec.request
@@ -217,15 +230,14 @@ class State:
         return request
 
     def _among(self, queue: QueueDefined) -> QueueDevices:
-        """Return the devices of a queue; one cached object, so that requests compare fast."""
-        cached = self._devices_of.get(queue.name)
-        if cached is None or cached[0] is not queue:
-            cached = self._devices_of[queue.name] = (queue, queue_devices(queue, self.record.nodes))
-        return cached[1]
+        """Return the devices of a queue."""
+        if queue.name not in self._devices_of:
+            self._devices_of[queue.name] = queue_devices(queue, self.record.nodes)
+        return self._devices_of[queue.name]
 
-    def forget_queue_devices(self, queue: str) -> None:
-        """Compute the devices of a queue again, since nodes changed."""
-        self._devices_of.pop(queue, None)
+    def forget_queue_devices(self) -> None:
+        """Compute the devices of queues again, since a queue or nodes changed."""
+        self._devices_of.clear()
 
     def own_devices(self, queue: QueueDefined) -> list[tuple[str, str, int]]:
         """Return the devices of a queue on the present nodes: type, name and capacity."""
@@ -238,35 +250,37 @@ class State:
 
     def uses_release_times(self) -> bool:
         """Whether a pending job may have a reservation, which depends on release times."""
-        return self.policies.uses_release_times(self.pending.queues) or any(
-            job_class.key.time_limit is not None or job_class.is_overdue
-            for job_class in self.pending.classes.values()
+        return self.pending.may_have_reservations or self.policies.uses_release_times(
+            self.pending.queues
         )
 
     def releases(self) -> Iterator[tuple[float, Placement]]:
         """Yield the latest end and the placement of running attempts, in order of end."""
         for end, id in self.release_times:
-            placement = self.running[id].placement
-            if placement is not None:
+            if (placement := self.running[id].placement) is not None:
                 yield end, placement
 
-    def executor_of(self, node: str) -> str:
-        """Return the kind of executor of a node; this machine's is `local`."""
-        added = self.record.remotes.get(node)
-        return added.executor if added is not None else "local"
+    def in_flight(self, node: str) -> list[int]:
+        """Return the jobs that were placed on a delegated node and do not run yet."""
+        waiting = (job for job in self.running.values() if job.started_at is None)
+        return [job.id for job in waiting if any(part.node == node for part in job.parts)]
 
     def is_delegated(self, job: Job) -> bool:
         """Whether another scheduler decides where on its node a job runs."""
         node = self.cluster.nodes.get(job.placement.node) if job.placement is not None else None
         return node is not None and node.delegated
 
+    def take_changes(self) -> ChangeSet:
+        """Return what changed since the last call."""
+        changes, self.changes = self.changes, ChangeSet()
+        return changes
+
     # -- changes (called by event handlers only) ---------------------------------------------
 
     def _count(self, job: Job, placement: Placement, step: int) -> None:
         """Count a start (+1) or an end (-1) of an attempt in the quotas."""
         self.pending.invalidate_head()
-        if self.quotas.count(job, placement, step):
-            self.pending.mark_all_unchecked()
+        self.quotas.count(job, placement, step)
 
     def load(self, job: Job) -> None:
         """Add a job to memory."""
@@ -289,7 +303,7 @@ class State:
             self.cluster.demand_histogram.remove(self._demands.pop(job.id))
 
     def recount_demands(self) -> None:
-        """Count all demands again: there are GPUs of another model, which a request may name."""
+        """Count all demands again: the GPU models have changed, which a request may name."""
         for id in list(self._demands):
             self.uncount_demand(self.jobs[id])
             self.count_demand(self.jobs[id])
@@ -310,7 +324,12 @@ class State:
         self.spec_users[hash] -= 1
         if not self.spec_users[hash]:
             del self.spec_users[hash], self.specs[hash]
-            self.blocking_job.pop(hash, None)
+
+    def index_finished(self, job: Job) -> None:
+        """Index a finished job, also as a failure if the user has not dismissed it."""
+        self.finished[job.id] = None
+        if job.state in FAILED_STATES and not job.seen:
+            self.unacknowledged[job.id] = None
 
     def unload(self, job: Job) -> None:
         """Remove a finished job from memory."""
@@ -322,7 +341,7 @@ class State:
         self.deadlines.cancel(job.id)
         self.begin_timers.cancel(job.id)
         self.drop_spec(job)
-        self.changes.unloaded(job.id)
+        self.changes.unload(job.id)
 
     def allocate(self, job: Job, placement: Placement) -> None:
         """Allocate the placement of an attempt in the ledger and count it."""
@@ -356,26 +375,20 @@ class State:
         self.cluster.release(placement)
         self.pending.request_planning()
         self._count(job, placement, -1)
-        job.last_devices, job.last_node = tuple(placement.names("gpu")), placement.node
+        job.last_devices, job.last_node = tuple(placement.names(GPU)), placement.node
+        job.last_others = tuple(part.node for part in placement.other_parts)
         job.placement = None
-        for index in (
-            self.running,
-            self.preemptible,
-            self.stopping,
-            self.running_elastic,
-            self.sharing,
-        ):
+        by_id = (self.running, self.preemptible, self.stopping, self.running_elastic, self.sharing)
+        for index in by_id:
             index.pop(job.id, None)
         self.victims.remove(job.id)
         self.release_times.remove(job.id)
         self.limit_timers.cancel(job.id)
         self.rank_timers.cancel(job.id)
-        self.rank_drops.cancel(job.id)
 
     def update_stopping(self, job: Job) -> None:
         """Update the index of stopping jobs."""
-        is_requested = job.progress is not None and job.progress.stop is not None
-        if is_requested or job.state is JobState.COMPLETING:
+        if job.progress.stop is not None or job.state is JobState.COMPLETING:
             self.stopping[job.id] = job
         else:
             self.stopping.pop(job.id, None)
@@ -388,5 +401,4 @@ class State:
         self._count(job, job.placement, -1)
         self._count(job, placement, +1)
         job.placement = placement
-        self.changes.job(job.id)
         self.pending.request_planning()

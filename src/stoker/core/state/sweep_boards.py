@@ -62,8 +62,5 @@ def update_sweep_finished(state: State, sweep: Sweep, at: float) -> None:
 
 def unloadable_boards(state: State) -> list[int]:
     """Return the ended sweeps to unload from memory, the oldest first."""
-    if len(state.boards) <= KEEP_BOARDS:
-        return []
     ended = [id for id in state.boards if not state.sweeps[id].is_open]
-    ended.sort(key=lambda sweep: state.sweeps[sweep].ended_at or 0.0)
-    return ended[: max(len(ended) - KEEP_BOARDS, 0)]
+    return sorted(ended, key=lambda sweep: state.sweeps[sweep].ended_at or 0.0)[:-KEEP_BOARDS]

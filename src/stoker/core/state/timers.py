@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 
-from stoker.core.events import (
-    AttemptAbandoned,
-    BeginTimeReached,
-    DeadlinePassed,
-    EstimateExceeded,
-    Event,
-    PreemptionTimedOut,
-    TimeLimitNear,
-    TimeLimitReached,
-)
-from stoker.core.measurement.estimator import NO_PROGRESS, epoch_seconds, profile_of, remaining
+from stoker.core import events as e
+from stoker.core.measurement.estimator import epoch_seconds, profile_of, remaining
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.spec import Spec
+from stoker.core.placement.horizon import END_GRACE_SECONDS
+from stoker.core.policies.ranking import UNMEASURED_SECONDS
 from stoker.core.running.release_times import latest_end
 from stoker.core.state.state import State
 
@@ -25,16 +19,14 @@ OVERRUN_WARNING_FACTOR = 2.0
 """A job that runs this many times its expected duration is reported as late."""
 ESTIMATE_SLACK = 1.2
 """Factor on an estimated remaining time, so that it is seldom exceeded."""
-UNMEASURED_SECONDS = 600.0
-"""Seconds until a stop request times out if the epoch time of the job is unknown."""
 RUNNING = JobState.RUNNING
 _NOT_COUNTING = (JobState.QUEUED, JobState.SUSPENDED, JobState.COMPLETING)
 
 
-def due_events(state: State, at: float, boot: float) -> list[Event]:
+def due_events(state: State, at: float, boot: float) -> list[e.Event]:
     """Return the events of all timers due now. Limits use the boot clock."""
-    events: list[Event] = [
-        BeginTimeReached(at=at, job=id)
+    events: list[e.Event] = [
+        e.BeginTimeReached(at=at, job=id)
         for id in state.begin_timers.due(at)
         if state.jobs[id].state is JobState.PENDING and id not in state.pending
     ]
@@ -42,33 +34,35 @@ def due_events(state: State, at: float, boot: float) -> list[Event]:
         set_deadline(state, state.jobs[id])  # if it started, the deadline is that of its end
         if state.deadlines.time_of(id) <= at:
             state.deadlines.cancel(id)
-            events.append(DeadlinePassed(at=at, job=id))
+            events.append(e.DeadlinePassed(at=at, job=id))
     for job in _due_jobs(state, boot):
-        end, warn = _limits(state, job)
-        if end is not None and boot >= end:
-            events.append(TimeLimitReached(at=at, job=job.id, attempt=job.attempt))
-        elif warn is not None and boot >= warn:
-            events.append(TimeLimitNear(at=at, job=job.id, attempt=job.attempt))
-        events += [
-            AttemptAbandoned(at=at, job=job.id, attempt=job.attempt, node=node)
-            for node, moment in _abandon_deadlines(state, job)
-            if boot >= moment
-        ]
-        overrun_at = _estimate_deadline(state, job)
-        if overrun_at is not None and boot >= overrun_at:
-            events.append(EstimateExceeded(at=at, job=job.id))
-        stop_timeout = _stop_timeout(state, job) if job.id in state.preemptible else None
-        if stop_timeout is not None and boot >= stop_timeout:
-            events.append(PreemptionTimedOut(at=at, job=job.id, attempt=job.attempt))
+        events += [event for moment, event in _job_timers(state, job, at, boot) if boot >= moment]
+    events += _node_end_events(state, at, boot)
     return events
+
+
+def _job_timers(
+    state: State, job: Job, at: float = 0.0, boot: float = -inf
+) -> Iterator[tuple[float, e.Event]]:
+    """Yield the timers of a running job: when each is due (boot clock; `inf`), and its event."""
+    id, attempt = job.id, job.attempt
+    end, warn = _limits(state, job)
+    if boot < end:
+        yield warn, e.TimeLimitNear(at=at, job=id, attempt=attempt)
+    yield end, e.TimeLimitReached(at=at, job=id, attempt=attempt)
+    for node, moment in _abandon_deadlines(state, job):
+        yield moment, e.AttemptAbandoned(at=at, job=id, attempt=attempt, node=node)
+    yield _estimate_deadline(state, job), e.EstimateExceeded(at=at, job=id)
+    if id in state.preemptible:
+        yield _stop_timeout(state, job), e.PreemptionTimedOut(at=at, job=id, attempt=attempt)
 
 
 def arm_timers(state: State, job: Job, boot: float = -inf) -> None:
     """Set the release time and the next timer of a running job that changed."""
     end = latest_end_of(state, job, boot)
-    state.release_times.set(job.id, end)
+    state.release_times.set(job.id, min(end, _end_of_nodes(state, job)))
     moment = _next_time(state, job, end)
-    if moment is not None and moment < state.limit_timers.time_of(job.id):
+    if moment < state.limit_timers.time_of(job.id):
         state.limit_timers.set(job.id, moment)
 
 
@@ -77,19 +71,19 @@ def latest_end_of(state: State, job: Job, boot: float = -inf) -> float:
 
     `boot`: a time at which it still runs, so that an estimated end is later.
     """
-    if job.progress is not None and job.progress.stop is not None:
+    if job.progress.stop is not None:
         return job.progress.stop.requested_boot
     spec = state.specs[job.spec]
     is_paused = job.state in (JobState.SUSPENDED, JobState.QUEUED)
     limit = None if is_paused else spec.limit
-    if limit is None and job.progress is not None and job.state is JobState.RUNNING:
+    if limit is None and job.state is JobState.RUNNING:
         return _estimated_end(state, job, spec, boot)
     return latest_end(job.started_boot, limit, job.slack)
 
 
 def _estimated_end(state: State, job: Job, spec: Spec, now: float) -> float:
     """Return the estimated end of an attempt with measured epochs and no time limit."""
-    at, boot = job.progress.epoch_started_at if job.progress else None, job.started_boot
+    at, boot = job.progress.epoch_started_at, job.started_boot
     if at is None or boot is None or job.started_at is None:
         return inf
     left = remaining(state.record.profiles, state.cluster, job, spec, at)
@@ -132,13 +126,12 @@ def _first_time(state: State, boot: float) -> float:
     return inf
 
 
-def _next_time(state: State, job: Job, end: float) -> float | None:
-    """Return the time of the next timer of a job with this latest end."""
-    moments = [*_limits(state, job), _estimate_deadline(state, job), _likely_end(state, job, end)]
-    moments += [moment for _, moment in _abandon_deadlines(state, job)]
-    if job.id in state.preemptible:
-        moments.append(_stop_timeout(state, job))
-    return min([moment for moment in moments if moment is not None], default=None)
+def _next_time(state: State, job: Job, end: float) -> float:
+    """Return the time of the next timer of a job with this latest end; infinite: it has none."""
+    moments = [moment for moment, _ in _job_timers(state, job)]
+    if state.specs[job.spec].limit is None and job.progress.stop is None:
+        moments.append(end)  # an estimate, which is made again then
+    return min(moments)
 
 
 def next_wakeup(state: State, at: float, boot: float) -> float | None:
@@ -154,49 +147,39 @@ def next_timers(state: State, boot: float) -> tuple[float, float]:
     if len(state.pending):
         timers.append(state.rank_timers)
     first = [timer[0] for each in timers if (timer := each.next_time()) is not None]
-    return min([state.memory.next_rebalance, *first]), _first_time(state, boot)
+    wall_time = min([state.memory.next_rebalance, _next_node_end(state), *first])
+    return wall_time, _first_time(state, boot)
 
 
-def _estimate_deadline(state: State, job: Job) -> float | None:
+def _estimate_deadline(state: State, job: Job) -> float:
     """Return when a job exceeds its declared or measured duration by far."""
-    spec, started, progress = state.specs[job.spec], job.started_boot, job.progress or NO_PROGRESS
+    spec, started, progress = state.specs[job.spec], job.started_boot, job.progress
     training = spec.training
     if training is None or started is None or job.state is not RUNNING or progress.overran:
-        return None
-    expected: float | None = training.expected
+        return inf
+    expected: float | None = spec.expected
     if expected is None and progress.epochs and training.epochs is not None:
         profile = profile_of(state.record.profiles, job, spec)
         if profile.has_several_models or profile.interference:
-            return None  # GPU model or co-located jobs may explain the delay
+            return inf  # GPU model or co-located jobs may explain the delay
         epoch_time = epoch_seconds(state.cluster, job, spec, profile)
         expected = training.epochs * epoch_time if epoch_time is not None else None
     if expected is None:
-        return None
-    return (
-        started
-        + job.slack
-        + max(OVERRUN_WARNING_FACTOR * expected - progress.previous_runtime, 0.0)
-    )
+        return inf
+    left = max(OVERRUN_WARNING_FACTOR * expected - progress.previous_runtime, 0.0)
+    return started + job.slack + left
 
 
-def _likely_end(state: State, job: Job, end: float) -> float | None:
-    """Return the estimated end of a job without a time limit, at which it is estimated again."""
-    limited = state.specs[job.spec].limit is not None
-    stopping = job.progress is not None and job.progress.stop is not None
-    return None if limited or stopping or end == inf else end
-
-
-def _stop_timeout(state: State, job: Job) -> float | None:
+def _stop_timeout(state: State, job: Job) -> float:
     """Return when a stop request times out."""
     progress = job.progress
-    if progress is None or progress.stop is None or job.state is not RUNNING:
-        return None
+    if progress.stop is None or job.state is not RUNNING:
+        return inf
     if progress.stop.timed_out or _is_unreachable(state, job):
-        return None
+        return inf
     spec, requested = state.specs[job.spec], progress.stop.requested_boot
     if not progress.accepts_stop:
-        early_signal = spec.early_signal
-        return None if early_signal is None else requested + early_signal.seconds
+        return requested + spec.early_signal.seconds if spec.early_signal is not None else inf
     profile = profile_of(state.record.profiles, job, spec)
     epoch_time = epoch_seconds(state.cluster, job, spec, profile)
     return requested + (UNMEASURED_SECONDS if epoch_time is None else 2 * epoch_time + 60.0)
@@ -205,36 +188,92 @@ def _stop_timeout(state: State, job: Job) -> float | None:
 def _abandon_deadlines(state: State, job: Job) -> list[tuple[str, float]]:
     """Return the unreachable nodes of an attempt, and when its spec gives up each of them."""
     timeout = state.specs[job.spec].if_unreachable
-    if timeout is None or not state.record.unreachable or job.placement is None:
+    if timeout is None or not state.record.unreachable:
         return []
-    ended = {end.part for end in job.ends}
-    deadlines = []
-    for number, part in enumerate(job.placement.parts):
-        unreachable = state.record.unreachable.get(part.node)
-        if unreachable is not None and unreachable.boot_time is not None and number not in ended:
-            deadlines.append((part.node, unreachable.boot_time + timeout))
-    return deadlines
+    nodes = ((node, state.record.unreachable.get(node)) for node in _nodes_in_use(job))
+    return [
+        (node, unreachable.boot_time + timeout)
+        for node, unreachable in nodes
+        if unreachable is not None and unreachable.boot_time is not None
+    ]
 
 
-def _limits(state: State, job: Job) -> tuple[float | None, float | None]:
+def _limits(state: State, job: Job) -> tuple[float, float]:
     """Return when an attempt reaches its time limit, and when it is to be warned."""
     spec = state.specs[job.spec]
     if spec.limit is None or job.started_boot is None or job.state in _NOT_COUNTING:
-        return None, None
+        return inf, inf
     if _is_unreachable(state, job):
-        return None, None  # it cannot be ended, and may have ended in time
+        return inf, inf  # it cannot be ended, and may have ended in time
     end = job.started_boot + spec.limit + job.slack
     early_signal = spec.early_signal
-    return end, end - early_signal.seconds if early_signal and not job.warned else None
+    return end, end - early_signal.seconds if early_signal and not job.warned else inf
 
 
 def _is_unreachable(state: State, job: Job) -> bool:
     """Whether all parts of an attempt that have not ended are on unreachable nodes."""
-    if not state.record.unreachable:
-        return False
+    unreachable = state.record.unreachable
+    return bool(unreachable) and all(node in unreachable for node in _nodes_in_use(job))
+
+
+def _nodes_in_use(job: Job) -> list[str]:
+    """Return the nodes of the parts of an attempt that have not ended."""
     ended = {end.part for end in job.ends}
-    parts = job.placement.parts if job.placement is not None else ()
-    return all(
-        part.node in state.record.unreachable or number in ended
-        for number, part in enumerate(parts)
-    )
+    return [part.node for rank, part in enumerate(job.parts) if rank not in ended]
+
+
+# -- ends of nodes --------------------------------------------------------------------------
+
+
+def _node_end_events(
+    state: State, at: float, boot: float
+) -> Iterator[e.PreemptionRequested | e.TimeLimitNear]:
+    """Yield the stop requests and early signals of jobs on nodes that end soon."""
+    for end, node, job in _jobs_to_stop(state):
+        if at < end - END_GRACE_SECONDS:
+            continue
+        if job.id in state.preemptible:
+            why = f"{node} ends soon"
+            yield e.PreemptionRequested(at=at, job=job.id, attempt=job.attempt, why=why, boot=boot)
+        else:
+            yield e.TimeLimitNear(at=at, job=job.id, attempt=job.attempt)
+
+
+def _next_node_end(state: State) -> float:
+    """Return when the next job is to be asked to stop (wall clock); infinite if there is none."""
+    return min((end for end, _, _ in _jobs_to_stop(state)), default=inf) - END_GRACE_SECONDS
+
+
+def _jobs_to_stop(state: State) -> Iterator[tuple[float, str, Job]]:
+    """Yield jobs that save their work if they are asked, with the end and name of their node.
+
+    All others run until their node ends: they may be done by then.
+    """
+    if not state.cluster.node_ends:
+        return
+    for _, job in sorted(state.running.items()):  # the same order after a restart
+        end, node = _first_end(state, job)
+        if end == inf or job.state is not JobState.RUNNING:
+            continue
+        progress, early_signal = job.progress, state.spec(job).early_signal
+        if job.id in state.preemptible:
+            saves_work = early_signal is not None or progress.accepts_stop
+            is_due = saves_work and progress.stop is None
+        else:
+            is_due = early_signal is not None and not job.warned
+        if is_due:
+            yield end, node, job
+
+
+def _end_of_nodes(state: State, job: Job) -> float:
+    """Return when the first node of an attempt ends, on the boot clock; infinite if none does."""
+    end, _ = _first_end(state, job)
+    if end == inf or job.started_boot is None or job.started_at is None:
+        return inf
+    return end - job.started_at + job.started_boot
+
+
+def _first_end(state: State, job: Job) -> tuple[float, str]:
+    """Return the end and the name of the first node of an attempt that ends."""
+    ends = state.cluster.node_ends
+    return min(((ends.get(part.node, inf), part.node) for part in job.parts), default=(inf, ""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 SortKey = tuple[float, ...]
 """Position in the scheduling order; smaller is earlier."""
@@ -22,14 +22,3 @@ def fits_within(requested: Amounts, available: Amounts) -> bool:
 
 CapacityTest = Callable[[Amounts], bool]
 """Whether amounts are available. Invariant: if so, then all smaller amounts are too."""
-
-
-def at_most_any(alternatives: Iterable[Amounts]) -> CapacityTest:
-    """Return the test whether one of several vectors of available amounts suffices."""
-    vectors = tuple(alternatives)
-    if not vectors:
-        return lambda requested: False
-    bounds = tuple(map(max, *vectors, vectors[0]))
-    return lambda requested: (
-        fits_within(requested, bounds) and any(fits_within(requested, vector) for vector in vectors)
-    )

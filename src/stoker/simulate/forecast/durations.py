@@ -216,7 +216,7 @@ class DurationModel:
         spec = self.input.specs[job.spec]
         epochs = epochs_of(job, spec)
         progress, families, at = job.progress, self.state.record.profiles, self.input.at
-        if epochs is None or progress is None or progress.epoch_time is None:
+        if epochs is None or progress.epoch_time is None:
             return None
         left = remaining(families, self.state.cluster, job, spec, at) or 0.0
         if (

@@ -126,14 +126,10 @@ class FutureReplay(Replay):
 
     def _schedule_reports(self, job: Job, trace_job: PredictedJob, run: JobRun) -> None:
         progress = job.progress
-        if (
-            trace_job.epochs
-            and not trace_job.non_preemptible
-            and (progress is None or progress.epoch_time is None)
-        ):
+        if trace_job.epochs and not trace_job.non_preemptible and progress.epoch_time is None:
             first = run.time_of(max(self._measured_work(trace_job), run.work_done))
             self._schedule(first, "known", job.id, run.version)
-        if progress is not None and progress.stop is not None and not progress.stop.timed_out:
+        if progress.stop is not None and not progress.stop.timed_out:
             self._request_stop(job.id)
 
     def _predict(self, job: Job, left: float) -> PredictedJob:
@@ -141,9 +137,9 @@ class FutureReplay(Replay):
         training, progress = spec.training, job.progress
         epochs = epochs_of(job, spec)
         done = attained(job, self.now)
-        if epochs and progress is not None and progress.epoch_time is not None:
+        if epochs and progress.epoch_time is not None:
             done = max(epochs * progress.epoch_time[2] - left, 0.0)
-        reports = training is not None or (progress is not None and progress.accepts_stop)
+        reports = training is not None or progress.accepts_stop
         return PredictedJob(
             submit_time=job.submitted_at, duration=max(done + left, 1.0), epochs=epochs,
             non_preemptible=not reports, restarts_from_zero=spec.requeueable and not reports,
@@ -155,7 +151,7 @@ class FutureReplay(Replay):
         if gpu_request is None or gpu_request.max_amount is None:
             return None
         family = profile_of(self.state.record.profiles, job, spec)
-        gpus, model = likely_hardware(self.state.cluster, job, spec, family)
+        gpus, model = likely_hardware(self.state.cluster, job, spec)
         return ElasticSpeed(family, gpus, model)
 
     # -- simulation ---------------------------------------------------------------------
@@ -281,8 +277,7 @@ def _decode_input(data: bytes) -> ForecastInput:
             job.started_boot += shift
         if job.paused_boot is not None:
             job.paused_boot += shift
-        if job.progress is not None:
-            job.progress = job.progress.with_stop_postponed(shift)
+        job.progress = job.progress.with_stop_postponed(shift)
     input.record.unreachable = {
         name: replace(
             away, boot_time=away.boot_time + shift if away.boot_time is not None else None

@@ -156,7 +156,7 @@ class Replay:
             following: list[object] = []
             for instruction in instructions:
                 following += self._execute(instruction)
-            state.changes.take()
+            state.take_changes()
             if not following and (
                 not state.pending.planning_requested or number >= MAX_EMPTY_CYCLES
             ):
@@ -333,8 +333,7 @@ class Replay:
     def _end_attempt(self, id: int, run: JobRun, stopped: bool = False) -> list[object]:
         run.version += 1
         placement, run.placement = run.placement, None
-        progress = self.state.jobs[id].progress
-        stop = progress.stop if stopped and progress is not None else None
+        stop = self.state.jobs[id].progress.stop if stopped else None
         resized = stop is not None and stop.resize_to is not None
         self.recorder.attempt_ended(id, run.job, self.now, placement, not stopped, resized)
         if self.profiles is not None and placement is not None:

@@ -11,7 +11,7 @@ from msgspec import MsgspecError
 
 from stoker.core.measurement.estimator import attained, profile_key
 from stoker.core.model.hardware import NodeFacts
-from stoker.core.model.job import Job
+from stoker.core.model.job import NO_PROGRESS, Job
 from stoker.core.model.lifecycle import FINISHED
 from stoker.core.model.spec import Spec
 from stoker.core.model.units import THOUSAND
@@ -81,7 +81,7 @@ def _nodes(db: sqlite3.Connection) -> Sequence[NodeFacts]:
 
 def _record(job: Job, spec: Spec, now: float) -> JobRecord:
     request, gpu_request, training = spec.request, spec.request.gpus, spec.training
-    progress, machines = job.progress, spec.request.node_count
+    reported, machines = job.progress is not NO_PROGRESS, spec.request.node_count
     return JobRecord(
         submitted_at=job.submitted_at,
         run_seconds=_ran(job, now),
@@ -99,8 +99,8 @@ def _record(job: Job, spec: Spec, now: float) -> JobRecord:
         gpu_memory=gpu_request.memory if gpu_request is not None else None,
         gpu_model=gpu_request.model if gpu_request is not None else None,
         time_limit=spec.limit,
-        non_preemptible=spec.non_preemptible or not (spec.requeueable or training or progress),
-        epochs_done=progress.epochs if progress is not None else 0,
+        non_preemptible=spec.non_preemptible or not (spec.requeueable or training or reported),
+        epochs_done=job.progress.epochs,
         epochs=training.epochs if training is not None else None,
         expected=training.expected if training is not None else None,
     )
@@ -108,7 +108,7 @@ def _record(job: Job, spec: Spec, now: float) -> JobRecord:
 
 def _ran(job: Job, now: float) -> float:
     """Return the seconds of all attempts on record."""
-    if job.progress is not None:
+    if job.progress is not NO_PROGRESS:
         return attained(job, now)
     past = [
         attempt.ended_at - attempt.started_at

@@ -16,7 +16,12 @@ from stoker.core.model.resources import GpuRequest, ResourceRequest
 from stoker.core.placement.fit import max_request
 from stoker.core.placement.placer import find_placement
 from stoker.core.placement.request_shape import gpu_bucket_of
-from stoker.core.running.preemption_cost import UNREACHABLE, NodeThreshold, PreemptionThresholds
+from stoker.core.running.thresholds import (
+    UNREACHABLE,
+    FutureThresholds,
+    NodeThreshold,
+    PreemptionThresholds,
+)
 from stoker.core.running.victims import VictimIndex, VictimKey
 
 # -- by hand --------------------------------------------------------------------------------
@@ -46,7 +51,7 @@ class ThresholdFixture:
         self.cluster.allocate(placement)
         self.held[job] = placement
         if can_stop:
-            self.victims.add(job, placement, 0, level, float(job))
+            self.victims.add((0, level, float(job), job), placement)
 
     def refresh(self) -> None:
         self.thresholds.refresh(self.victims.reordered_nodes)
@@ -59,7 +64,8 @@ class ThresholdFixture:
 
     def on(self, name: str, need: int, cores: int = 0, memory: int = 0) -> tuple[float, float]:
         self.refresh()
-        return self.thresholds.threshold_on(name, need, cores, memory)
+        last = self.thresholds.last_victim(name, need, cores, memory)
+        return last[:2] if last is not None else UNREACHABLE
 
 
 def test_the_last_victim_needed_is_the_threshold() -> None:
@@ -78,7 +84,7 @@ def test_of_two_equal_nodes_the_one_with_the_lower_ranked_victims_comes_first() 
     lab.runs(1, gpus(1), 6.0, on="m0")
     lab.runs(2, gpus(1), 8.0, on="m1")
     assert lab.down(1000) == [(2, "m1"), (1, "m0")]
-    lab.victims.add(1, lab.held[1], 0, 9.0, 1.0)
+    lab.victims.add((0, 9.0, 1.0, 1))
     assert lab.down(1000) == [(1, "m0"), (2, "m1")]
 
 
@@ -130,30 +136,18 @@ def test_an_unavailable_node_has_no_threshold() -> None:
     assert lab.on("m0", 0) == UNREACHABLE
 
 
-def test_only_what_has_changed_is_new() -> None:
-    lab = ThresholdFixture(1, 1)
-    lab.runs(1, gpus(1), 5.0, on="m0")
-    lab.runs(2, gpus(1), 5.0, on="m1")
-    lab.down(1000)
-    lab.thresholds.changed.clear()
-    lab.victims.add(2, lab.held[2], 0, 5.0, 2.0)  # it stands where it stood
-    lab.down(1000)
-    assert list(lab.thresholds.changed) == []
-    lab.victims.add(2, lab.held[2], 0, 6.0, 2.0)
-    lab.down(1000)
-    assert list(lab.thresholds.changed) == ["m1"]
-
-
 def test_a_stopping_job_frees_nothing_in_a_ledger_where_it_has_stopped() -> None:
     lab = ThresholdFixture(2)
     lab.runs(1, gpus(1), 5.0)
     lab.runs(2, gpus(1), 7.0)
     later = Overlay(lab.cluster)
-    thresholds = PreemptionThresholds(later, lab.victims, lambda job: job != 2)
+    thresholds = FutureThresholds(later, lab.victims, lambda job: job != 2)
     later.release(lab.held[2])
     thresholds.refresh()
     assert [row[0][3] for row in thresholds.descending(1000)] == [1]
-    assert thresholds.threshold_on("m0", 2000) == (0, 5.0)
+    last = thresholds.last_victim("m0", 2000)
+    assert last is not None
+    assert last[:2] == (0, 5.0)
 
 
 def test_a_sharer_frees_no_more_than_the_whole_gpu() -> None:
@@ -250,9 +244,7 @@ def agree(thresholds: PreemptionThresholds, held: dict[int, Placement], names: l
         for cores, memory in POOLS:
             for name in names:
                 last = scratch(thresholds, held, name, need, cores, memory)
-                assert thresholds.threshold_on(name, need, cores, memory) == (
-                    last[:2] if last else UNREACHABLE
-                )
+                assert thresholds.last_victim(name, need, cores, memory) == last
 
 
 def something_happens(lab: ThresholdFixture, random: Random, number: int) -> None:
@@ -265,7 +257,7 @@ def something_happens(lab: ThresholdFixture, random: Random, number: int) -> Non
     if what == "come" and find_placement(cluster, request := random.choice(REQUESTS)) is not None:
         lab.runs(number, request, 0.0, can_stop=False, on="")
         if random.random() < 0.8:
-            lab.victims.add(number, held[number], random.choice([0, 1]), 4.0, 0.0)
+            lab.victims.add((-random.choice([0, 1]), 4.0, 0.0, number), held[number])
     elif what == "end" and held:
         job = random.choice(list(held))
         cluster.release(held.pop(job))
@@ -273,7 +265,7 @@ def something_happens(lab: ThresholdFixture, random: Random, number: int) -> Non
     elif what == "move" and held:
         job, level = random.choice(list(held)), random.choice([1.0, 4.0, 7.0, 9.0])
         if job in lab.victims:
-            lab.victims.add(job, held[job], random.choice([0, 0, 1]), level, 0.0)
+            lab.victims.add((-random.choice([0, 0, 1]), level, 0.0, job))
     elif what == "drain":
         device = random.choice(cluster.nodes[name].types["gpu"])
         device.drained = None if device.drained else "dust"
@@ -301,7 +293,7 @@ def test_they_are_what_comes_out_from_scratch(seed: int) -> None:
     agree(lab.thresholds, lab.held, names)
     later = Overlay(lab.cluster)
     gone = {job for job in lab.victims._key if random.random() < 0.4}
-    thresholds = PreemptionThresholds(later, lab.victims, lambda job: job not in gone)
+    thresholds = FutureThresholds(later, lab.victims, lambda job: job not in gone)
     for job in gone:
         later.release(lab.held[job])
         agree(thresholds, lab.held, list(later.nodes))

@@ -1,0 +1,65 @@
+"""GPU time of attempts: what they held, what was measured of it, and what was wasted."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stoker.core import events as e
+from stoker.core.handlers.outcome import AttemptOutcome
+from stoker.core.model.hardware import Placement
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import FAILED_STATES
+from stoker.core.model.resources import GPU
+from stoker.core.model.units import THOUSAND
+from stoker.core.model.usage import NO_USAGE, GpuUsage
+from stoker.core.state.state import State
+
+
+def on_usage_measured(state: State, job: Job, event: e.UsageMeasured) -> None:
+    """Record what was measured of the GPUs of an attempt so far."""
+    job.measured = GpuUsage(measured=event.measured, busy=event.busy, energy=event.energy)
+    state.changes.job(job.id)
+
+
+def gpu_share(state: State, placement: Placement) -> float:
+    """Return how many GPUs a placement holds; of a GPU shared by memory, its part of the memory."""
+    total = 0.0
+    for part in placement.parts:
+        node = state.cluster.nodes.get(part.node)
+        for take in part.allocations:
+            if take.type != GPU:
+                continue
+            if not take.is_shared:
+                total += take.amount / THOUSAND
+                continue
+            device = node.by_name.get((GPU, take.device)) if node is not None else None
+            memory = device.facts.memory if device is not None else None
+            total += min(take.memory / memory, 1.0) if memory else 1.0
+    return total
+
+
+def usage_until(state: State, job: Job, at: float) -> GpuUsage:
+    """Return the usage of the current attempt of a job until now."""
+    since = job.started_at if state.is_delegated(job) else job.allocated_at or job.started_at
+    if job.placement is None or since is None:
+        return NO_USAGE
+    share = gpu_share(state, job.placement)
+    if not share:
+        return NO_USAGE
+    held = round(share * max(at - since, 0.0), 3)
+    return replace(job.measured, held=held)
+
+
+def attempt_usage(
+    state: State, job: Job, at: float, outcome: AttemptOutcome | None
+) -> GpuUsage | None:
+    """Return the usage of an attempt that ends now, None if it held no GPU."""
+    usage = usage_until(state, job, at)
+    if not usage.held:
+        return None
+    is_failure = (
+        outcome is not None
+        and outcome.state in FAILED_STATES
+        and not (outcome.preempted or outcome.requeued or job.progress.has_finished_epoch)
+    )
+    return replace(usage, wasted=usage.held) if is_failure else usage
