@@ -18,10 +18,11 @@ from compat.slurm_facts import (
     SQUEUE_NAMES,
 )
 from stoker.cli import output
-from stoker.compat.slurm import sinfo, squeue_columns
+from stoker.compat.slurm import sinfo
 from stoker.compat.slurm.__main__ import main
-from stoker.compat.slurm.formats import fold_hosts, fold_numbers
-from stoker.compat.slurm.job_fields import format_memory, full_duration
+from stoker.compat.slurm.columns import squeue_columns
+from stoker.compat.slurm.columns.formats import fold_hosts, fold_numbers
+from stoker.compat.slurm.columns.job_fields import format_memory, full_duration
 
 USER = getpass.getuser()
 REQUEST = {"gpus": None, "model": None, "cpus": "1", "memory": 100, "exclusive": False}

@@ -7,9 +7,9 @@ import sys
 from stoker.cli.errors import run_command
 
 FUNCTIONS = {
-    "sbatch": ("sbatch", "main"),
-    "srun": ("interactive", "srun"),
-    "salloc": ("interactive", "salloc"),
+    "sbatch": ("submit.sbatch", "main"),
+    "srun": ("submit.interactive", "srun"),
+    "salloc": ("submit.interactive", "salloc"),
     "squeue": ("squeue", "main"),
     "sacct": ("sacct", "main"),
     "scancel": ("scancel", "main"),
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(name: str, words: list[str]) -> int:
-    from stoker.compat.slurm.job_fields import VERSION, SlurmError
+    from stoker.compat.slurm.columns.job_fields import VERSION, SlurmError
 
     if words[:1] in (["--version"], ["-V"]):
         print(f"slurm {VERSION}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from stoker.client.errors import UsageError
-from stoker.compat.slurm.job_fields import CLUSTER, group_name, user_name
+from stoker.compat.slurm.columns.job_fields import CLUSTER, group_name, user_name
 
 ENTITIES = ("user", "account", "association")
 

@@ -6,15 +6,17 @@ from stoker.cli.options import Option, parse
 from stoker.cli.output import times
 from stoker.client.client import connect
 from stoker.client.errors import NotFound, UsageError
-from stoker.compat.slurm.formats import fold_numbers
-from stoker.compat.slurm.job_fields import (
+from stoker.compat.slurm.columns.formats import fold_numbers
+from stoker.compat.slurm.columns.job_fields import (
     COMPACT_STATES,
     MAX_JOBS,
     SlurmError,
     SlurmJobView,
+    full_state,
     user_name,
 )
-from stoker.compat.slurm.sacct_fields import FIELDS, Step
+from stoker.compat.slurm.columns.options import COMMON
+from stoker.compat.slurm.columns.sacct_fields import FIELDS, Step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from stoker.cli.options import Args
     from stoker.client.client import Client
-    from stoker.compat.slurm.sacct_fields import Field
+    from stoker.compat.slurm.columns.sacct_fields import Field
     from stoker.wire import JsonObject
 
 OPTIONS = (
@@ -40,7 +42,6 @@ OPTIONS = (
     Option("-r/--partition", "NAMES", "", key="partition"),
     Option("-N/--nodelist", "NAMES", "", key="nodelist"),
     Option("-a/--allusers", None, "", key="allusers"),
-    Option("-M/--clusters/--cluster", "NAMES", "", key="clusters"),
     Option("-D/--duplicates", None, "", key="duplicates"),
     Option("-l/--long", None, "", key="long"),
     Option("-b/--brief", None, "", key="brief"),
@@ -51,7 +52,7 @@ OPTIONS = (
     Option("-A/--accounts/--account", "NAMES", "", key="accounts"),
     Option("-T/--truncate", None, "", key="truncate"),
     Option("-L/--allclusters", None, "", key="allclusters"),
-    Option("-v/--verbose", None, "", key="verbose"),
+    *COMMON,
 )
 DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
@@ -158,8 +159,7 @@ def _select(args: Args) -> list[SlurmJobView]:
 def _states(text: str | None) -> set[str] | None:
     if text is None:
         return None
-    full = {code: name for name, code in COMPACT_STATES.items()}
-    states = {full.get(word, word) for word in text.upper().split(",")}
+    states = {full_state(word) for word in text.split(",")}
     for state in states:
         if state not in COMPACT_STATES:
             raise SlurmError(f"sacct: fatal: unrecognized job state value: {state}")

@@ -6,7 +6,8 @@ from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.client.client import connect
 from stoker.client.errors import NotFound, UsageError
-from stoker.compat.slurm.job_fields import COMPACT_STATES, SlurmError, signal_number
+from stoker.compat.slurm.columns.job_fields import SlurmError, full_state, signal_number
+from stoker.compat.slurm.columns.options import COMMON, FILTERS
 from stoker.compat.slurm.squeue import select_jobs
 
 TYPE_CHECKING = False
@@ -18,8 +19,6 @@ OPTIONS = (
     Option("-n/--name/--jobname", "NAME", "", key="name"),
     Option("-u/--user", "USER", "", key="user"),
     Option("--me", None, ""),
-    Option("-t/--state", "STATE", "", key="states"),
-    Option("-p/--partition", "NAME", "", key="partition"),
     Option("-w/--nodelist", "NAMES", "", key="nodelist"),
     Option("-s/--signal", "NAME", "", key="signal"),
     Option("-b/--batch", None, "", key="batch"),
@@ -27,11 +26,11 @@ OPTIONS = (
     Option("-i/--interactive", None, "", key="interactive"),
     Option("-H/--hurry", None, "", key="hurry"),
     Option("-Q/--quiet", None, "", key="quiet"),
-    Option("-v/--verbose", None, "", key="verbose"),
-    Option("-M/--clusters/--cluster", "NAMES", "", key="clusters"),
     Option("-A/--account", "NAME", "", key="account"),
+    *FILTERS,
+    *COMMON,
 )
-FILTERS = ("name", "user", "me", "states", "partition", "nodelist", "account")
+SELECTING = ("name", "user", "me", "states", "partition", "nodelist", "account")
 STATES = ("PENDING", "RUNNING", "SUSPENDED")
 
 
@@ -40,7 +39,7 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="compat slurm")
     signal = _signal(args.text("signal"))
     ids = [id for word in args.words for id in expand_id(word)]
-    if any(args.values.get(key) for key in FILTERS):
+    if any(args.values.get(key) for key in SELECTING):
         ids = _filtered(args, ids)
     elif not ids:
         raise UsageError("error: No job identification provided")
@@ -75,19 +74,13 @@ def _signal(text: str | None) -> int | None:
 def _filtered(args: Args, ids: list[str]) -> list[str]:
     """Return the jobs that the filters select, among the named ones if there are any."""
     state = args.text("states")
-    if state is not None:
-        full = {code: name for name, code in COMPACT_STATES.items()}
-        if full.get(state.upper(), state.upper()) not in STATES:
-            raise SlurmError(
-                f"Invalid job state specified: {state}\n"
-                "Valid job states are PENDING, RUNNING, and SUSPENDED"
-            )
+    if state is not None and full_state(state) not in STATES:
+        raise SlurmError(
+            f"Invalid job state specified: {state}\n"
+            "Valid job states are PENDING, RUNNING, and SUSPENDED"
+        )
     args.values["array"] = True
-    return [
-        job.id
-        for job in select_jobs(args)
-        if not ids or {job.id, job.raw_id, str(job.array_id)} & {*ids}
-    ]
+    return [job.id for job in select_jobs(args) if not ids or job.ids & {*ids}]
 
 
 def _send_signal(client: Client, id: str, signal: int, args: Args) -> bool:

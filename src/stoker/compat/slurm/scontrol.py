@@ -7,7 +7,7 @@ import os
 from stoker.cli import output
 from stoker.client.client import connect
 from stoker.client.errors import NotFound, StokerError, UsageError
-from stoker.compat.slurm.job_fields import SlurmError
+from stoker.compat.slurm.columns.job_fields import SlurmError
 from stoker.compat.slurm.scancel import expand_id
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     verb, *rest = words
     verb = verb.lower()
     if verb == "version":
-        from stoker.compat.slurm.job_fields import VERSION
+        from stoker.compat.slurm.columns.job_fields import VERSION
 
         print(f"slurm {VERSION}")
         return 0

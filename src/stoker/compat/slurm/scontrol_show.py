@@ -6,8 +6,8 @@ import os
 import time
 
 from stoker.client.errors import StokerError
-from stoker.compat.slurm.formats import fold_hosts
-from stoker.compat.slurm.job_fields import (
+from stoker.compat.slurm.columns.formats import fold_hosts
+from stoker.compat.slurm.columns.job_fields import (
     CLUSTER,
     ENDED_SECONDS,
     MAX_JOBS,

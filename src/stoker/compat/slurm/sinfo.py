@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import time
-
 from stoker.cli.options import Option, parse
 from stoker.client.client import connect
-from stoker.compat.slurm.formats import Column, fold_hosts, parse_codes, parse_names
-from stoker.compat.slurm.job_fields import NULL, VERSION
+from stoker.compat.slurm.columns.formats import Column, fold_hosts
+from stoker.compat.slurm.columns.job_fields import NULL, VERSION
+from stoker.compat.slurm.columns.options import TABLE, chosen_format, print_head
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stoker.cli.options import Args
     from stoker.client.client import Client
-    from stoker.compat.slurm.formats import Format
+    from stoker.compat.slurm.columns.formats import Format
     from stoker.wire import JsonObject
 
 OPTIONS = (
-    Option("-h/--noheader", None, "", key="noheader"),
-    Option("-o/--format", "FORMAT", "", key="format"),
-    Option("-O/--Format", "COLUMNS", "", key="columns"),
-    Option("-p/--partition", "NAMES", "", key="partition"),
+    *TABLE,
     Option("-n/--nodes", "NAMES", "", key="nodes"),
-    Option("-t/--states", "STATES", "", key="states"),
     Option("-N/--Node", None, "", key="by_node"),
     Option("-s/--summarize", None, "", key="summarize"),
-    Option("-l/--long", None, "", key="long"),
     Option("-R/--list-reasons", None, "", key="reasons"),
     Option("-e/--exact", None, "", key="exact"),
     Option("-r/--responding", None, "", key="responding"),
     Option("-d/--dead", None, "", key="dead"),
-    Option("-a/--all", None, "", key="all"),
-    Option("-S/--sort", "KEYS", "", key="sort"),
-    Option("-M/--clusters/--cluster", "NAMES", "", key="clusters"),
-    Option("-v/--verbose", None, "", key="verbose"),
 )
 DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
 LONG = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
@@ -207,11 +197,8 @@ def main(argv: list[str]) -> int:
     """Print partitions and nodes in Slurm's format."""
     args = parse(OPTIONS, argv, verb="compat slurm")
     client = connect()
-    chosen = _format(args)
-    if args.flag("long") and not args.flag("noheader"):
-        print(time.strftime("%a %b %d %H:%M:%S %Y"))
-    if not args.flag("noheader"):
-        print(chosen.header())
+    chosen = chosen_format(args, NAMES, CODES, _default(args), INVALID_FORMAT)
+    print_head(args, chosen)
     nodes = [node for node in client.nodes()["nodes"] if _is_selected(node, args)]
     wanted = args.text("partition")
     names = [name for name in partitions(client) if wanted is None or name in wanted.split(",")]
@@ -220,19 +207,15 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _format(args: Args) -> Format:
-    names = args.text("columns")
-    if names is not None:
-        return parse_names(names, NAMES, INVALID_FORMAT)
+def _default(args: Args) -> str:
+    """Return the codes that are printed without a format."""
     if args.flag("reasons"):
-        default = REASONS
-    elif args.flag("summarize"):
-        default = SUMMARY
-    elif args.flag("by_node"):
-        default = LONG_BY_NODE if args.flag("long") else BY_NODE
-    else:
-        default = LONG if args.flag("long") else DEFAULT
-    return parse_codes(args.text("format") or default, CODES, INVALID_FORMAT)
+        return REASONS
+    if args.flag("summarize"):
+        return SUMMARY
+    if args.flag("by_node"):
+        return LONG_BY_NODE if args.flag("long") else BY_NODE
+    return LONG if args.flag("long") else DEFAULT
 
 
 def partitions(client: Client) -> list[str]:

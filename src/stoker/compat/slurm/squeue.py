@@ -8,17 +8,18 @@ from stoker.cli.options import Option, parse
 from stoker.cli.output import times
 from stoker.client.client import connect
 from stoker.client.errors import UsageError
-from stoker.compat.slurm import squeue_columns as columns
-from stoker.compat.slurm.formats import parse_codes, parse_names
-from stoker.compat.slurm.job_fields import (
+from stoker.compat.slurm.columns import squeue_columns as columns
+from stoker.compat.slurm.columns.job_fields import (
     COMPACT_STATES,
     CURRENT_STATES,
     ENDED_SECONDS,
     MAX_JOBS,
     SlurmError,
     SlurmJobView,
+    full_state,
     user_name,
 )
+from stoker.compat.slurm.columns.options import TABLE, chosen_format, print_head
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,31 +27,21 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stoker.cli.options import Args
-    from stoker.compat.slurm.formats import Format
     from stoker.wire import JsonObject
 
 OPTIONS = (
-    Option("-h/--noheader", None, "", key="noheader"),
-    Option("-o/--format", "FORMAT", "", key="format"),
-    Option("-O/--Format", "COLUMNS", "", key="columns"),
-    Option("-t/--states", "STATES", "", key="states"),
+    *TABLE,
     Option("-j/--jobs", "[=LIST]", "", key="jobs"),
     Option("-u/--user/--users", "USERS", "", key="user"),
     Option("--me", None, ""),
     Option("-n/--name", "NAMES", "", key="name"),
-    Option("-p/--partition", "NAMES", "", key="partition"),
     Option("-w/--nodelist", "NAMES", "", key="nodelist"),
     Option("-A/--account/--accounts", "NAMES", "", key="account"),
     Option("-r/--array", None, "", key="array"),
-    Option("-l/--long", None, "", key="long"),
     Option("--start", None, ""),
-    Option("-S/--sort", "KEYS", "", key="sort"),
-    Option("-a/--all", None, "", key="all"),
-    Option("-M/--clusters/--cluster", "NAMES", "", key="clusters"),
     Option("--local", None, ""),
     Option("--noconvert", None, ""),
     Option("-i/--iterate", "SECONDS", "", key="iterate"),
-    Option("-v/--verbose", None, "", key="verbose"),
 )
 DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -74,15 +65,13 @@ def main(argv: list[str]) -> int:
 def _print(args: Args) -> None:
     jobs = select_jobs(args)
     if args.flag("json"):
-        from stoker.compat.slurm.squeue_json import print_json
+        from stoker.compat.slurm.columns.squeue_json import print_json
 
         print_json(jobs)
         return
-    chosen = _format(args)
-    if args.flag("long") and not args.flag("noheader"):
-        print(time.strftime("%a %b %d %H:%M:%S %Y"))
-    if not args.flag("noheader"):
-        print(chosen.header())
+    default = START if args.flag("start") else LONG if args.flag("long") else DEFAULT
+    chosen = chosen_format(args, columns.NAMES, columns.CODES, default, INVALID_FORMAT)
+    print_head(args, chosen)
     for job in jobs:
         print(chosen.row(job))
 
@@ -98,14 +87,6 @@ def _with_joined_ids(argv: list[str]) -> list[str]:
     return words
 
 
-def _format(args: Args) -> Format:
-    names = args.text("columns")
-    if names is not None:
-        return parse_names(names, columns.NAMES, INVALID_FORMAT)
-    default = START if args.flag("start") else LONG if args.flag("long") else DEFAULT
-    return parse_codes(args.text("format") or default, columns.CODES, INVALID_FORMAT)
-
-
 def select_jobs(args: Args) -> list[SlurmJobView]:
     """Return the jobs that the options select, in Slurm's order."""
     states = _states(args.text("states"))
@@ -114,7 +95,7 @@ def select_jobs(args: Args) -> list[SlurmJobView]:
     is_folded = not args.flag("array") and not any("_" in id for id in wanted)
     jobs = [SlurmJobView(row) for row in _rows(is_folded, states, wanted)]
     if wanted:
-        jobs = [job for job in jobs if _is_named(job, wanted)]
+        jobs = [job for job in jobs if job.ids & wanted]
         if not jobs and len(wanted) == 1:
             raise SlurmError("slurm_load_jobs error: Invalid job id specified")
     jobs = [job for job in jobs if states is None or {job.state, job.accounted_state} & states]
@@ -141,20 +122,15 @@ def _rows(is_folded: bool, states: set[str] | None, wanted: set[str]) -> list[Js
     return [*current, *(row for row in ended if row["id"] not in known)]
 
 
-def _is_named(job: SlurmJobView, wanted: set[str]) -> bool:
-    return bool(wanted & {job.id, job.raw_id, str(job.array_id)})
-
-
 def _states(text: str | None) -> set[str] | None:
     """Return the named states, without names the current ones; None for all."""
     if text is None:
         return {*CURRENT_STATES}
     if text.lower() == "all":
         return None
-    full = {code: name for name, code in COMPACT_STATES.items()}
     states = set()
     for word in text.split(","):
-        name = full.get(word.upper(), word.upper())
+        name = full_state(word)
         if name not in COMPACT_STATES:
             raise UsageError(
                 f"error: Invalid job state specified: {word}\n"

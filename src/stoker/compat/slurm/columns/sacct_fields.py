@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.compat.slurm.job_fields import (
+from stoker.compat.slurm.columns.job_fields import (
     CLUSTER,
     SlurmJobView,
     format_time,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-from stoker.compat.slurm.given_options import (
+from stoker.compat.slurm.columns.job_fields import SlurmError
+from stoker.compat.slurm.submit.given_options import (
     STEP_SWITCHES,
     STEP_VALUES,
     join_words,
     split_options,
 )
-from stoker.compat.slurm.job_fields import SlurmError
 
 
 def srun(argv: list[str]) -> int:

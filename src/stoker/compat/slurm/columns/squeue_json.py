@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from stoker.compat.slurm.job_fields import CLUSTER, VERSION, SlurmJobView, group_name
+from stoker.compat.slurm.columns.job_fields import CLUSTER, VERSION, SlurmJobView, group_name
 from stoker.wire import JsonObject
 
 

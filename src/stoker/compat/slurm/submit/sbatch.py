@@ -8,7 +8,7 @@ from stoker.cli import output
 from stoker.cli.options.submission import build_submission, read_bytes
 from stoker.client.client import connect
 from stoker.client.errors import StokerError, UsageError
-from stoker.compat.slurm.given_options import join_words, split_options
+from stoker.compat.slurm.submit.given_options import join_words, split_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from stoker.compat.slurm.formats import Column
-from stoker.compat.slurm.job_fields import (
+from stoker.compat.slurm.columns.formats import Column
+from stoker.compat.slurm.columns.job_fields import (
     CLUSTER,
     NULL,
     SlurmJobView,

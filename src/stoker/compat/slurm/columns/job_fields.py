@@ -11,7 +11,7 @@ import time
 
 from stoker.cli.output import times
 from stoker.client.errors import StokerError
-from stoker.compat.slurm.formats import fold_hosts
+from stoker.compat.slurm.columns.formats import fold_hosts
 from stoker.wire import JsonObject
 
 VERSION = "22.05.8"
@@ -38,6 +38,7 @@ COMPACT_STATES = {
     "STAGE_OUT": "SO", "STOPPED": "ST",
 }  # fmt: skip
 """Slurm's states in the order of its messages, with their short forms."""
+_FULL_STATES = {code: name for name, code in COMPACT_STATES.items()}
 CURRENT_STATES = frozenset({"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING"})
 SHOWN_WITH_REASON = frozenset({"PENDING", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "FAILED"})
 """In these states NODELIST(REASON) is the reason."""
@@ -45,6 +46,11 @@ SHOWN_WITH_REASON = frozenset({"PENDING", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"
 
 class SlurmError(StokerError):
     """An error in Slurm's words, which is printed as it is."""
+
+
+def full_state(word: str) -> str:
+    """Return the name of a state that is given by its name or short form, in capitals."""
+    return _FULL_STATES.get(word.upper(), word.upper())
 
 
 def user_name() -> str:
@@ -126,6 +132,11 @@ class SlurmJobView:
     def raw_id(self) -> str:
         """The number of the job itself; for several members that of the array."""
         return str(self.array_id if self.is_folded else self.job["id"])
+
+    @property
+    def ids(self) -> set[str]:
+        """All ids that name it: its own two and that of its array."""
+        return {self.id, self.raw_id, str(self.array_id)}
 
     @property
     def order(self) -> tuple[int, int]:

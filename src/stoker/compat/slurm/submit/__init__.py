@@ -1,0 +1,1 @@
+"""sbatch, srun and salloc."""
