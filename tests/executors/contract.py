@@ -283,14 +283,6 @@ class ProcessContract:
         bench.executor.signal(FIRST, signal.SIGUSR1)
         assert bench.exit(FIRST).code == 9
 
-    def test_a_part_runs_with_the_variables_of_its_release(self, bench: ScriptBench) -> None:
-        launch = bench.script(FIRST, "echo $MEET")
-        bench.executor.start(launch, Barrier(rank=0, timeout=60))
-        bench.until(lambda: bench.sink.ready_parts)
-        bench.executor.release(FIRST, {"MEET": "here"})
-        assert bench.exit(FIRST).code == 0
-        assert Path(launch.out).read_text() == "here\n"
-
     def test_a_claim_is_deleted_when_its_own_attempt_is_acknowledged(
         self, bench: ScriptBench
     ) -> None:
@@ -301,3 +293,15 @@ class ProcessContract:
         assert bench.claims()
         bench.executor.acknowledge([FIRST])
         bench.until(lambda: not bench.claims())
+
+
+class ProcessBarrierContract:
+    """Parts of gangs that are real processes."""
+
+    def test_a_part_runs_with_the_variables_of_its_release(self, bench: ScriptBench) -> None:
+        launch = bench.script(FIRST, "echo $MEET")
+        bench.executor.start(launch, Barrier(rank=0, timeout=60))
+        bench.until(lambda: bench.sink.ready_parts)
+        bench.executor.release(FIRST, {"MEET": "here"})
+        assert bench.exit(FIRST).code == 0
+        assert Path(launch.out).read_text() == "here\n"

@@ -34,6 +34,9 @@ GRACE_SECONDS = 0.5
 class ProcessBench(ScriptBench):
     """A daemon without a core: an executor and its reactor."""
 
+    scale = SCALE
+    """Seconds of the clock in one second of the contract."""
+
     def __init__(self, base: Path, home: Path, install: str) -> None:
         self.base, self.home, self.install = base, home, install
         (base / "work").mkdir()
@@ -53,12 +56,12 @@ class ProcessBench(ScriptBench):
         self.reactor.wait(0.02)
 
     def wait(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds * SCALE
+        deadline = time.monotonic() + seconds * self.scale
         while time.monotonic() < deadline:
             if self.is_open:
                 self.turn()
             else:
-                time.sleep(SCALE)
+                time.sleep(self.scale)
 
     def until(self, condition: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -68,7 +71,7 @@ class ProcessBench(ScriptBench):
         return value
 
     def clock_seconds(self, seconds: float) -> float:
-        return seconds * SCALE
+        return seconds * self.scale
 
     def stop(self) -> None:
         if self.is_open:
@@ -98,7 +101,7 @@ class ProcessBench(ScriptBench):
         self, attempt: AttemptId, seconds: float, code: int = 0, ignores_term: bool = False
     ) -> Launch:
         trap = "trap '' TERM; " if ignores_term else ""
-        lines = f"{trap}echo {attempt} >>$HOME/ran; sleep {seconds * SCALE}; exit {code}"
+        lines = f"{trap}echo {attempt} >>$HOME/ran; sleep {seconds * self.scale}; exit {code}"
         return self.script(attempt, lines)
 
     def script(self, attempt: AttemptId, script: str) -> Launch:

@@ -9,6 +9,7 @@ import pytest
 from executors.contract import (
     BarrierContract,
     ExecutorContract,
+    ProcessBarrierContract,
     ProcessContract,
     SuspendContract,
 )
@@ -23,7 +24,9 @@ def install() -> str:
     return f"c{secrets.token_hex(4)}"
 
 
-class TestLocalExecutor(ExecutorContract, SuspendContract, BarrierContract, ProcessContract):
+class TestLocalExecutor(
+    ExecutorContract, SuspendContract, BarrierContract, ProcessContract, ProcessBarrierContract
+):
     @pytest.fixture
     def bench(self, tmp_path: Path, install: str) -> Iterator[ProcessBench]:
         made = LocalBench(tmp_path, tmp_path, install)
@@ -31,7 +34,9 @@ class TestLocalExecutor(ExecutorContract, SuspendContract, BarrierContract, Proc
         made.stop()
 
 
-class TestAgentExecutor(ExecutorContract, SuspendContract, BarrierContract, ProcessContract):
+class TestAgentExecutor(
+    ExecutorContract, SuspendContract, BarrierContract, ProcessContract, ProcessBarrierContract
+):
     @pytest.fixture
     def bench(
         self, tmp_path: Path, install: str, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,13 @@ import pytest
 from stoker.core.model.resources import GPU
 from stoker.core.model.units import BadValue
 from stoker.executors.slurm.commands import SlurmCommands, SlurmError, error_text, parse_row
-from stoker.executors.slurm.options import PilotShape, describe, parse_options, parse_pilot
+from stoker.executors.slurm.options import (
+    PilotShape,
+    SlurmOptions,
+    describe,
+    parse_options,
+    parse_pilot,
+)
 
 
 def test_a_shape_becomes_options_of_sbatch_and_resources() -> None:
@@ -20,7 +26,10 @@ def test_a_shape_becomes_options_of_sbatch_and_resources() -> None:
     facts = shape.node_facts("lab")
     assert facts.on_demand == 4
     assert [device.model for device in facts.types[GPU]] == ["a100", "a100"]
-    assert describe(shape) == (
+    assert [device.memory for device in facts.types[GPU]] == [None, None]
+    [gpu] = parse_pilot("gpus=1 vram=16G time=1h").node_facts("lab").types[GPU]
+    assert gpu.memory == 16384
+    assert describe(SlurmOptions(shape)) == (
         "up to 4 allocations of 2 a100 GPUs, 8 cores, 32768 MiB of memory for 1.5 h, released"
         " after 5 min without jobs"
     )
@@ -33,7 +42,10 @@ def test_a_shape_becomes_options_of_sbatch_and_resources() -> None:
         ("gpus=x time=1h", "gpus takes a whole number"),
         ("time=10s", "time=10s is too short"),
         ("time=1h time=2h", "time is given twice"),
-        ("time=1h colour=red", "'colour=red' is not one of gpus, time, max, idle, cores, mem"),
+        (
+            "time=1h colour=red",
+            "not one of gpus, time, max, idle, cores, mem, vram",
+        ),
     ],
 )
 def test_an_invalid_shape_is_rejected(text: str, expected: str) -> None:
@@ -48,6 +60,20 @@ def test_options_that_stoker_sets_itself_are_rejected() -> None:
         parse_options({"sbatch": "--job-name=mine"})
     with pytest.raises(BadValue, match="no option 'color'"):
         parse_options({"color": "red"})
+
+
+def test_a_cluster_without_pilots_gets_one_slurm_job_per_attempt() -> None:
+    assert parse_options({}).hands_over
+    assert not parse_options({"pilot": "time=1h"}).hands_over
+    assert parse_options({"ahead": "20"}).ahead == 20
+    expected = "one Slurm job per attempt, at most 20 of them waiting"
+    assert describe(parse_options({"ahead": "20"})) == expected
+    with pytest.raises(BadValue, match="from 1 to 200, not '0'"):
+        parse_options({"ahead": "0"})
+    both = parse_options({"ahead": "20", "pilot": "time=1h"})
+    assert both.has_pilots
+    assert both.hands_over
+    assert describe(both).endswith("for each attempt that these cannot run, at most 20 waiting")
 
 
 def test_a_row_of_squeue() -> None:

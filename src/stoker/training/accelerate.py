@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from stoker.training.training_job import Job
+
 PREFIX = "stoker-"
 
 
@@ -37,15 +39,17 @@ def epochs(accelerator: Any, total: int | None = None) -> Iterator[int]:
         yield epoch
         job.end_epoch()
         if not job.apart:
-            _save(accelerator, directory, epoch + 1)
+            _save(accelerator, job, directory, epoch + 1)
 
 
-def _save(accelerator: Any, directory: str, done: int) -> None:
+def _save(accelerator: Any, job: Job, directory: str, done: int) -> None:
     """Save the state in all processes; the main process then replaces the old checkpoint."""
     path = f"{directory}/{PREFIX}{done}"
+    job.check_current()
     accelerator.save_state(f"{path}.new")
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
+        job.check_current()
         checkpoints.remove(path)
         os.replace(f"{path}.new", path)
         for number, older in checkpoints.numbered(directory, PREFIX):

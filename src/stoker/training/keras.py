@@ -92,6 +92,7 @@ class StokerCallback(_base()):  # type: ignore[misc]
         path = f"{directory}/{PREFIX}{done}{SUFFIX}"
         new = f"{directory}/.new{SUFFIX}"  # Keras requires the suffix
         self.model.save_weights(new)
+        self._job.check_current()
         os.replace(new, path)
         for number, older in checkpoints.numbered(directory, PREFIX, SUFFIX):
             if number != done:

@@ -90,8 +90,10 @@ class _Saver(*_bases("Checkpoint")):  # type: ignore[misc]
             return
         done = trainer.current_epoch + 1
         path = f"{self._directory}/{PREFIX}{done}{SUFFIX}"
+        self._job.check_current()
         trainer.save_checkpoint(f"{path}.new")
         if trainer.is_global_zero:
+            self._job.check_current()
             checkpoints.remove(path)
             os.replace(f"{path}.new", path)
             for number, older in checkpoints.numbered(self._directory, PREFIX, SUFFIX):

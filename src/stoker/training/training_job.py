@@ -10,6 +10,7 @@ from stoker.training.reports.earlier_reports import EarlierReports, program_id, 
 from stoker.training.reports.files import Files
 from stoker.training.reports.metrics import format_lines
 from stoker.training.runtime import checkpoints
+from stoker.training.runtime.attempt_fence import AttemptFence
 from stoker.training.runtime.environment import Environment, child_process, helper_process
 from stoker.training.runtime.step_timer import StepTimer
 from stoker.training.runtime.stop_protocol import StopProtocol
@@ -29,6 +30,8 @@ MAX_EPOCHS = 10**9
 """A larger number of epochs means "until the loop is left"."""
 ROLE_CHECK_SECONDS = 1.0
 """Minimum time between two checks whether this process reports for the job."""
+FENCE_CHECK_SECONDS = 1.0
+"""Minimum time between two checks within an epoch whether this attempt is the newest."""
 
 
 class Job(StepTimer):
@@ -62,7 +65,12 @@ class Job(StepTimer):
         self._hello_pid = 0
         """The process that has written hello: a forked one is another."""
         self._epoch_started_at = 0.0
-        self._role_checked_at = 0.0
+        self._role_checked_at = self._fence_checked_at = 0.0
+        # Before the script loads a checkpoint: from now on, no older attempt replaces it.
+        directory = checkpoints.directory(environment)
+        attempt = max(0, environment.number("STOKER_ATTEMPT") or 0)
+        self._fence = AttemptFence(os.path.basename(directory), attempt)
+        self.protect(directory)
         if not child_process():
             self._write_hello()
 
@@ -105,6 +113,7 @@ class Job(StepTimer):
         """Begin an epoch: all before it are counted. The job stops here if that is requested."""
         if self._stopped and self._is_rank():
             self._exit_again()
+        self.check_current()
         given = _to_epochs(epoch)
         if given is not None and self._epochs_started and given < self.epoch:
             self.apart = True  # epochs start over: another fit, another fold
@@ -200,8 +209,27 @@ class Job(StepTimer):
 
     @property
     def checkpoint_dir(self) -> str:
-        """The directory for checkpoints, shared by all attempts of the job; created if missing."""
-        return checkpoints.make(checkpoints.directory(self._environment))
+        """The directory for checkpoints, shared by all attempts of the job; created if missing.
+
+        An attempt that a newer one has replaced stops here, instead of saving.
+        """
+        directory = checkpoints.make(checkpoints.directory(self._environment))
+        self.protect(directory)
+        self.check_current()
+        return directory
+
+    def protect(self, directory: str) -> None:
+        """Let no older attempt of this job save to a directory any more, if it exists."""
+        if self._is_rank():
+            self._fence.mark(directory)
+
+    def check_current(self) -> None:
+        """Exit if a newer attempt of this job has started; call it before every save."""
+        newer = self._fence.newer_attempt() if self._is_rank() else None
+        if newer is not None:
+            self._stopped = True
+            self._print(f"attempt {newer} of this job has started; this one stops without saving")
+            raise SystemExit(STOPPED_EXIT_CODE)
 
     @property
     def checkpoint(self) -> str | None:
@@ -228,6 +256,10 @@ class Job(StepTimer):
         super()._beat(steps)
         if self._files is None or not self._first:
             return
+        at = self._last_step_at
+        if at - self._fence_checked_at >= FENCE_CHECK_SECONDS:
+            self._fence_checked_at = at
+            self.check_current()  # the script may save without asking for the directory again
         done = self.iterations
         self._due = steps + self._heartbeat - done % self._heartbeat
         if steps == 1 or done % self._heartbeat or not self._is_counted():

@@ -33,6 +33,7 @@ class StokerCallback(TrainerCallback):  # type: ignore[misc]
         self._directory = directory if directory is not None else self._job.checkpoint_dir
         self._save = save and self._job.attached
         self._stopping = False
+        self._job.protect(self._directory)
 
     @property
     def checkpoint(self) -> str | None:
@@ -60,6 +61,8 @@ class StokerCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure a step."""
         self._job.measure()
+        if control.should_save:
+            self._job.check_current()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Report the trainer's metrics."""
@@ -68,6 +71,8 @@ class StokerCallback(TrainerCallback):  # type: ignore[misc]
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End an epoch; the flags set here tell the trainer to save and stop."""
         self._job.end_epoch()
+        self._job.protect(args.output_dir)  # the trainer has created it by now
+        self._job.check_current()  # the trainer saves next
         if state.global_step >= state.max_steps:
             return  # the training is complete
         self._stopping = self._job.should_stop()

@@ -2,10 +2,13 @@
 
 import subprocess
 
+from stoker.executors.agent.session.transport import LOST_CODES
+
 
 class LocalTransport:
     """Runs the agent and other commands in shells on this host."""
 
+    lost_codes = LOST_CODES
     host, key, rsync_host, run_suffix = "here", "here", "localhost", ""
 
     def __init__(self, *shell: str) -> None:

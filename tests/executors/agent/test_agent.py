@@ -60,7 +60,7 @@ class Agent:
 
     def request(self, verb: str, *words: str) -> list[list[str]]:
         reply: list[list[str]] = []
-        several = verb in ("poll", "list_attempts")
+        several = verb in ("poll", "poll_records", "list_attempts")
         self.session.request(reply.append, verb, *words, max_lines=1000 if several else 1)
         self.wait(lambda: reply and (reply[-1][0] == "done" or not several))
         return reply
@@ -202,14 +202,14 @@ class FakeSupervisor:
 
 
 def poll_meanwhile(
-    agent: Agent, key: str, *pipes: tuple[Pipe, Callable[[], object], str]
+    agent: Agent, key: str, *pipes: tuple[Pipe, Callable[[], object], str], verb: str = "poll"
 ) -> list[str]:
     """Poll an attempt and act at the points where the agent reads these pipes."""
     # The end of its clean-up would interrupt a busybox that waits for a pipe to be opened.
     pid, reply = agent.session.process.pid, list[list[str]]()
     children = Path(f"/proc/{pid}/task/{pid}/children")
     agent.wait(lambda: not any(alive(int(child)) for child in children.read_text().split()))
-    agent.session.request(reply.append, "poll", key, max_lines=2)
+    agent.session.request(reply.append, verb, key, max_lines=3)
     for pipe, meanwhile, text in pipes:
         pipe.read_by_agent(meanwhile, text)
     agent.wait(lambda: ["done"] in reply)

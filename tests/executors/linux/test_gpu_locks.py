@@ -419,6 +419,22 @@ def test_a_shortage_is_reported_once_and_retried_with_growing_pauses(
     assert mine.take(KEY, (A,)) is None
 
 
+def test_a_lock_that_can_be_taken_again_ends_the_pauses_of_other_gpus(
+    mine: GpuLocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("stoker.executors.linux.gpu_locks.time.monotonic", lambda: now)
+    over = failing(monkeypatch, errno.ENOSPC)
+    mine.take(KEY, (A,))
+    now += 9.0
+    mine.take(KEY, (B,))
+    over()
+    now += 1.5
+    assert mine.holder(A) is None
+    assert mine.holder(B) is None
+    assert mine.problems == {}
+
+
 def test_jobs_get_gpus_on_a_read_only_disk(
     mine: GpuLocks, messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

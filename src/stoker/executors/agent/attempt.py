@@ -69,6 +69,8 @@ class RemoteAttempt(Struct):
     """How it ended, as the agent reported it; set while results are collected."""
     lost_reason: str | None = None
     """Why it is not known how it ended."""
+    is_preempted: bool = False
+    """Whether another scheduler ended it, so that its loss is no failure."""
     undecided_polls: int = 0
     """Polls in a row that could not tell whether it runs."""
     report_offset: int = 0

@@ -12,6 +12,7 @@ from stoker.core.events import AttemptLost, ProcessExited, StartCancelled, Start
 from stoker.core.model.job import AttemptId
 from stoker.core.model.units import printable
 from stoker.executors.agent.attempt import Phase, RemoteAttempt, parse_attempt
+from stoker.executors.agent.result_collector import LACKS_MEMORY
 
 if TYPE_CHECKING:
     from stoker.executors.agent.executor import AgentExecutor
@@ -55,7 +56,7 @@ class AttemptEnds:
         self.executor.sink.event(
             AttemptLost(
                 at=time.time(), job=job, attempt=number, why=_stored(why), part=attempt.part,
-                preempted=self.executor.end_reason is not None,
+                preempted=self.executor.end_reason is not None or attempt.is_preempted,
             )
         )  # fmt: skip
 
@@ -84,6 +85,7 @@ class AttemptEnds:
         self.expect_acknowledgement(attempt.id)
         killer = code - 128 if 128 < code <= 128 + 64 else None
         was_killed = attempt.end is not None and attempt.end.was_killed
+        lacks_memory = LACKS_MEMORY in attempt.outcome and attempt.end is None
         note = trouble or ("killed after the grace period" if was_killed else None)
         if left and note is None:
             note = f"left {left} process{'es' * (left > 1)} behind, ended with the job"
@@ -92,7 +94,7 @@ class AttemptEnds:
             ProcessExited(
                 at=time.time(), job=attempt.id.job, attempt=attempt.id.attempt,
                 code=None if killer else code, signal=killer, note=note and _stored(note),
-                part=attempt.part,
+                part=attempt.part, memory="host" if lacks_memory else None,
             )
         )  # fmt: skip
 

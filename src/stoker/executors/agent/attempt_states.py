@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from stoker.core.events import ProcessStarted
-from stoker.executors.agent import result_collector
 from stoker.executors.agent.attempt import Phase, RemoteAttempt, parse_attempt
+from stoker.executors.agent.result_collector import LACKS_MEMORY, NOTHING, SAVED
 from stoker.executors.agent.session.framing import ProtocolError, number
 from stoker.executors.port import SHORTAGE_SECONDS
 from stoker.executors.reactor import Timer
@@ -23,6 +23,8 @@ MAX_UNDECIDED_POLLS = 3
 """Polls of an attempt that a full disk leaves undecided before it is requeued."""
 MISSING_TREE_SECONDS = 1.0
 """Delay of the next try after the node had removed the attempt's files."""
+KILLED_CODES = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+"""Exit codes of attempts that end with their allocation."""
 MAX_PID, MAX_PORT, MAX_CODE, MAX_LEFT = (1 << 31) - 1, (1 << 16) - 1, 255, 1 << 22
 """The largest numbers that a node may send: pids, ports, exit codes, leftover processes."""
 
@@ -47,7 +49,7 @@ class AttemptStates:
 
         if attempts:
             words = [attempt.word for attempt in attempts]
-            self.executor.connection.request(on_reply, "poll", *words, max_lines=len(words) + 1)
+            self.executor.connection.request(on_reply, "poll", *words, max_lines=2 * len(words) + 1)
         else:
             on_polled()
 
@@ -70,8 +72,8 @@ class AttemptStates:
                 pass  # its end is known: earlier states are out of date
             case "busy", _:
                 attempt.undecided_polls = 0
-            case "started" | "running", [pid, *_]:
-                self._on_started(attempt, number(pid, MAX_PID))
+            case "started" | "running", [pid, *where]:
+                self._on_started(attempt, number(pid, MAX_PID), where)
             case "ready", [port, *_]:
                 rank = attempt.part or 0
                 self.executor.sink.ready(attempt.id, rank, number(port, MAX_PORT))
@@ -80,8 +82,11 @@ class AttemptStates:
             case _:
                 self._on_not_running(attempt, state)
 
-    def _on_started(self, attempt: RemoteAttempt, pid: int) -> None:
-        """Report the process of an attempt, and send again what was requested for it."""
+    def _on_started(self, attempt: RemoteAttempt, pid: int, where: list[str]) -> None:
+        """Report the process of an attempt, and send again what was requested for it.
+
+        `where`: its host, its id and its GPUs in Slurm, if that chose them.
+        """
         executor = self.executor
         attempt.undecided_polls = 0
         if attempt.pid is None:
@@ -90,9 +95,12 @@ class AttemptStates:
             job, number = attempt.id
             executor.sink.event(
                 ProcessStarted(
-                    at=time.time(), job=job, attempt=number, pid=pid, boot=boot, part=attempt.part
+                    at=time.time(), job=job, attempt=number, pid=pid, boot=boot, part=attempt.part,
+                    hosts=tuple(where[:1]),
+                    external_id=f"Slurm {where[1]}" if len(where) > 1 else None,
+                    devices=tuple(name for names in where[2:3] for name in names.split(",")),
                 )
-            )
+            )  # fmt: skip
         executor.control_files.resend(attempt)
         executor.collector.on_running()
         end = attempt.end
@@ -137,13 +145,18 @@ class AttemptStates:
 
     def _on_exited(self, attempt: RemoteAttempt, code: int, details: list[str]) -> None:
         """Fetch the results of an attempt that has ended, unless that is being done."""
+        why = self.executor.end_reason
+        if why is not None and attempt.end is None and code in KILLED_CODES:
+            # It got the signal that ended the allocation before the agent did.
+            self.executor.collector.collect_without_exit(attempt, why)
+            return
         if attempt.lost_reason is not None:  # its record was found after all
             attempt.lost_reason = None
             attempt.stop_collecting()
-        written = details[0] if details else result_collector.NOTHING
+        written = details[0] if details else NOTHING
         left = number(details[1], MAX_LEFT) if len(details) > 1 else 0
-        saved = [result_collector.SAVED] if result_collector.SAVED in details else []
-        self.executor.collector.collect(attempt, [str(code), written, str(left), *saved])
+        words = [word for word in (SAVED, LACKS_MEMORY) if word in details]
+        self.executor.collector.collect(attempt, [str(code), written, str(left), *words])
 
     def _on_unknown(self, attempt: RemoteAttempt) -> None:
         """Handle an attempt that the node does not know.

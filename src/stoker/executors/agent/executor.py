@@ -87,7 +87,7 @@ class AgentExecutor(Executor):
         self.connection = ReconnectingSession(
             transport, environment.install, environment.reactor, self
         )
-        self.ends, self.states = AttemptEnds(self), AttemptStates(self)
+        self.ends, self.states = AttemptEnds(self), self._new_states()
         self.uploads = TreeUploads(self.connection, self.pool, environment.snapshots)
         self.control_files = ControlFiles(self.connection)
         prerequisites = Prerequisites(self.connection, self.pool, self.uploads, shares_files)
@@ -161,6 +161,10 @@ class AgentExecutor(Executor):
             self.starts.begin(attempt)
         else:
             self.ends.cancel(attempt, f"the connection to {self.name} was lost")
+
+    def send_start(self, attempt: RemoteAttempt, launch: Launch, *words: str) -> None:
+        """Send a start request."""
+        self.connection.request(None, "start", *words)
 
     def upload_progress(self, attempt: AttemptId) -> Upload | None:
         """Return the upload of an attempt's files while it is under way."""
@@ -291,6 +295,9 @@ class AgentExecutor(Executor):
         self.reconciliation = self._new_reconciliation()
         self.reconciliation.start(self.records.abandoned_attempts(self.name))
 
+    def _new_states(self) -> AttemptStates:
+        return AttemptStates(self)
+
     def _new_reconciliation(self) -> Reconciliation:
         def is_known(attempt: AttemptId) -> bool:
             return attempt in self.attempts or self.records.is_expected(attempt)
@@ -343,8 +350,12 @@ class AgentExecutor(Executor):
         self.uploads.shell = RemoteShell(self.transport, root, "rsync" in reading.tools)
         if is_first:
             self.collector.on_shell_known()
-        self.sink.node_reading(reading)
+        self.report_reading(reading)
         self._report_up()
+
+    def report_reading(self, reading: AgentReading) -> None:
+        """Report a measurement of the node."""
+        self.sink.node_reading(reading)
 
     def _on_report_data(self, attempt: RemoteAttempt, data: bytes, offset: int) -> None:
         self.sink.report_data(attempt.id, attempt.part, offset, data)

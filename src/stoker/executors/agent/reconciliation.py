@@ -18,8 +18,8 @@ from stoker.executors.port import AttemptId, AttemptRecords
 
 KILL_POLL_SECONDS = 0.1
 """Between polls of an attempt that was killed."""
-NOT_STARTED = ("revoked", "not-begun", "ready", "undecided")
-"""States of attempts that need nothing done."""
+NOT_RUNNING = ("revoked", "not-begun", "ready", "undecided", "waiting", "started")
+"""States of attempts that need nothing done; `started` precedes an exit."""
 MAX_LISTED_ATTEMPTS = 100_000
 """Attempts that a node may list."""
 MAX_ATTEMPTS_PER_JOB, MAX_LOST_JOBS = 100_000, 1_000_000
@@ -73,7 +73,7 @@ class Reconciliation:
 
         def on_polled(words: list[str]) -> None:
             if words[0] != "done":
-                states.append(words[0])
+                states[:] = words[:1]
                 return
             if alive or states in (["running"], ["busy"], ["ready"]):
                 self.pool.submit(
@@ -89,7 +89,7 @@ class Reconciliation:
 
         self.connection.request(None, "cancel_start", str(attempt))
         self.connection.request(on_killed, "signal", str(int(signal.SIGKILL)), str(attempt))
-        self.connection.request(on_polled, "poll", str(attempt), max_lines=2)
+        self.connection.request(on_polled, "poll", str(attempt), max_lines=3)
 
     def _repeat(self, attempts: list[AttemptId], on_done: Callable[[], None]) -> None:
         if self._is_current:
@@ -106,7 +106,7 @@ class Reconciliation:
             elif words[0] == "done" and unexpected:
                 on_polled = self._on_polled(frozenset(unexpected), [])
                 self.connection.request(
-                    on_polled, "poll", *map(str, unexpected), max_lines=len(unexpected) + 1
+                    on_polled, "poll", *map(str, unexpected), max_lines=2 * len(unexpected) + 1
                 )
             elif words[0] == "done":
                 self.on_done()
@@ -123,7 +123,7 @@ class Reconciliation:
                 self._terminate(superseded, self.on_done)
                 return
             attempt = parse_attempt(words[1]) if len(words) > 1 else None
-            if attempt is None or attempt not in polled or words[0] in NOT_STARTED:
+            if attempt is None or attempt not in polled or words[0] in NOT_RUNNING:
                 return
             is_lost = attempt.job - self.records.next_job_id() in range(MAX_LOST_JOBS)
             if is_lost:

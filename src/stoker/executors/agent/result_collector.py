@@ -45,6 +45,8 @@ NOTHING, UNLISTED = "0", "2"
 """What an attempt wrote in its directory, as the agent reports it."""
 SAVED = "saved"
 """The agent's word for checkpoints."""
+LACKS_MEMORY = "memory"
+"""The agent's word for a process that the kernel killed because memory ran out."""
 
 OnCollected = Callable[[RemoteAttempt, str | None, str | None], None]
 """Called when everything has arrived, with what is missing and a remark on the results."""

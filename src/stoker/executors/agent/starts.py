@@ -144,8 +144,8 @@ class Starts:
         attempt.ordered_at = time.monotonic()
         attempt.launch = None
         executor.states.poll_soon()
-        connection.request(
-            None, "start", attempt.word, directory, "separate" if launch.err else "joined",
+        executor.send_start(
+            attempt, launch, attempt.word, directory, "separate" if launch.err else "joined",
             "line" if launch.is_shell_line else "argv",
             str(attempt.barrier_timeout), results, str(round(executor.grace)),
             f"{launch.umask:o}", str(len(variables)), *variables,

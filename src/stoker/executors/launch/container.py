@@ -81,7 +81,8 @@ def command(
         *_network(launch, container),
         *(("--interactive", "--tty") if launch.terminal else ()),
         *((f"--workdir={launch.directory}",) if container.in_job_directory else ()),
-        "+run", container.image, *_with_slurm_tools(launch, library), *_inner(launch, script),
+        "+run", container.image, *_with_slurm_tools(launch, library),
+        *inner_command(launch, SCRIPT if script is not None else None),
     ), extra  # fmt: skip
 
 
@@ -171,15 +172,15 @@ def _network(launch: Launch, container: Container) -> Iterable[str]:
         yield f"--publish={outside}:{inside}"
 
 
-def _inner(launch: Launch, script: str | None) -> tuple[str, ...]:
-    """Return the command inside the container."""
+def inner_command(launch: Launch, script: str | None) -> tuple[str, ...]:
+    """Return the command inside the container; `script`: where its script is there."""
     if launch.is_shell_line:
         return _shell(launch.argv[0], "-c", launch.argv[-1])
     if launch.script is None or script is None:
         return launch.argv
     at = next(n for n, word in enumerate(launch.argv) if word.endswith(launch.script))
     arguments = launch.argv[at + 1 :]
-    return _shell(launch.argv[0], SCRIPT, *arguments) if at else (SCRIPT, *arguments)
+    return _shell(launch.argv[0], script, *arguments) if at else (script, *arguments)
 
 
 def _with_slurm_tools(launch: Launch, library: str | None) -> tuple[str, ...]:

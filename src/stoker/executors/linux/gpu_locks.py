@@ -278,6 +278,8 @@ class GpuLocks:
     def _end_pause(self, uuids: Iterable[str]) -> None:
         for uuid in uuids:
             self._pauses.pop(uuid, None)
+        # All locks are in one directory: what hindered this one may be over for the others too.
+        self._pauses = {uuid: (0.0, length, why) for uuid, (_, length, why) in self._pauses.items()}
         if not self._pauses:
             self._solved("locks")
 

@@ -8,16 +8,15 @@ from _blake2 import blake2b
 
 from stoker.core.events import NodeAdded
 from stoker.executors.agent.executor import AgentEnvironment
+from stoker.executors.clusters import job_prefix
+from stoker.executors.pilot_cluster import PilotClusterExecutor
 from stoker.executors.port import AttemptRecords
-from stoker.executors.slurm.cluster import SlurmClusterExecutor
 from stoker.executors.slurm.commands import SlurmCommands
+from stoker.executors.slurm.handover.executor import HandoverExecutor
 from stoker.executors.slurm.monitor import SlurmMonitor
 from stoker.executors.slurm.options import parse_options
 from stoker.executors.slurm.pilot import Pilot, PilotExecutor, sbatch_options
 from stoker.executors.ssh.address import parse_address
-
-CLUSTER, PILOT = "slurm", "slurm-pilot"
-"""Kinds of nodes."""
 
 
 class SlurmFactory:
@@ -28,12 +27,29 @@ class SlurmFactory:
         self.run, self.environment = run, environment
         self._monitors: dict[str, SlurmMonitor] = {}
 
-    def cluster(self, added: NodeAdded, _: AttemptRecords) -> SlurmClusterExecutor:
+    def cluster(
+        self, added: NodeAdded, records: AttemptRecords
+    ) -> PilotClusterExecutor | HandoverExecutor:
         """Return the executor of a cluster."""
         options = parse_options(added.options)
         monitor = self._monitor(added.name, options.login)
         monitor.commands = self._commands(added.name, options.login)
-        return SlurmClusterExecutor(monitor, options.pilot)
+        if options.has_pilots:
+            return PilotClusterExecutor(monitor, options.pilot)
+        os.makedirs(self.environment.notes, 0o700, exist_ok=True)
+        return HandoverExecutor(
+            added.name, monitor, self.environment, records, added.shared, options
+        )
+
+    def jobs(self, added: NodeAdded, records: AttemptRecords) -> HandoverExecutor:
+        """Return the executor that hands over what the pilots of a cluster cannot run."""
+        os.makedirs(self.environment.notes, 0o700, exist_ok=True)
+        given = {name: value for name, value in added.options.items() if name != "cluster"}
+        options = parse_options(given)
+        monitor = self._monitor(added.options["cluster"], options.login)
+        return HandoverExecutor(
+            added.name, monitor, self.environment, records, added.shared, options
+        )
 
     def pilot(self, added: NodeAdded, records: AttemptRecords) -> PilotExecutor:
         """Return the executor of a pilot."""
@@ -58,11 +74,3 @@ class SlurmFactory:
     def _commands(self, cluster: str, login: str) -> SlurmCommands:
         control = f"{self.run}/slurm-{blake2b(cluster.encode(), digest_size=4).hexdigest()}"
         return SlurmCommands(parse_address(login) if login else None, control)
-
-
-def job_prefix(install: str, cluster: str) -> str:
-    """Return what the names of an installation's Slurm jobs on a cluster have in common.
-
-    A name is this, a dash and a token without dashes.
-    """
-    return f"stoker-{install[:8]}-{cluster}"

@@ -38,7 +38,8 @@ class SlurmMonitor:
         self.commands, self.prefix, self.reactor = commands, prefix, reactor
         self.pool = TransferPool(reactor)
         self.timer = Timer(reactor, self._poll)
-        self.on_polled: Callable[[str | None], None] = lambda _: None
+        self._listeners: list[Callable[[str | None], None]] = []
+        """Called after every poll, with the error if it failed."""
         self.jobs: dict[str, SlurmJob] = {}
         """The job of each name."""
         self.is_closed = False
@@ -49,27 +50,39 @@ class SlurmMonitor:
         """Scripts that are to be run."""
         self._changed_at = 0.0
         """Time of the last change that another one may follow soon."""
+        self._polled_at = -MIN_CHANGING_SECONDS
+        """Time of the last poll: many calls of sbatch in a row cause few of them."""
         self._is_polling = self._is_retired = False
 
     def open(self, on_polled: Callable[[str | None], None]) -> None:
         """Poll from now on; call back after every poll, with the error if it failed."""
-        self.on_polled, self._is_retired = on_polled, False
+        self._listeners.append(on_polled)
+        self._is_retired = False
         self.poll_soon()
+
+    def remove_listener(self, on_polled: Callable[[str | None], None]) -> None:
+        """Call back no more."""
+        self._listeners = [each for each in self._listeners if each != on_polled]
+
+    def _notify(self, error: str | None) -> None:
+        for on_polled in list(self._listeners):
+            on_polled(error)
 
     def poll_soon(self) -> None:
         """Poll now, and often for a while: something is about to change."""
         self._changed_at = self.reactor.time()
-        self.timer.request(0.0)
+        self.timer.request(max(self._polled_at + MIN_CHANGING_SECONDS - self._changed_at, 0.0))
 
     def watch(self, name: str, watcher: JobWatcher) -> None:
         """Report a job to a watcher after every poll from now on."""
         self._watchers[name] = watcher
         self.poll_soon()
 
-    def unwatch(self, name: str) -> None:
-        """Forget a job: if Slurm still has it, it is cancelled."""
+    def unwatch(self, name: str, is_over: bool = False) -> None:
+        """Forget a job: if Slurm still has it after the next poll, it is cancelled."""
         self._watchers.pop(name, None)
-        self.poll_soon()
+        if not is_over:
+            self.poll_soon()
 
     def submit(self, options: Sequence[str], script: str, on_submitted: OnSubmitted) -> None:
         """Submit a batch script; call back with the error, or None."""
@@ -77,6 +90,7 @@ class SlurmMonitor:
         def on_done(result: object) -> None:
             self.poll_soon()
             if isinstance(result, Exception) and not isinstance(result, SlurmError):
+                on_submitted(SlurmError(f"sbatch was not called: {result}"))
                 raise result
             on_submitted(result if isinstance(result, SlurmError) else None)
 
@@ -98,7 +112,7 @@ class SlurmMonitor:
 
     def _poll(self) -> None:
         if not self._is_polling and not self.is_closed:
-            self._is_polling = True
+            self._is_polling, self._polled_at = True, self.reactor.time()
             self.pool.submit(self.commands.jobs, self._on_polled)
 
     def _on_polled(self, result: list[SlurmJob] | Exception) -> None:
@@ -107,7 +121,7 @@ class SlurmMonitor:
             if not isinstance(result, SlurmError):
                 raise result
             self.timer.request(FAILED_SECONDS)
-            self.on_polled(str(result))
+            self._notify(str(result))
             return
         own = [job for job in result if job.name.rpartition("-")[0] == self.prefix]
         self._take(own)
@@ -118,7 +132,7 @@ class SlurmMonitor:
             self.close()
             return
         self.timer.request(self._seconds_until_poll())
-        self.on_polled(None)
+        self._notify(None)
 
     def _take(self, jobs: Iterable[SlurmJob]) -> None:
         """Keep one job for each name: the one that is known and alive, else the first alive."""
@@ -147,6 +161,7 @@ class SlurmMonitor:
             job.id: job
             for job in jobs
             if not job.has_ended
+            and job.state != "COMPLETING"
             and (job.name not in self._watchers or self.jobs[job.name].id != job.id)
         }
         self._signalled &= alive.keys()
@@ -166,7 +181,7 @@ class SlurmMonitor:
     def retire(self) -> None:
         """Close once all jobs have ended: the cluster was removed."""
         self._is_retired = True
-        self.on_polled = lambda _: None
+        self._listeners.clear()
         self.poll_soon()
 
     def close(self) -> None:

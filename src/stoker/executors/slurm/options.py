@@ -17,10 +17,16 @@ from stoker.core.model.units import (
     parse_duration,
     parse_memory,
 )
+from stoker.core.placement.horizon import END_GRACE_SECONDS
 from stoker.executors.ssh.address import parse_address
 
 SCHEME = "slurm://"
-DEFAULT_PILOT = "time=1h"
+MIN_AHEAD, MAX_AHEAD = 8, 200
+"""Attempts that may wait in Slurm's queue."""
+START_SECONDS = 60
+"""Time that is allowed for from the begin of an allocation until a job starts in it."""
+MIN_SECONDS = 300
+"""The shortest time limit of an allocation that is of use."""
 DEFAULT_IDLE_SECONDS, DEFAULT_MAX_PILOTS = 300, 1
 OWN_OPTIONS = (
     "-J", "--job-name", "-a", "--array", "-d", "--dependency", "-o", "--output", "-e", "--error",
@@ -42,6 +48,13 @@ class PilotShape(Struct, frozen=True):
     max_pilots: int = DEFAULT_MAX_PILOTS
     idle_seconds: int = DEFAULT_IDLE_SECONDS
     """An allocation without jobs is released after this time."""
+    vram: int = 0
+    """Memory of each GPU in MiB; 0: not known until an allocation joins."""
+
+    @property
+    def usable_seconds(self) -> int:
+        """The longest time limit of a job that can start in a new allocation."""
+        return int(self.seconds - END_GRACE_SECONDS - START_SECONDS)
 
     def sbatch_options(self) -> list[str]:
         """Return the options of sbatch for such an allocation."""
@@ -62,10 +75,13 @@ class PilotShape(Struct, frozen=True):
             types[MEMORY] = (DeviceFacts(POOL_PREFIX, self.memory),)
         if self.gpus:
             types[GPU] = tuple(
-                DeviceFacts(str(index), index=index, model=self.model or None)
+                DeviceFacts(
+                    str(index), index=index, model=self.model or None, memory=self.vram or None
+                )
                 for index in range(self.gpus)
             )
-        return NodeFacts(name, types, on_demand=self.max_pilots)
+        limit = max(self.usable_seconds, 1)
+        return NodeFacts(name, types, on_demand=self.max_pilots, max_seconds=limit)
 
 
 class SlurmOptions(Struct, frozen=True):
@@ -76,13 +92,26 @@ class SlurmOptions(Struct, frozen=True):
     """The login node over SSH; empty: Slurm's commands run on this host."""
     sbatch: tuple[str, ...] = ()
     """Options that every sbatch gets."""
+    ahead: int | None = None
+    """Attempts that may wait in Slurm's queue; None: about twice as many as run there."""
+
+    @property
+    def has_pilots(self) -> bool:
+        """Whether allocations are requested that join as nodes."""
+        return self.pilot.max_pilots > 0
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether attempts become Slurm jobs: all, or those that no pilot can run."""
+        return not self.has_pilots or self.ahead is not None
 
 
 def parse_options(options: Mapping[str, str]) -> SlurmOptions:
     """Parse the options of a node of the kind `slurm`; raise BadValue."""
-    unknown = sorted(set(options) - {"pilot", "ssh", "sbatch"})
+    unknown = sorted(set(options) - {"pilot", "ahead", "ssh", "sbatch"})
     if unknown:
-        raise BadValue(f"A Slurm cluster has no option '{unknown[0]}': pilot, ssh or sbatch.")
+        known = "pilot, ahead, ssh or sbatch"
+        raise BadValue(f"A Slurm cluster has no option '{unknown[0]}': {known}.")
     try:
         words = tuple(shlex.split(options.get("sbatch", "")))
     except ValueError:
@@ -91,8 +120,16 @@ def parse_options(options: Mapping[str, str]) -> SlurmOptions:
         name = word.partition("=")[0]
         if name in OWN_OPTIONS:
             raise BadValue(f"stoker sets {name} itself; leave it out of the options of sbatch.")
-    pilot = parse_pilot(options.get("pilot", DEFAULT_PILOT))
-    return SlurmOptions(pilot, options.get("ssh", ""), words)
+    pilot = parse_pilot(options["pilot"]) if "pilot" in options else PilotShape(max_pilots=0)
+    ahead = parse_ahead(options["ahead"]) if "ahead" in options else None
+    return SlurmOptions(pilot, options.get("ssh", ""), words, ahead)
+
+
+def parse_ahead(text: str) -> int:
+    """Parse the number of attempts that may wait in Slurm's queue; raise BadValue."""
+    if not text.isdecimal() or not 0 < int(text) <= MAX_AHEAD:
+        raise BadValue(f"--ahead takes a whole number from 1 to {MAX_AHEAD}, not '{text}'.")
+    return int(text)
 
 
 def cluster_addition(
@@ -103,6 +140,9 @@ def cluster_addition(
     Without a login node, its commands are here, and so are its files.
     """
     parsed = parse_options(options)
+    if 0 < parsed.pilot.seconds < MIN_SECONDS:
+        least = approximate_duration(MIN_SECONDS)
+        raise BadValue(f"--pilot: time= must be at least {least}: no job starts near the end.")
     if parsed.login:
         parse_address(parsed.login)
     return NodeAdded(
@@ -112,7 +152,7 @@ def cluster_addition(
 
 
 def parse_pilot(text: str) -> PilotShape:
-    """Parse `gpus=2 time=8h max=4 idle=5m cores=8 mem=32G`; raise BadValue."""
+    """Parse `gpus=2 time=8h max=4 idle=5m cores=8 mem=32G vram=40G`; raise BadValue."""
     values: dict[str, str] = {}
     for word in text.split():
         name, equals, value = word.partition("=")
@@ -156,15 +196,23 @@ _PARSERS: dict[str, tuple[str, Callable[[str, str], int]]] = {
     "idle": ("idle_seconds", _idle),
     "cores": ("cores", _count),
     "mem": ("memory", parse_memory),
+    "vram": ("vram", parse_memory),
 }
 
 
-def describe(shape: PilotShape) -> str:
+def describe(options: SlurmOptions) -> str:
     """Return what a cluster provides as a phrase."""
+    waiting = options.ahead or f"{MIN_AHEAD} to {MAX_AHEAD}"
+    if not options.has_pilots:
+        return f"one Slurm job per attempt, at most {waiting} of them waiting"
+    shape = options.pilot
     parts = [f"{shape.gpus} {shape.model} GPU{'s' * (shape.gpus != 1)}".replace("  ", " ")]
     parts = parts if shape.gpus else []
     parts.append(f"{shape.cores} core{'s' * (shape.cores != 1)}")
     parts += [f"{shape.memory} MiB of memory"] if shape.memory else []
     limit, idle = approximate_duration(shape.seconds), approximate_duration(shape.idle_seconds)
     count = f"{shape.max_pilots} allocation{'s' * (shape.max_pilots != 1)}"
-    return f"up to {count} of {', '.join(parts)} for {limit}, released after {idle} without jobs"
+    text = f"up to {count} of {', '.join(parts)} for {limit}, released after {idle} without jobs"
+    if options.hands_over:
+        text += f"; a Slurm job for each attempt that these cannot run, at most {waiting} waiting"
+    return text

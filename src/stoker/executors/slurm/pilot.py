@@ -234,8 +234,7 @@ def batch_script(pilot: Pilot) -> str:
 def sbatch_options(job_name: str, words: Sequence[str]) -> tuple[str, ...]:
     """Return the options with which a pilot is submitted."""
     return (
-        f"--job-name={job_name}", "--no-requeue", "--export=NONE", "--output=/dev/null",
-        "--chdir=/", *words,
+        f"--job-name={job_name}", "--no-requeue", "--output=/dev/null", "--chdir=/", *words
     )  # fmt: skip
 
 

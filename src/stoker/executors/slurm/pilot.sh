@@ -33,10 +33,15 @@ release() {
 trap release USR1
 
 # Slurm sends TERM to all processes before it ends the allocation, or to this one only. Attempts
-# that handle it continue until Slurm kills them; without any, the allocation ends at once.
+# that handle it continue until Slurm kills them; without any, the allocation ends at once. The
+# relay is ended: a daemon whose connection is lost asks Slurm when the allocation ends now, connects
+# again, and asks its training jobs to stop.
 leave() {
     trap : TERM
     leaving=1
+    if grep -qsF "$STOKER_PILOT" "/proc/${relay:-none}/cmdline"; then
+        kill -- "-$relay" || kill "$relay"
+    fi
     # Where Slurm finds processes by their parents, it would miss those that have lost them.
     (kill_leftovers "$$" </dev/null >/dev/null 2>&1 3<&- &)
     tick 0.2
@@ -48,7 +53,7 @@ tick() {
     while sleep "$1"; do echo; done >&3 &
     ticker=$!
 }
-leaving=
+leaving= relay=
 trap leave TERM
 
 # What the allocation has: the agent would see the whole node otherwise.
@@ -77,7 +82,10 @@ while :; do
     connection=
     read -r connection <&3 # signals interrupt it
     case $connection in
-        "$DIRECTORY"/relay.*) start_agent "$connection" & ;;
+        "$DIRECTORY"/relay.*)
+            start_agent "$connection" &
+            relay=${connection##*.}
+            ;;
     esac
     touch "$DIRECTORY" # other pilots remove old directories
     unused=$((unused + 1))

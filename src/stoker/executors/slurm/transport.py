@@ -6,7 +6,7 @@ import shlex
 import subprocess
 
 from stoker.executors.agent.session.reconnecting import ROOT
-from stoker.executors.agent.session.transport import NotReady
+from stoker.executors.agent.session.transport import LOST_CODES, NotReady
 from stoker.executors.slurm.commands import SlurmJob, error_text
 from stoker.executors.slurm.monitor import SlurmMonitor
 
@@ -45,6 +45,8 @@ class PilotTransport:
     agent there finds what the attempts of the pilot left.
     """
 
+    lost_codes = LOST_CODES
+
     def __init__(self, monitor: SlurmMonitor, pilot: str, install: str) -> None:
         self.monitor, self.pilot, self.install = monitor, pilot, install
         self.job: SlurmJob | None = None
@@ -81,7 +83,7 @@ class PilotTransport:
             script = f"[ -d {self.run_directory} ] || exit {NO_RECORDS}; {setting}; {command}"
             argv = self.monitor.commands.argv(["sh", "-c", script])
         else:
-            argv = self._step(RELAY, self.pilot, command)
+            argv = self._step(["--unbuffered"], RELAY, self.pilot, command)
         return subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True, cwd="/",
@@ -99,7 +101,8 @@ class PilotTransport:
         """Return the argv that runs a shell command where the agent is."""
         if self.reads_records:
             return self.monitor.commands.argv(["sh", "-c", script])
-        return self._step('eval "$1"', script)
+        # Buffered: otherwise its output is a terminal, to which tar writes no archive.
+        return self._step([], 'eval "$1"', script)
 
     def rsync_shell(self) -> list[str] | None:
         """Return None: rsync needs a remote shell that takes a host name."""
@@ -110,11 +113,11 @@ class PilotTransport:
         """The host."""
         return self.host
 
-    def _step(self, script: str, *words: str) -> list[str]:
+    def _step(self, options: list[str], script: str, *words: str) -> list[str]:
         if self.job is None or not self.job.is_running:
             raise NotReady(self.waiting_for)
         return self.monitor.commands.argv([
             "srun", f"--jobid={self.job.id}", "--overlap", "--nodes=1", "--ntasks=1",
-            "--unbuffered", "--quiet", "--export=NONE", "--chdir=/", "/bin/sh", "-c", script, "sh",
+            "--quiet", "--export=NONE", "--chdir=/", *options, "/bin/sh", "-c", script, "sh",
             *words,
         ])  # fmt: skip

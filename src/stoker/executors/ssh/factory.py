@@ -19,7 +19,7 @@ class SshExecutorFactory:
         """`run` is the directory of the control sockets."""
         self.run, self.environment = run, environment
 
-    def __call__(self, added: NodeAdded, records: AttemptRecords) -> AgentExecutor:
+    def node(self, added: NodeAdded, records: AttemptRecords) -> AgentExecutor:
         """Return the executor of a node."""
         os.makedirs(self.environment.notes, 0o700, exist_ok=True)
         key = os.path.expanduser(added.key) if added.key else None

@@ -10,6 +10,7 @@ import secrets
 import shlex
 import subprocess
 
+from stoker.executors.agent.session.transport import LOST_CODES
 from stoker.executors.ssh.address import Address
 
 MAX_LOG_BYTES = 8 << 10
@@ -21,6 +22,7 @@ class SshTransport:
 
     run_suffix = ""
     """A node has a home directory of its own."""
+    lost_codes = LOST_CODES
 
     def __init__(self, address: Address, control: str) -> None:
         """`control` is the path that leads to the socket of the open connection."""

@@ -65,7 +65,7 @@ def numbered(root: str, prefix: str, suffix: str = "") -> list[tuple[int, str]]:
         name = entry.name
         number = name[len(prefix) : len(name) - len(suffix)]
         is_match = name.startswith(prefix) and name.endswith(suffix) and number.isdigit()
-        if is_match and _is_trusted(entry.path):
+        if is_match and is_trusted(entry.path):
             matching.append((int(number), entry.path))
     return sorted(matching)
 
@@ -105,12 +105,12 @@ def _newest(paths: Iterator[str]) -> str | None:
             candidate = (likeness, os.stat(path).st_mtime_ns, path)
         except OSError:
             continue
-        if os.path.isfile(path) and (best is None or candidate > best) and _is_trusted(path):
+        if os.path.isfile(path) and (best is None or candidate > best) and is_trusted(path):
             best = candidate
     return best[2] if best is not None else None
 
 
-def _is_trusted(path: str) -> bool:
+def is_trusted(path: str) -> bool:
     """Return False for files of other users: loading a checkpoint can execute code."""
     if not hasattr(os, "geteuid"):
         return True

@@ -20,12 +20,19 @@
 #   KEY.list      files that it wrote in its directory
 #   KEY.reports   report and control files of the training library
 #   KEY.port      a port that it reserved, for rank 0 to listen on
+#   KEY.request   its start request, if another scheduler starts it
+#   KEY.signals   signals that were requested for it in an allocation, a line each
 #
 # KEY.pid and KEY.exit are padded when they are created, so that a full disk cannot lose them.
 # The agent of an earlier connection may still run: no two agents write to one file, except claims,
 # barriers and files that are renamed when they are complete.
 #
-# NONCE, ROOT, INSTALL and RUN_NAME are set in front of this text.
+# NONCE, ROOT, INSTALL, RUN_NAME and BATCH are set in front of this text.
+#
+# Attempts that are handed over to another scheduler run on hosts that share this home directory.
+# STOKER_HANDED_OVER is set for the agent of the connection, which only reads and writes their files;
+# BATCH for the agent in the batch job of one attempt, with its start request as input: the id of
+# that job.
 
 exec 9>&1 8>&2 2>/dev/null
 umask 077
@@ -52,6 +59,17 @@ find "$RUN" -prune $NEWER_TEST "$RUN" || NEWER_TEST=-newer
 EMPTY_DIRS='-o -type d -empty ! -name .'
 find "$RUN" -prune \( -type f $EMPTY_DIRS \) || EMPTY_DIRS=
 PAD='                                                                '
+# Marks of attempts begin here: see set_mark.
+MARKS=$(printf '%s' "$INSTALL${STOKER_PILOT-}" | cksum)
+MARKS=${MARKS%% *}
+HANDED_OVER=${STOKER_HANDED_OVER-}
+if [ -n "$BATCH" ]; then
+    export STOKER_GPUS="${CUDA_VISIBLE_DEVICES-}"
+    BATCH=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-1}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+    # A job would take these for those of an array of its own.
+    unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_ARRAY_TASK_COUNT SLURM_ARRAY_TASK_MIN \
+        SLURM_ARRAY_TASK_MAX SLURM_ARRAY_TASK_STEP
+fi
 
 reply() { printf '%s\n' "$NONCE $id $*" >&9; }
 notify() { printf '%s\n' "$NONCE - $*" >&9; }
@@ -114,8 +132,7 @@ kill_all() {
 # Mark this process and all its children by a limit on file locks, which Linux does not enforce
 # since version 2.4.25.
 set_mark() {
-    mark=$(printf '%s' "$INSTALL.$key${STOKER_PILOT-}" | cksum)
-    mark=$((1 << 60 | ${mark%% *}))
+    mark=$((1 << 60 | (MARKS + ${key%.*} * 1000003 + ${key#*.}) % (1 << 32)))
     ulimit -S -w $mark || ulimit -S -x $mark || return
     printf '%s\n' "$mark" >"$RUN/$key.mark"
 }
@@ -145,15 +162,20 @@ start() {
     shift 9
     (
         trap '' HUP INT QUIT PIPE
-        leaving=
-        [ -z "${STOKER_PILOT-}" ] || trap leaving=1 TERM
+        leaving= follower=
+        [ -z "${STOKER_PILOT-}$BATCH" ] || trap leaving=1 TERM
         claim || exit
+        if [ -n "$BATCH" ]; then
+            follow_signals </dev/null &
+            follower=$!
+        fi
         work=$BASE/work/$INSTALL.$key code=
         prepare_directory || code="failed $why"
         [ -n "$code" ] || [ "$barrier" = 0 ] || wait_at_barrier || code="released"
         if [ -z "$code" ]; then
             run_job "$@"
         fi
+        [ -z "$follower" ] || kill "$follower"
         [ -n "$code" ] || exit
         printf '%s\n' "$code" 1<>"$RUN/$key.exit"
         notify ${code%% *} "$key" ${code#* }
@@ -177,6 +199,23 @@ claim() {
     fi
     read -r boot _ <"$RUN/$key.claim"
     [ "$boot" = "$BOOT" ]
+}
+
+# Send the signals that are written to KEY.signals. It is opened each time: only then does a network
+# file system look for new lines.
+follow_signals() {
+    trap - TERM
+    sent=0
+    command : >>"$RUN/$key.signals"
+    while sleep 0.5 || sleep 1; do
+        at=0
+        while read -r number how; do
+            at=$((at + 1))
+            [ $at -gt $sent ] || continue
+            sent=$at
+            signal "$number" "$key" "$how"
+        done <"$RUN/$key.signals"
+    done
 }
 
 # Set $work to the attempt's directory, with a copy of its tree.
@@ -257,6 +296,7 @@ find_port() {
 }
 
 run_job() {
+    kills=$(count_oom_kills)
     (
         trap - HUP INT QUIT PIPE TERM
         # Container engines start processes that also serve other containers: no mark.
@@ -276,10 +316,11 @@ run_job() {
     ) </dev/null &
     pid=$!
     read_start_time $pid
-    printf '%s\n' "$pid $start_time" 1<>"$RUN/$key.pid"
+    printf '%s\n' "$pid $start_time${BATCH:+ ${SLURMD_NODENAME:-$(uname -n)} $BATCH ${SLURM_JOB_GPUS-}}" 1<>"$RUN/$key.pid"
     notify started "$key" "$pid"
     wait $pid
     code=$?
+    case $code in 137 | 143) [ -n "$leaving" ] || await_leaving ;; esac
     if [ -n "$leaving" ]; then
         wait_again
         # Ended by the end of the allocation: without a record, it is lost.
@@ -292,7 +333,23 @@ run_job() {
     end_leftovers
     list_results
     find_checkpoints
-    code="exited $code $written $leftovers$saved"
+    lacks=
+    [ "$code" != 137 ] || [ "$(count_oom_kills)" = "$kills" ] || lacks=" memory"
+    code="exited $code $written $leftovers$saved$lacks"
+}
+
+# Print how many processes of this node were killed because memory ran out, also that of a cgroup.
+count_oom_kills() { grep '^oom_kill ' /proc/vmstat; }
+
+# Slurm sends TERM to one process of an allocation after the other. If a job ends by a signal that
+# was not requested here, wait some seconds whether this shell gets TERM, too.
+await_leaving() {
+    [ -n "${STOKER_PILOT-}$BATCH" ] && [ ! -s "$RUN/$key.signals" ] || return
+    tries=60
+    until [ -n "$leaving" ] || [ $tries = 0 ]; do
+        tries=$((tries - 1))
+        short_sleep
+    done
 }
 
 # TERM, which Slurm sends to all processes of an allocation, interrupts `wait`.
@@ -302,13 +359,16 @@ wait_again() {
         again=$?
         [ $again != 127 ] || return # there was no interruption: it has ended before
         code=$again
+        read_start_time $pid || return # dash reports the status of an ended process every time
     done
 }
 
 # Set $saved if the job has checkpoints on this node.
 find_checkpoints() {
     saved=
-    [ -d "$CHECKPOINTS-${key%.*}" ] && [ -n "$(ls -A "$CHECKPOINTS-${key%.*}")" ] && saved=" saved"
+    # The library marks the directory for the newest attempt.
+    [ -d "$CHECKPOINTS-${key%.*}" ] &&
+        [ -n "$(ls -A "$CHECKPOINTS-${key%.*}" | grep -v '^\.stoker-attempts-')" ] && saved=" saved"
 }
 
 start_failure() {
@@ -369,9 +429,10 @@ end_unrecorded() {
 TRAP_USR='trap : USR1 USR2'
 # ~/.bashrc must not change which GPUs the job uses,
 SET_GPUS='export CUDA_VISIBLE_DEVICES="$STOKER_GPUS" CUDA_DEVICE_ORDER=PCI_BUS_ID'
-# nor hide the training library.
+# nor hide the training library. In a batch job, the tools of Slurm are the real ones.
 SET_LIBRARY='[ -z "${STOKER_LIBRARY-}" ] ||
-export PYTHONPATH="$STOKER_LIBRARY${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$STOKER_LIBRARY${PYTHONPATH:+:$PYTHONPATH}"'
+[ -n "$BATCH" ] || SET_LIBRARY="$SET_LIBRARY"'
 [ -z "${STOKER_LIBRARY-}" ] || [ -z "${SLURM_JOB_ID-}" ] ||
 export PATH="$STOKER_LIBRARY/stoker/executors/slurm_tools:$PATH"'
 PREPARE="unset HISTFILE; $SET_GPUS; $SET_LIBRARY; trap 'exit 143' TERM; $TRAP_USR; builtin cd -- \"\$2\" || exit 200;
@@ -458,6 +519,10 @@ cancel_start() {
 # Processes are checked before the exit record is read: the supervisor writes the record and then
 # ends. In the opposite order, an attempt that ends in between would seem to have no record.
 poll() {
+    if [ -n "$HANDED_OVER" ]; then
+        poll_records "$@"
+        return
+    fi
     for key in "$@"; do
         boot= state= word=
         [ -s "$RUN/$key.claim" ] || [ -s "$RUN/$key.exit" ] || printf 'taken\n' >>"$RUN/$key.claim"
@@ -465,7 +530,7 @@ poll() {
         [ "$boot" != "$BOOT" ] || find_process_state
         read -r word rest <"$RUN/$key.exit"
         case $word in
-            '' | none)
+            '' | n*) # `none`, or the beginning of it: see poll_records
                 case $boot in
                     '') reply undecided "$key" ;; # the disk is full
                     taken) reply revoked "$key" ;;
@@ -480,6 +545,37 @@ poll() {
         esac
     done
     reply done
+}
+
+# poll_records KEY...: report the states of attempts by their files alone; before an exit, the
+# process that exited. After its pid: host, id of the batch job, GPUs. `waiting`: the batch job has
+# not begun.
+poll_records() {
+    for key in "$@"; do
+        boot= word= pid= where=
+        read -r boot _ <"$RUN/$key.claim"
+        read -r word rest <"$RUN/$key.exit" # the process is recorded before its exit
+        read -r pid _ where <"$RUN/$key.pid"
+        [ "$word" != exited ] || reply started "$key" "$pid" "$where"
+        case $word in
+            '' | n*)
+                case $boot/$pid in
+                    /*) reply waiting "$key" ;;
+                    taken/*) reply revoked "$key" ;;
+                    */ | */n*) reply busy "$key" ;;
+                    *) reply running "$key" "$pid" "$where" ;;
+                esac
+                ;;
+            *) reply "$word" "$key" "$rest" ;;
+        esac
+    done
+    reply done
+}
+
+# revoke KEY: if the batch job of an attempt has not begun, let it have no effect; report the state.
+revoke() {
+    [ -s "$RUN/$1.claim" ] || printf 'taken\n' >>"$RUN/$1.claim"
+    poll_records "$1"
 }
 
 # Set $state from the attempt's processes. `busy`: its supervisor lives, and its process has not
@@ -525,6 +621,11 @@ list_attempts() {
 # kill the shells around it, so it goes to the processes that handle it, if there are any; with
 # `only-if-handled` to no others. In a container, its first process forwards what can be forwarded.
 signal() {
+    [ -z "$HANDED_OVER${STOKER_PILOT-}" ] || printf '%s\n' "$1 $3" >>"$RUN/$2.signals"
+    if [ -n "$HANDED_OVER" ]; then
+        reply done
+        return
+    fi
     if [ "$1" = 9 ]; then
         kill_all "$2"
         reply done $pids
@@ -565,6 +666,17 @@ write_file() {
         rm -f "$new"
         reply failed
     fi
+}
+
+# stop_on_warning KEY NUMBER HOW: in a batch job, when USR2 warns that it ends soon, ask the training
+# library to stop at a checkpoint, and send this signal if there is one.
+stop_on_warning() {
+    stop_key=$1 stop_number=$2 stop_how=$3
+    trap on_warning USR2
+}
+on_warning() {
+    write_control "$stop_key" stop "Slurm ends its job soon"
+    [ -z "$stop_number" ] || signal "$stop_number" "$stop_key" "$stop_how"
 }
 
 # write_control KEY NAME TEXT: write a control file for the training library.
@@ -661,7 +773,7 @@ forget() {
     for key in "$@"; do
         shift
         set -- "$@" "$BASE/work/$INSTALL.$key"
-        for suffix in claim gate pid exit begun mark stamp out err list list.$$ port reports; do
+        for suffix in claim gate pid exit begun mark stamp out err list list.$$ port reports request signals; do
             [ -e "$RUN/$key.$suffix" ] && set -- "$@" "$RUN/$key.$suffix"
         done
     done
@@ -805,7 +917,7 @@ write_tar() {
 
 # Remove old trees, revoked claims, checkpoints that no attempt uses, and files of dead agents.
 uploads=0
-(
+[ -n "$BATCH" ] || (
     trap '' HUP INT QUIT PIPE
     remove_old_trees
     set +f
@@ -821,8 +933,10 @@ uploads=0
     done
     [ -z "${STOKER_PILOT-}" ] ||
         find "$BASE/run" -maxdepth 1 -name "$INSTALL.stoker-*" -mtime +30 -exec rm -rf {} +
+    # Old ones only: the supervisor of an attempt lists its results although its agent has ended, and
+    # agents on other hosts may share this directory.
     for file in "$RUN"/part.* "$RUN"/*.list.[0-9]* "$BASE"/scripts/*.[0-9]*; do
-        [ ! -e "$file" ] || kill -0 "${file##*.}" || rm -f "$file"
+        [ ! -e "$file" ] || [ -z "$(find "$file" -mtime +1)" ] || rm -f "$file"
     done
 ) </dev/null >/dev/null 8>&- 9>&- &
 
@@ -833,6 +947,11 @@ while read -r line; do
     shift 2
     "$verb" "$@"
 done
+if [ -n "$BATCH" ]; then
+    trap : TERM # Slurm sends it to all processes; it interrupts `wait`
+    until wait; do :; done
+    exit 0
+fi
 # End the connection, although jobs may still have its descriptors open.
 rm -f "$RUN/part.$$"
 read -r name <"/proc/$PPID/comm"

@@ -126,7 +126,7 @@ split_gpus() { echo "${PILOT_GPUS-}" | tr ',' ' '; }
 # Print the GPUs that were allocated, if no driver tells more about them.
 print_unlisted_gpus() {
     for gpu in $(split_gpus); do
-        echo "gpu $gpu, $(uname -n)-$gpu, GPU, N/A, N/A, N/A, N/A, N/A"
+        echo "gpu $gpu, $(uname -n)-$gpu, ${PILOT_GPU_MODEL:-GPU}, ${PILOT_GPU_MEMORY:-N/A}, N/A, N/A, N/A, N/A"
     done
 }
 

@@ -31,8 +31,6 @@ MAX_STDERR_BYTES, MAX_OUTPUT_BYTES, MAX_LISTING_BYTES = 16 << 10, 64 << 10, 16 <
 """Bytes that are kept of stderr, that a script may print, and that a list of files may have."""
 MAX_LINE_LENGTH, MAX_REASON_LENGTH = 500, 300
 """Characters of an error message that are examined, and that are passed on."""
-LOST_CODES = {255, 10, 12, 30, 35}
-"""Exit codes of ssh and rsync when the connection is lost."""
 
 
 class CarryError(Exception):
@@ -307,7 +305,7 @@ def check_exit(shell: RemoteShell, code: int, stderr: bytes, target: str) -> Non
         raise DiskFull(f"the disk of {target} is full; free some space and try again.")
     lines = [line[:MAX_LINE_LENGTH] for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("rsync error:")]
-    if code in LOST_CODES and not any(CAUSE.search(line) for line in lines):
+    if code in shell.transport.lost_codes and not any(CAUSE.search(line) for line in lines):
         raise LinkLost(f"the connection to {host} was lost during a file transfer.")
     if code == 127 or "not found" in text:
         raise CarryError(f"{host} has neither rsync nor tar; install one of them there.")

@@ -65,6 +65,18 @@ def quoted(word: str) -> str:
     return f"'{inner}'"
 
 
+def agent_program(variables: dict[str, str]) -> str:
+    """Return the agent as a program for sh, with these variables set."""
+    agent = ""
+    for name in ("measure.sh", "agent.sh"):  # the agent, with its loop, comes last
+        with open(os.path.join(os.path.dirname(__file__), name)) as file:
+            agent += file.read()
+    variables = {"BATCH": "", **variables}
+    head = "".join(f"{name}={quoted(value)}\n" for name, value in variables.items())
+    # Unset first: were it exported by a login script, jobs would see it.
+    return f"unset NONCE\n{head}{agent}"
+
+
 class AgentSession:
     """An open connection, or an attempt to open one; a new object for each."""
 
@@ -106,13 +118,7 @@ class AgentSession:
         self._write()
 
     def _spawn(self, variables: dict[str, str]) -> subprocess.Popen[bytes]:
-        agent = ""
-        for name in ("measure.sh", "agent.sh"):  # the agent, with its loop, comes last
-            with open(os.path.join(os.path.dirname(__file__), name)) as file:
-                agent += file.read()
-        head = "".join(f"{name}={quoted(value)}\n" for name, value in variables.items())
-        # Unset first: were it exported by a login script, jobs would see it.
-        text = os.fsencode(f"unset NONCE\nNONCE={self.nonce}\n{head}{agent}")
+        text = os.fsencode(agent_program(variables | {"NONCE": self.nonce}))
         process = self.transport.connect(STARTER % len(text))
         self._unsent = PREAMBLE.encode() + b"stoker\n" + text
         return process

@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 from typing import Protocol
 
+LOST_CODES = frozenset({255, 10, 12, 30, 35})
+"""Exit codes of ssh and rsync when the connection is lost."""
+
 
 class NotReady(OSError):
     """A connection cannot be made yet; the message says what the node waits for."""
@@ -40,6 +43,10 @@ class Transport(Protocol):
 
     def rsync_shell(self) -> list[str] | None:
         """Return the argv, without a host, by which rsync opens its remote side, if it can."""
+
+    @property
+    def lost_codes(self) -> frozenset[int]:
+        """Exit codes of a command when the connection is lost."""
 
     @property
     def rsync_host(self) -> str:

@@ -1,13 +1,15 @@
-"""SlurmClusterExecutor: the node that stands for a whole cluster; its attempts run in pilots."""
+"""PilotClusterExecutor: the node that stands for a cluster; its attempts run in pilots."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
 from stoker.core.launch.launch import Launch
 from stoker.core.model.hardware import NodeFacts
+from stoker.executors.clusters import PilotTemplate
 from stoker.executors.port import (
     AttemptId,
     Barrier,
@@ -17,14 +19,29 @@ from stoker.executors.port import (
     RecoverableAttempt,
     Upload,
 )
-from stoker.executors.slurm.monitor import SlurmMonitor
-from stoker.executors.slurm.options import PilotShape
+from stoker.executors.reactor import Timer
+
+
+class ClusterMonitor(Protocol):
+    """Polls a cluster for all its pilots."""
+
+    timer: Timer
+    """When it polls next."""
+
+    def open(self, on_polled: Callable[[str | None], None]) -> None:
+        """Poll from now on, and pass on the error of each poll."""
+
+    def retire(self) -> None:
+        """End the pilots that are left."""
+
+    def close(self) -> None:
+        """Poll no more."""
 
 
 class ClusterReading(Struct, frozen=True):
     """A cluster that answers, and the shape of its pilots."""
 
-    pilot: PilotShape
+    pilot: PilotTemplate
     cores: int = 0
     memory_total: int = 0
     memory_available: int = 0
@@ -34,10 +51,10 @@ class ClusterReading(Struct, frozen=True):
         return self.pilot.node_facts(name)
 
 
-class SlurmClusterExecutor(Executor):
+class PilotClusterExecutor(Executor):
     """Reports whether the cluster answers."""
 
-    def __init__(self, monitor: SlurmMonitor, pilot: PilotShape) -> None:
+    def __init__(self, monitor: ClusterMonitor, pilot: PilotTemplate) -> None:
         self.monitor, self.pilot = monitor, pilot
         self._sink: ExecutorSink | None = None
         self._is_reported = False

@@ -1,0 +1,1 @@
+"""Kubernetes clusters: pods as pilots, and one pod per attempt."""

@@ -1,0 +1,1 @@
+"""The Kubernetes API, used through a helper process."""
