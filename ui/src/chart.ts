@@ -1,0 +1,56 @@
+// Curves by uPlot; nothing else imports it. Loaded by the pages that show curves.
+
+import uPlot from "uplot";
+
+export interface Curve {
+  label: string;
+  colour: string;
+  x: number[];
+  y: (number | null)[];
+}
+
+export interface CurveOptions {
+  height: number;
+  isTime: boolean;
+  isLog: boolean;
+  /** Fixed range of y. */
+  range?: [number, number];
+  format: (value: number) => string;
+  clock: (at: number) => string;
+  ink: string;
+  lines: string;
+}
+
+/** Draw curves into an element; returns what removes them. */
+export function curves(element: HTMLElement, series: readonly Curve[], options: CurveOptions): () => void {
+  const axis = { stroke: options.ink, grid: { stroke: options.lines, width: 1 }, ticks: { stroke: options.lines, width: 1 }, font: "11px system-ui, sans-serif" };
+  const data = uPlot.join(series.map((one) => [one.x, one.y] as uPlot.AlignedData));
+  const plot = new uPlot(
+    {
+      width: Math.max(200, element.clientWidth),
+      height: options.height,
+      cursor: { y: false },
+      legend: { show: series.length > 1 || !options.isTime, live: true },
+      scales: {
+        x: { time: options.isTime },
+        y: options.range ? { range: options.range } : options.isLog ? { distr: 3 } : {},
+      },
+      axes: [options.isTime ? { ...axis, size: 32, space: 70, values: (_plot, values) => values.map((at) => options.clock(at)) } : { ...axis, size: 32 }, { ...axis, size: 58, values: (_plot, values) => values.map((value) => (value == null ? "" : options.format(value))) }],
+      series: [
+        options.isTime ? { label: "time", value: (_plot: uPlot, at: number | null) => (at == null ? "–" : options.clock(at)) } : { label: "step" },
+        ...series.map((one) => ({
+          label: one.label, stroke: one.colour, width: 1.5, points: { show: one.x.length < 40, size: 4 }, spanGaps: true,
+          value: (_plot: uPlot, value: number | null) => (value == null ? "–" : options.format(value)),
+        })),
+      ],
+    },
+    data,
+    element,
+  );
+  const watch = new ResizeObserver(() => plot.setSize({ width: Math.max(200, element.clientWidth), height: options.height }));
+  watch.observe(element);
+  return () => {
+    watch.disconnect();
+    plot.destroy();
+  };
+}

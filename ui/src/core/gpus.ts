@@ -1,0 +1,126 @@
+// History of GPUs for their strips, and the colours of jobs.
+
+export type GpuSample = [key: string, utilization: number | null, memory: number | null, temperature: number | null,
+  power: number | null, state: string, jobs: [id: number, share: string, memory: number | null][]];
+
+export interface GpuFrame {
+  t: number;
+  g: GpuSample[];
+}
+
+export interface HistoryReply {
+  t: number;
+  step: number;
+  gpus: Record<string, { utilization: (number | null)[]; memory: (number | null)[]; jobs: (number | null)[] }>;
+}
+
+/** Values of one GPU in steps of equal length; the last one is not complete. */
+export interface Series {
+  utilization: (number | null)[];
+  memory: (number | null)[];
+  jobs: (number | null)[];
+}
+
+let serials = 0;
+
+/** History of all GPUs over one period. */
+export class GpuHistory {
+  readonly series = new Map<string, Series>();
+  /** Time of the end of the last step. */
+  end = 0;
+  readonly serial = ++serials;
+  private samples = 0;
+
+  constructor(readonly step: number, readonly length: number) {}
+
+  /** Start with what the daemon has kept. */
+  load(reply: HistoryReply, now: number): void {
+    this.series.clear();
+    this.end = Math.ceil(now / this.step) * this.step;
+    this.samples = 0;
+    const start = this.end - this.length * this.step;
+    for (const [key, values] of Object.entries(reply.gpus)) {
+      const series = this.seriesOf(key);
+      for (let i = 0; i < this.length; i++) {
+        const at = Math.floor((start + (i + 0.5) * this.step - reply.t) / reply.step);
+        series.utilization[i] = values.utilization[at] ?? null;
+        series.memory[i] = values.memory[at] ?? null;
+        series.jobs[i] = values.jobs[at] ?? null;
+      }
+    }
+  }
+
+  /** Add a frame of the stream. */
+  add(frame: GpuFrame): void {
+    if (this.end === 0) this.end = Math.ceil(frame.t / this.step) * this.step;
+    while (frame.t >= this.end) this.shift();
+    this.samples++;
+    for (const [key, utilization, memory, , , , jobs] of frame.g) {
+      const series = this.seriesOf(key);
+      const last = this.length - 1;
+      const before = series.utilization[last];
+      if (utilization != null) series.utilization[last] = before == null || this.samples === 1 ? utilization : before + (utilization - before) / this.samples;
+      if (memory != null) series.memory[last] = memory;
+      series.jobs[last] = jobs[0]?.[0] ?? series.jobs[last] ?? null;
+    }
+  }
+
+  private shift(): void {
+    this.end += this.step;
+    this.samples = 0;
+    for (const series of this.series.values())
+      for (const list of [series.utilization, series.memory, series.jobs]) {
+        list.shift();
+        list.push(null);
+      }
+  }
+
+  private seriesOf(key: string): Series {
+    let series = this.series.get(key);
+    if (!series) {
+      const empty = () => new Array<number | null>(this.length).fill(null);
+      series = { utilization: empty(), memory: empty(), jobs: empty() };
+      this.series.set(key, series);
+    }
+    return series;
+  }
+}
+
+export const COLOURS = 8;
+
+/** Colours 0–7 of the visible owners: kept while visible, else the first that is free, else the least used. */
+export function assignColours<K>(before: ReadonlyMap<K, number>, visible: Iterable<K>): Map<K, number> {
+  const result = new Map<K, number>();
+  const uses = new Array<number>(COLOURS).fill(0);
+  const waiting: K[] = [];
+  for (const key of visible) {
+    const colour = before.get(key);
+    if (result.has(key)) continue;
+    if (colour === undefined) waiting.push(key);
+    else {
+      result.set(key, colour);
+      uses[colour]!++;
+    }
+  }
+  for (const key of waiting) {
+    if (result.has(key)) continue;
+    const colour = uses.indexOf(Math.min(...uses));
+    result.set(key, colour);
+    uses[colour]!++;
+  }
+  return result;
+}
+
+/** GPU-hours held by jobs, and those of them in which the GPU computed nothing. */
+export function gpuHours(reply: HistoryReply): { held: number; idle: number } {
+  let held = 0;
+  let idle = 0;
+  for (const { utilization, jobs } of Object.values(reply.gpus))
+    for (let i = 0; i < jobs.length; i++) {
+      if (jobs[i] == null) continue;
+      held++;
+      const value = utilization[i];
+      if (value != null && value <= 1) idle++;
+    }
+  return { held: (held * reply.step) / 3600, idle: (idle * reply.step) / 3600 };
+}

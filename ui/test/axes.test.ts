@@ -1,0 +1,40 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { axesOf, decimate, passes, scalesOf, type TrialLike } from "../src/core/axes";
+
+const trial = (id: number, params: Record<string, unknown>, value: number | null = null): TrialLike => ({ id, params, value });
+const close = (a: number | null, b: number) => assert.ok(a !== null && Math.abs(a - b) < 1e-9, `${a} is not ${b}`);
+
+test("an axis is logarithmic if the space is, or its values differ by far", () => {
+  const trials = [1e-4, 1e-3, 1e-2].map((lr, i) => trial(i, { lr, wd: 1 + i, opt: i ? "sgd" : "adam", seed: 0 }, 5 - i));
+  const axes = axesOf(trials, "loss", new Map([["wd", true], ["opt", false]]));
+  assert.deepEqual(axes.map((axis) => [axis.name, axis.kind]), [["lr", "log"], ["wd", "log"], ["opt", "choice"], ["loss", "linear"]]);
+  close(axes[0]!.at(trials[1]!), 0.5);
+  assert.deepEqual(axes[2]!.labels, ["adam", "sgd"]);
+  close(axes[3]!.at(trials[0]!), 1);
+  assert.equal(axes[3]!.at(trial(9, {})), null);
+});
+
+test("trials pass if they are inside all brushes", () => {
+  const trials = [0, 1, 2, 3].map((x) => trial(x, { x, y: 3 - x }));
+  const axes = axesOf(trials, null, new Map());
+  const left = (brushes: [string, [number, number]][]) => trials.filter((one) => passes(one, axes, new Map(brushes))).map((one) => one.id);
+  assert.deepEqual(left([]), [0, 1, 2, 3]);
+  assert.deepEqual(left([["x", [0.3, 1]]]), [1, 2, 3]);
+  assert.deepEqual(left([["x", [0.3, 1]], ["y", [0.3, 1]]]), [1, 2]);
+});
+
+test("of very many trials the extremes are drawn, and some of the others", () => {
+  const trials = Array.from({ length: 10_000 }, (_, i) => trial(i, {}, (i * 7919) % 10_000));
+  const some = decimate(trials, 2000);
+  assert.equal(some.length, 2000);
+  assert.equal(new Set(some).size, 2000);
+  assert.ok(some.some((one) => one.value === 0) && some.some((one) => one.value === 9999));
+});
+
+test("the definition says which parameters are sampled on a logarithmic scale", () => {
+  const parameters = { lr: { distribution: "log_uniform" }, wd: { distribution: "uniform" }, bs: { values: [1] } };
+  assert.deepEqual([...scalesOf({ parameters })], [["lr", true], ["wd", false]]);
+  const trials = [0.001, 0.1, 0.3].map((wd, i) => trial(i, { wd }));
+  assert.equal(axesOf(trials, null, scalesOf({ parameters }))[0]!.kind, "linear");
+});
