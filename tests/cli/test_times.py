@@ -48,6 +48,11 @@ def test_typed_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert times.parse_time("today", now) <= now < times.parse_time("today", now) + 86400
 
 
+def test_text_that_is_not_a_time_is_rejected() -> None:
+    with pytest.raises(UsageError, match="'tomorrow' is not a time; type it as 2h"):
+        times.parse_time("tomorrow")
+
+
 def test_relative_times_are_rounded() -> None:
     at = times.epoch("2026-11-15T20:00:00Z")
     assert at is not None

@@ -20,6 +20,9 @@ GROUPS = {
         "history": "list finished jobs",
         "gpus": "list GPUs: utilisation, memory, jobs, other processes",
         "nodes": "list, add and remove nodes",
+        "usage": "sum up GPU time, energy and waiting time by user, queue, day, ...",
+        "top": "watch GPUs, queue and jobs live in the terminal",
+        "ui": "open the web page; share it, list and end its sessions",
     },
     "Control": {
         "cancel": "cancel pending and running jobs",
@@ -65,7 +68,7 @@ OTHER_TOOLS = {
     "salloc": "run --pty", "sacct": "history", "scontrol": "show", "start": "submit",
     "enqueue": "submit", "qsub": "submit", "qstat": "queue", "qdel": "cancel",
     "remove": "cancel", "delete": "cancel", "stop": "cancel", "follow": "logs -f",
-    "tail": "logs -f", "top": "queue --watch", "watch": "queue --watch", "clean": "history",
+    "tail": "logs -f", "watch": "queue --watch", "clean": "history",
 }  # fmt: skip
 """Commands of other tools with other arguments: the error message names our verb."""
 
@@ -74,7 +77,9 @@ VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()
 
 PACKAGES = {
     "submit": ("submit", "run", "sweep"),
-    "inspect": ("queue", "show", "why", "eta", "logs", "metrics", "wait", "history"),
+    "inspect": (
+        "queue", "show", "why", "eta", "logs", "metrics", "wait", "history", "usage", "top", "ui",
+    ),
     "control": (
         "cancel", "kill", "pause", "resume", "hold", "release", "retry", "edit", "move",
     ),

@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     if lines:
         print("\n".join(lines))
     if not reply["gpus"]:
-        output.say("stoker: no GPUs found. To declare GPUs: stoker daemon restart --gpus 0,1")
+        output.say("stoker: no GPUs found here. To declare GPUs: stoker daemon restart --gpus 0,1")
     if reply.get("note"):
         output.say(f"stoker: {reply['note']}")
     return 0

@@ -1,16 +1,24 @@
-"""List nodes with their free resources and state; add and remove SSH nodes and Slurm clusters.
+"""List nodes with their free resources and state; add, check and remove nodes and clusters.
 
 An SSH node needs only sshd and sh. Add it by name and address (the address may be a host of your
 ~/.ssh/config), or with YAML files that have the keys username, ip, port and ssh_key_path. Adding a
 known name changes its address.
 
 A Slurm cluster (slurm://) is used through Slurm's own commands, here or on a login node (--ssh).
-With --pilot, stoker keeps up to max allocations while jobs need them; each joins as a node and is
-released after idle without jobs. Words after -- are options of sbatch.
+Every attempt becomes a Slurm job, of which --ahead may wait in Slurm's queue. With --pilot instead,
+stoker keeps up to max allocations while jobs need them; each joins as a node and is released after
+idle without jobs. With both, jobs that no allocation can run become Slurm jobs. Words after -- are
+options of sbatch.
+
+A Kubernetes cluster (kubernetes://) is used through the kubeconfig and kubectl of this host. Every
+attempt becomes a pod; with --pilot instead, stoker keeps up to max pods while jobs need them, each
+of which joins as a node. --volume names what pods have of this host's paths: PATH=pvc:CLAIM or
+PATH=hostPath:/DIRECTORY. `nodes check` tests connection, rights, GPUs and volumes.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 
@@ -29,13 +37,27 @@ USAGE = (
     "nodes [OPTIONS]",
     "nodes add NAME ssh://USER@HOST:PORT [--key FILE] [--shared]",
     "nodes add FILE.yaml ...",
-    'nodes add NAME slurm:// [--pilot "gpus=2 time=8h max=4 idle=5m"] [--ssh HOST] [-- SBATCH]',
+    "nodes add NAME slurm:// [--ahead 8] [--ssh HOST] [-- SBATCH]",
+    'nodes add NAME slurm:// --pilot "gpus=2 time=8h max=4 idle=5m" [--ahead 8] [-- SBATCH]',
+    "nodes add NAME kubernetes:// [--context C] [--namespace N] [--image IMAGE] [--ahead 8]",
+    'nodes add NAME kubernetes:// --pilot "gpus=4 image=IMAGE max=8 idle=5m" [--ahead 8]',
+    "nodes check NAME",
     "nodes remove NAME ... [--force]",
 )
 OPTIONS = (
     Option("--key", "FILE", "add: SSH private key, if it is not in the ssh configuration"),
-    Option("--pilot", "SHAPE", "add slurm://: gpus, cores, mem, time of one allocation; max, idle"),
+    Option("--pilot", "SHAPE", "add a cluster: gpus, vram, cores, mem, time of one; max, idle"),
+    Option(
+        "--ahead",
+        "N",
+        "add a cluster: attempts that may wait in its own queue",
+    ),
     Option("--ssh", "HOST", "add slurm://: login node, if Slurm's commands are not here"),
+    Option("--context", "NAME", "add kubernetes://: context of the kubeconfig"),
+    Option("--namespace", "NAME", "add kubernetes://: namespace of the pods"),
+    Option("--kubeconfig", "FILE", "add kubernetes://: another kubeconfig"),
+    Option("--image", "IMAGE", "add kubernetes://: image of pods whose job names none"),
+    Option("--volume", "PATH=VOL", "add kubernetes://: pvc:CLAIM or hostPath:/DIR", many=True),
     Option("--shared", None, "add: shares this host's file system; upload nothing"),
     Option("--force", None, "remove: abandon jobs that run there; add: accept a new address"),
     WATCH,
@@ -44,6 +66,7 @@ OPTIONS = (
 )
 STATES = {"up": "green", "drained": "magenta", "unreachable": "red", "connecting": "yellow",
           "queued": "yellow"}  # fmt: skip
+CHECKS = {"ok": "green", "unknown": "yellow", "failed": "red"}
 KINDS = {"gpu": "GPU FREE", "cpu": "CPU FREE", "mem": "MEM FREE"}
 """The first resource columns, in this order."""
 
@@ -54,11 +77,13 @@ def main(argv: list[str]) -> int:
     verb, words = (args.words[0], args.words[1:]) if args.words else ("list", [])
     if verb == "add":
         return _add(words, args)
+    if verb == "check":
+        return _check(words, args)
     if verb in ("remove", "rm"):
         return _remove(words, args)
     if verb != "list" or words:
         raise UsageError(
-            f"There is no action '{output.clean(verb)}' of nodes. Use add, remove or list."
+            f"There is no action '{output.clean(verb)}' of nodes. Use add, check, remove or list."
         )
     client = connect_without_start()
     if args.flag("watch"):
@@ -111,17 +136,45 @@ def _add(words: list[str], args: Args) -> int:
     return 0
 
 
+CLUSTER_OPTIONS = {
+    "slurm://": ("pilot", "ahead", "ssh"),
+    "kubernetes://": ("pilot", "ahead", "context", "namespace", "kubeconfig", "image"),
+}
+"""Options of a cluster by its address."""
+
+
 def _cluster_options(words: list[str], args: Args) -> dict[str, str] | None:
-    """Return the options of a Slurm cluster; None if something else is added."""
-    given = {key: value for key in ("pilot", "ssh") if (value := args.text(key)) is not None}
-    if len(words) < 2 or not words[1].startswith("slurm://"):
-        if given:
-            option = next(iter(given))
-            raise UsageError(f"--{option} is for Slurm clusters: nodes add NAME slurm://")
+    """Return the options of a cluster; None if something else is added."""
+    names = dict.fromkeys(name for each in CLUSTER_OPTIONS.values() for name in each)
+    given = {key: value for key in names if (value := args.text(key)) is not None}
+    volumes = args.many("volume")
+    scheme = next((each for each in CLUSTER_OPTIONS if words[1:] and words[1].startswith(each)), "")
+    known = CLUSTER_OPTIONS.get(scheme, ())
+    for option in [*given, *(["volume"] if volumes else [])]:
+        if option not in known and (option != "volume" or scheme != "kubernetes://"):
+            of = [each for each, options in CLUSTER_OPTIONS.items() if option in options]
+            where = " or ".join(of or ["kubernetes://"])
+            raise UsageError(f"--{option} is for clusters: nodes add NAME {where}")
+    if not scheme:
         return None
-    if words[2:]:
+    if scheme == "slurm://" and words[2:]:
         given["sbatch"] = shlex.join(words[2:])
+    elif words[2:]:
+        raise UsageError("Words after -- are options of sbatch; a Kubernetes cluster has none.")
+    if "kubeconfig" in given:
+        given["kubeconfig"] = os.path.abspath(os.path.expanduser(given["kubeconfig"]))
+    if volumes:
+        given["volumes"] = json.dumps(dict(_volume(each) for each in volumes))
     return given
+
+
+def _volume(text: str) -> tuple[str, str]:
+    path, equals, source = text.partition("=")
+    if not equals:
+        raise UsageError(
+            f"--volume takes PATH=pvc:CLAIM or PATH=hostPath:/DIRECTORY, not '{text}'."
+        )
+    return path, source
 
 
 def _parse_nodes(words: list[str], key: str | None) -> list[NodeEntry]:
@@ -135,7 +188,8 @@ def _parse_nodes(words: list[str], key: str | None) -> list[NodeEntry]:
         nodes = [(words[0], words[1], key)]
     else:
         raise UsageError(
-            "Write stoker nodes add NAME ssh://me@host:22, or the names of node files."
+            "Write stoker nodes add NAME ADDRESS, with ssh://me@host:22, slurm:// or kubernetes://,"
+            " or the names of node files."
         )
     names = [name for name, _, _ in nodes]
     duplicates = [name for name in names if names.count(name) > 1]
@@ -154,8 +208,9 @@ def _parse_nodes(words: list[str], key: str | None) -> list[NodeEntry]:
 
 def inventory(view: JsonObject) -> str:
     """Return GPUs, cores and free memory of a node; of a cluster, what it provides."""
-    if view.get("kind") == "slurm":
-        return f"a Slurm cluster; {view['shape']}"
+    if view.get("shape"):
+        title = {"slurm": "Slurm", "kubernetes": "Kubernetes"}.get(str(view["kind"]), view["kind"])
+        return f"a {title} cluster; {view['shape']}"
     measured = view["measured"] or {}
     models: dict[str, int] = {}
     for gpu in measured.get("gpus", ()):
@@ -164,6 +219,30 @@ def inventory(view: JsonObject) -> str:
     parts.append(output.counted(int(measured.get("cores") or 0), "core"))
     parts.append(f"{measured.get('memory_available', 0) / 1024:.0f} GiB of memory free")
     return ", ".join(parts)
+
+
+def _check(words: list[str], args: Args) -> int:
+    """Check clusters; exit with 1 if something is missing."""
+    if len(words) != 1:
+        raise UsageError("Write stoker nodes check NAME.")
+    client = connect()
+    with elapsed(f"checking {words[0]}"):
+        reply = client.check_node(words[0])
+    if args.flag("json"):
+        output.emit(reply)
+    else:
+        columns = [Column("CHECK"), Column("STATE"), Column("RESULT")]
+        rows = [
+            [str(check["what"]), Cell(check["state"], CHECKS[check["state"]]),
+             output.clean(check["text"])]
+            for check in reply["checks"]
+        ]  # fmt: skip
+        header = not args.flag("no_header")
+        print("\n".join(table.render(columns, rows, header=header)))
+        if reply["rbac"]:
+            output.say("stoker: the missing rights, for kubectl apply -f - by an administrator:")
+            print(f"\n{reply['rbac']}", end="")
+    return 1 if any(check["state"] == "failed" for check in reply["checks"]) else 0
 
 
 def _remove(names: list[str], args: Args) -> int:
@@ -251,16 +330,17 @@ def _short_number(amount: float) -> str:
 def _note(node: JsonObject, verbose: bool) -> str:
     if node.get("why"):
         return output.clean(node["why"]) if verbose else _unreachable_reason(node)
-    notes = [_pilots(counts)] if (counts := node.get("pilots")) else []
+    notes = [_pilots(counts, node.get("kind"))] if (counts := node.get("pilots")) else []
     if end := (node.get("allocation") or {}).get("end"):
         notes.append(f"{times.relative(end).removeprefix('in ')} left")
     return output.clean("; ".join([*notes, *(node.get("notes") or ())]))
 
 
-def _pilots(counts: JsonObject) -> str:
+def _pilots(counts: JsonObject, kind: object) -> str:
     """Return how many allocations a cluster has."""
+    waiting = "waiting in Slurm's queue" if kind == "slurm" else "pending"
     running = output.counted(int(counts["running"]), "pilot")
-    queued = f", {counts['queued']} waiting in Slurm's queue" if counts["queued"] else ""
+    queued = f", {counts['queued']} {waiting}" if counts["queued"] else ""
     return f"{running}{queued}"
 
 

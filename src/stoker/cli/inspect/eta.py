@@ -76,7 +76,7 @@ def eta_lines(reply: JsonObject, args: Args) -> list[str]:
 
 
 def _row(view: JsonObject, reply: JsonObject, verbose: bool) -> list[str]:
-    is_pending = view["state"] == "PENDING"
+    is_pending = view["state"] in ("PENDING", "QUEUED")
     starts = estimate_cell(view["start"], verbose=verbose)
     ends = estimate_cell(view["end"], verbose=verbose)
     if is_pending and not starts:
@@ -106,7 +106,7 @@ def job_sentences(view: JsonObject, reply: JsonObject) -> list[str]:
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
     head = colour.paint(f"Job {view['label']}{name}", "bold")
     lines = [f"{head} is {view['state']}."]
-    is_pending = view["state"] == "PENDING"
+    is_pending = view["state"] in ("PENDING", "QUEUED")
     if is_pending and (view["start"] or not view.get("never")):
         starts = estimate_sentence(view["start"]) if view["start"] else _beyond_horizon(reply)
         lines.append(f"It should start {starts}.")

@@ -166,7 +166,7 @@ def location(view: JsonObject) -> str:
         return str(view.get("cause") or view["state"].lower())
     if view.get("node") and view["state"] != "PENDING":
         parts = view.get("parts") or [view]
-        where = " ".join(_node_devices(part["node"], part.get("devices") or {}) for part in parts)
+        where = " ".join(_node_devices(part) for part in parts)
         if not view.get("unreachable"):
             return where
         ago = times.relative(view.get("unreachable_since")).removesuffix(" ago")
@@ -176,9 +176,11 @@ def location(view: JsonObject) -> str:
     return f"({view['reason']})" if view.get("reason") else ""
 
 
-def _node_devices(node: object, devices: dict[str, list[str]]) -> str:
-    ids = devices.get("gpu")
-    return f"{node}:{','.join(ids)}" if ids else str(node)
+def _node_devices(part: JsonObject) -> str:
+    """Return `node:0,1`, or `cluster/host:0,1` if a cluster chose the host."""
+    place = "/".join((part["node"], *(part.get("hosts") or ())))
+    ids = (part.get("devices") or {}).get("gpu")
+    return f"{place}:{','.join(ids)}" if ids else place
 
 
 def field_text(value: object) -> str:

@@ -111,7 +111,13 @@ def parse_time(text: str, now: float | None = None) -> float:
     hours, colon, minutes = lower.partition(":")
     if colon and hours.isdecimal() and minutes.isdecimal():
         return _midnight(now) + int(hours) * 3600 + int(minutes) * 60
-    return now - parse_duration(lower.removesuffix("ago"))
+    try:
+        return now - parse_duration(lower.removesuffix("ago"))
+    except UsageError:
+        raise UsageError(
+            f"{text!r} is not a time; type it as 2h (ago), yesterday, 16:00, 2026-11-01 or "
+            "2026-11-01T12:00."
+        ) from None
 
 
 def _midnight(now: float) -> float:

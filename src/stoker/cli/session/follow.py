@@ -46,6 +46,21 @@ def wait_to_end(client: Client, label: str) -> int:
     return max(report_failures(client, reply["jobs"]), report_stuck(reply))
 
 
+def report_usage(client: Client, views: list[JsonObject]) -> None:
+    """Print the GPU time of a single job; an error is no failure of the command."""
+    if len(views) != 1 or not views[0]["request"]["gpus"] or views[0].get("result") is None:
+        return
+    from stoker.cli.output.usage_text import usage_line
+    from stoker.client.errors import StokerError
+
+    try:
+        line = usage_line(views[0]["label"], client.usage(str(views[0]["id"])))
+    except StokerError:
+        return
+    if line is not None:
+        output.say(f"stoker: {line}")
+
+
 def report_failures(client: Client, views: list[JsonObject]) -> int:
     """Print which jobs failed; return the highest exit code."""
     failed = [view for view in views if view.get("result")]
@@ -54,6 +69,7 @@ def report_failures(client: Client, views: list[JsonObject]) -> int:
     if len(failed) > 10:
         output.say(f"stoker: ... and {output.counted(len(failed) - 10, 'more job')} failed")
     if output.is_terminal(2):
+        report_usage(client, views)
         dismiss_failures(client, failed)
     return max((int(view["result"]) for view in failed), default=0)
 

@@ -1,0 +1,58 @@
+"""Lines of coloured pieces that fit a width."""
+
+from __future__ import annotations
+
+from stoker.cli.output import colour
+from stoker.cli.output.table import display_width, shorten
+from stoker.terminal import clean
+
+Piece = tuple[str, str]
+"""Text and a colour name, empty for none."""
+
+LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def fit(pieces: list[Piece], width: int, *, marked: bool = False) -> str:
+    """Return a line of at most `width` cells; a marked line is shown as selected."""
+    parts, left = [], width - 2
+    for raw, name in pieces:
+        if left <= 0:
+            break
+        text = clean(raw)
+        size = display_width(text)
+        if size > left:
+            text, size = shorten(text, left), left
+        left -= size
+        names = [name, "bold"] if marked else [name]
+        parts.append(colour.paint(text, *[each for each in names if each]))
+    return ("> " if marked else "  ") + "".join(parts)
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    """Return text with exactly this width."""
+    text = clean(text)
+    size = display_width(text)
+    if size > width:
+        text = shorten(text, width)
+        size = display_width(text)
+    space = " " * (width - size)
+    return space + text if right else text + space
+
+
+def bars(values: list[float | None], width: int, top: float = 100.0) -> str:
+    """Return the last values as bars of eight heights; a gap is unknown."""
+    text = ""
+    for value in values[-width:]:
+        if value is None:
+            text += " "
+        else:
+            text += LEVELS[min(max(int(value / top * len(LEVELS)), 0), len(LEVELS) - 1)]
+    return text.rjust(width)
+
+
+def window(cursor: int, top: int, height: int) -> int:
+    """Return the first line to show, so that the cursor is visible."""
+    cursor = max(cursor, 0)
+    if cursor < top:
+        return cursor
+    return max(top, cursor - height + 1)
