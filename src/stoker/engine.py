@@ -7,6 +7,7 @@ with a virtual clock and modelled ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from time import perf_counter
 from typing import Any, Protocol
 
 from msgspec import Struct, field
@@ -17,6 +18,7 @@ from stoker.core.explain.excerpt import excerpt
 from stoker.core.handlers import apply
 from stoker.core.model.units import BadValue
 from stoker.core.planner.cycle import plan_events, pre_command_events, unload_events
+from stoker.core.state.changes import ChangeSet
 from stoker.core.state.restore import restore
 from stoker.core.state.state import State
 from stoker.core.state.timers import next_wakeup
@@ -107,6 +109,10 @@ class CycleResult(Struct):
     events: list[Event] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
+    changes: ChangeSet = field(default_factory=ChangeSet)
+    """What is different from before."""
+    commit_seconds: float = 0.0
+    """How long writing the journal took."""
     error: Exception | None = None
     """What ended the cycle early; commits made before it are part of the result."""
 
@@ -154,6 +160,11 @@ class Engine:
     def has_unrecorded_events(self) -> bool:
         """Whether events are known that are not in the journal yet."""
         return bool(self.unwritten_events or self.set_aside)
+
+    @property
+    def must_retry(self) -> bool:
+        """Whether a commit failed: its events must be written, or its plan be made again."""
+        return bool(self.unwritten_events) or not self.state.memory.has_current_ranks
 
     def mark_synced(self) -> None:
         """Take note that everything committed so far is on disk, or about to be."""
@@ -219,7 +230,9 @@ class Engine:
         try:
             self._decide(batch, events, commands, stages)
             if batch.events:
+                begin = perf_counter()
                 self.seq = self.store.commit(batch.to_store(), sync=batch.must_sync)
+                self._result.commit_seconds += perf_counter() - begin
         except StoreFull as full:
             self._on_disk_full(full, events, commands)
             return None
@@ -285,6 +298,7 @@ class Engine:
         if batch.events:
             result.seq = self.seq
             result.events += batch.events
+            result.changes.add(batch.changes)
             result.instructions += batch.instructions
         for command, outcome in batch.outcomes:
             if isinstance(outcome, CommandRejected):
@@ -454,6 +468,7 @@ class _CycleBatch:
     def __init__(self, state: State) -> None:
         self.state = state
         self.stored = Batch()
+        self.changes = ChangeSet()
         self.events = self.stored.events
         self.instructions: list[Instruction] = []
         self.outcomes: list[tuple[Command, CommandRejected | CommandResult]] = []
@@ -483,10 +498,10 @@ class _CycleBatch:
     def to_store(self) -> Batch:
         """Everything that changed, for one transaction."""
         state, batch = self.state, self.stored
-        changes = state.changes.take()
+        changes = self.changes = state.take_changes()
         batch.jobs = [state.jobs[id] for id in changes.jobs]
         batch.dropped = changes.unloaded
-        batch.rest = state.record if changes.record else None
+        batch.rest = state.record if changes.has_record else None
         batch.keys = list(self.keys.values())
         batch.sweeps = [state.sweeps[id] for id in changes.sweeps]
         return batch

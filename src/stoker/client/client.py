@@ -68,6 +68,10 @@ class Client:
         """List the selected jobs, or all unfinished jobs and undismissed failures."""
         return self._get("/jobs", select, **filters)
 
+    def columns(self, **query: object) -> JsonObject:
+        """List jobs as columns."""
+        return self._get("/jobs/columns", **query)
+
     def why(self, selector: str) -> JsonObject:
         """Explain why a job is pending, per node and constraint."""
         return self._get(f"/jobs/{transport.quote(selector)}/why")
@@ -169,6 +173,18 @@ class Client:
         """List GPUs: utilisation, memory, jobs and foreign processes."""
         return self._get("/gpus")
 
+    def gpu_history(self, **query: object) -> JsonObject:
+        """Return the use of GPUs over time: `minutes=...`, `step=...`."""
+        return self._get("/gpus/history", **query)
+
+    def usage_summary(self, **query: object) -> JsonObject:
+        """Return GPU time by user, queue or another key: `by=...`, `since=...`."""
+        return self._get("/usage", **query)
+
+    def usage(self, selector: str) -> JsonObject:
+        """Return the GPU time that a job has used."""
+        return self._get(f"/jobs/{transport.quote(selector)}/usage")
+
     def nodes(self) -> JsonObject:
         """List nodes and their free resources."""
         return self._get("/nodes")
@@ -184,6 +200,10 @@ class Client:
     def refresh_nodes(self, names: Sequence[str] = ()) -> JsonObject:
         """Refresh and list nodes."""
         return self._post("/nodes/refresh", {"names": list(names)})
+
+    def check_node(self, name: str) -> JsonObject:
+        """Check a cluster: connection, rights, GPUs, volumes."""
+        return self._post("/nodes/check", {"name": name})
 
     def drain(self, devices: Sequence[str], reason: str | None = None) -> JsonObject:
         """Start no more jobs on these devices; running jobs continue."""
@@ -228,10 +248,27 @@ class Client:
         return self._post("/history/hide", {"client": client})
 
     def listen(
-        self, address: str, *, tls: bool = False, note: Mapping[str, str] | None = None
-    ) -> JsonObject:
-        """Open a TCP port of the daemon, with a note that its clients can read."""
-        return self._post("/listen", {"address": address, "tls": tls, "note": dict(note or {})})
+        self, address: str, *, tls: bool = False, note: Mapping[str, str] | None = None,
+        keep: bool = False,
+    ) -> JsonObject:  # fmt: skip
+        """Open a TCP port of the daemon, with a note that its clients can read.
+
+        With `keep`, it is opened again after a restart, as long as there are browser sessions.
+        """
+        body = {"address": address, "tls": tls, "note": dict(note or {}), "keep": keep}
+        return self._post("/listen", body)
+
+    def create_session(self, **session: object) -> JsonObject:
+        """Return a code that opens a browser session."""
+        return self._post("/sessions", session)
+
+    def sessions(self) -> JsonObject:
+        """List browser sessions and shared codes."""
+        return self._get("/sessions")
+
+    def end_session(self, id: str) -> JsonObject:
+        """End a browser session, or a shared code with all its sessions."""
+        return self._delete(f"/sessions/{transport.quote(id)}")
 
     def unlisten(self, address: str) -> JsonObject:
         """Close a TCP port of the daemon."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker import __version__, places
-from stoker.core.events import Event, NodeAdded
+from stoker.core.events import Event
 from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import GPU
 from stoker.core.state.state import State
@@ -24,7 +24,9 @@ from stoker.daemon.control.job_source import JobSource
 from stoker.daemon.control.journal_sync import JournalSync
 from stoker.daemon.control.launch_builder import LaunchBuilder
 from stoker.daemon.control.publisher import Publisher
+from stoker.daemon.gpus.history import GpuHistory
 from stoker.daemon.gpus.monitor import GpuMonitor
+from stoker.daemon.gpus.recorder import GpuRecorder
 from stoker.daemon.http.server import HttpServer
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.nodes.configured import configured_names
@@ -41,10 +43,10 @@ from stoker.daemon.state_files import StateFiles
 from stoker.daemon.state_lock import StateLock, on_shared_file_system
 from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.engine import Engine
+from stoker.executors.clusters import KINDS
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.cgroup import Cgroups
 from stoker.executors.local.executor import LocalExecutor
-from stoker.executors.port import AttemptRecords, Executor
 from stoker.faults import FaultTracker
 from stoker.probes.gpu_reading import Reading
 from stoker.store.port import Store, StoreError, StoreFenced
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from stoker.daemon.sweeps.controller import SweepController
     from stoker.daemon.workers.forecast_client import ForecastClient
     from stoker.executors.agent.executor import AgentEnvironment
+    from stoker.executors.kubernetes.factory import KubernetesFactory
     from stoker.executors.slurm.factory import SlurmFactory
     from stoker.executors.ssh.factory import SshExecutorFactory
 
@@ -163,16 +166,22 @@ def _factories(
 
         return SlurmFactory(sockets, environment.get())
 
-    environment, ssh, slurm = Lazy(build_environment), Lazy(build_ssh), Lazy(build_slurm)
+    def build_kubernetes() -> KubernetesFactory:
+        from stoker.executors.kubernetes.factory import KubernetesFactory
 
-    def create(added: NodeAdded, records: AttemptRecords) -> Executor:
-        if added.executor == "slurm":
-            return slurm.get().cluster(added, records)
-        if added.executor == "slurm-pilot":
-            return slurm.get().pilot(added, records)
-        return ssh.get()(added, records)
+        return KubernetesFactory(environment.get())
 
-    return dict.fromkeys(("ssh", "slurm", "slurm-pilot"), create)
+    environment, ssh = Lazy(build_environment), Lazy(build_ssh)
+    slurm, kubernetes = Lazy(build_slurm), Lazy(build_kubernetes)
+    return {
+        "ssh": lambda added, records: ssh.get().node(added, records),
+        "slurm": lambda added, records: slurm.get().cluster(added, records),
+        "slurm-pilot": lambda added, records: slurm.get().pilot(added, records),
+        "slurm-jobs": lambda added, records: slurm.get().jobs(added, records),
+        "kubernetes": lambda added, records: kubernetes.get().cluster(added, records),
+        "kubernetes-pilot": lambda added, records: kubernetes.get().pilot(added, records),
+        "kubernetes-jobs": lambda added, records: kubernetes.get().jobs(added, records),
+    }
 
 
 def assemble_daemon(
@@ -191,12 +200,13 @@ def assemble_daemon(
         training.on_report_data(attempt, rank, data, offset)
 
     gpus = GpuMonitor(
-        node, reading, local.install, settings.foreign.thresholds, local.gpu_locks, reactor
-    )
+        node, reading, local.install, settings.foreign.thresholds, local.gpu_locks, reactor,
+        GpuRecorder(GpuHistory(os.path.join(os.path.dirname(logs), "gpu-history.json"))),
+    )  # fmt: skip
     launches = LaunchBuilder(state, local.token, node, logs, scripts)
     registry = ExecutorRegistry(
         local, node, local.install, factories, gpus.thresholds, gpus.memory, logs, state,
-        launches.build, on_report_data, reactor,
+        launches.build, on_report_data, reactor, on_gpu_reading=gpus.recorder.record,
     )  # fmt: skip
     training = TrainingMonitor(os.path.dirname(logs), reactor, registry, state, TrialScorer(state))
     sync = JournalSync(store, reactor)
@@ -226,6 +236,7 @@ def assemble_daemon(
         container_engine=local.commands.engine, configured_nodes=configured_names, faults=faults,
         live=live, uploads=registry.uploads, jobs_being_read=training.metrics.jobs_being_read,
         forecast=lambda *job: forecasts.value.forecast(*job) if forecasts.value else None,
+        predicted_jobs=lambda: forecasts.value.jobs if forecasts.value else (),
         forecast_sweep=lambda *sweep: (
             forecasts.value.forecast_sweep(*sweep) if forecasts.value else None
         ),
@@ -238,7 +249,7 @@ def assemble_daemon(
 
     def on_cluster_events(events: Sequence[Event]) -> None:
         remotes = engine.state.record.remotes.values()
-        if scaler.value is not None or any(added.executor == "slurm" for added in remotes):
+        if scaler.value is not None or any(added.executor in KINDS for added in remotes):
             scaler.get().on_events(events)
 
     scaler = Lazy(build_scaler)
@@ -271,8 +282,9 @@ def build_http_server(daemon: Daemon, mode: str, addresses: Sequence[str] = ()) 
         return build_app(daemon, mode, listeners)
 
     return HttpServer(
-        daemon.reactor, build_app, daemon.reject_commands, addresses, lazy=mode == "feed"
-    )
+        daemon.reactor, build_app, daemon.reject_commands, addresses, lazy=mode == "feed",
+        metrics_addresses=daemon.settings.metrics.listen if mode != "feed" else (),
+    )  # fmt: skip
 
 
 def watch_state(daemon: Daemon, paths: DaemonPaths, lock: StateLock, server: HttpServer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from _blake2 import blake2b
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -45,6 +45,8 @@ class RequestContext(Struct):
     """Returns when a job starts and ends, if there is a forecast."""
     forecast_sweep: Callable[[Sweep, State, Instant], StartEndEstimate | None] = lambda *_: None
     """Returns when the last trial of a sweep ends, if there is a forecast."""
+    predicted_jobs: Callable[[], Container[int]] = tuple
+    """Returns the jobs of the last forecast."""
     configured_nodes: Callable[[], Collection[str]] = tuple
     """Returns the names of the nodes in config.toml."""
     jobs_being_read: Callable[[], Collection[int]] = tuple

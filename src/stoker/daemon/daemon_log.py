@@ -197,7 +197,9 @@ _LINES: dict[type[e.Event], tuple[int, Callable[[Any], str]]] = {
     e.NodeAdded: (INFO, lambda v: f"node {v.name} added: {v.address}"),
     e.NodeRemoved: (INFO, lambda v: f"node {v.name} removed{v.why and f': {v.why}'}"),
     e.NodeReached: (INFO, lambda v: f"node {v.node} is up"),
-    e.NodeUnreachable: (WARNING, lambda v: f"node {v.node} is unreachable: {v.why}"),
+    e.NodeUnreachable: (
+        WARNING, lambda v: f"node {v.node} is {'queued' if v.queued else 'unreachable'}: {v.why}",
+    ),
     e.NodeCordoned: (INFO, _node_closed),
     e.AttemptLost: (WARNING, lambda v: f"job {v.job}.{v.attempt} is lost: {v.why}"),
     e.AttemptAbandoned: (
@@ -224,6 +226,8 @@ def log_events(events: Iterable[e.Event]) -> None:
     verbose = logger.isEnabledFor(logging.DEBUG)
     for event in events:
         level, describe = _LINES.get(type(event), (logging.DEBUG, _kind))
+        if isinstance(event, e.NodeUnreachable) and event.queued:
+            level = INFO
         if level > logging.DEBUG or verbose:
             logger.log(level, "%s", describe(event))
 

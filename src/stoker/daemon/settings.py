@@ -16,7 +16,8 @@ from stoker import places
 from stoker.core.measurement.foreign_use import Thresholds
 from stoker.core.model.units import MAX_DURATION_SECONDS, BadValue, parse_amount, parse_duration
 from stoker.daemon.listen_address import split
-from stoker.executors.slurm.options import DEFAULT_PILOT, parse_options, parse_pilot
+from stoker.executors.clusters import KINDS
+from stoker.executors.slurm.options import parse_ahead, parse_options
 from stoker.executors.ssh.address import parse_address
 
 DOCUMENTATION = "see Configuration in the documentation"
@@ -56,11 +57,6 @@ def _as_node_address(value: Any) -> str:
     return str(value)
 
 
-def _as_pilot(value: Any) -> str:
-    parse_pilot(convert(value, str))
-    return str(value)
-
-
 def _as_sbatch(value: Any) -> str:
     words = value if isinstance(value, str) else shlex.join(convert(value, list[str]))
     parse_options({"sbatch": words})
@@ -72,6 +68,9 @@ def _meta(expected: str, parse: Callable[[Any], Any] | None = None, **bounds: An
     return Meta(description=expected, extra={"parse": parse}, **bounds)
 
 
+HostNames = Annotated[
+    tuple[str, ...], _meta('a list of host names such as ["gpu1.lab.org"]', _as_devices)
+]
 Flag = Annotated[bool, _meta("true or false")]
 Text = Annotated[str, _meta("text in quotes")]
 Command = Annotated[str, _meta("a command in quotes")]
@@ -89,7 +88,12 @@ Addresses = Annotated[
     list[str], _meta('an address such as "127.0.0.1:25647", or a list of them', _as_addresses)
 ]
 NodeAddress = Annotated[str, _meta('an address such as "ssh://me@host:22"', _as_node_address)]
-PilotText = Annotated[str, _meta('a shape such as "gpus=2 time=8h max=4 idle=5m"', _as_pilot)]
+Ahead = Annotated[str, _meta("a number such as 8", lambda value: str(parse_ahead(str(value))))]
+PilotText = Annotated[str, _meta('a shape such as "gpus=2 time=8h max=4 idle=5m"')]
+ClusterAddress = Annotated[
+    Literal["slurm://", "kubernetes://"], _meta('"slurm://" or "kubernetes://"')
+]
+Json = Annotated[Any, _meta("a table or a list", lambda value: convert(value, dict | list))]
 SbatchOptions = Annotated[
     str, _meta('options of sbatch such as "-p gpu -A account", or a list of them', _as_sbatch)
 ]
@@ -117,6 +121,27 @@ class ApiSettings(Struct, frozen=True):
     """[api]: TCP ports beside the socket."""
 
     listen: Addresses = []
+    names: HostNames = ()
+    """Host names by which browsers reach a port of this daemon."""
+
+
+class MetricsSettings(Struct, frozen=True):
+    """[metrics]: GET /metrics."""
+
+    listen: Addresses = []
+    """Ports that serve nothing else, with a token of their own."""
+    open: Flag = False
+    """Serve it on loopback ports without a token."""
+    users: Flag = True
+    """Have names of users as labels."""
+
+
+class AccountingSettings(Struct, frozen=True):
+    """[accounting]: prices for `stoker usage`."""
+
+    price_gpu_hour: Number = 0.0
+    price_kwh: Number = 0.0
+    currency: Text = ""
 
 
 class StoreSettings(Struct, frozen=True):
@@ -159,18 +184,45 @@ class ConfiguredNode(Struct, frozen=True):
 
 
 class ConfiguredCluster(Struct, frozen=True):
-    """[clusters.NAME]: a Slurm cluster."""
+    """[clusters.NAME]: a Slurm or Kubernetes cluster."""
 
-    pilot: PilotText = DEFAULT_PILOT
-    ssh: NodeAddress | None = None
-    sbatch: SbatchOptions = ""
+    pilot: PilotText | None = None
+    address: ClusterAddress = "slurm://"
+    ahead: Ahead | None = None
     shared: Flag = False
+    # of Slurm
+    ssh: NodeAddress | None = None
+    sbatch: SbatchOptions | None = None
+    # of Kubernetes
+    context: Text | None = None
+    namespace: Text | None = None
+    kubeconfig: Text | None = None
+    image: Text | None = None
+    volumes: Json = None
+    priority_classes: Json = None
+    node_selector: Json = None
+    tolerations: Json = None
+    pull_secrets: Json = None
+    queue: Text | None = None
+    service_account: Text | None = None
+
+    @property
+    def kind(self) -> str:
+        """The kind of its node."""
+        return self.address.removesuffix("://")
 
     @property
     def options(self) -> dict[str, str]:
-        """The options of its node."""
-        given = {"pilot": self.pilot, "ssh": self.ssh, "sbatch": self.sbatch}
-        return {name: value for name, value in given.items() if value}
+        """The options of its node; tables and lists are JSON."""
+        given = {
+            name: value
+            for name, value in asdict(self).items()
+            if value and name not in ("address", "shared")
+        }
+        return {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in given.items()
+        }
 
 
 class Settings(Struct, frozen=True):
@@ -184,6 +236,8 @@ class Settings(Struct, frozen=True):
     secrets_days: Count = 14
     foreign: ForeignSettings = ForeignSettings()
     api: ApiSettings = ApiSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    accounting: AccountingSettings = AccountingSettings()
     store: StoreSettings = StoreSettings()
     containers: ContainerSettings = ContainerSettings()
     log: LogSettings = LogSettings()
@@ -212,6 +266,11 @@ def load() -> Settings:
                 check_name(name)
             except BadValue as error:
                 raise BadValue(f"config.toml: {kind}: {error}") from None
+    for name, cluster in settings.clusters.items():
+        try:
+            KINDS[cluster.kind].addition(name, cluster.options, cluster.shared, 0.0)
+        except BadValue as error:
+            raise BadValue(f"config.toml: clusters.{name}: {error}") from None
     for name in settings.clusters.keys() & settings.nodes:
         raise _bad(f"clusters.{name}", f"[nodes.{name}] has the same name")
     return settings

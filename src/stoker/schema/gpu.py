@@ -64,6 +64,52 @@ class GpuList(Struct, kw_only=True):
     note: str | None
 
 
+class GpuSeries(Struct, kw_only=True):
+    """The use of one GPU over time; None where nothing was measured."""
+
+    utilization: list[int | None]
+    utilization_max: list[int | None]
+    memory: list[int | None]
+    power: list[int | None]
+    jobs: list[int | None]
+    """The job that held the GPU; of several, the first."""
+
+
+class GpuHistoryReply(Struct, kw_only=True):
+    """Reply of `GET /gpus/history`."""
+
+    t: int
+    """Unix time of the first value."""
+    step: int
+    gpus: dict[str, GpuSeries]
+
+
+class UsageView(Struct, kw_only=True):
+    """GPU time of an attempt, or of all attempts of a job."""
+
+    attempt: int | None = None
+    seconds: float | None = None
+    """From its start to its end."""
+    gpu_seconds: float = 0.0
+    wasted_gpu_seconds: float = 0.0
+    measured_seconds: float = 0.0
+    """GPU-seconds in which the GPUs were read."""
+    busy_gpu_seconds: float = 0.0
+    energy_joules: float | None = None
+    utilization: float | None = None
+    """Mean, in percent."""
+    memory_peak: int | None = None
+
+
+class UsageReply(Struct, kw_only=True):
+    """Reply of `GET /jobs/{selector}/usage`."""
+
+    id: int
+    label: str
+    attempts: list[UsageView]
+    total: UsageView
+
+
 class Thresholds(Struct, kw_only=True):
     """From which use on a GPU counts as used by foreign processes."""
 

@@ -65,7 +65,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
 
     name: str
     kind: str = "ssh"
-    """local, ssh, slurm (a cluster) or slurm-pilot (an allocation of it)."""
+    """local, ssh, slurm or kubernetes (clusters), slurm-pilot or kubernetes-pilot (part of one)."""
     cluster: str | None = None
     """The cluster of which it is an allocation."""
     pilots: PilotCounts | None = None
@@ -95,6 +95,24 @@ class NodeList(Struct, kw_only=True):
     """Reply of `GET /nodes` and `POST /nodes/refresh`."""
 
     nodes: list[NodeView]
+
+
+class CheckView(Struct, kw_only=True):
+    """One thing that was checked."""
+
+    what: str
+    state: str
+    """ok, unknown or failed."""
+    text: str
+
+
+class NodeCheck(Struct, kw_only=True):
+    """Reply of `POST /nodes/check`."""
+
+    name: str
+    checks: list[CheckView]
+    rbac: str | None = None
+    """A role with the rights that are missing, as YAML."""
 
 
 class NodeAdded(Struct, kw_only=True):

@@ -170,7 +170,7 @@ class Resource(Body):
 
 
 class AddNode(Body):
-    """Add an SSH node or a Slurm cluster, or change its address."""
+    """Add an SSH node or a cluster, or change its address."""
 
     name: Word
     address: Word
@@ -179,7 +179,7 @@ class AddNode(Body):
     force: bool = False
     """Change the address even while jobs run there: it is the same machine."""
     options: dict[str, Word] = {}
-    """Of a Slurm cluster: `pilot`, `ssh` and `sbatch`."""
+    """Of a cluster; tables and lists are JSON."""
 
 
 class RemoveNode(Body):
@@ -187,6 +187,12 @@ class RemoveNode(Body):
 
     name: Word
     force: bool = False
+
+
+class CheckNode(Body):
+    """Check a Kubernetes cluster."""
+
+    name: Word
 
 
 class RefreshNodes(Body):
@@ -236,6 +242,26 @@ class Listen(Body):
     tls: bool = False
     note: Annotated[dict[Word, Word], Meta(max_length=16)] = {}
     """Texts for the clients of this port; `GET /v1/daemon` shows them."""
+    keep: bool = False
+    """Open the port again after a restart, as long as there are browser sessions."""
+
+
+class CreateSession(Body):
+    """Get a code that opens a browser session."""
+
+    rights: Annotated[str, Meta(pattern="^(view|act)$")] = "act"
+    seconds: Annotated[int, Meta(ge=60, le=90 * 86400)] = 43200
+    note: Annotated[str, Meta(max_length=200)] = ""
+    share: bool = False
+    """The code opens any number of sessions, until they expire."""
+    logs: bool = True
+    """Whether the output of jobs can be read."""
+
+
+class OpenSession(Body):
+    """Open a browser session."""
+
+    code: Annotated[str, Meta(max_length=200)]
 
 
 class Thresholds(Body):

@@ -1,4 +1,4 @@
-"""PilotScaler: asks Slurm clusters for allocations while jobs need them, and releases idle ones.
+"""PilotScaler: asks clusters for allocations while jobs need them, and releases idle ones.
 
 The rules are those of HyperQueue's automatic allocation: one allocation waits in a cluster's queue
 at a time, or as many as the nodes of one job; after failures the next request waits longer.
@@ -7,8 +7,6 @@ at a time, or as many as the nodes of one job; after failures the next request w
 from __future__ import annotations
 
 import logging
-import secrets
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct, field
@@ -17,17 +15,16 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.model.hardware import NodeFacts
-from stoker.core.model.job import Job
-from stoker.core.model.units import BadValue, format_duration
+from stoker.core.model.units import BadValue, approximate_duration, format_duration
+from stoker.core.placement.horizon import usable_until
 from stoker.core.placement.placer import find_placement
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.state import State
-from stoker.daemon.nodes.configured import jobs_on_node, pilots_of
+from stoker.daemon.nodes.configured import is_same_node, jobs_on_node, pilots_of
 from stoker.daemon.runtime.command_queue import QueuedCommand
 from stoker.engine import Command, CommandResult, Instant
+from stoker.executors.clusters import ClusterOptions, PilotTemplate, clusters, kind_of
 from stoker.executors.reactor import Reactor, Timer
-from stoker.executors.slurm.factory import CLUSTER, PILOT, job_prefix
-from stoker.executors.slurm.options import PilotShape, SlurmOptions, parse_options
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +50,7 @@ class ClusterHistory(Struct):
 
 
 class PilotScaler:
-    """Adds and removes pilots of all Slurm clusters."""
+    """Adds and removes pilots of all clusters."""
 
     def __init__(
         self,
@@ -72,17 +69,17 @@ class PilotScaler:
     def on_events(self, events: Sequence[e.Event]) -> None:
         """Note pilots that joined or ended, and check again."""
         state = self.state()
-        if not any(added.executor == CLUSTER for added in state.record.remotes.values()):
+        if not any(clusters(state.record.remotes)):
             return
         for event in events:
-            if isinstance(event, e.NodeAdded) and event.executor == PILOT:
-                self._waiting[event.name] = event.options["cluster"]
+            if isinstance(event, e.NodeAdded) and event.is_allocation:
+                self._waiting[event.name] = event.cluster or ""
             elif isinstance(event, e.NodeJoined) and event.facts.name in self._waiting:
                 history = self._history(self._waiting.pop(event.facts.name))
                 history.failures, history.facts, history.problem = 0, event.facts, None
             elif isinstance(event, e.NodeRemoved) and event.name in self._waiting:
                 self._on_failure(self._history(self._waiting.pop(event.name)), event.why)
-            elif isinstance(event, e.NodeAdded) and event.executor == CLUSTER:
+            elif isinstance(event, e.NodeAdded) and kind_of(event) is not None:
                 self.clusters.pop(event.name, None)  # perhaps with other options
         self.timer.request(0.0)
 
@@ -92,7 +89,7 @@ class PilotScaler:
         delay = BACKOFF_SECONDS[min(history.failures, len(BACKOFF_SECONDS)) - 1]
         history.retry_at = self.clock().boot + delay
         if delay:
-            history.problem = f"{why}; the next request follows {format_duration(delay)} later"
+            history.problem = f"{why}; the next request follows {approximate_duration(delay)} later"
 
     def _history(self, cluster: str) -> ClusterHistory:
         return self.clusters.setdefault(cluster, ClusterHistory())
@@ -100,15 +97,15 @@ class PilotScaler:
     def _check(self) -> float | None:
         """Submit a command if a pilot is to be added or removed; return when to check again."""
         state, now = self.state(), self.clock()
-        clusters = list(slurm_clusters(state))
-        for name, options in clusters:
+        found = list(clusters_with_pilots(state))
+        for name, options in found:
             if any(self.changes(state, name, options, now)):
                 self.submit(QueuedCommand(self._handle, lambda _, __: None))
                 return None
-        return self._seconds_until_check(clusters, now.boot)
+        return self._seconds_until_check(found, now.boot)
 
     def _seconds_until_check(
-        self, clusters: Sequence[tuple[str, SlurmOptions]], boot: float
+        self, clusters: Sequence[tuple[str, ClusterOptions]], boot: float
     ) -> float | None:
         waits = []
         for name, options in clusters:
@@ -121,88 +118,101 @@ class PilotScaler:
     def _handle(self, state: State, now: Instant) -> CommandResult:
         """Return the events that add and remove pilots."""
         events: list[e.Event] = []
-        for name, options in slurm_clusters(state):
+        for name, options in clusters_with_pilots(state):
             events += self.changes(state, name, options, now)
         return CommandResult(events=events, reply=lambda _: None)
 
     def changes(
-        self, state: State, cluster: str, options: SlurmOptions, now: Instant
+        self, state: State, cluster: str, options: ClusterOptions, now: Instant
     ) -> list[e.Event]:
         """Return the events that bring the pilots of a cluster in line with its pending jobs."""
         shape, history = options.pilot, self._history(cluster)
         if cluster in state.record.unreachable:
             return []
         pilots = pilots_of(state, cluster)
-        needed = pilots_needed(state, shape, history.facts)
-        idle = [name for name in pilots if not jobs_on_node(state, name)]
+        needed, seconds = pilots_needed(state, shape, history.facts)
         history.idle_since = {
-            name: history.idle_since.get(name, now.boot) for name in idle if not needed
+            name: history.idle_since.get(name, now.boot)
+            for name in pilots
+            if not jobs_on_node(state, name)
+            # While jobs wait, one that exists for long enough may be part of what they need.
+            if not needed or not usable_until(state.cluster, name, now.wall + seconds)
         }
-        events: list[e.Event] = []
+        events: list[e.Event] = [*self._jobs_node(state, cluster, options, now.wall)]
         if state.record.cordoned.get(cluster) != history.problem:
             events.append(e.NodeCordoned(at=now.wall, node=cluster, why=history.problem))
         for name, since in history.idle_since.items():
             waits = name in state.record.unreachable
-            if now.boot - since >= (0 if waits else shape.idle_seconds):
+            ends = not usable_until(state.cluster, name, now.wall)
+            if now.boot - since >= (0 if waits or ends else shape.idle_seconds):
                 self._waiting.pop(name, None)  # released, not failed
                 why = f"it had no jobs for {format_duration(now.boot - since)}"
                 events.append(e.NodeRemoved(at=now.wall, name=name, why=why))
         waiting = [name for name in pilots if name in state.record.unreachable]
         missing = min(needed - len(waiting), shape.max_pilots - len(pilots))
         if missing > 0 and now.boot >= history.retry_at:
-            events += self._new_pilots(state, cluster, options, shape, missing, now.wall)
+            events += self._new_pilots(state, cluster, missing, now.wall)
         return events
 
+    @staticmethod
+    def _jobs_node(
+        state: State, cluster: str, options: ClusterOptions, at: float
+    ) -> Iterator[e.NodeAdded | e.NodeRemoved]:
+        """Yield what adds or removes the node to which jobs are handed over."""
+        name, added = f"{cluster}-jobs", state.record.remotes[cluster]
+        before = state.record.remotes.get(name)
+        wanted = e.NodeAdded(
+            at=at, name=name, address=added.address, shared=added.shared,
+            executor=f"{added.executor}-jobs", options={**added.options, "cluster": cluster},
+        )  # fmt: skip
+        is_own = before is not None and before.cluster == cluster
+        if options.hands_over and (before is None or (is_own and not is_same_node(before, wanted))):
+            yield wanted
+        elif is_own and not options.hands_over and not jobs_on_node(state, name):
+            yield e.NodeRemoved(at=at, name=name)
+
     def _new_pilots(
-        self, state: State, cluster: str, options: SlurmOptions, shape: PilotShape, count: int,
-        at: float,
-    ) -> Iterator[e.NodeAdded]:  # fmt: skip
+        self, state: State, cluster: str, count: int, at: float
+    ) -> Iterator[e.NodeAdded]:
         taken = {*state.record.remotes, *state.cluster.nodes}
-        number = 0
+        added, number = state.record.remotes[cluster], 0
+        kind = kind_of(added)
+        assert kind is not None
         for _ in range(count):
             number += 1
             while f"{cluster}-{number}" in taken:
                 number += 1
-            job = f"{job_prefix(self.install, cluster)}-{secrets.token_hex(4)}"
-            words = [*shape.sbatch_options(), *options.sbatch]
-            yield e.NodeAdded(
-                at=at, name=f"{cluster}-{number}", address=f"slurm://{cluster}",
-                shared=state.record.remotes[cluster].shared, executor=PILOT,
-                options={
-                    "cluster": cluster, "job": job, "sbatch": shlex.join(words),
-                    **({"ssh": options.login} if options.login else {}),
-                },
-            )  # fmt: skip
+            yield kind.pilot(added, f"{cluster}-{number}", self.install, at)
 
 
-def slurm_clusters(state: State) -> Iterator[tuple[str, SlurmOptions]]:
-    """Yield the Slurm clusters and their options."""
-    for name, added in state.record.remotes.items():
-        if added.executor == CLUSTER:
-            try:
-                yield name, parse_options(added.options)
-            except BadValue as error:  # of a later version
-                logger.warning("%s: %s", name, error)
+def clusters_with_pilots(state: State) -> Iterator[tuple[str, ClusterOptions]]:
+    """Yield the clusters with pilots, and their options."""
+    for name, kind in clusters(state.record.remotes):
+        try:
+            options = kind.parse(state.record.remotes[name].options)
+        except BadValue as error:  # of a later version
+            logger.warning("%s: %s", name, error)
+            continue
+        if options.has_pilots:
+            yield name, options
 
 
-def pilots_needed(state: State, shape: PilotShape, facts: NodeFacts | None) -> int:
-    """Return how many further pilots the first pending job needs that they could run."""
+def pilots_needed(state: State, shape: PilotTemplate, facts: NodeFacts | None) -> tuple[int, int]:
+    """Return how many further pilots the first pending job needs that they could run.
+
+    Also the seconds for which it needs them.
+    """
     trial = Cluster()
     declared = facts or shape.node_facts("pilot")
     for index in range(shape.max_pilots):
-        trial.add_node(replace(declared, name=f"pilot-{index}", on_demand=0), ())
+        pilot = replace(declared, name=f"pilot-{index}", on_demand=0, ends_at=None)
+        trial.add_node(pilot, ())
     for job in first_jobs(state.pending, state.jobs, MAX_EXAMINED_JOBS):
         if state.quota_reason(state.pending.class_of[job.id]):
             continue
-        if not _ends_in_time(state, job, shape):
+        if state.spec(job).time_needed > shape.usable_seconds:
             continue
         placement = find_placement(trial, state.effective_request(job, state.spec(job)))
         if placement is not None:
-            return len(placement.parts)
-    return 0
-
-
-def _ends_in_time(state: State, job: Job, shape: PilotShape) -> bool:
-    """Whether a job fits into an allocation, or can continue in the next one."""
-    spec = state.spec(job)
-    return spec.limit is None or spec.limit <= shape.seconds or spec.training is not None
+            return len(placement.parts), state.spec(job).time_needed
+    return 0, 0

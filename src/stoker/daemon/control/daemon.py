@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from stoker.core.events import Event
 from stoker.daemon.context import RequestContext, daemon_stopping
+from stoker.daemon.control.counters import DaemonCounters
 from stoker.daemon.control.dispatcher import InstructionDispatcher
 from stoker.daemon.control.event_pipeline import EventPipeline
 from stoker.daemon.control.job_source import JobSource
@@ -79,6 +80,7 @@ class Daemon:
         )
         self.lifecycle = Lifecycle(reactor, job_source.on_signal, idle_exit)
         self.waiters = JobWaiters(reactor)
+        self.counters = DaemonCounters(engine.state.jobs.values())
         self.since = time.time()
         self._files: StateFiles | None = None
         self._has_finished = False
@@ -92,7 +94,9 @@ class Daemon:
         gc.set_threshold(50_000, 20, 50)
         while not self.lifecycle.is_stopped:
             try:
+                begin = time.perf_counter()
                 self.turn()
+                self.counters.observe_turn(time.perf_counter() - begin)
                 if not self.lifecycle.is_stopped:
                     self.reactor.wait(self._seconds_until_turn())
             except StoreFenced:
@@ -125,10 +129,14 @@ class Daemon:
         may_start = self.lifecycle.may_start
         scheduling_enabled = may_start and self.pipeline.gpus_fresh(bool(commands))
         store_error = self.engine.store_error
+        begin = time.perf_counter()
         result = self.engine.cycle(
             events, commands, scheduling_enabled, self.training.metrics.jobs_being_read
         )
+        seconds = time.perf_counter() - begin
         self._act_on_safely(result)
+        observe = self.counters.observe_cycle
+        self.faults.contain("counters", None, observe, result, seconds, self.engine.state)
         if self.engine.store_error != store_error:
             logger.warning("%s", self.engine.store_error or "the journal can be written again")
         self._follow_up(result, may_start)
@@ -146,7 +154,8 @@ class Daemon:
         for reply in result.replies:
             contain("answering a request", None, reply.send)
         if result.events:
-            contain("publishing events", None, self.publisher.publish, result.seq, result.events)
+            publish = self.publisher.publish
+            contain("publishing events", None, publish, result.seq, result.events, result.changes)
         result.raise_error()
 
     def _act_on_safely(self, result: CycleResult) -> None:
@@ -177,7 +186,7 @@ class Daemon:
             self.faults.contain(
                 "timers of the cycle", RETRY_SECONDS, engine.seconds_until_due, system_clock()
             ),
-            RETRY_SECONDS if engine.unwritten_events or self.pipeline.is_failing else None,
+            RETRY_SECONDS if engine.must_retry or self.pipeline.is_failing else None,
             self.job_source.next_wakeup(),
         ]
         return min((wait for wait in waits if wait is not None), default=None)

@@ -56,6 +56,8 @@ class EventPipeline:
             "container logs", events, mark_container_failures, events, state, self._logs
         )
         events = contain("training reports", events, self._training.enrich_events, events)
+        usage = self._gpus.recorder.before_ends
+        events = contain("usage of GPUs", events, usage, events, state)
         if self._gpus.has_reading:
             # Readings come first: they tell which process used the memory that ran out.
             events = contain("GPU readings", nothing, self._gpus.take_events, state) + events

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from stoker.core.events import Event
+from stoker.core.state.changes import ChangeSet
 from stoker.faults import FaultTracker
 
 Subscriber = Callable[[Sequence[Event]], None]
 EventStream = Callable[[int, Sequence[Event]], None]
 """Called with the journal's number of the last event, and the events."""
+
+Observer = Callable[[int, ChangeSet], None]
+"""Called with the journal's number of the last event, and what the commits changed."""
 
 
 class Publisher:
@@ -19,11 +23,12 @@ class Publisher:
         """`subscribers` are called in this order, before the streams; their names are reported."""
         self._subscribers, self._faults = dict(subscribers), faults
         self._streams: list[EventStream] = []
+        self._observers: list[Observer] = []
 
     @property
     def has_streams(self) -> bool:
-        """Whether a client reads the event stream."""
-        return bool(self._streams)
+        """Whether a client reads the event stream or observes changes."""
+        return bool(self._streams or self._observers)
 
     def add_stream(self, stream: EventStream) -> None:
         """Call `stream` with the events of every commit from now on; it must not block."""
@@ -34,9 +39,20 @@ class Publisher:
         if stream in self._streams:
             self._streams.remove(stream)
 
-    def publish(self, seq: int, events: Sequence[Event]) -> None:
+    def add_observer(self, observer: Observer) -> None:
+        """Call `observer` after every commit from now on; it must not block."""
+        self._observers.append(observer)
+
+    def remove_observer(self, observer: Observer) -> None:
+        """Stop that; safe to repeat, and may be called by any thread."""
+        if observer in self._observers:
+            self._observers.remove(observer)
+
+    def publish(self, seq: int, events: Sequence[Event], changes: ChangeSet) -> None:
         """Pass on events that are in the journal."""
         for name, subscriber in self._subscribers.items():
             self._faults.contain(name, None, subscriber, events)
         for stream in self._streams[:]:
             self._faults.contain("the event stream", None, stream, seq, events)
+        for observer in self._observers[:]:
+            self._faults.contain("the live stream", None, observer, seq, changes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import convert
@@ -19,6 +19,9 @@ from stoker.probes.gpu_samples import Identify, OwnerOf, build_samples, identify
 from stoker.schema import requests as r
 from stoker.schema.gpu import ForeignProcess
 from stoker.schema.gpu import Thresholds as ThresholdsView
+
+OnReading = Callable[[State, str, Mapping[str, GpuUse], float], list[Event]]
+"""Takes the use of a node's GPUs by UUID and the monotonic time; returns further events."""
 
 
 class ForeignUsageThresholds:
@@ -46,8 +49,13 @@ class ForeignUsageDetector:
         thresholds: ForeignUsageThresholds,
         memory: GpuMemoryTracker,
         holder: Callable[[str], str | None] = lambda _: None,
+        on_reading: OnReading = lambda *_: [],
     ) -> None:
-        """`holder` returns what holds the lock of an idle GPU, where that can be known."""
+        """`holder` returns what holds the lock of an idle GPU, where that can be known.
+
+        `on_reading` is called with every reading.
+        """
+        self.on_reading = on_reading
         self.node, self.thresholds, self.holder = node, thresholds, holder
         self.meter = NodeMemoryMeter(node, memory)
         self.latest: dict[str, dict[str, Any]] = {}
@@ -88,7 +96,8 @@ class ForeignUsageDetector:
             foreign_user = holder or _describe(verdict)
             memory = sum(process.memory or 0 for process in sample.foreign_processes)
             events += self._change(device, foreign_user, memory)
-        return events + self.meter.update(state, samples_by_uuid, now)
+        events += self.meter.update(state, samples_by_uuid, now)
+        return events + self.on_reading(state, self.node, uses, now)
 
     def _observe(self, device: Device, sample: Sample, now: float) -> ForeignUse:
         uuid, thresholds = sample.uuid, self.thresholds.thresholds

@@ -66,9 +66,8 @@ class GpuMemoryTracker:
 
     def _new_peak(self, state: State, key: AttemptId, peak: int) -> list[Event]:
         job, attempt = key
-        progress = state.jobs[job].progress
         # An earlier daemon may have published a peak: that is in the journal.
-        recorded = (progress.peak or 0) if progress is not None else 0
+        recorded = state.jobs[job].progress.peak or 0
         if not is_significant(max(self._published.get(key, 0), recorded), peak):
             return []
         self._published[key] = peak

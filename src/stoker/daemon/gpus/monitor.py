@@ -13,6 +13,7 @@ from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageT
 from stoker.daemon.gpus.memory import GpuMemoryTracker, sessions_on
 from stoker.daemon.gpus.probe_client import ProbeClient
 from stoker.daemon.gpus.process_owners import ProcessOwners
+from stoker.daemon.gpus.recorder import GpuRecorder
 from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.reactor import Reactor, Timer
 from stoker.probes.gpu_reading import Reading
@@ -42,14 +43,18 @@ class GpuMonitor:
         thresholds: Thresholds,
         locks: GpuLocks,
         reactor: Reactor,
+        recorder: GpuRecorder,
     ) -> None:
+        self.recorder = recorder
         self.owners = ProcessOwners(install)
         self.enabled = bool(first.facts)
         self.probe = ProbeClient(reactor, self._on_reading)
         self.thresholds = ForeignUsageThresholds(thresholds)
         self.memory = GpuMemoryTracker()
         """GPU memory of attempts on all nodes."""
-        self.detector = ForeignUsageDetector(node, self.thresholds, self.memory, locks.holder)
+        self.detector = ForeignUsageDetector(
+            node, self.thresholds, self.memory, locks.holder, recorder.record
+        )
         self.note = first.error
         """What is wrong with the GPUs or the driver."""
         self.read_at = time.monotonic()
@@ -136,3 +141,4 @@ class GpuMonitor:
     def close(self) -> None:
         """End the probe process."""
         self.probe.close()
+        self.recorder.close()

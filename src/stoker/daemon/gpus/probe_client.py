@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.runtime.reactor import EpollReactor
+from stoker.executors.linux.line_subprocess import LineSubprocess
 from stoker.executors.reactor import Reactor
 from stoker.probes.gpu_reading import Reading
 

@@ -85,6 +85,11 @@ def _find_devices(state: State, name: str) -> list[DeviceId]:
         matches = state.cluster.find_devices(f"{name}/all")
     if not matches and colon and head in nodes:
         matches = state.cluster.find_devices(f"{head}/{tail}")
+    if not matches and name in state.record.remotes and name not in nodes:
+        raise CommandRejected(
+            f"The devices of {name} are not known: it was not reached yet; see stoker nodes.",
+            "failed",
+        )
     if not matches:
         raise CommandRejected(f"There is no device '{name}'; see stoker gpus.", "not_found")
     node_names = list(dict.fromkeys(node.name for node, _ in matches))

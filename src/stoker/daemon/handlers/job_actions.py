@@ -142,11 +142,20 @@ def pause(context: RequestContext, body: r.Pause, state: State, now: Instant) ->
     """Suspend running jobs."""
 
     def step(job: Job) -> list[e.Event] | str:
+        if job.state is JobState.QUEUED:
+            return f"it is not running ({_state_text(job)})"
         if job.state is not JobState.RUNNING:
-            return f"it is not running ({job.state.value.lower()}); to keep it from starting: hold"
+            return f"it is not running ({_state_text(job)}); to keep it from starting: hold"
         return [e.JobPaused(at=now.wall, job=job.id, boot=now.boot)]
 
     return for_each_job(context, body.select, state, now, step)
+
+
+def _state_text(job: Job) -> str:
+    """Return the state of a job; of one in the queue of a cluster, also where it is."""
+    if job.state is JobState.QUEUED and job.placement is not None:
+        return f"queued on {job.placement.node}: only cancel keeps it from starting"
+    return job.state.value.lower()
 
 
 def resume(context: RequestContext, body: r.Resume, state: State, now: Instant) -> CommandResult:
@@ -165,7 +174,7 @@ def hold(context: RequestContext, body: r.Hold, state: State, now: Instant) -> C
 
     def step(job: Job) -> list[e.Event] | str:
         if job.state is not JobState.PENDING:
-            return f"it is not pending ({job.state.value.lower()})"
+            return f"it is not pending ({_state_text(job)})"
         return [] if job.held else [e.JobHeld(at=now.wall, job=job.id)]
 
     def sweep_step(sweep: int) -> e.Event:

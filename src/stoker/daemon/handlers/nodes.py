@@ -17,6 +17,7 @@ from stoker.daemon.nodes.configured import (
     is_same_node,
     jobs_on_node,
     lost_attempts,
+    members_of,
     pilots_of,
     still_running,
 )
@@ -26,14 +27,17 @@ from stoker.daemon.settings import check_name
 from stoker.daemon.views.format import iso
 from stoker.daemon.views.gpu import resources_view
 from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.executors.clusters import KINDS, ClusterKind, kind_of, kind_of_address
+from stoker.executors.kubernetes.options import parse_options
 from stoker.executors.port import Allocation
-from stoker.executors.slurm.options import SCHEME, cluster_addition, describe, parse_options
 from stoker.executors.ssh.address import Address, parse_address
 from stoker.schema import requests as r
 from stoker.schema.node import (
     AllocationView,
+    CheckView,
     MeasuredGpu,
     NodeAdded,
+    NodeCheck,
     NodeList,
     NodeMeasurement,
     NodeRemoved,
@@ -47,8 +51,9 @@ def add(context: RequestContext, body: r.AddNode, state: State, now: Instant) ->
     if body.name == context.node:
         raise CommandRejected(f"'{body.name}' is this node; choose another name.", "usage")
     check_name(body.name)
-    if body.address.startswith(SCHEME):
-        return _add_cluster(context, body, state, now)
+    kind = kind_of_address(body.address)
+    if kind is not None:
+        return _add_cluster(context, body, kind, state, now)
     if body.options:
         raise CommandRejected("An SSH node has no such options.", "usage")
     address = parse_address(body.address, body.key)
@@ -84,17 +89,18 @@ def add(context: RequestContext, body: r.AddNode, state: State, now: Instant) ->
 
 
 def _add_cluster(
-    context: RequestContext, body: r.AddNode, state: State, now: Instant
+    context: RequestContext, body: r.AddNode, kind: ClusterKind, state: State, now: Instant
 ) -> CommandResult:
-    """Add a Slurm cluster, or change its options; pilots that exist are unaffected."""
-    if body.address != SCHEME:
-        raise CommandRejected(f"Write {SCHEME}; the login node is given by --ssh.", "usage")
+    """Add a cluster, or change its options; pilots that exist are unaffected."""
+    if body.address != kind.scheme:
+        raise CommandRejected(f"Write {kind.scheme}; {kind.where}.", "usage")
     if body.key is not None:
-        raise CommandRejected("A key for the login node belongs in the ssh configuration.", "usage")
-    event = cluster_addition(body.name, body.options, body.shared, now.wall)
+        raise CommandRejected(f"--key is for SSH nodes: {kind.where}.", "usage")
+    event = kind.addition(body.name, body.options, body.shared, now.wall)
     before = state.record.remotes.get(body.name)
-    if before is not None and before.executor != "slurm":
-        raise CommandRejected(f"'{body.name}' is a node; choose another name.", "failed")
+    if before is not None and before.executor != kind.name:
+        what = f"a {KINDS[before.executor].title} cluster" if kind_of(before) else "a node"
+        raise CommandRejected(f"'{body.name}' is {what}; choose another name.", "failed")
     known = before is not None and replace(before, at=event.at, configured=False) == event
     reply = NodeAdded(
         name=body.name, address=body.address, new=before is None, changed=not known,
@@ -125,13 +131,13 @@ def remove(
         raise CommandRejected(f"'{body.name}' is this node; it cannot be removed.", "usage")
     if body.name not in state.record.remotes:
         raise CommandRejected(f"There is no node '{body.name}'; see stoker nodes.", "not_found")
-    pilots = pilots_of(state, body.name)
-    names = [*pilots, body.name]
+    names = [*members_of(state, body.name), body.name]
     running = [job for name in names for job in jobs_on_node(state, name)]
     if running and not body.force:
+        them = "it" if len(running) == 1 else "them"
         raise CommandRejected(
-            f"{still_running(running)} on {body.name}; wait for them to end, cancel them, or"
-            " abandon them with --force.",
+            f"{still_running(running)} on {body.name}; wait for {them} to end, cancel {them}, or"
+            f" abandon {them} with --force.",
             "failed",
         )
     why = f"{body.name} was removed"
@@ -162,6 +168,28 @@ def refresh(
 def refresh_reachable(registry: ExecutorRegistry) -> None:
     """Request fresh readings of the nodes that are up, without waiting for them."""
     registry.refresh([name for name, node in registry.nodes.items() if node.is_up])
+
+
+def check(registry: ExecutorRegistry, name: str, state: State, now: Instant) -> CommandResult:
+    """Return a function that checks a cluster; it blocks."""
+    added = state.record.remotes.get(name)
+    if added is None and name not in state.cluster.nodes:
+        raise CommandRejected(f"There is no node '{name}'; see stoker nodes.", "not_found")
+    if added is None or added.executor != "kubernetes":
+        raise CommandRejected(f"'{name}' is no Kubernetes cluster: nothing to check.", "usage")
+    options, install = parse_options(added.options), registry.install
+    registry.refresh([name])  # what was missing may be there now
+
+    def run() -> NodeCheck:
+        from stoker.executors.kubernetes.checks import ClusterChecker
+        from stoker.executors.kubernetes.kubectl import Kubectl
+
+        kubectl = Kubectl(options.context, options.namespace, options.kubeconfig)
+        found = ClusterChecker(kubectl, options, name, install).run()
+        views = [CheckView(what=c.what, state=c.state, text=c.text) for c in found.checks]
+        return NodeCheck(name=name, checks=views, rbac=found.rbac)
+
+    return reply_only(run)
 
 
 def gpu_readings(registry: ExecutorRegistry, name: str) -> dict[str, dict[str, Any]]:
@@ -196,7 +224,7 @@ def cluster_problems(state: State) -> list[str]:
     return [
         f"{name} provides no allocation: {why}"
         for name, why in state.record.cordoned.items()
-        if state.record.remotes[name].executor == "slurm"
+        if kind_of(state.record.remotes[name]) is not None
     ]
 
 
@@ -213,7 +241,7 @@ def list_nodes(
     names = list(local)
     for name, added in remotes.items():
         if added.cluster not in remotes:
-            names += [name, *pilots_of(state, name)]
+            names += [name, *members_of(state, name)]
     return reply_only(NodeList(nodes=[_node_view(name, state, registry, since) for name in names]))
 
 
@@ -224,15 +252,15 @@ def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float
     drained = bool(devices) and all(device.drained is not None for device in devices)
     begin = away.since if away else remote.up_since if remote else since
     allocation = remote.executor.allocation if remote else None
-    if node is not None and node.on_demand:
-        node = None  # these are the resources of one allocation
+    if node is not None and (node.on_demand or node.delegated):
+        node = None  # the resources of one allocation, or pools without end
     pilots = pilots_of(state, name)
     return NodeView(
         name=name,
         kind=added.executor if added else "local",
         cluster=added.cluster if added else None,
-        pilots=_pilot_counts(state, pilots) if added and added.executor == "slurm" else None,
-        shape=_shape(added) if added and added.executor == "slurm" else None,
+        pilots=_pilot_counts(state, pilots) if _has_pilots(added) else None,
+        shape=_shape(added),
         allocation=_allocation_view(allocation) if allocation else None,
         state=_node_state(remote, away is not None, drained),
         why=away.reason if away else None,
@@ -242,7 +270,7 @@ def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float
         shared=added.shared if added else True,
         configured=added.configured if added else False,
         resources=resources_view(node) if node is not None else {},
-        jobs=sum(len(jobs_on_node(state, each)) for each in (name, *pilots)),
+        jobs=sum(len(jobs_on_node(state, each)) for each in (name, *members_of(state, name))),
         since=iso(begin),
         measured=_measured(remote),
     )
@@ -252,6 +280,8 @@ def _notes(state: State, name: str, remote: RemoteNode | None) -> list[str]:
     """Return what is unusual about a remote node."""
     notes = []
     node = state.cluster.nodes.get(name)
+    if node is not None and node.delegated and (waiting := len(state.in_flight(name))):
+        notes.append(f"{waiting} job{'s wait' if waiting > 1 else ' waits'} there")
     if name in state.record.cordoned:
         is_cluster = node is not None and node.on_demand
         what = "provides no allocation" if is_cluster else "accepts no new jobs"
@@ -268,9 +298,18 @@ def _notes(state: State, name: str, remote: RemoteNode | None) -> list[str]:
     return notes
 
 
-def _shape(added: e.NodeAdded) -> str:
+def _has_pilots(added: e.NodeAdded | None) -> bool:
+    """Return whether a node is a cluster with pilots."""
+    return added is not None and kind_of(added) is not None and "pilot" in added.options
+
+
+def _shape(added: e.NodeAdded | None) -> str | None:
+    """Return what a cluster provides."""
+    kind = kind_of(added)
+    if added is None or kind is None:
+        return None
     try:
-        return describe(parse_options(added.options).pilot)
+        return kind.describe(kind.parse(added.options))
     except BadValue:  # of a later version
         return ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -17,6 +17,7 @@ from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import FINISHED, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep
+from stoker.core.model.units import THOUSAND
 from stoker.core.queue.pending_queue import first_jobs, first_rows
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
@@ -314,15 +315,42 @@ def list_gpus(
     """Return every GPU with its use."""
     views = []
     for node in state.cluster.nodes.values():
-        if node.on_demand:
+        if node.on_demand or node.delegated:
             continue
         use = readings(node.name)
         for device in node.types.get("gpu", ()):
             reading = use.get(device.facts.uuid or "", {})
             views.append(gpu_view(node, device, state, now.boot, reading))
     nodes = list(dict.fromkeys([*state.cluster.nodes, *state.record.remotes]))
-    note = "; ".join(notes()) or None
+    absent = () if views else _gpus_on_demand(state)
+    note = "; ".join([*notes(), *_handed_over_gpus(state), *absent]) or None
     return reply_only(GpuList(gpus=views, machines=nodes, note=note))
+
+
+def _gpus_on_demand(state: State) -> Iterator[str]:
+    """Yield which clusters provide GPUs when jobs need them."""
+    for node in state.cluster.nodes.values():
+        if (node.on_demand or node.delegated) and node.types.get("gpu"):
+            yield f"{node.name} provides GPUs when jobs need them"
+
+
+def _handed_over_gpus(state: State) -> Iterator[str]:
+    """Yield how many GPUs other schedulers have given to running jobs: which ones, they decide."""
+    for node in state.cluster.nodes.values():
+        if not node.delegated:
+            continue
+        amounts = [
+            job.placement.gpu_amount
+            for job in state.running.values()
+            if job.started_at is not None and job.placement and job.placement.node == node.name
+        ]
+        used = [amount for amount in amounts if amount]
+        if used:
+            gpus, jobs = sum(used) // THOUSAND, len(used)
+            yield (
+                f"{node.name}: {gpus} GPU{'s' * (gpus != 1)} of {jobs} job{'s' * (jobs != 1)},"
+                " chosen by its scheduler"
+            )
 
 
 def list_queues(state: State, now: Instant) -> CommandResult:

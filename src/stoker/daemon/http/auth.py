@@ -48,8 +48,10 @@ def _peer_uid(transport: asyncio.Transport) -> int:
 class TcpAuth:
     """A TCP connection and whether it has presented the token."""
 
-    def __init__(self, token: str, on_close: Callable[[], None]) -> None:
-        self.token = token.encode()
+    def __init__(
+        self, token: str, on_close: Callable[[], None], only_metrics: bool = False
+    ) -> None:
+        self.token, self.only_metrics = token.encode(), only_metrics
         self.authenticated = False
         self._on_close: Callable[[], None] | None = on_close
 
@@ -60,6 +62,10 @@ class TcpAuth:
         valid = hmac.compare_digest(token.strip(), self.token) and scheme.lower() == b"bearer"
         self.authenticated = self.authenticated or valid
         return valid
+
+    def accept(self) -> None:
+        """Keep the connection open: a request on it belongs to a browser session."""
+        self.authenticated = True
 
     def close(self) -> None:
         """Report that the connection has ended; safe to repeat."""

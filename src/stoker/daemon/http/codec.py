@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import CancelledError
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from starlette.responses import Response, StreamingResponse
 from stoker import __version__, wire
 from stoker.core.model.units import BadValue
 from stoker.daemon.context import daemon_stopping
-from stoker.daemon.http.auth import is_allowed, tcp_auth
+from stoker.daemon.http.permission import Denial, check_permission
+from stoker.daemon.http.sessions import Sessions
 from stoker.engine import CommandRejected
 from stoker.schema.daemon import ErrorDetail, ErrorReply
 
@@ -101,39 +102,39 @@ def parse_number(text: str | None, what: str) -> int:
 class AuthMiddleware:
     """Rejects requests without permission before their body is read."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(
+        self, app: ASGIApp, sessions: Sessions, names: Collection[str],
+        open_paths: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """`names` are host names by which browsers may reach this daemon.
+
+        `open_paths` are served on loopback ports without a token.
+        """
+        self.app, self.sessions, self.names = app, sessions, names
+        self.open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on if its client has permission."""
-        rejection = _reject_unauthorised(scope) if scope["type"] == "http" else None
-        if rejection is not None:
+        denial = None
+        if scope["type"] == "http":
+            denial = check_permission(scope, self.sessions, self.names, self.open_paths)
+        if denial is not None:
             # Without the path: otherwise any client could fill the log with different lines.
-            logger.warning("refused a request without permission (%d)", rejection.status_code)
+            logger.warning("refused a request without permission (%d)", denial.status)
         try:
-            await (rejection or self.app)(scope, receive, send)
+            await (_denied(denial) if denial else self.app)(scope, receive, send)
         except CancelledError:
             # The daemon is stopping. A reply that has not begun can still be an error.
             with suppress(RuntimeError):
                 await error_reply(daemon_stopping())(scope, receive, send)
 
 
-def _reject_unauthorised(scope: Scope) -> Response | None:
-    """Return the reply to a request without permission, None for any other."""
-    auth = tcp_auth(scope)
-    if auth is not None:
-        return None if auth.check_token(scope["headers"]) else _unauthorised()
-    client = scope.get("client")
-    if is_allowed(client[1] if client else -1):
-        return None
-    return error_reply(CommandRejected("This daemon belongs to another user.", "permission"))
-
-
-def _unauthorised() -> Response:
-    text = "This port requires a token: Authorization: Bearer TOKEN."
+def _denied(denial: Denial) -> Response:
     # The rest of the request is not read, and the version is not disclosed.
-    headers = {"WWW-Authenticate": "Bearer", "Connection": "close"}
-    return error_reply(CommandRejected(text, "permission"), 401, headers)
+    headers = {"Connection": "close"}
+    if denial.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return error_reply(CommandRejected(denial.text, "permission"), denial.status, headers)
 
 
 async def _rejected(request: Request, error: Exception) -> Response:

@@ -13,14 +13,18 @@ TOKEN_BYTES = 32
 CERTIFICATE_YEARS = 10
 
 
-def token_path(state: str) -> str:
-    """Return the path of the token."""
-    return f"{state}/token"
+METRICS_NAME = "metrics-token"
+"""Name of the file with the token of ports that serve metrics only."""
 
 
-def load_token(state: str) -> str:
-    """Return the token of this state; create it at its first use."""
-    path = token_path(state)
+def token_path(state: str, name: str = "token") -> str:
+    """Return the path of a token."""
+    return f"{state}/{name}"
+
+
+def load_token(state: str, name: str = "token") -> str:
+    """Return a token of this state; create it at its first use."""
+    path = token_path(state, name)
     if not os.path.exists(path):
         from secrets import token_urlsafe
 

@@ -70,13 +70,18 @@ class TcpListener:
     """One port."""
 
     def __init__(
-        self, text: str, tls: bool, state: str, note: dict[str, Any], connections: Connections
-    ) -> None:
+        self, text: str, tls: bool, state: str, note: dict[str, Any], connections: Connections,
+        only_metrics: bool = False,
+    ) -> None:  # fmt: skip
+        """`only_metrics`: serve nothing but metrics, with a token of its own."""
         host, port = split(text)
-        if not tls and not is_loopback(host):
+        if not (tls or only_metrics or is_loopback(host)):
             raise BadValue(f"{host} can be reached from other hosts, so only TLS is allowed there.")
         self.tls, self.note = tls, note
-        self.token, self.token_file = credentials.load_token(state), credentials.token_path(state)
+        self.only_metrics = only_metrics
+        name = credentials.METRICS_NAME if only_metrics else "token"
+        self.token = credentials.load_token(state, name)
+        self.token_file = credentials.token_path(state, name)
         self.context: ssl.SSLContext | None = None
         self.fingerprint: str | None = None
         if tls:
@@ -112,7 +117,7 @@ class TcpListener:
         if not self.connections.has_room():
             sock.close()
             return
-        auth = TcpAuth(self.token, lambda: self._on_closed(auth))
+        auth = TcpAuth(self.token, lambda: self._on_closed(auth), self.only_metrics)
         self.connections.count += 1
         task = asyncio.get_running_loop().create_task(self._serve(sock, protocol, auth))
         self.connections.unauthenticated[auth] = task.cancel
@@ -193,6 +198,15 @@ class TcpListeners:
         if self._protocol is not None:
             listener.begin(self._protocol)
         return listener.address
+
+    def add_metrics(self, text: str) -> None:
+        """Open a port that serves metrics only, without TLS."""
+        listener = TcpListener(
+            text, False, self.state, {"serves": "metrics"}, self.connections, only_metrics=True
+        )
+        self.open[listener.address] = listener
+        if self._protocol is not None:
+            listener.begin(self._protocol)
 
     def begin(self, protocol: Protocol) -> None:
         """Accept connections on all ports, now that HTTP is loaded."""

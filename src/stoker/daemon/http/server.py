@@ -38,6 +38,7 @@ class HttpServer:
         on_close: Callable[[], None],
         addresses: Sequence[str] = (),
         lazy: bool = False,
+        metrics_addresses: Sequence[str] = (),
     ) -> None:
         """Listen on the socket and on TCP `addresses`; `lazy` loads HTTP at the first connection.
 
@@ -49,8 +50,8 @@ class HttpServer:
         self._bind()
         self._thread: threading.Thread | None = None
         self._uvicorn: Any = None
-        if addresses:
-            self._listen(addresses)
+        if addresses or metrics_addresses:
+            self._listen(addresses, metrics_addresses)
         if lazy:
             reactor.add_reader(self.socket.fileno(), self.start)
         else:
@@ -90,7 +91,7 @@ class HttpServer:
         self._uvicorn.listen_on(self.socket)
         return True
 
-    def _listen(self, addresses: Sequence[str]) -> None:
+    def _listen(self, addresses: Sequence[str], metrics_addresses: Sequence[str]) -> None:
         """Open TCP ports before anything else, so that a port in use is reported at once."""
         from stoker.daemon.http.listeners import TcpListeners
 
@@ -98,6 +99,8 @@ class HttpServer:
         try:
             for address in addresses:
                 self._listeners.add(address)
+            for address in metrics_addresses:
+                self._listeners.add_metrics(address)
         except BaseException:
             self._listeners.close()
             os.unlink(self.path)

@@ -10,7 +10,7 @@ from stoker.core.model.units import BadValue
 from stoker.core.state.state import State
 from stoker.daemon import settings
 from stoker.daemon.settings import ConfiguredCluster, ConfiguredNode
-from stoker.executors.slurm.options import cluster_addition
+from stoker.executors.clusters import KINDS
 
 
 def configured_names() -> Collection[str]:
@@ -50,7 +50,7 @@ def configured_node_events(
     for name, before in state.record.remotes.items():
         if not before.configured or name in remote:
             continue
-        names = [*pilots_of(state, name), name]
+        names = [*members_of(state, name), name]
         running = [job for each in names for job in jobs_on_node(state, each)]
         if not running:
             events += [e.NodeRemoved(at=at, name=each) for each in names]
@@ -64,7 +64,7 @@ def configured_node_events(
 
 def _addition(name: str, node: ConfiguredNode | ConfiguredCluster, at: float) -> e.NodeAdded:
     if isinstance(node, ConfiguredCluster):
-        return cluster_addition(name, node.options, node.shared, at, configured=True)
+        return KINDS[node.kind].addition(name, node.options, node.shared, at, configured=True)
     return e.NodeAdded(
         at=at, name=name, address=node.address, key=node.key, shared=node.shared, configured=True
     )
@@ -85,9 +85,15 @@ def jobs_on_node(state: State, name: str) -> list[Job]:
     ]
 
 
+def members_of(state: State, cluster: str) -> list[str]:
+    """Return the names of the nodes that belong to a cluster."""
+    return [name for name, added in state.record.remotes.items() if added.cluster == cluster]
+
+
 def pilots_of(state: State, cluster: str) -> list[str]:
     """Return the names of the nodes that are allocations of a cluster."""
-    return [name for name, added in state.record.remotes.items() if added.cluster == cluster]
+    remotes = state.record.remotes
+    return [name for name in members_of(state, cluster) if remotes[name].is_allocation]
 
 
 def lost_attempts(

@@ -17,7 +17,11 @@ from stoker.core.launch.log_paths import log_paths
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import AttemptId, Job
 from stoker.core.state.state import State
-from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
+from stoker.daemon.gpus.foreign_usage import (
+    ForeignUsageDetector,
+    ForeignUsageThresholds,
+    OnReading,
+)
 from stoker.daemon.gpus.memory import GpuMemoryTracker
 from stoker.daemon.nodes.attempt_records import JournalRecords
 from stoker.daemon.nodes.checkpoint_affinity import pin_to_node
@@ -65,12 +69,14 @@ class ExecutorRegistry:
         on_report_data: OnReportData,
         reactor: Reactor,
         clock: Callable[[], Instant] = system_clock,
+        on_gpu_reading: OnReading = lambda *_: [],
     ) -> None:
         """`factories` create executors by the kind of a node."""
         self.local, self.local_name, self.install = local, local_name, install
         self.factories, self.thresholds, self.gpu_memory = factories, thresholds, gpu_memory
         self.logs, self.state, self.build_launch = logs, state, build_launch
         self.on_report_data, self.reactor, self.clock = on_report_data, reactor, clock
+        self._on_gpu_reading = on_gpu_reading
         self.records = JournalRecords(state)
         self.nodes: dict[str, RemoteNode] = {}
         self.leaving: dict[str, RemoteNode] = {}
@@ -145,7 +151,9 @@ class ExecutorRegistry:
         return RemoteNode.create(added, executor, self._detector(added.name), self.clock)
 
     def _detector(self, name: str) -> ForeignUsageDetector:
-        return ForeignUsageDetector(name, self.thresholds, self.gpu_memory)
+        return ForeignUsageDetector(
+            name, self.thresholds, self.gpu_memory, on_reading=self._on_gpu_reading
+        )
 
     def recover(self, jobs: Iterable[Job], node_restarted: bool) -> None:
         """Find out what became of attempts on this node that an earlier daemon started."""
@@ -345,7 +353,13 @@ class ExecutorRegistry:
         self.gpu_memory.clear(name)
         if node.set_unreachable(why):
             now = self.clock()
-            self._outgoing.append(e.NodeUnreachable(at=now.wall, node=name, why=why, boot=now.boot))
+            allocation = node.executor.allocation
+            self._outgoing.append(
+                e.NodeUnreachable(
+                    at=now.wall, node=name, why=why, boot=now.boot,
+                    queued=allocation is not None and allocation.is_queued,
+                )
+            )  # fmt: skip
 
     def on_node_gone(self, name: str, why: str) -> None:
         """Remove a node that has ended by itself; its attempts are lost."""

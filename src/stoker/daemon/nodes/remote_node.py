@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.model.hardware import NodeFacts
@@ -104,8 +105,18 @@ class RemoteNode(Struct):
 
     @property
     def has_news(self) -> bool:
-        """Whether there is a measurement to report, and the node may be used."""
-        return self.is_fresh and self.ended is not None
+        """Whether there is a measurement or an end to report, and the node may be used."""
+        return self.ended is not None and (self.is_fresh or self._is_end_new)
+
+    @property
+    def _is_end_new(self) -> bool:
+        """Whether another scheduler has moved the end of the node."""
+        return self.facts is not None and self.facts.ends_at != self._ends_at
+
+    @property
+    def _ends_at(self) -> float | None:
+        allocation = self.executor.allocation
+        return allocation.end if allocation is not None else None
 
     def may_change(self, cost: int) -> bool:
         """Return whether changes are reported: False if the node changes too often."""
@@ -120,7 +131,9 @@ class RemoteNode(Struct):
             self.free_cores = host_load.free_cores(self.reading, measured)
             load = host_load.load_change(state, self.name, self.reading, measured)
             events += [load] if load is not None else []
-        self.facts, self.reading, self.is_fresh = reading.node_facts(self.name), measured, True
+        facts = reading.node_facts(self.name)
+        self.facts = replace(facts, ends_at=self._ends_at)
+        self.reading, self.is_fresh = measured, True
         now = self.clock()
         self.seen = now.boot
         if self.state in (NodeState.CONNECTING, NodeState.UNREACHABLE):
@@ -148,6 +161,8 @@ class RemoteNode(Struct):
         if self.facts is None or self.ended is None:
             return []
         now = self.clock().wall
+        if self._is_end_new:
+            self.facts, self.is_fresh = replace(self.facts, ends_at=self._ends_at), True
         if state.record.nodes.get(self.name) != self.facts:
             # Once per measurement: it would not end while the journal cannot be written.
             self.is_fresh = self.joined is not self.facts and self.may_change(JOIN_COST)

@@ -107,7 +107,8 @@ async def _cancel_all(api: RouteContext) -> None:
 
     def stop_starting(state: State, now: Instant) -> CommandResult:
         api.daemon.lifecycle.prepare_stop()
-        return reply_only([str(id) for id in state.running])
+        # `12` would select all of array 12, also its pending tasks.
+        return reply_only([f"{id}-{id}" for id in state.running])
 
     running = await api.ask(stop_starting)
     if running:
@@ -143,13 +144,17 @@ async def listen(api: RouteContext, request: Request, body: requests.Listen) -> 
         # A new certificate takes a moment, in which other requests are served.
         await asyncio.to_thread(credentials.load_certificate, api.listeners.state)
     address = api.listeners.add(body.address, body.tls, body.note)
+    if body.keep:
+        api.sessions.keep_address(address)
     return api.listeners.open[address].view()
 
 
 async def unlisten(api: RouteContext, request: Request) -> Any:
     """Close a TCP port; only over the socket."""
     _require_socket(request)
-    return ListenerClosed(address=api.listeners.remove(request.path_params["address"]))
+    address = api.listeners.remove(request.path_params["address"])
+    api.sessions.forget_address(address)
+    return ListenerClosed(address=address)
 
 
 def _require_socket(request: Request) -> None:

@@ -25,18 +25,23 @@ from stoker.daemon.http.codec import (
     read_body,
     reply,
 )
-from stoker.daemon.routes import admin, cluster, jobs
+from stoker.daemon.http.permission import METRICS_PATHS
+from stoker.daemon.routes import admin, cluster, columns, jobs, live, prometheus, sessions, usage
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.event_stream import EventSubscriber
+from stoker.daemon.routes.page_files import page_file
 from stoker.engine import CommandResult, Instant
 from stoker.schema import daemon as d
 from stoker.schema import estimate as e
 from stoker.schema import gpu as g
 from stoker.schema import job as j
+from stoker.schema import live as v
 from stoker.schema import node as n
 from stoker.schema import queue as q
 from stoker.schema import requests as r
+from stoker.schema import session as w
 from stoker.schema import sweep as s
+from stoker.schema import usage as u
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     from stoker.daemon.http.listeners import TcpListeners
 
 OCTETS = "application/octet-stream"
+PROMETHEUS_TEXT = "text/plain"
 EVENT_STREAM = "text/event-stream"
 
 RouteHandler = Callable[..., Awaitable[Any]]
@@ -104,8 +110,14 @@ ROUTES = (
              query=JOB_FILTERS | {"tail": int, "fold": str, "arrays": str, "hook": str,
                     "estimate": str}),
     ApiRoute("POST", "/jobs", jobs.submit, j.SubmitReply, r.Submit),
+    ApiRoute("GET", "/jobs/columns", columns.job_columns, v.JobColumns,
+             query={"state": str, "user": str, "queue": str, "label": str, "sweep": int,
+                    "text": str, "sort": str, "desc": str, "fold": str, "finished": str,
+                    "offset": int, "limit": int}),
     ApiRoute("GET", "/history", jobs.history, j.History,
              query=JOB_FILTERS | {"name": str, "since": str, "until": str}),
+    ApiRoute("GET", "/usage", usage.usage, u.UsageSummary,
+             query={"by": str, "since": str, "until": str, "user": str, "queue": str}),
     ApiRoute("GET", "/eta", jobs.eta, e.EstimateList, query={"select": list, "limit": int}),
     ApiRoute("GET", "/jobs/{selector}/why", jobs.why, j.WhyView[str]),
     ApiRoute("GET", "/jobs/{selector}/log", jobs.log, OCTETS,
@@ -113,6 +125,7 @@ ROUTES = (
                     "attempt": int, "part": int}),
     ApiRoute("GET", "/jobs/{selector}/metrics", jobs.metrics, j.MetricsReply,
              query={"names": str, "points": int}),
+    ApiRoute("GET", "/jobs/{selector}/usage", jobs.usage, g.UsageReply),
     ApiRoute("POST", "/wait", jobs.wait, j.WaitReply, r.Wait),
     ApiRoute("POST", "/cancel", command(job_actions.cancel), j.ActionReply, r.Cancel),
     ApiRoute("POST", "/kill", command(job_actions.kill), j.ActionReply, r.Kill),
@@ -132,11 +145,14 @@ ROUTES = (
     ApiRoute("POST", "/sweeps/{sweep}", jobs.change_sweep, s.SweepView[str], r.ChangeSweep),
     # GPUs, nodes, queues
     ApiRoute("GET", "/gpus", cluster.list_gpus, g.GpuList),
+    ApiRoute("GET", "/gpus/history", cluster.gpu_history, g.GpuHistoryReply,
+             query={"minutes": int, "step": int, "gpu": list}),
     ApiRoute("POST", "/thresholds", cluster.set_thresholds, g.Thresholds, r.Thresholds),
     ApiRoute("GET", "/nodes", cluster.list_nodes, n.NodeList),
     ApiRoute("POST", "/nodes", command(nodes.add), n.NodeAdded, r.AddNode),
     ApiRoute("POST", "/nodes/remove", command(nodes.remove), n.NodeRemoved, r.RemoveNode),
     ApiRoute("POST", "/nodes/refresh", cluster.refresh_nodes, n.NodeList, r.RefreshNodes),
+    ApiRoute("POST", "/nodes/check", cluster.check_node, n.NodeCheck, r.CheckNode),
     ApiRoute("POST", "/drain", command(drain.drain), n.DrainReply, r.Drain),
     ApiRoute("POST", "/undrain", command(drain.undrain), n.DrainReply, r.Undrain),
     ApiRoute("GET", "/queues", cluster.list_queues, q.QueueList),
@@ -144,6 +160,11 @@ ROUTES = (
     ApiRoute("DELETE", "/queues/{name}", cluster.delete_queue, q.QueueName),
     ApiRoute("GET", "/policies", cluster.list_policies, q.PolicyList),
     ApiRoute("POST", "/policies", command(policies.choose), q.PolicyChange, r.Policy),
+    # Browser sessions
+    ApiRoute("POST", "/sessions", sessions.create, w.SessionCode, r.CreateSession),
+    ApiRoute("POST", "/sessions/open", sessions.open_session, w.OpenedSession, r.OpenSession),
+    ApiRoute("GET", "/sessions", sessions.list_sessions, w.SessionList),
+    ApiRoute("DELETE", "/sessions/{id}", sessions.end, w.SessionEnded),
     # The daemon
     ApiRoute("GET", "/daemon", admin.status, d.DaemonStatus),
     ApiRoute("POST", "/daemon/stop", admin.stop, d.StopReply, r.Stop),
@@ -151,6 +172,8 @@ ROUTES = (
     ApiRoute("DELETE", "/listen/{address}", admin.unlisten, d.ListenerClosed),
     ApiRoute("POST", "/backup", admin.backup, d.BackupReply, r.Backup),
     ApiRoute("GET", "/events", _events, EVENT_STREAM, query={"after": int}),
+    ApiRoute("GET", "/metrics", prometheus.metrics, PROMETHEUS_TEXT),
+    ApiRoute("GET", "/live", live.live, EVENT_STREAM, query={"topics": str, "since": int}),
     ApiRoute("GET", "/openapi.json", _openapi, dict[str, Any]),
 )  # fmt: skip
 
@@ -162,7 +185,13 @@ def build_app(daemon: Daemon, mode: str, listeners: TcpListeners) -> ASGIApp:
         Route(wire.PREFIX + route.path, _endpoint(api, route), methods=[route.method])
         for route in ROUTES
     ]
-    return AuthMiddleware(Starlette(routes=routes, exception_handlers=ERROR_HANDLERS))
+    metrics = next(route for route in ROUTES if route.path == "/metrics")
+    routes += [Route("/metrics", _endpoint(api, metrics), methods=["GET"])]
+    routes += [Route("/", page_file), Route("/ui/{name}", page_file)]
+    app = Starlette(routes=routes, exception_handlers=ERROR_HANDLERS)
+    settings = daemon.settings
+    open_paths = METRICS_PATHS if settings.metrics.open else ()
+    return AuthMiddleware(app, api.sessions, frozenset(settings.api.names), open_paths)
 
 
 def _endpoint(api: RouteContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:

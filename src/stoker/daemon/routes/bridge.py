@@ -7,19 +7,28 @@ thread changes, but put a command into its queue and await the reply.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stoker.daemon.context import CommandHandler
+from stoker.core.state.state import State
+from stoker.daemon.context import CommandHandler, reply_only
+from stoker.daemon.handlers import nodes
+from stoker.daemon.http.sessions import Sessions
 from stoker.daemon.metrics.store import MetricsStore
 from stoker.daemon.routes.event_stream import EncodedEvents
+from stoker.daemon.routes.live_hub import LiveHub
 from stoker.daemon.runtime.command_queue import OnReply, QueuedCommand
-from stoker.engine import CommandRejected
+from stoker.daemon.views.gpu import gpu_rows
+from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.schema.live import GpusFrame
 
 if TYPE_CHECKING:
     from stoker.daemon.control.daemon import Daemon
     from stoker.daemon.http.listeners import TcpListeners
+
+logger = logging.getLogger(__name__)
 
 
 def reply_future() -> tuple[asyncio.Future[Any], OnReply]:
@@ -54,6 +63,13 @@ class RouteContext:
         self.daemon, self.mode, self.listeners = daemon, mode, listeners
         self.context, self.put = daemon.context, daemon.commands.put
         self.encoded_events = EncodedEvents()
+        self.boot = os.urandom(8).hex()
+        """A random name of this run of the daemon."""
+        self.hub = LiveHub(
+            self.ask, lambda: daemon.engine.seq, daemon.context, daemon.publisher, self._gpus_frame
+        )
+        self.sessions = Sessions(f"{listeners.state}/sessions.json")
+        self._reopen_ports()
         self.metrics = MetricsStore(os.path.dirname(daemon.context.logs))
 
     async def ask(self, handler: CommandHandler) -> Any:
@@ -61,6 +77,26 @@ class RouteContext:
         future, on_reply = reply_future()
         self.put(QueuedCommand(handler, on_reply))
         return await future
+
+    def _reopen_ports(self) -> None:
+        """Open the ports again where browsers had sessions with an earlier daemon."""
+        for address in self.sessions.addresses:
+            try:
+                self.listeners.add(address)
+            except CommandRejected as rejection:
+                logger.warning("%s", rejection.message)
+
+    def gpu_readings(self, node: str) -> dict[str, dict[str, Any]]:
+        """Return the last readings of a node's GPUs, by UUID; for the daemon's thread only."""
+        if node == self.context.node:
+            return self.daemon.gpus.detector.latest
+        return nodes.gpu_readings(self.daemon.registry, node)
+
+    def _gpus_frame(self, state: State, now: Instant) -> CommandResult:
+        """Return the use of every GPU, and keep the readings coming."""
+        self.daemon.gpus.keep_fresh(lambda: None)
+        rows = gpu_rows(state, self.gpu_readings)
+        return reply_only(GpusFrame(t=round(now.wall, 3), g=rows))
 
     def warnings(self) -> list[str]:
         """Return what users should know about the daemon; for the daemon's thread only."""

@@ -6,16 +6,21 @@ import asyncio
 from functools import partial
 from typing import Any
 
+from msgspec import convert
 from starlette.requests import Request
 
 from stoker.core.state.state import State
 from stoker.daemon.context import reply_only
+from stoker.daemon.gpus.history import MAX_AGE_SECONDS
 from stoker.daemon.handlers import nodes, policies, queries, queues
+from stoker.daemon.http.codec import parse_number
 from stoker.daemon.nodes.registry import MAX_REFRESH_SECONDS
 from stoker.daemon.routes.bridge import RouteContext, signal_future
 from stoker.engine import CommandResult, Instant
 from stoker.schema import requests
+from stoker.schema.gpu import GpuHistoryReply
 
+DEFAULT_HISTORY_MINUTES = 60
 MAX_PROBE_SECONDS = 1.0
 """How long a reply about GPUs waits for a fresh reading."""
 
@@ -30,17 +35,28 @@ async def list_gpus(api: RouteContext, request: Request) -> Any:
         nodes.refresh_reachable(daemon.registry)
         return reply_only(None)
 
-    def readings(node: str) -> dict[str, dict[str, Any]]:
-        if node == api.context.node:
-            return daemon.gpus.detector.latest
-        return nodes.gpu_readings(daemon.registry, node)
-
     def notes() -> list[str]:
         return nodes.gpu_notes(daemon.registry, daemon.gpus.note)
 
     await api.ask(refresh)
     await asyncio.wait([fresh], timeout=MAX_PROBE_SECONDS)
-    return await api.ask(partial(queries.list_gpus, readings, notes))
+    return await api.ask(partial(queries.list_gpus, api.gpu_readings, notes))
+
+
+async def gpu_history(api: RouteContext, request: Request) -> Any:
+    """Return the use of GPUs over time."""
+    query = request.query_params
+    minutes = parse_number(query.get("minutes"), "minutes") or DEFAULT_HISTORY_MINUTES
+    step = parse_number(query.get("step"), "step")
+    seconds = min(minutes * 60, MAX_AGE_SECONDS)
+    gpus = frozenset(query.getlist("gpu"))
+
+    def handle(state: State, now: Instant) -> CommandResult:
+        history = api.daemon.gpus.recorder.history
+        return reply_only(history.series(now.wall, seconds, step, gpus))
+
+    first, width, series = await api.ask(handle)
+    return convert({"t": first, "step": width, "gpus": series}, GpuHistoryReply)
 
 
 async def set_thresholds(api: RouteContext, request: Request, body: requests.Thresholds) -> Any:
@@ -65,6 +81,12 @@ async def refresh_nodes(api: RouteContext, request: Request, body: requests.Refr
     await api.ask(partial(nodes.refresh, api.daemon.registry, body.names, on_refreshed))
     await asyncio.wait([refreshed], timeout=MAX_REFRESH_SECONDS)
     return await list_nodes(api, request)
+
+
+async def check_node(api: RouteContext, request: Request, body: requests.CheckNode) -> Any:
+    """Check a cluster: connection, rights, GPUs, volumes."""
+    run = await api.ask(partial(nodes.check, api.daemon.registry, body.name))
+    return await asyncio.to_thread(run)
 
 
 async def list_queues(api: RouteContext, request: Request) -> Any:

@@ -14,6 +14,7 @@ from stoker.core.state.state import State
 from stoker.daemon.context import reply_only
 from stoker.daemon.control.hooks import hook_view, record_path
 from stoker.daemon.handlers import queries
+from stoker.daemon.handlers.usage import job_usage
 from stoker.daemon.handlers.wait import JobWaiter
 from stoker.daemon.http.codec import (
     HEADERS,
@@ -177,6 +178,16 @@ async def metrics(api: RouteContext, request: Request) -> Any:
     points = min(max(points, MIN_POINTS), MAX_POINTS)
     view = await asyncio.to_thread(api.metrics.read, job, attempt, names, points)
     return MetricsReply(job=job, label=label, **view)
+
+
+async def usage(api: RouteContext, request: Request) -> Any:
+    """Return the GPU time that a job has used."""
+    selector = request.path_params["selector"]
+
+    def handle(state: State, now: Instant) -> CommandResult:
+        return job_usage(api.context, selector, api.daemon.gpus.recorder.measured, state, now)
+
+    return await api.ask(handle)
 
 
 async def wait(api: RouteContext, request: Request, body: requests.Wait) -> Any:

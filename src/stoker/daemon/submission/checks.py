@@ -22,7 +22,8 @@ MAX_ARGUMENT_BYTES = (128 << 10) - 1
 """The kernel's limit for one argument of a command; a shell line is one argument."""
 GPU_SIZES_UNKNOWN = (
     "no GPU has a known memory size, so the job gets its GPUs to itself;"
-    " declare sizes with: stoker daemon restart --gpus 0,1 --gpu-memory-size 24G"
+    " declare sizes with: stoker daemon restart --gpus 0,1 --gpu-memory-size 24G,"
+    " or vram=24G in --pilot of a Slurm cluster"
 )
 
 
@@ -86,7 +87,8 @@ def whole_gpus_if_sizes_unknown(
     gpus = request.gpus
     if gpus is None or gpus.memory is None:
         return request, []
-    known = [gpu.facts for node in state.cluster.nodes.values() for gpu in node.types.get(GPU, ())]
+    nodes = [node for node in state.cluster.nodes.values() if not node.delegated]
+    known = [gpu.facts for node in nodes for gpu in node.types.get(GPU, ())]
     if not known or any(facts.memory is not None for facts in known):
         return request, []
     amount = -(-gpus.amount // THOUSAND) * THOUSAND
@@ -140,8 +142,11 @@ def check_satisfiable(state: State, request: ResourceRequest) -> None:
         raise CommandRejected(f"There is no node '{unknown[0]}'; see stoker nodes.", "not_found")
     for name in request.nodes:
         if name in state.cluster.nodes and state.cluster.nodes[name].on_demand:
+            jobs, advice = f"{name}-jobs", "name no node"
+            if jobs in state.cluster.pilots:
+                advice = f"name {jobs} to hand it over"
             raise CommandRejected(
-                f"'{name}' is a cluster, which adds nodes when jobs need them; name no node.",
+                f"'{name}' is a cluster, which adds nodes when jobs need them; {advice}.",
                 "usage",
             )
     problems, able = [], 0

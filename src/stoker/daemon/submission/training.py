@@ -70,7 +70,7 @@ def check_epochs(job: Job, fields: dict[str, Any], before: Training | None = Non
     """Reject fewer epochs than have ended, and a change of the checkpoint directory after that."""
     snapshots = before.snapshots if before is not None else None
     training = fields.get("training")
-    done = job.progress.epochs if job.progress is not None else 0
+    done = job.progress.epochs
     if training is not None and training.epochs is not None and training.epochs < done:
         raise BadValue(f"--epochs {training.epochs} is less than the {done} that have ended.")
     if training is not None and done and training.snapshots != snapshots:

@@ -74,7 +74,7 @@ class TrainingMonitor:
         for job in self.state().running.values():
             self._find_report(job)
             progress = job.progress
-            if progress is not None and progress.accepts_stop and progress.stop is not None:
+            if progress.accepts_stop and progress.stop is not None:
                 self.stops.send(job.id, job.attempt)
 
     def on_created(self, job: int) -> None:

@@ -32,7 +32,7 @@ def new_events(
 
     `end` is the event that ends the attempt or one of its parts, if this is the last call.
     """
-    report, progress = current.report, job.progress or Progress()
+    report, progress = current.report, job.progress
     events: list[e.Event] = []
     if report.epoch is not None and not (current.began_published or progress.accepts_stop):
         # Not before the first epoch: until then the attempt cannot stop at one either.

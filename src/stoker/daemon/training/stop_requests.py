@@ -39,7 +39,7 @@ class StopRequests:
         job = self.state().running.get(id)
         if job is None or job.attempt != attempt:
             return
-        stop = job.progress.stop if job.progress is not None else None
+        stop = job.progress.stop
         reason = " ".join(stop.reason.split()) if stop is not None else "asked to stop"
         if is_local(job, self.state()):
             self._write(job, control_files.STOP, reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from stoker.core.cluster.node import Device, Node
@@ -12,6 +13,8 @@ from stoker.core.model.units import format_amount
 from stoker.core.state.state import State
 from stoker.schema.gpu import GpuJob, GpuView
 from stoker.schema.node import ResourceView
+
+LIVE_READINGS = ("utilization", "memory_used", "temperature", "power")
 
 
 def gpu_view(
@@ -27,9 +30,7 @@ def gpu_view(
         uuid=facts.uuid,
         model=facts.model,
         memory=facts.memory,
-        state="unreachable"
-        if node.unavailable_reason is not None
-        else _gpu_state(device, bool(jobs)),
+        state=device_state(node, device, bool(jobs)),
         drained=device.drained,
         free=format_amount(device.allocatable if node.unavailable_reason is None else 0),
         held=format_amount(_held(device)),
@@ -38,6 +39,31 @@ def gpu_view(
         foreign_process=device.foreign_user,
         **reading,
     )
+
+
+def gpu_rows(state: State, readings: Callable[[str], dict[str, dict[str, Any]]]) -> list[list[Any]]:
+    """Return the use of every GPU in short; `readings` returns those of a node, by UUID."""
+    holders: dict[tuple[str, str], list[list[Any]]] = {}
+    for job in state.running.values():
+        for part in job.parts:
+            for take in part.allocations:
+                if take.type == GPU:
+                    share = "1" if take.amount == SHARED_SLOT else format_amount(take.amount)
+                    row = [job.id, share, take.memory or None]
+                    holders.setdefault((part.node, take.device), []).append(row)
+    rows = []
+    for node in state.cluster.nodes.values():
+        if node.on_demand or node.delegated:
+            continue
+        use = readings(node.name)
+        for device in node.types.get(GPU, ()):
+            reading = use.get(device.facts.uuid or "", {})
+            jobs = holders.get((node.name, device.name), [])
+            rows.append(
+                [f"{node.name}/{device.name}", *map(reading.get, LIVE_READINGS),
+                 device_state(node, device, bool(jobs)), jobs]
+            )  # fmt: skip
+    return rows
 
 
 def _jobs_on(node: Node, device: Device, state: State, boot: float) -> list[GpuJob]:
@@ -67,7 +93,10 @@ def _jobs_on(node: Node, device: Device, state: State, boot: float) -> list[GpuJ
     return jobs
 
 
-def _gpu_state(device: Device, has_jobs: bool) -> str:
+def device_state(node: Node, device: Device, has_jobs: bool) -> str:
+    """Return what a GPU can be used for now, in one word."""
+    if node.unavailable_reason is not None:
+        return "unreachable"
     if device.drained is not None or device.removed:
         return "drained"
     if has_jobs:

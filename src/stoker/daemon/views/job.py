@@ -10,7 +10,7 @@ from msgspec.json import decode
 
 from stoker import places
 from stoker.core.explain.why import reason, unreachable_since
-from stoker.core.model.job import Job
+from stoker.core.model.job import NO_PROGRESS, Job
 from stoker.core.model.lifecycle import FAILED_STATES, STATE_CODES, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.state.state import State
@@ -113,7 +113,7 @@ def _tail(out: str, err: str | None, lines: int) -> list[str]:
 
 
 def _trains(job: Job, spec: Spec) -> bool:
-    return job.holding and (spec.training is not None or job.progress is not None)
+    return job.holding and (spec.training is not None or job.progress is not NO_PROGRESS)
 
 
 def _attempts(job: Job) -> list[AttemptView[str]]:

@@ -45,16 +45,21 @@ def last_logs(job: Job, spec: Spec, node: str, logs: str, rank: int = 0) -> tupl
 
 
 def devices_of(job: Job) -> dict[str, list[str]]:
-    """Return the devices that a job has or had on its first node, by type."""
-    if job.placement is None:
-        return {GPU: list(job.last_devices)} if job.last_devices else {}
-    return devices_in(job.placement)
+    """Return the devices that a job has or had on its first node, by type.
+
+    GPUs that the scheduler of a cluster chose are known when the job runs.
+    """
+    devices = devices_in(job.placement) if job.placement is not None else {}
+    gpus = job.devices or (job.last_devices if job.placement is None else ())
+    return {**devices, GPU: list(gpus)} if gpus else devices
 
 
 def devices_in(part: Placement) -> dict[str, list[str]]:
     """Return the devices of one part, by type."""
     devices: dict[str, list[str]] = {}
     for take in part.allocations:
+        if take.is_pooled:
+            continue
         devices.setdefault(take.type, []).append(take.device)
     return devices
 

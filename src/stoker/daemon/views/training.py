@@ -17,7 +17,7 @@ from stoker.core.measurement.estimator import (
     profile_key,
     with_margin,
 )
-from stoker.core.model.job import Job, Progress, StopRequest
+from stoker.core.model.job import NO_PROGRESS, Job, Progress, StopRequest
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU, GpuRequest
 from stoker.core.model.spec import Container, Spec, Training
@@ -34,9 +34,9 @@ def training_view(
     job: Job, spec: Spec, state: State | None, at: float, logs: str, live: Live
 ) -> TrainingView | None:
     """Return progress and measurements; None for a job that neither trains nor reports epochs."""
-    if spec.training is None and job.progress is None:
+    if spec.training is None and job.progress is NO_PROGRESS:
         return None
-    training, progress = spec.training or Training(), job.progress or Progress()
+    training, progress = spec.training or Training(), job.progress
     unique = contract.unique_id(_install(dirname(logs)), job.id)
     known = Estimate(profile_key(job, spec))
     if state is not None and job.id in state.jobs:

@@ -15,12 +15,14 @@ from msgspec.structs import asdict
 
 from stoker.core import events as e
 from stoker.core.explain.forecast import (
+    CLUSTER_DECIDES,
     OUT_OF_DATE,
     Forecast,
     JobForecast,
     StartEndEstimate,
     interval,
     last_of,
+    queued_estimate,
     start_end_estimate,
 )
 from stoker.core.explain.forecast_input import (
@@ -30,14 +32,16 @@ from stoker.core.explain.forecast_input import (
     run_seconds,
 )
 from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import JobState
 from stoker.core.model.sweep import Sweep
+from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
-from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.views.format import estimate_view, iso
 from stoker.daemon.workers.restart_policy import RestartPolicy
 from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.executors.linux.line_subprocess import LineSubprocess
 from stoker.executors.reactor import Reactor, Timer
 from stoker.schema.estimate import EstimateList, JobEstimate
 from stoker.store.port import JobQuery
@@ -216,6 +220,10 @@ class ForecastClient:
             return None
         if id in self.edited:
             return StartEndEstimate(latest.at, never=OUT_OF_DATE)
+        if job.state is JobState.QUEUED:
+            return queued_estimate(forecast, job, latest.at, now.wall)
+        if job.state is JobState.PENDING and not job.held and _may_be_delegated(state, job):
+            return StartEndEstimate(latest.at, never=CLUSTER_DECIDES)
         return start_end_estimate(forecast, job, latest.at, now.wall)
 
     def forecast_sweep(self, sweep: Sweep, state: State, now: Instant) -> StartEndEstimate | None:
@@ -240,6 +248,15 @@ class ForecastClient:
         return (
             latest if latest is not None and 0 <= now.wall - latest.at < MAX_AGE_SECONDS else None
         )
+
+
+def _may_be_delegated(state: State, job: Job) -> bool:
+    """Whether another scheduler may decide when a job starts."""
+    delegated = [node for node in state.cluster.nodes.values() if node.delegated]
+    if not delegated:
+        return False
+    request = state.effective_request(job, state.spec(job))
+    return any(infeasibility_reason(node, request) is None for node in delegated)
 
 
 def _is_over(state: State, id: int) -> bool:

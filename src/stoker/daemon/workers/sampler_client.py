@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.workers.restart_policy import RestartPolicy
+from stoker.executors.linux.line_subprocess import LineSubprocess
 from stoker.executors.reactor import Reactor, Timer
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from stoker.core.launch.log_paths import fill_path, log_paths
 from stoker.core.model.job import AttemptId, Job
 from stoker.core.state.state import State
 from stoker.daemon.reports.paths import parse_attempt_name, report_directory
-from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.workers.restart_policy import RestartPolicy
+from stoker.executors.linux.line_subprocess import LineSubprocess
 from stoker.executors.reactor import Reactor, Timer
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,168 @@
+"""GPU time of many jobs: records from store and memory, summed by a key."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct, field
+
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import FAILED_STATES
+from stoker.core.model.resources import GPU
+from stoker.core.model.spec import Spec
+from stoker.core.model.usage import NO_USAGE, GpuUsage
+from stoker.core.state.state import State
+from stoker.daemon.context import RequestContext, reply_only
+from stoker.daemon.handlers.usage import Measured, current_usage
+from stoker.daemon.settings import AccountingSettings
+from stoker.engine import CommandResult, Instant
+from stoker.schema.usage import UsageGroup
+from stoker.store.port import JobQuery
+
+KEYS = ("user", "group", "queue", "sweep", "label", "model", "day")
+HOUR = 3600.0
+KWH = 3.6e6
+"""Joules."""
+NONE = "-"
+
+
+class UsageRecord(Struct, frozen=True):
+    """What accounting needs of one job."""
+
+    id: int
+    user: str
+    group: str
+    queue: str
+    sweep: str
+    labels: tuple[str, ...]
+    model: str
+    ended_at: float | None
+    failed: bool
+    wait: float | None
+    attempts: tuple[tuple[float, GpuUsage], ...]
+    """End and usage of each attempt; of a running one, now."""
+
+
+def finished_records(
+    context: RequestContext, since: float, until: float, limit: int, state: State, now: Instant
+) -> CommandResult:
+    """Return jobs that ended in this time, the newest `limit` of them."""
+    end = until if until < math.inf else None
+    rows = context.store.find_jobs(JobQuery(since=since, until=end, limit=limit))
+    return reply_only([_record(row.job, row.spec, state, ()) for row in rows])
+
+
+def unfinished_records(measured: Measured, state: State, now: Instant) -> CommandResult:
+    """Return unfinished jobs that hold or have held GPUs."""
+    records = []
+    for job in state.jobs.values():
+        if job.finished or (job.placement is None and job.usage is NO_USAGE):
+            continue
+        current = current_usage(job, measured, state, now)
+        running = ((now.wall, current),) if current != NO_USAGE else ()
+        if running or job.usage != NO_USAGE:
+            records.append(_record(job, state.spec(job), state, running))
+    return reply_only(records)
+
+
+def _record(
+    job: Job, spec: Spec, state: State, running: tuple[tuple[float, GpuUsage], ...]
+) -> UsageRecord:
+    attempts = tuple((past.ended_at, past.usage) for past in job.past if past.usage is not None)
+    started = next((past.started_at for past in job.past if past.started_at), job.started_at)
+    ready = max(job.ready_at or 0.0, job.submitted_at) if not job.retries else job.submitted_at
+    return UsageRecord(
+        id=job.id,
+        user=job.user,
+        group=spec.group or NONE,
+        queue=spec.queue,
+        sweep=str(job.array) if job.params is not None else NONE,
+        labels=spec.labels or (NONE,),
+        model=_model(job, state),
+        ended_at=job.ended_at if job.finished else None,
+        failed=job.state in FAILED_STATES,
+        wait=max(started - ready, 0.0) if started is not None else None,
+        attempts=(*attempts, *running),
+    )
+
+
+def _model(job: Job, state: State) -> str:
+    """Return the GPU model of the last attempt, as far as its node is still known."""
+    part = job.placement
+    name = part.node if part is not None else job.last_node
+    devices = part.names(GPU) if part is not None else job.last_devices
+    node = state.cluster.nodes.get(name or "")
+    device = node.by_name.get((GPU, devices[0])) if node is not None and devices else None
+    return (device.facts.model if device is not None else None) or NONE
+
+
+class _Sum(Struct):
+    usage: GpuUsage = NO_USAGE
+    jobs: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    waits: list[float] = field(default_factory=list)
+
+
+def summarize(
+    records: Iterable[UsageRecord], by: str, since: float, until: float, prices: AccountingSettings
+) -> tuple[list[UsageGroup], UsageGroup]:
+    """Return the sums of all attempts that ended in this time, by a key, and of all together."""
+    sums: dict[str, _Sum] = {}
+    total = _Sum()
+    for record in records:
+        for at, usage in record.attempts:
+            if since <= at <= until:
+                for key in _keys(record, by, at):
+                    _add(sums.setdefault(key, _Sum()), record, usage)
+                _add(total, record, usage)
+        ended = record.ended_at
+        if not record.attempts and ended is not None and since <= ended <= until:
+            for key in _keys(record, by, ended):
+                _add(sums.setdefault(key, _Sum()), record, NO_USAGE)
+            _add(total, record, NO_USAGE)
+    groups = [_group(key, each, prices) for key, each in sums.items()]
+    if by == "day":
+        groups.sort(key=lambda group: group.key)
+    else:
+        groups.sort(key=lambda group: (-group.gpu_hours, -group.jobs, group.key))
+    return groups, _group("total", total, prices)
+
+
+def _keys(record: UsageRecord, by: str, at: float) -> Sequence[str]:
+    if by == "label":
+        return record.labels
+    if by == "day":
+        return (time.strftime("%Y-%m-%d", time.localtime(at)),)
+    return (str(getattr(record, by)),)
+
+
+def _add(total: _Sum, record: UsageRecord, usage: GpuUsage) -> None:
+    total.usage += usage
+    if record.id not in total.jobs:
+        total.jobs.add(record.id)
+        if record.wait is not None:
+            total.waits.append(record.wait)
+        if record.failed:
+            total.failed.add(record.id)
+
+
+def _group(key: str, each: _Sum, prices: AccountingSettings) -> UsageGroup:
+    usage, waits = each.usage, sorted(each.waits)
+    kwh = usage.energy / KWH
+    cost = usage.held / HOUR * prices.price_gpu_hour + kwh * prices.price_kwh
+    return UsageGroup(
+        key=key,
+        jobs=len(each.jobs),
+        failed=len(each.failed),
+        gpu_hours=round(usage.held / HOUR, 4),
+        wasted_gpu_hours=round(usage.wasted / HOUR, 4),
+        measured_gpu_hours=round(usage.measured / HOUR, 4),
+        busy_gpu_hours=round(usage.busy / HOUR, 4),
+        utilization=round(100 * usage.busy / usage.measured, 1) if usage.measured else None,
+        kwh=round(kwh, 4) if usage.energy else None,
+        wait_p50=round(waits[len(waits) // 2], 1) if waits else None,
+        wait_p90=round(waits[len(waits) * 9 // 10], 1) if waits else None,
+        cost=round(cost, 2) if prices.price_gpu_hour or prices.price_kwh else None,
+    )

@@ -1,0 +1,116 @@
+"""Jobs in a few bytes each: the columns of long lists, and the rows of the live stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from stoker.core.model.job import NO_PROGRESS, Job
+from stoker.core.model.lifecycle import FINISHED
+from stoker.core.model.resources import GPU
+from stoker.core.model.spec import Spec
+from stoker.core.model.units import THOUSAND
+from stoker.schema.live import JobRow
+
+CODED_COLUMNS = ("name", "user", "queue", "state", "node", "cause")
+"""Columns with few different texts, which hold indexes into a dictionary."""
+
+Coder = Mapping[Any, Any]
+"""Returns what a column holds for a text."""
+Expected = Callable[[Job], int | None]
+"""Returns the predicted start of a pending, or end of a running job."""
+
+
+class Dictionary(dict[Any, Any]):
+    """Numbers texts in the order in which they are first asked for; None stays None."""
+
+    def __init__(self) -> None:
+        super().__init__({None: None})
+
+    def __missing__(self, text: str) -> int:
+        """Return the number of a new text."""
+        code = self[text] = len(self) - 1
+        return code
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts by number."""
+        return [text for text in self if text is not None]
+
+
+class _Verbatim(dict[Any, Any]):
+    def __missing__(self, text: Any) -> Any:
+        return text
+
+
+class _SpecFields(dict[str, tuple[Any, ...]]):
+    """Queue, GPUs and time limit by spec: most jobs of a long list have equal specs."""
+
+    def __init__(self, specs: Mapping[str, Spec], queues: Coder) -> None:
+        super().__init__()
+        self._specs, self._queues = specs, queues
+
+    def __missing__(self, hash: str) -> tuple[Any, ...]:
+        spec = self._specs[hash]
+        amount = spec.request.gpu_amount
+        gpus = (amount // THOUSAND if amount % THOUSAND == 0 else amount / THOUSAND) or None
+        total = spec.training.epochs if spec.training is not None else None
+        fields = self[hash] = (self._queues[spec.queue], gpus, spec.limit, total)
+        return fields
+
+
+def job_columns(
+    jobs: Sequence[Job], specs: Mapping[str, Spec], coders: Mapping[str, Coder], expected: Expected
+) -> dict[str, list[Any]]:
+    """Return the columns of some jobs.
+
+    One comprehension per column: 0.9 s for a million jobs, and 2.4 s with one function per job.
+    """
+    names, users, nodes, causes = (coders[name] for name in ("name", "user", "node", "cause"))
+    states = {state: coders["state"][state.value] for state in {job.state for job in jobs}}
+    by_spec = _SpecFields(specs, coders["queue"])
+    fields = [by_spec[job.spec] for job in jobs]
+    return {
+        "id": [job.id for job in jobs],
+        "label": [None if job.array is None else job.label for job in jobs],
+        "name": [names[job.name] for job in jobs],
+        "user": [users[job.user] for job in jobs],
+        "queue": [field[0] for field in fields],
+        "state": [states[job.state] for job in jobs],
+        "node": [nodes[job.placement.node if job.placement else job.last_node] for job in jobs],
+        "cause": [causes[job.cause] for job in jobs],
+        "gpus": [field[1] for field in fields],
+        "devices": [_gpus_of(job) if job.placement is not None else None for job in jobs],
+        "priority": [job.priority for job in jobs],
+        "held": [job.held for job in jobs],
+        "submitted": [int(job.submitted_at) for job in jobs],
+        "started": [int(job.started_at) if job.started_at is not None else None for job in jobs],
+        "ended": [int(job.ended_at) if job.ended_at and job.state in FINISHED else None
+                  for job in jobs],
+        "begin": [int(job.begin_at) if job.begin_at is not None else None for job in jobs],
+        "limit": [field[2] for field in fields],
+        "expected": [expected(job) for job in jobs],
+        "sweep": [job.array if job.params is not None else None for job in jobs],
+        "epochs": [None if job.progress is NO_PROGRESS else job.progress.epochs for job in jobs],
+        "total_epochs": [
+            field[3] if job.progress is NO_PROGRESS else field[3] or job.progress.total
+            for job, field in zip(jobs, fields, strict=True)
+        ],
+        "attempt": [job.attempt for job in jobs],
+    }  # fmt: skip
+
+
+def job_rows(jobs: Sequence[Job], specs: Mapping[str, Spec], expected: Expected) -> list[JobRow]:
+    """Return the same as rows with texts."""
+    coders = dict.fromkeys(CODED_COLUMNS, _Verbatim())
+    columns = job_columns(jobs, specs, coders, expected)
+    columns["label"] = [job.label for job in jobs]
+    return [
+        JobRow(**dict(zip(columns, row, strict=True)))
+        for row in zip(*columns.values(), strict=True)
+    ]
+
+
+def _gpus_of(job: Job) -> list[str] | None:
+    placement = job.placement
+    return list(placement.names(GPU)) or list(job.devices) or None if placement else None
