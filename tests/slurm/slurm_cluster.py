@@ -1,18 +1,20 @@
-"""A real Slurm on loopback: a controller and two nodes of two GPUs each, ended by pid."""
+"""A real Slurm on loopback: a controller and some nodes of two GPUs each, ended by pid."""
 
 import contextlib
 import os
+import pwd
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from e2e.daemon_fixture import until
 
-SLURMCTLD, SLURMD = "/usr/sbin/slurmctld", "/usr/sbin/slurmd"
-TOOLS = (SLURMCTLD, SLURMD, "sbatch", "squeue", "scancel", "srun", "scontrol", "sinfo")
-NODES = ("n1", "n2")
+COMMANDS = ("sbatch", "squeue", "scancel", "srun", "scontrol", "sinfo")
+TOOLS = ("/usr/sbin/slurmctld", "/usr/sbin/slurmd", *COMMANDS)
 ALIVE = "PENDING,RUNNING,CONFIGURING"
 """Not COMPLETING: Slurm tries for seconds to reach the srun of a job that has ended."""
 
@@ -52,41 +54,118 @@ SlurmdTimeout=30
 KillWait=1
 MinJobAge=300
 JobAcctGatherType=jobacct_gather/none
+"""
+PARTITIONS = """\
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=OFF
 PartitionName=low Nodes=ALL MaxTime=60 State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime=0
+PartitionName=grace Nodes=ALL MaxTime=60 State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime=60
 PartitionName=high Nodes=ALL MaxTime=60 State=UP PriorityTier=9 PreemptMode=OFF
 """
 NODE = "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=8 \
 RealMemory=8000 Gres=gpu:a100:2 State=UNKNOWN\n"
 # Character devices: with regular files Slurm sets no CUDA_VISIBLE_DEVICES.
-GPUS = "NodeName=n[1-2] Name=gpu Type=a100 File=/dev/null,/dev/zero\n"
+GPUS = "NodeName={names} Name=gpu Type=a100 File=/dev/null,/dev/zero\n"
 # The home directory of the nodes is that of the test.
 TASK_PROLOG = '#!/bin/sh\necho "export HOME=$(cat {base}/home)"\n'
 
 
-class SlurmCluster:
-    """The daemons of a Slurm cluster; commands use the configuration in `environment`."""
+class DaemonGroup:
+    """Daemons in the foreground, ended by pid in reverse order."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
-        self.environment = {"SLURM_CONF": str(base / "slurm.conf")}
+        self._path = os.environ["PATH"]
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self._write_configuration()
-        self.start_controller()
-        for name in NODES:
-            (base / f"spool.{name}").mkdir()
-            self._start(name, SLURMD, "-N", name)
-        until(lambda: self._idle_nodes() == len(NODES))
 
-    def _write_configuration(self) -> None:
+    def start_daemon(
+        self, name: str, *command: str, environment: Mapping[str, str] | None = None
+    ) -> int:
+        """Start a daemon; return its pid."""
+        # Without variables of the test that runs: at its end, processes with these are killed.
+        variables = {"PATH": self._path, **(environment or {})}
+        with open(self.base / f"{name}.out", "ab") as output:
+            self._daemons[name] = subprocess.Popen(
+                command, env=variables, stdout=output, stderr=output,
+                stdin=subprocess.DEVNULL, start_new_session=True, cwd="/",
+            )  # fmt: skip
+        return self._daemons[name].pid
+
+    def pid(self, name: str) -> int:
+        """Return the pid of a daemon."""
+        return self._daemons[name].pid
+
+    def end_daemon(self, name: str, number: int = signal.SIGTERM) -> None:
+        """End a daemon."""
+        daemon = self._daemons.pop(name)
+        daemon.send_signal(number)
+        try:
+            daemon.wait(5)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait(5)
+
+    def close(self) -> None:
+        """End everything."""
+        for name in reversed(list(self._daemons)):
+            self.end_daemon(name)
+
+
+class Service(Protocol):
+    """What a cluster needs besides its own daemons."""
+
+    settings: dict[str, str]
+    """For slurm.conf."""
+
+    def start(self, environment: dict[str, str]) -> None:
+        """Start it; change the environment of the cluster's commands if that is needed."""
+
+    def close(self) -> None:
+        """End it, after the cluster's daemons."""
+
+
+class SlurmCluster(DaemonGroup):
+    """The daemons of a Slurm cluster; commands use the configuration in `environment`."""
+
+    def __init__(
+        self,
+        base: Path,
+        nodes: Sequence[str] = ("n1", "n2"),
+        settings: Mapping[str, str] | None = None,
+        services: Sequence[Service] = (),
+    ) -> None:
+        """`settings` replace those of `CONFIGURATION`."""
+        super().__init__(base)
+        self.environment = {"SLURM_CONF": str(base / "slurm.conf")}
+        self.nodes = list(nodes)
+        self._services: list[Service] = []
+        every = dict(settings or {})
+        for service in services:
+            every |= service.settings
+        self._write_configuration(every)
+        try:
+            for service in services:
+                self._services.append(service)
+                service.start(self.environment)
+            self.start_controller()
+            for name in self.nodes:
+                (base / f"spool.{name}").mkdir()
+                self.start_node(name)
+            until(lambda: self._idle_nodes() == len(nodes))
+        except BaseException:
+            self.close()
+            raise
+
+    def _write_configuration(self, settings: Mapping[str, str]) -> None:
         (self.base / "state").mkdir()
-        port, *node_ports = free_ports(1 + len(NODES))
-        user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True)
-        text = CONFIGURATION.format(port=port, user=user.stdout.strip(), base=self.base)
-        for name, node_port in zip(NODES, node_ports, strict=True):
+        port, *node_ports = free_ports(1 + len(self.nodes))
+        text = CONFIGURATION.format(port=port, user=user_name(), base=self.base)
+        lines = dict(line.split("=", 1) for line in text.split("\n") if line)
+        text = "".join(f"{name}={value}\n" for name, value in {**lines, **settings}.items())
+        text += PARTITIONS
+        for name, node_port in zip(self.nodes, node_ports, strict=True):
             text += NODE.format(name=name, port=node_port)
         (self.base / "slurm.conf").write_text(text)
-        (self.base / "gres.conf").write_text(GPUS)
+        (self.base / "gres.conf").write_text(GPUS.format(names=",".join(self.nodes)))
         prolog = self.base / "task-prolog"
         prolog.write_text(TASK_PROLOG.format(base=self.base))
         prolog.chmod(0o755)
@@ -99,31 +178,23 @@ class SlurmCluster:
     # -- daemons ------------------------------------------------------------------------
 
     def _start(self, name: str, *command: str) -> None:
-        # Without variables of the test that runs: at its end, processes with these are killed.
-        environment = {"PATH": os.environ["PATH"], **self.environment}
-        with open(self.base / f"{name}.out", "ab") as output:
-            self._daemons[name] = subprocess.Popen(
-                [*command, "-D"], env=environment, stdout=output, stderr=output,
-                stdin=subprocess.DEVNULL, start_new_session=True, cwd="/",
-            )  # fmt: skip
+        path = self.environment.get("PATH", self._path)
+        # By `env`: it looks for the program on the PATH that it gets.
+        variables = {**self.environment, "PATH": f"{path}:/usr/sbin"}
+        self.start_daemon(name, "env", *command, "-D", environment=variables)
 
     def start_controller(self) -> None:
         """Start slurmctld, with the state that it saved last."""
-        self._start("slurmctld", SLURMCTLD)
+        self._start("slurmctld", "slurmctld")
         until(lambda: self._idle_nodes() is not None)
+
+    def start_node(self, name: str) -> None:
+        """Start the slurmd of a node."""
+        self._start(name, "slurmd", "-N", name)
 
     def kill_controller(self) -> None:
         """Kill slurmctld: what it has not saved is lost."""
-        self._end("slurmctld", signal.SIGKILL)
-
-    def _end(self, name: str, number: int = signal.SIGTERM) -> None:
-        daemon = self._daemons.pop(name)
-        daemon.send_signal(number)
-        try:
-            daemon.wait(5)
-        except subprocess.TimeoutExpired:
-            daemon.kill()
-            daemon.wait(5)
+        self.end_daemon("slurmctld", signal.SIGKILL)
 
     def _idle_nodes(self) -> int | None:
         done = self._try("sinfo", "-h", "-p", "gpu", "-t", "idle", "-o", "%D")
@@ -131,10 +202,11 @@ class SlurmCluster:
 
     def close(self) -> None:
         """End everything."""
-        with contextlib.suppress(AssertionError):
+        with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
             self.cancel_all()
-        for name in list(self._daemons):
-            self._end(name)
+        super().close()
+        for service in reversed(self._services):
+            service.close()
 
     # -- commands -----------------------------------------------------------------------
 
@@ -160,10 +232,14 @@ class SlurmCluster:
         until(lambda: len(self.jobs(states)) == 1)
         return self.jobs(states)[0][0]
 
+    def submit_to_all(self, *options: str) -> str:
+        """Submit a job for all nodes; return its id."""
+        words = ("--exclusive", "--time=50", *options, "--wrap", "sleep 1000")
+        return self.run("sbatch", "--parsable", f"-N{len(self.nodes)}", *words).strip()
+
     def occupy(self, *options: str) -> str:
         """Start a job on all nodes; return its id."""
-        words = ("-N2", "--exclusive", "--time=50", *options, "--wrap", "sleep 1000")
-        id = self.run("sbatch", "--parsable", *words).strip()
+        id = self.submit_to_all(*options)
         until(lambda: [id, "RUNNING"] in self.jobs())
         return id
 
@@ -180,6 +256,11 @@ class SlurmCluster:
             time.sleep(0.1)
         self._try("scancel", "--quiet", *ids)
         until(lambda: not self.jobs())
+
+
+def user_name() -> str:
+    """Return the name of the user who runs the tests."""
+    return pwd.getpwuid(os.getuid()).pw_name
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The contract of executors, for the one in an allocation of a real Slurm."""
+"""The contract of executors, for those that use a real Slurm: in a pilot, and handed over."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,14 +8,16 @@ import pytest
 from executors.contract import (
     BarrierContract,
     ExecutorContract,
+    ProcessBarrierContract,
     ProcessContract,
     SuspendContract,
 )
+from slurm.handover_bench import HandoverBench
 from slurm.pilot_bench import PilotBench, new_name
 from slurm.slurm_cluster import SlurmCluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def job(
     shared_slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Path]]:
@@ -26,7 +28,9 @@ def job(
     shared_slurm.cancel_all()
 
 
-class TestPilot(ExecutorContract, SuspendContract, BarrierContract, ProcessContract):
+class TestPilot(
+    ExecutorContract, SuspendContract, BarrierContract, ProcessContract, ProcessBarrierContract
+):
     @pytest.fixture
     def bench(
         self,
@@ -38,7 +42,26 @@ class TestPilot(ExecutorContract, SuspendContract, BarrierContract, ProcessContr
         for name, value in shared_slurm.environment.items():
             monkeypatch.setenv(name, value)
         name, home = job
+        monkeypatch.setenv("HOME", str(home))
         (home / "ran").unlink(missing_ok=True)
         made = PilotBench(tmp_path, home, name)
         yield made
         made.stop()
+
+
+class TestHandover(ExecutorContract, SuspendContract, ProcessContract):
+    @pytest.fixture
+    def bench(
+        self,
+        tmp_path: Path,
+        shared_slurm: SlurmCluster,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> Iterator[HandoverBench]:
+        for name, value in shared_slurm.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        shared_slurm.set_home(tmp_path)
+        made = HandoverBench(tmp_path, tmp_path)
+        yield made
+        made.stop()
+        shared_slurm.cancel_all()

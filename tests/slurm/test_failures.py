@@ -186,12 +186,35 @@ def test_an_attempt_in_a_cancelled_pilot_is_lost_at_once_and_runs_again(
         idle.becomes(job, "RUNNING")
     until(lambda: len(ran(idle)) == 2)
     slurm.run("scancel", slurm.only_job())
-    assert idle.end_of(fails, 10)["state"] == "NODE_FAIL"
+    assert idle.end_of(fails)["state"] == "NODE_FAIL"
     assert "CANCELLED" in str(idle.job(fails))
     until(lambda: len(ran(idle)) == 3)
     release_jobs(idle)
     assert idle.end_of(again)["result"] == 5
     assert sorted(ran(idle)) == [again, again, fails]
+
+
+def test_a_job_that_slurm_signals_before_its_agent_is_lost_with_the_allocation(
+    slurm: SlurmCluster, idle: DaemonFixture
+) -> None:
+    """Slurm signals one process after the other."""
+    add_cluster(idle)
+    lost = submit(idle, f"{ONCE}; {HOLD}", "--no-requeue")
+    until(lambda: ran(idle) == [lost])
+    pid, allocation = idle.becomes(lost, "RUNNING")["pid"], slurm.only_job()
+    kill(pid)
+    slurm.run("scancel", allocation)
+    assert idle.end_of(lost)["state"] == "NODE_FAIL"
+
+
+def test_a_job_that_is_killed_in_a_pilot_has_failed(
+    slurm: SlurmCluster, idle: DaemonFixture
+) -> None:
+    add_cluster(idle)
+    killed = submit(idle, f"{ONCE}; {HOLD}")
+    until(lambda: ran(idle) == [killed])
+    kill(idle.becomes(killed, "RUNNING")["pid"])
+    assert idle.end_of(killed)["signal"] == signal.SIGKILL
 
 
 def test_an_exit_that_was_recorded_before_the_end_of_the_pilot_counts(

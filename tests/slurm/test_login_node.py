@@ -55,6 +55,7 @@ def test_files_logs_and_results_go_through_a_login_node(
     login: LoginNode, idle: DaemonFixture, cluster_home: Path
 ) -> None:
     job = start_job(idle, cluster_home)
+    assert nodes(idle)["lab-1"]["shared"] is False
     assert relays(idle)
     for pid in relays(idle):
         kill(pid)
@@ -62,7 +63,6 @@ def test_files_logs_and_results_go_through_a_login_node(
     ended = idle.end_of(job)
     assert (ended["result"], ended["node"]) == (3, "lab-1")
     assert (idle.user / "result").read_text() == "output\n"
-    assert nodes(idle)["lab-1"]["shared"] is False
 
 
 def test_what_an_ended_pilot_left_is_read_on_the_login_node(
@@ -82,3 +82,16 @@ def test_what_an_ended_pilot_left_is_read_on_the_login_node(
     assert (idle.user / "result").read_text() == "output\n"
     until(lambda: not list(records.iterdir()))
     assert not list((cluster_home / ".stoker/work").iterdir())
+
+
+def test_an_attempt_is_handed_over_through_a_login_node(
+    login: LoginNode, slurm: SlurmCluster, idle: DaemonFixture, cluster_home: Path
+) -> None:
+    idle.up()
+    done = idle.stoker("nodes", "add", "lab", "slurm://", "--ssh", "login", "--", "-p", "gpu")
+    assert done.returncode == 0, done.stderr
+    job = int(idle.submit("--gpus", "1", "--wrap", LINE))
+    assert idle.says(job, "/.stoker/work/").startswith("input\n")
+    (cluster_home / "go").touch()
+    assert idle.end_of(job)["result"] == 3
+    assert (idle.user / "result").read_text() == "output\n"

@@ -12,6 +12,7 @@ from slurm.actions import (
     submit,
 )
 from slurm.slurm_cluster import SlurmCluster
+from ssh.gpus import NVIDIA_SMI, write_gpus
 
 
 def test_a_job_runs_in_a_pilot_that_is_released_when_it_is_idle(
@@ -47,6 +48,29 @@ def test_two_jobs_share_a_pilot_that_ends_with_the_removal_of_its_cluster(
     assert done.returncode == 0, done.stderr
     assert pilots(idle) == []
     until(lambda: not slurm.jobs())
+
+
+def test_two_jobs_share_the_memory_of_one_gpu_of_a_pilot(
+    slurm: SlurmCluster, idle: DaemonFixture
+) -> None:
+    (programs := idle.user / "bin").mkdir()
+    smi = programs / "nvidia-smi"
+    smi.write_text(NVIDIA_SMI.read_text())
+    smi.chmod(0o755)
+    write_gpus(idle.user, [{}, {}], [])
+    (idle.user / ".bash_profile").write_text(f"PATH={programs}:$PATH\n")
+    add_cluster(idle, pilot="gpus=1 vram=16G cores=2 mem=1G time=30m max=1 idle=60s")
+    options = ("--epochs", "1", "--gpu-memory", "6G", "--single-gpu", "--wrap")
+    line = f"echo $CUDA_VISIBLE_DEVICES; {HOLD}"
+    jobs = [int(idle.submit(*options, line)) for _ in range(2)]
+    for job in jobs:
+        idle.becomes(job, "RUNNING")
+    third = idle.submit(*options, "true")
+    until(lambda: "memory" in idle.stoker("why", third).stdout)
+    release_jobs(idle)
+    assert [idle.end_of(job)["result"] for job in (*jobs, third)] == [0, 0, 0]
+    assert [idle.output(job) for job in jobs] == ["0\n", "0\n"]
+    assert {idle.job(job)["node"] for job in jobs} == {"lab-1"}
 
 
 def test_a_gang_runs_in_two_pilots(slurm: SlurmCluster, idle: DaemonFixture) -> None:
