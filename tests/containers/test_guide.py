@@ -5,6 +5,7 @@ pip), the engine's name, names that tests would share, and ports.
 """
 
 import contextlib
+import glob
 import json
 import os
 import re
@@ -47,12 +48,12 @@ print(json.dumps({
 """
 OLDER = "raise ImportError('a library that looks for another scheduler')\n"
 AROUND = """\
-import json, os
+import glob, json, os
 loader = range(3)
 def save(path):
     open(path, "w").close()
 {script}
-print(json.dumps({{"data": os.listdir("/data"), "saved": os.listdir(api.root_dir),
+print(json.dumps({{"data": os.listdir("/data"), "saved": glob.glob("*", root_dir=api.root_dir),
                    "epochs": epoch + 1, "gpu": os.environ["NVIDIA_VISIBLE_DEVICES"]}}))
 """
 GATED = """\
@@ -190,7 +191,7 @@ def test_kub_06_datasets_of_the_home_are_data(
     id = typed(block("bash", "my_experiment").replace("myimage:1", IMAGE), idle).strip()
     found = told(idle, "1")
     assert found == {"data": ["cifar"], "saved": ["model.pth"], "epochs": 20, "gpu": "GPU-a"}
-    assert os.listdir(idle.user / "snapshots" / id) == ["model.pth"]
+    assert glob.glob("*", root_dir=idle.user / "snapshots" / id) == ["model.pth"]
     assert idle.job("1")["training"]["epochs_done"] == 20
 
 

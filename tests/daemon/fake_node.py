@@ -98,8 +98,8 @@ def build_loop(base: Path, store: MemoryStore) -> Daemon:
         INSTALL, str(base / "notes"), reactor, lambda _: b"", lambda _: None, remote_facts.parse
     )
     return assemble_daemon(
-        store, local, {"ssh": SshExecutorFactory(str(base / "run"), agents)}, Reading(), reactor,
-        Settings(), "here", str(base / "logs"), str(base), FaultTracker(system_clock),
+        store, local, {"ssh": SshExecutorFactory(str(base / "run"), agents).node}, Reading(),
+        reactor, Settings(), "here", str(base / "logs"), str(base), FaultTracker(system_clock),
         JobSource(),
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from memory_store import MemoryStore
 from stoker.core import events as e
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
+from stoker.core.state.changes import ChangeSet
 from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.submission.submit import submit_jobs
@@ -51,6 +52,8 @@ class HandlerFixture:
         self.context = RequestContext(self.store, str(directory / "logs"), "box", "ada")
         self.events: list[e.Event] = []
         """Events of the last cycle."""
+        self.changes = ChangeSet()
+        """What the last cycle changed."""
         self.apply(e.NodeJoined(at=self.now, facts=node(gpus)))
 
     @property
@@ -59,7 +62,7 @@ class HandlerFixture:
 
     def cycle(self, events: list[e.Event], commands: list[Command]) -> None:
         result = self.engine.cycle(events, commands)
-        self.events = result.events
+        self.events, self.changes = result.events, result.changes
         for reply in result.replies:
             reply.send()
         result.raise_error()

@@ -41,6 +41,8 @@ REQUESTS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("POST", "/v1/sweeps/7", {"max_running": 1}),
     ("GET", "/v1/jobs?fold=1&tail=3", None),
     ("GET", "/v1/jobs?select=all&state=pending", None),
+    ("GET", "/v1/jobs/columns?finished=1", None),
+    ("GET", "/v1/jobs/columns?text=echo&sort=name&desc=1&offset=1&limit=2", None),
     ("GET", "/v1/jobs/2/why", None),
     ("GET", "/v1/eta", None),
     ("GET", "/v1/eta?select=2", None),
@@ -48,13 +50,23 @@ REQUESTS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("GET", "/v1/jobs/1/log?follow=1", None),
     ("GET", "/v1/jobs/1/metrics", None),
     ("GET", "/v1/gpus", None),
+    ("GET", "/v1/gpus/history?minutes=5&step=2", None),
+    ("GET", "/v1/jobs/1/usage", None),
     ("GET", "/v1/nodes", None),
     ("POST", "/v1/nodes", {"name": "b", "address": "ssh://nobody@127.0.0.1:1"}),
+    ("POST", "/v1/nodes/check", {"name": "b"}),
     ("POST", "/v1/nodes/refresh", {"names": ["b"]}),
     ("POST", "/v1/nodes/remove", {"name": "b"}),
     ("GET", "/v1/history", None),
+    ("POST", "/v1/sessions", {"rights": "view", "seconds": 600}),
+    ("POST", "/v1/sessions/open", {"code": "wrong"}),
+    ("GET", "/v1/sessions", None),
+    ("DELETE", "/v1/sessions/none", None),
+    ("GET", "/v1/usage?by=day", None),
     ("GET", "/v1/daemon", None),
     ("GET", "/v1/events?after=0", None),
+    ("GET", "/v1/live?topics=gpus,counts,jobs,sweeps,nodes&since=0", None),
+    ("GET", "/v1/metrics", None),
     ("GET", "/v1/openapi.json", None),
     ("POST", "/v1/queues", {"name": "q"}),
     ("GET", "/v1/queues", None),
@@ -81,7 +93,7 @@ REQUESTS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("POST", "/v1/backup", {"path": "/dev/null/backup.db"}),
     ("POST", "/v1/daemon/stop", {"mode": "cancel"}),
 ]
-ENDLESS = ("follow=1", "/events")
+ENDLESS = ("follow=1", "/events", "/live")
 
 
 class Connection(http.client.HTTPConnection):

@@ -120,13 +120,13 @@ def test_stop_cancel_ends_running_jobs(box: DaemonFixture) -> None:
 
 
 def test_stop_cancel_starts_no_job_in_place_of_those_it_ends(box: DaemonFixture) -> None:
-    label = box.submit("--exclusive", "--each-line", "-", input="echo ready; exec sleep 300\n" * 3)
-    first, *others = box.jobs(label)
-    box.says(first["id"], "ready")
+    array = box.submit("--exclusive", "--array", "0-2", "echo ready; exec sleep 300")
+    first, *others = box.jobs(array)
+    box.says(first["label"], "ready")
     assert box.stoker("daemon", "stop", "--cancel").returncode == 0
     box.stoker("daemon", "start", check=True)
     assert [job["attempt"] for job in others] == [0, 0]
-    assert box.job(first["id"])["state"] == "CANCELLED"
+    assert box.job(first["label"])["state"] == "CANCELLED"
     box.becomes(others[0]["id"], "RUNNING")
 
 

@@ -266,3 +266,26 @@ def test_a_foreign_process_that_appeared_while_idle_is_noticed_before_a_job_star
     assert box.job(job)["state"] == "PENDING"
     nvml.set([A])
     assert box.end_of(job)["state"] == "COMPLETED"
+
+
+def test_use_is_kept_as_history_and_as_usage_of_the_job(
+    idle: DaemonFixture, nvml: FakeNvml
+) -> None:
+    nvml.set([A])
+    box = start(idle, nvml)
+    job = box.submit("--gpus", "1", "sleep", "300")
+    box.becomes(job, "RUNNING")
+    nvml.set([used(A, box.pid_of(job), utilization=75)])
+    until(lambda: box.client.usage(job)["total"]["busy_gpu_seconds"])
+    history = box.client.gpu_history(minutes=5, step=2)["gpus"][_gpu_key(box)]
+    assert 75 in history["utilization"]
+    assert int(job) in history["jobs"]
+    box.client.cancel([job])
+    box.end_of(job)
+    (attempt,) = box.client.usage(job)["attempts"]
+    assert attempt["gpu_seconds"] >= attempt["measured_seconds"] > 0
+    assert 0 < attempt["utilization"] <= 76
+
+
+def _gpu_key(box: DaemonFixture) -> str:
+    return f"{box.client.daemon()['node']}/0"

@@ -209,6 +209,20 @@ def test_facts_of_a_failed_commit_are_kept_for_the_next(fixture: EngineFixture):
     assert fixture.states() == ["COMPLETED"]
 
 
+def test_a_plan_of_a_failed_commit_is_made_again_without_a_new_event(fixture: EngineFixture):
+    asked = fixture.submission()
+    fixture.cycle(commands=[asked], scheduling_enabled=False)
+    fixture.store.failure = lambda _: StoreError("locked")
+    with pytest.raises(StoreError):
+        fixture.cycle()
+    assert fixture.states() == ["PENDING"]
+    assert fixture.engine.must_retry
+    fixture.store.failure = lambda _: None
+    fixture.cycle()
+    assert fixture.states() == ["CONFIGURING"]
+    assert not fixture.engine.must_retry
+
+
 def test_who_was_fenced_off_writes_nothing_and_says_so(fixture: EngineFixture):
     fixture.store.another().acquire_term()
     asked = fixture.submission()

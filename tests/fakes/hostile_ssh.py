@@ -129,7 +129,7 @@ def main(directory: str, *words: str) -> None:
             for_ever(b"z" * 65536, 1, 2)
         sys.exit(255)
     text = b""
-    while (found := re.search(rb"^NONCE=(\w+)$", text, re.MULTILINE)) is None:
+    while (found := re.search(rb"^NONCE='(\w+)'$", text, re.MULTILINE)) is None:
         text += os.read(0, 1 << 16)
     nonce = found[1].decode()
     if attack == "noise":

@@ -64,7 +64,6 @@ def test_pytorch_with_early_stopping(bench: Bench, example: Example) -> None:
     counts, trials = found["sweep"]["counts"], found["trials"]
     assert counts["done"] + counts["stopped"] == 3
     assert counts["done"] >= 1
-    assert all(trial["step"] < 27 for trial in trials if trial["stopped"])
     assert found["sweep"]["best"]["value"] == max(
         trial["value"] for trial in trials if trial["state"] == "COMPLETED"
     )

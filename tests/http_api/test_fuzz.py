@@ -26,8 +26,12 @@ schema = (
     .exclude(path="/v1/daemon/stop")
     .exclude(path="/v1/backup")
     .exclude(path="/v1/events")
+    .exclude(path="/v1/live")
     .exclude(path="/v1/wait")
 )
+
+HEADERS = {"Host": "localhost"}
+"""Without the port, with which a request looks like one of a browser and needs a session."""
 
 
 class Bridge:
@@ -104,7 +108,7 @@ def harmless(case: schemathesis.Case) -> None:
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_generated_requests_are_rejected_or_served(case: schemathesis.Case, bridge: Bridge) -> None:
     harmless(case)
-    response = case.call(base_url=bridge.url, timeout=20)
+    response = case.call(base_url=bridge.url, headers=HEADERS, timeout=20)
     assert response.status_code < 500, response.text
     if response.status_code >= 400 and response.headers.get("stoker-api"):
         error = json.loads(response.text)["error"]

@@ -10,6 +10,7 @@ import pytest
 from executors.contract import (
     BarrierContract,
     ExecutorContract,
+    ProcessBarrierContract,
     ProcessContract,
     SuspendContract,
 )
@@ -19,7 +20,9 @@ from stoker.executors.ssh.address import parse_address
 from stoker.executors.ssh.transport import SshTransport
 
 
-class TestSshNode(ExecutorContract, SuspendContract, BarrierContract, ProcessContract):
+class TestSshNode(
+    ExecutorContract, SuspendContract, BarrierContract, ProcessContract, ProcessBarrierContract
+):
     @pytest.fixture
     def bench(
         self, tmp_path: Path, cluster: SshCluster, monkeypatch: pytest.MonkeyPatch

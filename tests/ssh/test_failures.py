@@ -143,7 +143,8 @@ def test_a_new_daemon_recovers_the_jobs_of_the_old_one(
     release_jobs(cluster.a)
     box.up()
     release_jobs(cluster.b)
-    assert [box.end_of(job)["result"] for job in jobs] == [5, 5]
+    ends = [box.end_of(job) for job in jobs]
+    assert [(end["result"], end["termination_note"]) for end in ends] == [(5, None)] * 2
     assert [bytes_of(box, job) for job in jobs] == [b"one\ntwo\n"] * 2
     assert ran(cluster.a) + ran(cluster.b) == jobs
     assert [(box.user / name).stat().st_size for name in "ab"] == [3_000_000] * 2

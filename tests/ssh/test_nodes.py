@@ -234,7 +234,7 @@ def test_a_job_on_an_unreachable_node_is_shown_as_running_with_the_reason(
     assert view["reason"] == "NodeUnreachable"
     assert "rich:0 (unreachable" in box.stoker("queue").stdout
     assert "RUNNING: rich has been unreachable for " in box.stoker("show", job).stdout
-    assert "it is assumed to be running there" in box.stoker("why", job).stdout
+    assert "whether it runs is known when rich answers" in box.stoker("why", job).stdout
     assert "stoker nodes remove rich --force" in box.stoker("why", job).stdout
     gpus = box.client.gpus()["gpus"]
     assert [(gpu["state"], gpu["utilization"]) for gpu in gpus] == [("unreachable", None)] * 2

@@ -50,6 +50,11 @@ def train(box: DaemonFixture, *more: str, epochs: int = 4) -> int:
     return int(box.submit(*options, PYTHON, "train.py"))
 
 
+def wait_for_stop(machine: SshHost, job: int) -> None:
+    """Wait until the stop request of a job has reached its node."""
+    until(lambda: list((machine.home / ".stoker/run").glob(f"*/{job}.*.reports/stop")))
+
+
 def go(machine: SshHost, *epochs: int) -> None:
     """Let these epochs finish."""
     for epoch in epochs:
@@ -67,7 +72,7 @@ def counted(box: DaemonFixture) -> list[int]:
 def checkpoints(box: DaemonFixture, job: int) -> dict[str, str]:
     """Return the local checkpoints of a job."""
     directory = Path(box.job(job)["training"]["checkpoints"])
-    return {path.name: path.read_text() for path in directory.iterdir()}
+    return {path.name: path.read_text() for path in directory.glob("[!.]*")}
 
 
 def test_a_job_preempted_on_one_node_resumes_on_the_other(
@@ -82,7 +87,7 @@ def test_a_job_preempted_on_one_node_resumes_on_the_other(
     until(lambda: done(box, job) == 2)
     assert remote_checkpoints(g, box, job) == {"model-1": "11"}
     urgent = int(box.submit("-w", "g", *ONE, "--priority", "9", "--wrap", HOLD))
-    until(lambda: journal(box, "StopAsked"))
+    wait_for_stop(g, job)
     go(g, 2)
     box.becomes(urgent, "RUNNING")
     assert done(box, job) == 3
@@ -103,7 +108,7 @@ def test_a_job_preempted_on_one_node_resumes_on_the_other(
 
 def remote_checkpoints(machine: SshHost, box: DaemonFixture, job: int) -> dict[str, str]:
     directory = machine.home / ".stoker/checkpoints" / box.job(job)["training"]["uuid"]
-    return {path.name: path.read_text() for path in directory.iterdir()}
+    return {path.name: path.read_text() for path in directory.glob("[!.]*")}
 
 
 def test_reports_written_while_disconnected_are_counted_once(
@@ -175,7 +180,7 @@ def test_checkpoints_that_cannot_be_fetched_keep_the_job_on_their_node(
     directory.parent.mkdir(exist_ok=True)
     directory.write_text("in the way")
     urgent = int(box.submit("-w", "g", *ONE, "--priority", "9", "--wrap", HOLD))
-    until(lambda: journal(box, "StopAsked"))
+    wait_for_stop(g, job)
     go(g, 0)
     box.becomes(urgent, "RUNNING")
     box.stoker("undrain", "h")

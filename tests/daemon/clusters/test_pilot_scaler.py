@@ -9,9 +9,10 @@ from core.scenario import Afar, gpus
 from stoker.core import events as e
 from stoker.core.explain.why import explain_job, reason
 from stoker.core.model.spec import Training
-from stoker.daemon.clusters.pilot_scaler import PilotScaler, slurm_clusters
+from stoker.daemon.clusters.pilot_scaler import PilotScaler, clusters_with_pilots
 from stoker.daemon.submission.checks import check_satisfiable
 from stoker.engine import CommandRejected, Instant
+from stoker.executors.slurm.handover.executor import HandoverReading
 from stoker.executors.slurm.options import cluster_addition, parse_options
 from virtual_reactor import VirtualReactor
 
@@ -22,13 +23,14 @@ TWO_NODES = replace(gpus(2), node_count=2)
 class Lab(Afar):
     """A host without GPUs, and a Slurm cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: str = "") -> None:
         super().__init__(gpus=0)
+        options = {**OPTIONS, **({"ahead": ahead} if ahead else {})}
         self.scaler = PilotScaler(
             lambda: self.state, lambda _: None, VirtualReactor(lambda: self.boot), "abc",
             lambda: Instant(self.now, self.boot),
         )  # fmt: skip
-        self.tell(cluster_addition("lab", OPTIONS, shared=False, at=self.now))
+        self.tell(cluster_addition("lab", options, shared=False, at=self.now))
         self.tell(e.NodeReached(at=self.now, node="lab"))
         facts = parse_options(OPTIONS).pilot.node_facts("lab")
         self.tell(e.NodeJoined(at=self.now, facts=facts))
@@ -42,7 +44,7 @@ class Lab(Afar):
     def scale(self) -> list[e.Event]:
         """Apply what the scaler decides; return its events."""
         events: list[e.Event] = []
-        for name, options in slurm_clusters(self.state):
+        for name, options in clusters_with_pilots(self.state):
             now = Instant(self.now, self.boot)
             events += self.scaler.changes(self.state, name, options, now)
         for event in events:
@@ -155,3 +157,50 @@ def test_a_request_is_checked_against_what_the_cluster_provides() -> None:
         check_satisfiable(lab.state, gpus(3))
     with pytest.raises(CommandRejected, match="'lab' is a cluster"):
         check_satisfiable(lab.state, replace(gpus(1), nodes=("lab",)))
+
+
+def handing_over() -> Lab:
+    """A cluster with pilots and a node to which other jobs are handed over."""
+    lab = Lab(ahead="4")
+    (added,) = lab.scale()
+    assert isinstance(added, e.NodeAdded)
+    assert (added.name, added.executor, added.cluster) == ("lab-jobs", "slurm-jobs", "lab")
+    assert added.options["ahead"] == "4"
+    lab.tell(e.NodeReached(at=lab.now, node="lab-jobs"))
+    pilot = parse_options(OPTIONS).pilot.node_facts("pilot")
+    facts = HandoverReading(("a100",), 4, pilot).node_facts("lab-jobs")
+    lab.tell(e.NodeJoined(at=lab.now, facts=facts))
+    return lab
+
+
+def test_jobs_that_no_pilot_can_run_are_handed_over() -> None:
+    lab = handing_over()
+    small, large = lab.submit(gpus(2)), lab.submit(gpus(3))
+    long = lab.submit(gpus(1), limit=7200)
+    training = lab.submit(gpus(1), limit=7200, training=Training(epochs=3))
+    assert lab.plan() == [large, long]
+    assert [lab.job(job).placement.node for job in (large, long)] == ["lab-jobs", "lab-jobs"]
+    assert lab.is_(small) == lab.is_(training) == "PENDING"
+    assert names(lab.scale()) == ["NodeAdded lab-1"]
+    lab.join("lab-1")
+    assert lab.plan() == [small]
+
+
+def test_a_job_that_was_submitted_before_waits_for_a_pilot_and_one_that_names_the_node_does_not():
+    lab = Lab(ahead="4")
+    before = lab.submit(gpus(2))
+    lab.scale()
+    pilot = parse_options(OPTIONS).pilot.node_facts("pilot")
+    lab.tell(e.NodeReached(at=lab.now, node="lab-jobs"))
+    facts = HandoverReading(("a100",), 4, pilot).node_facts("lab-jobs")
+    lab.tell(e.NodeJoined(at=lab.now, facts=facts))
+    named = lab.submit(replace(gpus(1), nodes=("lab-jobs",)))
+    assert lab.plan() == [named]
+    assert lab.is_(before) == "PENDING"
+
+
+def test_the_node_for_other_jobs_goes_with_the_option() -> None:
+    lab = handing_over()
+    lab.tell(cluster_addition("lab", OPTIONS, shared=False, at=lab.now))
+    lab.tell(e.NodeReached(at=lab.now, node="lab"))
+    assert names(lab.scale()) == ["NodeRemoved lab-jobs"]

@@ -26,8 +26,12 @@ class PipelineFixture:
         self.faults = FaultTracker(system_clock)
         self.registry = SimpleNamespace(pending=False, collect=lambda _: [event(20)])
         self.training = SimpleNamespace(enrich_events=lambda events: [*events, event(30)])
+        recorder = SimpleNamespace(before_ends=lambda events, _: events)
         self.gpus = SimpleNamespace(
-            has_reading=False, is_stale=lambda: self.is_stale, take_events=lambda _: [event(40)]
+            recorder=recorder,
+            has_reading=False,
+            is_stale=lambda: self.is_stale,
+            take_events=lambda _: [event(40)],
         )
         self.is_stale = False
         self.pipeline = EventPipeline(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from stoker.core import events as e
+from stoker.core.state.changes import ChangeSet
 from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.runtime.clock import system_clock
 from stoker.faults import FaultTracker
@@ -28,7 +29,7 @@ def test_subscribers_are_called_in_order_and_then_the_streams(faults: FaultTrack
         {"first": lambda _: calls.append(1), "second": lambda _: calls.append(2)}, faults
     )
     publisher.add_stream(lambda seq, events: calls.append((seq, list(events))))
-    publisher.publish(7, EVENTS)
+    publisher.publish(7, EVENTS, ChangeSet())
     assert calls == [1, 2, (7, EVENTS)]
 
 
@@ -37,7 +38,7 @@ def test_a_subscriber_that_fails_is_reported_and_the_others_are_called(faults: F
     publisher = Publisher({"bad": fail, "good": lambda _: calls.append(1)}, faults)
     publisher.add_stream(lambda *_: 1 // 0)
     publisher.add_stream(lambda seq, _: calls.append(seq))
-    publisher.publish(7, EVENTS)
+    publisher.publish(7, EVENTS, ChangeSet())
     assert calls == [1, 7]
     assert [text.partition(" failed")[0] for text in faults.report()] == [
         "bad", "the event stream"
@@ -49,7 +50,7 @@ def test_fencing_is_not_contained(faults: FaultTracker):
         raise StoreFenced("another daemon")
 
     with pytest.raises(StoreFenced):
-        Publisher({"fence": fence}, faults).publish(1, EVENTS)
+        Publisher({"fence": fence}, faults).publish(1, EVENTS, ChangeSet())
 
 
 def test_a_stream_may_leave_twice_and_also_while_events_are_published(faults: FaultTracker):
@@ -63,7 +64,7 @@ def test_a_stream_may_leave_twice_and_also_while_events_are_published(faults: Fa
     publisher.add_stream(leave)
     publisher.add_stream(lambda seq, _: calls.append(-seq))
     assert publisher.has_streams
-    publisher.publish(1, EVENTS)
-    publisher.publish(2, EVENTS)
+    publisher.publish(1, EVENTS, ChangeSet())
+    publisher.publish(2, EVENTS, ChangeSet())
     publisher.remove_stream(leave)
     assert calls == [1, -1, -2]

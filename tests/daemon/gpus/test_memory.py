@@ -20,6 +20,7 @@ from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts,
 from stoker.core.model.resources import ResourceRequest
 from stoker.daemon.gpus import probe_client
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
+from stoker.daemon.gpus.history import GpuHistory
 from stoker.daemon.gpus.memory import (
     MIN_CONTEXT_MIB,
     SETTLE_SECONDS,
@@ -34,6 +35,7 @@ from stoker.daemon.gpus.monitor import (
     GpuMonitor,
 )
 from stoker.daemon.gpus.process_owners import ProcessOwners
+from stoker.daemon.gpus.recorder import GpuRecorder
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.executors.linux.process_tree import TOKEN
 from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
@@ -42,6 +44,10 @@ from stoker.probes.remote_facts import parse
 
 Uses = dict[str, list[tuple[int, int | None]]]
 """Pids and MiB by GPU."""
+
+
+def recorder() -> GpuRecorder:
+    return GpuRecorder(GpuHistory())
 
 
 def machine(name: str, count: int = 2) -> NodeFacts:
@@ -391,7 +397,7 @@ def test_gpus_can_be_polled_at_once() -> None:
     gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia")
     first = Reading(facts=(gpu,))
     holds: Any = NoLocks()
-    watch = GpuMonitor("here", first, "abc", Thresholds(), holds, EpollReactor())
+    watch = GpuMonitor("here", first, "abc", Thresholds(), holds, EpollReactor(), recorder())
     try:
         state = Scenario(gpus=0).state
         done: list[int] = []
@@ -415,7 +421,8 @@ def test_a_driver_that_hangs_blocks_no_start_and_is_queried_again(
     monkeypatch.setattr(probe_client, "COMMAND", ("-c", "import time; time.sleep(600)"))
     gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia")
     locks: Any = NoLocks()
-    watch = GpuMonitor("here", Reading(facts=(gpu,)), "abc", Thresholds(), locks, EpollReactor())
+    first = Reading(facts=(gpu,))
+    watch = GpuMonitor("here", first, "abc", Thresholds(), locks, EpollReactor(), recorder())
     try:
         watch.on_state(Scenario(gpus=0).state)
         assert not watch._timer.is_set, "nothing needs a reading"

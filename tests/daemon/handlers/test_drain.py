@@ -46,3 +46,5 @@ def test_a_name_selects_a_device_a_node_or_a_device_of_a_node(handlers: HandlerF
 def test_a_request_without_a_known_device_is_rejected(handlers: HandlerFixture) -> None:
     handlers.rejects(partial(drain, handlers.context, Drain()), "usage", "named")
     handlers.rejects(partial(undrain, handlers.context, Undrain(["9"])), "not_found", "9")
+    handlers.apply(e.NodeAdded(at=handlers.now, name="ant", address="ssh://ant"))
+    handlers.rejects(partial(drain, handlers.context, Drain(["ant"])), "failed", "not reached yet")

@@ -224,3 +224,10 @@ def test_a_cluster_that_cannot_be_added_is_rejected(
     ant: HandlerFixture, body: AddNode, code: str, word: str
 ) -> None:
     ant.rejects(partial(nodes.add, ant.context, body), code, word)
+
+
+def test_only_a_kubernetes_cluster_can_be_checked(ant: HandlerFixture) -> None:
+    remote = registry(ant=RemoteStub())
+    for name in ("box", "ant"):
+        ant.rejects(partial(nodes.check, remote, name), "usage", "no Kubernetes cluster")
+    ant.rejects(partial(nodes.check, remote, "cat"), "not_found", "cat")

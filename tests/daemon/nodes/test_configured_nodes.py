@@ -116,12 +116,52 @@ def test_a_table_per_cluster(home: Any) -> None:
     }  # fmt: skip
 
 
+KUBERNETES = """
+[clusters.lab]
+address = "kubernetes://"
+context = "c"
+namespace = "ml"
+pilot = "gpus=1 image=i"
+ahead = 3
+pull_secrets = ["key"]
+[clusters.lab.volumes]
+"/home" = "pvc:homes"
+[clusters.lab.priority_classes]
+"10" = "high"
+[[clusters.lab.tolerations]]
+operator = "Exists"
+"""
+
+
+def test_a_kubernetes_cluster_has_tables_and_lists(home: Any) -> None:
+    read(home, KUBERNETES)
+    scenario = Afar()
+    assert start(scenario, load().clusters) == (["NodeAdded"], [])
+    added = scenario.state.record.remotes["lab"]
+    assert (added.executor, added.address, added.shared) == ("kubernetes", "kubernetes://", False)
+    assert added.options == {
+        "context": "c", "namespace": "ml", "pilot": "gpus=1 image=i", "ahead": "3",
+        "pull_secrets": '["key"]', "volumes": '{"/home": "pvc:homes"}',
+        "priority_classes": '{"10": "high"}', "tolerations": '[{"operator": "Exists"}]',
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[clusters.lab]\npilot = 'gpus=2'", "clusters.lab.pilot: expected a shape such as"),
+        ("[clusters.lab]\npilot = 'gpus=2'", "clusters.lab: --pilot needs time="),
         ("[clusters.lab]\nsbatch = '-J x'", "clusters.lab.sbatch: expected options of sbatch"),
         ("[clusters.lab]\nssh = 'a b'", "clusters.lab.ssh: expected an address"),
+        ("[clusters.lab]\naddress = 'k8s://'", 'clusters.lab.address: expected "slurm://" or'),
+        (
+            "[clusters.lab]\naddress = 'kubernetes://'\nssh = 'h'",
+            "clusters.lab: A Kubernetes cluster has no option 'ssh'",
+        ),
+        ("[clusters.lab]\nimage = 'i'", "clusters.lab: A Slurm cluster has no option 'image'"),
+        (
+            "[clusters.lab]\naddress = 'kubernetes://'\n[clusters.lab.volumes]\n'/a' = 'nfs:b'",
+            "clusters.lab: volumes: /a takes pvc:CLAIM",
+        ),
         ("[clusters.a]\n[nodes.a]\naddress = 'h'", "clusters.a: [nodes.a] has the same name"),
     ],
 )

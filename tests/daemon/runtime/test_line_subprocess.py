@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.runtime.reactor import EpollReactor
+from stoker.executors.linux.line_subprocess import LineSubprocess
 
 ECHO = ("-c", "import sys\nfor line in sys.stdin: print(line.strip().upper(), flush=True)")
 

@@ -219,6 +219,7 @@ def trainings(scenario: Scenario) -> None:
     for job in (stops, short, slow, steady):
         scenario.about(e.TrainingBegan, job)
         scenario.about(e.MemoryMeasured, job, memory=4000)
+        scenario.about(e.UsageMeasured, job, measured=20.0, busy=12.5, energy=4000.0)
         scenario.about(
             e.EpochsCounted, job, done=2, seconds=30.0, step=0.1, warmup=3.0, metrics={"loss": 0.5}
         )

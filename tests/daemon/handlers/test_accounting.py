@@ -1,0 +1,113 @@
+"""GPU time by user, queue, day: every attempt is counted once, and nothing is lost."""
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+
+from daemon.handler_fixture import HandlerFixture
+from stoker.core import events as e
+from stoker.daemon.handlers import accounting
+from stoker.daemon.handlers.accounting import KEYS, UsageRecord, summarize
+from stoker.daemon.routes.usage import parse_period
+from stoker.daemon.settings import AccountingSettings
+from stoker.schema.usage import UsageGroup
+
+FREE = AccountingSettings()
+
+
+def records(handlers: HandlerFixture, limit: int = 100, until: float = math.inf) -> Any:
+    found: list[UsageRecord] = handlers.ask(
+        partial(accounting.finished_records, handlers.context, 0.0, until, limit)
+    )
+    return found + handlers.ask(partial(accounting.unfinished_records, lambda *_: None))
+
+
+def summary(
+    handlers: HandlerFixture, by: str, since: float = 0.0, until: float = math.inf,
+    prices: AccountingSettings = FREE,
+) -> tuple[dict[str, UsageGroup], UsageGroup]:  # fmt: skip
+    groups, total = summarize(records(handlers), by, since, until, prices)
+    return {group.key: group for group in groups}, total
+
+
+@pytest.fixture
+def used(handlers: HandlerFixture) -> HandlerFixture:
+    """1 held two GPUs for an hour; 2 failed after half an hour on one; 3 runs; 4 used none."""
+    first = handlers.submit(gpus="2", queue="night", label=["lr", "big"])
+    handlers.run(first)
+    handlers.apply(
+        e.UsageMeasured(at=handlers.now, job=first, attempt=0, measured=3600.0, busy=2700.0,
+                        energy=3.6e6)
+    )  # fmt: skip
+    handlers.now += 3599.0
+    handlers.exit(first)
+    second = handlers.submit(gpus="1")
+    handlers.run(second)
+    handlers.now += 1799.0
+    handlers.exit(second, 1)
+    third = handlers.submit(gpus="1")
+    fourth = handlers.submit(cpus="1")
+    handlers.run(third, fourth)
+    handlers.now += 719.0
+    handlers.exit(fourth)
+    return handlers
+
+
+def test_gpu_time_is_summed_by_queue(used: HandlerFixture) -> None:
+    groups, total = summary(used, "queue")
+    night, default = groups["night"], groups["default"]
+    assert (night.gpu_hours, night.utilization, night.kwh, night.jobs) == (2.0, 75.0, 1.0, 1)
+    assert (default.gpu_hours, default.wasted_gpu_hours) == (0.7, 0.5)
+    assert (default.jobs, default.failed, default.kwh) == (3, 1, None)
+    assert (total.gpu_hours, total.jobs, total.key) == (2.7, 4, "total")
+    assert list(groups) == ["night", "default"], "largest first"
+
+
+def test_a_job_is_in_the_group_of_each_label(used: HandlerFixture) -> None:
+    groups, total = summary(used, "label")
+    assert (groups["lr"].gpu_hours, groups["big"].gpu_hours, total.gpu_hours) == (2.0, 2.0, 2.7)
+    assert groups["-"].jobs == 3
+
+
+@pytest.mark.parametrize("by", [key for key in KEYS if key != "label"])
+def test_the_groups_of_every_other_key_add_up_to_the_total(used: HandlerFixture, by: str) -> None:
+    groups, total = summary(used, by)
+    for name in ("gpu_hours", "wasted_gpu_hours", "busy_gpu_hours", "measured_gpu_hours"):
+        added = sum(getattr(group, name) for group in groups.values())
+        assert added == pytest.approx(getattr(total, name), abs=1e-3), name
+
+
+def test_only_attempts_that_ended_in_the_time_count(used: HandlerFixture) -> None:
+    end = used.job(1).ended_at or 0.0
+    assert summary(used, "user", until=end)[1].gpu_hours == 2.0
+    assert summary(used, "user", since=end + 1)[1].gpu_hours == 0.7
+    assert summary(used, "user", since=used.now + 1)[1].jobs == 0
+
+
+def test_prices_give_a_cost(used: HandlerFixture) -> None:
+    prices = AccountingSettings(price_gpu_hour=2.0, price_kwh=0.5)
+    assert summary(used, "user", prices=prices)[1].cost == 5.9
+    assert summary(used, "user")[1].cost is None
+
+
+def test_waiting_times_are_quantiles() -> None:
+    waits = [
+        UsageRecord(n, "ana", "-", "q", "-", ("-",), "-", 10.0, False, float(n), ())
+        for n in range(100)
+    ]
+    _, total = summarize(waits, "user", 0.0, 20.0, FREE)
+    assert (total.wait_p50, total.wait_p90) == (50.0, 90.0)
+
+
+def test_unloaded_jobs_are_read_from_the_store(used: HandlerFixture) -> None:
+    _, before = summary(used, "user")
+    used.unload(1, 2)
+    assert summary(used, "user")[1] == before
+
+
+def test_a_period_that_ends_in_1970_is_not_the_default() -> None:
+    epoch = "1970-01-01T00:00:00Z"
+    assert parse_period(epoch, epoch, 1e9) == (0.0, 0.0)
+    assert parse_period(None, None, 1e9) == (1e9 - 30 * 86400, 1e9 + 1)
