@@ -10,10 +10,12 @@ from typing import Any
 from benchmarks import (
     compat,
     idle,
+    kubernetes,
     latency,
     machines,
     scale,
     sharing,
+    slurm,
     startup,
     sweeps,
     throughput,
@@ -34,6 +36,8 @@ MEASURES: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "training": training.measure,
     "sharing": sharing.measure,
     "sweeps": sweeps.measure,
+    "slurm": slurm.measure,
+    "kubernetes": kubernetes.measure,
 }
 
 
