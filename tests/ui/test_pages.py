@@ -123,6 +123,31 @@ def test_a_job_is_cancelled_and_retried_with_the_keyboard_alone(
     visitor.shows("this help")
 
 
+def test_a_key_pressed_right_after_a_dialog_was_left_is_obeyed(
+    box: DaemonFixture, visitor: Visitor
+) -> None:
+    """The browser reports the end of a dialog with the next frame, which may come late."""
+    label = box.submit("--gpus", "1", "exec sleep 300")
+    visitor.open("q")
+    expect(visitor.row(label)).to_be_visible()
+    keys = visitor.page.keyboard
+    keys.press("j")
+    keys.press("c")
+    visitor.shows(f"stoker cancel {label}")
+    visitor.page.evaluate(
+        """() => {
+            const press = (target, key) =>
+                target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+            press(document.activeElement, "Escape");
+            press(document.body, "c");
+        }"""
+    )
+    visitor.page.wait_for_timeout(200)
+    expect(visitor.page.get_by_role("button", name="Cancel 1 job")).to_be_focused()
+    keys.press("Escape")
+    expect(visitor.page.get_by_role("dialog")).to_have_count(0)
+
+
 def test_members_of_an_array_are_held_and_moved_alone(box: DaemonFixture, visitor: Visitor) -> None:
     """The id of an array is also that of its first member."""
     box.submit("--gpus", "4", "--name", "holds", "exec sleep 300")

@@ -46,9 +46,13 @@ export function Rail() {
 function Modal({ label, onClose, children }: { label: string; onClose: () => void; children: preact.ComponentChildren }) {
   const ref = useRef<HTMLDialogElement>(null);
   useLayoutEffect(() => {
-    ref.current!.showModal();
+    const dialog = ref.current!;
+    dialog.showModal();
+    return () => dialog.close();
   }, []);
-  return <dialog ref={ref} aria-label={label} onClose={onClose} onClick={(event) => event.target === ref.current && ref.current!.close()}>{children}</dialog>;
+  // The close event comes with the next frame: a key that is pressed before it would be lost.
+  const onKeyDown = (event: KeyboardEvent) => event.key === "Escape" && (event.preventDefault(), onClose());
+  return <dialog ref={ref} aria-label={label} onClose={() => ref.current && onClose()} onKeyDown={onKeyDown} onClick={(event) => event.target === ref.current && onClose()}>{children}</dialog>;
 }
 
 export function Question() {
