@@ -136,8 +136,9 @@ def test_a_key_pressed_right_after_a_dialog_was_left_is_obeyed(
     visitor.shows(f"stoker cancel {label}")
     visitor.page.evaluate(
         """() => {
+            const options = { bubbles: true, cancelable: true };
             const press = (target, key) =>
-                target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+                target.dispatchEvent(new KeyboardEvent("keydown", { key, ...options }));
             press(document.activeElement, "Escape");
             press(document.body, "c");
         }"""
