@@ -122,6 +122,17 @@ def test_a_range_of_gpus(text: str, ask: GpuRequest) -> None:
     assert parse_gpu_range(text) == ask
 
 
+@pytest.mark.parametrize(
+    ("text", "is_training"),
+    [("1..4", True), ("a100:1..", True), ("24GB..:1..4", True), ("24GB..:2", False), ("2", False)],
+)
+def test_a_range_of_gpus_makes_a_training_job(text: str, is_training: bool) -> None:
+    options = parsed(gpus=text)
+    assert (options.fields.get("training") is not None) is is_training
+    assert options.request.gpus is not None
+    assert not options.request.gpus.shareable
+
+
 @pytest.mark.parametrize("text", ["4..1", "0.5..2", "0..4", "1..2.5", "1...4", "..4"])
 def test_invalid_ranges_are_rejected(text: str) -> None:
     with pytest.raises(BadValue, match="--gpus"):

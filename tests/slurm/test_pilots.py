@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from e2e.daemon_fixture import DaemonFixture, until
+from e2e.journal import journal
 from slurm.actions import (
     HOLD,
     add_cluster,
@@ -71,6 +72,40 @@ def test_two_jobs_share_the_memory_of_one_gpu_of_a_pilot(
     assert [idle.end_of(job)["result"] for job in (*jobs, third)] == [0, 0, 0]
     assert [idle.output(job) for job in jobs] == ["0\n", "0\n"]
     assert {idle.job(job)["node"] for job in jobs} == {"lab-1"}
+
+
+ELASTIC = """
+import os, time
+from stoker.training import job
+
+for epoch in job.epochs(100_000):
+    time.sleep(0.1 / len(os.environ["CUDA_VISIBLE_DEVICES"].split(",")))
+    print("epoch", epoch, "on", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+"""
+
+
+def test_an_elastic_job_grows_in_a_pilot_and_its_log_is_followed(
+    slurm: SlurmCluster, idle: DaemonFixture
+) -> None:
+    add_cluster(idle, pilot="gpus=2 cores=2 mem=1G time=30m max=1 idle=60s")
+    script = idle.script("elastic.py", ELASTIC)
+    job = int(idle.submit("--gpus", "1..2", "/usr/bin/python3", script))
+    idle.becomes(job, "RUNNING")
+    logs = idle.popen("logs", "-f", str(job))
+    try:
+        until(lambda: " on 0,1\n" in idle.output(job))
+        measured = idle.job(job)["training"]
+        assert measured["epochs_done"] > 0
+        assert measured["epoch_seconds"] > 0
+        idle.stoker("cancel", job)
+        text, _ = logs.communicate(timeout=30)
+    finally:
+        logs.kill()
+    epochs = [line.split() for line in text.decode().splitlines() if line.startswith("epoch ")]
+    assert [int(words[1]) for words in epochs] == list(range(len(epochs)))
+    assert [words[3] for words in epochs] == sorted(words[3] for words in epochs)
+    assert {words[3] for words in epochs} == {"0", "0,1"}
+    assert [event["gpus"] for event in journal(idle, "StopAsked")] == [2]
 
 
 def test_a_gang_runs_in_two_pilots(slurm: SlurmCluster, idle: DaemonFixture) -> None:

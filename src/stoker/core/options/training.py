@@ -15,6 +15,7 @@ from stoker.core.options.values import FieldParsers, GivenOptions, parse_count, 
 _T = TypeVar("_T")
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gres")
 GPU_KINDS = ("gpu_model", "gpus_min_vram", "gpu_memory", "use_gpus", "prefer_gpus", "avoid_gpus")
+GPU_RANGE = r"([\d.]*\d)\.\.([\d.]*)"
 MAX_GPUS_PER_NODE = 64 * THOUSAND
 """Thousandths; more than any node has: an elastic job may get all GPUs of a node."""
 RESERVED_TARGETS = {
@@ -27,7 +28,7 @@ RESERVED_TARGETS = {
 def training_fields(given: GivenOptions, before: Spec | None) -> dict[str, Any]:
     """Return the fields of the spec that were given; `before` is the spec that an edit changes."""
     fields: dict[str, Any] = {}
-    if given.has_any(TRAINING_OPTIONS):
+    if given.has_any(TRAINING_OPTIONS) or is_gpu_range(given):
         training = before.training if before is not None else None
         changes = parse_fields(TRAINING_FIELDS, given.words)
         if "distributed" in given.words:
@@ -78,7 +79,7 @@ def parse_gpu_range(text: str) -> GpuRequest:
     """Parse a number of GPUs, or a range: `1..4`, `a100:2..8`, `1..` without an upper limit."""
     text = text.strip()
     head, colon, tail = text.rpartition(":")
-    match = re.fullmatch(r"([\d.]*\d)\.\.([\d.]*)", tail)
+    match = re.fullmatch(GPU_RANGE, tail)
     if not match:
         return parse_gpus(text)
     min_gpus, max_gpus = parse_amount(match[1], "--gpus"), MAX_GPUS_PER_NODE
@@ -90,6 +91,12 @@ def parse_gpu_range(text: str) -> GpuRequest:
         raise BadValue(f"--gpus '{text}' is reversed; write the smaller number first.")
     request = parse_gpus(f"{head}{colon}{min_gpus // THOUSAND}")
     return replace(request, max_amount=max_gpus if max_gpus > min_gpus else None)
+
+
+def is_gpu_range(given: GivenOptions) -> bool:
+    """Whether `--gpus` is a range: only a training job can change the number of its GPUs."""
+    number = given.words.get("gpus", "").strip().rpartition(":")[2]
+    return re.fullmatch(GPU_RANGE, number) is not None
 
 
 def training_gpu_request(
