@@ -288,7 +288,7 @@ def test_an_attempt_on_a_node_that_is_down_is_not_given_up_before_its_pod_is_gon
     bench.cluster.set_node_down(node)
     try:
         bench.cluster.kubectl("delete", "pod", bench.pod(FIRST), "--wait=false")
-        bench.until(lambda: bench.executor.attempts[FIRST].pod.is_deleting)  # type: ignore[attr-defined]
+        bench.until(lambda: bench.executor.attempts[bench.pod(FIRST)].pod.is_deleting)  # type: ignore[attr-defined]
         bench.wait(60)
         assert not bench.of(FIRST, *ENDS)
     finally:
