@@ -5,6 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from core.scenario import Afar, gpus
+from core.test_rebalance import held_gpus, plan_after, resize_target
+from core.test_training import counted, listens
 from core.test_why import unknown
 from stoker.core import events as e
 from stoker.core.events.instructions import StartProcess, TerminateAttempt
@@ -330,6 +332,22 @@ def test_a_job_for_several_nodes_is_left_to_pilots_only_if_there_may_be_enough_o
     story = cluster(replace(lab(gpus=9, takes_gangs=True), pilot=pilot))
     jobs = [story.submit(replace(gpus(1), node_count=count)) for count in (2, 3)]
     assert story.plan() == jobs[1:]
+
+
+@pytest.mark.parametrize("hands_over", [False, True])
+def test_an_elastic_job_grows_in_a_pilot_of_a_cluster_that_also_takes_other_jobs(hands_over: bool):
+    pilot = replace(lab(gpus=2), placement=PlacementMode.MANAGED, on_demand=1)
+    story = cluster(replace(lab(), pilot=pilot if hands_over else None))
+    story.add("lab-1", gpus=2)
+    job = story.submit(gpus(1, max_amount=2000), training=Training(epochs=1000))
+    other = story.submit(gpus(1))
+    listens(story, job)
+    assert (story.where(job), held_gpus(story, job)) == (["lab-1"], 1)
+    story.started(other)
+    story.exited(other)
+    counted(story, job, 1, seconds=1000.0)
+    assert plan_after(story) == [job]
+    assert resize_target(story, job) == 2
 
 
 def test_the_size_of_an_elastic_job_does_not_depend_on_a_delegated_node():

@@ -38,13 +38,22 @@ print(json.dumps({name: os.environ.get(name) for name in names}), flush=True)
 TRAIN = """
 import os, time
 from stoker.training import job
+rank, attempt = int(os.environ["NODE_RANK"]), os.environ["STOKER_ATTEMPT"]
 print("begins at", job.epochs_done, flush=True)
-for epoch in job.epochs(100_000):
-    job.measure()
-    time.sleep(0.2)
-    if job.epochs_done and epoch > job.epochs_done + 5 and os.path.exists("end"):
-        break
+try:
+    for epoch in job.epochs(100_000):
+        job.measure()
+        time.sleep(0.2)
+        open(f"{attempt}.{epoch}.{rank}", "w").close()
+        while not os.path.exists(f"{attempt}.{epoch}.{1 - rank}"):
+            time.sleep(0.01)
+        if os.path.exists("end") and attempt == "1":
+            break
+except SystemExit as stop:
+    print("stopped after", epoch, stop.code, flush=True)
+    raise
 """
+"""A step is done when both parts have done it."""
 
 
 def hand_over(box: DaemonFixture) -> None:
@@ -123,7 +132,7 @@ def test_a_part_that_fails_ends_the_other(pair: KubernetesCluster, idle: DaemonF
     job = int(idle.submit(*ACROSS, "--wrap", line))
     end = idle.end_of(job, 2 * WAIT_SECONDS)
     assert (end["state"], end["result"]) == ("FAILED", 9), (end, idle.log)
-    assert part(idle, job, 0) == ["up"]
+    assert part(idle, job, 0)[0] == "up"
     until(lambda: not pair.pods(), WAIT_SECONDS)
 
 
@@ -162,15 +171,16 @@ def test_all_parts_stop_before_one_epoch_when_a_pod_is_evicted(
     until(lambda: idle.job(job)["attempt"] == 1, 2 * WAIT_SECONDS)
     (idle.user / "end").touch()
     assert idle.end_of(job, 2 * WAIT_SECONDS)["result"] == 0, idle.log
+    assert idle.job(job)["attempt"] == 1
     logs = Path(idle.job(job)["log"]).parent
-    stops = [
-        [line for line in log.read_text().splitlines() if "stopping before epoch" in line]
+    first, second = (
+        [line for line in log.read_text().splitlines() if line.startswith("stopped after")]
         for log in (logs / f"{job}.out", logs / f"{job}.out.1")
-    ]
-    assert len(stops[0]) == 1, stops
-    assert stops[0] == stops[1]
-    begins = part(idle, job, 0)[0]
-    assert stops[0][0].split("epoch ")[1].split()[0] == begins.split()[-1]
+    )
+    assert first == second
+    _, _, last, code = first[0].split()
+    assert code == "75"
+    assert [part(idle, job, rank)[0] for rank in range(2)] == [f"begins at {int(last) + 1}"] * 2
 
 
 def test_a_gang_for_which_there_is_room_in_part_waits_and_is_cancelled_as_a_whole(
