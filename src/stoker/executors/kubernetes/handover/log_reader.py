@@ -55,7 +55,7 @@ class LogReader:
         """The code that the wrapper has told."""
         self.is_at_barrier = False
         """Whether it has reached its barrier."""
-        self.is_past_barrier = False
+        self.is_past_barrier = position is not None and position.out > 0
         self.is_cancelled = False
         """Whether it gave up at its barrier."""
         self.trouble = ""

@@ -135,7 +135,7 @@ class PodEnds:
             is_ours = attempt.is_revoked or attempt.end is not None
             self.cancel(attempt, verdict.why, 0.0 if is_ours else DELETED_SECONDS)
         elif reader.is_cancelled or self._ended_at_barrier(attempt):
-            self.cancel(attempt, "another part of the job could not be started")
+            self.cancel(attempt, "the pods of the job did not all run in time")
         elif verdict.kind is Kind.EXITED:
             self._exit(attempt)
         else:
