@@ -20,7 +20,7 @@
 `real`                (function) the same with pods on the real kubelet only; returns
                       `kubelet_node`.
 `pair`                (function) the same with pods on two real kubelets, `real1` and `other2`,
-                      each with a pod network and mounts of its own; returns the `KubernetesCluster`.
+                      each with pods and mounts of its own; returns the cluster.
 
 All tests that use them are proofs (`pytestmark = pytest.mark.proof`): `.ci/kubernetes` builds the
 programs. Without them tests are skipped; with CI=true they fail.
