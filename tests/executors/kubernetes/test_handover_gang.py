@@ -72,7 +72,7 @@ class FakeApi:
 
 
 class Lab:
-    """An executor whose cluster the test plays."""
+    """An executor, and the cluster that the test simulates for it."""
 
     def __init__(self, base: Path) -> None:
         self.base, self.api = base, FakeApi()
@@ -244,7 +244,7 @@ def test_control_files_and_ports_are_those_of_one_part(lab: Lab) -> None:
     assert ports == [((31346, 6006),), ()]
 
 
-def test_a_training_gang_is_asked_to_stop_when_the_cluster_ends_one_of_its_pods(lab: Lab) -> None:
+def test_a_training_gang_is_stopped_when_the_cluster_ends_one_of_its_pods(lab: Lab) -> None:
     lab.start(is_training=True)
     for rank in range(2):
         lab.runs(rank)
@@ -252,9 +252,9 @@ def test_a_training_gang_is_asked_to_stop_when_the_cluster_ends_one_of_its_pods(
     lab.api.pods[lab.identity(1).name]["metadata"]["deletionTimestamp"] = TIME
     for _ in range(2):
         lab.runs(1)
-    (asked,) = lab.of(e.PreemptionRequested)
-    assert asked.job == 7
-    assert not asked.at_once
+    (requested,) = lab.of(e.PreemptionRequested)
+    assert requested.job == 7
+    assert not requested.at_once
 
 
 def test_a_later_daemon_learns_from_the_logs_which_parts_wait_and_run(lab: Lab) -> None:
