@@ -5,12 +5,20 @@ import pytest
 from msgspec.structs import replace
 
 from core.scenario import Afar, gpus
+from core.test_rebalance import held_gpus, plan_after, resize_target
+from core.test_training import counted, listens
 from core.test_why import unknown
 from stoker.core import events as e
 from stoker.core.events.instructions import StartProcess, TerminateAttempt
 from stoker.core.explain.why import explain_job, reason
 from stoker.core.launch.launch import launch
-from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, PlacementMode
+from stoker.core.model.hardware import (
+    DeviceAllocation,
+    DeviceFacts,
+    NodeFacts,
+    Placement,
+    PlacementMode,
+)
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import Retry, Training
@@ -18,10 +26,13 @@ from stoker.core.placement.fit import fit
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.planner.planner import plan
 from stoker.core.state.record import ClusterRecord
+from stoker.daemon.nodes.configured import lost_attempts
 from stoker.store.codec import decode_event
 
 
-def lab(gpus: int = 4, max_in_flight: int = 2, **pools: int) -> NodeFacts:
+def lab(
+    gpus: int = 4, max_in_flight: int = 2, takes_gangs: bool = False, **pools: int
+) -> NodeFacts:
     """A cluster with pools of GPUs, cores and memory."""
     cards = tuple(
         DeviceFacts(f"*{model}", capacity=count * 1000, model=model, memory=40_000)
@@ -36,6 +47,7 @@ def lab(gpus: int = 4, max_in_flight: int = 2, **pools: int) -> NodeFacts:
         },
         placement=PlacementMode.DELEGATED,
         max_in_flight=max_in_flight,
+        takes_gangs=takes_gangs,
     )
 
 
@@ -262,6 +274,88 @@ def test_a_gang_does_not_include_a_delegated_node():
     story.add("ant")
     assert story.plan() == [wide]
     assert story.where(wide) == ["box", "ant"]
+
+
+def gang(max_in_flight: int = 2, here: int = 0, **fields: object) -> tuple[Afar, int]:
+    """A job of two parts on a delegated node that takes gangs."""
+    story = cluster(lab(takes_gangs=True, max_in_flight=max_in_flight), here)
+    job = story.submit(replace(gpus(2), node_count=2), **fields)  # type: ignore[arg-type]
+    story.plan()
+    return story, job
+
+
+def test_all_parts_of_a_gang_are_on_a_delegated_node_that_takes_gangs():
+    story, job = gang(max_in_flight=1, here=1)
+    part = Placement("lab", (DeviceAllocation("gpu", "*a100", 2000),))
+    assert story.placed(job) == replace(part, other_parts=(part,))
+    assert story.free(node="lab") == {"*a100": 0}
+    assert story.state.in_flight("lab") == [job]
+    single = story.submit(replace(gpus(2), node_count=1))
+    assert story.plan() == []
+    for rank in range(2):
+        story.part(e.ProcessStarted, job, rank, pid=None, boot=story.boot, hosts=(f"n{rank}",))
+    assert story.job(job).hosts == ("n0", "n1")
+    story.part(e.ProcessExited, job, 0, code=0)
+    assert story.is_(job) == "RUNNING"
+    story.part(e.ProcessExited, job, 1, code=0)
+    assert story.is_(job) == "COMPLETED"
+    assert story.plan() == [single]
+
+
+def test_a_gang_needs_the_amounts_of_all_its_parts():
+    story = cluster(lab(takes_gangs=True))
+    jobs = [story.submit(replace(gpus(each), node_count=2)) for each in (3, 2)]
+    assert story.plan() == jobs[1:]
+
+
+def test_a_gang_is_on_nodes_of_ones_own_rather_than_delegated():
+    story = cluster(lab(takes_gangs=True), here=2)
+    story.add("ant")
+    job = story.submit(replace(gpus(2), node_count=2))
+    story.plan()
+    assert story.where(job) == ["box", "ant"]
+
+
+def test_a_gang_on_a_delegated_node_is_given_up_and_lost_as_a_whole():
+    story, job = gang(requeueable=True)
+    for rank in range(2):
+        story.part(e.ProcessStarted, job, rank, pid=None, boot=story.boot)
+    story.silent("lab")
+    lost = lost_attempts(story.state, "lab", "gone", story.now)
+    assert [each.part for each in lost] == [0, 1]  # type: ignore[attr-defined]
+    story.about(e.AttemptAbandoned, job, node="lab")
+    assert (story.is_(job), story.job(job).attempt) == ("PENDING", 1)
+
+
+def test_a_job_for_several_nodes_is_left_to_pilots_only_if_there_may_be_enough_of_them():
+    pilot = replace(lab(), placement=PlacementMode.MANAGED, on_demand=2)
+    story = cluster(replace(lab(gpus=9, takes_gangs=True), pilot=pilot))
+    jobs = [story.submit(replace(gpus(1), node_count=count)) for count in (2, 3)]
+    assert story.plan() == jobs[1:]
+
+
+@pytest.mark.parametrize("hands_over", [False, True])
+def test_an_elastic_job_grows_in_a_pilot_of_a_cluster_that_also_takes_other_jobs(hands_over: bool):
+    pilot = replace(lab(gpus=2), placement=PlacementMode.MANAGED, on_demand=1)
+    story = cluster(replace(lab(), pilot=pilot if hands_over else None))
+    story.add("lab-1", gpus=2)
+    job = story.submit(gpus(1, max_amount=2000), training=Training(epochs=1000))
+    other = story.submit(gpus(1))
+    listens(story, job)
+    assert (story.where(job), held_gpus(story, job)) == (["lab-1"], 1)
+    story.started(other)
+    story.exited(other)
+    counted(story, job, 1, seconds=1000.0)
+    assert plan_after(story) == [job]
+    assert resize_target(story, job) == 2
+
+
+def test_the_size_of_an_elastic_job_does_not_depend_on_a_delegated_node():
+    story = cluster(lab(takes_gangs=True))
+    job = story.submit(gpus(2, max_amount=4000), training=Training(epochs=9, distributed=True))
+    story.plan()
+    assert story.where(job) == ["lab"]
+    assert story.placed(job).gpu_count == 2
 
 
 def test_jobs_run_here_while_there_is_room_and_there_when_there_is_none():

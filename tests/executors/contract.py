@@ -153,8 +153,8 @@ class ExecutorContract:
         executor.signal(FIRST, signal.SIGTERM)
         executor.suspend(FIRST)
         executor.resume(FIRST)
-        executor.release(FIRST, {})
-        executor.release(FIRST, None)
+        executor.release(FIRST, 1, {})
+        executor.release(FIRST, 1, None)
         executor.send_control(FIRST, 0, "stop", "now")
         executor.acknowledge([FIRST])
         executor.abandon(FIRST)
@@ -220,13 +220,13 @@ class BarrierContract:
 
     def test_a_part_starts_when_its_barrier_is_released(self, bench: Bench) -> None:
         self._start_at_barrier(bench)
-        bench.executor.release(FIRST, {"MASTER_ADDR": "here"})
+        bench.executor.release(FIRST, 1, {"MASTER_ADDR": "here"})
         assert bench.exit(FIRST).code == 0
         assert bench.starts(FIRST) == 1
 
     def test_a_part_with_a_cancelled_barrier_never_starts(self, bench: Bench) -> None:
         self._start_at_barrier(bench)
-        bench.executor.release(FIRST, None)
+        bench.executor.release(FIRST, 1, None)
         assert isinstance(bench.end(FIRST), e.StartCancelled)
         assert bench.starts(FIRST) == 0
 
@@ -302,6 +302,6 @@ class ProcessBarrierContract:
         launch = bench.script(FIRST, "echo $MEET")
         bench.executor.start(launch, Barrier(rank=0, timeout=60))
         bench.until(lambda: bench.sink.ready_parts)
-        bench.executor.release(FIRST, {"MEET": "here"})
+        bench.executor.release(FIRST, 0, {"MEET": "here"})
         assert bench.exit(FIRST).code == 0
         assert Path(launch.out).read_text() == "here\n"

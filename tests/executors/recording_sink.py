@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from stoker.core.events import Event
-from stoker.executors.port import AttemptId, NodeReading
+from stoker.executors.port import NODE, AttemptId, NodeReading, PartHost
 
 
 class RecordingSink:
@@ -18,6 +18,8 @@ class RecordingSink:
         self.readings: list[NodeReading] = []
         self.errors: list[str | None] = []
         self.ready_parts: list[tuple[AttemptId, int, int]] = []
+        self.hosts: dict[int, PartHost] = {}
+        """Of parts that were ready, by rank."""
         self.left_behind: list[AttemptId] = []
 
     def event(self, event: Event) -> None:
@@ -41,8 +43,9 @@ class RecordingSink:
     def reading_failed(self, error: str | None) -> None:
         self.errors.append(error)
 
-    def ready(self, attempt: AttemptId, rank: int, port: int) -> None:
+    def ready(self, attempt: AttemptId, rank: int, port: int, host: PartHost = NODE) -> None:
         self.ready_parts.append((attempt, rank, port))
+        self.hosts[rank] = host
 
     def checkpoints_left_behind(self, attempt: AttemptId) -> None:
         self.left_behind.append(attempt)

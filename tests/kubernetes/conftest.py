@@ -19,6 +19,8 @@
                       afterwards.
 `real`                (function) the same with pods on the real kubelet only; returns
                       `kubelet_node`.
+`pair`                (function) the same with pods on two real kubelets, `real1` and `other2`,
+                      each with pods and mounts of its own; returns the cluster.
 
 All tests that use them are proofs (`pytestmark = pytest.mark.proof`): `.ci/kubernetes` builds the
 programs. Without them tests are skipped; with CI=true they fail.
@@ -77,14 +79,34 @@ def real(
         yield kubelet_node
 
 
+@pytest.fixture(scope="module")
+def other_node(kubelet_node: KubeletNode) -> Iterator[KubeletNode]:
+    """A second real kubelet, for one module."""
+    node = KubeletNode(kubelet_node.cluster, "other2", gpus=4, index=2)
+    try:
+        yield node
+    finally:
+        node.close()
+        node.cluster.kubectl("delete", "node", node.name)
+
+
+@pytest.fixture
+def pair(
+    other_node: KubeletNode, idle: DaemonFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[KubernetesCluster]:
+    """Two real nodes, for the daemon of this test."""
+    with _used_by(other_node.cluster, idle, monkeypatch, "real", "other"):
+        yield other_node.cluster
+
+
 @contextlib.contextmanager
 def _used_by(
-    cluster: KubernetesCluster, box: DaemonFixture, monkeypatch: pytest.MonkeyPatch, nodes: str
+    cluster: KubernetesCluster, box: DaemonFixture, monkeypatch: pytest.MonkeyPatch, *nodes: str
 ) -> Iterator[None]:
     """Let the daemon of a test use the nodes whose names begin like this."""
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
-    cluster.use_nodes(nodes)
+    cluster.use_nodes(*nodes)
     try:
         yield
     finally:

@@ -242,11 +242,11 @@ class KubernetesCluster(DaemonGroup):
         is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
         return is_ready and not found["spec"].get("taints")
 
-    def use_nodes(self, prefix: str) -> None:
-        """Let pods be scheduled on the nodes whose names begin like this, and on no others."""
+    def use_nodes(self, *prefixes: str) -> None:
+        """Let pods be scheduled on the nodes whose names begin so, and on no others."""
         for node in self.get("nodes"):
             name, is_cordoned = node["metadata"]["name"], node["spec"].get("unschedulable", False)
-            if is_cordoned == name.startswith(prefix):
+            if is_cordoned == name.startswith(prefixes):
                 self.kubectl("uncordon" if is_cordoned else "cordon", name)
 
     def set_node_down(self, node: str, is_down: bool = True) -> None:

@@ -13,7 +13,9 @@ from kubernetes.control_plane import KubernetesCluster
 from kubernetes.handover_bench import HandoverBench
 from kubernetes.kubelet_node import KubeletNode
 from stoker.core import events as e
+from stoker.core.launch.launch import Launch
 from stoker.core.model.hardware import DeviceAllocation, Placement
+from stoker.executors.port import Barrier
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
 
@@ -288,10 +290,44 @@ def test_an_attempt_on_a_node_that_is_down_is_not_given_up_before_its_pod_is_gon
     bench.cluster.set_node_down(node)
     try:
         bench.cluster.kubectl("delete", "pod", bench.pod(FIRST), "--wait=false")
-        bench.until(lambda: bench.executor.attempts[FIRST].pod.is_deleting)  # type: ignore[attr-defined]
+        bench.until(lambda: bench.executor.attempts[bench.pod(FIRST)].pod.is_deleting)  # type: ignore[attr-defined]
         bench.wait(60)
         assert not bench.of(FIRST, *ENDS)
     finally:
         bench.cluster.set_node_down(node, is_down=False)
     bench.cluster.kubectl("delete", "pod", bench.pod(FIRST), "--force", "--wait=false")
     assert isinstance(bench.end(FIRST), e.AttemptLost)
+
+
+def part_of(bench: HandoverBench, rank: int, gpus: int) -> Launch:
+    """Return one part of a gang that needs some GPUs."""
+    launch = bench.script(FIRST, f"touch $HOME/ran-{rank}")
+    placement = Placement("lab", (DeviceAllocation("gpu", "*", 1000 * gpus),))
+    both = replace(placement, other_parts=(placement,))
+    return replace(launch, placement=both, out=f"{launch.out}.{rank}")
+
+
+def test_half_a_gang_gives_up_by_itself_and_the_other_half_is_taken_back(make: Make) -> None:
+    bench = make()
+    for rank, gpus in enumerate((1, 9)):
+        bench.executor.start(part_of(bench, rank, gpus), Barrier(rank, timeout=4))
+    bench.until(lambda: bench.sink.ready_parts)
+    assert bench.sink.hosts[0].name == "real1"
+    assert bench.sink.hosts[0].address.startswith("10.78.")
+    bench.until(lambda: any(
+        event.reason.startswith("1 of 2 pods run: ")  # type: ignore[attr-defined]
+        for event in bench.of(FIRST, e.AttemptQueued)
+    ))  # fmt: skip
+    (cancelled,) = bench.until(lambda: bench.of(FIRST, *ENDS))
+    assert isinstance(cancelled, e.StartCancelled)
+    assert cancelled.part == 0
+    bench.executor.release(FIRST, 1, None)
+    bench.until(lambda: len(bench.of(FIRST, *ENDS)) == 2)
+    assert {event.part for event in bench.of(FIRST, e.StartCancelled)} == {0, 1}  # type: ignore[attr-defined]
+    assert len(bench.claims()) == 2
+    bench.executor.acknowledge([FIRST])
+    bench.until(lambda: len(bench.claims()) == 1)
+    bench.executor.acknowledge([FIRST])
+    bench.until(lambda: not bench.cluster.pods())
+    assert not list(bench.home.glob("ran-*"))
+    assert not bench.of(FIRST, e.ProcessStarted)

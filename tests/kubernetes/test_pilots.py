@@ -1,8 +1,11 @@
 """Pilots on a real kubelet: asked for when jobs need them, used as nodes, deleted when idle."""
 
+from pathlib import Path
+
 import pytest
 
 from e2e.daemon_fixture import DaemonFixture, until
+from e2e.journal import journal
 from kubernetes.actions import (
     HOLD,
     WAIT_SECONDS,
@@ -16,6 +19,7 @@ from kubernetes.actions import (
     submit,
 )
 from kubernetes.kubelet_node import BARE_IMAGE, IMAGE, KubeletNode
+from slurm.test_pilots import ELASTIC
 from ssh.test_training import SCRIPT
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
@@ -94,6 +98,25 @@ def test_a_training_job_is_preempted_at_a_checkpoint_and_resumes(
     begins = [line.split()[2:4] for line in idle.output(job).splitlines() if "begins" in line]
     assert begins[-1] == ["1", "1"]
     assert "trained 111" in idle.output(job)
+
+
+def test_an_elastic_job_grows_in_a_pilot(real: KubeletNode, idle: DaemonFixture) -> None:
+    add_cluster(idle, "--ahead", "2", pilot=f"gpus=2 cores=1 image={IMAGE} max=1")
+    idle.script("elastic.py", ELASTIC)
+    job = int(idle.submit("--gpus", "1..2", "python3", "elastic.py"))
+    says(idle, job, " on 0\n")
+    says(idle, job, " on 0,1\n")
+    measured = idle.job(job)["training"]
+    assert measured["epochs_done"] > 0
+    assert measured["epoch_seconds"] > 0
+    idle.stoker("cancel", job)
+    idle.end_of(job, WAIT_SECONDS)
+    logs = Path(idle.job(job)["log"]).parent
+    text = "".join((logs / name).read_text() for name in (f"{job}.out", f"{job}.1.out"))
+    lines = [line.split() for line in text.splitlines() if line.startswith("epoch ")]
+    assert [int(words[1]) for words in lines] == list(range(len(lines)))
+    assert [words[3] for words in lines] == sorted(words[3] for words in lines)
+    assert [event["gpus"] for event in journal(idle, "StopAsked")] == [2]
 
 
 def test_processes_that_lose_their_parent_are_reaped(

@@ -15,7 +15,7 @@ from stoker.core import events as e
 from stoker.core.events.instructions import StartProcess
 from stoker.core.launch.launch import Launch, launch
 from stoker.core.measurement.foreign_use import Thresholds
-from stoker.core.model.hardware import NodeFacts, Placement, PlacementMode
+from stoker.core.model.hardware import NodeFacts, PlacementMode
 from stoker.core.model.job import AttemptId
 from stoker.core.state.timers import next_wakeup
 from stoker.daemon.context import RequestContext
@@ -301,11 +301,11 @@ class SimulatedDaemon:
         self.registry.on_events(self.engine.state, result.events)
         result.raise_error()
 
-    def _build_launch(self, start: StartProcess, part: Placement) -> Launch:
+    def _build_launch(self, start: StartProcess, rank: int) -> Launch:
         """Build a launch as the daemon does, and tell the machine what the process learns."""
         state, token = self.engine.state, f"sim.{start.job}.{start.attempt}"
+        part = start.placement.parts[rank]
         job, node = state.jobs[start.job], state.cluster.nodes[part.node]
-        rank = start.placement.parts.index(part)
         built = launch(job, state.spec(job), start.placement, node, 0.0, "/l", token, "/s", rank)
         assert built.id == (start.job, start.attempt)
         names = part.names("gpu") or [f"{job.id}.{n}" for n in range(part.gpu_count)]

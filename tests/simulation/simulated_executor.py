@@ -230,7 +230,7 @@ class SimulatedExecutor(Executor):
         wait = self.world.random.uniform(0.0, self.faults.start_delay)
         self.world.after(wait, arrive, self.machine.afar)
 
-    def release(self, attempt: AttemptId, environment: Mapping[str, str] | None) -> None:
+    def release(self, attempt: AttemptId, rank: int, environment: Mapping[str, str] | None) -> None:
         """Let a part that waits at its barrier run; without an environment, give it up."""
         if not self.is_connected:
             return  # it gives up by itself

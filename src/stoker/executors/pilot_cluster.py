@@ -95,7 +95,7 @@ class PilotClusterExecutor(Executor):
     def start(self, launch: Launch, barrier: Barrier | None = None) -> None:
         """Never called: nothing is placed on this node."""
 
-    def release(self, attempt: AttemptId, environment: Mapping[str, str] | None) -> None:
+    def release(self, attempt: AttemptId, rank: int, environment: Mapping[str, str] | None) -> None:
         """Do nothing."""
 
     def terminate(self, attempt: AttemptId, grace: float) -> None:

@@ -20,7 +20,7 @@ from stoker.core.model.spec import Spec
 
 __all__ = [
     "AttemptId", "AttemptRecords", "Barrier", "Capability", "Executor", "ExecutorSink",
-    "NodeReading", "PlacementMode", "RecoverableAttempt", "Upload",
+    "NodeReading", "PartHost", "PlacementMode", "RecoverableAttempt", "Upload",
 ]  # fmt: skip
 
 SHORTAGE_SECONDS = 10.0
@@ -120,6 +120,18 @@ class Allocation(Struct, frozen=True):
     """Wall time of its end at the latest."""
 
 
+class PartHost(Struct, frozen=True):
+    """Where a part of a gang runs, if a delegated node has chosen that."""
+
+    name: str = ""
+    address: str = ""
+    """By which the other parts reach it."""
+
+
+NODE = PartHost()
+"""It runs on the host that is its node."""
+
+
 class ExecutorSink(Protocol):
     """Receives what one executor reports about its node; called in the daemon's thread only.
 
@@ -150,8 +162,8 @@ class ExecutorSink(Protocol):
     def reading_failed(self, error: str | None) -> None:
         """Report that the GPU driver did not answer; earlier readings stay valid."""
 
-    def ready(self, attempt: AttemptId, rank: int, port: int) -> None:
-        """Report that a part waits at its barrier; `port` is free on its node."""
+    def ready(self, attempt: AttemptId, rank: int, port: int, host: PartHost = NODE) -> None:
+        """Report that a part waits at its barrier; `port` is free on its host."""
 
     def checkpoints_left_behind(self, attempt: AttemptId) -> None:
         """Report that checkpoints could not be copied: the job can resume on this node only."""
@@ -207,8 +219,11 @@ class Executor(Protocol):
     def start(self, launch: Launch, barrier: Barrier | None = None) -> None:
         """Start an attempt, at most once per attempt ever."""
 
-    def release(self, attempt: AttemptId, environment: Mapping[str, str] | None) -> None:
-        """Let a part that waits at its barrier run with these variables; None: give it up."""
+    def release(self, attempt: AttemptId, rank: int, environment: Mapping[str, str] | None) -> None:
+        """Let a part that waits at its barrier run with these variables; None: give it up.
+
+        A part that has not reached its barrier yet can be given up, too.
+        """
 
     def terminate(self, attempt: AttemptId, grace: float) -> None:
         """Terminate the whole process tree: TERM, KILL after `grace` seconds; 0: KILL at once."""

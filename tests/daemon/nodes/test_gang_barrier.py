@@ -41,6 +41,7 @@ def test_a_part_that_cannot_start_cancels_the_others_with_its_reason() -> None:
     gang.set_ready(0, 29500)
     gang.set_failed(1, "no space left", failed=False)
     assert (gang.next_actions().give_up, gang.next_actions().is_over) == ([0], False)
+    assert barrier(NONE, WAITING, READY).next_actions().give_up == [1, 2]
     gang.set_failed(0, "released", failed=False)
     actions = gang.next_actions()
     assert (actions.cancelled, actions.failed, actions.is_over) == ("no space left", False, True)

@@ -87,6 +87,30 @@ def test_a_pod_has_the_name_of_its_attempt_and_runs_once() -> None:
     assert replace(IDENTITY, rank=1).name == "stoker-abcdef01-7-2-1"
 
 
+def test_the_pods_of_a_gang_are_one_group_for_kueue() -> None:
+    template = PodTemplate("lab", queue="team", annotations={"a": "b"})
+    placement = launch().placement
+    assert placement is not None
+    two = replace(placement, other_parts=(placement,))
+    assert "annotations" not in build()["metadata"]
+    metadata = [
+        build_pod(
+            PodRequest(replace(IDENTITY, rank=rank), launch(placement=two), template, [], 10.0)
+        )["metadata"]
+        for rank in range(2)
+    ]  # fmt: skip
+    for rank, each in enumerate(metadata):
+        assert each["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+        assert each["labels"]["kueue.x-k8s.io/pod-group-name"] == "stoker-abcdef01-7-2"
+        assert each["labels"]["stoker.dev/rank"] == str(rank)
+        assert each["annotations"] == {
+            "a": "b", "kueue.x-k8s.io/pod-group-total-count": "2",
+            "kueue.x-k8s.io/retriable-in-group": "false",
+        }  # fmt: skip
+    single = build(template)["metadata"]
+    assert not any("pod-group" in name for name in (*single["labels"], *single["annotations"]))
+
+
 def test_memory_and_gpus_are_limits_and_cores_are_not() -> None:
     pod = build()
     assert main(pod)["resources"] == {

@@ -20,13 +20,15 @@ def shell(request: pytest.FixtureRequest) -> list[str]:
 
 
 def run(
-    shell: list[str], base: Path, flags: str, script: str
+    shell: list[str], base: Path, flags: str, script: str, barrier: int = 0, **files: str
 ) -> "tuple[subprocess.CompletedProcess[str], str]":
     """Run a script by the wrapper; return the end and the termination message."""
     (base / "reports").mkdir()
+    for name, content in files.items():
+        (base / f"reports/.{name}").write_text(content)
     text = wrapper().replace("/stoker/reports", f"{base}/reports")
     text = text.replace("/dev/termination-log", f"{base}/message")
-    words = [*shell, "-c", text, "stoker", "N", flags, "0", "sh", "-c", script]
+    words = [*shell, "-c", text, "stoker", "N", flags, str(barrier), "sh", "-c", script]
     done = subprocess.run(words, capture_output=True, text=True, cwd=base, check=False)
     return done, (base / "message").read_text()
 
@@ -45,6 +47,19 @@ def test_reports_and_stderr_are_marked(shell: list[str], tmp_path: Path) -> None
     assert [line for line in lines if " r " in line] == ["N r 0 one", "N r 4 two"]
     assert [line for line in lines if " e " in line] == ["N e 0 bad", "N e 4 last"]
     assert message == "N r 0 one\nN r 4 two\nN x 0\n"
+
+
+def test_a_part_says_that_it_has_passed_its_barrier(shell: list[str], tmp_path: Path) -> None:
+    go = "export MEET='it'\"'\"'s here'\n"
+    done, _ = run(shell, tmp_path, "", 'echo "$MEET"', barrier=9, go=go, cancelled="")
+    assert (done.stderr, done.stdout) == ("N b\nN g\n", "it's here\nN x 0\n")
+
+
+def test_a_part_without_the_others_never_runs(shell: list[str], tmp_path: Path) -> None:
+    done, message = run(shell, tmp_path, "", "touch ran", barrier=1)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "N b\n", "N x cancelled\n")
+    assert message == "N x cancelled\n"
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_signal_of_the_command_is_its_code(shell: list[str], tmp_path: Path) -> None:

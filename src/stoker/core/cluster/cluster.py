@@ -106,6 +106,7 @@ class Cluster:
         self._joined += before is None
         node.delegated = facts.placement is PlacementMode.DELEGATED
         node.on_demand = facts.on_demand
+        node.takes_gangs = node.delegated and facts.takes_gangs
         self.node_ends.pop(facts.name, None)
         if facts.ends_at is not None:
             self.node_ends[facts.name] = facts.ends_at
@@ -211,7 +212,7 @@ def _gpu_facts(node: Node) -> list[DeviceFacts]:
 
 def _idle_node(facts: NodeFacts) -> Node:
     """Return a node with nothing allocated."""
-    node = Node(facts.name)
+    node = Node(facts.name, on_demand=facts.on_demand)
     for type, devices in facts.types.items():
         for device in devices:
             node.add(Device(type, device))

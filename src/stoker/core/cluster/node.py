@@ -124,6 +124,8 @@ class Node(Struct, eq=False):
     """Whether another scheduler decides which devices an attempt gets, and when."""
     on_demand: int = 0
     """Number of nodes like this that are added when jobs need them; 0: it is a node."""
+    takes_gangs: bool = False
+    """Whether it is delegated and also runs jobs of several nodes."""
     types: dict[str, list[Device]] = field(default_factory=dict)
     by_name: dict[tuple[str, str], Device] = field(default_factory=dict)
 
@@ -136,7 +138,7 @@ class Node(Struct, eq=False):
         """Return a copy for an overlay."""
         twin = Node(
             self.name, self.join_index, self.unavailable_reason, self.removed, self.delegated,
-            self.on_demand,
+            self.on_demand, self.takes_gangs,
         )  # fmt: skip
         for type, devices in self.types.items():
             twin.types[type] = list(map(_copy_device, devices))

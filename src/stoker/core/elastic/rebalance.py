@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf, log2
 
+from msgspec.structs import replace
+
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.elastic import sizes
 from stoker.core.elastic.allocation import (
@@ -53,16 +55,20 @@ def is_rebalanced(state: State, job: Job) -> bool:
     gpu_request = spec.request.gpus
     if gpu_request is None or gpu_request.max_amount is None:
         return False
-    if spec.request.node_count > 1 or not _is_any_whole_gpus(state.effective_request(job, spec)):
+    request = state.effective_request(job, spec)
+    if spec.request.node_count > 1 or not _is_any_whole_gpus(state.cluster, request):
         return False
     # Without preemption, GPUs that a job gets are lost to pending ones.
     others_wait = len(state.pending) > (job.id in state.pending)
     return state.policy_of(spec.queue).preempts or not others_wait
 
 
-def _is_any_whole_gpus(request: ResourceRequest) -> bool:
-    """Whether a request is for whole GPUs of any model on any node."""
-    gpus = request.gpus
+def _is_any_whole_gpus(cluster: Cluster, request: ResourceRequest) -> bool:
+    """Whether a request is for whole GPUs of any model on any node that is not delegated."""
+    gpus, nodes = request.gpus, cluster.nodes
+    delegated = {name for name in request.not_nodes if name in nodes and nodes[name].delegated}
+    others = tuple(name for name in request.not_nodes if name not in delegated)
+    request = replace(request, not_nodes=others)
     if gpus is None or gpus.allowed_models or gpus.min_vram or gpus.fixed_share is not None:
         return False
     if request.exclusive or names_hardware(request):
@@ -224,7 +230,7 @@ def _free_gpus(cluster: Cluster) -> int:
         and device.drained is None
         and device.foreign_user is None
         for node in cluster.all_nodes()
-        if node.unavailable_reason is None
+        if node.unavailable_reason is None and not node.delegated
         for device in node.types.get(GPU, ())
     )
 
@@ -240,7 +246,7 @@ def _pending_jobs(state: State, now: float) -> Iterator[tuple[ElasticKey, Elasti
         request = state.class_request(job, job_class)
         if id in state.pending_elastic and is_rebalanced(state, job):
             key, elastic_job = _elastic_job(state, job, now)
-        elif _is_any_whole_gpus(request):
+        elif _is_any_whole_gpus(state.cluster, request):
             gpus = request.gpu_amount // THOUSAND
             elastic_job = ElasticJob(id=id, min_gpus=gpus, max_gpus=gpus)
             key = _elastic_key(state, job, elastic_job, now)

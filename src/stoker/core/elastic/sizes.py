@@ -36,7 +36,7 @@ def resized(request: ResourceRequest, gpus: int, gpus_per_node: int) -> Resource
 
 def gpus_per_node(state: State) -> int:
     """Return the number of GPUs of the largest node."""
-    nodes = state.cluster.all_nodes()
+    nodes = (node for node in state.cluster.all_nodes() if not node.delegated)
     return max((len(node.types.get(GPU, ())) for node in nodes), default=0)
 
 

@@ -265,6 +265,8 @@ class StartCancelled(CurrentAttemptEvent, tag="StartCalledOff", frozen=True, kw_
     why: str
     delay: float = 0.0
     """Seconds to wait before the next try."""
+    part: int | None = None
+    """The part of a gang; None: the attempt as a whole."""
 
 
 class OrphanAttemptsFound(AttemptEvent, tag="AttemptsFound", frozen=True, kw_only=True):

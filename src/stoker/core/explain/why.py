@@ -29,7 +29,7 @@ from stoker.core.model.job import Job, StopRequest
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU, ResourceRequest, describe
 from stoker.core.model.units import approximate_duration, format_duration
-from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.placement.infeasible import infeasibility_reason, max_parts
 from stoker.core.placement.placer import find_placement
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.eligibility import dependency_status_of
@@ -137,14 +137,11 @@ def _since_when(state: State) -> dict[str, float]:
 
 def _unreachable_text(state: State, request: ResourceRequest, now: float) -> str | None:
     """Return the unreachable nodes that a job waits for, if too few others could run it."""
-    suitable = [
-        node.name
-        for node in state.cluster.nodes.values()
-        if infeasibility_reason(node, request) is None
-    ]
+    parts = {node.name: max_parts(node, request) for node in state.cluster.nodes.values()}
     since_when = _since_when(state)
-    unreachable = [name for name in suitable if name in since_when]
-    if not unreachable or len(suitable) - len(unreachable) >= request.node_count:
+    unreachable = [name for name in parts if parts[name] and name in since_when]
+    able = sum(parts[name] for name in parts if name not in unreachable)
+    if not unreachable or able >= request.node_count:
         return None
     since = min(since_when[name] for name in unreachable)
     listed = ", ".join(unreachable[:3]) + (" and others" if len(unreachable) > 3 else "")

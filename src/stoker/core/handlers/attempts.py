@@ -73,6 +73,8 @@ def on_process_started(state: State, job: Job, event: e.ProcessStarted) -> None:
     if event.part == 0:
         job.pid = event.pid
     if job.started_at is not None:
+        # Of a gang, each part has its own host on a delegated node.
+        job.hosts += tuple(host for host in event.hosts if host not in job.hosts)
         return
     if event.part is None:
         job.pid = event.pid

@@ -226,9 +226,9 @@ def on_attempt_abandoned(state: State, job: Job, event: e.AttemptAbandoned) -> d
     remote = state.record.remotes.get(event.node)
     if remote is None or not remote.shared:
         learning.discard_unsaved(job)
-    if job.placement.other_parts:
-        parts = [part.node for part in job.placement.parts]
-        return end_part(state, job, PartEnd(parts.index(event.node), away=True), event.at)
+    nodes = [part.node for part in job.placement.parts]
+    if set(nodes) != {event.node}:
+        return end_part(state, job, PartEnd(nodes.index(event.node), away=True), event.at)
     return conclude(state, job, after_abandonment(job, event.node), event.at)
 
 

@@ -117,7 +117,7 @@ def launch(
     extra |= _job_variables(job, spec, None if node.delegated else at)
     extra |= {_variable(type): names for type, names in named.items()}
     if len(nodes) > 1:
-        extra |= _gang_variables(nodes, rank, len(devices))
+        extra |= _gang_variables(nodes, rank, part.gpu_count)
     if spec.slurm:
         extra |= slurm_variables(job, spec, part, nodes, rank, at, host)
     out, err = log_paths(job, spec, node.name, logs, rank)

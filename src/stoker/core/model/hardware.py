@@ -67,6 +67,8 @@ class NodeFacts(Struct, frozen=True, omit_defaults=True):
     """When the node ends by itself, as an allocation does (wall clock); None: it stays."""
     max_seconds: int = 0
     """The longest time for which a job can need such a node; 0: any."""
+    takes_gangs: bool = False
+    """On a delegated node: whether it also runs jobs of several nodes."""
     pilot: NodeFacts | None = None
     """On a delegated node: the nodes that are added for jobs that they can run; a job that they
     cannot run is placed here."""
@@ -92,7 +94,10 @@ class DeviceAllocation(Struct, frozen=True, array_like=True):
 
 
 class Placement(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """The devices of an attempt on one node, and its other parts on other nodes."""
+    """The devices of an attempt on one node, and its other parts.
+
+    These are on other nodes, or all on one delegated node, which chooses a host for each.
+    """
 
     node: str
     allocations: tuple[DeviceAllocation, ...]
@@ -100,7 +105,7 @@ class Placement(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     @property
     def parts(self) -> tuple[Placement, ...]:
-        """All parts by rank, one per node; most attempts have one."""
+        """All parts by rank; most attempts have one."""
         return (self, *self.other_parts)
 
     def on(self, node: str) -> Placement | None:

@@ -72,7 +72,7 @@ def _accepts(node: Node, request: ResourceRequest) -> bool:
         return False
     if request.nodes and node.name not in request.nodes:
         return False
-    return not node.delegated or undelegable_reason(request) is None
+    return not node.delegated or undelegable_reason(request, node.takes_gangs) is None
 
 
 def _pick_gpus(node: Node, gpus: GpuRequest, remainder: int) -> list[DeviceAllocation] | None:

@@ -20,7 +20,7 @@ def infeasibility_reason(node: Node, request: ResourceRequest) -> str | None:
     if node.name in request.not_nodes:
         return "is excluded"
     if node.delegated:
-        if (lack := undelegable_reason(request)) is not None:
+        if (lack := undelegable_reason(request, node.takes_gangs)) is not None:
             return lack
         request = delegated_request(request)
     if request.gpus is not None and request.gpus.amount:
@@ -39,6 +39,13 @@ def infeasibility_reason(node: Node, request: ResourceRequest) -> str | None:
             split = "" if unit or len(devices) == 1 else " on one device"
             return f"has {shown(largest)} {type}{split} in all, not {shown(amount)}"
     return None
+
+
+def max_parts(node: Node, request: ResourceRequest) -> int:
+    """Return how many parts of a request an idle node, or those it stands for, could run."""
+    if infeasibility_reason(node, request) is not None:
+        return 0
+    return request.node_count if node.takes_gangs else node.on_demand or 1
 
 
 def _gpu_infeasibility(node: Node, gpus: GpuRequest) -> str | None:

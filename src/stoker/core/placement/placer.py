@@ -30,20 +30,22 @@ def find_placement(cluster: Cluster, request: ResourceRequest) -> Placement | No
     """
     count, part = request.node_count, request.part
     if not is_amount_only(request):
-        return _join(_packed(cluster.all_nodes(), part, count), count)
+        placement = _join(_packed(cluster.all_nodes(), part, count), count)
+        return placement or _delegated_gang(cluster.all_nodes(), request)
     chosen = nsmallest(count, _ranked_nodes(cluster, demand_of(cluster, request), count))
     parts = [_part_on(cluster, name, part, cost[-1]) for cost, _, name in chosen]
     if len(parts) < count:
         parts += _packed(scanned_nodes(cluster, request), part, count - len(parts))
-    return _join(parts, count)
+    return _join(parts, count) or _delegated_gang(scanned_nodes(cluster, request), request)
 
 
 def find_placement_on(
     cluster: Cluster, names: Iterable[str], request: ResourceRequest
 ) -> Placement | None:
     """Return devices that are free now, on the best of the named nodes."""
-    nodes = (node for name in names if (node := cluster.node(name)) is not None)
-    return _join(_packed(nodes, request.part, request.node_count), request.node_count)
+    nodes = [node for name in names if (node := cluster.node(name)) is not None]
+    placement = _join(_packed(nodes, request.part, request.node_count), request.node_count)
+    return placement or _delegated_gang(nodes, request)
 
 
 def _ranked_nodes(cluster: Cluster, demand: ResourceDemand, count: int) -> Iterator[RankedNode]:
@@ -80,6 +82,19 @@ def _join(parts: list[Placement], count: int) -> Placement | None:
     if len(parts) < count:
         return None
     return parts[0] if count == 1 else replace(parts[0], other_parts=tuple(parts[1:]))
+
+
+def _delegated_gang(nodes: Iterable[Node], request: ResourceRequest) -> Placement | None:
+    """Return the placement of all parts of a gang on one delegated node; None: none takes it."""
+    count = request.node_count
+    for node in nodes if count > 1 else ():
+        allocations = fit(node, request) if node.takes_gangs else None
+        if allocations is not None and all(
+            node.device(each).available >= each.amount * count for each in allocations
+        ):
+            part = Placement(node.name, allocations)
+            return replace(part, other_parts=(part,) * (count - 1))
+    return None
 
 
 def _packing_score(node: Node, request: ResourceRequest) -> PackingScore:

@@ -86,10 +86,13 @@ def gpu_bucket_of(request: ResourceRequest | None) -> int:
     )
 
 
-def undelegable_reason(request: ResourceRequest) -> str | None:
-    """Return why a delegated node cannot run this request, or None."""
+def undelegable_reason(request: ResourceRequest, takes_gangs: bool) -> str | None:
+    """Return why a delegated node cannot run this request, or None.
+
+    It takes all parts of a gang or none: one part beside others of other nodes is not possible.
+    """
     gpus = request.gpus
-    if request.node_count > 1 or request.in_gang:
+    if request.in_gang or (request.node_count > 1 and not takes_gangs):
         return "takes only jobs that run on one node; pilots can run others"
     if request.exclusive:
         return "gives no job a node of its own; a pilot can"

@@ -19,7 +19,7 @@ from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep, TrialBoard
 from stoker.core.model.units import THOUSAND
 from stoker.core.placement.horizon import exclude_ending_nodes
-from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.placement.infeasible import infeasibility_reason, max_parts
 from stoker.core.placement.node_lookup import demand_of
 from stoker.core.placement.request_shape import is_amount_only
 from stoker.core.policies.fair_share import FairShareUsage
@@ -205,7 +205,7 @@ class State:
             for name, (pilot, seconds) in self.cluster.pilots.items()
             if name not in request.nodes
             and spec.time_needed <= seconds
-            and infeasibility_reason(pilot, request) is None
+            and max_parts(pilot, request) >= request.node_count
         ]
         return replace(request, not_nodes=(*request.not_nodes, *names)) if names else request
 

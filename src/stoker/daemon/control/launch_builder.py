@@ -8,7 +8,6 @@ from collections.abc import Callable
 from stoker.core.events.instructions import StartProcess
 from stoker.core.launch.launch import Launch, launch
 from stoker.core.launch.slurm_env import SubmitHost
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import AttemptId
 from stoker.core.state.state import State
 from stoker.daemon.runtime.clock import system_clock
@@ -32,20 +31,20 @@ class LaunchBuilder:
         self._logs, self._scripts, self._home = logs, scripts, os.path.dirname(logs)
         self._submit_host = SubmitHost(node, os.getuid())
 
-    def build(self, instruction: StartProcess, part: Placement) -> Launch:
-        """Return what to start on the node of this part."""
+    def build(self, instruction: StartProcess, rank: int) -> Launch:
+        """Return what to start on the node of the part with this rank."""
         state, placement = self._state(), instruction.placement
         job = state.jobs[instruction.job]
         return launch(
             job,
             state.spec(job),
             placement,
-            state.cluster.nodes[part.node],
+            state.cluster.nodes[placement.parts[rank].node],
             self._clock().wall,
             self._logs,
             self._token(AttemptId(instruction.job, instruction.attempt)),
             self._scripts,
-            placement.parts.index(part),
+            rank,
             self._home,
             self._submit_host,
         )

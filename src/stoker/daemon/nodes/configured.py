@@ -103,15 +103,16 @@ def lost_attempts(
     events: list[e.Event] = []
     for job in jobs_on_node(state, name):
         assert job.placement is not None
-        rank = [part.node for part in job.placement.parts].index(name)
-        part = rank if job.placement.other_parts else None
-        if any(end.part == rank for end in job.ends):
-            continue
-        lost = e.AttemptLost(
-            at=at, job=job.id, attempt=job.attempt, why=why, part=part,
-            with_files=not state.record.remotes[name].shared, preempted=preempted,
-        )  # fmt: skip
-        events.append(lost)
+        ended = {end.part for end in job.ends}
+        for rank, part in enumerate(job.placement.parts):
+            if part.node != name or rank in ended:
+                continue
+            lost = e.AttemptLost(
+                at=at, job=job.id, attempt=job.attempt, why=why,
+                part=rank if job.placement.other_parts else None,
+                with_files=not state.record.remotes[name].shared, preempted=preempted,
+            )  # fmt: skip
+            events.append(lost)
     return events
 
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from stoker.core.events.instructions import StartProcess
 from stoker.core.model.job import AttemptId
+from stoker.executors.port import NODE, PartHost
 
 
 class PartState(Enum):
@@ -29,7 +30,7 @@ class BarrierActions(Struct):
     release: list[int] = []
     """Parts that may run."""
     give_up: list[int] = []
-    """Parts that wait for others that will not come."""
+    """Parts that wait for others that will not come, at the barrier or for a host."""
     lost: list[int] = []
     """Parts that were not started although others were."""
     cancelled: str | None = None
@@ -46,7 +47,8 @@ class GangBarrier(Struct):
     instruction: StartProcess
     parts: list[PartState]
     ports: list[int]
-    """A free port on the node of each part, as far as it has reported one."""
+    """A free port on the host of each part, as far as it has reported one."""
+    hosts: list[PartHost]
     why: str = ""
     failed: bool = False
 
@@ -54,18 +56,23 @@ class GangBarrier(Struct):
     def of(cls, instruction: StartProcess) -> GangBarrier:
         """Return a barrier of which nothing is known yet."""
         count = len(instruction.placement.parts)
-        return cls(instruction, [PartState.WAITING] * count, [0] * count)
+        return cls(instruction, [PartState.WAITING] * count, [0] * count, [NODE] * count)
 
     @property
     def attempt(self) -> AttemptId:
         """The attempt of all parts."""
         return AttemptId(self.instruction.job, self.instruction.attempt)
 
-    def set_ready(self, rank: int, port: int) -> None:
+    @property
+    def is_delegated(self) -> bool:
+        """Whether all parts are on one delegated node, which chooses their hosts."""
+        return len({part.node for part in self.instruction.placement.parts}) == 1
+
+    def set_ready(self, rank: int, port: int, host: PartHost = NODE) -> None:
         """Note that a part has claimed its attempt and waits."""
         if self.parts[rank] is PartState.WAITING:
             self.parts[rank] = PartState.READY
-        self.ports[rank] = port
+        self.ports[rank], self.hosts[rank] = port, host
 
     def set_running(self, rank: int) -> None:
         """Note that a part runs, or has run."""
@@ -91,13 +98,13 @@ class GangBarrier(Struct):
             actions.lost = self._ranks(PartState.FAILED)
             actions.is_over = True
         elif PartState.FAILED in self.parts:
-            actions.give_up = self._ranks(PartState.READY)
-            if PartState.WAITING not in self.parts and not actions.give_up:
+            actions.give_up = self._ranks(PartState.READY, PartState.WAITING)
+            if not actions.give_up:
                 actions.cancelled, actions.failed = self.why, self.failed
                 actions.is_over = True
         elif PartState.WAITING not in self.parts:
             actions.release, actions.is_over = self._ranks(PartState.READY), True
         return actions
 
-    def _ranks(self, state: PartState) -> list[int]:
-        return [rank for rank, part in enumerate(self.parts) if part is state]
+    def _ranks(self, *states: PartState) -> list[int]:
+        return [rank for rank, part in enumerate(self.parts) if part in states]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stoker.core.events import Event
 from stoker.core.model.job import AttemptId
-from stoker.executors.port import NodeReading
+from stoker.executors.port import NODE, NodeReading, PartHost
 
 if TYPE_CHECKING:
     from stoker.daemon.nodes.registry import ExecutorRegistry
@@ -47,9 +47,9 @@ class NodeSink:
         """Note that the GPU driver did not answer."""
         self._registry.on_reading_failed(self._name, error)
 
-    def ready(self, attempt: AttemptId, rank: int, port: int) -> None:
+    def ready(self, attempt: AttemptId, rank: int, port: int, host: PartHost = NODE) -> None:
         """Note that a part of a gang is ready."""
-        self._registry.gangs.on_ready(self._name, attempt, rank, port)
+        self._registry.gangs.on_ready(self._name, attempt, rank, port, host)
 
     def checkpoints_left_behind(self, attempt: AttemptId) -> None:
         """Note that a job can resume on this node only."""

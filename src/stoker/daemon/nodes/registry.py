@@ -47,7 +47,8 @@ MAX_REFRESH_SECONDS = 15
 ENDS = e.ProcessExited | e.AttemptLost | e.StartCancelled | e.StartFailed
 
 ExecutorFactory = Callable[[e.NodeAdded, AttemptRecords], Executor]
-BuildLaunch = Callable[[StartProcess, Placement], Launch]
+BuildLaunch = Callable[[StartProcess, int], Launch]
+"""Called with the rank of a part."""
 OnReportData = Callable[[AttemptId, int | None, bytes, int], None]
 """Called with what was appended to a training report on another node, and at which offset."""
 
@@ -166,29 +167,31 @@ class ExecutorRegistry:
     ) -> None:
         state, attempts = self.state(), list[RecoverableAttempt]()
         for job in jobs:
-            rank = self._rank_on(job, name)
-            if rank is None or any(end.part == rank for end in job.ends):
-                continue  # not here, or this part has ended and is journalled
-            spec = state.spec(job)
-            out, err = log_paths(job, spec, name, self.logs, rank)
-            unique = contract.unique_id(self.install, job.id)
-            checkpoints = contract.checkpoint_directory(spec, os.path.dirname(self.logs), unique)
-            is_gang = job.placement is not None and bool(job.placement.other_parts)
-            attempts.append(
-                RecoverableAttempt(
-                    job, spec, out, err, rank if is_gang else None, checkpoints, node_restarted
+            ended = {end.part for end in job.ends}
+            for rank in self._ranks_on(job, name):
+                if rank in ended:
+                    continue  # that is journalled
+                spec = state.spec(job)
+                out, err = log_paths(job, spec, name, self.logs, rank)
+                unique = contract.unique_id(self.install, job.id)
+                home = os.path.dirname(self.logs)
+                checkpoints = contract.checkpoint_directory(spec, home, unique)
+                is_gang = job.placement is not None and bool(job.placement.other_parts)
+                attempts.append(
+                    RecoverableAttempt(
+                        job, spec, out, err, rank if is_gang else None, checkpoints, node_restarted
+                    )
                 )
-            )
         executor.recover(attempts)
 
-    def _rank_on(self, job: Job, name: str) -> int | None:
-        """Return the rank of a job's part on a node; None if it has none there."""
+    def _ranks_on(self, job: Job, name: str) -> list[int]:
+        """Return the ranks of a job's parts on a node."""
         nodes = [part.node for part in job.placement.parts] if job.placement is not None else []
         if name != self.local_name:
-            return nodes.index(name) if name in nodes else None
+            return [rank for rank, node in enumerate(nodes) if node == name]
         # This node may have had another name when the attempt was started.
         remotes = self.state().record.remotes
-        return next((rank for rank, node in enumerate(nodes) if node not in remotes), None)
+        return [rank for rank, node in enumerate(nodes) if node not in remotes][:1]
 
     def is_remote(self, placement: Placement) -> bool:
         """Return whether any part of a placement is on another node."""
@@ -214,7 +217,7 @@ class ExecutorRegistry:
             return
         executor = self.executor(placement.node)
         if executor is not None:
-            executor.start(self.build_launch(instruction, placement))
+            executor.start(self.build_launch(instruction, 0))
         else:
             self.abort_start(instruction, f"{placement.node} has been removed")
 

@@ -10,7 +10,7 @@ from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU, ResourceRequest, describe
 from stoker.core.model.spec import FileTransfer, Spec
 from stoker.core.model.units import THOUSAND, BadValue, format_amount
-from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.placement.infeasible import infeasibility_reason, max_parts
 from stoker.core.state.record import NOT_REACHED_YET
 from stoker.core.state.state import State
 from stoker.daemon.submission.environment import search_path
@@ -156,7 +156,7 @@ def check_satisfiable(state: State, request: ResourceRequest) -> None:
             if not request.nodes or node.name in request.nodes:
                 problems.append(f"{node.name} {problem}")
             continue
-        able += node.on_demand or 1
+        able += max_parts(node, request)
         if able >= request.node_count:
             return
     if able:
@@ -192,11 +192,9 @@ def _unreached_reason(state: State, name: str) -> str:
 
 def unreachable_warnings(state: State, request: ResourceRequest) -> list[str]:
     """Return a warning if too few of the suitable nodes are reachable."""
-    able = [
-        node for node in state.cluster.nodes.values() if infeasibility_reason(node, request) is None
-    ]
-    unreachable = [node.name for node in able if node.name in state.record.unreachable]
-    if len(able) - len(unreachable) >= request.node_count:
+    parts = {node.name: max_parts(node, request) for node in state.cluster.nodes.values()}
+    unreachable = [name for name in parts if parts[name] and name in state.record.unreachable]
+    if sum(parts.values()) - sum(parts[name] for name in unreachable) >= request.node_count:
         return []
     names = unreachable[:3]
     reasons = "; ".join(f"{name}: {state.record.unreachable[name].reason}" for name in names)

@@ -13,7 +13,7 @@ from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import Spec, Training
 from stoker.core.model.units import THOUSAND, BadValue
 from stoker.core.options.submit import ParsedOptions
-from stoker.core.placement.infeasible import infeasibility_reason
+from stoker.core.placement.infeasible import max_parts
 from stoker.core.state.state import State
 
 USER_SETTINGS = (BACKEND_VARIABLE, "OMP_NUM_THREADS")
@@ -44,11 +44,7 @@ def without_gpus(state: State, spec: Spec) -> ResourceRequest | None:
 
 
 def _is_possible(state: State, request: ResourceRequest) -> bool:
-    able = (
-        node.on_demand or 1
-        for node in state.cluster.nodes.values()
-        if infeasibility_reason(node, request) is None
-    )
+    able = (max_parts(node, request) for node in state.cluster.nodes.values())
     return sum(able) >= request.node_count
 
 

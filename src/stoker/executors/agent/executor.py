@@ -186,7 +186,7 @@ class AgentExecutor(Executor):
             umask=umask,
         )
 
-    def release(self, attempt: AttemptId, environment: Mapping[str, str] | None) -> None:
+    def release(self, attempt: AttemptId, rank: int, environment: Mapping[str, str] | None) -> None:
         """Let a part that waits at its barrier run; without an environment, give it up."""
         known = self.attempts.get(attempt)
         if known is None:

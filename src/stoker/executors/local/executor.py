@@ -145,7 +145,7 @@ class LocalExecutor(Executor):
         self._at_barrier[launch.id] = launch, barrier
         self._sink.ready(launch.id, barrier.rank, _free_port())
 
-    def release(self, attempt: AttemptId, environment: Mapping[str, str] | None) -> None:
+    def release(self, attempt: AttemptId, rank: int, environment: Mapping[str, str] | None) -> None:
         """Start a part that waits at its barrier; without an environment, give it up."""
         launch, barrier = self._at_barrier.pop(attempt, (None, None))
         if launch is None or barrier is None:

@@ -11,11 +11,13 @@ from msgspec import Struct
 from stoker.core.events import Event
 from stoker.executors.agent.executor import AgentEnvironment, AgentExecutor
 from stoker.executors.port import (
+    NODE,
     Allocation,
     AttemptId,
     AttemptRecords,
     ExecutorSink,
     NodeReading,
+    PartHost,
 )
 from stoker.executors.slurm.commands import SlurmError, SlurmJob, SlurmUnanswered
 from stoker.executors.slurm.monitor import SlurmMonitor
@@ -81,7 +83,7 @@ class EndedNodeSink:
     def reading_failed(self, error: str | None) -> None:
         """Do nothing."""
 
-    def ready(self, attempt: AttemptId, rank: int, port: int) -> None:
+    def ready(self, attempt: AttemptId, rank: int, port: int, host: PartHost = NODE) -> None:
         """Do nothing."""
 
 

@@ -55,6 +55,8 @@ class PodAttempt(Struct):
     creation: Creation = Creation.REQUESTED
     has_run: bool = False
     """Whether its start was reported."""
+    is_training: bool = False
+    """Whether it may stop at a checkpoint."""
     ports: tuple[tuple[int, int], ...] = ()
     """Ports to publish: that of the nodes, that of the container."""
     pod: Pod | None = None
@@ -75,7 +77,12 @@ class PodAttempt(Struct):
     """Those that were not confirmed yet, by name."""
     is_sending_control: bool = False
     is_ready_reported: bool = False
+    is_barrier_cancelled: bool = False
+    """Whether it was requested not to pass its barrier."""
+    is_gang_stopping: bool = False
+    """Whether its gang was asked to stop because the cluster ends this pod."""
     barrier_seconds: int = 0
+    """0: it is no part of a gang, or one that an earlier daemon has started."""
 
     def update(self, pod: Pod, verdict: Verdict) -> None:
         """Note the state of the pod; at its end, the rest of the log may be read at once."""
@@ -87,6 +94,11 @@ class PodAttempt(Struct):
     def part(self) -> int | None:
         """Its rank in a gang."""
         return self.identity.rank
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether it is a part of a gang and is not known to have passed its barrier."""
+        return self.part is not None and not self.copy.reader.is_past_barrier
 
     @property
     def is_revoked(self) -> bool:

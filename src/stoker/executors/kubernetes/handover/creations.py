@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from stoker.core.launch.launch import Launch
 from stoker.core.launch.training_env import TRAINING_MARK
-from stoker.core.model.job import AttemptId
 from stoker.executors.agent.start_command import variables
 from stoker.executors.kubernetes.api.client import (
     CONFIG_MAPS,
@@ -69,7 +68,8 @@ class Creations:
         """Attempts that may wait after a refusal, so that one is tried at a time; else None."""
         self._library: dict[str, Any] | None = None
         """The ConfigMap of the training library, once the server has it."""
-        self._retries: deque[AttemptId] = deque()
+        self._retries: deque[str] = deque()
+        """Names of pods."""
         self._refusals: dict[int, int] = {}
         """How often each job was refused."""
         self._timer = Timer(executor.reactor, self._retry)
@@ -171,13 +171,13 @@ class Creations:
             self.executor.report_reading()
 
     def _try_again(self, attempt: PodAttempt) -> None:
-        self._retries.append(attempt.id)
+        self._retries.append(attempt.identity.name)
         self._timer.request(RETRY_SECONDS)
 
     def _retry(self) -> None:
         retries, self._retries = self._retries, deque()
-        for id in retries:
-            attempt = self.executor.attempts.get(id)
+        for name in retries:
+            attempt = self.executor.attempts.get(name)
             if attempt is not None:
                 self.create(attempt)
 

@@ -6,18 +6,20 @@ the attempt is on disk here. What the pod says decides, whatever was requested o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from stoker.core.events import AttemptQueued, ProcessStarted
+from stoker.core.events import AttemptQueued, PreemptionRequested, ProcessStarted
 from stoker.core.launch.launch import Launch
 from stoker.core.launch.training_env import FIRST_PORT, PORT_COUNT
 from stoker.core.model.hardware import NodeFacts
 from stoker.core.model.lifecycle import JobState
+from stoker.core.model.spec import Container
 from stoker.executors.agent.executor import AgentEnvironment
 from stoker.executors.agent.transfer.log_mirror import LogMirror
 from stoker.executors.kubernetes.api.client import NOT_FOUND, PODS, ApiClient, Reply
@@ -37,7 +39,6 @@ from stoker.executors.kubernetes.handover.pod_spec import (
     PRODUCT,
     REVOKED,
     PodIdentity,
-    parse_attempt,
     selector,
 )
 from stoker.executors.kubernetes.handover.pod_template import PodTemplate
@@ -52,6 +53,7 @@ from stoker.executors.port import (
     Capability,
     Executor,
     ExecutorSink,
+    PartHost,
     RecoverableAttempt,
     Upload,
 )
@@ -99,7 +101,8 @@ class HandoverExecutor(Executor):
         self.records, self.settings = records, settings
         self.template, self.stuck_seconds = settings.template, settings.stuck_seconds
         self.reactor = environment.reactor
-        self.attempts: dict[AttemptId, PodAttempt] = {}
+        self.attempts: dict[str, PodAttempt] = {}
+        """By the name of the pod: a gang has one for each rank."""
         self.pods: dict[str, Pod] = {}
         """All pods of the cluster's attempts, as they were described last."""
         self.products: tuple[str, ...] | None = None
@@ -140,16 +143,21 @@ class HandoverExecutor(Executor):
 
     def has(self, attempt: PodAttempt) -> bool:
         """Return whether it still looks after this attempt."""
-        return self.attempts.get(attempt.id) is attempt
+        return self.attempts.get(attempt.identity.name) is attempt
+
+    def _parts(self, id: AttemptId) -> list[PodAttempt]:
+        """Return the parts of an attempt, by rank; most have one."""
+        return [attempt for attempt in self.attempts.values() if attempt.id == id]
 
     def open(self, sink: ExecutorSink) -> None:
         """Watch the pods from now on."""
         self._sink = sink
         self.api.watch("attempts", selector(self.environment.install, self.name), self)
 
-    def note_path(self, attempt: AttemptId) -> str:
-        """Return the file with the position in the log of an attempt."""
-        return f"{self.environment.notes}/{self.name}.{attempt}"
+    def _note_path(self, attempt: AttemptId, rank: int | None) -> str:
+        """Return the file with the position in the log of a pod."""
+        part = "" if rank is None else f".{rank}"
+        return f"{self.environment.notes}/{self.name}.{attempt}{part}"
 
     # -- the cluster --------------------------------------------------------------------
 
@@ -168,11 +176,10 @@ class HandoverExecutor(Executor):
     def on_pod(self, pod: Pod) -> None:
         """Handle the state of a pod."""
         self.pods[pod.name] = pod
-        id = parse_attempt(pod.metadata.labels)
-        attempt = self.attempts.get(id) if id is not None else None
-        if attempt is None or attempt.identity.name != pod.name:
+        attempt = self.attempts.get(pod.name)
+        if attempt is None:
             return
-        self.reconciliation.on_read(attempt.id)
+        self.reconciliation.on_read(pod.name)
         if attempt.is_over:
             return
         if attempt.creation is not Creation.CREATED and REVOKED not in pod.metadata.labels:
@@ -188,9 +195,8 @@ class HandoverExecutor(Executor):
         self.on_pod(pod)
         self.pods.pop(pod.name, None)
         self.reconciliation.on_gone(pod.name)
-        id = parse_attempt(pod.metadata.labels)
-        attempt = self.attempts.get(id) if id is not None else None
-        if attempt is not None and attempt.identity.name == pod.name and not attempt.is_over:
+        attempt = self.attempts.get(pod.name)
+        if attempt is not None and not attempt.is_over:
             self._on_missing(attempt)
         self._report_up()
 
@@ -220,7 +226,7 @@ class HandoverExecutor(Executor):
 
     def _on_missing(self, attempt: PodAttempt) -> None:
         """Handle an attempt whose pod does not exist."""
-        self.reconciliation.on_read(attempt.id)
+        self.reconciliation.on_read(attempt.identity.name)
         if attempt.failure is not None and not attempt.has_run:
             self.ends.fail(attempt, attempt.failure)
         elif attempt.has_run or attempt.creation is Creation.CREATED:
@@ -264,7 +270,7 @@ class HandoverExecutor(Executor):
         """How many attempts may wait in the cluster; by default it grows in few steps."""
         ahead = self.settings.ahead
         if ahead is None:
-            ahead, running = MIN_AHEAD, len(self.attempts) - self.waiting_count
+            ahead, running = MIN_AHEAD, self._count(self.attempts.values()) - self.waiting_count
             while ahead < 2 * running:
                 ahead *= 2
             ahead = min(ahead, MAX_AHEAD)
@@ -274,7 +280,11 @@ class HandoverExecutor(Executor):
     @property
     def waiting_count(self) -> int:
         """Number of attempts that do not run yet."""
-        return sum(not attempt.has_run for attempt in self.attempts.values())
+        return self._count(each for each in self.attempts.values() if not each.has_run)
+
+    @staticmethod
+    def _count(parts: Iterable[PodAttempt]) -> int:
+        return len({part.id for part in parts})
 
     # -- progress of attempts -------------------------------------------------------------
 
@@ -287,7 +297,8 @@ class HandoverExecutor(Executor):
             self._report_queued(attempt)
             self.ends.check_stuck(attempt)
         if verdict.has_log:
-            if not attempt.has_run:
+            self.check_barrier(attempt)
+            if not (attempt.has_run or attempt.waits_for_others):
                 self._report_started(attempt)
             self.logs.follow(attempt)
             self.logs.check(attempt)
@@ -296,11 +307,31 @@ class HandoverExecutor(Executor):
             return
         if attempt.end is not None or attempt.failure is not None:
             self.ends.pursue(attempt)
+        elif attempt.pod is not None and attempt.pod.is_deleting:
+            self._stop_gang(attempt)
         self._send_control_files(attempt)
+
+    def _stop_gang(self, attempt: PodAttempt) -> None:
+        """Have all parts of a training job stop at one epoch, because a pod of it is deleted."""
+        if attempt.part is None or not attempt.is_training or attempt.is_gang_stopping:
+            return
+        if not attempt.has_run:
+            return
+        attempt.is_gang_stopping = True
+        job, number = attempt.id
+        self.sink.event(
+            PreemptionRequested(
+                at=time.time(), job=job, attempt=number, why="the cluster ends one of its pods",
+                boot=time.clock_gettime(time.CLOCK_BOOTTIME),
+            )
+        )  # fmt: skip
 
     def _report_queued(self, attempt: PodAttempt) -> None:
         """Report why an attempt waits, if that has changed."""
         why, (job, number) = attempt.verdict.why, attempt.id
+        if attempt.part is not None:
+            parts = self._parts(attempt.id)
+            attempt, why = parts[0], _gang_reason(parts)
         is_new = attempt.reported is None or (why and attempt.reported != why)
         if attempt.pod is not None and is_new:
             attempt.reported = why
@@ -335,16 +366,16 @@ class HandoverExecutor(Executor):
 
     def start(self, launch: Launch, barrier: Barrier | None = None) -> None:
         """Create the pod of an attempt; with a barrier, its command waits for the release."""
-        id = launch.id
-        attempt = self._attempt(
-            id, launch.out, launch.err, barrier.rank if barrier is not None else None
-        )
-        attempt.launch = launch
-        attempt.ports = launch.container.ports if launch.container is not None else ()
+        rank = barrier.rank if barrier is not None else None
+        attempt = self._attempt(launch.id, launch.out, launch.err, rank, launch.container)
+        attempt.launch, attempt.is_training = launch, launch.is_training
         attempt.barrier_seconds = barrier.timeout if barrier is not None else 0
-        self.attempts[id] = attempt
+        self.attempts[attempt.identity.name] = attempt
         if launch.truncate_output:
             empty_logs(launch.out, launch.err)
+        if launch.is_training and launch.has_own_checkpoints:
+            with contextlib.suppress(OSError):  # then its volume does not need it here
+                os.makedirs(os.path.dirname(launch.checkpoints), 0o700, exist_ok=True)
         try:
             attempt.copy.create(launch.umask)
         except OSError as error:
@@ -355,53 +386,77 @@ class HandoverExecutor(Executor):
         else:
             self.ends.cancel(attempt, f"the connection to {self.name} was lost")
 
-    def _attempt(self, id: AttemptId, out: str, err: str | None, rank: int | None) -> PodAttempt:
+    def _attempt(
+        self, id: AttemptId, out: str, err: str | None, rank: int | None, box: Container | None
+    ) -> PodAttempt:
         identity = PodIdentity(self.environment.install, self.name, id, rank)
-        copy = LogCopy(LogMirror(out, err, self.note_path(id)), identity.nonce)
-        return PodAttempt(id, identity, copy)
+        copy = LogCopy(LogMirror(out, err, self._note_path(id, rank)), identity.nonce)
+        # The ports of a gang are those of its first part.
+        ports = box.ports if box is not None and not rank else ()
+        return PodAttempt(id, identity, copy, ports=ports)
 
     def recover(self, attempts: Sequence[RecoverableAttempt]) -> None:
         """Look for the pods of these attempts."""
         for known in attempts:
-            attempt = self._attempt(known.id, known.out, known.err, known.rank)
+            box, has_started = known.spec.container, known.job.started_at is not None
+            attempt = self._attempt(known.id, known.out, known.err, known.rank, box)
             attempt.copy.resume()
-            attempt.creation = Creation.UNKNOWN
-            attempt.has_run = known.job.started_at is not None
-            box = known.spec.container
-            attempt.ports = box.ports if box is not None else ()
+            # When one part of a gang started, all had pods; whether others did, their logs say.
+            is_part = known.rank is not None
+            attempt.has_run = has_started and not is_part
+            attempt.is_training = known.spec.training is not None
+            was_created = has_started and is_part
+            attempt.creation = Creation.CREATED if was_created else Creation.UNKNOWN
             if known.job.state is JobState.COMPLETING:
                 attempt.end = EndRequest(self.reactor.time() + self.environment.grace)
-            self.attempts[known.id] = attempt
+            self.attempts[attempt.identity.name] = attempt
             if self._is_listed:
                 self.find(attempt)
 
-    def release(self, attempt: AttemptId, environment: Mapping[str, str] | None) -> None:
+    def release(self, attempt: AttemptId, rank: int, environment: Mapping[str, str] | None) -> None:
         """Let a part that waits at its barrier run; without an environment, give it up."""
-        known = self.attempts.get(attempt)
-        if known is None:
-            return
-        if environment is not None:
-            self._set_control(known, exec_scripts.GO, exec_scripts.exports(environment))
-            return
-        self._set_control(known, exec_scripts.CANCELLED, "")
-        if not known.is_running:
-            self.terminate(attempt, 0.0)
+        for part in self._parts(attempt):
+            if part.part != rank:
+                continue
+            if environment is not None:
+                self._set_control(part, exec_scripts.GO, exec_scripts.exports(environment))
+            elif part.is_running:
+                self.cancel_barrier(part)
+            else:
+                self._terminate(part, 0.0)
 
-    def on_barrier(self, attempt: PodAttempt) -> None:
+    def check_barrier(self, attempt: PodAttempt) -> None:
         """Report that a part waits at its barrier; in a pod of its own, every port is free."""
-        port = FIRST_PORT + attempt.id.job % PORT_COUNT
-        self.sink.ready(attempt.id, attempt.part or 0, port)
+        pod, is_at_barrier = attempt.pod, attempt.copy.reader.is_at_barrier
+        if not (is_at_barrier and attempt.is_running) or pod is None or not pod.status.pod_ip:
+            return
+        if not attempt.is_ready_reported:
+            attempt.is_ready_reported = True
+            port = FIRST_PORT + attempt.id.job % PORT_COUNT
+            host = PartHost(pod.spec.node_name, pod.status.pod_ip)
+            self.sink.ready(attempt.id, attempt.part or 0, port, host)
+        if attempt.waits_for_others:
+            self._report_queued(attempt)
+
+    def cancel_barrier(self, attempt: PodAttempt) -> None:
+        """Keep a part from passing its barrier, unless it has already."""
+        if not attempt.is_barrier_cancelled:
+            attempt.is_barrier_cancelled = True
+            self._set_control(attempt, exec_scripts.CANCELLED, "")
 
     def terminate(self, attempt: AttemptId, grace: float) -> None:
         """Terminate all processes: TERM now, KILL after `grace` seconds."""
-        known = self.attempts.get(attempt)
-        if known is None or known.is_over:
+        for part in self._parts(attempt):
+            self._terminate(part, grace)
+
+    def _terminate(self, attempt: PodAttempt, grace: float) -> None:
+        if attempt.is_over:
             return
         kill_at = self.reactor.time() + max(grace, 0.0)
-        known.end = known.end or EndRequest(kill_at)
-        known.end.kill_at = min(known.end.kill_at, kill_at)
-        known.end.next_try = 0.0
-        self.advance(known)
+        attempt.end = attempt.end or EndRequest(kill_at)
+        attempt.end.kill_at = min(attempt.end.kill_at, kill_at)
+        attempt.end.next_try = 0.0
+        self.advance(attempt)
 
     def signal(
         self,
@@ -411,10 +466,10 @@ class HandoverExecutor(Executor):
         to_script: bool = False,
     ) -> None:
         """Send a signal to the processes of an attempt."""
-        known = self.attempts.get(attempt)
-        if known is not None and known.is_running:
-            words = exec_scripts.send_signal(int(number), only_if_handled, to_script)
-            self.exec(known, words, lambda _: None)
+        words = exec_scripts.send_signal(int(number), only_if_handled, to_script)
+        for part in self._parts(attempt):
+            if part.is_running and not part.waits_for_others:
+                self.exec(part, words, lambda _: None)
 
     def suspend(self, attempt: AttemptId) -> None:
         """Stop all processes in place."""
@@ -426,19 +481,21 @@ class HandoverExecutor(Executor):
 
     def abandon(self, attempt: AttemptId) -> None:
         """See that an attempt that the core gave up does not go on."""
-        known = self.attempts.pop(attempt, None)
-        if known is None:
+        parts = self._parts(attempt)
+        for part in parts:
+            del self.attempts[part.identity.name]
+            self.api.stop_log(part.identity.name)
+        if not parts:
             return
-        self.api.stop_log(known.identity.name)
         self._is_reported_up = False
         self.reconciliation.on_listed(list(self.pods.values()))
         self._report_up()
 
     def send_control(self, attempt: AttemptId, rank: int, name: str, text: str) -> None:
         """Write a control file for the training library of one part."""
-        known = self.attempts.get(attempt)
-        if known is not None and (known.part or 0) == rank:
-            self._set_control(known, name, text)
+        for part in self._parts(attempt):
+            if (part.part or 0) == rank:
+                self._set_control(part, name, text)
 
     def _set_control(self, attempt: PodAttempt, name: str, text: str) -> None:
         attempt.control_files = attempt.control_files | {name: text}
@@ -504,3 +561,10 @@ class HandoverExecutor(Executor):
         self.check.cancel()
         self.creations.close()
         self.api.close()
+
+
+def _gang_reason(parts: Sequence[PodAttempt]) -> str:
+    """Return why a gang waits: how many of its pods run, and what one of the others waits for."""
+    waiting = [part for part in parts if not part.is_running]
+    text = f"{len(parts) - len(waiting)} of {len(parts)} pods run"
+    return ": ".join([text, *(part.verdict.why for part in waiting if part.verdict.why)][:2])

@@ -54,6 +54,8 @@ class LogReader:
         self.exit_code: int | None = None
         """The code that the wrapper has told."""
         self.is_at_barrier = False
+        """Whether it has reached its barrier."""
+        self.is_past_barrier = position is not None and position.out > 0
         self.is_cancelled = False
         """Whether it gave up at its barrier."""
         self.trouble = ""
@@ -100,6 +102,7 @@ class LogReader:
         pieces: list[Piece] = []
         before, found, marked = text.partition(self._nonce)
         if before:
+            self.is_past_barrier = True  # the line that says so may have been rotated away
             pieces.append(Piece(OUT, self.position.out, before))
             self.position.out += len(before)
         if found:
@@ -139,6 +142,8 @@ class LogReader:
             self.exit_code = int(rest) if rest.isdigit() else self.exit_code
         elif kind == b"b":
             self.is_at_barrier = True
+        elif kind == b"g":
+            self.is_past_barrier = True
         elif kind in (b"r", b"e"):
             offset, _, line = rest.partition(b" ")
             if offset.isdigit():

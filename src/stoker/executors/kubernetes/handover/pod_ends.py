@@ -44,8 +44,9 @@ class PodEnds:
 
     def __init__(self, executor: HandoverExecutor) -> None:
         self.executor = executor
-        self._unacknowledged: dict[AttemptId, tuple[str, bool, float]] = {}
-        """Pods to remove once their ends are on disk: name, whether it has a service, delay."""
+        self._unacknowledged: dict[str, tuple[AttemptId, str, bool, float]] = {}
+        """Pods to remove once their ends are on disk, in the order of these: attempt, its note,
+        whether it has a service, delay."""
 
     # -- requests to end ------------------------------------------------------------------
 
@@ -63,13 +64,15 @@ class PodEnds:
             return
         if end is None:
             return
+        if attempt.waits_for_others:
+            self.executor.cancel_barrier(attempt)
         if now >= end.kill_at:
             if now >= end.next_try:
                 end.was_killed, end.next_try = True, now + REPEAT_SECONDS
                 self._exec(attempt, exec_scripts.kill())
             self.executor.check.request(REPEAT_SECONDS)
         else:
-            if not end.is_term_sent and now >= end.next_try:
+            if not (end.is_term_sent or attempt.waits_for_others) and now >= end.next_try:
                 end.is_term_sent, end.next_try = True, now + REPEAT_SECONDS
                 self._exec(attempt, exec_scripts.term())
             self.executor.check.request(end.kill_at - now)
@@ -131,12 +134,23 @@ class PodEnds:
         elif verdict.kind is Kind.CANCELLED and not attempt.has_run:
             is_ours = attempt.is_revoked or attempt.end is not None
             self.cancel(attempt, verdict.why, 0.0 if is_ours else DELETED_SECONDS)
-        elif reader.is_cancelled:
-            self.cancel(attempt, "the job was not started")
+        elif reader.is_cancelled or self._ended_at_barrier(attempt):
+            self.cancel(attempt, "the pods of the job did not all run in time")
         elif verdict.kind is Kind.EXITED:
             self._exit(attempt)
         else:
             self.lose(attempt, verdict.why, verdict.preempted)
+
+    @staticmethod
+    def _ended_at_barrier(attempt: PodAttempt) -> bool:
+        """Return whether its log says that its command was never run."""
+        reader = attempt.copy.reader
+        return (
+            attempt.waits_for_others
+            and reader.is_at_barrier
+            and reader.exit_code is None
+            and not reader.trouble
+        )
 
     def _read_message(self, attempt: PodAttempt) -> None:
         """Read the termination message in place of the end of a log that was lost."""
@@ -176,8 +190,11 @@ class PodEnds:
         self._forget(attempt)
         job, number = attempt.id
         self.executor.sink.event(
-            StartCancelled(at=time.time(), job=job, attempt=number, why=_stored(why), delay=delay)
-        )
+            StartCancelled(
+                at=time.time(), job=job, attempt=number, why=_stored(why), delay=delay,
+                part=attempt.part,
+            )
+        )  # fmt: skip
 
     def lose(self, attempt: PodAttempt, why: str, preempted: bool = False) -> None:
         """Report an end that left no record."""
@@ -193,29 +210,31 @@ class PodEnds:
     def _forget(self, attempt: PodAttempt) -> None:
         """Look after an attempt no longer; its pod stays until the end is acknowledged."""
         executor = self.executor
-        executor.attempts.pop(attempt.id, None)
-        executor.api.stop_log(attempt.identity.name)
+        name, note = attempt.identity.name, attempt.copy.mirror.note
+        executor.attempts.pop(name, None)
+        executor.api.stop_log(name)
         delay = TOMBSTONE_SECONDS if attempt.is_revoked else 0.0
-        self._unacknowledged[attempt.id] = (attempt.identity.name, bool(attempt.ports), delay)
+        self._unacknowledged[name] = (attempt.id, note, bool(attempt.ports), delay)
         with contextlib.suppress(OSError):
             attempt.copy.save()
         executor.report_reading()
 
-    def is_unacknowledged(self, id: AttemptId) -> bool:
-        """Return whether the end of an attempt was reported and is not on disk yet."""
-        return id in self._unacknowledged
+    def is_unacknowledged(self, name: str) -> bool:
+        """Return whether the end of a pod's attempt was reported and is not on disk yet."""
+        return name in self._unacknowledged
 
     # -- removal --------------------------------------------------------------------------
 
     def acknowledge(self, attempts: Sequence[AttemptId]) -> None:
         """Remove the pods of attempts: their ends are on disk."""
         for attempt in attempts:
-            known = self._unacknowledged.pop(attempt, None)
-            if known is None:
+            # The parts of a gang end one by one, and each end is acknowledged in its turn.
+            ended = (name for name, (id, *_) in self._unacknowledged.items() if id == attempt)
+            if (name := next(ended, None)) is None:
                 continue
-            name, has_ports, delay = known
+            _, note, has_ports, delay = self._unacknowledged.pop(name)
             with contextlib.suppress(OSError):
-                os.unlink(self.executor.note_path(attempt))
+                os.unlink(note)
             if has_ports:
                 self.executor.api.request("DELETE", f"{SERVICES}/{name}", lambda _: None)
             if delay:

@@ -69,9 +69,9 @@ class PodLogs:
         executor = self.executor
         for piece in attempt.copy.write(pieces):
             executor.sink.report_data(attempt.id, attempt.part, piece.offset, piece.data)
-        if attempt.copy.reader.is_at_barrier and not attempt.is_ready_reported:
-            attempt.is_ready_reported = True
-            executor.on_barrier(attempt)
+        executor.check_barrier(attempt)
+        if not (attempt.has_run or attempt.waits_for_others):
+            executor.advance(attempt)
         executor.check.request(RETRY_SECONDS)
 
     def on_end(self, attempt: PodAttempt, status: int, why: str) -> None:

@@ -24,10 +24,11 @@ from stoker.executors.kubernetes.handover.volumes import PodVolumes
 from stoker.executors.launch import container
 
 DOMAIN = "stoker.dev"
-INSTALL, CLUSTER, JOB, ATTEMPT = (
-    f"{DOMAIN}/{name}" for name in ("install", "cluster", "job", "attempt")
+INSTALL, CLUSTER, JOB, ATTEMPT, RANK = (
+    f"{DOMAIN}/{name}" for name in ("install", "cluster", "job", "attempt", "rank")
 )
 """Labels."""
+KUEUE = "kueue.x-k8s.io"
 REVOKED = f"{DOMAIN}/revoked"
 """Label of a pod that only occupies a name, so that no pod can be created with it."""
 FINALIZER = f"{DOMAIN}/recorded"
@@ -38,8 +39,9 @@ REPORTS, LIBRARY, SNAPSHOTS = "/stoker/reports", "/stoker/lib", "/snapshots"
 JOB_SCRIPT = f"{REPORTS}/.job"
 TERM_ALL = "kill -CONT -1; kill -TERM -1"
 """Signals every process of a container but the first."""
-NOTE_END = f": >{REPORTS}/.ending"
-"""Tells the wrapper that the container is removed soon after its end."""
+NOTE_END = f": >{REPORTS}/.ending; : >{REPORTS}/.cancelled"
+"""Tells the wrapper that the container is removed soon after its end, and ends a wait for others.
+"""
 WARNING_SECONDS = 120
 """Time that a training job has to stop at a checkpoint when the cluster ends its pod."""
 STOP_THEN_TERM = f"""\
@@ -72,9 +74,13 @@ class PodIdentity(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name of the pod: an attempt has only one, so it cannot start twice."""
-        rank = "" if self.rank is None else f"-{self.rank}"
-        return f"stoker-{self.install[:8]}-{self.attempt.job}-{self.attempt.attempt}{rank}"
+        """The name of the pod: a part has only one, so it cannot start twice."""
+        return self.group if self.rank is None else f"{self.group}-{self.rank}"
+
+    @property
+    def group(self) -> str:
+        """The name of the pods of a gang, without the rank."""
+        return f"stoker-{self.install[:8]}-{self.attempt.job}-{self.attempt.attempt}"
 
     @property
     def labels(self) -> dict[str, str]:
@@ -84,6 +90,7 @@ class PodIdentity(Struct, frozen=True):
             CLUSTER: self.cluster,
             JOB: str(self.attempt.job),
             ATTEMPT: str(self.attempt.attempt),
+            **({} if self.rank is None else {RANK: str(self.rank)}),
         }
 
     @property
@@ -159,14 +166,19 @@ def build_pod(request: PodRequest) -> dict[str, Any]:
     if launch.limit is not None:
         spec["activeDeadlineSeconds"] = launch.limit + grace + DEADLINE_MARGIN_SECONDS
     spec |= _scheduling(request)
-    labels = identity.labels
+    labels, annotations = identity.labels, dict(template.annotations)
     if template.queue:
-        labels["kueue.x-k8s.io/queue-name"] = template.queue
+        labels[f"{KUEUE}/queue-name"] = template.queue
+        if identity.rank is not None and launch.placement is not None:
+            # Kueue admits all pods of a group or none. None is replaced: a new attempt is a group.
+            labels[f"{KUEUE}/pod-group-name"] = identity.group
+            annotations[f"{KUEUE}/pod-group-total-count"] = str(len(launch.placement.parts))
+            annotations[f"{KUEUE}/retriable-in-group"] = "false"
     metadata: dict[str, Any] = {
         "name": identity.name, "labels": labels, "finalizers": [FINALIZER],
     }  # fmt: skip
-    if template.annotations:
-        metadata["annotations"] = dict(template.annotations)
+    if annotations:
+        metadata["annotations"] = annotations
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

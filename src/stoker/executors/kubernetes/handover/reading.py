@@ -34,5 +34,5 @@ class ClusterReading(Struct, frozen=True):
         }
         return NodeFacts(
             name, types, placement=PlacementMode.DELEGATED, max_in_flight=self.ahead,
-            pilot=self.pilot,
+            takes_gangs=True, pilot=self.pilot,
         )  # fmt: skip

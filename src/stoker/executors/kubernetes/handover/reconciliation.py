@@ -30,8 +30,8 @@ class Reconciliation:
         """Abandoned attempts whose pods are gone."""
         self._abandoned: dict[str, AttemptId] = {}
         """Those whose pods are being deleted, by the names of the pods."""
-        self._unread: set[AttemptId] = set()
-        """Attempts of which it is not known yet what became of them."""
+        self._unread: set[str] = set()
+        """Pods of attempts of which it is not known yet what became of them."""
 
     @property
     def is_done(self) -> bool:
@@ -44,28 +44,28 @@ class Reconciliation:
         listed = {pod.name: pod for pod in pods}
         abandoned = set(executor.records.abandoned_attempts(executor.name))
         self._unread = {
-            attempt.id
-            for attempt in executor.attempts.values()
-            if attempt.creation is not Creation.REQUESTED and attempt.identity.name not in listed
+            name
+            for name, attempt in executor.attempts.items()
+            if attempt.creation is not Creation.REQUESTED and name not in listed
         }
         for pod in pods:
             self._on_listed_pod(pod, abandoned)
         for name in [name for name in self._abandoned if name not in listed]:
             self.on_gone(name)
         self.ended |= abandoned - set(self._abandoned.values())
-        for id in list(self._unread):
-            executor.find(executor.attempts[id])
+        for name in list(self._unread):
+            executor.find(executor.attempts[name])
 
     def _on_listed_pod(self, pod: Pod, abandoned: set[AttemptId]) -> None:
         executor, id = self.executor, parse_attempt(pod.metadata.labels)
         if id is None:
             return
-        if id in executor.attempts:
+        if pod.name in executor.attempts:
             executor.on_pod(pod)
         elif id in abandoned:
             self._abandoned[pod.name] = id
             executor.ends.discard(pod.name, is_running=assess(pod, True).kind in ALIVE)
-        elif not executor.records.is_expected(id) and not executor.ends.is_unacknowledged(id):
+        elif not executor.records.is_expected(id) and not executor.ends.is_unacknowledged(pod.name):
             self._on_unexpected(pod, id)
 
     def _on_unexpected(self, pod: Pod, id: AttemptId) -> None:
@@ -79,9 +79,9 @@ class Reconciliation:
         else:  # it continues, and its number is never used again
             executor.sink.event(OrphanAttemptsFound(at=time.time(), job=id.job, attempt=id.attempt))
 
-    def on_read(self, id: AttemptId) -> None:
-        """Note that the state of an attempt is known."""
-        self._unread.discard(id)
+    def on_read(self, name: str) -> None:
+        """Note that the state of a pod is known."""
+        self._unread.discard(name)
 
     def on_gone(self, name: str) -> None:
         """Note that a pod does not exist any more."""

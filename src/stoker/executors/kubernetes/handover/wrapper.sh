@@ -7,6 +7,7 @@
 #   NONCE r OFFSET LINE     a line of the training report
 #   NONCE e OFFSET LINE     a line of stderr, if it has a file of its own
 #   NONCE b                 waits at the barrier
+#   NONCE g                 has passed the barrier
 #   NONCE x CODE            the exit code, after everything else
 #
 # When a pod is deleted, the kubelet may remove the container before the end of its log was read. So
@@ -70,12 +71,15 @@ if [ "$_barrier" != 0 ]; then
     until [ -e "$_dir/.go" ]; do
         [ ! -e "$_dir/.cancelled" ] && [ "$_barrier" != 0 ] || {
             printf '%s x cancelled\n' "$_nonce"
+            printf '%s x cancelled\n' "$_nonce" >>$_message
+            [ ! -e "$_dir/.ending" ] || sleep 2
             exit 0
         }
         _barrier=$((_barrier - 1))
         sleep 1
     done
     . "$_dir/.go"
+    printf '%s g\n' "$_nonce" >&2
 fi
 _forwarder=''
 if [ -n "$_flags" ]; then
