@@ -495,6 +495,26 @@ def test_one_is_overdue_after_its_patience_and_so_many_times_what_it_needs() -> 
         assert rank(known, since + late + 1) == (OVERDUE_RANK, inf, inf)
 
 
+def test_a_job_that_starts_when_it_becomes_overdue_stays_overdue() -> None:
+    """Rounding of its waiting time changes neither its rank nor the time when it changes."""
+    for n in range(50):
+        story = planner(ageing=1e6, **SOON)
+        (first,) = runs(story, 100)
+        story.wait(n / 7)
+        waiting = job(story, 100)
+        known, since = story.state.ranking_input(story.job(waiting)), story.now
+        seen = {rank(known, since + share * 1000 / 3)[1] for share in (2.8, 2.9, 2.99)}
+        assert seen == {since + 1000}
+        story.wait(since + 1000 - story.now)
+        story.exited(first)
+        refresh_ranks(story.state, story.now)
+        assert begun(story) == [waiting]
+        listens(story, waiting)
+        known = story.state.ranking_input(story.job(waiting))
+        for step in range(20):
+            assert rank(known, story.now + step / 3)[0] == OVERDUE_RANK
+
+
 def test_no_job_starts_ahead_of_an_overdue_one() -> None:
     story = planner(gpus=2, **SOON)
     deaf = story.submit()
