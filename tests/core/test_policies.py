@@ -479,6 +479,18 @@ def test_ageing_lets_a_long_job_overtake_a_later_shorter_one() -> None:
     assert pending_order(story) == [old, new]
 
 
+def test_ageing_improves_a_rank_by_a_factor_of_eight_at_most() -> None:
+    story = planner()
+    runs(story, 10)
+    known, since = story.state.ranking_input(story.job(job(story, 1000))), story.now
+    new, waited = rank(known, since)[0], 7 * MEASURING["ageing"] * 1000
+    assert rank(known, since + waited / 2)[0] > new - 2.5
+    longest, until, _ = rank(known, since + waited + 10)
+    assert longest == pytest.approx(new - 3, abs=0.001)
+    assert until - since == POLICIES["planner"].patience, "the next change: it is overdue"
+    assert rank(known, until - 1)[0] == longest
+
+
 # -- the bound on waiting -------------------------------------------------------------------
 
 SOON: dict[str, Any] = {"patience": 1000.0, "overdue": 2.0}

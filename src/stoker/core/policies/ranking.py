@@ -50,6 +50,10 @@ UNMEASURED_SECONDS = 600.0
 """Minimum remaining seconds by a time limit, which is typed and not measured, and seconds until a
 stop request times out if no epoch of the job was measured."""
 
+MAX_AGEING_BONUS = 3.0
+"""Maximum improvement of a rank by waiting, a factor of eight: with more, the jobs of a backlog of a
+day would come before every new short job."""
+
 _ARRIVAL_ORDERS = (QueueOrder.ARRIVAL, QueueOrder.FAIR_SHARE)
 
 RankResult = tuple[float, float, float]
@@ -217,7 +221,9 @@ def _ageing_bonus(waited: float, remaining: RemainingTime) -> tuple[float, float
         return 0.0, inf
     scale = remaining.ageing * max(remaining.seconds, MIN_SECONDS)
     grain = remaining.grain or 1.0
-    bonus = _quantize(log2(1 + waited / scale), grain)
+    bonus = _quantize(min(log2(1 + waited / scale), MAX_AGEING_BONUS), grain)
+    if bonus + grain > MAX_AGEING_BONUS:
+        return bonus, inf
     return bonus, scale * (2 ** (bonus + grain) - 1)
 
 
