@@ -479,6 +479,18 @@ def test_ageing_lets_a_long_job_overtake_a_later_shorter_one() -> None:
     assert pending_order(story) == [old, new]
 
 
+def test_ageing_improves_a_rank_by_a_factor_of_eight_at_most() -> None:
+    story = planner()
+    runs(story, 10)
+    known, since = story.state.ranking_input(story.job(job(story, 1000))), story.now
+    new, waited = rank(known, since)[0], 7 * MEASURING["ageing"] * 1000
+    assert rank(known, since + waited / 2)[0] > new - 2.5
+    longest, until, _ = rank(known, since + waited + 10)
+    assert longest == pytest.approx(new - 3, abs=0.001)
+    assert until - since == POLICIES["planner"].patience, "the next change: it is overdue"
+    assert rank(known, until - 1)[0] == longest
+
+
 # -- the bound on waiting -------------------------------------------------------------------
 
 SOON: dict[str, Any] = {"patience": 1000.0, "overdue": 2.0}
@@ -493,6 +505,26 @@ def test_one_is_overdue_after_its_patience_and_so_many_times_what_it_needs() -> 
         known, since = story.state.ranking_input(story.job(waiting)), story.now
         assert rank(known, since + late - 1)[0] > OVERDUE_RANK
         assert rank(known, since + late + 1) == (OVERDUE_RANK, inf, inf)
+
+
+def test_a_job_that_starts_when_it_becomes_overdue_stays_overdue() -> None:
+    """Rounding of its waiting time changes neither its rank nor the time when it changes."""
+    for n in range(50):
+        story = planner(ageing=1e6, **SOON)
+        (first,) = runs(story, 100)
+        story.wait(n / 7)
+        waiting = job(story, 100)
+        known, since = story.state.ranking_input(story.job(waiting)), story.now
+        seen = {rank(known, since + share * 1000 / 3)[1] for share in (2.8, 2.9, 2.99)}
+        assert seen == {since + 1000}
+        story.wait(since + 1000 - story.now)
+        story.exited(first)
+        refresh_ranks(story.state, story.now)
+        assert begun(story) == [waiting]
+        listens(story, waiting)
+        known = story.state.ranking_input(story.job(waiting))
+        for step in range(20):
+            assert rank(known, story.now + step / 3)[0] == OVERDUE_RANK
 
 
 def test_no_job_starts_ahead_of_an_overdue_one() -> None:

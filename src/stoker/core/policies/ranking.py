@@ -39,6 +39,8 @@ OVERDUE_RANK = -1e6
 MIN_SECONDS = 1.0
 """Minimum remaining seconds, so that the logarithm is defined, and minimum seconds until a rank is
 computed again, whatever rounding says."""
+ROUNDING_SECONDS = 1e-3
+"""More than rounding adds to a sum of times: an overdue job stays overdue while it runs."""
 SERVICE_LEVEL_RATIO = 16.0
 """Ratio of two levels of a job without an estimate: with fewer levels, its rank says too little;
 with more, jobs of about the same size preempt each other in turns."""
@@ -47,6 +49,10 @@ CORES_PER_GPU = 8
 UNMEASURED_SECONDS = 600.0
 """Minimum remaining seconds by a time limit, which is typed and not measured, and seconds until a
 stop request times out if no epoch of the job was measured."""
+
+MAX_AGEING_BONUS = 3.0
+"""Maximum improvement of a rank by waiting, a factor of eight: with more, the jobs of a backlog of a
+day would come before every new short job."""
 
 _ARRIVAL_ORDERS = (QueueOrder.ARRIVAL, QueueOrder.FAIR_SHARE)
 
@@ -114,9 +120,9 @@ def rank(inputs: RankingInput, at: float) -> RankResult:
         valid_until = remaining.falls_to(remaining.seconds * 2**level / amount, at)
     if policy.longest_first:
         return -level, remaining.until, valid_until
-    waited = wait_time(job, at)
-    overdue_after = starvation_bound(policy, remaining.seconds)
-    if waited >= overdue_after:
+    since, waited = waiting_since(job, at), wait_time(job, at)
+    overdue_at = since + starvation_bound(policy, remaining.seconds)
+    if at >= overdue_at - ROUNDING_SECONDS:
         return OVERDUE_RANK, inf, inf
     bonus, next_bonus_after = _ageing_bonus(waited, remaining)
     if job.placement is not None:
@@ -124,7 +130,9 @@ def rank(inputs: RankingInput, at: float) -> RankResult:
             bonus_at = remaining.falls_to(remaining.seconds * waited / next_bonus_after, at)
             valid_until = min(valid_until, bonus_at)
         return level - bonus, remaining.until, min(remaining.until, valid_until)
-    until = at + max(min(next_bonus_after, overdue_after) - waited, MIN_SECONDS)
+    until = min(since + next_bonus_after, overdue_at)
+    if until <= at:
+        until = at + MIN_SECONDS
     return level - bonus, until, until
 
 
@@ -139,10 +147,18 @@ def hysteresis_of(job: Job, policy: Policy) -> float:
     return log2(policy.hysteresis)
 
 
+def waiting_since(job: Job, at: float) -> float:
+    """Return when a job became eligible, later by the time it has run.
+
+    For a pending job it is the same at all times, so that a restart does not change its timers.
+    """
+    eligible_since = job.ready_at if job.ready_at is not None else job.submitted_at
+    return eligible_since + attained(job, at)
+
+
 def wait_time(job: Job, at: float) -> float:
     """Return the seconds a job was eligible and not running."""
-    eligible_since = job.ready_at if job.ready_at is not None else job.submitted_at
-    return max(at - eligible_since - attained(job, at), 0.0)
+    return max(at - waiting_since(job, at), 0.0)
 
 
 def starvation_bound(policy: Policy, remaining_seconds: float) -> float:
@@ -205,7 +221,9 @@ def _ageing_bonus(waited: float, remaining: RemainingTime) -> tuple[float, float
         return 0.0, inf
     scale = remaining.ageing * max(remaining.seconds, MIN_SECONDS)
     grain = remaining.grain or 1.0
-    bonus = _quantize(log2(1 + waited / scale), grain)
+    bonus = _quantize(min(log2(1 + waited / scale), MAX_AGEING_BONUS), grain)
+    if bonus + grain > MAX_AGEING_BONUS:
+        return bonus, inf
     return bonus, scale * (2 ** (bonus + grain) - 1)
 
 
