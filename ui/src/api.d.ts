@@ -940,6 +940,7 @@ export interface UsageSummary {
   total: UsageGroup;
   energy: string;
   currency: string;
+  days: Record<string, Record<string, number>>;
 }
 
 export interface UsageView {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class UsageGroup(Struct, kw_only=True):
@@ -39,3 +39,5 @@ class UsageSummary(Struct, kw_only=True):
     energy: str
     """How energy was measured."""
     currency: str
+    days: dict[str, dict[str, float]] | UnsetType = UNSET
+    """With `days`: GPU-hours by day and key."""

@@ -9,11 +9,9 @@ import type { HistoryReply } from "../core/gpus";
 import { groupOf } from "../core/states";
 import { get, withQuery } from "../net/api";
 import { now } from "../net/live";
+import { paint } from "../palette";
 import { isDark, zone } from "../prefs";
 import { setParameters, parameter } from "../route";
-
-const COLOURS = { light: ["#0072B2", "#D55E00", "#009E73", "#B5579A", "#A67C00"], dark: ["#56B4E9", "#E69F00", "#2BC497", "#E08ABF", "#F0E442"] };
-export const paint = (at: number) => COLOURS[isDark.value ? "dark" : "light"][at % 5]!;
 
 /** A chart; uPlot is loaded when the first one is shown. */
 export function Chart({ series, title, height = 150, ...options }: { series: Curve[]; title: string; height?: number } & Partial<CurveOptions>) {

@@ -10,10 +10,11 @@ import { count, duration, exact, figure, plural, safe, unix } from "../core/form
 import { groupOf } from "../core/states";
 import { ApiError, get, withQuery } from "../net/api";
 import { mayAct, sweeps, version } from "../net/live";
+import { paint } from "../palette";
 import { isDark } from "../prefs";
 import { go, parameter, route, setParameters } from "../route";
 import { At, Empty, JobLink, Name, Progress, StateChip } from "../widgets/bits";
-import { Chart, paint } from "./curves";
+import { Chart } from "./curves";
 
 const MAX_LINES = 2000;
 const MAX_ROWS = 200;

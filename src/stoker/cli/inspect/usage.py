@@ -13,9 +13,9 @@ from stoker.cli.session import connect_without_start
 from stoker.client.errors import UsageError
 from stoker.wire import JsonObject
 
-USAGE = ("usage [--by user|group|queue|sweep|label|model|day] [--since TIME] [--until TIME]",)
+USAGE = ("usage [--by KEY] [--since TIME] [--until TIME]",)
 OPTIONS = (
-    Option("--by", "KEY", "user (default), group, queue, sweep, label, model or day"),
+    Option("--by", "KEY", "user (default), group, queue, sweep, label, model, gpus, cause or day"),
     Option("-S/--since", "TIME", "only what ended after TIME (30d)"),
     Option("-E/--until", "TIME", "only what ended before TIME"),
     Option("-u/--user", "NAME", "only jobs of this user"),
