@@ -72,6 +72,8 @@ for (let i = 0; i < waiting; i++) {
 for (let i = 0; i < number("failed", 3); i++) job({ state: i % 3 === 2 ? "TIMEOUT" : i % 3 ? "FAILED" : "OUT_OF_MEMORY", cause: ["CUDA out of memory", "exit 1", "time limit"][i % 3], started: start - 9000, ended: start - 60 - random() * 8000, node: "box", attempt: i % 2 });
 for (const row of rows) for (const name of ["submitted", "started", "ended", "expected"]) if (row[name]) row[name] = Math.round(row[name]);
 
+const idle = gpus.find((gpu) => gpu.row);
+if (idle) idle.base = 0;
 const use = (gpu, at) => (gpu.row ? (gpu.base < 2 ? 0 : Math.max(0, Math.min(100, gpu.base + 18 * Math.sin(at / 47 + gpu.phase) * Math.sin(at / 613) - (Math.floor(at / 600 + gpu.phase) % 5 === 0 && at % 600 < 70 ? 55 : 0) + 6 * Math.sin(at * 1.7)))) : gpu.state === "foreign" ? 64 + 20 * Math.sin(at / 91) : 0);
 const sample = (gpu) => [`${gpu.node}/${gpu.id}`, Math.round(use(gpu, clock())), Math.round(gpu.memory), Math.round(38 + use(gpu, clock()) * 0.35), Math.round(60 + use(gpu, clock()) * 2.6), gpu.state, gpu.row ? [[gpu.row.id, "1", Math.round(gpu.memory)]] : []];
 
@@ -152,7 +154,7 @@ function usage(query) {
   const group = (key, at) => {
     const held = by === "cause" && key !== "done" ? weight(key, at) * 2.1 : weight(key, at) * length * 3.3;
     const good = ["done", "stopped", "cancelled"].includes(key);
-    return { key, jobs: Math.round(held * 1.7), failed: by === "cause" ? (good ? 0 : Math.round(held * 1.7)) : at % 3, gpu_hours: held, wasted_gpu_hours: by === "cause" ? (good ? 0 : held * 0.8) : at % 2 ? held * 0.14 : 0.02, measured_gpu_hours: held * 0.97, busy_gpu_hours: held * 0.8, utilization: 64 + at * 7, kwh: held * 0.31, wait_p50: 40 + 900 * at, wait_p90: 600 + 4000 * at, cost: held * 1.2 };
+    return { key, jobs: Math.round(held * 1.7), failed: by === "cause" ? (good ? 0 : Math.round(held * 1.7)) : at % 3, gpu_hours: held, wasted_gpu_hours: by === "cause" ? (good ? 0 : held * 0.8) : at % 2 ? held * 0.14 : 0.02, measured_gpu_hours: held * 0.97, busy_gpu_hours: held * 0.8, utilization: 64 + at * 7, kwh: held * 0.31, cpu_hours: held * 5.2, rss_peak: 9000 + 700 * at, wait_p50: 40 + 900 * at, wait_p90: 600 + 4000 * at, cost: held * 1.2 };
   };
   const keys = GROUPS[by] ?? USERS;
   const groups = keys.map(group).sort((one, two) => two.gpu_hours - one.gpu_hours);
@@ -179,7 +181,7 @@ const policy = (queue, name, more) => ({ queue, own: false, chosen: "auto", poli
 const run = (policyName, factor) => ({ policy: policyName, waiting: { mean: 3400 * factor }, jct: { mean: 9100 * factor, p90: 31000 * factor }, busy: 0.83 / factor, makespan: 90000 * factor });
 const whatIf = (query) => ({ change: query.get("policy") ? `policy ${query.get("policy")}` : "4 more GPUs", days: 7, gpus: { before: 8, after: 12 }, past: { runs: [run("today", 1), run("4 more GPUs", 0.71)] }, today: rows.filter((row) => row.state === "PENDING").slice(0, 30).map((row, at) => ({ ...row, before: { starts_at: null, ends_at: iso(start + 5000 + 800 * at) }, after: { starts_at: null, ends_at: iso(start + 5000 + 800 * at - 290 * at + (at === 3 ? 2000 : 0)) } })), lost: [], notes: [], assumed: "Assumed: jobs are submitted at the recorded times and take the recorded time." });
 const session = (id, more) => ({ id, rights: "act", note: "", share: false, logs: true, created: iso(start - 4000), expires: iso(start + 39000), used: iso(start - 20), ...more });
-const idleRow = rows.find((row) => row.state === "RUNNING");
+const idleRow = idle?.row;
 
 const ANSWERS = {
   "jobs/columns": columns,

@@ -21,6 +21,10 @@ class UsageGroup(Struct, kw_only=True):
     utilization: float | None = None
     """Mean, in percent."""
     kwh: float | None = None
+    cpu_hours: float | None = None
+    """Of ended attempts."""
+    rss_peak: int | None = None
+    """MiB of the largest process."""
     wait_p50: float | None = None
     """Seconds from eligible to started, of half of the jobs at most."""
     wait_p90: float | None = None

@@ -4,7 +4,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import type { JobView, MetricsReply } from "../api";
 import type { Curve, CurveOptions } from "../chart";
-import { clock, exact, figure, memory, safe, unix } from "../core/format";
+import { clock, duration, exact, figure, memory, safe, unix } from "../core/format";
 import type { HistoryReply } from "../core/gpus";
 import { groupOf } from "../core/states";
 import { get, withQuery } from "../net/api";
@@ -94,6 +94,8 @@ interface Usage {
   utilization: number | null;
   memory_peak: number | null;
   measured_seconds: number;
+  cpu_seconds: number | null;
+  rss_peak: number | null;
 }
 
 export function Use({ job }: { job: JobView }) {
@@ -122,7 +124,7 @@ export function Use({ job }: { job: JobView }) {
     return () => ((isGone = true), window.clearInterval(timer));
   }, [job.id, job.attempt, job.state]);
   const used = usage.value;
-  if (!used?.gpu_seconds && !reply.value) return null;
+  if (!used?.gpu_seconds && used?.rss_peak == null && !reply.value) return null;
   const past = reply.value;
   const of = (field: "utilization" | "memory"): Curve[] =>
     Object.entries(past?.gpus ?? {}).flatMap(([key, values], at): Curve[] => {
@@ -134,6 +136,12 @@ export function Use({ job }: { job: JobView }) {
   return (
     <section class="panel">
       <header><h2>Use</h2></header>
+      {used?.rss_peak == null ? null : (
+        <dl class="facts">
+          <dt>CPU time</dt><dd>{duration(used.cpu_seconds)}</dd>
+          <dt>largest process</dt><dd>{memory(used.rss_peak)}</dd>
+        </dl>
+      )}
       {used?.gpu_seconds ? (
         <dl class="facts">
           <dt>GPU-hours</dt><dd>{figure(used.gpu_seconds / 3600)}</dd>

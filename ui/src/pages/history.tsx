@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import type { History as HistoryReply, JobView, UsageGroup, UsageSummary } from "../api";
-import { count, duration, figure, safe, unix } from "../core/format";
+import { count, duration, figure, memory, safe, unix } from "../core/format";
 import { csv, roundUp, stack, type Stack } from "../core/usage";
 import { get, withQuery } from "../net/api";
 import { minute } from "../net/live";
@@ -137,7 +137,7 @@ function Groups({ main }: { main: UsageSummary }) {
     <Panel title={`By ${main.by}`} more={main.groups.length > groups.length ? <span class="muted">{count(groups.length)} of {count(main.groups.length)}; all in the CSV</span> : null}>
       <div class="scroll" tabIndex={0} role="region" aria-label={`Usage by ${main.by}`}>
         <table>
-          <thead><tr><th>{main.by}</th><th class="num">GPU-hours</th><th><span class="hidden">share</span></th><th class="num">busy</th><th class="num">wasted</th><th class="num">jobs</th><th class="num">failed</th><th class="num">wait p50</th><th class="num">p90</th><th class="num">kWh</th>{hasCost ? <th class="num">{safe(main.currency || "cost", 12)}</th> : null}</tr></thead>
+          <thead><tr><th>{main.by}</th><th class="num">GPU-hours</th><th><span class="hidden">share</span></th><th class="num">busy</th><th class="num">wasted</th><th class="num">jobs</th><th class="num">failed</th><th class="num">wait p50</th><th class="num">p90</th><th class="num">kWh</th><th class="num">CPU-hours</th><th class="num">memory</th>{hasCost ? <th class="num">{safe(main.currency || "cost", 12)}</th> : null}</tr></thead>
           <tbody>
             {groups.map((group) => (
               <tr key={group.key}>
@@ -151,6 +151,8 @@ function Groups({ main }: { main: UsageSummary }) {
                 <td class="num">{group.wait_p50 == null ? "–" : duration(group.wait_p50)}</td>
                 <td class="num">{group.wait_p90 == null ? "–" : duration(group.wait_p90)}</td>
                 <td class="num">{group.kwh == null ? "–" : figure(group.kwh)}</td>
+                <td class="num">{group.cpu_hours == null ? "–" : hours(group.cpu_hours)}</td>
+                <td class="num" title="of the largest process">{memory(group.rss_peak)}</td>
                 {hasCost ? <td class="num">{group.cost?.toFixed(2)}</td> : null}
               </tr>
             ))}

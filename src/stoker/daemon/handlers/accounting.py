@@ -70,7 +70,7 @@ def finished_records(
 
 
 def unfinished_records(measured: Measured, state: State, now: Instant) -> CommandResult:
-    """Return unfinished jobs that hold or have held GPUs."""
+    """Return unfinished jobs that run or have run."""
     records = []
     for job in state.jobs.values():
         if job.finished or (job.placement is None and job.usage is NO_USAGE):
@@ -209,6 +209,8 @@ def _group(key: str, each: _Sum, prices: AccountingSettings) -> UsageGroup:
         busy_gpu_hours=round(usage.busy / HOUR, 4),
         utilization=round(100 * usage.busy / usage.measured, 1) if usage.measured else None,
         kwh=round(kwh, 4) if usage.energy else None,
+        cpu_hours=round(usage.cpu / HOUR, 4) if usage.rss else None,
+        rss_peak=usage.rss or None,
         wait_p50=round(waits[len(waits) // 2], 1) if waits else None,
         wait_p90=round(waits[len(waits) * 9 // 10], 1) if waits else None,
         cost=round(cost, 2) if prices.price_gpu_hour or prices.price_kwh else None,
