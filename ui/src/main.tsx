@@ -13,7 +13,7 @@ import { Queue } from "./pages/queue";
 import { Sweep, Sweeps } from "./pages/sweep";
 import { applyTheme } from "./prefs";
 import { route } from "./route";
-import { Empty } from "./widgets/bits";
+import { Empty } from "./widgets/plain";
 import { Help, Notices, Question, Rail, SignedOut, updateTitle } from "./widgets/frame";
 import "./style.css";
 

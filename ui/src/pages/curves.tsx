@@ -1,40 +1,16 @@
 // Curves of a job: what it reports, and how its GPUs were used.
 
 import { useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import type { JobView, MetricsReply } from "../api";
-import type { Curve, CurveOptions } from "../chart";
-import { clock, duration, exact, figure, memory, safe, unix } from "../core/format";
+import type { Curve } from "../chart";
+import { duration, exact, figure, memory, unix } from "../core/format";
 import type { HistoryReply } from "../core/gpus";
 import { groupOf } from "../core/states";
 import { get, withQuery } from "../net/api";
-import { now } from "../net/live";
 import { paint } from "../palette";
-import { isDark, zone } from "../prefs";
 import { setParameters, parameter } from "../route";
-
-/** A chart; uPlot is loaded when the first one is shown. */
-export function Chart({ series, title, height = 150, ...options }: { series: Curve[]; title: string; height?: number } & Partial<CurveOptions>) {
-  const ref = useRef<HTMLDivElement>(null);
-  const shape = series.map((one) => `${one.label}${one.colour}${one.x.length}${one.y.at(-1)}`).join("|");
-  const dark = isDark.value;
-  useEffect(() => {
-    let remove = () => {};
-    let isGone = false;
-    void import("../chart").then(({ curves }) => {
-      if (isGone || !ref.current) return;
-      const ink = dark ? "#9aa7b4" : "#55606c";
-      remove = curves(ref.current, series, { height, isTime: false, isLog: false, format: figure, clock: (at) => clock(at, now.peek(), zone.peek() === "utc"), ink, lines: dark ? "#28303a" : "#e4e8ec", ...options });
-    });
-    return () => ((isGone = true), remove());
-  }, [shape, dark, options.isLog, options.isTime, height, zone.value]);
-  return (
-    <figure class="chart">
-      <figcaption>{safe(title, 80)}</figcaption>
-      <div ref={ref} role="img" aria-label={`${safe(title, 80)}: ${series.map((one) => `${one.label} ${one.y.at(-1) == null ? "" : figure(one.y.at(-1)!)}`).join(", ")}`} />
-    </figure>
-  );
-}
+import { Chart } from "../widgets/chart";
 
 function smooth(values: (number | null)[], weight: number): (number | null)[] {
   let mean: number | null = null;

@@ -9,7 +9,8 @@ import { get, withQuery } from "../net/api";
 import { minute } from "../net/live";
 import { paint } from "../palette";
 import { parameter, setParameters } from "../route";
-import { At, Empty, JobLink, Name, Panel, StateChip } from "../widgets/bits";
+import { At, JobLink } from "../widgets/bits";
+import { Empty, Name, Panel, StateChip } from "../widgets/plain";
 
 const PERIODS: [name: string, days: number][] = [["today", 1], ["7 d", 7], ["30 d", 30], ["90 d", 90]];
 const KEYS = ["user", "queue", "label", "sweep", "model", "group"];

@@ -9,7 +9,8 @@ import { act } from "../actions";
 import { detail, useDetails } from "../details";
 import { alarmKey, alarms, counts, ended, gpuNote, gpus, hours, loaded, mayAct, minute, nodes, samples, table, version } from "../net/live";
 import { RANGES, chooseRange, density, range } from "../prefs";
-import { At, Empty, Estimate, JobLink, Name, Panel, Progress, Since, StateChip } from "../widgets/bits";
+import { At, Estimate, JobLink, Since } from "../widgets/bits";
+import { Empty, Name, Panel, Progress, StateChip } from "../widgets/plain";
 import { Strip, StripLine, Swatch, updateColours } from "../widgets/strip";
 
 const MANY_GPUS = 32;

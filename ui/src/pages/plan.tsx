@@ -9,7 +9,8 @@ import { axisOf, barOf, ticks, type Timeline } from "../core/timeline";
 import { ApiError, get, withQuery } from "../net/api";
 import { loaded, minute, version } from "../net/live";
 import { zone } from "../prefs";
-import { At, Empty, JobLink, Name, Panel } from "../widgets/bits";
+import { At, JobLink } from "../widgets/bits";
+import { Empty, Name, Panel } from "../widgets/plain";
 import { Swatch } from "../widgets/strip";
 
 const LIMIT = 200;

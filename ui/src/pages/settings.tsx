@@ -7,7 +7,8 @@ import { safe, unix } from "../core/format";
 import { get } from "../net/api";
 import { hello } from "../net/live";
 import { colourBy, density, theme, zone } from "../prefs";
-import { At, Empty, Panel } from "../widgets/bits";
+import { At } from "../widgets/bits";
+import { Empty, Panel } from "../widgets/plain";
 import { Shortcuts } from "../widgets/frame";
 
 function Choice<T extends string>({ title, note, value, choices }: { title: string; note: string; value: Signal<T>; choices: readonly T[] }) {

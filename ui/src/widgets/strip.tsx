@@ -9,7 +9,8 @@ import { alarms, history, isStale, now, samples, table, tick, version } from "..
 import { paint } from "../palette";
 import { colourBy, isDark, zone } from "../prefs";
 import { go, jobPath } from "../route";
-import { JobLink, Name, Ticking } from "./bits";
+import { JobLink, Ticking } from "./bits";
+import { Name } from "./plain";
 
 const colours = signal<ReadonlyMap<string, number>>(new Map());
 
