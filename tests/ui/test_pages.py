@@ -198,7 +198,7 @@ def test_trials_of_a_sweep_are_selected_on_its_axes(box: DaemonFixture, visitor:
     expect(rows).to_have_count(6)
     visitor.page.evaluate((ROOT / AXE).read_text())
     violations = visitor.page.evaluate(f"axe.run({RULES}).then(r => r.violations)")
-    assert [one["id"] for one in violations] == []
+    assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == []
 
 
 def test_history_is_narrowed_and_saved(box: DaemonFixture, visitor: Visitor) -> None:
