@@ -1,4 +1,4 @@
-"""Sum up GPU and CPU time, energy and waiting time of ended and running jobs.
+"""Sum up GPU and CPU time, energy and waiting time of ended and running jobs, by user or --by KEY.
 
 MEM is the memory of the largest process, CPU-H and MEM are of ended attempts.
 
@@ -18,7 +18,7 @@ from stoker.wire import JsonObject
 
 USAGE = ("usage [--by KEY] [--since TIME] [--until TIME]",)
 OPTIONS = (
-    Option("--by", "KEY", "user (default), group, queue, sweep, label, model, gpus, cause or day"),
+    Option("--by", "KEY", "user, group, queue, sweep, label, model, gpus, cause or day"),
     Option("-S/--since", "TIME", "only what ended after TIME (30d)"),
     Option("-E/--until", "TIME", "only what ended before TIME"),
     Option("-u/--user", "NAME", "only jobs of this user"),
