@@ -64,6 +64,10 @@ class Home:
         found: dict[str, Any] = json.loads(self.stoker("daemon", "status", "--json").output)
         return found
 
+    def socket(self) -> Path:
+        """Return the socket of the daemon."""
+        return Path(str(self.status()["socket"]))
+
     def pid(self) -> int | None:
         """Return the pid of the daemon, None if none runs."""
         try:

@@ -36,9 +36,18 @@ function sourceHash() {
   return hash.digest("hex");
 }
 
+/** Scripts and styles of the reports, which are put into one file with their data. */
+async function buildReports() {
+  const result = await esbuild.build({
+    ...common, entryPoints: { "report-sweep": join(ROOT, "src/report/sweep.tsx") }, outdir: out, format: "iife", metafile: true,
+  });
+  return Object.keys(result.metafile.outputs).map((path) => path.split("/").at(-1));
+}
+
 /** index.html and manifest.json, which name the files with hashes that esbuild wrote. */
-function writePages(metafile) {
+async function writePages(metafile) {
   const names = Object.keys(metafile.outputs).map((path) => path.split("/").at(-1));
+  names.push(...(await buildReports()));
   const named = (stem, ending) => names.find((name) => name.startsWith(stem) && name.endsWith(ending));
   const page = readFileSync(join(ROOT, "src/index.html"), "utf8")
     .replace("app.js", named("app-", ".js"))
@@ -51,22 +60,25 @@ function writePages(metafile) {
   writeFileSync(join(out, "manifest.json"), JSON.stringify({ source: sourceHash(), files }, null, 1) + "\n");
 }
 
-const pages = {
-  entryPoints: { app: join(ROOT, "src/main.tsx") },
-  outdir: out,
+const common = {
   bundle: true,
-  format: "esm",
-  splitting: true,
   minify: true,
   target: ["chrome111", "firefox111", "safari16.4"],
-  entryNames: "[name]-[hash]",
-  chunkNames: "[name]-[hash]",
   jsx: "automatic",
   jsxImportSource: "preact",
   legalComments: "none",
   logLevel: "warning",
-  metafile: true,
   absWorkingDir: ROOT,
+};
+const pages = {
+  ...common,
+  entryPoints: { app: join(ROOT, "src/main.tsx") },
+  outdir: out,
+  format: "esm",
+  splitting: true,
+  entryNames: "[name]-[hash]",
+  chunkNames: "[name]-[hash]",
+  metafile: true,
   plugins: [
     {
       name: "pages",
@@ -75,8 +87,8 @@ const pages = {
           rmSync(out, { recursive: true, force: true });
           mkdirSync(out, { recursive: true });
         });
-        build.onEnd((result) => {
-          if (result.metafile && result.errors.length === 0) writePages(result.metafile);
+        build.onEnd(async (result) => {
+          if (result.metafile && result.errors.length === 0) await writePages(result.metafile);
         });
       },
     },

@@ -30,7 +30,7 @@ def main() -> None:
             page = browser.new_page(viewport=SIZE, color_scheme="dark")
             page.goto(address)
             page.locator(".failures pre").first.wait_for()
-            page.get_by_text("none idle").or_(page.get_by_text("idle", exact=True)).first.wait_for()
+            page.locator(".figure", has_text="wasted").locator(".note", has_text="idle").wait_for()
             page.wait_for_timeout(2500)  # the next sample of each GPU
             page.screenshot(path=TARGET)
             browser.close()

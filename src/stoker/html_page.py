@@ -12,6 +12,44 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+REPORTS = os.path.join(os.path.dirname(__file__), "ui", "dist")
+"""Scripts and styles that are built from ui/src/report."""
+TEMPLATE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main id="report"><noscript><p>This report needs JavaScript.</p></noscript></main>
+<script type="application/json" id="data">{data}</script>
+<script>
+{script}
+</script>
+</body>
+</html>
+"""
+
+
+def render_report(name: str, title: str, data: object) -> str:
+    """Return a report with its data, style and script."""
+    from html import escape
+
+    def read(ending: str) -> str:
+        with open(os.path.join(REPORTS, f"report-{name}.{ending}"), encoding="utf-8") as file:
+            return file.read()
+
+    return TEMPLATE.format(
+        title=escape(title), style=read("css"), data=json_for_script(data), script=read("js")
+    )
+
+
 def render_page(directory: str, title: str, data: object, scripts: Sequence[str]) -> str:
     """Return the page of `page.html` and `page.css` in a directory, with its data and scripts."""
     from html import escape

@@ -79,7 +79,7 @@ def test_the_gpu_screen_has_figures_jobs_and_bars(model: TopModel) -> None:
         "  box/1    0%    0.3/24G  35°C   20W  free",
         "  box/2     -          -     -     -  foreign  eve's python (pid 7)",
         "", "", "",
-        "  1 GPUs  2 queue  3 job  5 machines  Enter open  / search  ? help  q quit",
+        "  1 GPUs  2 queue  3 job  4 sweeps  5 machines  / search  ? help  q quit",
     ]  # fmt: skip
 
 
@@ -164,6 +164,27 @@ def test_columns_become_rows() -> None:
     assert (second["label"], second["state"], second["node"]) == ("2_0", "RUNNING", "box")
 
 
+def test_the_sweep_screen_has_progress_and_the_best_value(model: TopModel) -> None:
+    sweep = {"id": 7, "label": "7", "name": "lr\x1b[31m", "user": "ana", "state": "RUNNING",
+             "metric": "loss", "counts": {"done": 3, "running": 2, "failed": 0}, "total": 12,
+             "issued": 5, "best": {"value": 0.12345}, "eta": None, "note": None}  # fmt: skip
+    model.screen, model.cursor = m.SWEEPS, 1
+    assert "no sweeps" in screen(model)[2]
+    held = {**sweep, "id": 8, "label": "8", "state": "HELD", "total": None, "best": None,
+            "counts": {}, "issued": 0, "note": "tpe needs optuna"}  # fmt: skip
+    model.sweeps = [held, sweep]
+    lines = screen(model, 110)
+    start = "lr?[31m             ana       "
+    assert lines[2:4] == [
+        f"  8       {start}HELD       ········  0%{' ' * 25}tpe needs optuna",
+        f"> 7       {start}RUNNING    ██······ 25% loss 0.1235           3 done, 2 running",
+    ]
+    assert model.selected_sweep() is sweep
+    assert model.length() == 2
+    model.screen, model.sweep = m.QUEUE, sweep
+    assert screen(model, 110)[1].startswith("  sweep 7 lr?[31m  4 jobs by start")
+
+
 def test_frames_change_what_runs(model: TopModel) -> None:
     model.is_outdated = False
     changed = [row(43, "RUNNING"), row(42, "COMPLETED")]
@@ -244,6 +265,18 @@ def test_a_user_looks_around_acts_and_quits(top: PtyScreen, box: DaemonFixture) 
     top.shows("job 4_0 cancelled")
     states = {job["label"]: job["state"] for job in box.client.jobs(["4"])["jobs"]}
     assert states == {"4_0": "CANCELLED", "4_1": "PENDING"}
+    swept = box.stoker("sweep", "--hold", "--name", "tuned", "true", "a=1,2", check=True)
+    sweep = swept.stdout.strip()
+    top.press("4")
+    top.shows("SWEEP", "tuned", "2 waiting")
+    top.press("\r")
+    top.shows(f"sweep {sweep} tuned  2 jobs", f"{sweep}_1")
+    top.press("\x1b")
+    top.shows("PROGRESS")
+    top.press("c")
+    top.shows(f"stoker cancel {sweep}?  y/n")
+    top.press("y")
+    top.shows(f"sweep {sweep} cancelled", "CANCELLED")
     top.press("q")
     assert (top.end(), top.is_restored) == (0, True)
 

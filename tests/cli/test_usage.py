@@ -14,6 +14,7 @@ def group(key: str, **more: object) -> dict[str, object]:
     fields = {
         "key": key, "jobs": 3, "failed": 1, "gpu_hours": 2.5, "wasted_gpu_hours": 0.5,
         "measured_gpu_hours": 2.0, "busy_gpu_hours": 1.5, "utilization": 75.0, "kwh": 1.25,
+        "cpu_hours": 3.5, "rss_peak": 2048,
         "wait_p50": 61.0, "wait_p90": 3600.0, "cost": None,
     }  # fmt: skip
     return {**fields, **more}
@@ -31,9 +32,11 @@ def reply(fake: FakeDaemon) -> dict[str, object]:
 def test_groups_are_a_table_with_a_total(reply: dict[str, object], stoker: Run) -> None:
     lines = stoker("usage", "--by", "user").stdout.splitlines()
     assert lines[0].split() == [
-        "USER", "JOBS", "FAILED", "GPU-H", "BUSY", "WASTED", "KWH", "WAIT50", "WAIT90"
+        "USER", "JOBS", "FAILED", "GPU-H", "BUSY", "WASTED", "KWH", "CPU-H", "MEM", "WAIT50",
+        "WAIT90",
     ]  # fmt: skip
-    assert lines[1].split() == ["ana", "3", "1", "2.50", "75%", "0.50", "1.25", "1:01", "1:00:00"]
+    assert lines[1].split() == ["ana", "3", "1", "2.50", "75%", "0.50", "1.25", "3.50", "2G",
+                                "1:01", "1:00:00"]  # fmt: skip
     assert lines[2].split()[4:7] == ["-", "0.50", "-"]
     assert "\x1b" not in lines[2]
     assert lines[3].startswith("total")

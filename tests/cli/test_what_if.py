@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from e2e.daemon_fixture import until
+from stoker.client.client import Client
+from stoker.client.errors import UsageError
 
 Run = Callable[..., Any]
 pytestmark = pytest.mark.e2e
@@ -55,6 +57,10 @@ def test_the_shift_of_each_job_is_listed(lab: Run) -> None:
     jobs = by_name(more)
     assert jobs["left"]["before"] == jobs["left"]["after"]
     assert jobs["wide"]["after"]["ends_at"] < jobs["wide"]["before"]["ends_at"]
+
+    reply = Client().open("GET", "/v1/what-if?add=gpus=2", None, 60, retry=False)
+    same = json.loads(reply.read())
+    assert (same["change"], set(by_name(same))) == (more["change"], set(jobs))
 
     jobs = by_name(what_if_reply(lab, "--priority", "second=high"))
     assert jobs["second"]["after"]["ends_at"] < jobs["second"]["before"]["ends_at"]
@@ -119,3 +125,19 @@ def test_what_if_without_state_is_rejected(stoker: Run, home: Path) -> None:
     assert done.returncode == 3
     assert "Start with: stoker submit" in done.stderr
     assert not any(home.iterdir())
+
+
+def test_the_route_checks_its_arguments(stoker: Run) -> None:
+    stoker("daemon", "start", check=True)
+    for query, message in (
+        ("", "Name a change"),
+        ("policy=--help", "'policy' cannot be"),
+        ("policy=a&policy=b", "too often"),
+        ("add=gpus=1;reboot", "'add' cannot be"),
+        ("remove=node=%0A", "'remove' cannot be"),
+        ("parameter=--html=x", "'parameter' cannot be"),
+        ("policy=nonsense", "nonsense"),
+        ("days=x&policy=fifo", "days"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            Client().open("GET", f"/v1/what-if?{query}", None, 60, retry=False)

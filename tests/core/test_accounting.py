@@ -55,13 +55,36 @@ def test_a_measurement_of_an_ended_attempt_changes_nothing() -> None:
     assert scenario.job(job).usage == usage
 
 
-def test_a_job_without_gpus_has_no_usage() -> None:
+def test_a_job_without_gpus_of_which_nothing_was_measured_has_no_usage() -> None:
     scenario = Scenario(gpus=1)
     job = scenario.submit(ResourceRequest(cpus=1000))
     scenario.run(job)
     scenario.now += 10.0
     scenario.exited(job)
     assert scenario.job(job).past[-1].usage is None
+
+
+def test_cpu_time_is_added_and_the_largest_process_counts() -> None:
+    scenario = Scenario(gpus=1)
+    job = scenario.submit(ResourceRequest(cpus=1000), retry=Retry(limit=1, on=("any",)))
+    for code, seconds, peak in ((1, 5.0, 300), (0, 2.0, 200)):
+        scenario.now += 400.0
+        scenario.wait(0.0)
+        scenario.run(job)
+        scenario.about(e.ProcessExited, job, code=code, cpu_seconds=seconds, rss_peak=peak)
+    usage = scenario.job(job).usage
+    assert (usage.held, usage.cpu, usage.rss) == (0.0, 7.0, 300)
+
+
+def test_a_repeated_end_counts_once() -> None:
+    scenario = Scenario(gpus=1)
+    job = scenario.submit(gpus(1))
+    scenario.run(job)
+    scenario.about(e.UsageMeasured, job, measured=4.0, busy=3.0, energy=0.0)
+    for _ in range(2):
+        scenario.fact(e.ProcessExited, job, attempt=0, code=0, cpu_seconds=3.0, rss_peak=10)
+    usage = scenario.job(job).usage
+    assert (usage.cpu, usage.rss, usage.busy) == (3.0, 10, 3.0)
 
 
 @pytest.mark.parametrize("seed", range(5))

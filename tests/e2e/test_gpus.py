@@ -285,6 +285,8 @@ def test_use_is_kept_as_history_and_as_usage_of_the_job(
     (attempt,) = box.client.usage(job)["attempts"]
     assert attempt["gpu_seconds"] >= attempt["measured_seconds"] > 0
     assert 0 < attempt["utilization"] <= 76
+    assert attempt["rss_peak"] > 0
+    assert attempt["cpu_seconds"] < 30
 
 
 def _gpu_key(box: DaemonFixture) -> str:

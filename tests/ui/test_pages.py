@@ -38,7 +38,8 @@ for step in range(3):
     report(loss=lr + wd + 2 - step)
 """
 PAGES = {"": "train-0", "q": "train-0", "j/1": "ready", "j/4": "ready", "j/5": "Traceback",
-         "j/6": "Details", "m": "train-0"}  # fmt: skip
+         "j/6": "Details", "m": "train-0", "h": "Ended jobs", "p": "Outlook",
+         "settings": "Colours by"}  # fmt: skip
 
 
 RULES = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa', 'best-practice']}"
@@ -197,7 +198,56 @@ def test_trials_of_a_sweep_are_selected_on_its_axes(box: DaemonFixture, visitor:
     expect(rows).to_have_count(6)
     visitor.page.evaluate((ROOT / AXE).read_text())
     violations = visitor.page.evaluate(f"axe.run({RULES}).then(r => r.violations)")
-    assert [one["id"] for one in violations] == []
+    assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == []
+
+
+def test_history_is_narrowed_and_saved(box: DaemonFixture, visitor: Visitor) -> None:
+    box.submit("--gpus", "1", "--name", "good", "--label", "=lr", "true")
+    failed = box.submit("--gpus", "2", "--name", "bad", "exit 3")
+    box.becomes(failed, "FAILED")
+    until(lambda: len(box.client.history()["jobs"]) == 2)
+    visitor.open("h?by=label")
+    rows = visitor.page.get_by_role("region", name="Usage by label").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    visitor.shows("exit 3")
+    ended = visitor.page.get_by_role("region", name="Ended jobs").locator("tbody tr")
+    expect(ended).to_have_count(2)
+    visitor.page.get_by_label("State").select_option("FAILED")
+    expect(ended).to_have_count(1)
+    expect(ended).to_contain_text("bad")
+    assert "state=FAILED" in visitor.page.url
+    with visitor.page.expect_download() as download:
+        visitor.page.get_by_role("button", name="CSV").click()
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert lines[0].startswith("key,jobs,failed,gpu_hours")
+    assert any(line.startswith("'=lr,1,0,") for line in lines)
+    visitor.page.get_by_label("Group by").select_option("user")
+    visitor.page.get_by_role("region", name="Usage by user").get_by_role("button").click()
+    assert "user=" in visitor.page.url
+
+
+def test_the_plan_answers_what_if(busy: DaemonFixture, visitor: Visitor) -> None:
+    visitor.page.keyboard.press("g")
+    visitor.page.keyboard.press("p")
+    visitor.shows("Outlook")
+    expect(visitor.page.locator(".ganttbar.running")).to_have_count(4)
+    visitor.shows("all others")
+    visitor.page.get_by_label("more GPUs").fill("4")
+    visitor.page.get_by_role("button", name="Compare").click()
+    visitor.shows("4 → 8 GPUs")
+    visitor.shows("stoker what-if --add gpus=4 --days 7")
+
+
+def test_alarms_are_shown_and_announced(box: DaemonFixture, visitor: Visitor) -> None:
+    label = box.submit("--gpus", "1", "--name", "one", "echo ready; exec sleep 300")
+    box.becomes(label, "RUNNING")
+    alarm = {"kind": "gpu_idle", "job": int(label), "node": None, "gpu": None, "action": "tell"}
+    alarm |= {"since": "2026-01-01T00:00:00Z", "text": "idle <b>x</b>"}
+    visitor.page.route("**/v1/alarms", lambda route: route.fulfill(json={"alarms": [alarm]}))
+    visitor.page.reload()
+    visitor.shows("idle <b>x</b>")
+    expect(visitor.page.get_by_role("alert")).to_have_text("alarm: idle <b>x</b>")
+    expect(visitor.page.locator(".strip.alarm")).to_have_count(1)
 
 
 def test_names_of_a_megabyte_and_marks_of_direction_disturb_nothing(

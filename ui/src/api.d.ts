@@ -920,6 +920,8 @@ export interface UsageGroup {
   busy_gpu_hours: number;
   utilization: number | null;
   kwh: number | null;
+  cpu_hours: number | null;
+  rss_peak: number | null;
   wait_p50: number | null;
   wait_p90: number | null;
   cost: number | null;
@@ -940,6 +942,7 @@ export interface UsageSummary {
   total: UsageGroup;
   energy: string;
   currency: string;
+  days: Record<string, Record<string, number>>;
 }
 
 export interface UsageView {
@@ -952,6 +955,8 @@ export interface UsageView {
   energy_joules: number | null;
   utilization: number | null;
   memory_peak: number | null;
+  cpu_seconds: number | null;
+  rss_peak: number | null;
 }
 
 export interface Wait {

@@ -17,6 +17,7 @@ export interface CurveOptions {
   range?: [number, number];
   format: (value: number) => string;
   clock: (at: number) => string;
+  hasLegend: boolean;
   ink: string;
   lines: string;
 }
@@ -30,7 +31,7 @@ export function curves(element: HTMLElement, series: readonly Curve[], options: 
       width: Math.max(200, element.clientWidth),
       height: options.height,
       cursor: { y: false },
-      legend: { show: series.length > 1 || !options.isTime, live: true },
+      legend: { show: options.hasLegend && (series.length > 1 || !options.isTime), live: true },
       scales: {
         x: { time: options.isTime },
         y: options.range ? { range: options.range } : options.isLog ? { distr: 3 } : {},

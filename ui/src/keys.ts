@@ -16,7 +16,7 @@ export function keysOf(page: string, keys: Keys): void {
   pages.set(page, keys);
 }
 
-const TARGETS: Record<string, string> = { o: "", q: "q", s: "s", m: "m" };
+const TARGETS: Record<string, string> = { o: "", q: "q", s: "s", m: "m", h: "h", p: "p" };
 
 const GLOBAL: Keys = {
   "?": () => (isHelpOpen.value = !isHelpOpen.value),
@@ -72,7 +72,7 @@ export function listenToKeys(): void {
 }
 
 export const HELP: [keys: string, meaning: string][] = [
-  ["?", "this help"], ["/", "search"], ["g o   g q   g s   g m", "overview, queue, sweeps, machines"], ["j   k", "next, previous"], ["Enter", "open, unfold"],
+  ["?", "this help"], ["/", "search"], ["g o   g q   g s   g m", "overview, queue, sweeps, machines"], ["g h   g p", "history, plan"], ["j   k", "next, previous"], ["Enter", "open, unfold"],
   ["x   X   *", "select, select a range, select all"], ["l", "log"], ["c", "cancel (asks first)"], ["r", "retry"], ["h", "hold or release"], ["J   K", "move in the queue"],
   ["[   ]", "shorter, longer period"], ["t", "light or dark"], ["Esc", "close, deselect"],
 ];

@@ -1,7 +1,8 @@
 // The page: opens a session if its address has a code, then shows and keeps current.
 
-import { effect } from "@preact/signals";
-import { render } from "preact";
+import { effect, signal } from "@preact/signals";
+import { render, type ComponentType } from "preact";
+import { useEffect } from "preact/hooks";
 import { listenToKeys } from "./keys";
 import { post } from "./net/api";
 import { connect, isStale, link } from "./net/live";
@@ -12,9 +13,27 @@ import { Queue } from "./pages/queue";
 import { Sweep, Sweeps } from "./pages/sweep";
 import { applyTheme } from "./prefs";
 import { route } from "./route";
-import { Empty } from "./widgets/bits";
+import { Empty } from "./widgets/plain";
 import { Help, Notices, Question, Rail, SignedOut, updateTitle } from "./widgets/frame";
 import "./style.css";
+
+/** Pages that are opened now and then are loaded when they are opened. */
+const LATER: Record<string, () => Promise<ComponentType>> = {
+  h: async () => (await import("./pages/history")).History,
+  p: async () => (await import("./pages/plan")).Plan,
+  settings: async () => (await import("./pages/settings")).Settings,
+};
+const later = signal<Record<string, ComponentType | null>>({});
+
+function Later({ page }: { page: string }) {
+  const Loaded = later.value[page];
+  useEffect(() => {
+    if (Loaded) return;
+    LATER[page]!().then((made) => (later.value = { ...later.peek(), [page]: made }), () => (later.value = { ...later.peek(), [page]: null }));
+  }, [page]);
+  if (Loaded) return <Loaded />;
+  return <Empty>{Loaded === null ? "The page cannot be loaded. Load it again." : "Loading …"}</Empty>;
+}
 
 function Page() {
   switch (route.value.page) {
@@ -23,6 +42,7 @@ function Page() {
     case "j": return <Job key={route.value.argument} />;
     case "s": return route.value.argument ? <Sweep key={route.value.argument} /> : <Sweeps />;
     case "m": return <Machines />;
+    case "h": case "p": case "settings": return <Later page={route.value.page} />;
     default: return <Empty>There is no such page. <a href="#/">Overview</a></Empty>;
   }
 }

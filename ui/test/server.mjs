@@ -72,6 +72,8 @@ for (let i = 0; i < waiting; i++) {
 for (let i = 0; i < number("failed", 3); i++) job({ state: i % 3 === 2 ? "TIMEOUT" : i % 3 ? "FAILED" : "OUT_OF_MEMORY", cause: ["CUDA out of memory", "exit 1", "time limit"][i % 3], started: start - 9000, ended: start - 60 - random() * 8000, node: "box", attempt: i % 2 });
 for (const row of rows) for (const name of ["submitted", "started", "ended", "expected"]) if (row[name]) row[name] = Math.round(row[name]);
 
+const idle = gpus.find((gpu) => gpu.row);
+if (idle) idle.base = 0;
 const use = (gpu, at) => (gpu.row ? (gpu.base < 2 ? 0 : Math.max(0, Math.min(100, gpu.base + 18 * Math.sin(at / 47 + gpu.phase) * Math.sin(at / 613) - (Math.floor(at / 600 + gpu.phase) % 5 === 0 && at % 600 < 70 ? 55 : 0) + 6 * Math.sin(at * 1.7)))) : gpu.state === "foreign" ? 64 + 20 * Math.sin(at / 91) : 0);
 const sample = (gpu) => [`${gpu.node}/${gpu.id}`, Math.round(use(gpu, clock())), Math.round(gpu.memory), Math.round(38 + use(gpu, clock()) * 0.35), Math.round(60 + use(gpu, clock()) * 2.6), gpu.state, gpu.row ? [[gpu.row.id, "1", Math.round(gpu.memory)]] : []];
 
@@ -142,6 +144,45 @@ function nodeViews() {
   });
 }
 
+const day = (back) => new Date(Date.now() - back * 86_400_000).toLocaleDateString("en-CA");
+const GROUPS = { user: USERS, queue: ["default", "night", "interactive"], label: ["-", "thesis", "baseline", "paper-2"], sweep: ["-", "4101", "4187"], model: ["A100-SXM4-80GB", "H100"], group: ["vision", "nlp"], gpus: ["1", "2", "4", "0"], cause: ["done", "CUDA out of memory", "exit 1", "time limit", "stopped", "cancelled", "killed by SIGKILL"] };
+
+function usage(query) {
+  const by = query.get("by") ?? "user";
+  const length = Math.max(1, Math.round((Date.now() - Date.parse(query.get("since"))) / 86_400_000));
+  const weight = (key, at) => 1 + ((key.length * 37 + at * 13) % 7);
+  const group = (key, at) => {
+    const held = by === "cause" && key !== "done" ? weight(key, at) * 2.1 : weight(key, at) * length * 3.3;
+    const good = ["done", "stopped", "cancelled"].includes(key);
+    return { key, jobs: Math.round(held * 1.7), failed: by === "cause" ? (good ? 0 : Math.round(held * 1.7)) : at % 3, gpu_hours: held, wasted_gpu_hours: by === "cause" ? (good ? 0 : held * 0.8) : at % 2 ? held * 0.14 : 0.02, measured_gpu_hours: held * 0.97, busy_gpu_hours: held * 0.8, utilization: 64 + at * 7, kwh: held * 0.31, cpu_hours: held * 5.2, rss_peak: 9000 + 700 * at, wait_p50: 40 + 900 * at, wait_p90: 600 + 4000 * at, cost: held * 1.2 };
+  };
+  const keys = GROUPS[by] ?? USERS;
+  const groups = keys.map(group).sort((one, two) => two.gpu_hours - one.gpu_hours);
+  const days = Object.fromEntries(Array.from({ length }, (_, back) => [day(back), Object.fromEntries(keys.flatMap((key, at) => ((back * 3 + at) % 5 ? [[key, weight(key, at) * (2 + Math.sin(back * 1.3 + at) * 1.9)]] : [])))]));
+  const sum = (name) => groups.reduce((total, one) => total + one[name], 0);
+  const total = { ...group("total", 2), ...Object.fromEntries(["jobs", "failed", "gpu_hours", "wasted_gpu_hours", "measured_gpu_hours", "busy_gpu_hours", "kwh", "cost"].map((name) => [name, sum(name)])) };
+  return { by, since: query.get("since"), until: iso(clock()), groups, total, energy: "power × time", currency: "EUR", days };
+}
+
+function eta() {
+  const span = (at, wide) => ({ low: iso(at - wide * 0.4), likely: iso(at), high: iso(at + wide), kind: "runs", basis: "earlier runs of this job" });
+  const shown = rows.filter((row) => row.state === "RUNNING" || (row.state === "PENDING" && !row.held)).slice(0, 70);
+  let end = start + 900;
+  const jobs = shown.map((row, at) => {
+    const isRunning = row.state === "RUNNING";
+    const begins = isRunning ? null : (end += 240 + ((at * 97) % 900));
+    const ends = isRunning ? (row.expected ?? start + 4000) : begins + 1800 + ((at * 991) % 9000);
+    return { id: row.id, label: row.label, name: row.name, user: row.user, state: row.state, at: iso(start), start: isRunning ? null : span(begins, 600 + at * 60), end: at % 9 === 8 ? null : span(ends, 900 + at * 90), never: null };
+  });
+  return { jobs, more: 4, at: iso(start), age: 2, futures: 9, horizon: iso(start + 86400), newer: false, trouble: null };
+}
+
+const policy = (queue, name, more) => ({ queue, own: false, chosen: "auto", policy: name, since: null, about: "", why: "planner, because a job has reported epochs", parameters: {}, changed: {}, strict: false, waiting: 41, running: 8, ...more });
+const run = (policyName, factor) => ({ policy: policyName, waiting: { mean: 3400 * factor }, jct: { mean: 9100 * factor, p90: 31000 * factor }, busy: 0.83 / factor, makespan: 90000 * factor });
+const whatIf = (query) => ({ change: query.get("policy") ? `policy ${query.get("policy")}` : "4 more GPUs", days: 7, gpus: { before: 8, after: 12 }, past: { runs: [run("today", 1), run("4 more GPUs", 0.71)] }, today: rows.filter((row) => row.state === "PENDING").slice(0, 30).map((row, at) => ({ ...row, before: { starts_at: null, ends_at: iso(start + 5000 + 800 * at) }, after: { starts_at: null, ends_at: iso(start + 5000 + 800 * at - 290 * at + (at === 3 ? 2000 : 0)) } })), lost: [], notes: [], assumed: "Assumed: jobs are submitted at the recorded times and take the recorded time." });
+const session = (id, more) => ({ id, rights: "act", note: "", share: false, logs: true, created: iso(start - 4000), expires: iso(start + 39000), used: iso(start - 20), ...more });
+const idleRow = idle?.row;
+
 const ANSWERS = {
   "jobs/columns": columns,
   gpus: () => ({ gpus: gpus.map(gpuView), machines: [], note: null }),
@@ -149,6 +190,12 @@ const ANSWERS = {
   nodes: () => ({ nodes: nodeViews() }),
   history: () => ({ jobs: rows.filter((row) => row.state === "RUNNING").slice(0, 6).map((row, i) => ({ ...view(row), id: row.id - 200, label: String(row.id - 200), state: i === 2 ? "CANCELLED" : "COMPLETED", ended_at: iso(start - 4000 + 600 * i), started_at: iso(start - 9000 - 900 * i) })), more: 0 }),
   sweeps: () => ({ sweeps: [] }),
+  usage,
+  eta,
+  policies: () => ({ queues: [policy("default", "planner"), policy("night", "backfill", { own: true, chosen: "backfill", why: null, about: "EASY backfill by arrival", waiting: 3, running: 0 }), policy("*", "auto", { why: null, about: "planner where jobs report epochs, else backfill" })], policies: ["auto", "backfill", "planner", "srsf", "fifo"].map((name) => ({ name, about: `${name} policy`, parameters: {} })) }),
+  "what-if": whatIf,
+  sessions: () => ({ sessions: [session("a1b2c3"), session("d4e5f6", { rights: "view", share: true, logs: false, note: "for the lab's screen", used: null })] }),
+  alarms: () => ({ alarms: idleRow ? [{ kind: "gpu_idle", job: idleRow.id, node: idleRow.node, gpu: idleRow.devices[0], since: iso(start - 840), text: "GPU 0 has computed nothing for 14 min; 20 GB of its memory are in use", action: "tell" }, { kind: "hot", job: null, node: idleRow.node, gpu: "3", since: iso(start - 400), text: "92 °C, which slows it down; drain it", action: "tell" }] : [] }),
   jobs: (query) => ({ jobs: query.getAll("select").map((id) => id.split("-")[0]).map((id) => rows.find((row) => String(row.id) === id || row.label === id)).filter(Boolean).map(view), more: 0, counts: counts(), seq: 1 }),
 };
 

@@ -45,6 +45,7 @@ GROUPS = {
         "undrain": "use a drained GPU or node again",
         "daemon": "start, stop, restart or inspect the daemon",
         "db": "back up the database",
+        "mcp": "serve jobs, GPUs and logs to an MCP client over stdin and stdout",
         "compat": "commands of other tools, run by stoker: grass, auto, simple_gpu_...",
         "completion": "print the completion script for bash, zsh or fish",
     },
@@ -90,5 +91,7 @@ MODULES = {
     verb: f"stoker.cli.{package}.{verb.lstrip('_').replace('-', '_')}"
     for package, verbs in PACKAGES.items()
     for verb in verbs
-} | {"feed": "stoker.feed.main", "compat": "stoker.compat.command"}
+} | {
+    "feed": "stoker.feed.main", "compat": "stoker.compat.command", "mcp": "stoker.compat.mcp",
+}  # fmt: skip
 """Verb -> the module with its `main(argv)`."""

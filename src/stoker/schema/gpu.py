@@ -99,6 +99,10 @@ class UsageView(Struct, kw_only=True):
     utilization: float | None = None
     """Mean, in percent."""
     memory_peak: int | None = None
+    cpu_seconds: float | None = None
+    """Of ended attempts: of all processes that were waited for."""
+    rss_peak: int | None = None
+    """MiB of the largest process."""
 
 
 class UsageReply(Struct, kw_only=True):

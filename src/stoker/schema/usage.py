@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class UsageGroup(Struct, kw_only=True):
@@ -21,6 +21,10 @@ class UsageGroup(Struct, kw_only=True):
     utilization: float | None = None
     """Mean, in percent."""
     kwh: float | None = None
+    cpu_hours: float | None = None
+    """Of ended attempts."""
+    rss_peak: int | None = None
+    """MiB of the largest process."""
     wait_p50: float | None = None
     """Seconds from eligible to started, of half of the jobs at most."""
     wait_p90: float | None = None
@@ -39,3 +43,5 @@ class UsageSummary(Struct, kw_only=True):
     energy: str
     """How energy was measured."""
     currency: str
+    days: dict[str, dict[str, float]] | UnsetType = UNSET
+    """With `days`: GPU-hours by day and key."""

@@ -71,6 +71,34 @@ def test_a_job_is_in_the_group_of_each_label(used: HandlerFixture) -> None:
     assert groups["-"].jobs == 3
 
 
+def test_attempts_are_grouped_by_requested_gpus_and_by_cause(used: HandlerFixture) -> None:
+    groups, _ = summary(used, "gpus")
+    assert {key: group.jobs for key, group in groups.items()} == {"0": 1, "1": 2, "2": 1}
+    groups, _ = summary(used, "cause")
+    jobs = {key: (group.jobs, group.gpu_hours, group.wasted_gpu_hours)
+            for key, group in groups.items()}  # fmt: skip
+    assert jobs == {"done": (2, 2.0, 0.0), "exit 1": (1, 0.5, 0.5), "running": (1, 0.2, 0.0)}
+
+
+def test_details_are_not_part_of_a_cause() -> None:
+    causes = ("stopped: job 17 needs its GPUs", "exit 1", "", "x" * 100)
+    assert [accounting.short_cause(cause) for cause in causes] == [
+        "stopped",
+        "exit 1",
+        "-",
+        "x" * 60,
+    ]
+
+
+def test_the_hours_of_each_day_add_up_to_the_total(used: HandlerFixture) -> None:
+    used.now += 86_400.0
+    days = accounting.hours_by_day(records(used), "queue", 0.0, math.inf)
+    assert len(days) == 2, "the running job belongs to the second day"
+    assert list(days) == sorted(days)
+    total = sum(hours for parts in days.values() for hours in parts.values())
+    assert total == pytest.approx(summary(used, "queue")[1].gpu_hours, abs=1e-3)
+
+
 @pytest.mark.parametrize("by", [key for key in KEYS if key != "label"])
 def test_the_groups_of_every_other_key_add_up_to_the_total(used: HandlerFixture, by: str) -> None:
     groups, total = summary(used, by)
@@ -94,7 +122,7 @@ def test_prices_give_a_cost(used: HandlerFixture) -> None:
 
 def test_waiting_times_are_quantiles() -> None:
     waits = [
-        UsageRecord(n, "ana", "-", "q", "-", ("-",), "-", 10.0, False, float(n), ())
+        UsageRecord(n, "ana", "-", "q", "-", ("-",), "-", "0", "done", 10.0, False, float(n), ())
         for n in range(100)
     ]
     _, total = summarize(waits, "user", 0.0, 20.0, FREE)

@@ -577,7 +577,7 @@ job = subprocess.Popen(["sh", "-c", "read line; exit 5"], env={"STOKER_TOKEN": t
 claim.write(f"pid {job.pid} {ticks(job.pid)} 12.5 1700000000.250 keeper {me} {ticks(me)}\\n")
 print("ready", flush=True)
 job.wait()
-claim.write("exit 1280 13.000 1700000001.000\\n")
+claim.write("exit 1280 13.000 1700000001.000\\nused 4.500 300\\n")
 log.write(b"7.0 exit 1280 13.000 1700000001.000\\n")
 """
 """What the supervisor of commit 47ffc1b does, with its process name and claim."""
@@ -607,4 +607,5 @@ def test_an_attempt_of_an_earlier_version_is_recovered_with_its_exit_code(
     _, exited = reported(executor)
     assert isinstance(exited, ProcessExited)
     assert (exited.job, exited.code) == (7, 5)
+    assert (exited.cpu_seconds, exited.rss_peak) == (4.5, 300)
     assert executor.exit_log.supervisors() == set()

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,12 +91,21 @@ def in_process_supervisor(tmp_path: Path) -> Iterator[Supervisor]:
         end.close()
 
 
+def test_cpu_time_and_memory_are_reported_and_recorded(supervisor: SupervisorProcess) -> None:
+    code = "x = bytearray(60 << 20); import time\nwhile time.process_time() < 0.3: pass"
+    supervisor.start("1.0", "sh", "-c", f"{sys.executable} -c '{code}'; exit 3")
+    *_, seconds, peak = supervisor.wait_for("exited")[0]
+    assert 0.3 <= seconds < 5
+    assert 60 <= peak < 600
+    assert supervisor.claim("1.0").used == (pytest.approx(seconds, abs=0.001), peak)
+
+
 def test_a_job_is_claimed_and_started_and_its_exit_is_recorded_twice(
     supervisor: SupervisorProcess,
 ) -> None:
     supervisor.start("1.0", "sh", "-c", "echo hello; exit 3")
     ((_, key, pid, *_),) = supervisor.wait_for("started")
-    ((_, _, status, _, _, _),) = supervisor.wait_for("exited")
+    ((_, _, status, *_),) = supervisor.wait_for("exited")
     assert (key, os.waitstatus_to_exitcode(status)) == ("1.0", 3)
     claim = supervisor.claim("1.0")
     assert (claim.pid, claim.status) == (pid, status)

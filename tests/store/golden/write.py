@@ -166,7 +166,7 @@ def machines(scenario: Scenario) -> None:
         for n in range(5)
     )
     for job, kind, more in (
-        (done, e.ProcessExited, {"code": 0}),
+        (done, e.ProcessExited, {"code": 0, "cpu_seconds": 2.5, "rss_peak": 900}),
         (failed, e.ProcessExited, {"signal": 9, "memory": "host"}),
         (lost, e.AttemptLost, {"why": "the machine restarted"}),
         (broken, e.StartFailed, {"why": "no such directory"}),

@@ -1,7 +1,8 @@
 // The live stream and what it keeps current: jobs, GPUs, counts, nodes, sweeps.
 
 import { batch, computed, signal } from "@preact/signals";
-import type { GpuList, GpuView, History, JobView, NodeList, NodeView, SweepList, SweepView } from "../api";
+import type { GpuList, GpuView, History, JobView, NodeList, NodeView, SweepList, SweepView, UsageSummary } from "../api";
+import { safe } from "../core/format";
 import { GpuHistory, gpuHours, type GpuFrame, type GpuSample, type HistoryReply } from "../core/gpus";
 import { frameParser } from "../core/sse";
 import { groupOf } from "../core/states";
@@ -19,6 +20,16 @@ interface Hello {
   user: string;
   rights: string[];
   read_only: boolean;
+}
+
+export interface Alarm {
+  kind: string;
+  job: number | null;
+  node: string | null;
+  gpu: string | null;
+  since: string | number | null;
+  text: string;
+  action: string | null;
 }
 
 const TOPICS = "gpus,counts,jobs,sweeps,nodes,alarms";
@@ -44,7 +55,9 @@ export const table = new JobTable();
 export const version = signal(0);
 export const loaded = signal(false);
 export const history = signal<GpuHistory | null>(null);
-export const hours = signal<{ held: number; idle: number } | null>(null);
+/** GPU-hours of today: held, of them idle, and of attempts that failed before their work counted. */
+export const hours = signal<{ held: number; idle: number; lost: number } | null>(null);
+export const alarms = signal<Alarm[]>([]);
 /** The clock of the daemon, in steps of a second. */
 export const now = signal(Date.now() / 1000);
 /** The same in steps of a minute, for times of day. */
@@ -158,12 +171,28 @@ async function loadHours(): Promise<void> {
   const midnight = new Date(now.peek() * 1000).setHours(0, 0, 0, 0) / 1000;
   const minutes = Math.ceil((now.peek() - midnight) / 60);
   const reply = await get<HistoryReply>(`gpus/history?minutes=${Math.max(10, minutes)}&step=${minutes > 360 ? 600 : 30}`);
-  hours.value = gpuHours(reply);
+  const usage = await get<UsageSummary>(withQuery("usage", { since: new Date(midnight * 1000).toISOString() }));
+  hours.value = { ...gpuHours(reply), lost: usage.total.wasted_gpu_hours ?? 0 };
 }
+
+async function loadAlarms(): Promise<void> {
+  try {
+    const before = new Set(alarms.peek().map(alarmKey));
+    alarms.value = (await get<{ alarms: Alarm[] }>("alarms")).alarms;
+    const added = alarms.peek().filter((alarm) => !before.has(alarmKey(alarm)));
+    if (added.length) say(added.length > 1 ? `${added.length} new alarms` : `alarm: ${added[0]!.text}`);
+  } catch (error) {
+    // A daemon without alarms.
+    if (!(error instanceof ApiError && error.status === 404)) throw error;
+  }
+}
+
+export const alarmKey = ({ kind, job, node, gpu }: Alarm): string => [kind, job, node, gpu].join();
 
 function loadAll(): void {
   for (const load of [loadJobs, loadGpus, loadHistory, loadEnded, loadNodes, loadSweeps]) keepTrying(load);
   once("hours", 1.5, () => keepTrying(loadHours));
+  once("alarms", 0.5, () => keepTrying(loadAlarms));
 }
 
 function onFrame(event: string, data: string): void {
@@ -173,6 +202,7 @@ function onFrame(event: string, data: string): void {
   else if (event === "counts") counts.value = (value as { counts: Record<string, number> }).counts;
   else if (event === "jobs") onJobs(value as JobsFrame);
   else if (event === "nodes") once("nodes", 0.5, () => [loadNodes, loadGpus].forEach((load) => keepTrying(load)));
+  else if (event === "alarms") once("alarms", 0.5, () => keepTrying(loadAlarms));
   else if (event === "sweeps") once("sweeps", 0.5, () => keepTrying(loadSweeps));
 }
 
@@ -215,8 +245,12 @@ function onJobs(frame: JobsFrame): void {
 
 function announce(rows: Row[]): void {
   const first = rows[0]!;
+  say(rows.length > 1 ? `${rows.length} jobs failed` : `job ${first.label} failed: ${first.cause ?? first.state}`);
+}
+
+function say(text: string): void {
   once("announce", 0.5, () => {
-    announcement.value = rows.length > 1 ? `${rows.length} jobs failed` : `job ${first.label} failed: ${first.cause ?? first.state}`;
+    announcement.value = safe(text, 200);
     once("quiet", 10, () => (announcement.value = ""));
   });
 }

@@ -1,42 +1,16 @@
 // Curves of a job: what it reports, and how its GPUs were used.
 
 import { useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import type { JobView, MetricsReply } from "../api";
-import type { Curve, CurveOptions } from "../chart";
-import { clock, exact, figure, memory, safe, unix } from "../core/format";
+import type { Curve } from "../chart";
+import { duration, exact, figure, memory, unix } from "../core/format";
 import type { HistoryReply } from "../core/gpus";
 import { groupOf } from "../core/states";
 import { get, withQuery } from "../net/api";
-import { now } from "../net/live";
-import { isDark, zone } from "../prefs";
+import { paint } from "../palette";
 import { setParameters, parameter } from "../route";
-
-const COLOURS = { light: ["#0072B2", "#D55E00", "#009E73", "#B5579A", "#A67C00"], dark: ["#56B4E9", "#E69F00", "#2BC497", "#E08ABF", "#F0E442"] };
-export const paint = (at: number) => COLOURS[isDark.value ? "dark" : "light"][at % 5]!;
-
-/** A chart; uPlot is loaded when the first one is shown. */
-export function Chart({ series, title, height = 150, ...options }: { series: Curve[]; title: string; height?: number } & Partial<CurveOptions>) {
-  const ref = useRef<HTMLDivElement>(null);
-  const shape = series.map((one) => `${one.label}${one.colour}${one.x.length}${one.y.at(-1)}`).join("|");
-  const dark = isDark.value;
-  useEffect(() => {
-    let remove = () => {};
-    let isGone = false;
-    void import("../chart").then(({ curves }) => {
-      if (isGone || !ref.current) return;
-      const ink = dark ? "#9aa7b4" : "#55606c";
-      remove = curves(ref.current, series, { height, isTime: false, isLog: false, format: figure, clock: (at) => clock(at, now.peek(), zone.peek() === "utc"), ink, lines: dark ? "#28303a" : "#e4e8ec", ...options });
-    });
-    return () => ((isGone = true), remove());
-  }, [shape, dark, options.isLog, options.isTime, height, zone.value]);
-  return (
-    <figure class="chart">
-      <figcaption>{safe(title, 80)}</figcaption>
-      <div ref={ref} role="img" aria-label={`${safe(title, 80)}: ${series.map((one) => `${one.label} ${one.y.at(-1) == null ? "" : figure(one.y.at(-1)!)}`).join(", ")}`} />
-    </figure>
-  );
-}
+import { Chart } from "../widgets/chart";
 
 function smooth(values: (number | null)[], weight: number): (number | null)[] {
   let mean: number | null = null;
@@ -96,6 +70,8 @@ interface Usage {
   utilization: number | null;
   memory_peak: number | null;
   measured_seconds: number;
+  cpu_seconds: number | null;
+  rss_peak: number | null;
 }
 
 export function Use({ job }: { job: JobView }) {
@@ -124,7 +100,7 @@ export function Use({ job }: { job: JobView }) {
     return () => ((isGone = true), window.clearInterval(timer));
   }, [job.id, job.attempt, job.state]);
   const used = usage.value;
-  if (!used?.gpu_seconds && !reply.value) return null;
+  if (!used?.gpu_seconds && used?.rss_peak == null && !reply.value) return null;
   const past = reply.value;
   const of = (field: "utilization" | "memory"): Curve[] =>
     Object.entries(past?.gpus ?? {}).flatMap(([key, values], at): Curve[] => {
@@ -136,6 +112,12 @@ export function Use({ job }: { job: JobView }) {
   return (
     <section class="panel">
       <header><h2>Use</h2></header>
+      {used?.rss_peak == null ? null : (
+        <dl class="facts">
+          <dt>CPU time</dt><dd>{duration(used.cpu_seconds)}</dd>
+          <dt>largest process</dt><dd>{memory(used.rss_peak)}</dd>
+        </dl>
+      )}
       {used?.gpu_seconds ? (
         <dl class="facts">
           <dt>GPU-hours</dt><dd>{figure(used.gpu_seconds / 3600)}</dd>

@@ -5,7 +5,8 @@ import type { GpuView, NodeView, ResourceView } from "../api";
 import { memory, plural, safe, unix } from "../core/format";
 import { gpus, loaded, mayAct, nodes, samples, table, version } from "../net/live";
 import { parameter, setParameters } from "../route";
-import { At, Empty, JobLink, Name } from "../widgets/bits";
+import { At, JobLink } from "../widgets/bits";
+import { Empty, Name } from "../widgets/plain";
 
 const SHOWN_GPUS = 64;
 

@@ -7,9 +7,10 @@ import { groupOf } from "../core/states";
 import { NONE, type Row } from "../core/table";
 import { act } from "../actions";
 import { detail, useDetails } from "../details";
-import { counts, ended, gpuNote, gpus, hours, loaded, mayAct, minute, nodes, samples, table, version } from "../net/live";
+import { alarmKey, alarms, counts, ended, gpuNote, gpus, hours, loaded, mayAct, minute, nodes, samples, table, version } from "../net/live";
 import { RANGES, chooseRange, density, range } from "../prefs";
-import { At, Empty, Estimate, JobLink, Name, Panel, Progress, Since, StateChip } from "../widgets/bits";
+import { At, Estimate, JobLink, Since } from "../widgets/bits";
+import { Empty, Name, Panel, Progress, StateChip } from "../widgets/plain";
 import { Strip, StripLine, Swatch, updateColours } from "../widgets/strip";
 
 const MANY_GPUS = 32;
@@ -65,6 +66,8 @@ const gpuTotals = computed(() => {
   return totals;
 });
 
+const hoursText = (value: number): string => value.toFixed(value < 10 ? 1 : 0);
+
 function Figure({ value, label, href, note, kind = "" }: { value: string; label: string; href?: string; note?: string; kind?: string }) {
   const content = (
     <>
@@ -83,6 +86,7 @@ function Figures() {
   const rest = Object.entries(others).map(([state, n]) => `${n} ${state}`);
   const first = next[0];
   const today = hours.value;
+  const wasted = today ? today.idle + today.lost : 0;
   useDetails(first ? [first.id] : []);
   const expected = first ? (first.expected ?? unix(detail(first.id)?.expected_start)) : NaN;
   const failed = Object.entries(counts.value).reduce((sum, [state, n]) => (groupOf(state) === "failed" ? sum + n : sum), 0);
@@ -92,7 +96,8 @@ function Figures() {
       <Figure value={count(totals.pending)} label="waiting" href="#/q?f=state:pending" note={totals.held ? `${count(totals.held)} held` : ""} />
       <Figure value={count(Math.max(failed, totals.failed))} label="failed" href="#/q?f=state:failed" kind={totals.failed ? "failed" : ""} note={totals.failed ? "not seen yet" : ""} />
       <Figure value={all ? `${busy}/${all}` : "–"} label="GPUs busy" href="#/m" note={all === 0 && gpus.value ? "no GPUs here" : [free ? `${free} free` : "", ...rest].filter(Boolean).join(" · ")} />
-      <Figure value={today ? today.held.toFixed(today.held < 10 ? 1 : 0) : "–"} label="GPU-hours today" note={today && today.idle >= 0.05 ? `${today.idle.toFixed(1)} idle` : today?.held ? "none idle" : ""} kind={today && today.idle > 0.1 * today.held && today.idle > 0.5 ? "warn" : ""} />
+      <Figure value={today ? hoursText(today.held) : "–"} label="GPU-hours today" href="#/h" />
+      <Figure value={today ? hoursText(wasted) : "–"} label="wasted today" href="#/h" note={today && wasted >= 0.05 ? [today.idle >= 0.05 ? `${hoursText(today.idle)} idle` : "", today.lost >= 0.05 ? `${hoursText(today.lost)} failed` : ""].filter(Boolean).join(" · ") : today?.held ? "none idle" : ""} kind={today && wasted > 0.1 * today.held && wasted > 0.5 ? "warn" : ""} />
       <Figure value={first ? (Number.isFinite(expected) ? (expected - minute.value < 90 ? "soon" : duration(expected - minute.value)) : "–") : "–"} label="to the next start" href={first ? `#/j/${first.id}` : "#/q"} note={first ? `job ${first.label}` : "nothing waits"} />
     </div>
   );
@@ -201,6 +206,30 @@ function Ended() {
   );
 }
 
+function Alarms() {
+  version.value;
+  const list = alarms.value.slice(0, 8);
+  if (!list.length) return null;
+  return (
+    <Panel title="Alarms" kind="alarms" more={<span class="muted">{count(alarms.value.length)}</span>}>
+      <ul class="jobs">
+        {list.map((alarm) => {
+          const row = alarm.job === null ? null : table.byId(alarm.job);
+          const since = typeof alarm.since === "string" ? unix(alarm.since) : alarm.since;
+          return (
+            <li key={alarmKey(alarm)}>
+              <span class="first"><span class="warn" aria-hidden="true">▲</span> {alarm.job === null ? null : <JobLink id={alarm.job} label={row?.label ?? String(alarm.job)} name={row?.name ?? ""} />}{alarm.job === null && alarm.node ? <a href={`#/m?n=${encodeURIComponent(alarm.node)}`}>{safe(alarm.node, 40)}</a> : null}</span>
+              <span class="side muted">{safe(alarm.kind.replaceAll("_", " "), 20)} <Since time={since} /></span>
+              <span class="second">{safe(alarm.text, 200)}</span>
+              <span class="side muted">{alarm.action && alarm.action !== "tell" ? safe(alarm.action.replaceAll("_", " "), 30) : ""}</span>
+            </li>
+          );
+        })}
+      </ul>
+    </Panel>
+  );
+}
+
 function NeedsYou() {
   const { failures, totals } = lists.value;
   const shown = failures.slice(0, 5);
@@ -248,6 +277,7 @@ export function Overview() {
         <Running />
         <NextUp />
         <div>
+          <Alarms />
           <NeedsYou />
           <Ended />
         </div>

@@ -13,7 +13,8 @@ import { keysOf } from "../keys";
 import { get, withQuery } from "../net/api";
 import { link, loaded, mayAct, now, sweeps, table, version } from "../net/live";
 import { go, parameter, route, setParameters } from "../route";
-import { At, Estimate, JobLink, Name, Progress, Since, StateChip } from "../widgets/bits";
+import { At, Estimate, JobLink, Since } from "../widgets/bits";
+import { Name, Progress, StateChip } from "../widgets/plain";
 import { Grid } from "../widgets/grid";
 
 const unfolded = signal<ReadonlySet<string>>(new Set());

@@ -1,30 +1,23 @@
 // Sweeps: their list, and of one its trials as parallel coordinates, table and curves, linked.
 
-import { signal, useSignal } from "@preact/signals";
-import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { useSignal } from "@preact/signals";
+import { useEffect, useMemo } from "preact/hooks";
 import { actOn, changeSweep } from "../actions";
 import type { MetricsReply, SweepDetail, SweepList, SweepView, TrialView } from "../api";
 import type { Curve } from "../chart";
-import { axesOf, decimate, passes, scalesOf, type Axis, type Brushes } from "../core/axes";
-import { count, duration, exact, figure, plural, safe, unix } from "../core/format";
+import { axesOf, passes, scalesOf, type Brushes } from "../core/axes";
+import { count, exact, figure, plural, safe, unix } from "../core/format";
 import { groupOf } from "../core/states";
 import { ApiError, get, withQuery } from "../net/api";
 import { mayAct, sweeps, version } from "../net/live";
-import { isDark } from "../prefs";
-import { go, parameter, route, setParameters } from "../route";
-import { At, Empty, JobLink, Name, Progress, StateChip } from "../widgets/bits";
-import { Chart, paint } from "./curves";
+import { paint } from "../palette";
+import { go, route } from "../route";
+import { At, JobLink } from "../widgets/bits";
+import { Chart } from "../widgets/chart";
+import { Empty, Name, Progress } from "../widgets/plain";
+import { Parallel, TrialTable } from "../widgets/trials";
 
-const MAX_LINES = 2000;
-const MAX_ROWS = 200;
 const MAX_CURVES = 5;
-const HEIGHT = 300;
-const TOP = 30;
-const BOTTOM = 26;
-const SIDE = 56;
-
-/** The trial under the pointer, highlighted in all views. */
-const hovered = signal<number | null>(null);
 
 export function Sweeps() {
   const all = useSignal<SweepView[]>([]);
@@ -101,9 +94,9 @@ export function Sweep() {
   return (
     <>
       <Head sweep={sweep} />
-      <Parallel trials={trials} axes={axes} brushes={brushes.value} sign={sign} onBrush={(next) => (brushes.value = next)} />
+      <Parallel trials={trials} axes={axes} brushes={brushes.value} sign={sign} onBrush={(next) => (brushes.value = next)} onOpen={(trial) => go(`j/${trial}`)} />
       <TrialCurves sweep={sweep} trials={sorted.filter((trial) => trial.value !== null || groupOf(trial.state) === "running").slice(0, MAX_CURVES)} />
-      <Table sweep={sweep} trials={sorted} axes={axes} total={trials.length} isBrushed={brushes.value.size > 0} onClear={() => (brushes.value = new Map())} />
+      <TrialTable metric={sweep.metric} trials={kept} sign={sign} link={(trial) => <JobLink id={trial.id} label={trial.label} />} axes={axes} total={trials.length} isBrushed={brushes.value.size > 0} onClear={() => (brushes.value = new Map())} />
     </>
   );
 }
@@ -146,155 +139,6 @@ function Head({ sweep }: { sweep: SweepView }) {
   );
 }
 
-interface ParallelProps {
-  trials: TrialView[];
-  axes: Axis[];
-  brushes: Brushes;
-  sign: number;
-  onBrush: (brushes: Brushes) => void;
-}
-
-/** Each line is a trial; drag along an axis to select, click it to clear. */
-function Parallel({ trials, axes, brushes, sign, onBrush }: ParallelProps) {
-  const ref = useRef<HTMLCanvasElement>(null);
-  const width = useSignal(800);
-  const drag = useRef<{ axis: Axis; from: number } | null>(null);
-  /** The button was pressed on an axis: what follows is no click on a line. */
-  const isBrushing = useRef(false);
-  const shown = useMemo(() => decimate(trials, MAX_LINES), [trials]);
-  const x = (at: number) => SIDE + (at * (width.value - 2 * SIDE)) / Math.max(1, axes.length - 1);
-  const y = (at: number) => HEIGHT - BOTTOM - at * (HEIGHT - TOP - BOTTOM);
-  useLayoutEffect(() => {
-    const watch = new ResizeObserver(() => (width.value = ref.current!.clientWidth));
-    watch.observe(ref.current!);
-    return () => watch.disconnect();
-  }, []);
-  useLayoutEffect(() => {
-    const canvas = ref.current!;
-    const scale = window.devicePixelRatio || 1;
-    [canvas.width, canvas.height] = [Math.round(width.value * scale), Math.round(HEIGHT * scale)];
-    const context = canvas.getContext("2d")!;
-    context.scale(scale, scale);
-    const style = getComputedStyle(canvas);
-    const ink = style.getPropertyValue("--ink");
-    const muted = style.getPropertyValue("--muted");
-    const values = shown.flatMap((trial) => (trial.value === null ? [] : [trial.value])).sort((a, b) => sign * (a - b));
-    const ranks = new Map(values.map((value, i) => [value, i / Math.max(1, values.length - 1)]));
-    const rank = (value: number | null) => (value === null ? 1 : ranks.get(value)!);
-    const line = (trial: TrialView) => {
-      context.beginPath();
-      let isDown = false;
-      axes.forEach((axis, at) => {
-        const place = axis.at(trial);
-        if (place === null) return void (isDown = false);
-        isDown ? context.lineTo(x(at), y(place)) : context.moveTo(x(at), y(place));
-        isDown = true;
-      });
-      context.stroke();
-    };
-    const isIn = new Map(shown.map((trial) => [trial.id, passes(trial, axes, brushes)]));
-    for (const inside of [false, true])
-      for (let i = shown.length - 1; i >= 0; i--) {
-        const trial = shown[i]!;
-        if (isIn.get(trial.id) !== inside) continue;
-        const place = rank(trial.value);
-        context.strokeStyle = inside ? `color-mix(in oklab, ${paint(1)} ${Math.round(100 - 100 * place)}%, ${paint(0)})` : muted;
-        context.globalAlpha = inside ? (shown.length > 200 ? 0.45 : 0.8) : 0.08;
-        context.lineWidth = inside && place === 0 ? 2.5 : 1.2;
-        line(trial);
-      }
-    context.globalAlpha = 1;
-    const over = trials.find((trial) => trial.id === hovered.value);
-    if (over) {
-      context.strokeStyle = ink;
-      context.lineWidth = 3;
-      line(over);
-    }
-    // On the colour of the panel, so that lines do not cross the letters.
-    context.lineJoin = "round";
-    const write = (text: string, px: number, py: number) => {
-      context.strokeStyle = style.getPropertyValue("--panel");
-      context.lineWidth = 4;
-      context.strokeText(text, px, py);
-      context.fillText(text, px, py);
-    };
-    context.font = "12px system-ui, sans-serif";
-    context.textAlign = "center";
-    axes.forEach((axis, at) => {
-      context.strokeStyle = muted;
-      context.lineWidth = 1;
-      context.strokeRect(x(at), TOP, 0, HEIGHT - TOP - BOTTOM);
-      context.fillStyle = ink;
-      write(safe(axis.name, 18), x(at), 14);
-      context.fillStyle = muted;
-      const few = axis.kind === "choice" && axis.labels.length <= 8;
-      axis.labels.forEach((text, i) => {
-        if (!few && i && i < axis.labels.length - 1) return;
-        const short = safe(Number.isFinite(Number(text)) && text ? figure(Number(text)) : text, 9);
-        if (few) {
-          context.textAlign = at === axes.length - 1 ? "right" : "left";
-          write(short, x(at) + (at === axes.length - 1 ? -5 : 5), y(axis.labels.length > 1 ? i / (axis.labels.length - 1) : 0.5) + 4);
-          context.textAlign = "center";
-        } else write(short, x(at), i ? TOP - 3 : HEIGHT - BOTTOM + 13);
-      });
-      const range = brushes.get(axis.name);
-      if (range) {
-        context.globalAlpha = 0.3;
-        context.fillStyle = paint(0);
-        context.fillRect(x(at) - 7, y(range[1]), 14, Math.max(3, y(range[0]) - y(range[1])));
-        context.globalAlpha = 1;
-      }
-    });
-  }, [shown, axes, brushes, width.value, hovered.value, isDark.value]);
-  if (axes.length < 2) return null;
-  const place = (event: PointerEvent) => {
-    const box = ref.current!.getBoundingClientRect();
-    return { px: event.clientX - box.left, at: Math.min(1, Math.max(0, (HEIGHT - BOTTOM - (event.clientY - box.top)) / (HEIGHT - TOP - BOTTOM))) };
-  };
-  const onMove = (event: PointerEvent) => {
-    const { px, at } = place(event);
-    if (drag.current) {
-      const { axis, from } = drag.current;
-      if (Math.abs(at - from) > 0.01) onBrush(new Map(brushes).set(axis.name, [Math.min(from, at) - 1e-9, Math.max(from, at) + 1e-9]));
-      return;
-    }
-    // The nearest line, measured at the pointer between its two axes.
-    const step = (width.value - 2 * SIDE) / (axes.length - 1);
-    const left = Math.min(axes.length - 2, Math.max(0, Math.floor((px - SIDE) / step)));
-    const part = (px - SIDE) / step - left;
-    let best = 0.04;
-    let found: number | null = null;
-    for (const trial of shown) {
-      const [a, b] = [axes[left]!.at(trial), axes[left + 1]!.at(trial)];
-      if (a === null || b === null) continue;
-      const distance = Math.abs(a + (b - a) * part - at);
-      if (distance < best && passes(trial, axes, brushes)) [best, found] = [distance, trial.id];
-    }
-    hovered.value = found;
-  };
-  return (
-    <section class="panel">
-      <header><h2>Parameters</h2><span class="muted">a line is a trial; drag along an axis to select, click it to clear{shown.length < trials.length ? `; ${count(shown.length)} of ${count(trials.length)} drawn` : ""}</span></header>
-      <canvas
-        ref={ref} class="parallel" height={HEIGHT} role="img" aria-label={`Parallel coordinates of ${plural(trials.length, "trial")} over ${axes.map((axis) => axis.name).join(", ")}; the table below has the same values`}
-        onPointerDown={(event) => {
-          const { px, at } = place(event);
-          const near = axes.findIndex((_, i) => Math.abs(x(i) - px) < 16);
-          isBrushing.current = near >= 0;
-          if (near < 0) return;
-          const next = new Map(brushes);
-          next.delete(axes[near]!.name);
-          onBrush(next);
-          drag.current = { axis: axes[near]!, from: at };
-          ref.current!.setPointerCapture(event.pointerId);
-        }}
-        onPointerMove={onMove} onPointerUp={() => (drag.current = null)} onPointerLeave={() => (hovered.value = null)}
-        onClick={() => !isBrushing.current && hovered.value !== null && go(`j/${hovered.value}`)}
-      />
-    </section>
-  );
-}
-
 function TrialCurves({ sweep, trials }: { sweep: SweepView; trials: TrialView[] }) {
   const replies = useSignal<ReadonlyMap<number, MetricsReply>>(new Map());
   const key = trials.map((trial) => `${trial.id} ${trial.value}`).join();
@@ -312,36 +156,4 @@ function TrialCurves({ sweep, trials }: { sweep: SweepView; trials: TrialView[] 
   });
   if (!series.length) return null;
   return <section class="panel"><header><h2>Curves of the best {series.length} selected</h2></header><Chart title={sweep.metric ?? ""} series={series} height={210} /></section>;
-}
-
-function Table({ sweep, trials, axes, total, isBrushed, onClear }: { sweep: SweepView; trials: TrialView[]; axes: Axis[]; total: number; isBrushed: boolean; onClear: () => void }) {
-  const names = axes.map((axis) => axis.name).filter((name) => name !== sweep.metric);
-  const all = parameter("all") === "1";
-  const rows = all ? trials.slice(0, 5000) : trials.slice(0, MAX_ROWS);
-  return (
-    <section class="panel">
-      <header>
-        <h2>Trials</h2><span class="muted">{isBrushed ? `${count(trials.length)} of ${count(total)}` : count(total)}</span>
-        <span class="more">{isBrushed ? <button type="button" onClick={onClear}>Select all</button> : null}</span>
-      </header>
-      <div class="scroll" tabIndex={0} role="region" aria-label="Trials">
-        <table>
-          <thead><tr><th>trial</th><th>state</th><th class="num">{safe(sweep.metric ?? "value", 30)}</th>{names.map((name) => <th key={name}>{safe(name, 30)}</th>)}<th class="num">ran</th><th>note</th></tr></thead>
-          <tbody onMouseLeave={() => (hovered.value = null)}>
-            {rows.map((trial) => (
-              <tr key={trial.id} class={hovered.value === trial.id ? "over" : ""} onMouseEnter={() => (hovered.value = trial.id)}>
-                <td><JobLink id={trial.id} label={trial.label} /></td>
-                <td><StateChip state={trial.state} /></td>
-                <td class="num">{trial.value === null ? "–" : figure(trial.value)}</td>
-                {names.map((name) => <td key={name}>{typeof trial.params[name] === "number" ? figure(trial.params[name] as number) : safe(String(trial.params[name] ?? "–"), 40)}</td>)}
-                <td class="num">{trial.elapsed == null ? "" : duration(trial.elapsed)}</td>
-                <td class="muted">{trial.stopped ? "stopped early" : safe(trial.cause ?? "", 60)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
-      {trials.length > rows.length ? <p><button type="button" onClick={() => setParameters({ all: "1" })}>{count(trials.length - rows.length)} more</button></p> : null}
-    </section>
-  );
 }

@@ -1,27 +1,12 @@
-// Small parts that many pages use.
+// Small parts that many pages use, and that are kept current.
 
 import { useComputed } from "@preact/signals";
-import type { ComponentChildren } from "preact";
-import { clock, duration, safe, unix } from "../core/format";
-import { groupOf, stateSymbol, stateWord } from "../core/states";
+import { clock, duration, unix } from "../core/format";
 import type { EstimateView } from "../api";
 import { minute, now } from "../net/live";
 import { zone } from "../prefs";
 import { jobPath } from "../route";
-
-export function StateChip({ state, held = false }: { state: string; held?: boolean }) {
-  return (
-    <span class={`state ${held && state === "PENDING" ? "held" : groupOf(state)}`}>
-      <span aria-hidden="true">{stateSymbol(state, held)}</span> {stateWord(state, held)}
-    </span>
-  );
-}
-
-/** A name that cannot affect the text beside it. */
-export function Name({ text, limit = 120 }: { text: string | null; limit?: number }) {
-  const shown = safe(text ?? "", limit);
-  return <bdi class="name" title={shown.length > 24 ? safe(text ?? "", 1000) : undefined}>{shown}</bdi>;
-}
+import { Name } from "./plain";
 
 export function JobLink({ id, label, name }: { id: number; label: string; name?: string | null }) {
   return (
@@ -48,16 +33,6 @@ export function Since({ time }: { time: number | null | undefined }) {
   return <Ticking key={time} text={() => (time == null || !Number.isFinite(time) ? "–" : duration(now.value - time))} />;
 }
 
-export function Progress({ done, total, label }: { done: number | null; total: number | null; label?: string }) {
-  if (!total || done == null) return null;
-  const part = Math.min(1, done / total);
-  return (
-    <span class="progress" role="progressbar" aria-label={label ?? "progress"} aria-valuenow={done} aria-valuemin={0} aria-valuemax={total}>
-      <span style={{ transform: `scaleX(${part})` }} />
-    </span>
-  );
-}
-
 /** A predicted moment with its range: `~14:05 (13:50–14:40)`. */
 export function Estimate({ view, which }: { view: EstimateView | null | undefined; which: "start" | "end" }) {
   const span = view?.[which];
@@ -76,18 +51,3 @@ export function Estimate({ view, which }: { view: EstimateView | null | undefine
   );
 }
 
-export function Panel({ title, more, children, kind = "" }: { title: ComponentChildren; more?: ComponentChildren; children: ComponentChildren; kind?: string }) {
-  return (
-    <section class={`panel ${kind}`}>
-      <header>
-        <h2>{title}</h2>
-        <span class="more">{more}</span>
-      </header>
-      {children}
-    </section>
-  );
-}
-
-export function Empty({ children }: { children: ComponentChildren }) {
-  return <p class="empty">{children}</p>;
-}

@@ -5,10 +5,10 @@ import { dismissNotice, notices, question } from "../actions";
 import { clock, safe } from "../core/format";
 import { HELP, isHelpOpen } from "../keys";
 import { announcement, counts, hello, link, mayAct, now } from "../net/live";
-import { colourBy, density, isDark, nextTheme, zone } from "../prefs";
+import { isDark, nextTheme, zone } from "../prefs";
 import { route } from "../route";
 
-const PAGES: [path: string, title: string, icon: string][] = [["", "Overview", "▦"], ["q", "Queue", "☰"], ["s", "Sweeps", "⋔"], ["m", "Machines", "▤"]];
+const PAGES: [path: string, title: string, icon: string][] = [["", "Overview", "▦"], ["q", "Queue", "☰"], ["s", "Sweeps", "⋔"], ["m", "Machines", "▤"], ["h", "History", "◷"], ["p", "Plan", "⇥"]];
 
 function LinkState() {
   const { state, since } = link.value;
@@ -35,7 +35,8 @@ export function Rail() {
         <span class="muted user">{safe(hello.value?.user ?? "", 30)}{hello.value && !mayAct.value ? " · view only" : ""}</span>
         <span class="tools">
           <button type="button" title="light or dark (t)" aria-label="Switch between light and dark" onClick={nextTheme}>{isDark.value ? "☀" : "☾"}</button>
-          <button type="button" title="keyboard and settings (?)" aria-label="Keyboard and settings" onClick={() => (isHelpOpen.value = true)}>?</button>
+          <button type="button" title="keyboard (?)" aria-label="Keyboard" onClick={() => (isHelpOpen.value = true)}>?</button>
+          <a class="button" href="#/settings" title="settings" aria-label="Settings">⚙</a>
         </span>
       </div>
     </header>
@@ -71,26 +72,17 @@ export function Question() {
   );
 }
 
-function Choice<T extends string>({ title, value, choices }: { title: string; value: { value: T }; choices: readonly T[] }) {
-  return (
-    <label>{title} <select value={value.value} onChange={(event) => (value.value = event.currentTarget.value as T)}>{choices.map((one) => <option key={one}>{one}</option>)}</select></label>
-  );
+export function Shortcuts() {
+  return <dl class="keys">{HELP.flatMap(([keys, meaning]) => [<dt key={keys}>{keys.split("   ").map((key) => <kbd key={key}>{key}</kbd>)}</dt>, <dd key={`${keys}.`}>{meaning}</dd>])}</dl>;
 }
 
 export function Help() {
   if (!isHelpOpen.value) return null;
   const close = () => (isHelpOpen.value = false);
   return (
-    <Modal label="Keyboard and settings" onClose={close}>
+    <Modal label="Keyboard" onClose={close}>
       <h2>Keyboard</h2>
-      <dl class="keys">{HELP.flatMap(([keys, meaning]) => [<dt key={keys}>{keys.split("   ").map((key) => <kbd key={key}>{key}</kbd>)}</dt>, <dd key={`${keys}.`}>{meaning}</dd>])}</dl>
-      <h2>Settings of this browser</h2>
-      <p class="settings">
-        <Choice title="GPUs as" value={density} choices={["auto", "strips", "lines"] as const} />
-        <Choice title="Colours by" value={colourBy} choices={["job", "user"] as const} />
-        <Choice title="Times" value={zone} choices={["local", "utc"] as const} />
-      </p>
-      <p class="muted">stoker {hello.value?.version ?? ""}</p>
+      <Shortcuts />
       <p class="actions"><button type="button" onClick={close}>Close</button></p>
     </Modal>
   );

@@ -5,13 +5,12 @@ import { useEffect, useRef } from "preact/hooks";
 import type { GpuView } from "../api";
 import { clock, duration, memory, memoryOf, safe } from "../core/format";
 import { assignColours, type GpuSample, type Series } from "../core/gpus";
-import { history, isStale, now, samples, table, tick, version } from "../net/live";
+import { alarms, history, isStale, now, samples, table, tick, version } from "../net/live";
+import { paint } from "../palette";
 import { colourBy, isDark, zone } from "../prefs";
 import { go, jobPath } from "../route";
-import { JobLink, Name, Ticking } from "./bits";
-
-const LIGHT = ["#0072B2", "#D55E00", "#009E73", "#B5579A", "#A67C00", "#3A97CF", "#5D4FB0", "#6B7580"];
-const DARK = ["#56B4E9", "#E69F00", "#2BC497", "#E08ABF", "#F0E442", "#F4794A", "#A79BF0", "#A9B3BD"];
+import { JobLink, Ticking } from "./bits";
+import { Name } from "./plain";
 
 const colours = signal<ReadonlyMap<string, number>>(new Map());
 
@@ -29,7 +28,7 @@ export function updateColours(): void {
 
 export function colourOf(id: number): string | null {
   const colour = colours.value.get(ownerOf(id));
-  return colour === undefined ? null : (isDark.value ? DARK : LIGHT)[colour]!;
+  return colour === undefined ? null : paint(colour);
 }
 
 export function Swatch({ id }: { id: number }) {
@@ -185,6 +184,10 @@ function times(id: number): string {
   return row.limit ? `${elapsed} of ${duration(row.limit)}` : elapsed;
 }
 
+/** Whether there is an alarm about this GPU, or about the job on it. */
+const hasAlarm = (gpu: GpuView, job: number | undefined): boolean =>
+  alarms.value.some((alarm) => (alarm.gpu === null ? alarm.job !== null && alarm.job === job : [gpu.id, gpu.uuid, `${gpu.node}/${gpu.id}`].includes(alarm.gpu) && (alarm.node ?? gpu.node) === gpu.node));
+
 export function Strip({ gpu }: { gpu: GpuView }) {
   version.value;
   const sample = useComputed(() => samples.value.get(`${gpu.node}/${gpu.id}`)).value;
@@ -193,7 +196,7 @@ export function Strip({ gpu }: { gpu: GpuView }) {
   const user = first === undefined ? "" : (table.byId(first)?.user ?? gpu.jobs[0]?.user ?? "");
   const isIdle = !!jobs?.length && utilization != null && utilization < 1;
   return (
-    <article class={`strip ${state ?? gpu.state}`} aria-label={`GPU ${gpu.id} of ${gpu.node}`}>
+    <article class={`strip ${state ?? gpu.state}${hasAlarm(gpu, first) ? " alarm" : ""}`} aria-label={`GPU ${gpu.id} of ${gpu.node}`}>
       <div class="line">
         <Holder gpu={gpu} sample={sample} />
         <span class="who">
@@ -225,7 +228,7 @@ export function StripLine({ gpu }: { gpu: GpuView }) {
   const text = first === undefined ? (state ?? gpu.state) : `${row?.label ?? first} ${safe(row?.name ?? "", 40)}`;
   const title = `GPU ${gpu.id} of ${gpu.node}: ${percent(utilization)}, ${memory(used)}, ${text}${row?.user ? `, ${safe(row.user, 30)}` : ""}`;
   return (
-    <div class={`stripline ${state ?? gpu.state}`} title={title}>
+    <div class={`stripline ${state ?? gpu.state}${hasAlarm(gpu, first) ? " alarm" : ""}`} title={title}>
       <span class="no">{gpu.id}</span>
       <Canvas gpu={gpu} />
       <span class="util">{utilization == null || isStale.value ? "–" : Math.round(utilization)}</span>

@@ -1,7 +1,7 @@
 """Watch GPUs, queue and jobs live, and act on jobs.
 
-Screens: 1 GPUs, 2 queue, 3 job, 5 machines; ? shows all keys. Without a terminal, or with --once,
-GPUs and queue are printed once.
+Screens: 1 GPUs, 2 queue, 3 job, 4 sweeps, 5 machines; ? shows all keys. Without a terminal, or with
+--once, GPUs and queue are printed once.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Top:
         self._stream: LiveStream | None = None
         self._search: str | None = None
         """What is being typed after `/`."""
-        self._question: tuple[str, int, str] | None = None
-        """An action that waits for `y`, and its job."""
+        self._question: tuple[str, str, str] | None = None
+        """An action that waits for `y`, its selector, and its name."""
         self._due = dict.fromkeys(("connect", "rows", "history", "slow"), 0.0)
         self._height = 24
 
@@ -162,6 +162,8 @@ class Top:
                     model.load_rows(self._height)
             if model.screen == m.JOB and model.job and self._is_due("slow", self.interval * 2):
                 model.load_job(int(model.job["id"]))
+            if model.screen == m.SWEEPS and self._is_due("slow", self.interval * 2):
+                model.load_sweeps()
             if model.screen == m.NODES and self._is_due("slow", NODE_SECONDS):
                 model.load_nodes()
         except StokerError as error:
@@ -189,13 +191,21 @@ class Top:
             return False
         if key in moves:
             model.move(moves[key])
-        elif key in {m.GPUS, m.QUEUE, m.JOB, m.NODES, m.HELP}:
+        elif key in {m.GPUS, m.QUEUE, m.JOB, m.SWEEPS, m.NODES, m.HELP}:
+            model.sweep = None
             self._open_screen(key)
+        elif key == "enter" and model.screen == m.SWEEPS:
+            model.sweep = model.selected_sweep()
+            model.text = ""
+            self._open_screen(m.QUEUE)
         elif key in {"enter", "l"}:
             self._open_job()
         elif key == "esc":
             if model.screen == m.QUEUE and model.text:
                 self._set_text("")
+            elif model.screen == m.QUEUE and model.sweep:
+                model.sweep = None
+                self._open_screen(m.SWEEPS)
             else:
                 self._open_screen(m.QUEUE if model.screen == m.JOB else m.GPUS)
         elif key == "/":
@@ -246,21 +256,27 @@ class Top:
             model.message = error.message
 
     def _ask_action(self, verb: str) -> None:
-        job = self.model.selected_job()
-        if job is None:
-            self.model.message = "no job is selected"
-        elif verb in {"cancel", "retry"}:
-            self._question = (verb, *job)
-            self.model.message = f"stoker {verb} {job[1]}?  y/n"
+        job, sweep = self.model.selected_job(), self.model.selected_sweep()
+        if sweep is not None:
+            what = (str(sweep["id"]), f"sweep {sweep['label']}")
+        elif job is not None:
+            what = (m.exact(job[0]), f"job {job[1]}")
         else:
-            self._act(verb, *job)
+            self.model.message = "nothing is selected"
+            return
+        if verb in {"cancel", "retry"}:
+            self._question = (verb, *what)
+            self.model.message = f"stoker {verb} {what[1].partition(' ')[2]}?  y/n"
+        else:
+            self._act(verb, *what)
 
-    def _act(self, verb: str, job: int, label: str) -> None:
+    def _act(self, verb: str, selector: str, what: str) -> None:
         try:
-            reply = self.client.act(verb, [m.exact(job)])
+            reply = self.client.act(verb, [selector])
         except StokerError as error:
             self.model.message = error.message
             return
+        done = reply.get("done") or reply.get("sweeps")
         skipped = reply.get("skipped") or ()
-        self.model.message = skipped[0]["why"] if skipped else f"job {label} {DONE[verb]}"
+        self.model.message = skipped[0]["why"] if skipped and not done else f"{what} {DONE[verb]}"
         self.model.is_outdated = True

@@ -1,4 +1,6 @@
-"""Sum up GPU time, energy and waiting time of ended and running jobs.
+"""Sum up GPU and CPU time, energy and waiting time of ended and running jobs, by user or --by KEY.
+
+MEM is the memory of the largest process, CPU-H and MEM are of ended attempts.
 
 TIME is 30d or 12h (ago), yesterday, 2026-11-01 or 2026-11-01T12:00.
 """
@@ -8,14 +10,15 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.cli.output import clean, table, times
+from stoker.cli.output.sizes import rounded
 from stoker.cli.output.table import Column
 from stoker.cli.session import connect_without_start
 from stoker.client.errors import UsageError
 from stoker.wire import JsonObject
 
-USAGE = ("usage [--by user|group|queue|sweep|label|model|day] [--since TIME] [--until TIME]",)
+USAGE = ("usage [--by KEY] [--since TIME] [--until TIME]",)
 OPTIONS = (
-    Option("--by", "KEY", "user (default), group, queue, sweep, label, model or day"),
+    Option("--by", "KEY", "user, group, queue, sweep, label, model, gpus, cause or day"),
     Option("-S/--since", "TIME", "only what ended after TIME (30d)"),
     Option("-E/--until", "TIME", "only what ended before TIME"),
     Option("-u/--user", "NAME", "only jobs of this user"),
@@ -24,9 +27,12 @@ OPTIONS = (
     Option("--no-header", None, "print no header line"),
 )
 COLUMNS = tuple(
-    Column(title, right=True)
-    for title in ("JOBS", "FAILED", "GPU-H", "BUSY", "WASTED", "KWH", "WAIT50", "WAIT90")
-)
+    Column(title, right=True, drop=drop)
+    for title, drop in (
+        ("JOBS", 0), ("FAILED", 0), ("GPU-H", 0), ("BUSY", 0), ("WASTED", 0), ("KWH", 0),
+        ("CPU-H", 1), ("MEM", 1), ("WAIT50", 0), ("WAIT90", 0),
+    )
+)  # fmt: skip
 
 
 def main(argv: list[str]) -> int:
@@ -62,11 +68,13 @@ def main(argv: list[str]) -> int:
 
 
 def _row(group: JsonObject, has_cost: bool) -> list[str]:
-    busy, kwh = group["utilization"], group["kwh"]
+    busy, kwh, cpu = group["utilization"], group["kwh"], group["cpu_hours"]
+    peak = rounded(group["rss_peak"]) if group["rss_peak"] else "-"
     row = [
         clean(group["key"]), str(group["jobs"]), str(group["failed"]),
         f"{group['gpu_hours']:.2f}", "-" if busy is None else f"{busy:.0f}%",
         f"{group['wasted_gpu_hours']:.2f}", "-" if kwh is None else f"{kwh:.2f}",
+        "-" if cpu is None else f"{cpu:.2f}", peak,
         times.duration(group["wait_p50"]) or "-", times.duration(group["wait_p90"]) or "-",
     ]  # fmt: skip
     return [*row, f"{group['cost']:.2f}"] if has_cost else row

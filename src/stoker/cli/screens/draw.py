@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.cli.output.plot import plot
 from stoker.cli.output.times import duration, relative
 from stoker.cli.screens import model as m
-from stoker.cli.screens.lines import Piece, bars, fit, pad, window
+from stoker.cli.screens.lines import Piece, bars, fit, pad, progress_bar, window
 from stoker.cli.screens.model import TopModel
 from stoker.wire import JsonObject
 
@@ -13,21 +13,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-TITLES = {m.GPUS: "GPUs", m.QUEUE: "Queue", m.JOB: "Job", m.NODES: "Machines", m.HELP: "Help"}
+TITLES = {
+    m.GPUS: "GPUs",
+    m.QUEUE: "Queue",
+    m.JOB: "Job",
+    m.SWEEPS: "Sweeps",
+    m.NODES: "Machines",
+    m.HELP: "Help",
+}
 STATE_COLOURS = {
     "RUNNING": "green", "CONFIGURING": "green", "COMPLETING": "green", "PENDING": "yellow",
     "SUSPENDED": "blue", "QUEUED": "yellow", "COMPLETED": "dim", "CANCELLED": "dim",
 }  # fmt: skip
 GPU_COLOURS = {"free": "green", "busy": "cyan", "shared": "cyan", "foreign": "yellow",
                "drained": "magenta", "unreachable": "red", "unavailable": "red"}  # fmt: skip
-KEYS = "1 GPUs  2 queue  3 job  5 machines  Enter open  / search  ? help  q quit"
+SWEEP_COLOURS = {"RUNNING": "green", "WAITING": "yellow", "HELD": "yellow"}
+ENDED_TRIALS = ("done", "stopped", "failed", "cancelled")
+KEYS = "1 GPUs  2 queue  3 job  4 sweeps  5 machines  / search  ? help  q quit"
 HELP = (
-    "1 2 3 5        GPUs, queue, the selected job, machines",
+    "1 2 3 4 5      GPUs, queue, the selected job, sweeps, machines",
     "j k ↓ ↑        move; PgDn PgUp, g and G: further",
-    "Enter          open the selected job; Esc goes back",
+    "Enter          open the selected job, or the trials of a sweep; Esc goes back",
     "/              search: label, name, user, %label, command; Esc clears it",
     "s              sort the queue by start, submission, elapsed time or name",
-    "c h u r        cancel, hold, release or retry the selected job",
+    "c h u r        cancel, hold, release or retry the selected job or sweep",
     "l              read the output of the job again",
     "q ^C           quit; ^Z suspends",
 )
@@ -46,6 +55,8 @@ def draw(model: TopModel, width: int, height: int, now: float, compact: bool = F
         body = queue_lines(model, width, space, now)
     elif model.screen == m.JOB:
         body = job_lines(model, width, space)
+    elif model.screen == m.SWEEPS:
+        body = sweep_lines(model, width, space)
     elif model.screen == m.NODES:
         body = node_lines(model, width, space)
     else:
@@ -136,7 +147,8 @@ def _times(job: JsonObject, now: float) -> str:
 def queue_lines(model: TopModel, width: int, height: int, now: float) -> list[str]:
     """Return the jobs around the cursor."""
     search = f"/{model.text}  " if model.text else ""
-    head = f"{search}{model.total} jobs by {model.sort}"
+    sweep = f"sweep {model.sweep['label']} {model.sweep['name']}  " if model.sweep else ""
+    head = f"{sweep}{search}{model.total} jobs by {model.sort}"
     lines = [fit([(head, "dim")], width),
              fit([(f"{'JOB':<12}{'NAME':<24}{'USER':<10}{'STATE':<11}{'GPUS':>5}  TIME", "dim")],
                  width)]  # fmt: skip
@@ -207,6 +219,38 @@ def job_lines(model: TopModel, width: int, height: int) -> list[str]:
     lines.append("")
     space = max(height - len(lines), 1)
     return lines + [fit([(line, "")], width) for line in model.log[-space:]]
+
+
+# -- sweeps -------------------------------------------------------------------------------
+
+
+def sweep_lines(model: TopModel, width: int, height: int) -> list[str]:
+    """Return the sweeps: progress as a bar, trials by status, best value, expected end."""
+    head = f"{'SWEEP':<8}{'NAME':<20}{'USER':<10}{'STATE':<11}{'PROGRESS':<13}{'BEST':<22}TRIALS"
+    lines = [fit([(head, "dim")], width)]
+    shown = max(height - 1, 1)
+    top = model.top = window(model.cursor, min(model.top, len(model.sweeps)), shown)
+    for at, sweep in list(enumerate(model.sweeps))[top : top + shown]:
+        counts, best = sweep["counts"], sweep["best"]
+        ended = sum(counts.get(status, 0) for status in ENDED_TRIALS)
+        total = sweep["total"] or sweep["issued"]
+        value = (
+            f"{sweep['metric']} {best['value']:.4g}" if best and best["value"] is not None else ""
+        )
+        trials = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+        end = f"  ends {relative(sweep['eta'])}" if sweep["eta"] else ""
+        pieces: list[Piece] = [
+            (pad(sweep["label"], 8), "bold"), (pad(sweep["name"], 19) + " ", ""),
+            (pad(sweep["user"], 9) + " ", "dim"),
+            (pad(sweep["state"], 11), SWEEP_COLOURS.get(sweep["state"], "dim")),
+            (pad(progress_bar(ended, total, 8), 13), "green"),
+            (pad(value, 21) + " ", "cyan"), (trials, ""), (end, "dim"),
+            (f"  {sweep['note']}" if sweep["note"] else "", "red"),
+        ]  # fmt: skip
+        lines.append(fit(pieces, width, marked=at == model.cursor))
+    if not model.sweeps:
+        lines.append(fit([("no sweeps", "dim")], width))
+    return lines
 
 
 # -- machines -----------------------------------------------------------------------------

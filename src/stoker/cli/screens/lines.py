@@ -50,6 +50,13 @@ def bars(values: list[float | None], width: int, top: float = 100.0) -> str:
     return text.rjust(width)
 
 
+def progress_bar(done: int, total: int, width: int) -> str:
+    """Return a bar, and the share in percent: `███····· 37%`."""
+    part = min(done / total, 1.0) if total else 0.0
+    full = int(part * width)
+    return "█" * full + "·" * (width - full) + f"{100 * part:>3.0f}%"
+
+
 def window(cursor: int, top: int, height: int) -> int:
     """Return the first line to show, so that the cursor is visible."""
     cursor = max(cursor, 0)

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-GPUS, QUEUE, JOB, NODES, HELP = "1", "2", "3", "5", "?"
+GPUS, QUEUE, JOB, SWEEPS, NODES, HELP = "1", "2", "3", "4", "5", "?"
 HOLDING = ("CONFIGURING", "QUEUED", "RUNNING", "SUSPENDED", "COMPLETING")
 CODED = ("name", "user", "queue", "state", "node", "cause")
 SORTS = ("start", "submitted", "elapsed", "name")
@@ -49,6 +49,9 @@ class TopModel:
         self.log: list[str] = []
         self.curve: tuple[str, list[list[float | None]]] | None = None
         self.nodes: list[JsonObject] = []
+        self.sweeps: list[JsonObject] = []
+        self.sweep: JsonObject | None = None
+        """The sweep of which the queue shows the trials; None for all jobs."""
         self.is_outdated = True
         """Whether jobs have changed since the list was loaded."""
 
@@ -80,10 +83,10 @@ class TopModel:
         self.first = max(self.cursor - size // 2, 0)
         self.rows, reply = self._columns(
             offset=self.first, limit=size, text=self.text or None, sort=self.sort,
-            user=self.user or None,
+            user=self.user or None, sweep=self.sweep["id"] if self.sweep else None,
         )  # fmt: skip
         self.total = reply["total"]
-        if not (self.text or self.user):
+        if not (self.text or self.user or self.sweep):
             self.counts = reply["counts"]
         self.is_outdated = False
         if self.cursor >= self.total > 0:
@@ -126,6 +129,10 @@ class TopModel:
         """Load the nodes."""
         self.nodes = self.client.nodes()["nodes"]
 
+    def load_sweeps(self) -> None:
+        """Load the sweeps, the newest first."""
+        self.sweeps = self.client.sweeps(all=True)["sweeps"][::-1]
+
     # -- frames -------------------------------------------------------------------------
 
     def take(self, event: str, data: JsonObject) -> None:
@@ -161,11 +168,17 @@ class TopModel:
         """Return how many lines can be selected on this screen."""
         if self.screen == QUEUE:
             return self.total
-        return len(self.readings) if self.screen == GPUS else len(self.nodes)
+        lists = {GPUS: self.readings, SWEEPS: self.sweeps, NODES: self.nodes}
+        return len(lists.get(self.screen, ()))
 
     def move(self, distance: int) -> None:
         """Move the cursor."""
         self.cursor = min(max(self.cursor + distance, 0), max(self.length() - 1, 0))
+
+    def selected_sweep(self) -> JsonObject | None:
+        """Return the selected sweep."""
+        is_there = self.screen == SWEEPS and self.cursor < len(self.sweeps)
+        return self.sweeps[self.cursor] if is_there else None
 
     def selected_job(self) -> tuple[int, str] | None:
         """Return the id and the label of the selected job."""

@@ -233,6 +233,10 @@ class ProcessExited(CurrentAttemptEvent, frozen=True, kw_only=True):
     """Whether none of its processes caught the signal that requested a stop."""
     lacks: str | None = None
     """What the node lacks, so that its container could not run there."""
+    cpu_seconds: float | None = None
+    """Of all its processes that were waited for."""
+    rss_peak: int | None = None
+    """MiB of the largest of them."""
 
 
 class AttemptLost(CurrentAttemptEvent, frozen=True, kw_only=True):

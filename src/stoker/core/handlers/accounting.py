@@ -17,7 +17,9 @@ from stoker.core.state.state import State
 
 def on_usage_measured(state: State, job: Job, event: e.UsageMeasured) -> None:
     """Record what was measured of the GPUs of an attempt so far."""
-    job.measured = GpuUsage(measured=event.measured, busy=event.busy, energy=event.energy)
+    job.measured = replace(
+        job.measured, measured=event.measured, busy=event.busy, energy=event.energy
+    )
     state.changes.job(job.id)
 
 
@@ -45,7 +47,7 @@ def usage_until(state: State, job: Job, at: float) -> GpuUsage:
         return NO_USAGE
     share = gpu_share(state, job.placement)
     if not share:
-        return NO_USAGE
+        return GpuUsage(cpu=job.measured.cpu, rss=job.measured.rss)
     held = round(share * max(at - since, 0.0), 3)
     return replace(job.measured, held=held)
 
@@ -53,9 +55,9 @@ def usage_until(state: State, job: Job, at: float) -> GpuUsage:
 def attempt_usage(
     state: State, job: Job, at: float, outcome: AttemptOutcome | None
 ) -> GpuUsage | None:
-    """Return the usage of an attempt that ends now, None if it held no GPU."""
+    """Return the usage of an attempt that ends now, None if nothing is known of it."""
     usage = usage_until(state, job, at)
-    if not usage.held:
+    if not (usage.held or usage.rss):
         return None
     is_failure = (
         outcome is not None

@@ -13,7 +13,7 @@ from stoker.core.model.hardware import Placement
 from stoker.core.model.job import NO_PROGRESS, Job, PartEnd, PastAttempt
 from stoker.core.model.lifecycle import JobState, check_transition
 from stoker.core.model.sweep import trial_status
-from stoker.core.model.usage import NO_USAGE
+from stoker.core.model.usage import NO_USAGE, GpuUsage
 from stoker.core.state import eligibility, reranking
 from stoker.core.state import sweep_boards as boards
 from stoker.core.state.node_updates import update_delegated_capacity
@@ -93,6 +93,8 @@ def on_process_started(state: State, job: Job, event: e.ProcessStarted) -> None:
 
 def on_process_exited(state: State, job: Job, event: e.ProcessExited) -> do.Instructions:
     """Decide what becomes of a job after its process tree ended."""
+    if not any(end.part == event.part for end in job.ends):
+        job.measured += GpuUsage(cpu=event.cpu_seconds or 0.0, rss=event.rss_peak or 0)
     end = PartEnd(
         event.part or 0, event.code, event.signal, event.memory, failed=event.lacks,
         note=event.note, stopped=event.stopped, uncaught=event.uncaught,

@@ -156,7 +156,7 @@ class PastAttempt(Struct, frozen=True, omit_defaults=True, array_like=True):
     cause: str
     code: int | None = None
     usage: GpuUsage | None = None
-    """None: it held no GPU."""
+    """None: it held no GPU, and nothing was measured."""
 
 
 class Job(Struct, omit_defaults=True, gc=False):

@@ -102,4 +102,5 @@ def difference(usage: GpuUsage, before: GpuUsage) -> GpuUsage:
         usage.measured - before.measured,
         usage.busy - before.busy,
         usage.energy - before.energy,
+        usage.cpu - before.cpu,
     )

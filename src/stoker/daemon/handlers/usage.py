@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from stoker.core.handlers.accounting import usage_until
 from stoker.core.model.job import Job
 from stoker.core.model.usage import NO_USAGE, GpuUsage
@@ -43,7 +45,8 @@ def current_usage(job: Job, measured: Measured, state: State, now: Instant) -> G
     latest = measured(job.id, job.attempt)
     if latest is None:
         return usage
-    return GpuUsage(usage.held, 0.0, *latest)
+    seconds, busy, energy = latest
+    return replace(usage, measured=seconds, busy=busy, energy=energy)
 
 
 def usage_view(
@@ -64,4 +67,6 @@ def usage_view(
         busy_gpu_seconds=round(usage.busy, 1),
         energy_joules=round(usage.energy) if usage.energy else None,
         utilization=round(100 * usage.busy / usage.measured, 1) if is_measured else None,
+        cpu_seconds=round(usage.cpu, 1) if usage.rss else None,
+        rss_peak=usage.rss or None,
     )

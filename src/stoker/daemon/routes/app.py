@@ -26,7 +26,17 @@ from stoker.daemon.http.codec import (
     reply,
 )
 from stoker.daemon.http.permission import METRICS_PATHS
-from stoker.daemon.routes import admin, cluster, columns, jobs, live, prometheus, sessions, usage
+from stoker.daemon.routes import (
+    admin,
+    cluster,
+    columns,
+    jobs,
+    live,
+    prometheus,
+    sessions,
+    usage,
+    what_if,
+)
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.event_stream import EventSubscriber
 from stoker.daemon.routes.page_files import page_file
@@ -117,7 +127,8 @@ ROUTES = (
     ApiRoute("GET", "/history", jobs.history, j.History,
              query=JOB_FILTERS | {"name": str, "since": str, "until": str}),
     ApiRoute("GET", "/usage", usage.usage, u.UsageSummary,
-             query={"by": str, "since": str, "until": str, "user": str, "queue": str}),
+             query={"by": str, "since": str, "until": str, "user": str, "queue": str,
+                    "days": str}),
     ApiRoute("GET", "/eta", jobs.eta, e.EstimateList, query={"select": list, "limit": int}),
     ApiRoute("GET", "/jobs/{selector}/why", jobs.why, j.WhyView[str]),
     ApiRoute("GET", "/jobs/{selector}/log", jobs.log, OCTETS,
@@ -159,6 +170,9 @@ ROUTES = (
     ApiRoute("POST", "/queues", command(queues.define_queue), q.QueueName, r.Queue),
     ApiRoute("DELETE", "/queues/{name}", cluster.delete_queue, q.QueueName),
     ApiRoute("GET", "/policies", cluster.list_policies, q.PolicyList),
+    ApiRoute("GET", "/what-if", what_if.what_if, dict[str, Any],
+             query={"policy": str, "parameter": list, "add": list, "remove": list,
+                    "priority": list, "days": int}),
     ApiRoute("POST", "/policies", command(policies.choose), q.PolicyChange, r.Policy),
     # Browser sessions
     ApiRoute("POST", "/sessions", sessions.create, w.SessionCode, r.CreateSession),

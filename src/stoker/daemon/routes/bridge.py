@@ -69,6 +69,8 @@ class RouteContext:
             self.ask, lambda: daemon.engine.seq, daemon.context, daemon.publisher, self._gpus_frame
         )
         self.sessions = Sessions(f"{listeners.state}/sessions.json")
+        self.simulation = asyncio.Semaphore(1)
+        """Held while a what-if simulation runs."""
         self._reopen_ports()
         self.metrics = MetricsStore(os.path.dirname(daemon.context.logs))
 

@@ -14,6 +14,7 @@ from stoker.core.state.state import State
 from stoker.daemon.handlers import accounting
 from stoker.daemon.handlers.accounting import UsageRecord
 from stoker.daemon.handlers.queries import parse_iso_time
+from stoker.daemon.http.codec import is_set
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.views.format import iso
 from stoker.engine import CommandRejected, CommandResult, Instant
@@ -51,10 +52,13 @@ async def usage(api: RouteContext, request: Request) -> Any:
     groups, total = await asyncio.to_thread(
         accounting.summarize, chosen, by, since, until, settings
     )
-    return UsageSummary(
+    summary = UsageSummary(
         by=by, since=iso(since), until=iso(min(until, now)), groups=groups, total=total,
         energy=ENERGY, currency=settings.currency,
     )  # fmt: skip
+    if is_set(query.get("days")):
+        summary.days = accounting.hours_by_day(chosen, by, since, until)
+    return summary
 
 
 def parse_period(since: str | None, until: str | None, now: float) -> tuple[float, float]:

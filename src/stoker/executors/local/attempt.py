@@ -32,6 +32,10 @@ class LocalAttempt(Struct):
     status: int | None = None
     """Wait status of the main process, once it is known."""
     ended_at: float = 0.0
+    cpu_seconds: float | None = None
+    """Of its main process and all descendants that were waited for."""
+    rss_peak: int | None = None
+    """MiB of the largest of them."""
     is_lost: bool = False
     """The main process has ended, and no record of its exit can come any more."""
     record_deadline: float | None = None

@@ -27,6 +27,8 @@ class Claim(Struct):
     status: int | None = None
     """The wait status, once it has ended."""
     ended_at: float | None = None
+    used: tuple[float, int] | None = None
+    """CPU seconds, and MiB of its largest process."""
     failed: str | None = None
     """Why it could not be started."""
     revoked: bool = False
@@ -92,6 +94,8 @@ def _read_line(claim: Claim, words: list[bytes], line: bytes) -> None:
             claim.supervisor = (int(words[6]), int(words[7]))
         case b"exit":
             claim.status, claim.ended_at = int(words[1]), float(words[3])
+        case b"used":
+            claim.used = float(words[1]), int(words[2])
         case b"failed":
             why = b" ".join(words[1:]).decode("utf-8", "replace")
             claim.failed = why or "the job could not be started"

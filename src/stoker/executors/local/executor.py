@@ -317,8 +317,9 @@ class LocalExecutor(Executor):
         match kind, details:
             case "started", [pid, ticks, boot, wall]:
                 self.on_started(attempt, pid, ticks, boot, wall)
-            case "exited", [status, _, wall, has_orphans]:
+            case "exited", [status, _, wall, has_orphans, seconds, peak]:
                 attempt.status, attempt.ended_at = status, wall
+                attempt.cpu_seconds, attempt.rss_peak = seconds, peak
                 self.on_leader_exited(attempt, check_leftovers=has_orphans)
             case "failed", [why]:
                 self.forget(attempt)
@@ -399,6 +400,8 @@ class LocalExecutor(Executor):
                 memory=attempt.memory_shortage(code) if code else None,
                 note=attempt.exit_note,
                 uncaught=attempt.signal_uncaught,
+                cpu_seconds=attempt.cpu_seconds,
+                rss_peak=attempt.rss_peak,
             )
         )
 

@@ -155,6 +155,7 @@ class AttemptRecovery:
         if exit is not None:
             self._stop_waiting(attempt)
             attempt.status, attempt.ended_at = exit
+            attempt.cpu_seconds, attempt.rss_peak = claim.used or (None, None)
             self.executor.on_leader_exited(attempt)
         elif claim.failed is not None:
             self.executor.forget(attempt)

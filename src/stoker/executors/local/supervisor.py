@@ -398,9 +398,14 @@ class Supervisor:
             for fd, data in ((record, line), (self.exits, key.encode() + b" " + line)):
                 with contextlib.suppress(OSError):  # a full disk: the other copy has it
                     os.write(fd, data)
+            used = os.wait4(pid, 0)[2]
+            seconds, peak = used.ru_utime + used.ru_stime, used.ru_maxrss >> 10
+            with contextlib.suppress(OSError):
+                os.write(record, b"used %.3f %d\n" % (seconds, peak))
             os.close(record)
-            os.waitpid(pid, 0)
-            self._queue_report("exited", key, status, boot, wall, self._has_orphans())
+            self._queue_report(
+                "exited", key, status, boot, wall, self._has_orphans(), seconds, peak
+            )
 
     def _has_orphans(self) -> bool:
         """Return whether a job has left processes behind, which this process inherits."""

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import os
 import re
 
-from stoker.html_page import render_page
+from stoker.html_page import render_report
 from stoker.sweep.results.comparison import counts
 from stoker.sweep.results.importance import importance
-from stoker.sweep.values import canonical
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SCRIPTS = ("page.js", "page_curves.js", "page_parallel.js", "page_table.js")
-FEW = 12
-"""Numeric parameters with at most this many listed values have an evenly spaced axis."""
-
 
 def html(view: dict[str, Any], series: dict[str, list[list[float]]]) -> str:
     """Return the report; `view` is a sweep with its trials from the API, `series` their metrics."""
     title = f"{view['sweep']['name']} · sweep {view['sweep']['label']}"
-    return render_page(os.path.dirname(__file__), title, page_data(view, series), SCRIPTS)
+    return render_report("sweep", title, page_data(view, series))
 
 
 def page_data(view: dict[str, Any], series: dict[str, list[list[float]]]) -> dict[str, Any]:
@@ -36,13 +29,12 @@ def page_data(view: dict[str, Any], series: dict[str, list[list[float]]]) -> dic
         if trial.get("value") is not None and counts(trial)
     ]
     shares = sorted(importance(rows).items(), key=lambda pair: -pair[1])
-    keys = ("id", "label", "name", "user", "state", "method", "metric", "goal", "counts", "total",
-            "best", "created_at", "ended_at", "eta", "note")  # fmt: skip
+    keys = ("label", "name", "user", "state", "method", "metric", "goal", "counts", "total", "note")
     return {
         "sweep": {key: sweep.get(key) for key in keys},
         "command": _command(definition),
         "fixed": _fixed(trials, names),
-        "axes": [_axis(name, definition, trials) for name in names],
+        "parameters": definition.get("parameters") or {},
         "importance": shares,
         "trials": [_trial(trial) for trial in trials],
         "series": series,
@@ -50,7 +42,7 @@ def page_data(view: dict[str, Any], series: dict[str, list[list[float]]]) -> dic
 
 
 def _trial(trial: dict[str, Any]) -> dict[str, Any]:
-    keys = ("label", "number", "state", "value", "step", "stopped", "elapsed", "cause", "params")
+    keys = ("id", "label", "state", "value", "stopped", "elapsed", "cause", "params")
     return {key: trial.get(key) for key in keys} | {"counts": counts(trial)}
 
 
@@ -75,24 +67,3 @@ def _fixed(trials: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     """Return the parameters that do not vary."""
     first = trials[0]["params"] if trials else {}
     return {name: value for name, value in first.items() if name not in names}
-
-
-def _axis(name: str, definition: dict[str, Any], trials: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the axis of a parameter: linear, logarithmic, or by value."""
-    spec = (definition.get("parameters") or {}).get(name) or {}
-    values = [trial["params"].get(name) for trial in trials]
-    numbers = [value for value in values if _is_number(value)]
-    if len(numbers) < len(values) or not numbers:
-        distinct = {canonical({"": value}): value for value in values}
-        return {"name": name, "kind": "text", "values": list(distinct.values())}
-    low, high = min(numbers), max(numbers)
-    distribution = str(spec.get("distribution") or "")
-    if "distribution" not in spec and len(set(numbers)) <= FEW:
-        return {"name": name, "kind": "few", "values": sorted(set(numbers))}
-    if "log" in distribution and low > 0:
-        return {"name": name, "kind": "log", "min": low, "max": high}
-    return {"name": name, "kind": "line", "min": low, "max": high}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
