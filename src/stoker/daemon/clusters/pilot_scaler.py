@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.cluster.cluster import Cluster
+from stoker.core.explain.forecast_input import ExpectedNode
 from stoker.core.model.hardware import NodeFacts
 from stoker.core.model.units import BadValue, approximate_duration, format_duration
 from stoker.core.placement.horizon import usable_until
@@ -23,7 +24,9 @@ from stoker.core.state.state import State
 from stoker.daemon.nodes.configured import is_same_node, jobs_on_node, pilots_of
 from stoker.daemon.runtime.command_queue import QueuedCommand
 from stoker.engine import Command, CommandResult, Instant
-from stoker.executors.clusters import ClusterOptions, PilotTemplate, clusters, kind_of
+from stoker.executors.clusters import ClusterOptions, clusters, kind_of
+from stoker.executors.pilot_shape import PilotShape
+from stoker.executors.port import Allocation
 from stoker.executors.reactor import Reactor, Timer
 
 logger = logging.getLogger(__name__)
@@ -171,6 +174,24 @@ class PilotScaler:
         elif is_own and not options.hands_over and not jobs_on_node(state, name):
             yield e.NodeRemoved(at=at, name=name)
 
+    def expected_nodes(
+        self, allocation_of: Callable[[str], Allocation | None]
+    ) -> list[ExpectedNode]:
+        """Return the pilots that wait for their allocations, if their start is known."""
+        state, now, expected = self.state(), self.clock().wall, []
+        for cluster, options in clusters_with_pilots(state):
+            shape = options.pilot
+            declared = self._history(cluster).facts or shape.node_facts(cluster)
+            for name in pilots_of(state, cluster):
+                allocation = allocation_of(name)
+                start = allocation.start if allocation is not None else None
+                if allocation is None or not allocation.is_queued or start is None or start <= now:
+                    continue
+                end = start + shape.seconds if shape.seconds else None
+                facts = replace(declared, name=name, on_demand=0, max_seconds=0, ends_at=end)
+                expected.append(ExpectedNode(start, facts))
+        return expected
+
     def _new_pilots(
         self, state: State, cluster: str, count: int, at: float
     ) -> Iterator[e.NodeAdded]:
@@ -197,7 +218,7 @@ def clusters_with_pilots(state: State) -> Iterator[tuple[str, ClusterOptions]]:
             yield name, options
 
 
-def pilots_needed(state: State, shape: PilotTemplate, facts: NodeFacts | None) -> tuple[int, int]:
+def pilots_needed(state: State, shape: PilotShape, facts: NodeFacts | None) -> tuple[int, int]:
     """Return how many further pilots the first pending job needs that they could run.
 
     Also the seconds for which it needs them.
