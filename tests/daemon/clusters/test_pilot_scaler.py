@@ -92,8 +92,8 @@ def test_a_start_is_expected_when_the_cluster_expects_to_provide_an_allocation()
     lab.plan()
     lab.scale()
 
-    def predicted(start: float | None) -> dict[int, JobForecast]:
-        allocation = Allocation("4711", True, "Resources", start, None)
+    def predicted(start: float | None, is_queued: bool = True) -> dict[int, JobForecast]:
+        allocation = Allocation("4711", is_queued, "Resources", start, None)
         nodes = lab.scaler.expected_nodes(lambda name: allocation if name == "lab-1" else None)
         input = forecast_input(lab.state, lab.now, lab.boot, {}, nodes)
         return {each.job: each for each in forecast(msgspec.json.encode(input)).jobs}
@@ -110,6 +110,9 @@ def test_a_start_is_expected_when_the_cluster_expects_to_provide_an_allocation()
     assert behind is not None
     assert (behind.kind, behind.basis) == (Kind.SIMILAR, CLUSTER_SCHEDULE)
     assert found[large].never == "it needs something whose end cannot be estimated"
+    starting = predicted(lab.now - 1, is_queued=False)[first].start
+    assert starting is not None
+    assert starting.at == [lab.now] * 9
     for unknown in (None, lab.now - 1):
         assert predicted(unknown)[first].never == CLUSTER_DECIDES
 

@@ -177,15 +177,17 @@ class PilotScaler:
     def expected_nodes(
         self, allocation_of: Callable[[str], Allocation | None]
     ) -> list[ExpectedNode]:
-        """Return the pilots that wait for their allocations, if their start is known."""
+        """Return the pilots that have not joined yet, if their start is known."""
         state, now, expected = self.state(), self.clock().wall, []
         for cluster, options in clusters_with_pilots(state):
             shape = options.pilot
             declared = self._history(cluster).facts or shape.node_facts(cluster)
             for name in pilots_of(state, cluster):
                 allocation = allocation_of(name)
-                start = allocation.start if allocation is not None else None
-                if allocation is None or not allocation.is_queued or start is None or start <= now:
+                if allocation is None or name in state.record.nodes:
+                    continue
+                start = allocation.start if allocation.is_queued else now
+                if start is None or start < now:
                     continue
                 end = start + shape.seconds if shape.seconds else None
                 facts = replace(declared, name=name, on_demand=0, max_seconds=0, ends_at=end)
