@@ -136,9 +136,9 @@ def test_a_queued_pilot_is_shown_with_what_slurm_says_of_it(
     assert (pilot["state"], pilot["cluster"], pilot["kind"]) == ("queued", "lab", "slurm-pilot")
     assert (pilot["allocation"]["id"], pilot["allocation"]["reason"]) == (id, "Resources")
     assert pilot["allocation"]["start"] is not None
-    [estimate] = idle.client.eta([str(job)])["jobs"]
-    assert estimate["start"]["basis"] == "the schedule of its cluster"
-    likely, start = times.epoch(estimate["start"]["likely"]), pilot["allocation"]["start"]
+    estimate = until(lambda: idle.client.eta([str(job)])["jobs"][0]["start"])
+    assert estimate["basis"] == "the schedule of its cluster"
+    likely, start = times.epoch(estimate["likely"]), pilot["allocation"]["start"]
     assert abs((likely or 0.0) - (times.epoch(start) or 0.0)) < 60
     assert idle.stoker("eta", job).stdout.endswith("from the schedule of its cluster.\n")
     table = idle.stoker("nodes").stdout
