@@ -147,6 +147,22 @@ def test_an_idle_pilot_is_released_after_its_time() -> None:
     assert names(lab.scale()) == ["NodeRemoved lab-1"]
 
 
+def test_a_pilot_that_a_new_daemon_has_not_reached_yet_is_kept() -> None:
+    """Its last job may have ended meanwhile, which is known before its resources are."""
+    lab = Lab()
+    job = lab.submit(gpus(2))
+    lab.plan()
+    lab.scale()
+    lab.join("lab-1")
+    assert lab.plan() == [job]
+    lab.run(job)
+    lab.tell(e.NodeUnreachable(at=lab.now, node="lab-1", why="not reached", boot=lab.boot))
+    lab.exited(job)
+    assert lab.scale() == []
+    lab.now += 301
+    assert names(lab.scale()) == ["NodeRemoved lab-1"]
+
+
 def test_a_request_that_no_job_needs_any_more_is_withdrawn() -> None:
     lab = Lab()
     job = lab.submit()

@@ -145,7 +145,7 @@ class PilotScaler:
         if state.record.cordoned.get(cluster) != history.problem:
             events.append(e.NodeCordoned(at=now.wall, node=cluster, why=history.problem))
         for name, since in history.idle_since.items():
-            waits = name in state.record.unreachable
+            waits = name not in state.record.nodes  # a new daemon reaches the others again
             ends = not usable_until(state.cluster, name, now.wall)
             if now.boot - since >= (0 if waits or ends else shape.idle_seconds):
                 self._waiting.pop(name, None)  # released, not failed
